@@ -1,0 +1,18 @@
+// 256 activations in 8 bits, with a scale for every 32 and the sums that kernels of any vector width want.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace fewbit {
+
+struct alignas(64) Activation {
+  int8_t q[256];     // -127..127
+  float d16[16];     // the scale of every 16 values
+  float s16[16];     // scale times the sum of every 16
+  float pair32[16];  // scale times the sum of every 32, twice each
+  float d32[8];      // the scale of every 32
+  float s32[8];      // scale times the sum of every 32
+};
+static_assert(sizeof(Activation) == 512);
+
+}  // namespace fewbit

@@ -1,0 +1,165 @@
+// The native module: the only file that knows Python. Every pointer and size is checked here, before any kernel runs.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "dispatch.h"
+#include "formats/geometry.h"
+#include "linear.h"
+#include "threads.h"
+
+namespace nb = nanobind;
+using namespace fewbit;
+
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
+
+void expect(bool holds, const std::string& what, size_t got, size_t wanted) {
+  if (!holds)
+    throw std::invalid_argument(what + ": got " + std::to_string(got) + ", expected " + std::to_string(wanted));
+}
+
+const Kernels& kernels_of(size_t format) {
+  expect(format < format_names().size(), "format number", format, format_names().size() - 1);
+  return current_target().kernels()[format];
+}
+
+size_t times(size_t a, size_t b) {
+  size_t out;
+  if (__builtin_mul_overflow(a, b, &out)) throw std::invalid_argument("a size is too large");
+  return out;
+}
+
+Layout checked_layout(const Kernels& kernels, size_t k, size_t group) {
+  if (k > kLargest || group > kLargest) throw std::invalid_argument("a size is too large");
+  return kernels.layout(k, group);
+}
+
+Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k) {
+  const Kernels& kernels = kernels_of(format);
+  const Layout at = checked_layout(kernels, k, group);
+  expect(data.size() == times(n, at.row_bytes), "bytes of the matrix", data.size(), times(n, at.row_bytes));
+  return {&kernels, at, data.data(), n, k};
+}
+
+void expect_shape(const MutableFloats& out, size_t rows, size_t columns) {
+  expect(out.shape(0) == rows, "rows of the result", out.shape(0), rows);
+  expect(out.shape(1) == columns, "columns of the result", out.shape(1), columns);
+}
+
+const Activation* activations_of(const Bytes& x, size_t m, size_t k) {
+  const size_t wanted = times(activation_count(m, k), sizeof(Activation));
+  expect(x.size() == wanted, "bytes of the activations", x.size(), wanted);
+  const auto address = reinterpret_cast<uintptr_t>(x.data());
+  expect(x.size() == 0 || address % alignof(Activation) == 0, "alignment of the activations", address % 64, 0);
+  return reinterpret_cast<const Activation*>(x.data());
+}
+
+void py_decode(size_t format, size_t group, Bytes data, size_t n, size_t k, MutableFloats out, int threads) {
+  const Matrix w = matrix(format, group, data, n, k);
+  expect_shape(out, n, k);
+  nb::gil_scoped_release release;
+  decode(w, out.data(), threads);
+}
+
+void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importance, MutableBytes out, int threads) {
+  const Kernels& kernels = kernels_of(format);
+  if (!kernels.encode) throw std::invalid_argument(std::string(kernels.format) + " has no encoder");
+  const size_t n = x.shape(0), k = x.shape(1);
+  const Layout at = checked_layout(kernels, k, group);
+  expect(out.size() == times(n, at.row_bytes), "bytes of the result", out.size(), times(n, at.row_bytes));
+  if (importance) expect(importance->size() == k, "importance weights", importance->size(), k);
+  const float* weights = importance ? importance->data() : nullptr;
+  nb::gil_scoped_release release;
+  encode(kernels, at, x.data(), n, k, weights, out.data(), threads);
+}
+
+void py_linear(size_t format, size_t group, Bytes data, size_t n, Floats x, MutableFloats out, int threads,
+               bool exact) {
+  const size_t m = x.shape(0), k = x.shape(1);
+  const Matrix w = matrix(format, group, data, n, k);
+  expect_shape(out, m, n);
+  nb::gil_scoped_release release;
+  if (exact || !w.kernels->dot)
+    linear_exact(w, x.data(), m, out.data(), threads);
+  else
+    linear(w, x.data(), m, out.data(), threads);
+}
+
+void py_linear_quantized(size_t format, size_t group, Bytes data, size_t n, Bytes x, size_t m, size_t k,
+                         MutableFloats out, int threads) {
+  const Matrix w = matrix(format, group, data, n, k);
+  const Activation* a = activations_of(x, m, k);
+  expect_shape(out, m, n);
+  nb::gil_scoped_release release;
+  linear_quantized(w, a, m, out.data(), threads);
+}
+
+void py_quantize_activations(Floats x, MutableBytes out, int threads) {
+  const size_t m = x.shape(0), k = x.shape(1);
+  Activation* a = const_cast<Activation*>(activations_of(Bytes(out), m, k));
+  nb::gil_scoped_release release;
+  quantize_activations(x.data(), m, k, a, threads);
+}
+
+void py_decode_activations(Bytes x, MutableFloats out) {
+  const size_t m = out.shape(0), k = out.shape(1);
+  const Activation* a = activations_of(x, m, k);
+  nb::gil_scoped_release release;
+  decode_activations(a, m, k, out.data());
+}
+
+std::string py_path(size_t format, size_t group, size_t k) {
+  const Kernels& kernels = kernels_of(format);
+  if (kernels.dot && !has_dot(kernels, checked_layout(kernels, k, group), k)) return "f32";
+  return kernels.path;
+}
+
+std::vector<std::string> py_isas() {
+  std::vector<std::string> names;
+  for (const Target* t : available_targets()) names.emplace_back(t->name);
+  return names;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "Kernels of fewbit. Use them through fewbit.ops.cpu.";
+  m.attr("activation_bytes") = sizeof(Activation);
+  m.attr("max_threads") = kMaxThreads;
+  m.def("isas", py_isas, "Available instruction sets, best first.");
+  m.def("isa", [] { return std::string(current_target().name); }, "The instruction set in use.");
+  m.def("products", [] { return current_target().products.load(); }, "Products made by the instruction set in use.");
+  m.def("use_isa", use_target, nb::arg("name"), "Use an available instruction set from now on.");
+  m.def("format_names", [] { return format_names(); }, "Native formats; a format's number is its place here.");
+  m.def(
+      "row_bytes",
+      [](size_t format, size_t group, size_t k) { return checked_layout(kernels_of(format), k, group).row_bytes; },
+      nb::arg("format"), nb::arg("group"), nb::arg("k"), "Bytes of a row of k values.");
+  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), "How linear reads a row of this format.");
+  m.def("decode", py_decode, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
+        nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
+  m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
+        nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
+  m.def("linear", py_linear, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("x"),
+        nb::arg("out"), nb::arg("threads"), nb::arg("exact"), "out = x times the transpose of the packed matrix.");
+  m.def("linear_quantized", py_linear_quantized, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
+        nb::arg("x"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"),
+        "The same for activations that are quantized already.");
+  m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("out"), nb::arg("threads"),
+        "Floats to 8-bit activations.");
+  m.def("decode_activations", py_decode_activations, nb::arg("x"), nb::arg("out"), "8-bit activations to floats.");
+}

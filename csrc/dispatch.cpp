@@ -1,0 +1,54 @@
+#include "dispatch.h"
+
+#include <atomic>
+#include <stdexcept>
+
+#include "formats.generated.h"
+#include "targets/targets.h"
+
+namespace fewbit {
+
+const std::vector<const Target*>& available_targets() {
+  static const std::vector<const Target*> found = [] {
+    std::vector<const Target*> out;
+    for (const Target* t : all_targets()) {
+      if (t->available()) out.push_back(t);
+    }
+    return out;
+  }();
+  return found;
+}
+
+namespace {
+std::atomic<const Target*> forced{nullptr};
+}
+
+const Target& current_target() {
+  const Target* t = forced.load(std::memory_order_acquire);
+  return t ? *t : *available_targets().front();
+}
+
+void use_target(const std::string& name) {
+  std::string known;
+  for (const Target* t : available_targets()) {
+    if (name == t->name) {
+      forced.store(t, std::memory_order_release);
+      return;
+    }
+    known += known.empty() ? t->name : std::string(", ") + t->name;
+  }
+  throw std::invalid_argument("instruction set '" + name + "' is not available here; available: " + known);
+}
+
+const std::vector<std::string>& format_names() {
+#define FEWBIT_NAME(F) formats::F::name,
+  static const std::vector<std::string> names = {FEWBIT_FORMATS(FEWBIT_NAME)};
+#undef FEWBIT_NAME
+  return names;
+}
+
+bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
+  return kernels.dot && (at.group >= k || at.group == 16 || at.group % kGranule == 0);
+}
+
+}  // namespace fewbit

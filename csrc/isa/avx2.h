@@ -1,0 +1,151 @@
+// AVX2, FMA, F16C: 32 bytes, 8 floats. The dot product is vpmaddubsw, whose 16-bit sums saturate: codes above 129 go
+// through vpsignb as signed ones.
+struct Isa {
+  static constexpr int W = 32, L = 8, max_unsigned = 129;  // 2 * 127 * 129 < 2^15
+  using bytes = __m256i;
+  using f32 = __m256;
+
+  static FEWBIT_INLINE __m256i load(const uint8_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  }
+  static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+  static FEWBIT_INLINE __m256i table(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  template <int a, int b>
+  static FEWBIT_INLINE bytes two(const uint8_t* p) {  // 16 bytes from each of two places
+    if constexpr (b == a + 16)
+      return load(p + a);
+    else if constexpr (b == a)
+      return _mm256_broadcastsi128_si256(load16(p + a));
+    else
+      return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(p + a)), load16(p + b), 1);
+  }
+  template <Lanes g>
+  static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
+    const bytes v = two<g.at[0], g.at[1]>(p);
+    constexpr int a = g.shift[0] - g.dst, b = g.shift[1] - g.dst;
+    if constexpr (g.bits == 8) return v;
+    const bytes mask = _mm256_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst));
+    if constexpr (a == b && a >= 0)
+      return _mm256_and_si256(_mm256_srli_epi16(v, a), mask);
+    else if constexpr (a == b)
+      return _mm256_and_si256(_mm256_slli_epi16(v, -a), mask);
+    else {
+      static_assert(a >= 0 && b >= 0);
+      return _mm256_and_si256(_mm256_srlv_epi32(v, _mm256_setr_epi32(a, a, a, a, b, b, b, b)), mask);
+    }
+  }
+  // Even and odd bytes apart: each is multiplied so that its bits come to stand at bit 8, then put in place.
+  template <Scatter g>
+  static FEWBIT_INLINE bytes scattered(const uint8_t* p) {
+    alignas(32) static constexpr auto index = [] {
+      std::array<uint8_t, 32> t{};
+      for (int i = 0; i < 32; ++i) t[i] = g.byte[i];
+      return t;
+    }();
+    alignas(32) static constexpr auto even = [] {
+      std::array<int16_t, 16> t{};
+      for (int i = 0; i < 16; ++i) t[i] = static_cast<int16_t>(1 << (8 - g.shift[2 * i]));
+      return t;
+    }();
+    alignas(32) static constexpr auto odd = [] {
+      std::array<int16_t, 16> t{};
+      for (int i = 0; i < 16; ++i) t[i] = static_cast<int16_t>(1 << (8 - g.shift[2 * i + 1]));
+      return t;
+    }();
+    const bytes v = _mm256_shuffle_epi8(two<g.window[0], g.window[1]>(p), load(index.data()));
+    const bytes mask = _mm256_set1_epi16(static_cast<short>(((1 << g.bits) - 1) << 8));
+    const bytes lo = _mm256_mullo_epi16(_mm256_and_si256(v, _mm256_set1_epi16(255)), table(even.data()));
+    const bytes hi = _mm256_mullo_epi16(_mm256_srli_epi16(v, 8), table(odd.data()));
+    return _mm256_or_si256(_mm256_srli_epi16(_mm256_and_si256(lo, mask), 8 - g.dst),
+                           _mm256_slli_epi16(_mm256_and_si256(hi, mask), g.dst));
+  }
+  static FEWBIT_INLINE bytes either(bytes a, bytes b) { return _mm256_or_si256(a, b); }
+  template <Codebook book, int bias>
+  static FEWBIT_INLINE bytes lookup(bytes v) {
+    static constexpr auto table = [] {
+      std::array<uint8_t, 16> t{};
+      for (int i = 0; i < 16; ++i) t[i] = static_cast<uint8_t>(book.values[i] + bias);
+      return t;
+    }();
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(table.data())), v);
+  }
+  static FEWBIT_INLINE bytes flip(bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80))); }
+  template <bool is_signed>
+  static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
+    bytes a = load(reinterpret_cast<const uint8_t*>(x));
+    if constexpr (is_signed) {
+      a = _mm256_sign_epi8(a, q);
+      q = _mm256_abs_epi8(q);
+    }
+    return _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, a), _mm256_set1_epi16(1)));
+  }
+  template <int part, bool is_signed>
+  static FEWBIT_INLINE f32 widen(bytes v) {
+    __m128i half = part < 2 ? _mm256_castsi256_si128(v) : _mm256_extracti128_si256(v, 1);
+    if constexpr (part % 2) half = _mm_srli_si128(half, 8);
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(half) : _mm256_cvtepu8_epi32(half));
+  }
+  template <Small t, int k>
+  static FEWBIT_INLINE __m256i piece(__m256i window) {
+    alignas(32) static constexpr auto index = [] {
+      std::array<uint8_t, 32> out{};
+      for (int i = 0; i < 32; ++i) {
+        const bool used = t.mask[k][i / 4] && i % 4 < t.bytes[k][i / 4];
+        out[i] = static_cast<uint8_t>(used ? t.byte[k][i / 4] + i % 4 : 0x80);
+      }
+      return out;
+    }();
+    static constexpr Small s = t;
+    const __m256i v = _mm256_srlv_epi32(_mm256_shuffle_epi8(window, load(index.data())), table(s.shift[k]));
+    const __m256i masked = _mm256_and_si256(v, table(s.mask[k]));
+    return k > 0 ? _mm256_sllv_epi32(masked, table(s.dst[k])) : masked;
+  }
+  template <Small t>
+  static FEWBIT_INLINE f32 small(const uint8_t* p) {
+    const __m256i window = _mm256_broadcastsi128_si256(load16(p + t.window));
+    __m256i v = piece<t, 0>(window);
+    if constexpr (t.pieces > 1) v = _mm256_or_si256(v, piece<t, 1>(window));
+    if constexpr (t.pieces > 2) v = _mm256_or_si256(v, piece<t, 2>(window));
+    if constexpr (t.is_signed)
+      v = _mm256_srai_epi32(_mm256_slli_epi32(v, 24), 24);
+    else if constexpr (t.zero[0] != 0)
+      v = _mm256_sub_epi32(v, _mm256_set1_epi32(t.zero[0]));
+    return _mm256_cvtepi32_ps(v);
+  }
+  static FEWBIT_INLINE f32 half(const uint8_t* p) {
+    return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(fewbit::load<uint16_t>(p))));
+  }
+  static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
+    return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
+  }
+  template <int stride>
+  static FEWBIT_INLINE f32 eight_halves(const uint8_t* p) {
+    const auto h = [&](int g) { return static_cast<short>(fewbit::load<uint16_t>(p + g * stride)); };
+    return _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)));
+  }
+  template <int stride, bool paired, bool offset>
+  static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
+    static_assert(!paired);
+    out[0] = eight_halves<stride>(p);
+    if constexpr (offset) out[1] = eight_halves<stride>(p + 2);
+  }
+
+  static FEWBIT_INLINE f32 splat(float x) { return _mm256_set1_ps(x); }
+  static FEWBIT_INLINE f32 alternate(float a, float b) { return _mm256_setr_ps(a, b, a, b, a, b, a, b); }
+  static FEWBIT_INLINE f32 zero() { return _mm256_setzero_ps(); }
+  static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return _mm256_fmadd_ps(a, b, c); }
+  static FEWBIT_INLINE f32 mul(f32 a, f32 b) { return _mm256_mul_ps(a, b); }
+  static FEWBIT_INLINE f32 add(f32 a, f32 b) { return _mm256_add_ps(a, b); }
+  template <std::array<int, 16> i>
+  static FEWBIT_INLINE f32 spread(f32 v) {
+    return _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7]));
+  }
+  static FEWBIT_INLINE float sum(f32 v) {
+    float t[8];
+    _mm256_storeu_ps(t, v);
+    return ((t[0] + t[4]) + (t[1] + t[5])) + ((t[2] + t[6]) + (t[3] + t[7]));
+  }
+  static FEWBIT_INLINE f32 loadf(const float* p) { return _mm256_load_ps(p); }
+  static FEWBIT_INLINE f32 loadu(const float* p) { return _mm256_loadu_ps(p); }
+  static FEWBIT_INLINE void storef(float* p, f32 v) { _mm256_storeu_ps(p, v); }
+};

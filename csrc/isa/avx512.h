@@ -1,0 +1,172 @@
+// AVX-512 F, BW, DQ, VL and VNNI: 64 bytes, 16 floats. The dot product is vpdpbusd, unsigned codes times signed
+// activations.
+struct Isa {
+  static constexpr int W = 64, L = 16, max_unsigned = 255;
+  using bytes = __m512i;
+  using f32 = __m512;
+
+  static FEWBIT_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static FEWBIT_INLINE __m256i load32(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+  template <int a, int b, int c, int d>
+  static FEWBIT_INLINE bytes four(const uint8_t* p) {  // 16 bytes from each of four places
+    if constexpr (b == a + 16 && c == a + 32 && d == a + 48)
+      return load(p + a);
+    else if constexpr (b == a + 16 && c == a && d == b)
+      return _mm512_broadcast_i64x4(load32(p + a));
+    else if constexpr (b == a + 16 && d == c + 16) {
+      return _mm512_inserti64x4(_mm512_castsi256_si512(load32(p + a)), load32(p + c), 1);
+    } else if constexpr (b == a && c == d) {
+      return _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(load16(p + a)), 0xFF00, load16(p + c));
+    } else {
+      bytes v = _mm512_broadcast_i32x4(load16(p + a));
+      v = _mm512_mask_broadcast_i32x4(v, 0xF0, load16(p + b));
+      v = _mm512_mask_broadcast_i32x4(v, 0xF00, load16(p + c));
+      return _mm512_mask_broadcast_i32x4(v, 0xF000, load16(p + d));
+    }
+  }
+  template <Lanes g>
+  static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
+    const bytes v = four<g.at[0], g.at[1], g.at[2], g.at[3]>(p);
+    if constexpr (g.bits == 8) return v;
+    const bytes mask = _mm512_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst));
+    constexpr int a = g.shift[0] - g.dst, b = g.shift[1] - g.dst, c = g.shift[2] - g.dst, d = g.shift[3] - g.dst;
+    if constexpr (a == b && b == c && c == d) {
+      return _mm512_and_si512(a >= 0 ? _mm512_srli_epi16(v, a >= 0 ? a : 0) : _mm512_slli_epi16(v, a < 0 ? -a : 0),
+                              mask);
+    } else {
+      constexpr int A = a & 31, B = b & 31, C = c & 31, D = d & 31;
+      const bytes by = _mm512_setr_epi32(A, A, A, A, B, B, B, B, C, C, C, C, D, D, D, D);
+      return _mm512_and_si512(_mm512_rorv_epi32(v, by), mask);
+    }
+  }
+  template <Scatter g>
+  static FEWBIT_INLINE bytes scattered(const uint8_t* p) {
+    alignas(64) static constexpr auto index = [] {
+      std::array<uint8_t, 64> t{};
+      for (int i = 0; i < 64; ++i) t[i] = g.byte[i];
+      return t;
+    }();
+    const bytes v =
+        _mm512_shuffle_epi8(four<g.window[0], g.window[1], g.window[2], g.window[3]>(p), load(index.data()));
+    if constexpr (g.bits == 1) {
+      alignas(64) static constexpr auto bit = [] {
+        std::array<uint8_t, 64> t{};
+        for (int i = 0; i < 64; ++i) t[i] = static_cast<uint8_t>(1 << g.shift[i]);
+        return t;
+      }();
+      return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(v, load(bit.data())), static_cast<char>(1 << g.dst));
+    } else {  // even and odd bytes shifted apart
+      alignas(64) static constexpr auto even = [] {
+        std::array<uint16_t, 32> t{};
+        for (int i = 0; i < 32; ++i) t[i] = g.shift[2 * i];
+        return t;
+      }();
+      alignas(64) static constexpr auto odd = [] {
+        std::array<uint16_t, 32> t{};
+        for (int i = 0; i < 32; ++i) t[i] = g.shift[2 * i + 1];
+        return t;
+      }();
+      const bytes lo = _mm512_srlv_epi16(v, _mm512_load_si512(even.data()));
+      const bytes hi = _mm512_srlv_epi16(v, _mm512_load_si512(odd.data()));
+      const bytes both = _mm512_mask_blend_epi8(0xAAAAAAAAAAAAAAAAull, lo, hi);
+      const bytes masked = _mm512_and_si512(both, _mm512_set1_epi8(static_cast<char>((1 << g.bits) - 1)));
+      return g.dst ? _mm512_slli_epi16(masked, g.dst) : masked;
+    }
+  }
+  static FEWBIT_INLINE bytes either(bytes a, bytes b) { return _mm512_or_si512(a, b); }
+  template <Codebook book, int bias>
+  static FEWBIT_INLINE bytes lookup(bytes v) {
+    static constexpr auto table = [] {
+      std::array<uint8_t, 16> t{};
+      for (int i = 0; i < 16; ++i) t[i] = static_cast<uint8_t>(book.values[i] + bias);
+      return t;
+    }();
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table.data())), v);
+  }
+  static FEWBIT_INLINE bytes flip(bytes v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
+  template <bool is_signed>
+  static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
+    static_assert(!is_signed);
+    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), q, _mm512_load_si512(x)));
+  }
+  template <int part, bool is_signed>
+  static FEWBIT_INLINE f32 widen(bytes v) {
+    const __m128i quarter = _mm512_extracti32x4_epi32(v, part);
+    return _mm512_cvtepi32_ps(is_signed ? _mm512_cvtepi8_epi32(quarter) : _mm512_cvtepu8_epi32(quarter));
+  }
+  template <Small t, int k>
+  static FEWBIT_INLINE __m512i piece(__m512i window) {
+    alignas(64) static constexpr auto index = [] {
+      std::array<uint8_t, 64> out{};
+      for (int i = 0; i < 64; ++i) {
+        const bool used = t.mask[k][i / 4] && i % 4 < t.bytes[k][i / 4];
+        out[i] = static_cast<uint8_t>(used ? t.byte[k][i / 4] + i % 4 : 0x80);
+      }
+      return out;
+    }();
+    static constexpr Small s = t;
+    const __m512i v =
+        _mm512_srlv_epi32(_mm512_shuffle_epi8(window, load(index.data())), _mm512_loadu_si512(s.shift[k]));
+    const __m512i masked = _mm512_and_si512(v, _mm512_loadu_si512(s.mask[k]));
+    return k > 0 ? _mm512_sllv_epi32(masked, _mm512_loadu_si512(s.dst[k])) : masked;
+  }
+  template <Small t>
+  static FEWBIT_INLINE f32 small(const uint8_t* p) {
+    constexpr bool plain = [] {  // 16 whole bytes in order
+      for (int l = 0; l < 16; ++l) {
+        if (t.pieces != 1 || t.mask[0][l] != 255 || t.byte[0][l] != l) return false;
+      }
+      return true;
+    }();
+    if constexpr (plain && t.is_signed) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p + t.window)));
+    const __m512i window = _mm512_broadcast_i32x4(load16(p + t.window));
+    __m512i v = piece<t, 0>(window);
+    if constexpr (t.pieces > 1) v = _mm512_or_si512(v, piece<t, 1>(window));
+    if constexpr (t.pieces > 2) v = _mm512_or_si512(v, piece<t, 2>(window));
+    if constexpr (t.is_signed)
+      v = _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
+    else if constexpr (t.zero[0] != 0)
+      v = _mm512_sub_epi32(v, _mm512_set1_epi32(t.zero[0]));
+    return _mm512_cvtepi32_ps(v);
+  }
+  static FEWBIT_INLINE f32 half(const uint8_t* p) {
+    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(fewbit::load<uint16_t>(p))));
+  }
+  static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
+    return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
+  }
+  // Eight f16 in the even lanes; the ones right after each, if `offset`, in the odd lanes.
+  template <int stride, bool paired, bool offset>
+  static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
+    static_assert(paired && stride >= 4);
+    const auto w = [&](int g) { return fewbit::load<int32_t>(p + g * stride); };
+    __m256i v = _mm256_setr_epi32(w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7));
+    if constexpr (!offset) v = _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF));
+    out[0] = _mm512_cvtph_ps(v);
+  }
+
+  static FEWBIT_INLINE f32 splat(float x) { return _mm512_set1_ps(x); }
+  static FEWBIT_INLINE f32 alternate(float a, float b) {
+    return _mm512_mask_blend_ps(0xAAAA, _mm512_set1_ps(a), _mm512_set1_ps(b));
+  }
+  static FEWBIT_INLINE f32 zero() { return _mm512_setzero_ps(); }
+  static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return _mm512_fmadd_ps(a, b, c); }
+  static FEWBIT_INLINE f32 mul(f32 a, f32 b) { return _mm512_mul_ps(a, b); }
+  static FEWBIT_INLINE f32 add(f32 a, f32 b) { return _mm512_add_ps(a, b); }
+  template <std::array<int, 16> i>
+  static FEWBIT_INLINE f32 spread(f32 v) {
+    const __m512i lanes = _mm512_setr_epi32(i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], i[9], i[10], i[11],
+                                            i[12], i[13], i[14], i[15]);
+    return _mm512_permutexvar_ps(lanes, v);
+  }
+  static FEWBIT_INLINE float sum(f32 v) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    float t[8];
+    _mm256_storeu_ps(t, half);
+    return ((t[0] + t[4]) + (t[1] + t[5])) + ((t[2] + t[6]) + (t[3] + t[7]));
+  }
+  static FEWBIT_INLINE f32 loadf(const float* p) { return _mm512_load_ps(p); }
+  static FEWBIT_INLINE f32 loadu(const float* p) { return _mm512_loadu_ps(p); }
+  static FEWBIT_INLINE void storef(float* p, f32 v) { _mm512_storeu_ps(p, v); }
+};

@@ -1,0 +1,137 @@
+// No vector instruction at all: arrays of 64 bytes and 16 floats. The reference for the other headers, each of which
+// gives the same names:
+//   W, L            bytes and float lanes of a vector; a dot lane sums 4 bytes
+//   max_unsigned    the largest unsigned code that the dot product takes without overflow
+//   lanes, scattered, lookup, flip, either, load      codes as bytes
+//   dot, widen                                        bytes to floats
+//   small, half, half_pair, strided                   scales and offsets
+//   fma, mul, add, splat, alternate, spread, sum      floats
+struct Isa {
+  static constexpr int W = 64, L = 16, max_unsigned = 255;
+  struct bytes {
+    uint8_t v[W];
+  };
+  struct f32 {
+    float v[L];
+  };
+
+  static FEWBIT_INLINE bytes load(const uint8_t* p) {
+    bytes b;
+    std::memcpy(b.v, p, W);
+    return b;
+  }
+  template <Lanes g>
+  static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
+    bytes b;
+    constexpr int mask = (1 << g.bits) - 1;
+    for (int i = 0; i < W; ++i) {
+      b.v[i] = static_cast<uint8_t>((p[g.at[i / 16] + i % 16] >> g.shift[i / 16] & mask) << g.dst);
+    }
+    return b;
+  }
+  template <Scatter g>
+  static FEWBIT_INLINE bytes scattered(const uint8_t* p) {
+    bytes b;
+    constexpr int mask = (1 << g.bits) - 1;
+    for (int i = 0; i < W; ++i) {
+      b.v[i] = static_cast<uint8_t>((p[g.window[i / 16] + g.byte[i]] >> g.shift[i] & mask) << g.dst);
+    }
+    return b;
+  }
+  static FEWBIT_INLINE bytes either(bytes a, bytes b) {
+    for (int i = 0; i < W; ++i) a.v[i] |= b.v[i];
+    return a;
+  }
+  template <Codebook book, int bias>
+  static FEWBIT_INLINE bytes lookup(bytes b) {
+    for (auto& x : b.v) x = static_cast<uint8_t>(book.values[x] + bias);
+    return b;
+  }
+  static FEWBIT_INLINE bytes flip(bytes b) {
+    for (auto& x : b.v) x ^= 0x80;
+    return b;
+  }
+  template <bool is_signed>
+  static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
+    f32 out;
+    for (int l = 0; l < L; ++l) {
+      int sum = 0;
+      for (int i = 4 * l; i < 4 * l + 4; ++i) sum += (is_signed ? static_cast<int8_t>(q.v[i]) : q.v[i]) * x[i];
+      out.v[l] = static_cast<float>(sum);
+    }
+    return out;
+  }
+  template <int part, bool is_signed>
+  static FEWBIT_INLINE f32 widen(bytes b) {
+    f32 out;
+    for (int i = 0; i < L; ++i) {
+      const uint8_t x = b.v[L * part + i];
+      out.v[i] = is_signed ? static_cast<int8_t>(x) : x;
+    }
+    return out;
+  }
+  template <Small t>
+  static FEWBIT_INLINE f32 small(const uint8_t* p) {
+    f32 out;
+    for (int l = 0; l < L; ++l) {
+      int v = 0;
+      for (int k = 0; k < t.pieces; ++k) {
+        if (!t.mask[k][l]) continue;
+        int word = p[t.window + t.byte[k][l]];
+        if (t.bytes[k][l] == 2) word |= p[t.window + t.byte[k][l] + 1] << 8;
+        v |= (word >> t.shift[k][l] & t.mask[k][l]) << t.dst[k][l];
+      }
+      out.v[l] = static_cast<float>(t.is_signed ? static_cast<int8_t>(v) : v - t.zero[l]);
+    }
+    return out;
+  }
+  static FEWBIT_INLINE f32 half(const uint8_t* p) { return splat(f16_to_f32(fewbit::load<uint16_t>(p))); }
+  static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
+    return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
+  }
+  // Eight f16, `stride` bytes apart, in the even lanes; the ones right after each, if `offset`, in the odd lanes.
+  template <int stride, bool paired, bool offset>
+  static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
+    static_assert(paired);
+    for (int g = 0; g < 8; ++g) {
+      out->v[2 * g] = f16_to_f32(fewbit::load<uint16_t>(p + g * stride));
+      out->v[2 * g + 1] = offset ? f16_to_f32(fewbit::load<uint16_t>(p + g * stride + 2)) : 0;
+    }
+  }
+
+  static FEWBIT_INLINE f32 splat(float x) { return alternate(x, x); }
+  static FEWBIT_INLINE f32 alternate(float a, float b) {
+    f32 out;
+    for (int i = 0; i < L; ++i) out.v[i] = i % 2 ? b : a;
+    return out;
+  }
+  static FEWBIT_INLINE f32 zero() { return splat(0); }
+  static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return add(mul(a, b), c); }
+  static FEWBIT_INLINE f32 mul(f32 a, f32 b) {
+    for (int i = 0; i < L; ++i) a.v[i] *= b.v[i];
+    return a;
+  }
+  static FEWBIT_INLINE f32 add(f32 a, f32 b) {
+    for (int i = 0; i < L; ++i) a.v[i] += b.v[i];
+    return a;
+  }
+  template <std::array<int, 16> lane>
+  static FEWBIT_INLINE f32 spread(f32 v) {
+    f32 out;
+    for (int i = 0; i < L; ++i) out.v[i] = v.v[lane[i]];
+    return out;
+  }
+  static FEWBIT_INLINE float sum(f32 v) {
+    for (int half = L / 2; half > 0; half /= 2) {
+      for (int i = 0; i < half; ++i) v.v[i] += v.v[i + half];
+    }
+    return v.v[0];
+  }
+  static FEWBIT_INLINE f32 loadf(const float* p) { return loadu(p); }
+  static FEWBIT_INLINE f32 loadu(const float* p) {
+    f32 f;
+    std::memcpy(f.v, p, sizeof f.v);
+    return f;
+  }
+  static FEWBIT_INLINE void storef(float* p, f32 v) { std::memcpy(p, v.v, sizeof v.v); }
+};

@@ -1,0 +1,80 @@
+// Packed rows to floats: number * scale + offset, each operation rounded once, as the NumPy decoder does it.
+
+template <class F>
+struct Decode {
+  using P = Span<F>;
+  static constexpr int W = Isa::W, L = Isa::L;
+
+  template <int j>
+  static FEWBIT_INLINE void chunk(const uint8_t* codes, const float* scale, const float* offset, float* out) {
+    const auto v = P::template codes<j>(codes);
+    [&]<int... part>(std::integer_sequence<int, part...>) {
+      (
+          [&] {
+            constexpr int value = j * W + part * L, g = value / Shape<F>::sub;
+            auto x = Isa::template widen<part, P::code.is_signed>(v);
+            if constexpr (P::code.times != 1) x = Isa::mul(x, Isa::splat(static_cast<float>(P::code.times)));
+            if constexpr (P::code.zero != 0) x = Isa::add(x, Isa::splat(static_cast<float>(-P::code.zero)));
+            x = Isa::mul(x, Isa::splat(scale[g]));
+            if constexpr (F::offset.present) x = Isa::add(x, Isa::splat(offset[g]));
+            Isa::storef(out + value, x);
+          }(),
+          ...);
+    }(std::make_integer_sequence<int, W / L>{});
+  }
+  // 256 values.
+  static void span(const Spot& s, float* out) {
+    float scale[P::groups], offset[P::groups];
+    alignas(64) uint8_t unpacked[P::unpacked ? kSpan : 1];
+    [&]<int... g>(std::integer_sequence<int, g...>) {
+      ((scale[g] = P::template factor<g>(F::scale, s)), ...);
+      if constexpr (F::offset.present) {
+        ((offset[g] = static_cast<float>(F::offset_sign) * P::template factor<g>(F::offset, s)), ...);
+      }
+    }(std::make_integer_sequence<int, P::groups>{});
+    const uint8_t* codes = s.p;
+    if constexpr (P::unpacked) {
+      P::unpack(s.p, unpacked);
+      codes = unpacked;
+    }
+    [&]<int... j>(std::integer_sequence<int, j...>) {
+      (chunk<j>(codes, scale, offset, out), ...);
+    }(std::make_integer_sequence<int, P::chunks>{});
+  }
+};
+
+// Row-placed formats whose groups are no whole number of 32 values: one value at a time.
+template <class F>
+void decode_uneven(const uint8_t* row, size_t k, const Layout& at, float* out) {
+  float scale = 0, offset = 0;
+  for (size_t i = 0, g = 0, left = 0; i < k; ++i, --left) {
+    if (left == 0) {
+      scale = read_row_factor(F::scale, at, row, g);
+      if constexpr (F::offset.present) {
+        offset = static_cast<float>(F::offset_sign) * read_row_factor(F::offset, at, row, g);
+      }
+      ++g;
+      left = at.group;
+    }
+    const int block = static_cast<int>(i / kSpan * kSpan * F::codes.bits() / 8);
+    out[i] = static_cast<float>(read_int(F::codes, row + block, static_cast<int>(i % kSpan))) * scale;
+    if constexpr (F::offset.present) out[i] += offset;
+  }
+}
+
+template <class F>
+void decode_row(const uint8_t* row, size_t k, const Layout& at, float* out) {
+  if constexpr (F::kind == Kind::scalar) {
+    for (size_t i = 0; i < k; ++i) out[i] = read_real(F::real, row + i * F::bytes);
+  } else {
+    if constexpr (F::placement == Placement::row) {
+      if (at.group % kGranule != 0 && at.group < k) return decode_uneven<F>(row, k, at, out);
+    }
+    each_span<F>(row, k, at, [&](size_t i, const Spot& s) {
+      if (k - i * kSpan >= kSpan) return Decode<F>::span(s, out + i * kSpan);
+      alignas(64) float t[kSpan];
+      Decode<F>::span(s, t);
+      std::memcpy(out + i * kSpan, t, (k - i * kSpan) * sizeof(float));
+    });
+  }
+}

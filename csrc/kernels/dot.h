@@ -1,0 +1,104 @@
+// A packed row times 8-bit activations, for up to four columns at once. Zero points and offsets meet the sums of the
+// activations in one multiply-add for each vector of factors; the codes meet them in integer dot products. The order of
+// the float sums is the same for any number of columns.
+
+// Asks for `bytes` bytes that lie kPrefetchBytes ahead; past the end of the weights this does nothing.
+FEWBIT_INLINE void prefetch(const uint8_t* p, int bytes) {
+  const uintptr_t ahead = reinterpret_cast<uintptr_t>(p) + kPrefetchBytes;
+  for (int c = 0; c < bytes; c += 64) __builtin_prefetch(reinterpret_cast<const void*>(ahead + c));
+}
+
+template <class F>
+struct Dot {
+  using P = Span<F>;
+  using C = typename P::C;
+  using f32 = typename Isa::f32;
+  static constexpr int L = Isa::L, chains = 2;
+  static constexpr bool by_16 = C::paired || P::groups == 16;
+
+  static FEWBIT_INLINE const float* scales(const Activation& a) { return by_16 ? a.d16 : a.d32; }
+  static FEWBIT_INLINE const float* sums(const Activation& a) {
+    return C::paired ? a.pair32 : P::groups == 16 ? a.s16 : a.s32;
+  }
+  // What each factor contributes for every unit of the sum: minus the zero point for scales, a sign for offsets.
+  static constexpr float weight(int v, bool odd) {
+    const bool is_offset = C::paired ? odd : v >= C::scale_vectors;
+    return static_cast<float>(is_offset ? (C::offset ? F::offset_sign : 0) : -P::code.zero);
+  }
+  template <int v>
+  static constexpr bool counts = weight(v, false) != 0 || (C::paired && weight(v, true) != 0);
+
+  template <int v, int Cols>
+  static FEWBIT_INLINE void add_sums(f32 factor, const Activation* const* a, f32 (*acc)[chains]) {
+    if constexpr (counts<v>) {
+      const f32 w = C::paired ? Isa::alternate(weight(v, false), weight(v, true)) : Isa::splat(weight(v, false));
+      const f32 t = Isa::mul(factor, w);
+      for (int c = 0; c < Cols; ++c) {
+        acc[c][0] = Isa::fma(t, Isa::loadf(sums(*a[c]) + v * L % P::groups), acc[c][0]);
+      }
+    }
+  }
+  template <int Cols>
+  static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
+    f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
+    alignas(64) uint8_t unpacked[P::unpacked ? kSpan : 1];
+    const uint8_t* codes = s.p;
+    if constexpr (P::unpacked) {
+      P::unpack(s.p, unpacked);
+      codes = unpacked;
+    }
+    P::factors(s, factors);
+    [&]<int... v>(std::integer_sequence<int, v...>) {
+      (add_sums<v, Cols>(factors[v], a, acc), ...);
+    }(std::make_integer_sequence<int, C::vectors>{});
+    for (int v = 0; v < C::scale_vectors; ++v) {
+      if constexpr (P::code.times != 1) {
+        factors[v] = Isa::mul(factors[v], Isa::splat(static_cast<float>(P::code.times)));
+      }
+      for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
+    }
+    [&]<int... j>(std::integer_sequence<int, j...>) {
+      (chunk<j, Cols>(codes, a, scaled, acc), ...);
+    }(std::make_integer_sequence<int, P::chunks>{});
+  }
+  template <int j, int Cols>
+  static FEWBIT_INLINE void chunk(const uint8_t* codes, const Activation* const* a, f32 (*scaled)[C::scale_vectors],
+                                  f32 (*acc)[chains]) {
+    const auto q = P::template codes<j>(codes);
+    for (int c = 0; c < Cols; ++c) {
+      const f32 d = Isa::template dot<P::code.is_signed>(q, a[c]->q + j * Isa::W);
+      acc[c][j % chains] =
+          Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][P::vector_of(j)]), acc[c][j % chains]);
+    }
+  }
+  template <int Cols>
+  static void row(const uint8_t* w, size_t k, const Layout& at, const Activation* x, size_t x_stride, float* y,
+                  size_t y_stride) {
+    f32 acc[Cols][chains];
+    for (auto& a : acc) a[0] = a[1] = Isa::zero();
+    each_span<F>(w, k, at, [&](size_t i, const Spot& s) FEWBIT_LAMBDA_INLINE {
+      prefetch(s.p, Shape<F>::span_bytes());
+      const Activation* a[Cols];
+      for (int c = 0; c < Cols; ++c) a[c] = x + i + c * x_stride;
+      span<Cols>(s, a, acc);
+    });
+    for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1]));
+  }
+};
+
+template <class F>
+void dot_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
+              size_t y_stride) {
+  const size_t spans = (k + kSpan - 1) / kSpan;
+  size_t c = 0;
+  for (; c + 4 <= columns; c += 4) {
+    for (size_t r = 0; r < rows; ++r) {
+      Dot<F>::template row<4>(w + r * at.row_bytes, k, at, x + c * spans, spans, y + c * y_stride + r, y_stride);
+    }
+  }
+  for (; c < columns; ++c) {
+    for (size_t r = 0; r < rows; ++r) {
+      Dot<F>::template row<1>(w + r * at.row_bytes, k, at, x + c * spans, spans, y + c * y_stride + r, y_stride);
+    }
+  }
+}

@@ -1,0 +1,181 @@
+// Where the codes and the small scales of a span lie, computed from the record while compiling: what the vector code of
+// an instruction set is made from. Holds no instruction and no format name.
+#pragma once
+#include <array>
+
+#include "formats/geometry.h"
+
+namespace fewbit {
+
+// One plane of a vector of codes whose 16-byte lanes each come from 16 neighbouring bytes, all shifted alike.
+struct Lanes {
+  int at[4] = {}, shift[4] = {};
+  int bits = 0, dst = 0;
+};
+
+// One plane of a vector of codes that lie otherwise: a byte of a 16-byte window and a shift for each.
+struct Scatter {
+  int window[4] = {};
+  uint8_t byte[64] = {}, shift[64] = {};
+  int bits = 0, dst = 0;
+};
+
+// Small integers, one in each float lane: up to two bytes of a 16-byte window, shifted, masked and placed.
+struct Small {
+  int window = 0, pieces = 0, zero[16] = {};
+  bool is_signed = false, fits = true;
+  int byte[3][16] = {}, bytes[3][16] = {}, shift[3][16] = {}, mask[3][16] = {}, dst[3][16] = {};
+};
+
+// How a byte that goes into the dot product stands for a number: number = times * byte - zero.
+struct Coding {
+  bool is_signed = false, flip = false;
+  int zero = 0, times = 1;
+};
+
+template <class F>
+constexpr Coding coding(int max_unsigned) {
+  if constexpr (F::kind == Kind::grid) return {false, false, -F::codes.low, 1};
+  if constexpr (F::kind == Kind::trits) return {false, false, 1, 1};
+  if constexpr (F::kind == Kind::planes) {
+    constexpr Ints c = F::codes;
+    if constexpr (F::codebook.used > 0) {
+      const bool narrow = F::codebook.high() - F::codebook.low() <= max_unsigned;
+      return {!narrow, false, narrow ? -F::codebook.low() : 0, 1};
+    }
+    if constexpr (c.is_signed) {
+      static_assert(c.bits() == 8, "signed codes are bytes");
+      return max_unsigned >= 255 ? Coding{false, true, 128, 1} : Coding{true, false, 0, 1};
+    }
+    if ((1 << c.bits()) - 1 > max_unsigned) return {true, true, c.zero - 128, 1};
+    return {false, false, c.zero, c.times};
+  }
+  return {};
+}
+
+template <class F>
+struct Shape {
+  static constexpr bool row = F::placement == Placement::row;
+  static constexpr int sub = F::group == 16 ? 16 : 32;  // values with one scale, as the kernels see it
+  static constexpr int groups = kSpan / sub;
+  static constexpr int blocks = row ? 1 : kSpan / F::block;
+  static constexpr int step = row ? 0 : blocks * F::bytes;  // bytes of a span; row placement: of its codes
+
+  static constexpr int span_bytes() {
+    if constexpr (row)
+      return kSpan * F::codes.bits() / 8;
+    else
+      return step;
+  }
+  // Where piece k of element e of a span lies, in bits from the span.
+  static constexpr Piece piece(int k, int e) {
+    if constexpr (row) return F::codes.piece(k, e);
+    Piece p = F::codes.piece(k, e % F::block);
+    p.bit += e / F::block * F::bytes * 8;
+    return p;
+  }
+  static constexpr bool in_lanes(int k, int first, int width) {
+    for (int e = first; e < first + width; e += 16) {
+      for (int i = 1; i < 16; ++i) {
+        if (piece(k, e + i).bit != piece(k, e).bit + 8 * i) return false;
+      }
+    }
+    return true;
+  }
+  static constexpr Lanes lanes(int k, int first, int width) {
+    Lanes out;
+    for (int l = 0; l < width / 16; ++l) {
+      const Piece p = piece(k, first + 16 * l);
+      out.at[l] = p.bit / 8;
+      out.shift[l] = p.bit % 8;
+      out.bits = p.bits;
+      out.dst = p.dst;
+    }
+    return out;
+  }
+  static constexpr Scatter scatter(int k, int first, int width) {
+    Scatter out;
+    for (int l = 0; l < width / 16; ++l) {
+      int low = 1 << 30;
+      for (int i = 0; i < 16; ++i) {
+        const int byte = piece(k, first + 16 * l + i).bit / 8;
+        low = byte < low ? byte : low;
+      }
+      const int last = span_bytes() - 16;  // a window never reaches past the span
+      out.window[l] = low < last ? low : last;
+      for (int i = 0; i < 16; ++i) {
+        const Piece p = piece(k, first + 16 * l + i);
+        out.byte[16 * l + i] = static_cast<uint8_t>(p.bit / 8 - out.window[l]);
+        out.shift[16 * l + i] = static_cast<uint8_t>(p.bit % 8);
+        out.bits = p.bits;
+        out.dst = p.dst;
+      }
+    }
+    return out;
+  }
+};
+
+// Scales and offsets of a span as vectors of `lanes` floats. Where two for each group fit into one vector they are
+// neighbours in it (scale, offset, scale, ...); else all scales come first.
+template <class F, int lanes>
+struct Slots {
+  static constexpr int groups = Shape<F>::groups;
+  static constexpr bool offset = F::offset.present;
+  static constexpr bool paired = 2 * groups <= lanes;
+  static constexpr int scale_vectors = paired ? 1 : groups / lanes;
+  static constexpr int vectors = paired ? 1 : scale_vectors * (1 + offset);
+
+  static constexpr int slot(int g, bool is_offset) { return paired ? 2 * g + is_offset : g + is_offset * groups; }
+
+  static constexpr void put(Small& out, const Ints& what, int lane, int g, int& low) {
+    for (int k = 0; k < what.pieces(g); ++k) {
+      const Piece p = what.piece(k, g);
+      out.byte[k][lane] = p.bit / 8;
+      out.bytes[k][lane] = p.bit % 8 + p.bits > 8 ? 2 : 1;
+      out.shift[k][lane] = p.bit % 8;
+      out.mask[k][lane] = (1 << p.bits) - 1;
+      out.dst[k][lane] = p.dst;
+      low = p.bit / 8 < low ? p.bit / 8 : low;
+    }
+    out.pieces = what.pieces(g) > out.pieces ? what.pieces(g) : out.pieces;
+    out.zero[lane] = what.zero;
+    out.is_signed = what.is_signed;
+    out.fits = out.fits && what.times == 1 && (!what.is_signed || what.bits() == 8);
+  }
+  // The integers of vector v; `fits` tells whether one window holds them.
+  static constexpr Small small(int v) {
+    Small out;
+    int low = 1 << 30;
+    for (int g = 0; g < groups; ++g) {
+      if (slot(g, false) / lanes == v) put(out, F::scale.ints, slot(g, false) % lanes, g, low);
+      if (offset && slot(g, true) / lanes == v) put(out, F::offset.ints, slot(g, true) % lanes, g, low);
+    }
+    out.window = low + 16 > F::bytes ? F::bytes - 16 : low;
+    for (int k = 0; k < 3; ++k) {
+      for (int l = 0; l < lanes; ++l) {
+        if (!out.mask[k][l]) continue;
+        out.byte[k][l] -= out.window;
+        if (out.byte[k][l] + out.bytes[k][l] > 16) out.fits = false;
+      }
+    }
+    return out;
+  }
+  // f16 times small integers, a whole block to a span: the shape of the K-quants.
+  static constexpr bool is_small() {
+    if (Shape<F>::row || F::block != kSpan || F::scale.ints.used == 0 || F::scale.bits.used > 0) return false;
+    if (F::scale.real != Real::f16 || F::scale.unit != 1) return false;
+    if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16)) return false;
+    if (paired && offset && F::offset.at != F::scale.at + 2) return false;
+    for (int v = 0; v < vectors; ++v) {
+      if (!small(v).fits) return false;
+    }
+    return true;
+  }
+  // One f16 (or a pair of neighbours) for every 32 values, at a fixed distance: the shape of the simple formats.
+  static constexpr bool is_strided() {
+    if (Shape<F>::row || F::block != 32 || F::scale.ints.used > 0 || F::scale.real != Real::f16) return false;
+    return !offset || (F::offset.ints.used == 0 && F::offset.at == F::scale.at + 2);
+  }
+};
+
+}  // namespace fewbit

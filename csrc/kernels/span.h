@@ -1,0 +1,139 @@
+// A span of 256 values: its codes as vectors of bytes, its scales and offsets as vectors of floats.
+
+struct Spot {          // a span in memory
+  const uint8_t* p;    // its blocks; row placement: its codes
+  const uint8_t* row;  // row placement: the row, for the scales
+  const Layout* at;
+  size_t first;       // row placement: number of its first value in the row
+  size_t last_group;  // row placement: the row's last group
+};
+
+template <class F>
+struct Span {
+  using S = Shape<F>;
+  using C = Slots<F, Isa::L>;
+  using bytes = typename Isa::bytes;
+  using f32 = typename Isa::f32;
+  static constexpr int W = Isa::W, L = Isa::L, chunks = kSpan / W, groups = S::groups;
+  static constexpr Coding code = coding<F>(Isa::max_unsigned);
+  static constexpr bool unpacked = F::kind != Kind::planes;  // codes are first written out as bytes
+  static constexpr int pieces = [] {
+    if constexpr (unpacked)
+      return 0;
+    else
+      return F::codes.pieces(0);
+  }();
+
+  template <int k, int j>
+  static FEWBIT_INLINE bytes plane(const uint8_t* p) {
+    if constexpr (S::in_lanes(k, j * W, W))
+      return Isa::template lanes<S::lanes(k, j * W, W)>(p);
+    else
+      return Isa::template scattered<S::scatter(k, j * W, W)>(p);
+  }
+  template <int j>
+  static FEWBIT_INLINE bytes stored(const uint8_t* p) {
+    bytes v = plane<0, j>(p);
+    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j>(p));
+    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j>(p));
+    static_assert(pieces <= 3);
+    return v;
+  }
+  // Chunk j of the codes, as `code` says.
+  template <int j>
+  static FEWBIT_INLINE bytes codes(const uint8_t* p) {
+    if constexpr (unpacked)
+      return Isa::load(p + j * W);
+    else {
+      bytes v = stored<j>(p);
+      if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);
+      if constexpr (code.flip) v = Isa::flip(v);
+      return v;
+    }
+  }
+  // Grid and base-3 codes, written out for `codes`.
+  static void unpack(const uint8_t* p, uint8_t* out) {
+    if constexpr (F::kind == Kind::grid) {
+      int8_t t[kSpan];
+      read_grid<F>(p, t);
+      for (int i = 0; i < kSpan; ++i) out[i] = static_cast<uint8_t>(t[i] + code.zero);
+    } else if constexpr (F::kind == Kind::trits) {
+      int at = 0;
+      for (const TritPart& part : F::codes.parts) {
+        for (int n = 0, power = 1; n < part.digits; ++n, power *= 3, at += part.bytes) {
+          for (int b = 0; b < part.bytes; ++b) {
+            const unsigned scaled = p[part.first + b] * static_cast<unsigned>(power) & 255;
+            out[at + b] = static_cast<uint8_t>(scaled * 3 >> 8);
+          }
+        }
+      }
+    }
+  }
+
+  template <int g>
+  static FEWBIT_INLINE float factor(const Factor& f, const Spot& s) {
+    if constexpr (S::row) {
+      size_t group = (s.first + g * S::sub) / s.at->group;
+      group = group < s.last_group ? group : s.last_group;
+      return read_row_factor(f, *s.at, s.row, group);
+    } else {
+      constexpr int value = g * S::sub;
+      return read_factor(f, s.p + value / F::block * F::bytes, value % F::block / F::group);
+    }
+  }
+  // Every scale and offset, one at a time: for the shapes that no faster way knows.
+  static void factors_one_by_one(const Spot& s, float* out) {
+    [&]<int... g>(std::integer_sequence<int, g...>) {
+      ((out[C::slot(g, false)] = factor<g>(F::scale, s)), ...);
+      if constexpr (C::offset) ((out[C::slot(g, true)] = factor<g>(F::offset, s)), ...);
+    }(std::make_integer_sequence<int, groups>{});
+  }
+  static FEWBIT_INLINE void factors(const Spot& s, f32* out) {
+    if constexpr (C::is_small()) {
+      [&]<int... v>(std::integer_sequence<int, v...>) {
+        ((out[v] = Isa::mul(Isa::template small<C::small(v)>(s.p), base<v>(s.p))), ...);
+      }(std::make_integer_sequence<int, C::vectors>{});
+    } else if constexpr (C::is_strided()) {
+      Isa::template strided<F::bytes, C::paired, C::offset>(s.p + F::scale.at, out);
+    } else {
+      alignas(64) float t[C::vectors * L] = {};
+      factors_one_by_one(s, t);
+      for (int v = 0; v < C::vectors; ++v) out[v] = Isa::loadf(t + v * L);
+    }
+  }
+  template <int v>
+  static FEWBIT_INLINE f32 base(const uint8_t* p) {  // d in every lane, or d and dmin in turn
+    if constexpr (C::paired && C::offset)
+      return Isa::half_pair(p + F::scale.at);
+    else
+      return Isa::half(p + (v < C::scale_vectors ? F::scale.at : F::offset.at));
+  }
+  // For each dot lane of chunk j, where its scale is in vector `vector_of(j)`.
+  static constexpr int vector_of(int j) { return C::slot(j * W / S::sub, false) / L; }
+  static constexpr std::array<int, 16> spread(int j) {
+    std::array<int, 16> out{};
+    for (int l = 0; l < L; ++l) out[l] = C::slot((j * W + 4 * l) / S::sub, false) % L;
+    return out;
+  }
+};
+
+// Calls f(span number, spot) for each span of a row; the last one may be a copy padded with zeros.
+template <class F, class Fn>
+FEWBIT_INLINE void each_span(const uint8_t* row, size_t k, const Layout& at, Fn&& f) {
+  using S = Shape<F>;
+  constexpr size_t step = S::span_bytes();
+  Spot s{row, row, &at, 0, S::row && k ? (k - 1) / at.group : 0};
+  const size_t whole = k / kSpan, rest = k % kSpan;
+  for (size_t i = 0; i < whole; ++i, s.p += step, s.first += kSpan) f(i, s);
+  if (rest) {
+    alignas(64) uint8_t copy[step + 64] = {};
+    size_t used;
+    if constexpr (S::row)
+      used = (rest + kGranule - 1) / kGranule * kGranule * F::codes.bits() / 8;
+    else
+      used = (rest + F::block - 1) / F::block * F::bytes;
+    std::memcpy(copy, s.p, used);
+    s.p = copy;
+    f(whole, s);
+  }
+}

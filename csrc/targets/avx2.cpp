@@ -1,0 +1,30 @@
+// x86-64 from 2013 on.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "targets/prelude.h"
+
+FEWBIT_BEGIN_TARGET("avx2,fma,f16c,bmi,bmi2,popcnt")
+
+namespace fewbit::avx2 {
+
+#include "isa/avx2.h"
+//
+#include "kernels/all.h"
+//
+#include "targets/table.h"
+
+}  // namespace fewbit::avx2
+
+FEWBIT_END_TARGET
+
+namespace fewbit::avx2 {
+
+static bool available() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+extern const Target target;
+const Target target = {"avx2", available, kernels, quantize_row, products};
+
+}  // namespace fewbit::avx2
+#endif

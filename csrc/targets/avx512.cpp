@@ -1,0 +1,32 @@
+// x86-64 servers from 2019 on (Cascade Lake), Zen 4 and later.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "targets/prelude.h"
+
+FEWBIT_BEGIN_TARGET(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512")
+
+namespace fewbit::avx512 {
+
+#include "isa/avx512.h"
+//
+#include "kernels/all.h"
+//
+#include "targets/table.h"
+
+}  // namespace fewbit::avx512
+
+FEWBIT_END_TARGET
+
+namespace fewbit::avx512 {
+
+static bool available() {
+  return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+extern const Target target;
+const Target target = {"avx512", available, kernels, quantize_row, products};
+
+}  // namespace fewbit::avx512
+#endif

@@ -1,0 +1,34 @@
+// What every target file needs before its region opens: standard headers must not be compiled for one instruction set.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "activation.h"
+#include "dispatch.h"
+#include "formats.generated.h"
+#include "formats/read.h"
+#include "formats/real.h"
+#include "formats/write.h"
+#include "kernels/shapes.h"
+
+#define FEWBIT_INLINE inline __attribute__((always_inline))
+#define FEWBIT_LAMBDA_INLINE __attribute__((always_inline))
+
+// All that follows is compiled for these extensions, until FEWBIT_END_TARGET.
+#define FEWBIT_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define FEWBIT_BEGIN_TARGET(extensions) \
+  FEWBIT_PRAGMA(clang attribute push(__attribute__((target(extensions))), apply_to = function))
+#define FEWBIT_END_TARGET FEWBIT_PRAGMA(clang attribute pop)
+#else
+#define FEWBIT_BEGIN_TARGET(extensions) FEWBIT_PRAGMA(GCC push_options) FEWBIT_PRAGMA(GCC target(extensions))
+#define FEWBIT_END_TARGET FEWBIT_PRAGMA(GCC pop_options)
+#endif
+
+namespace fewbit {
+constexpr int kPrefetchBytes = 4096;  // ahead of the weights being read; measured, see docs/log.md
+}

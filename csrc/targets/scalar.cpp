@@ -1,0 +1,20 @@
+// Any machine.
+#include "targets/prelude.h"
+
+namespace fewbit::scalar {
+
+#include "isa/scalar.h"
+//
+#include "kernels/all.h"
+//
+#include "targets/table.h"
+
+}  // namespace fewbit::scalar
+
+namespace fewbit::scalar {
+
+static bool available() { return true; }
+extern const Target target;
+const Target target = {"scalar", available, kernels, quantize_row, products};
+
+}  // namespace fewbit::scalar

@@ -1,0 +1,30 @@
+// Every instruction set that this build knows, best first. A new one is a header in isa/, a file here, and a line
+// below.
+#pragma once
+#include <vector>
+
+#include "dispatch.h"
+
+namespace fewbit {
+
+namespace scalar {
+extern const Target target;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const Target target;
+}
+namespace avx512 {
+extern const Target target;
+}
+#endif
+
+inline std::vector<const Target*> all_targets() {
+  return {
+#if defined(__x86_64__)
+      &avx512::target, &avx2::target,
+#endif
+      &scalar::target};
+}
+
+}  // namespace fewbit

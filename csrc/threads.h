@@ -1,0 +1,35 @@
+// One pool of threads for the process. Work is cut into pieces whose results do not depend on who does them.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+
+namespace fewbit {
+
+constexpr int kMaxThreads = 256;
+
+// A reference to something callable; it owns nothing and allocates nothing.
+class Task {
+ public:
+  template <class Fn>
+  explicit Task(Fn& fn)
+      : object_(std::addressof(fn)),
+        call_([](void* object, size_t begin, size_t end) { (*static_cast<Fn*>(object))(begin, end); }) {}
+  void operator()(size_t begin, size_t end) const { call_(object_, begin, end); }
+
+ private:
+  void* object_;
+  void (*call_)(void*, size_t, size_t);
+};
+
+// Calls task(begin, end) for pieces of at most `grain` that cover 0..items, on up to `threads` threads, the caller's
+// among them. Calls from several threads take turns; a call from inside a task runs where it is.
+void parallel(size_t items, size_t grain, int threads, const Task& task);
+
+template <class Fn>
+void parallel_for(size_t items, size_t grain, int threads, Fn&& fn) {
+  const Task task(fn);
+  parallel(items, grain, threads, task);
+}
+
+}  // namespace fewbit

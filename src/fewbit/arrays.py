@@ -1,0 +1,66 @@
+"""Other people's arrays as NumPy ones: any strides, f16, bf16, torch tensors, DLPack, the buffer protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import DtypeError, LayoutError
+
+_EXACT = {"float16", "bfloat16", "float32"}
+
+
+def to_floats(x: Any, what: str) -> npt.NDArray[np.float32]:
+    """Anything like an array as contiguous float32; float32 that is contiguous already is not copied.
+
+    >>> to_floats([[1, 2]], "x").dtype
+    dtype('float32')
+    """
+    array = _to_numpy(x, what)
+    kind = array.dtype.kind
+    if kind not in "fiub" and array.dtype.name not in _EXACT:
+        raise DtypeError(f"{what} must be numbers (float32, float16, bfloat16, ...), not {array.dtype}")
+    if array.dtype == np.float32 and array.dtype.isnative:
+        return np.asarray(array, order="C")
+    with np.errstate(over="ignore"):
+        return np.asarray(array.astype(np.float32), order="C")
+
+
+def to_bytes_view(buf: Any) -> npt.NDArray[np.uint8]:
+    """Anything with contiguous bytes as a flat uint8 array that shares them."""
+    if isinstance(buf, np.ndarray):
+        if not buf.flags.c_contiguous:
+            raise LayoutError("packed bytes must be contiguous, an array with strides was given")
+        return buf.reshape(-1).view(np.uint8)
+    try:
+        view = memoryview(buf)
+    except TypeError:
+        array = _to_numpy(buf, "packed bytes")
+        return to_bytes_view(array)
+    if not view.c_contiguous:
+        raise LayoutError("packed bytes must be contiguous")
+    return np.frombuffer(view, np.uint8) if view.nbytes else np.zeros(0, np.uint8)
+
+
+def _to_numpy(x: Any, what: str) -> npt.NDArray[Any]:
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "detach") and hasattr(x, "numpy"):  # a torch tensor; NumPy has no bfloat16 of its own
+        x = x.detach()
+        if x.device.type != "cpu":
+            raise DtypeError(f"{what} is on {x.device}; fewbit's CPU functions take tensors on the CPU")
+        return np.asarray((x.float() if "bfloat16" in str(x.dtype) else x).numpy())
+    if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
+        try:
+            return np.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise DtypeError(f"{what}: DLPack tensor cannot be read: {error}") from None
+    try:
+        array = np.asarray(x)
+    except (ValueError, TypeError) as error:
+        raise DtypeError(f"{what} is no array: {error}") from None
+    if array.dtype == object:
+        raise DtypeError(f"{what} must be an array of numbers, not {type(x).__name__}")
+    return array

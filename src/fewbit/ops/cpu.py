@@ -1,0 +1,308 @@
+"""Native kernels for the CPU: the only module that imports the native one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native, tensor
+from ..arrays import to_floats
+from ..errors import DataError, DtypeError, FewbitError, FormatError, LayoutError, ShapeError
+from ..formats import SPAN, Format, all_formats, get
+from ..tensor import QuantTensor
+from .cores import usable_cores
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+class Activations:
+    """Inputs quantized once, for many `linear` calls. Made by `quantize_activations`."""
+
+    __slots__ = ("_data", "kind", "shape")
+
+    def __init__(self, data: npt.NDArray[Any], shape: tuple[int, ...], kind: str) -> None:
+        self._data = data
+        self.shape = shape
+        self.kind = kind  # "q8": 8 bits and a scale for every 32; "f32": for weights that are plain floats
+
+    def dequantize(self) -> Floats:
+        """The values that the activations stand for."""
+        if self.kind == "f32":
+            return np.array(self._data, np.float32).reshape(self.shape)
+        out = np.empty((_rows(self.shape), self.shape[-1]), np.float32)
+        _native.decode_activations(self._data, out)
+        return out.reshape(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Activations({self.kind}, {'x'.join(map(str, self.shape))})"
+
+
+def quantize(x: Any, format: str | Format, importance: Any = None, threads: int | None = None) -> QuantTensor:
+    """Pack an array of (..., k) values; the last dimension is cut into blocks.
+
+    `importance` holds a weight for each of the k columns: the encoder then searches for the scales that lose least of
+    sum(importance * error ** 2).
+
+    >>> import numpy as np
+    >>> quantize(np.ones((2, 64), np.float32), "q4_0").nbytes
+    72
+    """
+    fmt = get(format)
+    if fmt.rule == "none":
+        raise FormatError(f"{fmt} can be read, not written; formats that can: {', '.join(_encodable())}")
+    values = to_floats(x, "weights")
+    if values.ndim == 0:
+        raise ShapeError("weights need at least one dimension, a single number was given")
+    rows = values.reshape(_rows(values.shape), values.shape[-1])
+    _refuse_nonfinite(rows, fmt)
+    weights = None if importance is None else _importance(importance, rows.shape[1])
+    return QuantTensor(encode(fmt, rows, weights, threads).reshape(-1), values.shape, fmt)
+
+
+def encode(fmt: Format, x: Floats, importance: Floats | None = None, threads: int | None = None) -> Bytes:
+    """Rows of finite floats, (n, k), to packed rows, (n, row bytes)."""
+    if fmt.per_tensor:
+        return per_tensor(fmt, x, importance, threads)
+    n, k = x.shape
+    out = np.empty((n, fmt.row_bytes(k)), np.uint8)
+    _native.encode(_number(fmt), fmt.group, np.ascontiguousarray(x), importance, out.reshape(-1), _threads(threads))
+    return out
+
+
+def per_tensor(fmt: Format, x: Floats, importance: Floats | None, threads: int | None) -> Bytes:
+    """One scale for all rows: encode them as a single row, then give each row its codes and the scale."""
+    n, k = x.shape
+    by_row = get(fmt.name.partition(":")[0])
+    out = np.zeros((n, fmt.row_bytes(k)), np.uint8)
+    if n == 0 or k == 0:
+        return out
+    tiled = None if importance is None else np.tile(importance, n)
+    flat = encode(by_row, x.reshape(1, n * k), tiled, threads)[0]
+    for name, (at, size) in fmt.row_fields(k).items():
+        first, _ = by_row.row_fields(n * k)[name]
+        if name in fmt.code_bits:  # these formats hold a byte a value
+            out[:, at : at + k] = flat[first : first + n * k].reshape(n, k)
+        else:
+            out[:, at : at + size] = flat[first : first + size]
+    return out
+
+
+def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floats:
+    """Packed rows, (n, row bytes), to floats, (n, k)."""
+    n = len(data)
+    out = np.empty((n, k), np.float32)
+    _native.decode(_number(fmt), fmt.group, np.ascontiguousarray(data).reshape(-1), n, k, out, _threads(threads))
+    return out
+
+
+def quantize_activations(x: Any, format: str | Format, threads: int | None = None) -> Activations:
+    """Quantize inputs of (..., k) values once, for weights of this format.
+
+    >>> import numpy as np
+    >>> quantize_activations(np.ones((3, 64), np.float32), "q4_k")
+    Activations(q8, 3x64)
+    """
+    fmt = get(format)
+    values = to_floats(x, "activations")
+    if values.ndim == 0:
+        raise ShapeError("activations need at least one dimension, a single number was given")
+    if fmt.is_scalar:
+        return Activations(values, values.shape, "f32")
+    rows = values.reshape(_rows(values.shape), values.shape[-1])
+    data = _aligned(len(rows) * -(-rows.shape[1] // SPAN) * _native.activation_bytes)
+    _native.quantize_activations(rows, data, _threads(threads))
+    return Activations(data, values.shape, "q8")
+
+
+def linear(
+    x: Any, w: QuantTensor, out: Floats | None = None, threads: int | None = None, exact: bool = False
+) -> Floats:
+    """x @ w.T, with w decoded inside the dot products.
+
+    x holds (..., k) values or is made by `quantize_activations`; the result is (..., n). Inputs are quantized to 8 bits
+    unless `exact`. With `out` the result is written there and nothing is allocated. The result is the same for any
+    number of threads.
+
+    >>> import numpy as np
+    >>> linear(np.ones(32, np.float32), quantize(np.ones((2, 32), np.float32), "q8_0"), exact=True).round(2).tolist()
+    [32.0, 32.0]
+    """
+    if not isinstance(w, QuantTensor):
+        raise DtypeError(f"w must be a QuantTensor, not {type(w).__name__}")
+    if len(w.shape) != 2:
+        raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
+    n, k = w.shape
+    if isinstance(x, Activations):
+        return _linear_quantized(x, w, out, threads, exact)
+    values = to_floats(x, "x")
+    _match(values.shape, k)
+    out = _result(out, values.shape[:-1], n, values, w.data)
+    rows = values.reshape(_rows(values.shape), k)
+    number, fmt = _number(w.format), w.format
+    _native.linear(number, fmt.group, w.data, n, rows, out.reshape(len(rows), n), _threads(threads), exact)
+    return out
+
+
+def _linear_quantized(x: Activations, w: QuantTensor, out: Floats | None, threads: int | None, exact: bool) -> Floats:
+    n, k = w.shape
+    if x.kind == "f32":
+        return linear(x._data, w, out, threads, exact)
+    if exact:
+        raise FormatError("exact=True needs float inputs, these activations are quantized")
+    _match(x.shape, k)
+    out = _result(out, x.shape[:-1], n, x._data, w.data)
+    m = _rows(x.shape)
+    if w.format.is_scalar:
+        return linear(x.dequantize(), w, out, threads, True)
+    number, fmt = _number(w.format), w.format
+    _native.linear_quantized(number, fmt.group, w.data, n, x._data, m, k, out.reshape(m, n), _threads(threads))
+    return out
+
+
+def isas() -> list[str]:
+    """Instruction sets that can be used here, best first."""
+    return _native.isas()
+
+
+def isa() -> str:
+    """The instruction set in use."""
+    return _native.isa()
+
+
+@contextmanager
+def forced_isa(name: str) -> Iterator[None]:
+    """Use another instruction set for a while; for tests and measurements, in one thread."""
+    before = isa()
+    use_isa(name)
+    try:
+        yield
+    finally:
+        use_isa(before)
+
+
+def use_isa(name: str) -> None:
+    """Use this instruction set from now on; FEWBIT_ISA does the same at start."""
+    try:
+        _native.use_isa(name)
+    except ValueError as error:
+        raise FewbitError(str(error)) from None
+
+
+def kernel(format: str | Format, k: int = 4096) -> str:
+    """How `linear` reads rows of this format: "planes" (codes by shifts and masks), "unpacked" (written out first),
+    or "f32" (decoded to floats)."""
+    fmt = get(format)
+    return _native.path(_number(fmt), fmt.group, k)
+
+
+@cache
+def default_threads() -> int:
+    """Threads that a call uses unless told otherwise."""
+    if "FEWBIT_THREADS" in os.environ:
+        return _checked_threads(os.environ["FEWBIT_THREADS"], "FEWBIT_THREADS")
+    return min(usable_cores(), _native.max_threads)
+
+
+def _threads(threads: int | None) -> int:
+    return default_threads() if threads is None else _checked_threads(threads, "threads")
+
+
+def _checked_threads(threads: Any, what: str) -> int:
+    try:
+        count = int(threads)
+    except (TypeError, ValueError):
+        raise FewbitError(f"{what} is a number of threads, not {threads!r}") from None
+    if not 1 <= count <= _native.max_threads:
+        raise FewbitError(f"{what} must be from 1 to {_native.max_threads}, {count} was given")
+    return count
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    return {name: i for i, name in enumerate(_native.format_names())}
+
+
+@cache
+def _number(fmt: Format) -> int:
+    number = _numbers().get(fmt.native_name)
+    if number is None:
+        raise FormatError(f"{fmt} is not in the native module; build it again after `make emit`")
+    return number
+
+
+def _encodable() -> list[str]:
+    return [f.name for f in all_formats().values() if f.rule != "none"]
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    rows = 1
+    for n in shape[:-1]:
+        rows *= n
+    return rows
+
+
+def _aligned(size: int) -> Bytes:
+    raw = np.empty(size + 64, np.uint8)
+    first = -raw.ctypes.data % 64
+    return raw[first : first + size]
+
+
+def _match(shape: tuple[int, ...], k: int) -> None:
+    if not shape or shape[-1] != k:
+        raise ShapeError(f"x must hold rows of {k} values to match w, its shape is {shape}")
+
+
+def _result(out: Any, leading: tuple[int, ...], n: int, *inputs: npt.NDArray[Any]) -> Floats:
+    shape = (*leading, n)
+    if out is None:
+        return np.empty(shape, np.float32)
+    if not isinstance(out, np.ndarray) or out.dtype != np.float32:
+        kind = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
+        raise DtypeError(f"out must be a float32 array, not {kind}")
+    if out.shape != shape:
+        raise ShapeError(f"out must have shape {shape}, its shape is {out.shape}")
+    if not out.flags.writeable:
+        raise LayoutError("out is read-only")
+    if not out.flags.c_contiguous:
+        raise LayoutError("out must be contiguous")
+    if any(np.may_share_memory(out, x) for x in inputs):
+        raise LayoutError("out overlaps an input")
+    return out
+
+
+def _refuse_nonfinite(rows: Floats, fmt: Format) -> None:
+    if fmt.is_scalar and not fmt.name.startswith("i"):
+        return  # plain floats can hold NaN and infinity
+    step = max(1, (1 << 22) // max(rows.shape[1], 1))
+    for first in range(0, len(rows), step):
+        bad = ~np.isfinite(rows[first : first + step])
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            value = rows[first + row, column]
+            raise DataError(f"weights hold {value} at row {first + row}, column {column}; {fmt} takes finite numbers")
+
+
+def _importance(importance: Any, k: int) -> Floats:
+    weights = to_floats(importance, "importance")
+    if weights.shape != (k,):
+        raise ShapeError(f"importance must hold one weight for each of {k} columns, its shape is {weights.shape}")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise DataError("importance weights must be finite and not negative")
+    return weights
+
+
+def _start() -> None:
+    wanted = os.environ.get("FEWBIT_ISA")
+    if wanted:
+        use_isa(wanted)
+    tensor.use_decoder(decode)
+
+
+_start()
