@@ -262,6 +262,10 @@ inline constexpr uint16_t iq3_s_numbers[] = {
     3805, 3819, 3841, 3845, 3851, 3856, 3880, 3922, 3938, 3970, 3993, 4032};
 inline constexpr auto iq3_s_points = make_points<512, 4>(iq3_s_numbers, iq3_s_levels);
 
+// Where searches for a scale begin, by the bits of a code: src/fewbit/formats/search.py tells.
+inline constexpr Reach kSearchReach[] = {{0.3f, 1.0f}, {0.3f, 1.0f}, {0.25f, 1.0f}, {0.5f, 1.05f}, {0.6f, 1.05f}, {0.75f, 1.03f}, {0.85f, 1.02f}, {0.95f, 1.005f}, {0.95f, 1.005f}};
+inline constexpr float kSearchCut[] = {0.3f, 0.3f, 0.3f, 0.2f, 0.15f, 0.1f, 0.06f, 0.03f, 0.03f};
+
 namespace formats {
 
 struct f32 {

@@ -9,23 +9,34 @@
 #include <exception>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace fewbit {
 namespace {
 
-thread_local bool inside = false;
+thread_local bool inside = false;  // a task: what it calls runs where it is
+
+struct Inside {
+  Inside() { inside = true; }
+  ~Inside() { inside = false; }
+};
 
 struct Job {
   const Task* task;
   size_t items, grain;
   std::atomic<size_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error{};  // the first one; read when all have left
 
-  void work() {
-    for (;;) {
-      const size_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-      if (begin >= items) return;
-      (*task)(begin, std::min(begin + grain, items));
+  void work() noexcept {
+    try {
+      for (;;) {
+        const size_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+        if (begin >= items) return;
+        (*task)(begin, std::min(begin + grain, items));
+      }
+    } catch (...) {
+      next.store(items, std::memory_order_relaxed);
+      if (!failed.exchange(true)) error = std::current_exception();
     }
   }
 };
@@ -38,6 +49,9 @@ inline void pause() {
 #endif
 }
 
+constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
+
+// Helpers sleep until there is a job with a free seat. One that wakes late finds the job closed: nobody waits for it.
 class Pool {
  public:
   void run(Job& job, int threads) {
@@ -46,50 +60,53 @@ class Pool {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       job_ = &job;
-      wanted_ = threads - 1;
-      busy_.store(threads - 1, std::memory_order_relaxed);
+      seats_ = threads - 1;
       round_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     job.work();
-    while (busy_.load(std::memory_order_acquire) > 0) pause();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      job_ = nullptr;
+    }
+    for (int i = 0; i < kSpins && busy_.load(std::memory_order_acquire) > 0; ++i) pause();
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [&] { return busy_.load(std::memory_order_acquire) == 0; });
   }
 
  private:
-  static constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
-
   void grow(int helpers) {
-    while (static_cast<int>(helpers_.size()) < helpers) {
-      const int number = static_cast<int>(helpers_.size());
-      helpers_.emplace_back([this, number, round = round_.load()] { loop(number, round); });
-      helpers_.back().detach();
+    for (; helpers_ < helpers; ++helpers_) {
+      std::thread([this, round = round_.load()] { help(round); }).detach();
     }
   }
-  void loop(int number, uint64_t seen) {
+  void help(uint64_t seen) {
     inside = true;
     for (;;) {
       for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) pause();
-      Job* job = nullptr;
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        wake_.wait(lock, [&] { return round_.load(std::memory_order_relaxed) != seen; });
-        seen = round_.load(std::memory_order_relaxed);
-        if (number < wanted_) job = job_;
-      }
-      if (job) {
+      if (Job* job = take(seen)) {
         job->work();
-        busy_.fetch_sub(1, std::memory_order_release);
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (busy_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
       }
     }
   }
+  Job* take(uint64_t& seen) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    wake_.wait(lock, [&] { return round_.load(std::memory_order_relaxed) != seen; });
+    seen = round_.load(std::memory_order_relaxed);
+    if (!job_ || seats_ == 0) return nullptr;
+    --seats_;
+    busy_.fetch_add(1, std::memory_order_relaxed);
+    return job_;
+  }
 
   std::mutex turn_, mutex_;
-  std::condition_variable wake_;
-  std::vector<std::thread> helpers_;
+  std::condition_variable wake_, done_;
   std::atomic<uint64_t> round_{0};
-  std::atomic<int> busy_{0};
+  std::atomic<int> busy_{0};  // helpers at work
   Job* job_ = nullptr;
-  int wanted_ = 0;
+  int seats_ = 0, helpers_ = 0;
 };
 
 // Never destroyed: its threads may outlive static objects. A forked child has none of them and gets a pool of its own.
@@ -112,10 +129,13 @@ void parallel(size_t items, size_t grain, int threads, const Task& task) {
   const size_t pieces = (items + grain - 1) / grain;
   threads = static_cast<int>(std::min<size_t>(static_cast<size_t>(std::clamp(threads, 1, kMaxThreads)), pieces));
   Job job{&task, items, grain};
-  if (threads <= 1 || inside) return job.work();
-  inside = true;
-  pool().run(job, threads);
-  inside = false;
+  if (threads <= 1 || inside) {
+    job.work();
+  } else {
+    const Inside here;
+    pool().run(job, threads);
+  }
+  if (job.error) std::rethrow_exception(job.error);
 }
 
 }  // namespace fewbit

@@ -134,6 +134,10 @@ struct Codebook {
   }
 };
 
+struct Reach {
+  float least, most;
+};
+
 // The points of a grid, from the numbers whose digits they are.
 template <int Count, int Width>
 struct Points {
@@ -155,6 +159,7 @@ struct Layout {
   size_t row_bytes = 0;
   size_t field_at[3] = {};  // after the codes
   size_t group = 0;         // values a scale; at least 1
+  int shift = -1;           // its logarithm, if it is a power of two
 };
 
 }  // namespace fewbit

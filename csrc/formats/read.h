@@ -108,6 +108,7 @@ Layout layout(size_t k, size_t group) {
     if constexpr (F::offset.present) at += groups * (F::offset.ints.used > 0 ? 1 : real_bytes(F::offset.real));
     l.row_bytes = at;
     l.group = per_group;
+    if ((per_group & (per_group - 1)) == 0) l.shift = __builtin_ctzll(per_group);
   }
   return l;
 }

@@ -118,16 +118,71 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
   }
-  template <int stride>
-  static FEWBIT_INLINE f32 eight_halves(const uint8_t* p) {
-    const auto h = [&](int g) { return static_cast<short>(fewbit::load<uint16_t>(p + g * stride)); };
-    return _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)));
+  template <Real r>
+  static FEWBIT_INLINE float real(const uint8_t* p) {
+    if constexpr (r == Real::f16)
+      return _cvtsh_ss(fewbit::load<uint16_t>(p));
+    else
+      return read_real(r, p);
   }
-  template <int stride, bool paired, bool offset>
+  // Half of 2^(e - 127) for eight exponents.
+  static FEWBIT_INLINE f32 powers(__m256i e) {
+    const __m256i one = _mm256_set1_epi32(1);
+    const __m256i low = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(low, normal, _mm256_cmpgt_epi32(e, one)));
+  }
+  template <Real r, int block, int size>
+  static FEWBIT_INLINE f32 eight_apart(const uint8_t* p) {
+    if constexpr (r == Real::f16) {
+      const auto h = [&](int g) { return static_cast<short>(fewbit::load<uint16_t>(p + g * 32 / block * size)); };
+      return _mm256_cvtph_ps(_mm_setr_epi16(h(0), h(1), h(2), h(3), h(4), h(5), h(6), h(7)));
+    } else if constexpr (r == Real::e8m0) {
+      const auto b = [&](int g) { return static_cast<int>(p[g * 32 / block * size]); };
+      return powers(_mm256_setr_epi32(b(0), b(1), b(2), b(3), b(4), b(5), b(6), b(7)));
+    } else {
+      const auto f = [&](int g) { return fewbit::load<float>(p + g * 32 / block * size); };
+      return _mm256_setr_ps(f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7));
+    }
+  }
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
-    static_assert(!paired);
-    out[0] = eight_halves<stride>(p);
-    if constexpr (offset) out[1] = eight_halves<stride>(p + 2);
+    if constexpr (block == kSpan && r == Real::f16)
+      out[0] = half(p);
+    else
+      out[0] = eight_apart<r, block, size>(p);
+    if constexpr (offset) out[1] = eight_apart<r, block, size>(p + real_bytes(r));
+  }
+  template <Real r, int size>
+  static FEWBIT_INLINE void quads(const uint8_t* p, f32* out) {
+    static_assert(r == Real::ue4m3);
+    for (int v = 0; v < 2; ++v) {
+      const uint8_t* at = p + 2 * v * size;
+      const __m128i codes = _mm_setr_epi32(fewbit::load<int32_t>(at), fewbit::load<int32_t>(at + size), 0, 0);
+      const __m256i e = _mm256_cvtepu8_epi32(codes), zero = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(0x7f));
+      const __m256i bits = _mm256_slli_epi32(_mm256_and_si256(e, _mm256_set1_epi32(0x7f)), 20);
+      out[v] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_andnot_si256(zero, bits)), _mm256_set1_ps(0x1p119f));
+    }
+  }
+  using f32x8 = __m256;
+  template <Real r>
+  static FEWBIT_INLINE f32x8 eight(const uint8_t* p) {
+    if constexpr (r == Real::f32)
+      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+    else if constexpr (r == Real::f16)
+      return _mm256_cvtph_ps(load16(p));
+    else {
+      const __m128i bytes = _mm_cvtsi64_si128(fewbit::load<int64_t>(p));
+      return _mm256_cvtepi32_ps(r == Real::i8 ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+    }
+  }
+  static FEWBIT_INLINE f32x8 splat8(float x) { return _mm256_set1_ps(x); }
+  static FEWBIT_INLINE f32x8 mul8(f32x8 a, f32x8 b) { return _mm256_mul_ps(a, b); }
+  template <bool offset>
+  static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
+    const __m256i lane = _mm256_srlv_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(shift));
+    out[0] = _mm256_permutevar8x32_ps(scales, lane);
+    if constexpr (offset) out[1] = _mm256_permutevar8x32_ps(offsets, lane);
   }
 
   static FEWBIT_INLINE f32 splat(float x) { return _mm256_set1_ps(x); }

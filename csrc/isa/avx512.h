@@ -136,14 +136,67 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
   }
-  // Eight f16 in the even lanes; the ones right after each, if `offset`, in the odd lanes.
-  template <int stride, bool paired, bool offset>
+  template <Real r>
+  static FEWBIT_INLINE float real(const uint8_t* p) {
+    if constexpr (r == Real::f16)
+      return _cvtsh_ss(fewbit::load<uint16_t>(p));
+    else
+      return read_real(r, p);
+  }
+  // Half of 2^(e - 127) for eight exponents.
+  static FEWBIT_INLINE __m256i powers(__m256i e) {
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    return _mm256_mask_sllv_epi32(normal, _mm256_cmplt_epi32_mask(e, _mm256_set1_epi32(2)), _mm256_set1_epi32(0x200000),
+                                  e);
+  }
+  // One float a block in the even lanes; the ones right after each, if `offset`, in the odd lanes.
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
-    static_assert(paired && stride >= 4);
-    const auto w = [&](int g) { return fewbit::load<int32_t>(p + g * stride); };
-    __m256i v = _mm256_setr_epi32(w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7));
-    if constexpr (!offset) v = _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF));
-    out[0] = _mm512_cvtph_ps(v);
+    static_assert(size >= 4);
+    if constexpr (block == kSpan && !offset) {
+      out[0] = _mm512_set1_ps(real<r>(p));
+      return;
+    }
+    const auto w = [&](int g) { return fewbit::load<int32_t>(p + g * 32 / block * size); };
+    const __m256i v = _mm256_setr_epi32(w(0), w(1), w(2), w(3), w(4), w(5), w(6), w(7));
+    if constexpr (r == Real::f16) {
+      out[0] = _mm512_cvtph_ps(offset ? v : _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)));
+    } else {
+      const __m256i bits = r == Real::e8m0 ? powers(_mm256_and_si256(v, _mm256_set1_epi32(0xFF))) : v;
+      out[0] = _mm512_castsi512_ps(_mm512_cvtepu32_epi64(bits));
+    }
+  }
+  template <Real r, int size>
+  static FEWBIT_INLINE void quads(const uint8_t* p, f32* out) {
+    static_assert(r == Real::ue4m3);
+    const auto w = [&](int b) { return fewbit::load<int32_t>(p + b * size); };
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_setr_epi32(w(0), w(1), w(2), w(3)));
+    const __m512i bits = _mm512_slli_epi32(_mm512_and_si512(e, _mm512_set1_epi32(0x7f)), 20);
+    const __mmask16 some = _mm512_cmpneq_epi32_mask(e, _mm512_set1_epi32(0x7f));
+    out[0] = _mm512_maskz_mul_ps(some, _mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p119f));
+  }
+  using f32x8 = __m256;
+  template <Real r>
+  static FEWBIT_INLINE f32x8 eight(const uint8_t* p) {
+    if constexpr (r == Real::f32)
+      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+    else if constexpr (r == Real::f16)
+      return _mm256_cvtph_ps(load16(p));
+    else {
+      const __m128i bytes = _mm_cvtsi64_si128(fewbit::load<int64_t>(p));
+      return _mm256_cvtepi32_ps(r == Real::i8 ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+    }
+  }
+  static FEWBIT_INLINE f32x8 splat8(float x) { return _mm256_set1_ps(x); }
+  static FEWBIT_INLINE f32x8 mul8(f32x8 a, f32x8 b) { return _mm256_mul_ps(a, b); }
+  template <bool offset>
+  static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
+    const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i lane = _mm512_srlv_epi32(pairs, _mm512_set1_epi32(shift));
+    out[0] = _mm512_permutexvar_ps(lane, _mm512_castps256_ps512(scales));
+    if constexpr (offset) {
+      out[0] = _mm512_mask_permutexvar_ps(out[0], 0xAAAA, lane, _mm512_castps256_ps512(offsets));
+    }
   }
 
   static FEWBIT_INLINE f32 splat(float x) { return _mm512_set1_ps(x); }

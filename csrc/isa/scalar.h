@@ -4,7 +4,8 @@
 //   max_unsigned    the largest unsigned code that the dot product takes without overflow
 //   lanes, scattered, lookup, flip, either, load      codes as bytes
 //   dot, widen                                        bytes to floats
-//   small, half, half_pair, strided                   scales and offsets
+//   small, half, half_pair, strided, quads            scales and offsets of blocks
+//   real, eight, splat8, mul8, deal                   one scale, or eight of a row
 //   fma, mul, add, splat, alternate, spread, sum      floats
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
@@ -89,13 +90,45 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
   }
-  // Eight f16, `stride` bytes apart, in the even lanes; the ones right after each, if `offset`, in the odd lanes.
-  template <int stride, bool paired, bool offset>
+  template <Real r>
+  static FEWBIT_INLINE float real(const uint8_t* p) {
+    return read_real(r, p);
+  }
+  // One float for each block of `block` values and `size` bytes, in the even lanes, 32 values each; with `offset` the
+  // one right after it, in the odd lanes.
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
-    static_assert(paired);
     for (int g = 0; g < 8; ++g) {
-      out->v[2 * g] = f16_to_f32(fewbit::load<uint16_t>(p + g * stride));
-      out->v[2 * g + 1] = offset ? f16_to_f32(fewbit::load<uint16_t>(p + g * stride + 2)) : 0;
+      const uint8_t* at = p + g * 32 / block * size;
+      out->v[2 * g] = read_real(r, at);
+      out->v[2 * g + 1] = offset ? read_real(r, at + real_bytes(r)) : 0;
+    }
+  }
+  // Four bytes in each of four blocks of `size` bytes.
+  template <Real r, int size>
+  static FEWBIT_INLINE void quads(const uint8_t* p, f32* out) {
+    for (int g = 0; g < L; ++g) out->v[g] = read_real(r, p + g / 4 * size + g % 4);
+  }
+  // Eight neighbours; `deal` gives every group of 32 its scale (and offset) from them, 1 << shift groups to each.
+  struct f32x8 {
+    float v[8];
+  };
+  template <Real r>
+  static FEWBIT_INLINE f32x8 eight(const uint8_t* p) {
+    f32x8 out;
+    for (int i = 0; i < 8; ++i) out.v[i] = read_real(r, p + i * real_bytes(r));
+    return out;
+  }
+  static FEWBIT_INLINE f32x8 splat8(float x) { return {{x, x, x, x, x, x, x, x}}; }
+  static FEWBIT_INLINE f32x8 mul8(f32x8 a, f32x8 b) {
+    for (int i = 0; i < 8; ++i) a.v[i] *= b.v[i];
+    return a;
+  }
+  template <bool offset>
+  static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
+    for (int g = 0; g < 8; ++g) {
+      out->v[2 * g] = scales.v[g >> shift];
+      out->v[2 * g + 1] = offset ? offsets.v[g >> shift] : 0;
     }
   }
 

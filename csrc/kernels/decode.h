@@ -27,9 +27,9 @@ struct Decode {
     float scale[P::groups], offset[P::groups];
     alignas(64) uint8_t unpacked[P::unpacked ? kSpan : 1];
     [&]<int... g>(std::integer_sequence<int, g...>) {
-      ((scale[g] = P::template factor<g>(F::scale, s)), ...);
+      ((scale[g] = P::template factor<g, false>(s)), ...);
       if constexpr (F::offset.present) {
-        ((offset[g] = static_cast<float>(F::offset_sign) * P::template factor<g>(F::offset, s)), ...);
+        ((offset[g] = static_cast<float>(F::offset_sign) * P::template factor<g, true>(s)), ...);
       }
     }(std::make_integer_sequence<int, P::groups>{});
     const uint8_t* codes = s.p;

@@ -171,10 +171,17 @@ struct Slots {
     }
     return true;
   }
-  // One f16 (or a pair of neighbours) for every 32 values, at a fixed distance: the shape of the simple formats.
+  // One float (or a pair of f16 that are neighbours) for every block: the shape of the simple formats.
   static constexpr bool is_strided() {
-    if (Shape<F>::row || F::block != 32 || F::scale.ints.used > 0 || F::scale.real != Real::f16) return false;
-    return !offset || (F::offset.ints.used == 0 && F::offset.at == F::scale.at + 2);
+    if (Shape<F>::row || F::group != F::block || F::scale.ints.used > 0 || F::scale.bits.used > 0) return false;
+    if (F::scale.unit != 1) return false;
+    if (!offset) return F::scale.real == Real::f16 || F::scale.real == Real::e8m0 || F::scale.real == Real::f32;
+    return F::scale.real == Real::f16 && F::offset.ints.used == 0 && F::offset.at == F::scale.at + 2;
+  }
+  // A byte for every 16 values, four to a block.
+  static constexpr bool is_quads() {
+    return !Shape<F>::row && F::block == 64 && F::group == 16 && F::scale.ints.used == 0 && !offset &&
+           F::scale.real == Real::ue4m3 && F::scale.unit == 1;
   }
 };
 

@@ -70,23 +70,60 @@ struct Span {
     }
   }
 
-  template <int g>
-  static FEWBIT_INLINE float factor(const Factor& f, const Spot& s) {
+  // The scale or the offset (without its sign) of group g.
+  template <int g, bool is_offset>
+  static FEWBIT_INLINE float factor(const Spot& s) {
+    constexpr const Factor& f = is_offset ? F::offset : F::scale;
     if constexpr (S::row) {
-      size_t group = (s.first + g * S::sub) / s.at->group;
-      group = group < s.last_group ? group : s.last_group;
-      return read_row_factor(f, *s.at, s.row, group);
+      const size_t value = s.first + g * S::sub;
+      const size_t group = s.at->shift >= 0 ? value >> s.at->shift : value / s.at->group;
+      return read_row_factor(f, *s.at, s.row, group < s.last_group ? group : s.last_group);
     } else {
-      constexpr int value = g * S::sub;
-      return read_factor(f, s.p + value / F::block * F::bytes, value % F::block / F::group);
+      constexpr int value = g * S::sub, in_block = value % F::block / F::group;
+      const uint8_t* p = s.p + value / F::block * F::bytes;
+      float v;
+      if constexpr (f.bits.used > 0) {
+        v = f16_to_f32(static_cast<uint16_t>(read_int(f.bits, p, 0)));
+      } else {
+        v = Isa::template real<f.real>(p + f.at + (f.ints.used > 0 ? 0 : in_block * real_bytes(f.real)));
+      }
+      if constexpr (f.ints.used > 0) v *= static_cast<float>(read_int(f.ints, p, in_block));
+      return f.unit == 1 ? v : v * f.unit;
     }
   }
   // Every scale and offset, one at a time: for the shapes that no faster way knows.
-  static void factors_one_by_one(const Spot& s, float* out) {
+  static FEWBIT_INLINE void factors_one_by_one(const Spot& s, f32* out) {
+    alignas(64) float t[C::vectors * L] = {};
     [&]<int... g>(std::integer_sequence<int, g...>) {
-      ((out[C::slot(g, false)] = factor<g>(F::scale, s)), ...);
-      if constexpr (C::offset) ((out[C::slot(g, true)] = factor<g>(F::offset, s)), ...);
+      ((t[C::slot(g, false)] = factor<g, false>(s)), ...);
+      if constexpr (C::offset) ((t[C::slot(g, true)] = factor<g, true>(s)), ...);
     }(std::make_integer_sequence<int, groups>{});
+    for (int v = 0; v < C::vectors; ++v) out[v] = Isa::loadf(t + v * L);
+  }
+  // Row placement: eight neighbouring scales at once, where that does not reach past the row.
+  static FEWBIT_INLINE void factors_of_row(const Spot& s, f32* out) {
+    constexpr Real real = F::scale.real;
+    constexpr bool points = F::offset.ints.used > 0;  // zero points
+    constexpr size_t last_field = C::offset, wide = real_bytes(C::offset ? (points ? Real::u8 : F::offset.real) : real);
+    const uint8_t* scales = s.row + s.at->field_at[0];
+    const uint8_t* offsets = s.row + s.at->field_at[1];
+    const size_t group = s.last_group == 0 ? 0 : s.at->shift >= 5 ? s.first >> s.at->shift : ~size_t{0};
+    if (group > s.last_group || s.at->field_at[last_field] + (group + 8) * wide > s.at->row_bytes) {
+      if (s.last_group > 0) return factors_one_by_one(s, out);
+      return Isa::deal(Isa::splat8(factor<0, false>(s)), Isa::splat8(C::offset ? factor<0, C::offset>(s) : 0), 0, out,
+                       std::bool_constant<C::offset>{});
+    }
+    const auto d = Isa::template eight<real>(scales + group * real_bytes(real));
+    const int shift = s.at->shift < 8 ? s.at->shift - 5 : 3;
+    if constexpr (!C::offset) {
+      Isa::deal(d, d, shift, out, std::false_type{});
+    } else if constexpr (points) {
+      constexpr Real whole = F::offset.ints.is_signed ? Real::i8 : Real::u8;
+      Isa::deal(d, Isa::mul8(d, Isa::template eight<whole>(offsets + group)), shift, out, std::true_type{});
+    } else {
+      Isa::deal(d, Isa::template eight<F::offset.real>(offsets + group * real_bytes(F::offset.real)), shift, out,
+                std::true_type{});
+    }
   }
   static FEWBIT_INLINE void factors(const Spot& s, f32* out) {
     if constexpr (C::is_small()) {
@@ -94,11 +131,13 @@ struct Span {
         ((out[v] = Isa::mul(Isa::template small<C::small(v)>(s.p), base<v>(s.p))), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {
-      Isa::template strided<F::bytes, C::paired, C::offset>(s.p + F::scale.at, out);
+      Isa::template strided<F::scale.real, F::block, F::bytes, C::offset>(s.p + F::scale.at, out);
+    } else if constexpr (C::is_quads()) {
+      Isa::template quads<F::scale.real, F::bytes>(s.p + F::scale.at, out);
+    } else if constexpr (S::row) {
+      factors_of_row(s, out);
     } else {
-      alignas(64) float t[C::vectors * L] = {};
-      factors_one_by_one(s, t);
-      for (int v = 0; v < C::vectors; ++v) out[v] = Isa::loadf(t + v * L);
+      factors_one_by_one(s, out);
     }
   }
   template <int v>

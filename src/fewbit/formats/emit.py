@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import grids
+from . import grids, search
 from .spec import Factor, Format, Grid, Ints, Plane, Trits
 from .table import FORMATS, NATIVE_VARIANTS
 
@@ -100,6 +100,15 @@ def point_table(name: str) -> str:
     )
 
 
+def starts() -> str:
+    reach = ", ".join(f"{{{least}f, {most}f}}" for least, most in search.REACH)
+    return (
+        "// Where searches for a scale begin, by the bits of a code: src/fewbit/formats/search.py tells.\n"
+        f"inline constexpr Reach kSearchReach[] = {{{reach}}};\n"
+        f"inline constexpr float kSearchCut[] = {{{', '.join(f'{c}f' for c in search.CUT)}}};\n"
+    )
+
+
 def header() -> str:
     every = [*FORMATS, *NATIVE_VARIANTS]
     names = " \\\n  ".join(f"X({f.native_name})" for f in every)
@@ -113,6 +122,7 @@ def header() -> str:
             "namespace fewbit {",
             "",
             *(point_table(name) for name in grids.LEVELS),
+            starts(),
             "namespace formats {",
             "",
             *(record(f) for f in every),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from .. import _native, tensor
 from ..arrays import to_floats
 from ..errors import DataError, DtypeError, FewbitError, FormatError, LayoutError, ShapeError
 from ..formats import SPAN, Format, all_formats, get
+from ..formats.encode import spread
 from ..tensor import QuantTensor
 from .cores import usable_cores
 
@@ -68,29 +70,12 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
 
 def encode(fmt: Format, x: Floats, importance: Floats | None = None, threads: int | None = None) -> Bytes:
     """Rows of finite floats, (n, k), to packed rows, (n, row bytes)."""
-    if fmt.per_tensor:
-        return per_tensor(fmt, x, importance, threads)
     n, k = x.shape
+    if fmt.per_tensor and n and k:
+        tiled = None if importance is None else np.tile(importance, n)
+        return spread(fmt, encode(replace(fmt, per_tensor=False), x.reshape(1, n * k), tiled, threads), n, k)
     out = np.empty((n, fmt.row_bytes(k)), np.uint8)
     _native.encode(_number(fmt), fmt.group, np.ascontiguousarray(x), importance, out.reshape(-1), _threads(threads))
-    return out
-
-
-def per_tensor(fmt: Format, x: Floats, importance: Floats | None, threads: int | None) -> Bytes:
-    """One scale for all rows: encode them as a single row, then give each row its codes and the scale."""
-    n, k = x.shape
-    by_row = get(fmt.name.partition(":")[0])
-    out = np.zeros((n, fmt.row_bytes(k)), np.uint8)
-    if n == 0 or k == 0:
-        return out
-    tiled = None if importance is None else np.tile(importance, n)
-    flat = encode(by_row, x.reshape(1, n * k), tiled, threads)[0]
-    for name, (at, size) in fmt.row_fields(k).items():
-        first, _ = by_row.row_fields(n * k)[name]
-        if name in fmt.code_bits:  # these formats hold a byte a value
-            out[:, at : at + k] = flat[first : first + n * k].reshape(n, k)
-        else:
-            out[:, at : at + size] = flat[first : first + size]
     return out
 
 

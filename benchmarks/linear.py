@@ -1,0 +1,113 @@
+"""Times fb.linear beside NumPy's f32 product, with weights read from memory.
+
+    python benchmarks/linear.py
+    python benchmarks/linear.py --format q4_k --batch 1 --rounds 51 --json
+
+Each product takes the next of many copies of the weights, 512 MiB of packed ones and 512 MiB of f32, so that none is
+still in the cache. Both take turns, and the ratio is the median over the rounds. GB/s counts the weights as they lie in
+memory; NumPy's at batch 1 is a fair picture of what the memory gives. Below 1, fewbit takes less time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+import fewbit as fb
+from fewbit.formats import get
+from fewbit.measure import gaussian, paired
+from fewbit.ops import cpu
+
+FORMATS = ["f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k", "q2_k", "mxfp4", "iq4_xs", "int8", "int4_group"]
+BATCHES = [1, 8, 512]
+ROTATED_BYTES = 512 << 20
+SAMPLE_ROWS = 64  # quantized; the other rows repeat them
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Result:
+    format: str
+    batch: int
+    seconds: float
+    gb_per_s: float  # packed weights
+    numpy_gb_per_s: float  # f32 weights
+    time_to_numpy: float
+
+
+def packed_copies(name: str, rows: int, columns: int) -> list[fb.QuantTensor]:
+    """The same matrix many times, each in memory of its own."""
+    sample = fb.quantize(gaussian(SAMPLE_ROWS, columns), name).to_bytes()
+    data = np.tile(np.frombuffer(sample, np.uint8), rows // SAMPLE_ROWS)
+    count = -(-ROTATED_BYTES // data.nbytes)
+    return [fb.QuantTensor.from_bytes(data.copy(), (rows, columns), name) for _ in range(count)]
+
+
+def dense_copies(rows: int, columns: int) -> Iterator[Floats]:
+    data = gaussian(rows, columns)
+    return itertools.cycle([data.copy() for _ in range(-(-ROTATED_BYTES // data.nbytes))])
+
+
+def run(name: str, batch: int, packed: list[fb.QuantTensor], dense: Iterator[Floats], rounds: int) -> Result:
+    rows, columns = packed[0].shape
+    x = gaussian(batch, columns)
+    turns = itertools.cycle(packed)
+    seconds, ratio = paired(lambda: fb.linear(x, next(turns)), lambda: x @ next(dense).T, rounds)
+    return Result(
+        format=name,
+        batch=batch,
+        seconds=seconds,
+        gb_per_s=packed[0].nbytes / seconds / 1e9,
+        numpy_gb_per_s=4 * rows * columns / (seconds / ratio) / 1e9,
+        time_to_numpy=ratio,
+    )
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--format", action="append", metavar="F", help=f"default: {', '.join(FORMATS)}")
+    parser.add_argument("--batch", action="append", type=int, metavar="M", help="default: 1, 8 and 512")
+    parser.add_argument("--rows", type=int, default=4096, help=f"a multiple of {SAMPLE_ROWS} (default: 4096)")
+    parser.add_argument("--columns", type=int, default=4096, help="default: 4096")
+    parser.add_argument("--rounds", type=int, default=0, help="default: 31, but 7 from batch 64 on")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args()
+    if args.rows < SAMPLE_ROWS or args.rows % SAMPLE_ROWS:
+        parser.error(f"--rows is a multiple of {SAMPLE_ROWS}")
+    return args
+
+
+def results(args: argparse.Namespace) -> Iterator[Result]:
+    dense = dense_copies(args.rows, args.columns)
+    for name in args.format or FORMATS:
+        packed = packed_copies(get(name).name, args.rows, args.columns)
+        for batch in args.batch or BATCHES:
+            yield run(name, batch, packed, dense, args.rounds or (31 if batch < 64 else 7))
+
+
+def main() -> None:
+    args = options()
+    if args.json:
+        found = [asdict(r) for r in results(args)]
+        setup = {"rows": args.rows, "columns": args.columns, "isa": cpu.isa(), "threads": cpu.default_threads()}
+        print(json.dumps({**setup, "results": found}, indent=2))
+        return
+    print(f"{args.rows} x {args.columns}, {cpu.isa()}, {cpu.default_threads()} threads")
+    print(f"{'format':<12}{'batch':>6}{'ms':>10}{'GB/s':>8}{'NumPy GB/s':>12}{'time / NumPy f32':>18}")
+    for r in results(args):
+        print(
+            f"{r.format:<12}{r.batch:>6}{1e3 * r.seconds:>10.2f}{r.gb_per_s:>8.1f}{r.numpy_gb_per_s:>12.1f}"
+            f"{r.time_to_numpy:>18.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The `fewbit` command. It is thin: it reads options, calls the library and prints.
+
+To add a command: write a function here with `@main.command()`, and have what it does stand elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from .errors import FewbitError
+from .formats import Format, all_formats, get
+from .machine import Machine, describe, version
+from .measure import gaussian, measure, weight_formats
+from .ops import cpu
+
+Rows = list[list[str]]
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class Commands(click.Group):
+    """A group whose commands end on a FewbitError with one line and status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FewbitError as error:
+            click.echo("fewbit: " + " ".join(str(error).split()), err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("fewbit"), prog_name="fewbit")
+def main() -> None:
+    """Language models with their weights kept in few bits.
+
+    \b
+    Examples:
+      fewbit doctor                  what this machine can do
+      fewbit formats                 the formats and their sizes
+      fewbit table --format q4_k     bits, error and speed of a format
+    """
+
+
+@main.command()
+@as_json
+def doctor(as_json: bool) -> None:
+    """What this machine offers, and what fewbit chose.
+
+    \b
+    Examples:
+      fewbit doctor
+      fewbit doctor --json
+      FEWBIT_ISA=scalar fewbit doctor
+    """
+    machine = describe()
+    if as_json:
+        print_json(asdict(machine))
+    else:
+        print_table({"machine": "left", "": "left"}, machine_rows(machine))
+
+
+@main.command()
+@as_json
+def formats(as_json: bool) -> None:
+    """The formats: bits a weight, block and group sizes.
+
+    \b
+    Examples:
+      fewbit formats
+      fewbit formats --json
+    """
+    every = all_formats().values()
+    if as_json:
+        print_json([format_facts(f) for f in every])
+        return
+    columns = {
+        "format": "left", "bits": "right", "block": "right", "group": "right", "GGUF": "right", "encodes": "left",
+        "about": "left",
+    }  # fmt: skip
+    print_table(columns, [format_cells(f) for f in every])
+
+
+@main.command()
+@click.option("--rows", type=click.IntRange(1), default=1024, show_default=True, help="Rows of the matrix.")
+@click.option("--columns", type=click.IntRange(1), default=4096, show_default=True, help="Columns of the matrix.")
+@click.option("--format", "-f", "names", multiple=True, metavar="F", help="Only this format; may be given again.")
+@as_json
+def table(rows: int, columns: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Quantize a Gaussian matrix in every format; print bits, error and speed.
+
+    Error is |decoded - original| / |original|. Encode and decode count the f32 side, linear the packed weights that
+    it reads for one vector. The last column is the time of linear over that of NumPy's f32 product: below 1 is faster.
+    The matrix may fit in the cache; `benchmarks/linear.py` measures from memory.
+
+    \b
+    Examples:
+      fewbit table
+      fewbit table -f q4_k -f int4_group:group=64
+      fewbit table --rows 4096 --columns 4096 --json
+    """
+    chosen = [get(name) for name in names] or weight_formats()
+    weights = gaussian(rows, columns)
+    terminal = Console(stderr=True)
+    todo = track(chosen, "measuring", console=terminal, transient=True, disable=not terminal.is_terminal)
+    measured = [asdict(measure(fmt, weights)) for fmt in todo]
+    if as_json:
+        print_json({"rows": rows, "columns": columns, **running(), "formats": measured})
+        return
+    click.echo(f"{rows} x {columns}, {running()['isa']}, {running()['threads']} threads")
+    heads = ["bits", "error", "encode MB/s", "decode GB/s", "linear GB/s", "time / NumPy f32"]
+    print_table({"format": "left", **dict.fromkeys(heads, "right")}, [measured_cells(row) for row in measured])
+
+
+def running() -> dict[str, Any]:
+    return {"isa": cpu.isa(), "threads": cpu.default_threads()}
+
+
+def measured_cells(row: dict[str, Any]) -> list[str]:
+    return [
+        row["format"],
+        f"{row['bits_per_weight']:.4g}",
+        f"{100 * row['relative_rmse']:.3g}%",
+        f"{row['encode_mb_per_s']:.0f}",
+        f"{row['decode_gb_per_s']:.1f}",
+        f"{row['linear_gb_per_s']:.1f}",
+        f"{row['time_to_numpy']:.2f}",
+    ]
+
+
+def format_facts(fmt: Format) -> dict[str, Any]:
+    return {
+        "name": fmt.name,
+        "bits_per_weight": fmt.bits_per_weight,
+        "block": fmt.block,
+        "group": fmt.group,
+        "gguf": fmt.gguf,
+        "encodes": fmt.rule != "none",
+        "about": fmt.about,
+    }
+
+
+def format_cells(fmt: Format) -> list[str]:
+    facts = format_facts(fmt)
+    return [
+        fmt.name,
+        f"{fmt.bits_per_weight:g}",
+        str(fmt.block or "row"),
+        str(fmt.group or "row"),
+        "-" if fmt.gguf is None else str(fmt.gguf),
+        "yes" if facts["encodes"] else "no",
+        fmt.about,
+    ]
+
+
+def machine_rows(m: Machine) -> Rows:
+    chosen = f"{m.isa} (FEWBIT_ISA={m.forced_isa})" if m.forced_isa else m.isa
+    paths = sorted(set(m.kernels.values()))
+    names = {path: [name for name, p in m.kernels.items() if p == path] for path in paths}
+    return [
+        ["CPU", m.cpu],
+        ["system", f"{m.system}, Python {m.python}"],
+        ["cores", f"{m.cores}, {m.usable_cores} usable"],
+        ["threads", str(m.threads)],
+        ["instruction sets", ", ".join(m.isas)],
+        ["in use", chosen],
+        *([f"kernel {path}", " ".join(names[path])] for path in paths),
+        ["packages", versions(m.packages)],
+        ["optional", versions(m.optional_packages)],
+    ]
+
+
+def versions(packages: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {found or '(not found)'}" for name, found in packages.items())
+
+
+def print_json(data: object) -> None:
+    click.echo(json.dumps(data, indent=2))
+
+
+def print_table(columns: dict[str, Any], rows: Rows) -> None:
+    """A table with lines on a terminal, aligned words elsewhere. `columns`: head -> "left" or "right"."""
+    console = Console()
+    if console.is_terminal:
+        table = Table()
+        for head, side in columns.items():
+            table.add_column(head, justify=side)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, markup=False, highlight=False)
+        return
+    click.echo("\n".join(plain(columns, rows)))
+
+
+def plain(columns: dict[str, Any], rows: Rows) -> list[str]:
+    """Lines of cells, each column as wide as its widest cell."""
+    lines = [list(columns), *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    signs = ["<" if side == "left" else ">" for side in columns.values()]
+    return ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(line, signs, widths, strict=True)).rstrip() for line in lines]

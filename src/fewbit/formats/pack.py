@@ -1,0 +1,130 @@
+"""Writes the numbers of a block into its fields: the inverse of what `decode.py` reads."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .decode import Bytes, Fields, Floats, _positions, read_floats
+from .spec import FIELD_BYTES, Factor, Format, Ints, Trits
+
+Numbers = npt.NDArray[np.int32]
+
+
+class Found(NamedTuple):
+    """What an encoder found for some rows (blocks, or whole rows where fields lie apart).
+
+    `codes` are the numbers that are multiplied by the scale, (rows, count); `scale` and `offset` are what their float
+    fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups).
+    """
+
+    codes: Numbers
+    scale: Floats
+    offset: Floats | None = None
+    scale_ints: Numbers | None = None
+    offset_ints: Numbers | None = None
+
+
+def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
+    """The fields, each (rows, bytes); `sizes` gives the bytes of each.
+
+    >>> from fewbit.formats import get
+    >>> found = Found(np.zeros((1, 32), np.int32), np.ones((1, 1), np.float32))
+    >>> pack(get("q8_0"), found, {"d": 2, "qs": 32})["d"].tolist()
+    [[0, 60]]
+    """
+    rows = len(found.codes)
+    fields = {name: np.zeros((rows, size), np.uint8) for name, size in sizes.items()}
+    if isinstance(fmt.codes, Trits):
+        write_trits(fmt.codes, fields, found.codes)
+    else:
+        assert isinstance(fmt.codes, Ints)
+        write_ints(fmt.codes, fields, book_index(fmt, found.codes) if fmt.codebook else found.codes)
+    write_factor(fmt, fmt.scale, fields, found.scale, found.scale_ints)
+    if fmt.offset:
+        write_factor(fmt, fmt.offset, fields, found.offset, found.offset_ints)
+    if fmt.sums:
+        write_sums(fmt, fields, found)
+    return fields
+
+
+def book_index(fmt: Format, codes: Numbers) -> Numbers:
+    """Where each number first stands in the codebook."""
+    assert fmt.codebook
+    place = {v: i for i, v in reversed(list(enumerate(fmt.codebook)))}
+    low = min(place)
+    table = np.array([place.get(v, 0) for v in range(low, max(place) + 1)], np.int32)
+    return table[codes - low]
+
+
+def write_ints(what: Ints, fields: Fields, values: Numbers) -> None:
+    """Small integers, (rows, count), into fields that are still 0 there."""
+    count = values.shape[1]
+    raw = values if what.signed else (values + what.zero) // what.times
+    shift = np.zeros(count, np.int32)
+    for plane in what.planes:
+        members, byte, bit = _positions(plane, count)
+        word = ((raw[:, members] >> shift[members]) & ((1 << plane.bits) - 1)) << bit
+        out = fields[plane.field]
+        for i in range(len(members)):  # elements share bytes
+            out[:, byte[i]] |= (word[:, i] & 255).astype(np.uint8)
+            if bit[i] + plane.bits > 8:
+                out[:, byte[i] + 1] |= (word[:, i] >> 8).astype(np.uint8)
+        shift[members] += plane.bits
+
+
+def write_trits(what: Trits, fields: Fields, values: Numbers) -> None:
+    """Numbers of -1, 0 and 1, (rows, count)."""
+    at = 0
+    for first, size, digits in what.parts:
+        part = values[:, at : at + size * digits].reshape(-1, digits, size) + 1
+        powers = 3 ** np.arange(4, 4 - digits, -1, dtype=np.int32)[:, None]
+        fields[what.field][:, first : first + size] = ((part * powers).sum(axis=1) * 256 + 242) // 243
+        at += size * digits
+
+
+def write_factor(fmt: Format, factor: Factor, fields: Fields, values: Floats | None, ints: Numbers | None) -> None:
+    assert isinstance(factor.field, str)
+    if values is not None:  # a zero point has no float of its own
+        fields[factor.field][:] = write_floats(values, fmt.field_type(factor.field))
+    if factor.ints is not None:
+        assert ints is not None
+        write_ints(factor.ints, fields, ints)
+
+
+def write_sums(fmt: Format, fields: Fields, found: Found) -> None:
+    assert fmt.sums
+    name, every = fmt.sums
+    sums = found.codes.reshape(len(found.codes), -1, every).sum(axis=2, dtype=np.int32).astype(np.float32)
+    kind = fmt.field_type(name)
+    with np.errstate(over="ignore", invalid="ignore"):
+        fields[name][:] = write_floats(sums if kind == "i16" else sums * found.scale, kind)
+
+
+def write_floats(values: Floats, kind: str) -> Bytes:
+    """Numbers, (rows, n), as the bytes of a field type; integers are rounded to even and kept in range."""
+    if kind == "bf16":
+        u = values.view(np.uint32)
+        quiet = (u >> 16) | 0x40
+        rounded = (u + (0x7FFF + ((u >> 16) & 1))) >> 16
+        raw = np.where((u & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype("<u2")
+    elif kind in ("e8m0", "ue4m3"):
+        table = small_floats(kind)
+        raw = np.minimum(np.searchsorted(table, values), len(table) - 1).astype(np.uint8)
+    elif kind.startswith("i"):
+        low, high = -(2.0 ** (8 * FIELD_BYTES[kind] - 1)), 2.0 ** (8 * FIELD_BYTES[kind] - 1)
+        wide = np.rint(values.astype(np.float64))
+        top = np.iinfo(f"i{FIELD_BYTES[kind]}").max
+        inside = np.where((wide >= low) & (wide < high), wide, 0).astype(np.int64)
+        raw = np.where(wide < low, int(low), np.where(wide >= high, top, inside)).astype(f"<i{FIELD_BYTES[kind]}")
+    else:
+        with np.errstate(over="ignore"):
+            raw = values.astype({"f16": "<f2", "f32": "<f4", "f64": "<f8"}[kind])
+    return np.ascontiguousarray(raw).view(np.uint8).reshape(len(values), -1)
+
+
+def small_floats(kind: str) -> Floats:
+    """The values of a float type of 8 bits, by code, rising."""
+    return read_floats(np.arange(127 if kind == "ue4m3" else 255, dtype=np.uint8)[:, None], kind)[:, 0]
