@@ -98,6 +98,6 @@ $(ASAN_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
 	@echo "Building fewbit with sanitizers into $(ASAN_VENV)"
 	@test -d $(ASAN_VENV) || $(PYTHON) -m venv $(ASAN_VENV)
 	@$(ASAN_VENV)/bin/python -m pip $(INSTALL) $(BUILD_TOOLS)
-	@$(ASAN_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/sanitize -C cmake.build-type=Debug \
+	@$(ASAN_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/sanitize -C cmake.build-type=None \
 	  -C cmake.define.FEWBIT_SANITIZE=ON -e ".[test]"
 	@touch $@

@@ -66,7 +66,11 @@ inline uint16_t f32_to_bf16(float f) {
 inline float e8m0_half(uint8_t e) { return bits_f32(e < 2 ? 0x200000u << e : static_cast<uint32_t>(e - 1) << 23); }
 
 // Half of an unsigned 8-bit float with 4 bits of exponent; 0x7f stands for 0.
-inline float ue4m3_half(uint8_t v) { return v == 0x7f ? 0 : bits_f32((v & 0x7fu) << 20) * 0x1p119f; }
+inline float ue4m3_half(uint8_t v) {
+  const uint32_t u = v & 0x7fu;
+  if (u < 8) return static_cast<float>(u) * 0x1p-10f;
+  return v == 0x7f ? 0 : bits_f32((u << 20) + (119u << 23));
+}
 
 inline float read_real(Real r, const uint8_t* p) {
   switch (r) {

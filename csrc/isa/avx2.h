@@ -159,9 +159,12 @@ struct Isa {
     for (int v = 0; v < 2; ++v) {
       const uint8_t* at = p + 2 * v * size;
       const __m128i codes = _mm_setr_epi32(fewbit::load<int32_t>(at), fewbit::load<int32_t>(at + size), 0, 0);
-      const __m256i e = _mm256_cvtepu8_epi32(codes), zero = _mm256_cmpeq_epi32(e, _mm256_set1_epi32(0x7f));
-      const __m256i bits = _mm256_slli_epi32(_mm256_and_si256(e, _mm256_set1_epi32(0x7f)), 20);
-      out[v] = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_andnot_si256(zero, bits)), _mm256_set1_ps(0x1p119f));
+      const __m256i code = _mm256_cvtepu8_epi32(codes), u = _mm256_and_si256(code, _mm256_set1_epi32(0x7f));
+      const __m256i normal = _mm256_add_epi32(_mm256_slli_epi32(u, 20), _mm256_set1_epi32(119 << 23));
+      const __m256 low = _mm256_mul_ps(_mm256_cvtepi32_ps(u), _mm256_set1_ps(0x1p-10f));  // subnormals
+      const __m256 is_low = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(8), u));
+      const __m256 none = _mm256_castsi256_ps(_mm256_cmpeq_epi32(code, _mm256_set1_epi32(0x7f)));
+      out[v] = _mm256_andnot_ps(none, _mm256_blendv_ps(_mm256_castsi256_ps(normal), low, is_low));
     }
   }
   using f32x8 = __m256;

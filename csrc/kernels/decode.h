@@ -8,9 +8,9 @@ struct Decode {
   template <int j>
   static FEWBIT_INLINE void chunk(const uint8_t* codes, const float* scale, const float* offset, float* out) {
     const auto v = P::template codes<j>(codes);
-    [&]<int... part>(std::integer_sequence<int, part...>) {
+    [&]<int... part>(std::integer_sequence<int, part...>) FEWBIT_LAMBDA_INLINE {
       (
-          [&] {
+          [&]() FEWBIT_LAMBDA_INLINE {
             constexpr int value = j * W + part * L, g = value / Shape<F>::sub;
             auto x = Isa::template widen<part, P::code.is_signed>(v);
             if constexpr (P::code.times != 1) x = Isa::mul(x, Isa::splat(static_cast<float>(P::code.times)));
@@ -26,7 +26,7 @@ struct Decode {
   static void span(const Spot& s, float* out) {
     float scale[P::groups], offset[P::groups];
     alignas(64) uint8_t unpacked[P::unpacked ? kSpan : 1];
-    [&]<int... g>(std::integer_sequence<int, g...>) {
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
       ((scale[g] = P::template factor<g, false>(s)), ...);
       if constexpr (F::offset.present) {
         ((offset[g] = static_cast<float>(F::offset_sign) * P::template factor<g, true>(s)), ...);
@@ -37,7 +37,7 @@ struct Decode {
       P::unpack(s.p, unpacked);
       codes = unpacked;
     }
-    [&]<int... j>(std::integer_sequence<int, j...>) {
+    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
       (chunk<j>(codes, scale, offset, out), ...);
     }(std::make_integer_sequence<int, P::chunks>{});
   }

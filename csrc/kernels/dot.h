@@ -48,7 +48,7 @@ struct Dot {
       codes = unpacked;
     }
     P::factors(s, factors);
-    [&]<int... v>(std::integer_sequence<int, v...>) {
+    [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
       (add_sums<v, Cols>(factors[v], a, acc), ...);
     }(std::make_integer_sequence<int, C::vectors>{});
     for (int v = 0; v < C::scale_vectors; ++v) {
@@ -57,7 +57,7 @@ struct Dot {
       }
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
-    [&]<int... j>(std::integer_sequence<int, j...>) {
+    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
       (chunk<j, Cols>(codes, a, scaled, acc), ...);
     }(std::make_integer_sequence<int, P::chunks>{});
   }

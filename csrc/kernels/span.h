@@ -94,7 +94,7 @@ struct Span {
   // Every scale and offset, one at a time: for the shapes that no faster way knows.
   static FEWBIT_INLINE void factors_one_by_one(const Spot& s, f32* out) {
     alignas(64) float t[C::vectors * L] = {};
-    [&]<int... g>(std::integer_sequence<int, g...>) {
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
       ((t[C::slot(g, false)] = factor<g, false>(s)), ...);
       if constexpr (C::offset) ((t[C::slot(g, true)] = factor<g, true>(s)), ...);
     }(std::make_integer_sequence<int, groups>{});
@@ -127,7 +127,7 @@ struct Span {
   }
   static FEWBIT_INLINE void factors(const Spot& s, f32* out) {
     if constexpr (C::is_small()) {
-      [&]<int... v>(std::integer_sequence<int, v...>) {
+      [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
         ((out[v] = Isa::mul(Isa::template small<C::small(v)>(s.p), base<v>(s.p))), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {

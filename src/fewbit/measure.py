@@ -15,6 +15,7 @@ import fewbit as fb
 from .formats import Format, all_formats
 
 Floats = npt.NDArray[np.float32]
+PAUSE = 0.05  # seconds
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def gaussian(rows: int, columns: int) -> Floats:
     return np.random.default_rng(0).standard_normal((rows, columns), np.float32)
 
 
-def measure(fmt: Format, weights: Floats, rounds: int = 21) -> Row:
+def measure(fmt: Format, weights: Floats, rounds: int = 7) -> Row:
     """Packs, unpacks and multiplies a matrix.
 
     >>> from fewbit.formats import get
@@ -91,5 +92,11 @@ def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int
 
     They take turns, so that what slows the machine down slows both. The first round is not counted.
     """
-    times = [(seconds(ours), seconds(theirs)) for _ in range(rounds + 1)][1:]
+    times = [(settled(ours), settled(theirs)) for _ in range(rounds + 1)][1:]
     return median(a for a, _ in times), median(a / b for a, b in times)
+
+
+def settled(call: Callable[[], object], calls: int = 5) -> float:
+    """The median time of a few calls, after a pause: threads of a BLAS spin for a while when their work is done."""
+    time.sleep(PAUSE)
+    return median(seconds(call) for _ in range(calls))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -171,6 +172,19 @@ def test_out_is_written_in_place(exact: bool) -> None:
     w, x, out = fb.quantize(inputs(8, 64), "q4_1"), inputs(2, 64), np.full((2, 8), np.nan, np.float32)
     assert fb.linear(x, w, out=out, exact=exact) is out
     assert np.array_equal(out, fb.linear(x, w, exact=exact))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_with_out_nothing_is_allocated(exact: bool) -> None:
+    w, x, out = fb.quantize(inputs(64, 4096), "q4_k"), inputs(8, 4096), np.empty((8, 64), np.float32)
+    a = x if exact else fb.quantize_activations(x, "q4_k")
+    fb.linear(a, w, out=out, exact=exact)
+    tracemalloc.start()
+    for _ in range(3):
+        fb.linear(a, w, out=out, exact=exact)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4096  # views and numbers, no array
 
 
 def test_shapes_of_x_are_kept() -> None:
