@@ -12,6 +12,7 @@
 #include "dispatch.h"
 #include "formats/geometry.h"
 #include "linear.h"
+#include "probe.h"
 #include "threads.h"
 
 namespace nb = nanobind;
@@ -122,6 +123,18 @@ void py_decode_activations(Bytes x, MutableFloats out) {
   decode_activations(a, m, k, out.data());
 }
 
+double py_probe_read(Bytes data, int threads, bool ahead) {
+  expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
+  nb::gil_scoped_release release;
+  return probe_read(data.data(), data.size(), threads, ahead);
+}
+
+double py_probe_rate(const std::string& kind, double seconds, int threads) {
+  expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
+  nb::gil_scoped_release release;
+  return probe_rate(kind, seconds, threads);
+}
+
 std::string py_path(size_t format, size_t group, size_t k) {
   const Kernels& kernels = kernels_of(format);
   if (kernels.dot && !has_dot(kernels, checked_layout(kernels, k, group), k)) return "f32";
@@ -161,5 +174,9 @@ NB_MODULE(_native, m) {
         "The same for activations that are quantized already.");
   m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("out"), nb::arg("threads"),
         "Floats to 8-bit activations.");
+  m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),
+        "Seconds to read the bytes once.");
+  m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),
+        "Multiply-adds a second in registers; kind is int8 or f32.");
   m.def("decode_activations", py_decode_activations, nb::arg("x"), nb::arg("out"), "8-bit activations to floats.");
 }

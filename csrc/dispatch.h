@@ -22,11 +22,20 @@ struct Kernels {
                 size_t y_stride, float* scratch);
 };
 
+// What the machine can do at most, measured: csrc/probe.h.
+struct Probes {
+  uint64_t (*read)(const uint8_t* p, size_t bytes);        // plain loads
+  uint64_t (*read_ahead)(const uint8_t* p, size_t bytes);  // with software prefetch
+  size_t (*int8)(size_t rounds, float* sink);              // multiply-adds in registers; returns how many
+  size_t (*f32)(size_t rounds, float* sink);
+};
+
 struct Target {
   const char* name;
   bool (*available)();
   const Kernels* (*kernels)();  // in the order of FEWBIT_FORMATS
   void (*quantize_row)(const float* x, size_t k, Activation* out);
+  Probes probes;
   const std::atomic<uint64_t>& products;  // calls of `dot` and `exact`
 };
 

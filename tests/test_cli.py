@@ -17,6 +17,7 @@ from fewbit.cli import main
 from fewbit.measure import weight_formats
 
 COMMANDS = ["doctor", "formats", "table"]
+KERNELS = ["bench", "kernels", "--rounds", "1", "-f", "q8_0", "--shape", "64x256"]
 SMALL = ["--rows", "8", "--columns", "256"]
 
 
@@ -139,3 +140,27 @@ def test_errors_are_one_line_and_status_1(args: list[str], message: str) -> None
 @pytest.mark.parametrize("args", [["no-such-command"], ["table", "--rows", "0"], ["formats", "--no-such-option"]])
 def test_wrong_usage_is_status_2(args: list[str]) -> None:
     assert run(*args).exit_code == 2
+
+
+def test_bench_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbit.kernels.MEMORY_BYTES", 1 << 20)
+    (first, second) = run_json(*KERNELS, "--batch", "1,3")
+    assert (first["batch"], second["batch"]) == (1, 3)
+    assert first["format"] == "q8_0"
+    assert first["share_of_read"] > 0
+    assert "q8_0" in run(*KERNELS).output
+
+
+@pytest.mark.parametrize("wrong", [["--shape", "64"], ["--shape", "0x64"], ["--batch", "a"], ["--batch", "1,,2"]])
+def test_bench_kernels_refuses(wrong: list[str]) -> None:
+    result = run(*KERNELS, *wrong)
+    assert result.exit_code == 2
+    assert "is not like" in result.output
+
+
+def test_doctor_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbit.limits.MEMORY_BYTES", 1 << 22)
+    limits = run_json("doctor", "--measure")["limits"]
+    assert [row["threads"] for row in limits] == list(range(1, len(limits) + 1))
+    assert all(row["memory_gb_per_s"] > 0 and row["int8_gmac_per_s"] > 0 for row in limits)
+    assert "memory GB/s" in run("doctor", "--measure").output

@@ -79,6 +79,13 @@ struct Isa {
     }
     return _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, a), _mm256_set1_epi16(1)));
   }
+  using ints = __m256i;
+  static FEWBIT_INLINE ints no_ints() { return _mm256_setzero_si256(); }
+  static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
+    const __m256i pairs = _mm256_maddubs_epi16(q, load(reinterpret_cast<const uint8_t*>(x)));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  static FEWBIT_INLINE f32 to_floats(ints a) { return _mm256_cvtepi32_ps(a); }
   template <int part, bool is_signed>
   static FEWBIT_INLINE f32 widen(bytes v) {
     __m128i half = part < 2 ? _mm256_castsi256_si128(v) : _mm256_extracti128_si256(v, 1);

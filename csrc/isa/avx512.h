@@ -90,6 +90,12 @@ struct Isa {
     static_assert(!is_signed);
     return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), q, _mm512_load_si512(x)));
   }
+  using ints = __m512i;
+  static FEWBIT_INLINE ints no_ints() { return _mm512_setzero_si512(); }
+  static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
+    return _mm512_dpbusd_epi32(acc, q, _mm512_load_si512(x));
+  }
+  static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }
   template <int part, bool is_signed>
   static FEWBIT_INLINE f32 widen(bytes v) {
     const __m128i quarter = _mm512_extracti32x4_epi32(v, part);

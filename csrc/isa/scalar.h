@@ -4,6 +4,7 @@
 //   max_unsigned    the largest unsigned code that the dot product takes without overflow
 //   lanes, scattered, lookup, flip, either, load      codes as bytes
 //   dot, widen                                        bytes to floats
+//   ints, no_ints, dot_add, to_floats                 sums of integer dot products
 //   small, half, half_pair, strided, quads            scales and offsets of blocks
 //   real, eight, splat8, mul8, deal                   one scale, or eight of a row
 //   fma, mul, add, splat, alternate, spread, sum      floats
@@ -60,6 +61,19 @@ struct Isa {
       for (int i = 4 * l; i < 4 * l + 4; ++i) sum += (is_signed ? static_cast<int8_t>(q.v[i]) : q.v[i]) * x[i];
       out.v[l] = static_cast<float>(sum);
     }
+    return out;
+  }
+  struct ints {
+    int32_t v[L];
+  };
+  static FEWBIT_INLINE ints no_ints() { return {}; }
+  static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
+    for (int i = 0; i < W; ++i) acc.v[i / 4] += q.v[i] * x[i];
+    return acc;
+  }
+  static FEWBIT_INLINE f32 to_floats(ints a) {
+    f32 out;
+    for (int l = 0; l < L; ++l) out.v[l] = static_cast<float>(a.v[l]);
     return out;
   }
   template <int part, bool is_signed>

@@ -8,3 +8,4 @@
 #include "kernels/dot.h"
 #include "kernels/encode.h"
 #include "kernels/exact.h"
+#include "kernels/probe.h"

@@ -26,7 +26,7 @@ static bool available() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 extern const Target target;
-const Target target = {"avx512", available, kernels, quantize_row, products};
+const Target target = {"avx512", available, kernels, quantize_row, probes, products};
 
 }  // namespace fewbit::avx512
 #endif

@@ -15,6 +15,6 @@ namespace fewbit::scalar {
 
 static bool available() { return true; }
 extern const Target target;
-const Target target = {"scalar", available, kernels, quantize_row, products};
+const Target target = {"scalar", available, kernels, quantize_row, probes, products};
 
 }  // namespace fewbit::scalar

@@ -38,3 +38,5 @@ inline const Kernels* kernels() {
 #undef FEWBIT_KERNELS
   return all;
 }
+
+constexpr Probes probes = {probe_read<0>, probe_read<kPrefetchBytes>, probe_int8, probe_f32};

@@ -14,8 +14,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from . import kernels
 from .errors import FewbitError
 from .formats import Format, all_formats, get
+from .limits import Limits, measure_limits
 from .machine import Machine, describe, version
 from .measure import gaussian, measure, weight_formats
 from .ops import cpu
@@ -50,21 +52,112 @@ def main() -> None:
 
 
 @main.command()
+@click.option("--measure", "with_limits", is_flag=True, help="Measure read bandwidth and multiply rates too.")
 @as_json
-def doctor(as_json: bool) -> None:
+def doctor(with_limits: bool, as_json: bool) -> None:
     """What this machine offers, and what fewbit chose.
 
     \b
     Examples:
       fewbit doctor
+      fewbit doctor --measure
       fewbit doctor --json
       FEWBIT_ISA=scalar fewbit doctor
     """
     machine = describe()
+    limits = measure_limits() if with_limits else []
     if as_json:
-        print_json(asdict(machine))
-    else:
-        print_table({"machine": "left", "": "left"}, machine_rows(machine))
+        print_json(asdict(machine) | ({"limits": [asdict(row) for row in limits]} if with_limits else {}))
+        return
+    print_table({"machine": "left", "": "left"}, machine_rows(machine))
+    if limits:
+        heads = ["memory GB/s", "with prefetch", "cache GB/s", "int8 GMAC/s", "f32 GMAC/s"]
+        click.echo()
+        print_table({"threads": "right", **dict.fromkeys(heads, "right")}, [limit_cells(row) for row in limits])
+
+
+def limit_cells(row: Limits) -> list[str]:
+    rates = (
+        row.memory_gb_per_s,
+        row.memory_ahead_gb_per_s,
+        row.cache_gb_per_s,
+        row.int8_gmac_per_s,
+        row.f32_gmac_per_s,
+    )
+    return [str(row.threads), *(f"{rate:.4g}" for rate in rates)]
+
+
+@main.group()
+def bench() -> None:
+    """Speed beside the machine's own limits."""
+
+
+@bench.command("kernels")
+@click.option("--format", "-f", "names", multiple=True, metavar="F", help="This format; may be given again.")
+@click.option("--shape", default="4096x4096", show_default=True, metavar="NxK", help="Rows and columns of the weights.")
+@click.option("--batch", default="1", show_default=True, metavar="B,..", help="Batch sizes.")
+@click.option("--threads", type=click.IntRange(1), help="Threads; all usable cores if not given.")
+@click.option("--isa", help="Instruction set; the best if not given.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds beside the limits.")
+@as_json
+def bench_kernels(
+    names: tuple[str, ...], shape: str, batch: str, threads: int | None, isa: str | None, rounds: int, as_json: bool
+) -> None:
+    """Time linear for formats and batch sizes, beside a plain read loop and the peak multiply rate.
+
+    Weights rotate over 1 GiB, so that no cache holds them. Shares are medians over rounds in which the kernel and the
+    limit take turns.
+
+    \b
+    Examples:
+      fewbit bench kernels
+      fewbit bench kernels -f q4_k -f q6_k --batch 1,8,512
+      fewbit bench kernels -f q4_0 --shape 4096x14336 --isa avx2 --json
+    """
+    if isa:
+        cpu.use_isa(isa)
+    n, k = numbers(shape, "x", "--shape", 2)
+    sizes = numbers(batch, ",", "--batch")
+    cases = [
+        kernels.Case(get(name), n, k, m, threads or cpu.default_threads())
+        for name in names or kernels.FORMATS
+        for m in sizes
+    ]
+    terminal = Console(stderr=True)
+    todo = track(cases, "measuring", console=terminal, transient=True, disable=not terminal.is_terminal)
+    timings = [kernels.run(case, rounds) for case in todo]
+    if as_json:
+        print_json([asdict(t) for t in timings])
+        return
+    click.echo(f"{n} x {k}, {cpu.isa()}, {cases[0].threads} threads")
+    heads = ["batch", "ms", "weights GB/s", "of read", "GFLOP/s", "of int8 peak"]
+    print_table({"format": "left", **dict.fromkeys(heads, "right")}, [timing_cells(t) for t in timings])
+
+
+def timing_cells(t: kernels.Timing) -> list[str]:
+    shares = f"{100 * t.share_of_read:.0f}%", f"{100 * t.share_of_int8_peak:.1f}%"
+    return [
+        t.format,
+        str(t.batch),
+        f"{t.ms:.3f}",
+        f"{t.weights_gb_per_s:.1f}",
+        shares[0],
+        f"{t.gflop_per_s:.0f}",
+        shares[1],
+    ]
+
+
+def numbers(text: str, separator: str, option: str, count: int | None = None) -> list[int]:
+    """Positive numbers out of an option.
+
+    >>> numbers("1,8", ",", "--batch")
+    [1, 8]
+    """
+    parts = text.split(separator)
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) != (count or len(parts)):
+        example = separator.join(["64"] * (count or 2))
+        raise click.BadParameter(f"{text!r} is not like {example}", param_hint=option)
+    return [int(part) for part in parts]
 
 
 @main.command()

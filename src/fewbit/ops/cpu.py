@@ -187,6 +187,16 @@ def kernel(format: str | Format, k: int = 4096) -> str:
     return _native.path(_number(fmt), fmt.group, k)
 
 
+def read_seconds(data: Bytes, threads: int | None = None, ahead: bool = False) -> float:
+    """How long a plain loop takes to read these bytes once; `ahead`: with software prefetch."""
+    return _native.probe_read(data, _threads(threads), ahead)
+
+
+def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -> float:
+    """Multiply-adds a second of values that are in registers already; kind is "int8" or "f32"."""
+    return _native.probe_rate(kind, seconds, _threads(threads))
+
+
 @cache
 def default_threads() -> int:
     """Threads that a call uses unless told otherwise."""

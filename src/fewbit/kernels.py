@@ -1,0 +1,115 @@
+"""Times of `linear` beside the machine's limits: what `fewbit bench kernels` prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from .formats import Format
+from .ops import cpu
+from .tensor import QuantTensor
+
+FORMATS = ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")
+MEMORY_BYTES = 1 << 30  # weights in turn, so that no cache holds them
+ROUND_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Case:
+    format: Format
+    n: int
+    k: int
+    batch: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One case; shares are medians over rounds in which kernel and limit took turns."""
+
+    format: str
+    n: int
+    k: int
+    batch: int
+    threads: int
+    isa: str
+    kernel: str
+    ms: float
+    weights_gb_per_s: float
+    read_gb_per_s: float
+    share_of_read: float
+    gflop_per_s: float
+    share_of_int8_peak: float
+
+
+def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
+    """Time one case.
+
+    >>> from fewbit.formats import get
+    >>> run(Case(get("q8_0"), 32, 256, 1, 1), rounds=1, memory_bytes=1 << 20).format
+    'q8_0'
+    """
+    matrices, memory = rotating(case, memory_bytes or MEMORY_BYTES)
+    x = np.random.default_rng(1).standard_normal((case.batch, case.k), np.float32)
+    out = np.empty((case.batch, case.n), np.float32)
+    turns = endless(matrices)
+    per_call = _seconds(x, turns, out, case.threads, 1)
+    calls = max(1, min(len(matrices), int(ROUND_SECONDS / per_call)))
+    kernel, reads, peaks = [], [], []
+    for _ in range(rounds):
+        reads.append(memory.size / cpu.read_seconds(memory, case.threads))
+        peaks.append(cpu.multiply_rate("int8", case.threads, 0.02))
+        kernel.append(_seconds(x, turns, out, case.threads, calls))
+    size, flops = matrices[0].nbytes, 2.0 * case.n * case.k * case.batch
+    return Timing(
+        format=case.format.name, n=case.n, k=case.k, batch=case.batch, threads=case.threads, isa=cpu.isa(),
+        kernel=cpu.kernel(case.format, case.k), ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
+        read_gb_per_s=median(reads) / 1e9,
+        share_of_read=median(size / t / r for t, r in zip(kernel, reads, strict=True)),
+        gflop_per_s=flops / median(kernel) / 1e9,
+        share_of_int8_peak=median(flops / 2 / t / p for t, p in zip(kernel, peaks, strict=True)),
+    )  # fmt: skip
+
+
+def rotating(case: Case, memory_bytes: int) -> tuple[list[QuantTensor], npt.NDArray[np.uint8]]:
+    """As many copies of one packed matrix as fill the memory, and that memory."""
+    one = sample(case.format, case.n, case.k).data
+    copies = max(1, -(-memory_bytes // max(one.size, 1)))
+    memory = np.tile(one, copies)
+    shape = (case.n, case.k)
+    return [QuantTensor(memory[i * one.size : (i + 1) * one.size], shape, case.format) for i in range(copies)], memory
+
+
+def sample(fmt: Format, n: int, k: int) -> QuantTensor:
+    """A Gaussian matrix, packed; for formats without an encoder, random codes with scales of about one size."""
+    rng = np.random.default_rng(0)
+    rows = min(n, 64)  # repeated: encoding is slow, and time does not depend on the numbers
+    if fmt.rule != "none":
+        data = cpu.encode(fmt, rng.standard_normal((rows, k), np.float32) * np.float32(0.02))
+    else:
+        data = rng.integers(0, 256, (rows, fmt.row_bytes(k)), dtype=np.uint8)
+        blocks = data.reshape(-1, fmt.block_bytes)
+        if any(name == "d" for name, _, _ in fmt.fields):
+            at = fmt.field_offset("d")
+            blocks[:, at : at + 2] = np.array([0.01], "<f2").view(np.uint8)
+    packed = np.tile(data, (-(-n // max(rows, 1)), 1))[:n]
+    return QuantTensor(packed.reshape(-1), (n, k), fmt)
+
+
+def endless(matrices: list[QuantTensor]) -> Iterator[QuantTensor]:
+    while True:
+        yield from matrices
+
+
+def _seconds(
+    x: npt.NDArray[np.float32], turns: Iterator[QuantTensor], out: npt.NDArray[np.float32], threads: int, calls: int
+) -> float:
+    started = time.perf_counter()
+    for _ in range(calls):
+        cpu.linear(x, next(turns), out=out, threads=threads)
+    return (time.perf_counter() - started) / calls
