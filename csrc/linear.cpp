@@ -37,7 +37,7 @@ thread_local Workspace<float> decoded_rows, decoded_activations;
 
 // Rows a piece: small enough to share evenly, large enough to be worth a turn.
 size_t grain(size_t n, size_t row_bytes, int threads) {
-  const size_t even = n / (static_cast<size_t>(std::max(threads, 1)) * 8);
+  const size_t even = n / (static_cast<size_t>(std::max(threads, 1)) * 32);
   const size_t worth = 16384 / std::max<size_t>(row_bytes, 1) + 1;
   return std::clamp<size_t>(even, std::min<size_t>(worth, 64), 256);
 }

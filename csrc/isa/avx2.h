@@ -69,6 +69,21 @@ struct Isa {
     }();
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(table.data())), v);
   }
+  template <bool shift, int bias>
+  static FEWBIT_INLINE bytes signed_codes(const uint8_t* p, const uint8_t* signs) {
+    const bytes spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
+                                          3, 3, 3, 3, 3, 3);
+    const bytes bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201ull));
+    const bytes bits =
+        _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(fewbit::load<int32_t>(signs)), spread), bit);
+    const bytes is_set = _mm256_cmpeq_epi8(bits, bit), v = load(p);
+    if constexpr (shift) {  // 8 * v + 1 + bias - 2 * bit; v is -1, 0 or 1
+      const bytes eight = _mm256_sign_epi8(_mm256_set1_epi8(8), v);
+      return _mm256_add_epi8(_mm256_add_epi8(eight, _mm256_set1_epi8(1 + bias)), _mm256_add_epi8(is_set, is_set));
+    } else {
+      return _mm256_add_epi8(_mm256_sub_epi8(_mm256_xor_si256(v, is_set), is_set), _mm256_set1_epi8(bias));
+    }
+  }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80))); }
   template <bool is_signed>
   static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
@@ -125,6 +140,7 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
   }
+  static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
   template <Real r>
   static FEWBIT_INLINE float real(const uint8_t* p) {
     if constexpr (r == Real::f16)

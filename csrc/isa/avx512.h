@@ -84,6 +84,18 @@ struct Isa {
     }();
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table.data())), v);
   }
+  template <bool shift, int bias>
+  static FEWBIT_INLINE bytes signed_codes(const uint8_t* p, const uint8_t* signs) {
+    const __mmask64 is_set = fewbit::load<uint64_t>(signs);
+    const bytes v = _mm512_load_si512(p), base = _mm512_set1_epi8(bias);
+    if constexpr (shift) {  // 8 * v + 1 + bias, 2 less where the bit is set
+      const bytes eight = _mm512_add_epi8(_mm512_slli_epi16(_mm512_add_epi8(v, _mm512_set1_epi8(1)), 3),
+                                          _mm512_set1_epi8(bias + 1 - 8));
+      return _mm512_mask_sub_epi8(eight, is_set, eight, _mm512_set1_epi8(2));
+    } else {
+      return _mm512_mask_sub_epi8(_mm512_add_epi8(base, v), is_set, base, v);
+    }
+  }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
   template <bool is_signed>
   static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
@@ -142,6 +154,7 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
   }
+  static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
   template <Real r>
   static FEWBIT_INLINE float real(const uint8_t* p) {
     if constexpr (r == Real::f16)

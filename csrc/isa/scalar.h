@@ -3,6 +3,7 @@
 //   W, L            bytes and float lanes of a vector; a dot lane sums 4 bytes
 //   max_unsigned    the largest unsigned code that the dot product takes without overflow
 //   lanes, scattered, lookup, flip, either, load      codes as bytes
+//   signed_codes                                      codes of a grid
 //   dot, widen                                        bytes to floats
 //   ints, no_ints, dot_add, to_floats                 sums of integer dot products
 //   small, half, half_pair, strided, quads            scales and offsets of blocks
@@ -47,6 +48,16 @@ struct Isa {
   template <Codebook book, int bias>
   static FEWBIT_INLINE bytes lookup(bytes b) {
     for (auto& x : b.v) x = static_cast<uint8_t>(book.values[x] + bias);
+    return b;
+  }
+  // Codes of a grid: minus where a sign bit is set, plus a bias; or 8 times, plus 1, or minus 1 where it is set.
+  template <bool shift, int bias>
+  static FEWBIT_INLINE bytes signed_codes(const uint8_t* p, const uint8_t* signs) {
+    bytes b;
+    for (int i = 0; i < W; ++i) {
+      const int v = static_cast<int8_t>(p[i]), is_set = signs[i / 8] >> i % 8 & 1;
+      b.v[i] = static_cast<uint8_t>((shift ? 8 * v + 1 - 2 * is_set : is_set ? -v : v) + bias);
+    }
     return b;
   }
   static FEWBIT_INLINE bytes flip(bytes b) {
@@ -104,6 +115,7 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
   }
+  static FEWBIT_INLINE float half_from(uint16_t h) { return f16_to_f32(h); }
   template <Real r>
   static FEWBIT_INLINE float real(const uint8_t* p) {
     return read_real(r, p);

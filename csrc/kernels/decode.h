@@ -25,7 +25,7 @@ struct Decode {
   // 256 values.
   static void span(const Spot& s, float* out) {
     float scale[P::groups], offset[P::groups];
-    alignas(64) uint8_t unpacked[P::unpacked ? kSpan : 1];
+    Unpacked unpacked;
     [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
       ((scale[g] = P::template factor<g, false>(s)), ...);
       if constexpr (F::offset.present) {
@@ -35,7 +35,7 @@ struct Decode {
     const uint8_t* codes = s.p;
     if constexpr (P::unpacked) {
       P::unpack(s.p, unpacked);
-      codes = unpacked;
+      codes = unpacked.codes;
     }
     [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
       (chunk<j>(codes, scale, offset, out), ...);

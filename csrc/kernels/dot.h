@@ -41,11 +41,11 @@ struct Dot {
   template <int Cols>
   static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
     f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
-    alignas(64) uint8_t unpacked[P::unpacked ? kSpan : 1];
+    Unpacked unpacked;
     const uint8_t* codes = s.p;
     if constexpr (P::unpacked) {
       P::unpack(s.p, unpacked);
-      codes = unpacked;
+      codes = unpacked.codes;
     }
     P::factors(s, factors);
     [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {

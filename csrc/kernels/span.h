@@ -8,6 +8,91 @@ struct Spot {          // a span in memory
   size_t last_group;  // row placement: the row's last group
 };
 
+// Codes that are not bit planes, written out: bytes, and for grids a bit for each that takes its sign away.
+struct Unpacked {
+  alignas(64) uint8_t codes[kSpan];
+  uint8_t signs[kSpan / 8];
+};
+
+// The eighth sign that makes the number of minus signs even.
+struct EvenSigns {
+  uint8_t v[128];
+};
+inline constexpr EvenSigns even_signs = [] {
+  EvenSigns out{};
+  for (int s = 0; s < 128; ++s) {
+    int ones = 0;
+    for (int b = 0; b < 7; ++b) ones += s >> b & 1;
+    out.v[s] = static_cast<uint8_t>(s | (ones & 1) << 7);
+  }
+  return out;
+}();
+
+template <Piece at>
+FEWBIT_INLINE int read_piece_at(const uint8_t* p) {
+  constexpr int byte = at.bit >> 3, shift = at.bit & 7;
+  int word;
+  if constexpr (shift + at.bits > 8)
+    word = load<uint16_t>(p + byte);
+  else
+    word = p[byte];
+  return (word >> shift & ((1 << at.bits) - 1)) << at.dst;
+}
+
+// The bits of element i, all places known while compiling.
+template <Ints what, int i>
+FEWBIT_INLINE int read_at(const uint8_t* p) {
+  return [&]<int... k>(std::integer_sequence<int, k...>) FEWBIT_LAMBDA_INLINE {
+    return (read_piece_at<what.piece(k, i)>(p) | ...);
+  }(std::make_integer_sequence<int, what.pieces(i)>{});
+}
+
+template <Ints what, int i>
+FEWBIT_INLINE int number_at(const uint8_t* p) {
+  const int code = read_at<what, i>(p);
+  if constexpr (what.is_signed) return code - ((code >> (what.bits() - 1)) << what.bits());
+  return what.times * code - what.zero;
+}
+
+template <class F>
+FEWBIT_INLINE void unpack_grid(const uint8_t* p, Unpacked& out) {
+  constexpr Grid grid = F::codes;
+  [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+    (std::memcpy(out.codes + i * grid.width, grid.points + read_at<grid.index, i>(p) * grid.width, grid.width), ...);
+  }(std::make_integer_sequence<int, kSpan / grid.width>{});
+  if constexpr (grid.signs.used > 0) {
+    constexpr bool even = grid.signs.bits() == 7;
+    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+      ((out.signs[i] =
+            even ? even_signs.v[read_at<grid.signs, i>(p)] : static_cast<uint8_t>(read_at<grid.signs, i>(p))),
+       ...);
+    }(std::make_integer_sequence<int, kSpan / 8>{});
+  } else {
+    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+      ((out.signs[i] = static_cast<uint8_t>(-read_at<grid.shift, i * 8 / grid.shift_every>(p))), ...);
+    }(std::make_integer_sequence<int, kSpan / 8>{});
+  }
+}
+
+// Digit n of a byte is the whole part of 3 * (byte * 3^n mod 256) / 256.
+template <TritPart part>
+FEWBIT_INLINE uint8_t* unpack_part(const uint8_t* p, uint8_t* out) {
+  uint8_t t[part.bytes];
+  std::memcpy(t, p + part.first, part.bytes);
+  for (int n = 0; n < part.digits; ++n, out += part.bytes) {
+    for (int b = 0; b < part.bytes; ++b) out[b] = static_cast<uint8_t>((t[b] >= 86) + (t[b] >= 171));
+    for (int b = 0; b < part.bytes; ++b) t[b] = static_cast<uint8_t>(t[b] + t[b] + t[b]);
+  }
+  return out;
+}
+
+template <class F>
+FEWBIT_INLINE void unpack_trits(const uint8_t* p, Unpacked& out) {
+  uint8_t* to = unpack_part<F::codes.parts[0]>(p, out.codes);
+  to = unpack_part<F::codes.parts[1]>(p, to);
+  unpack_part<F::codes.parts[2]>(p, to);
+}
+
 template <class F>
 struct Span {
   using S = Shape<F>;
@@ -42,9 +127,12 @@ struct Span {
   // Chunk j of the codes, as `code` says.
   template <int j>
   static FEWBIT_INLINE bytes codes(const uint8_t* p) {
-    if constexpr (unpacked)
+    if constexpr (F::kind == Kind::trits) {
       return Isa::load(p + j * W);
-    else {
+    } else if constexpr (F::kind == Kind::grid) {
+      const auto* u = reinterpret_cast<const Unpacked*>(p);
+      return Isa::template signed_codes<(F::codes.shift.used > 0), code.zero>(u->codes + j * W, u->signs + j * W / 8);
+    } else {
       bytes v = stored<j>(p);
       if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);
       if constexpr (code.flip) v = Isa::flip(v);
@@ -52,21 +140,11 @@ struct Span {
     }
   }
   // Grid and base-3 codes, written out for `codes`.
-  static void unpack(const uint8_t* p, uint8_t* out) {
+  static FEWBIT_INLINE void unpack(const uint8_t* p, Unpacked& out) {
     if constexpr (F::kind == Kind::grid) {
-      int8_t t[kSpan];
-      read_grid<F>(p, t);
-      for (int i = 0; i < kSpan; ++i) out[i] = static_cast<uint8_t>(t[i] + code.zero);
+      unpack_grid<F>(p, out);
     } else if constexpr (F::kind == Kind::trits) {
-      int at = 0;
-      for (const TritPart& part : F::codes.parts) {
-        for (int n = 0, power = 1; n < part.digits; ++n, power *= 3, at += part.bytes) {
-          for (int b = 0; b < part.bytes; ++b) {
-            const unsigned scaled = p[part.first + b] * static_cast<unsigned>(power) & 255;
-            out[at + b] = static_cast<uint8_t>(scaled * 3 >> 8);
-          }
-        }
-      }
+      unpack_trits<F>(p, out);
     }
   }
 
@@ -83,11 +161,11 @@ struct Span {
       const uint8_t* p = s.p + value / F::block * F::bytes;
       float v;
       if constexpr (f.bits.used > 0) {
-        v = f16_to_f32(static_cast<uint16_t>(read_int(f.bits, p, 0)));
+        v = Isa::half_from(static_cast<uint16_t>(read_at<f.bits, 0>(p)));
       } else {
         v = Isa::template real<f.real>(p + f.at + (f.ints.used > 0 ? 0 : in_block * real_bytes(f.real)));
       }
-      if constexpr (f.ints.used > 0) v *= static_cast<float>(read_int(f.ints, p, in_block));
+      if constexpr (f.ints.used > 0) v *= static_cast<float>(number_at<f.ints, in_block>(p));
       return f.unit == 1 ? v : v * f.unit;
     }
   }
