@@ -9,13 +9,15 @@
 
 namespace fewbit {
 
+using Encode = void (*)(const float* x, size_t k, const float* importance, const Layout& at, uint8_t* out);
+
 // What can be done with rows of one format on one instruction set. A null pointer: it cannot be done.
 struct Kernels {
   const char* format;
   const char* path;  // how `dot` gets at the codes; for `fewbit doctor`
   Layout (*layout)(size_t k, size_t group);
   void (*decode)(const uint8_t* row, size_t k, const Layout& at, float* out);
-  void (*encode)(const float* x, size_t k, const float* importance, const Layout& at, uint8_t* out);
+  Encode encode;
   void (*dot)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
               size_t y_stride);
   void (*exact)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const float* x, size_t columns, float* y,

@@ -1,11 +1,10 @@
-// Every kernel, in the order in which they build on each other. Included once inside the namespace of each instruction
-// set, after its `Isa`: these files have no include guards.
+// Every kernel but the encoders, in the order in which they build on each other. Included once inside the namespace of
+// each instruction set, after its `Isa`: these files have no include guards.
 #include "kernels/span.h"
 //
 #include "kernels/activations.h"
 #include "kernels/decode.h"
 //
 #include "kernels/dot.h"
-#include "kernels/encode.h"
 #include "kernels/exact.h"
 #include "kernels/probe.h"

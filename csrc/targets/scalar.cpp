@@ -1,4 +1,5 @@
 // Any machine.
+#define FEWBIT_NO_REGISTERS
 #include "targets/prelude.h"
 
 namespace fewbit::scalar {

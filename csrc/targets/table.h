@@ -27,16 +27,21 @@ constexpr const char* path() {
 template <class F>
 Kernels make_kernels() {
   Kernels out{F::name, path<F>(), layout<F>, decode_row<F>, nullptr, nullptr, counted_exact<F>};
-  if constexpr (F::rule != Rule::none) out.encode = encode_row<F>;
   if constexpr (F::kind != Kind::scalar) out.dot = counted_dot<F>;
   return out;
 }
 
+extern const Encode encoders[];  // targets/encoders.h
+
 inline const Kernels* kernels() {
 #define FEWBIT_KERNELS(F) make_kernels<formats::F>(),
-  static const Kernels all[] = {FEWBIT_FORMATS(FEWBIT_KERNELS)};
+  static const auto all = [] {
+    std::array out = {FEWBIT_FORMATS(FEWBIT_KERNELS)};
+    for (size_t i = 0; i < out.size(); ++i) out[i].encode = encoders[i];
+    return out;
+  }();
 #undef FEWBIT_KERNELS
-  return all;
+  return all.data();
 }
 
 constexpr Probes probes = {probe_read<0>, probe_read<kPrefetchBytes>, probe_int8, probe_f32};

@@ -1,0 +1,21 @@
+// The encoders; avx512.cpp has the rest.
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "targets/prelude.h"
+
+FEWBIT_BEGIN_TARGET(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512")
+
+namespace fewbit::avx512 {
+
+#include "isa/avx512.h"
+//
+#include "kernels/encode.h"
+//
+#include "targets/encoders.h"
+
+}  // namespace fewbit::avx512
+
+FEWBIT_END_TARGET
+#endif
