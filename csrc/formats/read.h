@@ -20,69 +20,7 @@ inline int read_int(const Ints& what, const uint8_t* p, int i) {
   return what.times * code - what.zero;
 }
 
-inline int read_trit(const Trits& what, const uint8_t* p, int i) {
-  for (const TritPart& part : what.parts) {
-    if (i < part.bytes * part.digits) {
-      unsigned b = p[part.first + i % part.bytes];
-      for (int n = i / part.bytes; n > 0; --n) b = b * 3 & 255;
-      return static_cast<int>(b * 3 >> 8) - 1;
-    }
-    i -= part.bytes * part.digits;
-  }
-  return 0;
-}
-
-// All codes of a block of a grid format.
-template <class F>
-inline void read_grid(const uint8_t* p, int8_t* out) {
-  constexpr const Grid& grid = F::codes;
-  for (int i = 0; i < F::block / grid.width; ++i) {
-    std::memcpy(out + i * grid.width, grid.points + read_int(grid.index, p, i) * grid.width, grid.width);
-  }
-  if constexpr (grid.signs.used > 0) {
-    for (int i = 0; i < F::block / 8; ++i) {
-      unsigned signs = static_cast<unsigned>(read_int(grid.signs, p, i));
-      if constexpr (grid.signs.bits() == 7) signs |= (__builtin_popcount(signs) & 1u) << 7;
-      for (int b = 0; b < 8; ++b)
-        out[8 * i + b] = static_cast<int8_t>(signs >> b & 1 ? -out[8 * i + b] : out[8 * i + b]);
-    }
-  }
-  if constexpr (grid.shift.used > 0) {
-    for (int i = 0; i < F::block / grid.shift_every; ++i) {
-      const int delta = 1 - 2 * read_int(grid.shift, p, i);
-      for (int b = 0; b < grid.shift_every; ++b) {
-        int8_t& c = out[i * grid.shift_every + b];
-        c = static_cast<int8_t>(8 * c + delta);
-      }
-    }
-  }
-}
-
-// The number of element i that is multiplied by the scale.
-template <class F>
-inline int read_code(const uint8_t* p, int i) {
-  if constexpr (F::kind == Kind::trits) {
-    return read_trit(F::codes, p, i);
-  } else {
-    const int code = read_int(F::codes, p, i);
-    if constexpr (F::codebook.used > 0) return F::codebook.values[code];
-    return code;
-  }
-}
-
-// The scale or the offset (without its sign) of group g of a block.
-inline float read_factor(const Factor& f, const uint8_t* p, int g) {
-  float v;
-  if (f.bits.used > 0) {
-    v = f16_to_f32(static_cast<uint16_t>(read_int(f.bits, p, 0)));
-  } else {
-    v = read_real(f.real, p + f.at + (f.ints.used > 0 ? 0 : g * real_bytes(f.real)));
-  }
-  if (f.ints.used > 0) v *= static_cast<float>(read_int(f.ints, p, g));
-  return v * f.unit;
-}
-
-// The same for a row whose fields lie apart.
+// The scale or the offset (without its sign) of group g of a row whose fields lie apart.
 inline float read_row_factor(const Factor& f, const Layout& at, const uint8_t* row, size_t g) {
   float v = read_real(f.real, row + at.field_at[f.at] + g * real_bytes(f.real));
   if (f.ints.used > 0) {

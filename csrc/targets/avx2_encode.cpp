@@ -4,7 +4,7 @@
 
 #include "targets/prelude.h"
 
-FEWBIT_BEGIN_TARGET("avx2,fma,f16c,bmi,bmi2,popcnt")
+FEWBIT_BEGIN_TARGET(FEWBIT_AVX2)
 
 namespace fewbit::avx2 {
 

@@ -4,8 +4,7 @@
 
 #include "targets/prelude.h"
 
-FEWBIT_BEGIN_TARGET(
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512")
+FEWBIT_BEGIN_TARGET(FEWBIT_AVX512)
 
 namespace fewbit::avx512 {
 

@@ -26,6 +26,11 @@
 #define FEWBIT_LAMBDA_INLINE __attribute__((always_inline))
 #endif
 
+// What a target region is compiled for.
+#define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
+#define FEWBIT_AVX512 \
+  "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
+
 // All that follows is compiled for these extensions, until FEWBIT_END_TARGET.
 #define FEWBIT_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
