@@ -56,7 +56,7 @@ void decode_uneven(const uint8_t* row, size_t k, const Layout& at, float* out) {
       ++g;
       left = at.group;
     }
-    const int block = static_cast<int>(i / kSpan * kSpan * F::codes.bits() / 8);
+    const size_t block = i / kSpan * kSpan * static_cast<size_t>(F::codes.bits()) / 8;
     out[i] = static_cast<float>(read_int(F::codes, row + block, static_cast<int>(i % kSpan))) * scale;
     if constexpr (F::offset.present) out[i] += offset;
   }
