@@ -88,25 +88,106 @@ void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importa
   encode(kernels, at, x.data(), n, k, weights, out.data(), threads);
 }
 
-void py_linear(size_t format, size_t group, Bytes data, size_t n, Floats x, MutableFloats out, int threads,
-               bool exact) {
-  const size_t m = x.shape(0), k = x.shape(1);
-  const Matrix w = matrix(format, group, data, n, k);
-  expect_shape(out, m, n);
-  nb::gil_scoped_release release;
-  if (exact || !w.kernels->dot)
-    linear_exact(w, x.data(), m, out.data(), threads);
-  else
-    linear(w, x.data(), m, out.data(), threads);
+const uint16_t* tiles_of(const Bytes& x, size_t m, size_t k) {
+  const size_t wanted = times(tile_elements(m, k), sizeof(uint16_t));
+  expect(x.size() == wanted, "bytes of the activations", x.size(), wanted);
+  const auto address = reinterpret_cast<uintptr_t>(x.data());
+  expect(x.size() == 0 || address % 64 == 0, "alignment of the activations", address % 64, 0);
+  return reinterpret_cast<const uint16_t*>(x.data());
 }
 
-void py_linear_quantized(size_t format, size_t group, Bytes data, size_t n, Bytes x, size_t m, size_t k,
-                         MutableFloats out, int threads) {
-  const Matrix w = matrix(format, group, data, n, k);
-  const Activation* a = activations_of(x, m, k);
-  expect_shape(out, m, n);
+// Activations of m rows of k values: floats, or what quantize_activations or pack_tiles made of them.
+Inputs inputs_of(const nb::object& x, const std::string& kind, size_t m, size_t k) {
+  Inputs in{m, k};
+  if (kind == "f32") {
+    const auto floats = nb::cast<Floats>(x, false);
+    expect(floats.shape(0) == m, "rows of the activations", floats.shape(0), m);
+    expect(floats.shape(1) == k, "columns of the activations", floats.shape(1), k);
+    in.x = floats.data();
+  } else if (kind == "q8") {
+    in.q8 = activations_of(nb::cast<Bytes>(x, false), m, k);
+  } else if (kind == "bf16") {
+    in.tiles = tiles_of(nb::cast<Bytes>(x, false), m, k);
+  } else {
+    throw std::invalid_argument("activations are f32, q8 or bf16, not " + kind);
+  }
+  return in;
+}
+
+struct PyMatrix {  // format number, group, bytes, rows
+  size_t format, group;
+  Bytes data;
+  size_t n;
+};
+PyMatrix cast_matrix(const nb::handle& w) {
+  const auto t = nb::cast<nb::tuple>(w);
+  expect(t.size() == 4, "parts of a matrix", t.size(), 4);
+  return {nb::cast<size_t>(t[0]), nb::cast<size_t>(t[1]), nb::cast<Bytes>(t[2], false), nb::cast<size_t>(t[3])};
+}
+
+void py_linear(const nb::list& weights, const nb::object& x, const std::string& kind, size_t m, size_t k,
+               const std::vector<MutableFloats>& outs, const std::vector<std::optional<Row>>& biases,
+               const std::vector<std::optional<Floats>>& residuals, int threads, bool exact) {
+  expect(outs.size() == weights.size(), "results", outs.size(), weights.size());
+  expect(biases.size() == weights.size(), "biases", biases.size(), weights.size());
+  expect(residuals.size() == weights.size(), "residuals", residuals.size(), weights.size());
+  const Inputs in = inputs_of(x, kind, m, k);
+  std::vector<Product> products;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const PyMatrix w = cast_matrix(weights[i]);
+    Product p{matrix(w.format, w.group, w.data, w.n, k), outs[i].data()};
+    expect_shape(outs[i], m, w.n);
+    if (biases[i]) {
+      expect(biases[i]->size() == w.n, "values of the bias", biases[i]->size(), w.n);
+      p.bias = biases[i]->data();
+    }
+    if (residuals[i]) {
+      expect(residuals[i]->shape(0) == m, "rows of the residual", residuals[i]->shape(0), m);
+      expect(residuals[i]->shape(1) == w.n, "columns of the residual", residuals[i]->shape(1), w.n);
+      p.residual = residuals[i]->data();
+    }
+    products.push_back(p);
+  }
   nb::gil_scoped_release release;
-  linear_quantized(w, a, m, out.data(), threads);
+  multiply(products, in, exact, threads);
+}
+
+void py_linear_one(size_t format, size_t group, Bytes data, size_t n, Floats x, MutableFloats out, int threads,
+                   bool exact) {
+  const size_t m = x.shape(0), k = x.shape(1);
+  const Product p{matrix(format, group, data, n, k), out.data()};
+  expect_shape(out, m, n);
+  const auto apart = [&](const void* p, size_t bytes) {
+    const auto a = reinterpret_cast<uintptr_t>(p), b = reinterpret_cast<uintptr_t>(out.data());
+    return a + bytes <= b || b + out.nbytes() <= a;
+  };
+  if (!apart(x.data(), x.nbytes()) || !apart(data.data(), data.nbytes())) {
+    throw std::invalid_argument("out overlaps an input");
+  }
+  Inputs in{m, k};
+  in.x = x.data();
+  nb::gil_scoped_release release;
+  multiply({&p, 1}, in, exact, threads);
+}
+
+Gate gate_named(const std::string& name) {
+  if (name == "silu") return Gate::silu;
+  if (name == "gelu") return Gate::gelu;
+  if (name == "gelu_tanh") return Gate::gelu_tanh;
+  if (name == "relu") return Gate::relu;
+  throw std::invalid_argument("gates are silu, gelu, gelu_tanh and relu, not " + name);
+}
+
+void py_linear_gated(const nb::tuple& gate, const nb::tuple& up, const std::string& kind_of_gate, const nb::object& x,
+                     const std::string& kind, size_t m, size_t k, MutableFloats out, int threads, bool exact) {
+  const PyMatrix g = cast_matrix(gate), u = cast_matrix(up);
+  expect(g.n == u.n, "rows of up", u.n, g.n);
+  expect_shape(out, m, g.n);
+  const Matrix a = matrix(g.format, g.group, g.data, g.n, k), b = matrix(u.format, u.group, u.data, u.n, k);
+  const Inputs in = inputs_of(x, kind, m, k);
+  const Gate by = gate_named(kind_of_gate);
+  nb::gil_scoped_release release;
+  multiply_gated(a, b, by, in, out.data(), exact, threads);
 }
 
 void py_quantize_activations(Floats x, MutableBytes out, int threads) {
@@ -114,6 +195,21 @@ void py_quantize_activations(Floats x, MutableBytes out, int threads) {
   Activation* a = const_cast<Activation*>(activations_of(Bytes(out), m, k));
   nb::gil_scoped_release release;
   quantize_activations(x.data(), m, k, a, threads);
+}
+
+void py_pack_tiles(Floats x, MutableBytes out, int threads) {
+  const size_t m = x.shape(0), k = x.shape(1);
+  auto* to = const_cast<uint16_t*>(tiles_of(Bytes(out), m, k));
+  if (!current_target().tiles) throw std::invalid_argument("the instruction set in use has no matrix tiles");
+  nb::gil_scoped_release release;
+  pack_tiles(x.data(), m, k, to, threads);
+}
+
+void py_unpack_tiles(Bytes x, MutableFloats out) {
+  const size_t m = out.shape(0), k = out.shape(1);
+  const uint16_t* from = tiles_of(x, m, k);
+  nb::gil_scoped_release release;
+  unpack_tiles(from, m, k, out.data());
 }
 
 void py_decode_activations(Bytes x, MutableFloats out) {
@@ -135,10 +231,9 @@ double py_probe_rate(const std::string& kind, double seconds, int threads) {
   return probe_rate(kind, seconds, threads);
 }
 
-std::string py_path(size_t format, size_t group, size_t k) {
+std::string py_path(size_t format, size_t group, size_t k, size_t m) {
   const Kernels& kernels = kernels_of(format);
-  if (kernels.dot && !has_dot(kernels, checked_layout(kernels, k, group), k)) return "f32";
-  return kernels.path;
+  return path_name(choose(kernels, checked_layout(kernels, k, group), k, m));
 }
 
 std::vector<std::string> py_isas() {
@@ -162,21 +257,31 @@ NB_MODULE(_native, m) {
       "row_bytes",
       [](size_t format, size_t group, size_t k) { return checked_layout(kernels_of(format), k, group).row_bytes; },
       nb::arg("format"), nb::arg("group"), nb::arg("k"), "Bytes of a row of k values.");
-  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), "How linear reads a row of this format.");
+  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"),
+        "The kernel that multiplies m rows of activations by rows of this format.");
   m.def("decode", py_decode, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
         nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
   m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
         nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
-  m.def("linear", py_linear, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("x"),
+  m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("x"),
         nb::arg("out"), nb::arg("threads"), nb::arg("exact"), "out = x times the transpose of the packed matrix.");
-  m.def("linear_quantized", py_linear_quantized, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
-        nb::arg("x"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"),
-        "The same for activations that are quantized already.");
+  m.def("linear_many", py_linear, nb::arg("weights"), nb::arg("x"), nb::arg("kind"), nb::arg("m"), nb::arg("k"),
+        nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"), nb::arg("exact"),
+        "Several products of the same activations, with what is added to them.");
+  m.def("linear_gated", py_linear_gated, nb::arg("gate"), nb::arg("up"), nb::arg("kind_of_gate"), nb::arg("x"),
+        nb::arg("kind"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"), nb::arg("exact"),
+        "gate(x times gate) * (x times up).");
+  m.def("wants_tiles", wants_tiles, nb::arg("m"), "Whether products of m rows of activations read bf16 tiles.");
+  m.def(
+      "tile_bytes", [](size_t m, size_t k) { return times(tile_elements(m, k), sizeof(uint16_t)); }, nb::arg("m"),
+      nb::arg("k"), "Bytes of m rows of k activations as bf16 tiles.");
+  m.def("pack_tiles", py_pack_tiles, nb::arg("x"), nb::arg("out"), nb::arg("threads"), "Floats to bf16 tiles.");
+  m.def("unpack_tiles", py_unpack_tiles, nb::arg("x"), nb::arg("out"), "bf16 tiles to floats.");
   m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("out"), nb::arg("threads"),
         "Floats to 8-bit activations.");
   m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),
-        "Multiply-adds a second in registers; kind is int8 or f32.");
+        "Multiply-adds a second in registers; kind is int8, bf16 or f32; 0 where there is none.");
   m.def("decode_activations", py_decode_activations, nb::arg("x"), nb::arg("out"), "8-bit activations to floats.");
 }

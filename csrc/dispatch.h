@@ -11,17 +11,42 @@ namespace fewbit {
 
 using Encode = void (*)(const float* x, size_t k, const float* importance, const Layout& at, uint8_t* out);
 
-// What can be done with rows of one format on one instruction set. A null pointer: it cannot be done.
+// Some columns of activations that are packed as tiles: `count` tiles of 16 columns of `all`, from the one at `x`.
+struct Columns {
+  const uint16_t* x;
+  size_t count, all;
+};
+
+// What can be done with rows of one format on one instruction set. A null pointer: it cannot be done. All products take
+// `rows` rows of weights and write y[column][row]; those with `scratch` want memory of their thread's own.
 struct Kernels {
   const char* format;
-  const char* path;  // how `dot` gets at the codes; for `fewbit doctor`
+  const char* path;  // how codes are read; for `fewbit doctor`
+  int sub;           // values that share a scale, as the kernels see it: 16 or 32
   Layout (*layout)(size_t k, size_t group);
   void (*decode)(const uint8_t* row, size_t k, const Layout& at, float* out);
   Encode encode;
-  void (*dot)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
-              size_t y_stride);
   void (*exact)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const float* x, size_t columns, float* y,
                 size_t y_stride, float* scratch);
+  void (*dot)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
+              size_t y_stride);
+  void (*lanes)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
+                size_t y_stride, void* scratch);
+  size_t (*lane_scratch)(size_t k);
+  void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
+              size_t y_stride, void* scratch);
+  void (*strips)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+                 size_t y_stride, void* scratch);
+  void (*panels)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+                 size_t y_stride, void* scratch);
+};
+
+// What products on matrix tiles need beside their kernels.
+struct Tiles {
+  void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
+  void (*pack_few)(int sub, const Activation* x, size_t stride, size_t columns, void* out);  // one span
+  size_t (*few_bytes)(int sub);                                                              // of one span
+  size_t (*scratch_bytes)(size_t columns);
 };
 
 // What the machine can do at most, measured: csrc/probe.h.
@@ -30,6 +55,7 @@ struct Probes {
   uint64_t (*read_ahead)(const uint8_t* p, size_t bytes);  // with software prefetch
   size_t (*int8)(size_t rounds, float* sink);              // multiply-adds in registers; returns how many
   size_t (*f32)(size_t rounds, float* sink);
+  size_t (*bf16)(size_t rounds, float* sink);  // null: not used on this instruction set
 };
 
 struct Target {
@@ -37,8 +63,9 @@ struct Target {
   bool (*available)();
   const Kernels* (*kernels)();  // in the order of FEWBIT_FORMATS
   void (*quantize_row)(const float* x, size_t k, Activation* out);
+  const Tiles* tiles;  // null: there are none
   Probes probes;
-  const std::atomic<uint64_t>& products;  // calls of `dot` and `exact`
+  const std::atomic<uint64_t>& products;  // calls of the kernels that multiply
 };
 
 const std::vector<const Target*>& available_targets();  // best first

@@ -1,6 +1,9 @@
 #include "linear.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -11,51 +14,203 @@ namespace fewbit {
 namespace {
 
 // Memory that grows and is kept, one for each thread and use.
-template <class T>
 class Workspace {
  public:
   ~Workspace() { std::free(data_); }
+  template <class T>
   T* get(size_t count) {
-    if (count > capacity_) {
-      const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-      void* fresh = std::aligned_alloc(64, bytes);
+    const size_t bytes = (count * sizeof(T) + 4095) / 4096 * 4096;
+    if (bytes > capacity_) {
+      void* fresh = std::aligned_alloc(4096, bytes);
       if (!fresh) throw std::bad_alloc();
       std::free(data_);
-      data_ = static_cast<T*>(fresh);
-      capacity_ = count;
+      data_ = fresh;
+      capacity_ = bytes;
     }
-    return data_;
+    return static_cast<T*>(data_);
   }
 
  private:
-  T* data_ = nullptr;
+  void* data_ = nullptr;
   size_t capacity_ = 0;
 };
 
-thread_local Workspace<Activation> activations;
-thread_local Workspace<float> decoded_rows, decoded_activations;
+thread_local Workspace quantized, packed, few_packed[2], decoded;  // of the caller: forms of the inputs
+thread_local Workspace scratch, gates;                             // of whoever does a piece
 
-// Rows a piece: small enough to share evenly, large enough to be worth a turn.
-size_t grain(size_t n, size_t row_bytes, int threads) {
-  const size_t even = n / (static_cast<size_t>(std::max(threads, 1)) * 32);
+constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
+constexpr size_t kLeastLanes = 12;
+constexpr size_t kPanelColumns = 768;  // at once: their results stay in the second-level cache
+constexpr size_t kTileBytes = 8192;    // of a span of 16 columns
+
+size_t spans_of(size_t k) { return (k + kSpan - 1) / kSpan; }
+
+// Rows a piece: small enough to share evenly, large enough to be worth a turn, a multiple of what the kernel takes.
+size_t grain(Path path, size_t n, size_t row_bytes, int threads) {
+  const size_t share = n / static_cast<size_t>(std::max(threads, 1));
+  const auto pieces = [&](size_t count, size_t unit, size_t most) {
+    return std::clamp((share / count + unit - 1) / unit * unit, unit, most);
+  };
+  switch (path) {
+    case Path::few: return pieces(32, 16, 256);
+    case Path::lanes: return pieces(16, 16, 128);
+    case Path::strips: return pieces(16, 32, 256);
+    case Path::panels: return pieces(4, 32, 256);
+    default: break;
+  }
   const size_t worth = 16384 / std::max<size_t>(row_bytes, 1) + 1;
-  return std::clamp<size_t>(even, std::min<size_t>(worth, 64), 256);
+  return std::clamp<size_t>(share / 32, std::min<size_t>(worth, 64), 256);
+}
+
+// The inputs of a call, with the forms that its products need.
+struct Call {
+  Inputs in;
+  std::array<const void*, 2> few{};  // for scales of 16 and of 32 values
+  int threads;
+
+  void need_floats() {
+    if (in.x) return;
+    float* to = decoded.get<float>(in.m * in.k);
+    if (in.q8)
+      decode_activations(in.q8, in.m, in.k, to);
+    else
+      unpack_tiles(in.tiles, in.m, in.k, to);
+    in.x = to;
+  }
+  void need_q8() {
+    if (in.q8) return;
+    need_floats();
+    auto* to = quantized.get<Activation>(activation_count(in.m, in.k));
+    quantize_activations(in.x, in.m, in.k, to, threads);
+    in.q8 = to;
+  }
+  void need_tiles() {
+    if (in.tiles) return;
+    need_floats();
+    auto* to = packed.get<uint16_t>(tile_elements(in.m, in.k));
+    pack_tiles(in.x, in.m, in.k, to, threads);
+    in.tiles = to;
+  }
+  void need_few(int sub) {
+    const size_t which = sub == 32, spans = spans_of(in.k);
+    if (few[which]) return;
+    need_q8();
+    const Tiles& tiles = *current_target().tiles;
+    const size_t bytes = tiles.few_bytes(sub);
+    auto* to = few_packed[which].get<uint8_t>(spans * bytes);
+    parallel_for(spans, 4, threads, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) tiles.pack_few(sub, in.q8 + i, spans, in.m, to + i * bytes);
+    });
+    few[which] = to;
+  }
+  void need(Path path, int sub) {
+    switch (path) {
+      case Path::exact: return need_floats();
+      case Path::dot:
+      case Path::lanes: return need_q8();
+      case Path::few: return need_few(sub);
+      default: return need_tiles();
+    }
+  }
+  // Rows `begin` to `end` of a product, to y[column][row - begin].
+  void rows(const Matrix& w, Path path, size_t begin, size_t end, float* y, size_t stride) const {
+    const Kernels& kernels = *w.kernels;
+    const uint8_t* from = w.data + begin * w.at.row_bytes;
+    const size_t count = end - begin;
+    switch (path) {
+      case Path::exact:
+        return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(w.k));
+      case Path::dot: return kernels.dot(from, count, w.k, w.at, in.q8, in.m, y, stride);
+      case Path::lanes:
+        return kernels.lanes(from, count, w.k, w.at, in.q8, in.m, y, stride,
+                             scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
+      case Path::few:
+        return kernels.few(from, count, w.k, w.at, few[kernels.sub == 32], in.m, y, stride,
+                           scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
+      case Path::strips:
+      case Path::panels: return on_tiles(w, path, from, count, y, stride);
+    }
+  }
+  // Columns in blocks of about the same size.
+  void on_tiles(const Matrix& w, Path path, const uint8_t* from, size_t count, float* y, size_t stride) const {
+    const size_t tiles = (in.m + 15) / 16, blocks = (in.m + kPanelColumns - 1) / kPanelColumns;
+    const size_t each = ((tiles + blocks - 1) / blocks + 1) / 2 * 2;
+    void* own = scratch.get<uint8_t>(current_target().tiles->scratch_bytes(each * 16));
+    for (size_t t = 0; t < tiles; t += each) {
+      const Columns columns{in.tiles + t * kTileBytes / sizeof(uint16_t), std::min(each, tiles - t), tiles};
+      const size_t some = std::min(in.m - 16 * t, 16 * each);
+      (path == Path::strips ? w.kernels->strips : w.kernels->panels)(from, count, w.k, w.at, columns, some,
+                                                                     y + 16 * t * stride, stride, own);
+    }
+  }
+};
+
+Path path_for(const Matrix& w, size_t m, bool exact) { return exact ? Path::exact : choose(*w.kernels, w.at, w.k, m); }
+
+void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
+  for (size_t c = 0; c < m && (p.bias || p.residual); ++c) {
+    float* y = p.out + c * p.w.n;
+    if (p.bias) {
+      for (size_t r = begin; r < end; ++r) y[r] += p.bias[r];
+    }
+    if (p.residual) {
+      const float* x = p.residual + c * p.w.n;
+      for (size_t r = begin; r < end; ++r) y[r] += x[r];
+    }
+  }
+}
+
+float gate_of(Gate kind, float x) {
+  switch (kind) {
+    case Gate::silu: return x / (1.0f + std::exp(-x));
+    case Gate::gelu: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
+    case Gate::gelu_tanh: return 0.5f * x * (1.0f + std::tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    default: return x > 0 ? x : (x == x ? 0 : x);
+  }
 }
 
 }  // namespace
 
-size_t activation_count(size_t m, size_t k) { return m * ((k + kSpan - 1) / kSpan); }
+size_t activation_count(size_t m, size_t k) { return m * spans_of(k); }
+size_t tile_elements(size_t m, size_t k) { return spans_of(k) * ((m + 15) / 16) * kTileBytes / sizeof(uint16_t); }
+bool wants_tiles(size_t m) { return current_target().tiles && m > kMostFew; }
+
+Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m) {
+  if (k == 0 || !has_dot(kernels, at, k)) return Path::exact;
+  if (kernels.panels && m > kMostStrips) return Path::panels;
+  if (kernels.strips && m > kMostFew) return Path::strips;
+  if (kernels.few && m > kMostDots) return Path::few;
+  if (kernels.lanes && m >= kLeastLanes) return Path::lanes;
+  return Path::dot;
+}
+
+const char* path_name(Path path) {
+  switch (path) {
+    case Path::exact: return "f32";
+    case Path::dot: return "dot";
+    case Path::lanes: return "lanes";
+    case Path::few: return "few";
+    case Path::strips: return "strips";
+    default: return "panels";
+  }
+}
 
 void quantize_activations(const float* x, size_t m, size_t k, Activation* out, int threads) {
   const Target& target = current_target();
-  const size_t spans = (k + kSpan - 1) / kSpan;
+  const size_t spans = spans_of(k);
   parallel_for(m, 8, threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) target.quantize_row(x + r * k, k, out + r * spans);
   });
 }
 
+void pack_tiles(const float* x, size_t m, size_t k, uint16_t* out, int threads) {
+  const Tiles& tiles = *current_target().tiles;
+  parallel_for((m + 15) / 16, 1, threads,
+               [&](size_t begin, size_t end) { tiles.pack_columns(x, m, k, begin, end, out); });
+}
+
 void decode_activations(const Activation* x, size_t m, size_t k, float* out) {
-  const size_t spans = (k + kSpan - 1) / kSpan;
+  const size_t spans = spans_of(k);
   for (size_t r = 0; r < m; ++r) {
     for (size_t i = 0; i < k; ++i) {
       const Activation& a = x[r * spans + i / kSpan];
@@ -64,41 +219,80 @@ void decode_activations(const Activation* x, size_t m, size_t k, float* out) {
   }
 }
 
+// Tiles of 16 columns and 32 values: of every 64 values first the even ones, then the odd ones, two and two.
+void unpack_tiles(const uint16_t* x, size_t m, size_t k, float* out) {
+  const size_t tiles = (m + 15) / 16;
+  for (size_t c = 0; c < m; ++c) {
+    const uint16_t* column = x + c / 16 * 4096 + c % 16 * 2;
+    for (size_t i = 0; i < k; ++i) {
+      const size_t tile = i % kSpan / 64 * 2 + i % 2, pair = i % 64 / 4, which = i % 64 / 2 % 2;
+      const uint32_t bits = column[i / kSpan * tiles * 4096 + tile * 512 + pair * 32 + which];
+      out[c * k + i] = std::bit_cast<float>(bits << 16);
+    }
+  }
+}
+
 void decode(const Matrix& w, float* out, int threads) {
-  parallel_for(w.n, grain(w.n, w.at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
+  parallel_for(w.n, grain(Path::exact, w.n, w.at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) w.kernels->decode(w.data + r * w.at.row_bytes, w.k, w.at, out + r * w.k);
   });
 }
 
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads) {
-  parallel_for(n, grain(n, at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
+  parallel_for(n, grain(Path::exact, n, at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) kernels.encode(x + r * k, k, importance, at, out + r * at.row_bytes);
   });
 }
 
-void linear_exact(const Matrix& w, const float* x, size_t m, float* out, int threads) {
-  parallel_for(w.n, grain(w.n, w.at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
-    w.kernels->exact(w.data + begin * w.at.row_bytes, end - begin, w.k, w.at, x, m, out + begin, w.n,
-                     decoded_rows.get(w.k));
-  });
-}
-
-void linear_quantized(const Matrix& w, const Activation* x, size_t m, float* out, int threads) {
-  if (!has_dot(*w.kernels, w.at, w.k)) {  // the same activations, by the long way
-    float* decoded = decoded_activations.get(m * w.k);
-    decode_activations(x, m, w.k, decoded);
-    return linear_exact(w, decoded, m, out, threads);
+// Pieces of all products stand in one line, so that threads wait for each other only once.
+void multiply(std::span<const Product> products, Inputs inputs, bool exact, int threads) {
+  if (inputs.m == 0) return;
+  Call call{inputs, {}, threads};
+  const auto size_of = [&](const Product& p) {
+    return grain(path_for(p.w, inputs.m, exact), p.w.n, p.w.at.row_bytes, threads);
+  };
+  size_t pieces = 0;
+  for (const Product& p : products) {
+    call.need(path_for(p.w, inputs.m, exact), p.w.kernels->sub);
+    pieces += (p.w.n + size_of(p) - 1) / size_of(p);
   }
-  parallel_for(w.n, grain(w.n, w.at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
-    w.kernels->dot(w.data + begin * w.at.row_bytes, end - begin, w.k, w.at, x, m, out + begin, w.n);
+  parallel_for(pieces, 1, threads, [&](size_t begin, size_t end) {
+    for (size_t piece = begin; piece < end; ++piece) {
+      size_t i = piece;
+      for (const Product& p : products) {
+        const size_t size = size_of(p), mine = (p.w.n + size - 1) / size;
+        if (i >= mine) {
+          i -= mine;
+          continue;
+        }
+        const size_t first = i * size, last = std::min(first + size, p.w.n);
+        call.rows(p.w, path_for(p.w, inputs.m, exact), first, last, p.out + first, p.w.n);
+        add_rest(p, inputs.m, first, last);
+        break;
+      }
+    }
   });
 }
 
-void linear(const Matrix& w, const float* x, size_t m, float* out, int threads) {
-  Activation* a = activations.get(activation_count(m, w.k));
-  quantize_activations(x, m, w.k, a, threads);
-  linear_quantized(w, a, m, out, threads);
+void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, bool exact,
+                    int threads) {
+  if (inputs.m == 0) return;
+  Call call{inputs, {}, threads};
+  const Path gate_path = path_for(gate, inputs.m, exact), up_path = path_for(up, inputs.m, exact);
+  call.need(gate_path, gate.kernels->sub);
+  call.need(up_path, up.kernels->sub);
+  const size_t size = std::max(grain(gate_path, gate.n, gate.at.row_bytes, threads),
+                               grain(up_path, up.n, up.at.row_bytes, threads));
+  parallel_for(gate.n, size, threads, [&](size_t begin, size_t end) {
+    const size_t count = end - begin;
+    float* g = gates.get<float>(count * inputs.m);
+    call.rows(gate, gate_path, begin, end, g, count);
+    call.rows(up, up_path, begin, end, out + begin, gate.n);
+    for (size_t c = 0; c < inputs.m; ++c) {
+      for (size_t r = 0; r < count; ++r) out[c * gate.n + begin + r] *= gate_of(kind, g[c * count + r]);
+    }
+  });
 }
 
 }  // namespace fewbit

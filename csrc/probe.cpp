@@ -29,8 +29,11 @@ double probe_read(const uint8_t* data, size_t bytes, int threads, bool ahead) {
 
 double probe_rate(const std::string& kind, double seconds, int threads) {
   const Probes& probes = current_target().probes;
-  if (kind != "int8" && kind != "f32") throw std::invalid_argument("a rate is of int8 or f32, not of " + kind);
-  const auto run = kind == "int8" ? probes.int8 : probes.f32;
+  if (kind != "int8" && kind != "bf16" && kind != "f32") {
+    throw std::invalid_argument("a rate is of int8, bf16 or f32, not of " + kind);
+  }
+  const auto run = kind == "int8" ? probes.int8 : kind == "bf16" ? probes.bf16 : probes.f32;
+  if (!run) return 0;
   std::atomic<size_t> done{0};
   const double started = now();
   parallel_for(static_cast<size_t>(threads), 1, threads, [&](size_t begin, size_t end) {

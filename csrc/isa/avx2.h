@@ -2,6 +2,7 @@
 // through vpsignb as signed ones.
 struct Isa {
   static constexpr int W = 32, L = 8, max_unsigned = 129;  // 2 * 127 * 129 < 2^15
+  static constexpr bool can_cross = false;
   using bytes = __m256i;
   using f32 = __m256;
 
@@ -100,6 +101,16 @@ struct Isa {
     const __m256i pairs = _mm256_maddubs_epi16(q, load(reinterpret_cast<const uint8_t*>(x)));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
+  template <bool is_signed>
+  static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {
+    bytes x = _mm256_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four)));
+    if constexpr (is_signed) {
+      x = _mm256_sign_epi8(x, w);
+      w = _mm256_abs_epi8(w);
+    }
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+  }
+  static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm256_cvtepi32_ps(a); }
   template <int part, bool is_signed>
   static FEWBIT_INLINE f32 widen(bytes v) {
@@ -121,6 +132,10 @@ struct Isa {
     const __m256i v = _mm256_srlv_epi32(_mm256_shuffle_epi8(window, load(index.data())), table(s.shift[k]));
     const __m256i masked = _mm256_and_si256(v, table(s.mask[k]));
     return k > 0 ? _mm256_sllv_epi32(masked, table(s.dst[k])) : masked;
+  }
+  template <Small t>
+  static constexpr int small_unit() {
+    return 1;
   }
   template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
@@ -215,6 +230,34 @@ struct Isa {
   static FEWBIT_INLINE f32 alternate(float a, float b) { return _mm256_setr_ps(a, b, a, b, a, b, a, b); }
   static FEWBIT_INLINE f32 zero() { return _mm256_setzero_ps(); }
   static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return _mm256_fmadd_ps(a, b, c); }
+  static FEWBIT_INLINE uint32_t largest_of_32(const float* x) {
+    const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_setzero_si256();
+    for (int i = 0; i < 32; i += 8) {
+      top = _mm256_max_epu32(top, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + i)), mask));
+    }
+    __m128i half = _mm_max_epu32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    half = _mm_max_epu32(half, _mm_shuffle_epi32(half, 0x4E));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(half, _mm_shuffle_epi32(half, 0xB1))));
+  }
+  static FEWBIT_INLINE int quantize_16(const float* x, float by, int8_t* out) {
+    const __m256 factor = _mm256_set1_ps(by);
+    const __m256i some = _mm256_set1_epi32(by == 0 ? 0 : -1);
+    const __m256i a = _mm256_and_si256(some, _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), factor)));
+    const __m256i b = _mm256_and_si256(some, _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), factor)));
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
+    const __m128i bytes16 = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), bytes16);
+    const __m256i both = _mm256_add_epi32(a, b);
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+    half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+  }
+  template <bool minus>
+  static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {
+    const f32 odd = _mm256_blend_ps(_mm256_setzero_ps(), a, 0xAA);
+    return minus ? _mm256_fnmadd_ps(odd, b, c) : _mm256_fmadd_ps(odd, b, c);
+  }
   static FEWBIT_INLINE f32 mul(f32 a, f32 b) { return _mm256_mul_ps(a, b); }
   static FEWBIT_INLINE f32 add(f32 a, f32 b) { return _mm256_add_ps(a, b); }
   template <std::array<int, 16> i>

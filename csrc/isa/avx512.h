@@ -2,20 +2,27 @@
 // activations.
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
+  static constexpr bool can_cross = true;
   using bytes = __m512i;
   using f32 = __m512;
 
   static FEWBIT_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static FEWBIT_INLINE __m256i load32(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
-  template <int a, int b, int c, int d>
-  static FEWBIT_INLINE bytes four(const uint8_t* p) {  // 16 bytes from each of four places
+  template <int a, int b, int c, int d, int room>
+  static FEWBIT_INLINE bytes four(const uint8_t* p) {  // 16 bytes from each of four places; `room` bytes may be read
     if constexpr (b == a + 16 && c == a + 32 && d == a + 48)
       return load(p + a);
     else if constexpr (b == a + 16 && c == a && d == b)
       return _mm512_broadcast_i64x4(load32(p + a));
     else if constexpr (b == a + 16 && d == c + 16) {
       return _mm512_inserti64x4(_mm512_castsi256_si512(load32(p + a)), load32(p + c), 1);
+    } else if constexpr (b == a + 32 && c == a + 64 && d == a + 96) {
+      constexpr bool fits = a + 128 <= room;
+      constexpr int from = fits ? a : a - 16;
+      return _mm512_shuffle_i64x2(load(p + from), load(p + from + 64), fits ? 0x88 : 0xDD);
+    } else if constexpr (a == b && a == c && a == d) {
+      return _mm512_broadcast_i32x4(load16(p + a));
     } else if constexpr (b == a && c == d) {
       return _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(load16(p + a)), 0xFF00, load16(p + c));
     } else {
@@ -27,7 +34,7 @@ struct Isa {
   }
   template <Lanes g>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
-    const bytes v = four<g.at[0], g.at[1], g.at[2], g.at[3]>(p);
+    const bytes v = four<g.at[0], g.at[1], g.at[2], g.at[3], g.room>(p);
     if constexpr (g.bits == 8) return v;
     const bytes mask = _mm512_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst));
     constexpr int a = g.shift[0] - g.dst, b = g.shift[1] - g.dst, c = g.shift[2] - g.dst, d = g.shift[3] - g.dst;
@@ -48,7 +55,7 @@ struct Isa {
       return t;
     }();
     const bytes v =
-        _mm512_shuffle_epi8(four<g.window[0], g.window[1], g.window[2], g.window[3]>(p), load(index.data()));
+        _mm512_shuffle_epi8(four<g.window[0], g.window[1], g.window[2], g.window[3], g.room>(p), load(index.data()));
     if constexpr (g.bits == 1) {
       alignas(64) static constexpr auto bit = [] {
         std::array<uint8_t, 64> t{};
@@ -107,6 +114,12 @@ struct Isa {
   static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
     return _mm512_dpbusd_epi32(acc, q, _mm512_load_si512(x));
   }
+  template <bool is_signed>
+  static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {  // the same four for every lane
+    static_assert(!is_signed);
+    return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
+  }
+  static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }
   template <int part, bool is_signed>
   static FEWBIT_INLINE f32 widen(bytes v) {
@@ -129,6 +142,19 @@ struct Isa {
     const __m512i masked = _mm512_and_si512(v, _mm512_loadu_si512(s.mask[k]));
     return k > 0 ? _mm512_sllv_epi32(masked, _mm512_loadu_si512(s.dst[k])) : masked;
   }
+  // Two pieces side by side in two bytes, added by one multiply-add: byte 0 times `unit`, byte 1 times what brings it to
+  // its place.
+  template <Small t>
+  static FEWBIT_INLINE f32 weighted_pieces(__m512i window) {
+    static constexpr Weighted w = weighted<t>();
+    const __m512i v = _mm512_srlv_epi32(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.shift));
+    const __m512i both = _mm512_maddubs_epi16(_mm512_and_si512(v, load(w.mask)), load(w.weight));
+    return _mm512_cvtepi32_ps(t.zero[0] ? _mm512_sub_epi32(both, _mm512_set1_epi32(t.zero[0] * w.unit)) : both);
+  }
+  template <Small t>
+  static constexpr int small_unit() {  // `small` gives this many times the integers
+    return t.pieces == 2 && weighted<t>().unit > 0 ? weighted<t>().unit : 1;
+  }
   template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
     constexpr bool plain = [] {  // 16 whole bytes in order
@@ -139,6 +165,7 @@ struct Isa {
     }();
     if constexpr (plain && t.is_signed) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p + t.window)));
     const __m512i window = _mm512_broadcast_i32x4(load16(p + t.window));
+    if constexpr (t.pieces == 2 && weighted<t>().unit > 0) return weighted_pieces<t>(window);
     __m512i v = piece<t, 0>(window);
     if constexpr (t.pieces > 1) v = _mm512_or_si512(v, piece<t, 1>(window));
     if constexpr (t.pieces > 2) v = _mm512_or_si512(v, piece<t, 2>(window));
@@ -148,8 +175,9 @@ struct Isa {
       v = _mm512_sub_epi32(v, _mm512_set1_epi32(t.zero[0]));
     return _mm512_cvtepi32_ps(v);
   }
+  // The f16 in every lane.
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
-    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(fewbit::load<uint16_t>(p))));
+    return _mm512_cvtph_ps(_mm256_set1_epi16(fewbit::load<int16_t>(p)));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
@@ -168,25 +196,78 @@ struct Isa {
     return _mm256_mask_sllv_epi32(normal, _mm256_cmplt_epi32_mask(e, _mm256_set1_epi32(2)), _mm256_set1_epi32(0x200000),
                                   e);
   }
-  // The words of four groups of 32 values. Inserted one by one: left to itself, gcc 12 goes through the stack.
+  // Words that lie 32 values apart, one for each of eight groups: which 64-byte window of the span holds each of them, at
+  // which of its dwords, and how far up in that.
+  struct Words {
+    int windows = 0, at[8] = {}, window[8] = {}, shift[8] = {};
+    std::array<int, 16> index[2] = {};  // for windows 0 and 1, 2 and 3
+  };
+  template <int block, int size>
+  static constexpr Words words() {
+    Words out;
+    constexpr int last = kSpan / block * size - 64;
+    for (int g = 0; g < 8; ++g) {
+      const int byte = g * 32 / block * size;
+      if (out.windows == 0 || byte + 4 > out.at[out.windows - 1] + 64) {
+        out.at[out.windows++] = byte < last ? byte : last;
+      }
+      const int w = out.windows - 1, inside = byte - out.at[w];
+      out.window[g] = w;
+      out.shift[g] = inside % 4 * 8;
+      out.index[w / 2][g] = w % 2 * 16 + inside / 4;
+    }
+    return out;
+  }
   template <int block, int size, int first>
-  static FEWBIT_INLINE __m128i four_words(const uint8_t* p) {
-    const auto w = [&](int g) { return fewbit::load<int32_t>(p + (first + g) * 32 / block * size); };
-    __m128i v = _mm_cvtsi32_si128(w(0));
-    v = _mm_insert_epi32(v, w(1), 1);
-    v = _mm_insert_epi32(v, w(2), 2);
-    return _mm_insert_epi32(v, w(3), 3);
+  static FEWBIT_INLINE __m128i four_words(const uint8_t* p) {  // inserted one by one: gcc 12 would go through the stack
+    __m128i v = _mm_cvtsi32_si128(fewbit::load<int32_t>(p + first * 32 / block * size));
+    v = _mm_insert_epi32(v, fewbit::load<int32_t>(p + (first + 1) * 32 / block * size), 1);
+    v = _mm_insert_epi32(v, fewbit::load<int32_t>(p + (first + 2) * 32 / block * size), 2);
+    return _mm_insert_epi32(v, fewbit::load<int32_t>(p + (first + 3) * 32 / block * size), 3);
+  }
+  template <int block, int size>
+  static FEWBIT_INLINE __m256i eight_words(const uint8_t* p) {
+    if constexpr (kSpan / block * size < 64) {
+      return _mm256_inserti128_si256(_mm256_castsi128_si256(four_words<block, size, 0>(p)),
+                                     four_words<block, size, 4>(p), 1);
+    } else {
+      return eight_words_in_windows<block, size>(p);
+    }
+  }
+  template <int block, int size>
+  static FEWBIT_INLINE __m256i eight_words_in_windows(const uint8_t* p) {
+    static constexpr Words at = words<block, size>();
+    static_assert(at.windows <= 4);
+    constexpr int second = at.windows > 1 ? 1 : 0, fourth = at.windows > 3 ? 3 : 2;
+    __m512i v =
+        _mm512_permutex2var_epi32(load(p + at.at[0]), _mm512_loadu_si512(at.index[0].data()), load(p + at.at[second]));
+    if constexpr (at.windows > 2) {
+      constexpr __mmask16 later = [] {
+        int mask = 0;
+        for (int g = 0; g < 8; ++g) mask |= (at.window[g] > 1) << g;
+        return static_cast<__mmask16>(mask);
+      }();
+      const __m512i rest = _mm512_permutex2var_epi32(load(p + at.at[2]), _mm512_loadu_si512(at.index[1].data()),
+                                                     load(p + at.at[fourth]));
+      v = _mm512_mask_mov_epi32(v, later, rest);
+    }
+    constexpr bool shifted = [] {
+      for (int g = 0; g < 8; ++g) {
+        if (at.shift[g]) return true;
+      }
+      return false;
+    }();
+    const __m256i low = _mm512_castsi512_si256(v);
+    return shifted ? _mm256_srlv_epi32(low, load32(at.shift)) : low;
   }
   // One float a block in the even lanes; the ones right after each, if `offset`, in the odd lanes.
   template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
-    static_assert(size >= 4);
     if constexpr (block == kSpan && !offset) {
       out[0] = _mm512_set1_ps(real<r>(p));
       return;
     }
-    const __m128i low = four_words<block, size, 0>(p), high = four_words<block, size, 4>(p);
-    const __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    const __m256i v = eight_words<block, size>(p);
     if constexpr (r == Real::f16) {
       out[0] = _mm512_cvtph_ps(offset ? v : _mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)));
     } else {
@@ -236,6 +317,22 @@ struct Isa {
   }
   static FEWBIT_INLINE f32 zero() { return _mm512_setzero_ps(); }
   static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return _mm512_fmadd_ps(a, b, c); }
+  static FEWBIT_INLINE uint32_t largest_of_32(const float* x) {
+    const __m512i mask = _mm512_set1_epi32(0x7fffffff);
+    const __m512i a = _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x)), mask);
+    const __m512i b = _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 16)), mask);
+    return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
+  }
+  static FEWBIT_INLINE int quantize_16(const float* x, float by, int8_t* out) {
+    const __mmask16 some = by == 0 ? 0 : 0xFFFF;
+    const __m512i v = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(by)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(v));
+    return _mm512_reduce_add_epi32(v);
+  }
+  template <bool minus>
+  static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {  // in the odd lanes only; minus: c - a * b
+    return minus ? _mm512_mask3_fnmadd_ps(a, b, c, 0xAAAA) : _mm512_mask3_fmadd_ps(a, b, c, 0xAAAA);
+  }
   static FEWBIT_INLINE f32 mul(f32 a, f32 b) { return _mm512_mul_ps(a, b); }
   static FEWBIT_INLINE f32 add(f32 a, f32 b) { return _mm512_add_ps(a, b); }
   template <std::array<int, 16> i>

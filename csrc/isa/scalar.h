@@ -11,6 +11,7 @@
 //   fma, mul, add, splat, alternate, spread, sum      floats
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
+  static constexpr bool can_cross = false;
   struct bytes {
     uint8_t v[W];
   };
@@ -82,6 +83,12 @@ struct Isa {
     for (int i = 0; i < W; ++i) acc.v[i / 4] += q.v[i] * x[i];
     return acc;
   }
+  template <bool is_signed>
+  static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {  // the same four for every lane
+    for (int i = 0; i < W; ++i) acc.v[i / 4] += (is_signed ? static_cast<int8_t>(w.v[i]) : w.v[i]) * four[i % 4];
+    return acc;
+  }
+  static FEWBIT_INLINE void store(uint8_t* p, bytes b) { std::memcpy(p, b.v, W); }
   static FEWBIT_INLINE f32 to_floats(ints a) {
     f32 out;
     for (int l = 0; l < L; ++l) out.v[l] = static_cast<float>(a.v[l]);
@@ -95,6 +102,10 @@ struct Isa {
       out.v[i] = is_signed ? static_cast<int8_t>(x) : x;
     }
     return out;
+  }
+  template <Small t>
+  static constexpr int small_unit() {
+    return 1;
   }
   template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
@@ -166,6 +177,30 @@ struct Isa {
   }
   static FEWBIT_INLINE f32 zero() { return splat(0); }
   static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return add(mul(a, b), c); }
+  // The bits of the largest magnitude among 32 floats.
+  static FEWBIT_INLINE uint32_t largest_of_32(const float* x) {
+    uint32_t top = 0;
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t a = f32_bits(x[i]) & 0x7fffffffu;
+      top = a > top ? a : top;
+    }
+    return top;
+  }
+  // 16 floats times a factor, rounded to the nearest integer, half to even; returns their sum. Factor 0: all are 0.
+  static FEWBIT_INLINE int quantize_16(const float* x, float by, int8_t* out) {
+    int sum = 0;
+    for (int i = 0; i < 16; ++i) {
+      const float r = by == 0 ? 12582912.0f : x[i] * by + 12582912.0f;
+      out[i] = static_cast<int8_t>(static_cast<int>(f32_bits(r)) - 0x4b400000);
+      sum += out[i];
+    }
+    return sum;
+  }
+  template <bool minus>
+  static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {
+    for (int i = 1; i < L; i += 2) c.v[i] += minus ? -a.v[i] * b.v[i] : a.v[i] * b.v[i];
+    return c;
+  }
   static FEWBIT_INLINE f32 mul(f32 a, f32 b) {
     for (int i = 0; i < L; ++i) a.v[i] *= b.v[i];
     return a;

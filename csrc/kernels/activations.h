@@ -1,40 +1,41 @@
 // Activations in 8 bits: 256 values with a scale for every 32, and the sums that zero points and offsets need. The same
 // for every weight format, so that they are made once and shared.
 
+// The runs of 16 once more, in the order of `runs`.
+inline void copy_across(Activation& out) {
+  for (int run = 0; run < 16; ++run) std::memcpy(out.across + run % 4 * 64 + run / 4 * 16, out.q + run * 16, 16);
+}
+
+// The scale of 32 values and what they are multiplied by. A value that is not finite spoils the scale; where the inverse
+// would overflow, all are zero.
+struct Step {
+  float d, inverse;
+};
+FEWBIT_INLINE Step step_of(uint32_t top) {  // the bits of the largest magnitude
+  const float max = bits_f32(top);
+  if (top >= 0x7f800000u) return {bits_f32(0x7fc00000u), 0};
+  if (max < 0x1p-100f) return {0, 0};
+  return {max / 127.0f, 127.0f / max};
+}
+
 inline void quantize_span(const float* x, Activation& out) {
+  alignas(64) int sums[16];
   for (int b = 0; b < 8; ++b) {
     const float* v = x + 32 * b;
-    uint32_t top = 0;
-    for (int i = 0; i < 32; ++i) {
-      const uint32_t a = f32_bits(v[i]) & 0x7fffffffu;
-      top = a > top ? a : top;
-    }
-    float max = bits_f32(top);
-    const bool finite = top < 0x7f800000u;
-    const bool tiny = max < 0x1p-100f;  // would overflow the inverse
-    const float inverse = finite && !tiny ? 127.0f / max : 0;
-    const float d = !finite ? bits_f32(0x7fc00000u) : tiny ? 0 : max / 127.0f;
-    int sums[2] = {0, 0};
-    int8_t* q = out.q + 32 * b;
+    const Step step = step_of(Isa::largest_of_32(v));
     for (int h = 0; h < 2; ++h) {
-      int sum = 0;
-      for (int i = 16 * h; i < 16 * h + 16; ++i) {
-        const float r = finite ? v[i] * inverse + 12582912.0f : 12582912.0f;  // rounds to nearest even
-        const int n = static_cast<int>(f32_bits(r)) - 0x4b400000;
-        q[i] = static_cast<int8_t>(n);
-        sum += n;
-      }
-      sums[h] = sum;
+      sums[2 * b + h] = Isa::quantize_16(v + 16 * h, step.inverse, out.q + 32 * b + 16 * h);
+      out.d16[2 * b + h] = step.d;
     }
-    const float whole = d * static_cast<float>(sums[0] + sums[1]);
-    out.d32[b] = d;
-    out.s32[b] = whole;
-    for (int h = 0; h < 2; ++h) {
-      out.d16[2 * b + h] = d;
-      out.pair32[2 * b + h] = whole;
-      out.s16[2 * b + h] = d * static_cast<float>(sums[h]);
-    }
+    out.d32[b] = step.d;
   }
+  for (int b = 0; b < 8; ++b) {
+    const float whole = out.d32[b] * static_cast<float>(sums[2 * b] + sums[2 * b + 1]);
+    out.s32[b] = whole;
+    out.pair32[2 * b] = out.pair32[2 * b + 1] = whole;
+  }
+  for (int h = 0; h < 16; ++h) out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
+  copy_across(out);
 }
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {

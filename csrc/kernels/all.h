@@ -7,4 +7,5 @@
 //
 #include "kernels/dot.h"
 #include "kernels/exact.h"
+#include "kernels/lanes.h"
 #include "kernels/probe.h"

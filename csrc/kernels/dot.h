@@ -2,11 +2,26 @@
 // activations in one multiply-add for each vector of factors; the codes meet them in integer dot products. The order of
 // the float sums is the same for any number of columns.
 
-// Asks for `bytes` bytes that lie kPrefetchBytes ahead; past the end of the weights this does nothing.
-FEWBIT_INLINE void prefetch(const uint8_t* p, int bytes) {
-  const uintptr_t ahead = reinterpret_cast<uintptr_t>(p) + kPrefetchBytes;
-  for (int c = 0; c < bytes; c += 64) __builtin_prefetch(reinterpret_cast<const void*>(ahead + c));
-}
+// Asks for what will be read soon, each cache line once: far ahead into the second-level cache, nearer into the first.
+// Past the end of the weights this does nothing.
+class Ahead {
+ public:
+  FEWBIT_INLINE explicit Ahead(const uint8_t* p) : next_(reinterpret_cast<uintptr_t>(p)) {}
+  template <int bytes>
+  FEWBIT_INLINE void reach() {  // `bytes` bytes further than before
+    end_ += bytes;
+    for (int c = 0; c < bytes / 64; ++c) line();
+    if (bytes % 64 != 0 && next_ < end_) line();
+  }
+
+ private:
+  FEWBIT_INLINE void line() {
+    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchFar), 0, 2);
+    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchNear), 0, 3);
+    next_ += 64;
+  }
+  uintptr_t next_, end_ = next_;
+};
 
 template <class F>
 struct Dot {
@@ -31,10 +46,15 @@ struct Dot {
   template <int v, int Cols>
   static FEWBIT_INLINE void add_sums(f32 factor, const Activation* const* a, f32 (*acc)[chains]) {
     if constexpr (counts<v>) {
+      constexpr bool odd_only = C::paired && weight(v, false) == 0 && weight(v, true) * weight(v, true) == 1;
       const f32 w = C::paired ? Isa::alternate(weight(v, false), weight(v, true)) : Isa::splat(weight(v, false));
-      const f32 t = Isa::mul(factor, w);
+      const f32 t = odd_only ? factor : Isa::mul(factor, w);
       for (int c = 0; c < Cols; ++c) {
-        acc[c][0] = Isa::fma(t, Isa::loadf(sums(*a[c]) + v * L % P::groups), acc[c][0]);
+        const f32 sum = Isa::loadf(sums(*a[c]) + v * L % P::groups);
+        if constexpr (odd_only)
+          acc[c][0] = Isa::template fma_odd<(weight(v, true) < 0)>(t, sum, acc[c][0]);
+        else
+          acc[c][0] = Isa::fma(t, sum, acc[c][0]);
       }
     }
   }
@@ -57,9 +77,14 @@ struct Dot {
       }
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
-    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-      (chunk<j, Cols>(codes, a, scaled, acc), ...);
-    }(std::make_integer_sequence<int, P::chunks>{});
+    if constexpr (P::across) {
+      two_chunks<0, Cols>(codes, a, scaled, acc);
+      two_chunks<2, Cols>(codes, a, scaled, acc);
+    } else {
+      [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
+        (chunk<j, Cols>(codes, a, scaled, acc), ...);
+      }(std::make_integer_sequence<int, P::chunks>{});
+    }
   }
   template <int j, int Cols>
   static FEWBIT_INLINE void chunk(const uint8_t* codes, const Activation* const* a, f32 (*scaled)[C::scale_vectors],
@@ -71,18 +96,30 @@ struct Dot {
           Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][P::vector_of(j)]), acc[c][j % chains]);
     }
   }
+  // Chunks j and j + 1, taken across: the same scales in the same lanes.
+  template <int j, int Cols>
+  static FEWBIT_INLINE void two_chunks(const uint8_t* codes, const Activation* const* a,
+                                       f32 (*scaled)[C::scale_vectors], f32 (*acc)[chains]) {
+    const auto q = P::template codes<j, true>(codes), r = P::template codes<j + 1, true>(codes);
+    for (int c = 0; c < Cols; ++c) {
+      const int8_t* x = a[c]->across + j * Isa::W;
+      const f32 d = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q, x), r, x + Isa::W));
+      acc[c][j / 2] = Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][0]), acc[c][j / 2]);
+    }
+  }
   template <int Cols>
   static void row(const uint8_t* w, size_t k, const Layout& at, const Activation* x, size_t x_stride, float* y,
                   size_t y_stride) {
     f32 acc[Cols][chains];
     for (auto& a : acc) a[0] = a[1] = Isa::zero();
+    Ahead ahead(w);
     each_span<F>(w, k, at, [&](size_t i, const Spot& s) FEWBIT_LAMBDA_INLINE {
-      prefetch(s.p, Shape<F>::span_bytes());
+      ahead.template reach<Shape<F>::span_bytes()>();
       const Activation* a[Cols];
       for (int c = 0; c < Cols; ++c) a[c] = x + i + c * x_stride;
       span<Cols>(s, a, acc);
     });
-    for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1]));
+    for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1])) / P::unit;
   }
 };
 

@@ -7,17 +7,30 @@
 
 namespace fewbit {
 
+// The runs of 16 values that a vector holds, by their first values. In order: run 0, 1, 2, ... Across, for vectors of 64
+// bytes: runs 0, 4, 8, 12, then 1, 5, 9, 13, and so on.
+struct Runs {
+  int first[4] = {}, used = 0;
+};
+
+constexpr Runs runs(int vector, int width, bool across) {
+  Runs out;
+  out.used = width / 16;
+  for (int l = 0; l < out.used; ++l) out.first[l] = 16 * (across ? vector + 4 * l : vector * out.used + l);
+  return out;
+}
+
 // One plane of a vector of codes whose 16-byte lanes each come from 16 neighbouring bytes, all shifted alike.
 struct Lanes {
   int at[4] = {}, shift[4] = {};
-  int bits = 0, dst = 0;
+  int bits = 0, dst = 0, room = 0;  // room: bytes of the span
 };
 
 // One plane of a vector of codes that lie otherwise: a byte of a 16-byte window and a shift for each.
 struct Scatter {
   int window[4] = {};
   uint8_t byte[64] = {}, shift[64] = {};
-  int bits = 0, dst = 0;
+  int bits = 0, dst = 0, room = 0;
 };
 
 // Small integers, one in each float lane: up to two bytes of a 16-byte window, shifted, masked and placed.
@@ -26,6 +39,41 @@ struct Small {
   bool is_signed = false, fits = true;
   int byte[3][16] = {}, bytes[3][16] = {}, shift[3][16] = {}, mask[3][16] = {}, dst[3][16] = {};
 };
+
+// The same for two pieces that can be shifted alike: bytes 0 and 1 of a dword, to be multiplied by weights and added. The
+// result is `unit` times the integer; 0: it cannot be done.
+struct Weighted {
+  uint8_t byte[64] = {}, mask[64] = {}, weight[64] = {};
+  int shift[16] = {}, unit = 0;
+};
+
+template <Small t>
+constexpr Weighted weighted() {
+  Weighted out;
+  if (t.is_signed) return out;
+  int unit = 1;
+  for (int l = 0; l < 16; ++l) {
+    const bool two = t.mask[1][l] != 0;
+    const int up = t.shift[1][l] - t.shift[0][l];
+    if (t.bytes[0][l] > 1 || t.bytes[1][l] > 1 || t.dst[0][l] != 0 || (two && up < 0)) return out;
+    if (two && (1 << up) > unit << t.dst[1][l]) unit = (1 << up) >> t.dst[1][l];
+  }
+  for (int l = 0; l < 16; ++l) {
+    const bool two = t.mask[1][l] != 0;
+    const int up = two ? t.shift[1][l] - t.shift[0][l] : 0, weight = two ? (unit << t.dst[1][l]) >> up : 0;
+    if (weight > 127) return Weighted{};
+    out.shift[l] = t.shift[0][l];
+    for (int b = 0; b < 4; ++b) out.byte[4 * l + b] = 0x80;
+    if (t.mask[0][l]) out.byte[4 * l] = static_cast<uint8_t>(t.byte[0][l]);
+    if (two) out.byte[4 * l + 1] = static_cast<uint8_t>(t.byte[1][l]);
+    out.mask[4 * l] = static_cast<uint8_t>(t.mask[0][l]);
+    out.mask[4 * l + 1] = static_cast<uint8_t>(t.mask[1][l] << up);
+    out.weight[4 * l] = static_cast<uint8_t>(unit);
+    out.weight[4 * l + 1] = static_cast<uint8_t>(weight);
+  }
+  out.unit = unit;
+  return out;
+}
 
 // How a byte that goes into the dot product stands for a number: number = times * byte - zero.
 struct Coding {
@@ -74,18 +122,20 @@ struct Shape {
     p.bit += e / F::block * F::bytes * 8;
     return p;
   }
-  static constexpr bool in_lanes(int k, int first, int width) {
-    for (int e = first; e < first + width; e += 16) {
+  // Whether all bits k of these runs of 16 values lie in 16 neighbouring bytes each.
+  static constexpr bool in_lanes(int k, Runs runs) {
+    for (int l = 0; l < runs.used; ++l) {
       for (int i = 1; i < 16; ++i) {
-        if (piece(k, e + i).bit != piece(k, e).bit + 8 * i) return false;
+        if (piece(k, runs.first[l] + i).bit != piece(k, runs.first[l]).bit + 8 * i) return false;
       }
     }
     return true;
   }
-  static constexpr Lanes lanes(int k, int first, int width) {
+  static constexpr Lanes lanes(int k, Runs runs) {
     Lanes out;
-    for (int l = 0; l < width / 16; ++l) {
-      const Piece p = piece(k, first + 16 * l);
+    out.room = span_bytes();
+    for (int l = 0; l < runs.used; ++l) {
+      const Piece p = piece(k, runs.first[l]);
       out.at[l] = p.bit / 8;
       out.shift[l] = p.bit % 8;
       out.bits = p.bits;
@@ -93,18 +143,19 @@ struct Shape {
     }
     return out;
   }
-  static constexpr Scatter scatter(int k, int first, int width) {
+  static constexpr Scatter scatter(int k, Runs runs) {
     Scatter out;
-    for (int l = 0; l < width / 16; ++l) {
+    out.room = span_bytes();
+    for (int l = 0; l < runs.used; ++l) {
       int low = 1 << 30;
       for (int i = 0; i < 16; ++i) {
-        const int byte = piece(k, first + 16 * l + i).bit / 8;
+        const int byte = piece(k, runs.first[l] + i).bit / 8;
         low = byte < low ? byte : low;
       }
       const int last = span_bytes() - 16;  // a window never reaches past the span
       out.window[l] = low < last ? low : last;
       for (int i = 0; i < 16; ++i) {
-        const Piece p = piece(k, first + 16 * l + i);
+        const Piece p = piece(k, runs.first[l] + i);
         out.byte[16 * l + i] = static_cast<uint8_t>(p.bit / 8 - out.window[l]);
         out.shift[16 * l + i] = static_cast<uint8_t>(p.bit % 8);
         out.bits = p.bits;
@@ -112,6 +163,14 @@ struct Shape {
       }
     }
     return out;
+  }
+  // Codes of few bits with a scale for 32 or more: taken across, two vectors in turn have the same scales in their
+  // lanes, and their dot products can be added as integers.
+  static constexpr bool worth_crossing() {
+    if constexpr (F::kind != Kind::planes)
+      return false;
+    else
+      return sub == 32 && F::codes.bits() < 8 && in_lanes(0, runs(0, 64, true));
   }
 };
 

@@ -102,6 +102,7 @@ struct Span {
   static constexpr int W = Isa::W, L = Isa::L, chunks = kSpan / W, groups = S::groups;
   static constexpr Coding code = coding<F>(Isa::max_unsigned);
   static constexpr bool unpacked = F::kind != Kind::planes;  // codes are first written out as bytes
+  static constexpr bool across = Isa::can_cross && S::worth_crossing();
   static constexpr int pieces = [] {
     if constexpr (unpacked)
       return 0;
@@ -109,23 +110,24 @@ struct Span {
       return F::codes.pieces(0);
   }();
 
-  template <int k, int j>
+  template <int k, int j, bool across>
   static FEWBIT_INLINE bytes plane(const uint8_t* p) {
-    if constexpr (S::in_lanes(k, j * W, W))
-      return Isa::template lanes<S::lanes(k, j * W, W)>(p);
+    constexpr Runs r = runs(j, W, across);
+    if constexpr (S::in_lanes(k, r))
+      return Isa::template lanes<S::lanes(k, r)>(p);
     else
-      return Isa::template scattered<S::scatter(k, j * W, W)>(p);
+      return Isa::template scattered<S::scatter(k, r)>(p);
   }
-  template <int j>
+  template <int j, bool across>
   static FEWBIT_INLINE bytes stored(const uint8_t* p) {
-    bytes v = plane<0, j>(p);
-    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j>(p));
-    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j>(p));
+    bytes v = plane<0, j, across>(p);
+    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j, across>(p));
+    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j, across>(p));
     static_assert(pieces <= 3);
     return v;
   }
   // Chunk j of the codes, as `code` says.
-  template <int j>
+  template <int j, bool across = false>
   static FEWBIT_INLINE bytes codes(const uint8_t* p) {
     if constexpr (F::kind == Kind::trits) {
       return Isa::load(p + j * W);
@@ -133,7 +135,7 @@ struct Span {
       const auto* u = reinterpret_cast<const Unpacked*>(p);
       return Isa::template signed_codes<(F::codes.shift.used > 0), code.zero>(u->codes + j * W, u->signs + j * W / 8);
     } else {
-      bytes v = stored<j>(p);
+      bytes v = stored<j, across>(p);
       if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);
       if constexpr (code.flip) v = Isa::flip(v);
       return v;
@@ -209,6 +211,7 @@ struct Span {
         ((out[v] = Isa::mul(Isa::template small<C::small(v)>(s.p), base<v>(s.p))), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {
+      static_assert(F::scale.at == 0 || F::block == kSpan);  // what is read with the scales stays inside the span
       Isa::template strided<F::scale.real, F::block, F::bytes, C::offset>(s.p + F::scale.at, out);
     } else if constexpr (C::is_quads()) {
       Isa::template quads<F::scale.real, F::bytes>(s.p + F::scale.at, out);
@@ -225,14 +228,33 @@ struct Span {
     else
       return Isa::half(p + (v < C::scale_vectors ? F::scale.at : F::offset.at));
   }
+  // `factors` gives this many times the scales and offsets.
+  static constexpr int unit = [] {
+    if constexpr (C::is_small()) {
+      constexpr int first = Isa::template small_unit<C::small(0)>();
+      static_assert(first == Isa::template small_unit<C::small(C::vectors - 1)>());
+      return first;
+    } else {
+      return 1;
+    }
+  }();
   // For each dot lane of chunk j, where its scale is in vector `vector_of(j)`.
-  static constexpr int vector_of(int j) { return C::slot(j * W / S::sub, false) / L; }
+  static constexpr int vector_of(int j) { return across ? 0 : C::slot(j * W / S::sub, false) / L; }
   static constexpr std::array<int, 16> spread(int j) {
     std::array<int, 16> out{};
-    for (int l = 0; l < L; ++l) out[l] = C::slot((j * W + 4 * l) / S::sub, false) % L;
+    for (int l = 0; l < L; ++l) out[l] = C::slot((runs(j, W, across).first[l / 4] + 4 * (l % 4)) / S::sub, false) % L;
     return out;
   }
 };
+
+// Bytes of the `rest` values that are no whole span; row placement: of their codes.
+template <class F>
+constexpr size_t tail_bytes(size_t rest) {
+  if constexpr (Shape<F>::row)
+    return (rest + kGranule - 1) / kGranule * kGranule * F::codes.bits() / 8;
+  else
+    return (rest + F::block - 1) / F::block * F::bytes;
+}
 
 // Calls f(span number, spot) for each span of a row; the last one may be a copy padded with zeros.
 template <class F, class Fn>
@@ -244,13 +266,23 @@ FEWBIT_INLINE void each_span(const uint8_t* row, size_t k, const Layout& at, Fn&
   for (size_t i = 0; i < whole; ++i, s.p += step, s.first += kSpan) f(i, s);
   if (rest) {
     alignas(64) uint8_t copy[step + 64] = {};
-    size_t used;
-    if constexpr (S::row)
-      used = (rest + kGranule - 1) / kGranule * kGranule * F::codes.bits() / 8;
-    else
-      used = (rest + F::block - 1) / F::block * F::bytes;
-    std::memcpy(copy, s.p, used);
+    std::memcpy(copy, s.p, tail_bytes<F>(rest));
     s.p = copy;
     f(whole, s);
+  }
+}
+
+// Calls f(spot) for one span of a row; the last one may be a copy padded with zeros.
+template <class F, class Fn>
+FEWBIT_INLINE void with_span(const uint8_t* row, size_t span, size_t k, const Layout& at, Fn&& f) {
+  using S = Shape<F>;
+  Spot s{row + span * S::span_bytes(), row, &at, span * kSpan, S::row && k ? (k - 1) / at.group : 0};
+  if ((span + 1) * kSpan <= k) {
+    f(s);
+  } else {
+    alignas(64) uint8_t copy[S::span_bytes() + 64] = {};
+    std::memcpy(copy, s.p, tail_bytes<F>(k % kSpan));
+    s.p = copy;
+    f(s);
   }
 }

@@ -25,7 +25,7 @@ static bool available() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 extern const Target target;
-const Target target = {"avx512", available, kernels, quantize_row, probes, products};
+const Target target = {"avx512", available, kernels, quantize_row, nullptr, probes, products};
 
 }  // namespace fewbit::avx512
 #endif

@@ -30,6 +30,7 @@
 #define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
 #define FEWBIT_AVX512 \
   "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
+#define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,amx-tile,amx-int8,amx-bf16"
 
 // All that follows is compiled for these extensions, until FEWBIT_END_TARGET.
 #define FEWBIT_PRAGMA(text) _Pragma(#text)
@@ -43,5 +44,6 @@
 #endif
 
 namespace fewbit {
-constexpr int kPrefetchBytes = 4096;  // ahead of the weights being read; measured, see docs/log.md
+// Ahead of the weights being read: into the second-level cache, into the first. Measured, see docs/log.md.
+constexpr int kPrefetchFar = 8192, kPrefetchNear = 1024;
 }

@@ -16,6 +16,6 @@ namespace fewbit::scalar {
 
 static bool available() { return true; }
 extern const Target target;
-const Target target = {"scalar", available, kernels, quantize_row, probes, products};
+const Target target = {"scalar", available, kernels, quantize_row, nullptr, probes, products};
 
 }  // namespace fewbit::scalar

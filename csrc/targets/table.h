@@ -2,19 +2,16 @@
 
 inline std::atomic<uint64_t> products{0};  // how often this instruction set really multiplied; for tests
 
-template <class F>
-void counted_dot(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
-                 float* y, size_t y_stride) {
-  products.fetch_add(1, std::memory_order_relaxed);
-  dot_rows<F>(w, rows, k, at, x, columns, y, y_stride);
-}
-
-template <class F>
-void counted_exact(const uint8_t* w, size_t rows, size_t k, const Layout& at, const float* x, size_t columns, float* y,
-                   size_t y_stride, float* scratch) {
-  products.fetch_add(1, std::memory_order_relaxed);
-  exact_rows<F>(w, rows, k, at, x, columns, y, y_stride, scratch);
-}
+// A kernel that counts its calls.
+template <auto kernel>
+struct Counted;
+template <class... Args, void (*kernel)(Args...)>
+struct Counted<kernel> {
+  static void call(Args... args) {
+    products.fetch_add(1, std::memory_order_relaxed);
+    kernel(args...);
+  }
+};
 
 template <class F>
 constexpr const char* path() {
@@ -26,8 +23,18 @@ constexpr const char* path() {
 
 template <class F>
 Kernels make_kernels() {
-  Kernels out{F::name, path<F>(), layout<F>, decode_row<F>, nullptr, nullptr, counted_exact<F>};
-  if constexpr (F::kind != Kind::scalar) out.dot = counted_dot<F>;
+  Kernels out{};
+  out.format = F::name;
+  out.path = path<F>();
+  out.layout = layout<F>;
+  out.decode = decode_row<F>;
+  out.exact = Counted<exact_rows<F>>::call;
+  if constexpr (F::kind != Kind::scalar) {
+    out.sub = Shape<F>::sub;
+    out.dot = Counted<dot_rows<F>>::call;
+    out.lanes = Counted<lane_rows<F>>::call;
+    out.lane_scratch = lane_scratch<F>;
+  }
   return out;
 }
 
@@ -44,4 +51,4 @@ inline const Kernels* kernels() {
   return all.data();
 }
 
-constexpr Probes probes = {probe_read<0>, probe_read<kPrefetchBytes>, probe_int8, probe_f32};
+constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};

@@ -17,12 +17,15 @@ extern const Target target;
 namespace avx512 {
 extern const Target target;
 }
+namespace amx {
+extern const Target target;
+}
 #endif
 
 inline std::vector<const Target*> all_targets() {
   return {
 #if defined(__x86_64__)
-      &avx512::target, &avx2::target,
+      &amx::target, &avx512::target, &avx2::target,
 #endif
       &scalar::target};
 }

@@ -14,7 +14,7 @@ from .formats import all_formats as formats
 from .formats import get as format
 
 if TYPE_CHECKING:
-    from .ops.cpu import Activations, linear, quantize, quantize_activations
+    from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations
     from .tensor import QuantTensor
 
 __version__ = "0.1.0"
@@ -32,6 +32,8 @@ __all__ = [
     "format",
     "formats",
     "linear",
+    "linear_gated",
+    "linear_many",
     "quantize",
     "quantize_activations",
 ]

@@ -71,7 +71,7 @@ def doctor(with_limits: bool, as_json: bool) -> None:
         return
     print_table({"machine": "left", "": "left"}, machine_rows(machine))
     if limits:
-        heads = ["memory GB/s", "with prefetch", "cache GB/s", "int8 GMAC/s", "f32 GMAC/s"]
+        heads = ["memory GB/s", "with prefetch", "cache GB/s", "int8 GMAC/s", "bf16 GMAC/s", "f32 GMAC/s"]
         click.echo()
         print_table({"threads": "right", **dict.fromkeys(heads, "right")}, [limit_cells(row) for row in limits])
 
@@ -82,9 +82,10 @@ def limit_cells(row: Limits) -> list[str]:
         row.memory_ahead_gb_per_s,
         row.cache_gb_per_s,
         row.int8_gmac_per_s,
+        row.bf16_gmac_per_s,
         row.f32_gmac_per_s,
     )
-    return [str(row.threads), *(f"{rate:.4g}" for rate in rates)]
+    return [str(row.threads), *(f"{rate:.4g}" if rate else "-" for rate in rates)]
 
 
 @main.group()
@@ -130,12 +131,12 @@ def bench_kernels(
         print_json([asdict(t) for t in timings])
         return
     click.echo(f"{n} x {k}, {cpu.isa()}, {cases[0].threads} threads")
-    heads = ["batch", "ms", "weights GB/s", "of read", "GFLOP/s", "of int8 peak"]
+    heads = ["batch", "ms", "weights GB/s", "of read", "GFLOP/s", "peak", "of peak", "kernel"]
     print_table({"format": "left", **dict.fromkeys(heads, "right")}, [timing_cells(t) for t in timings])
 
 
 def timing_cells(t: kernels.Timing) -> list[str]:
-    shares = f"{100 * t.share_of_read:.0f}%", f"{100 * t.share_of_int8_peak:.1f}%"
+    shares = f"{100 * t.share_of_read:.0f}%", f"{100 * t.share_of_peak:.1f}%"
     return [
         t.format,
         str(t.batch),
@@ -143,7 +144,9 @@ def timing_cells(t: kernels.Timing) -> list[str]:
         f"{t.weights_gb_per_s:.1f}",
         shares[0],
         f"{t.gflop_per_s:.0f}",
+        t.peak,
         shares[1],
+        t.kernel,
     ]
 
 
@@ -264,7 +267,7 @@ def machine_rows(m: Machine) -> Rows:
         ["threads", str(m.threads)],
         ["instruction sets", ", ".join(m.isas)],
         ["in use", chosen],
-        *([f"kernel {path}", " ".join(names[path])] for path in paths),
+        *([f"kernels: {path}", " ".join(names[path])] for path in paths),
         ["packages", versions(m.packages)],
         ["optional", versions(m.optional_packages)],
     ]

@@ -17,6 +17,7 @@ from .tensor import QuantTensor
 FORMATS = ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")
 MEMORY_BYTES = 1 << 30  # weights in turn, so that no cache holds them
 ROUND_SECONDS = 0.3
+PEAKS = {"f32": "f32", "dot": "int8", "lanes": "int8", "few": "int8", "strips": "bf16", "panels": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Timing:
     read_gb_per_s: float
     share_of_read: float
     gflop_per_s: float
-    share_of_int8_peak: float
+    peak: str  # what the kernel multiplies: int8, bf16 or f32
+    share_of_peak: float
 
 
 def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
@@ -60,19 +62,22 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     turns = endless(matrices)
     per_call = _seconds(x, turns, out, case.threads, 1)
     calls = max(1, min(len(matrices), int(ROUND_SECONDS / per_call)))
+    name = cpu.kernel(case.format, case.k, case.batch)
+    peak = PEAKS[name]
     kernel, reads, peaks = [], [], []
     for _ in range(rounds):
         reads.append(memory.size / cpu.read_seconds(memory, case.threads))
-        peaks.append(cpu.multiply_rate("int8", case.threads, 0.02))
+        peaks.append(cpu.multiply_rate(peak, case.threads, 0.02))
         kernel.append(_seconds(x, turns, out, case.threads, calls))
     size, flops = matrices[0].nbytes, 2.0 * case.n * case.k * case.batch
     return Timing(
         format=case.format.name, n=case.n, k=case.k, batch=case.batch, threads=case.threads, isa=cpu.isa(),
-        kernel=cpu.kernel(case.format, case.k), ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
+        kernel=name, ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
         read_gb_per_s=median(reads) / 1e9,
         share_of_read=median(size / t / r for t, r in zip(kernel, reads, strict=True)),
         gflop_per_s=flops / median(kernel) / 1e9,
-        share_of_int8_peak=median(flops / 2 / t / p for t, p in zip(kernel, peaks, strict=True)),
+        peak=peak,
+        share_of_peak=median(flops / 2 / t / p for t, p in zip(kernel, peaks, strict=True)),
     )  # fmt: skip
 
 

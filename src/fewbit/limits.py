@@ -23,6 +23,7 @@ class Limits:
     memory_ahead_gb_per_s: float  # with software prefetch
     cache_gb_per_s: float
     int8_gmac_per_s: float  # multiply-adds
+    bf16_gmac_per_s: float  # 0: not used on this instruction set
     f32_gmac_per_s: float
 
 
@@ -49,5 +50,6 @@ def _limits(memory: np.ndarray[tuple[int], np.dtype[np.uint8]], threads: int, ro
         memory_ahead_gb_per_s=gb_per_s(memory, True, rounds),
         cache_gb_per_s=gb_per_s(cached, False, 100 * rounds),
         int8_gmac_per_s=cpu.multiply_rate("int8", threads, seconds) / 1e9,
+        bf16_gmac_per_s=cpu.multiply_rate("bf16", threads, seconds) / 1e9,
         f32_gmac_per_s=cpu.multiply_rate("f32", threads, seconds) / 1e9,
     )

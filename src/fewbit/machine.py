@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from .formats import all_formats
+from .formats import Format, all_formats
 from .ops import cpu
 
 REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
@@ -26,7 +26,7 @@ class Machine:
     isa: str  # the one in use
     forced_isa: str | None  # what FEWBIT_ISA says
     threads: int
-    kernels: dict[str, str]  # format -> the path that `linear` takes
+    kernels: dict[str, str]  # format -> the kernels that `linear` takes, by batch size
     packages: dict[str, str | None]  # name -> version, None if it is missing
     optional_packages: dict[str, str | None]
 
@@ -48,10 +48,22 @@ def describe() -> Machine:
         isa=cpu.isa(),
         forced_isa=os.environ.get("FEWBIT_ISA"),
         threads=cpu.default_threads(),
-        kernels={name: cpu.kernel(fmt) for name, fmt in all_formats().items()},
+        kernels={name: kernels_of(fmt) for name, fmt in all_formats().items()},
         packages={name: version(name) for name in REQUIRED},
         optional_packages={name: version(name) for name in OPTIONAL},
     )
+
+
+def kernels_of(fmt: Format) -> str:
+    """Which kernel multiplies by weights of this format, for which batch sizes.
+
+    >>> kernels_of(all_formats()["f32"])
+    'f32 1+'
+    """
+    ranges = cpu.kernel_ranges(fmt)
+    lasts = [first - 1 for first, _ in ranges[1:]]
+    told = [f"{name} {first}-{last}" for (first, name), last in zip(ranges, lasts, strict=False)]
+    return ", ".join([*told, f"{ranges[-1][1]} {ranges[-1][0]}+"])
 
 
 def cpu_name() -> str:

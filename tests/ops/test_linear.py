@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +26,9 @@ from ..samples import ALL, ENCODED, ISAS, PACKED, random_rows
 
 ROWS = (0, 1, 3, 63, 64, 65)
 COLUMNS = (1, 2, 31, 32, 33, 255, 256, 257, 576, 4096)
-BATCHES = (0, 1, 2, 7, 33)
+BATCHES = (0, 1, 2, 4, 5, 8, 9, 33, 70)  # every kernel of every instruction set
 THREADS = (1, 2, 3, 8)
+BY_TILES = ("strips", "panels")
 
 
 def inputs(m: int, k: int, seed: int = 1) -> npt.NDArray[np.float32]:
@@ -43,26 +46,61 @@ def error(got: npt.NDArray[np.float32], x: npt.NDArray[np.float32], w: npt.NDArr
     return float((np.abs(got - x64 @ w64.T) / scale).max())
 
 
+def to_bf16(x: npt.NDArray[np.float32], ties: str = "even") -> npt.NDArray[np.float32]:
+    bits = np.ascontiguousarray(x).view(np.uint32).astype(np.uint64)
+    half = 0x7FFF + ((bits >> 16) & 1) if ties == "even" else 0x8000
+    return ((bits + half) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def check(got: npt.NDArray[np.float32], x: npt.NDArray[np.float32], w: npt.NDArray[np.float32], kernel: str) -> None:
+    """The result against NumPy, with inputs (and for tiles weights) rounded as the kernel rounds them."""
+    if kernel in BY_TILES:
+        errors = [
+            error(got, to_bf16(x), to_bf16(w, ties)) for ties in ("even", "away")
+        ]  # codes by table, by arithmetic
+        assert min(errors) < (1e-4 if w.shape[1] >= 255 else 8e-3)
+    elif kernel == "f32":
+        assert error(got, x, w) < 1e-6
+    else:
+        assert error(got, oracle.decode_activations(*oracle.quantize_activations(x)), w) < 1e-6
+
+
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "quantized"])
 @pytest.mark.parametrize("k", COLUMNS)
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_every_shape(fmt: Format, k: int, exact: bool, isa: str) -> None:
     data, x = random_rows(fmt, max(ROWS), k, seed=k), inputs(max(BATCHES), k)
-    whole = fb.linear(x, tensor(fmt, data, k), exact=exact)
-    decoded = x if exact or fmt.is_scalar else oracle.decode_activations(*oracle.quantize_activations(x))
-    assert error(whole, decoded, decode(fmt, data, k)) < 1e-6
-    for n in ROWS:
-        for m in BATCHES:
+    decoded = decode(fmt, data, k)
+    for i, m in enumerate(BATCHES[1:]):
+        kernel = "f32" if exact else cpu.kernel(fmt, k, m)
+        whole = fb.linear(x[:m], tensor(fmt, data, k), exact=exact)
+        check(whole, x[:m], decoded, kernel)
+        for n in ROWS[i % 2 :: 2]:
             part = fb.linear(x[:m], tensor(fmt, data[:n], k), exact=exact, threads=THREADS[(n + m) % len(THREADS)])
-            assert np.array_equal(part, whole[:m, :n]), f"{n}x{k}, batch {m}, {isa}"
+            assert np.array_equal(part, whole[:, :n]), f"{n}x{k}, batch {m}, {isa}"
+    assert fb.linear(x[:0], tensor(fmt, data, k), exact=exact).shape == (0, max(ROWS))
+
+
+@pytest.mark.parametrize("fmt", PACKED, ids=str)
+def test_a_row_does_not_depend_on_its_neighbours(fmt: Format, isa: str) -> None:
+    w, x = tensor(fmt, random_rows(fmt, 33, 512), 512), inputs(100, 512)
+    sizes = [m for m in range(1, 101) if m < 20 or m % 7 == 0]
+    by_kernel: dict[str, npt.NDArray[np.float32]] = {}
+    for m in reversed(sizes):
+        kernel = cpu.kernel(fmt, 512, m)
+        got = fb.linear(x[:m], w)
+        largest = by_kernel.setdefault("tiles" if kernel in BY_TILES else kernel, got)
+        assert np.array_equal(got, largest[:m]), f"batch {m}, {kernel}"
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "quantized"])
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_same_bits_for_any_number_of_threads(fmt: Format, exact: bool, isa: str) -> None:
-    w, x = tensor(fmt, random_rows(fmt, 200, 512), 512), inputs(3, 512)
-    one, *others = (fb.linear(x, w, threads=t, exact=exact) for t in THREADS)
-    assert all(np.array_equal(one, other) for other in others)
+    w = tensor(fmt, random_rows(fmt, 200, 512), 512)
+    for m in (3, 7, 20, 70):
+        x = inputs(m, 512)
+        one, *others = (fb.linear(x, w, threads=t, exact=exact) for t in THREADS)
+        assert all(np.array_equal(one, other) for other in others), f"batch {m}"
 
 
 @pytest.mark.parametrize("fmt", ENCODED, ids=str)
@@ -79,9 +117,25 @@ def test_errors_on_gaussian_data(fmt: Format, isa: str) -> None:
 
 @pytest.mark.parametrize("fmt", PACKED, ids=str)
 def test_activations_quantized_once_give_the_same(fmt: Format, isa: str) -> None:
-    w, x = tensor(fmt, random_rows(fmt, 9, 300), 300), inputs(5, 300)
-    a = fb.quantize_activations(x, fmt)
-    assert np.array_equal(fb.linear(a, w), fb.linear(x, w))
+    w = tensor(fmt, random_rows(fmt, 9, 300), 300)
+    for m in (1, 5, 20):
+        x = inputs(m, 300)
+        a = fb.quantize_activations(x, fmt)
+        direct = fb.linear(a.dequantize() if cpu.kernel(fmt, 300, m) == "f32" else x, w)
+        assert np.array_equal(fb.linear(a, w), direct), f"batch {m}, {a}"
+
+
+def test_activations_for_tiles_stand_for_rounded_floats() -> None:
+    if "amx" not in cpu.isas():
+        pytest.skip("no matrix tiles here")
+    x = inputs(37, 300)
+    with cpu.forced_isa("amx"):
+        a = fb.quantize_activations(x, "q4_k")
+        assert a.kind == "bf16"
+    assert np.array_equal(a.dequantize(), to_bf16(x))
+    w = fb.quantize(inputs(8, 300), "q4_0")
+    with cpu.forced_isa("scalar"):  # which has no tiles
+        check(fb.linear(a, w), to_bf16(x), w.dequantize(), cpu.kernel("q4_0", 300, 37))
 
 
 def test_activations_match_numpy(isa: str) -> None:
@@ -105,7 +159,7 @@ def test_a_bad_activation_spoils_its_row_alone(isa: str) -> None:
 @settings(max_examples=120, deadline=None)
 @given(
     fmt=st.sampled_from(ALL),
-    shape=st.tuples(st.integers(0, 9), st.integers(0, 20), st.integers(0, 700)),
+    shape=st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 700)),
     seed=st.integers(0, 1000),
     exact=st.booleans(),
     name=st.sampled_from([i for i in ISAS if i in cpu.isas()]),
@@ -115,18 +169,17 @@ def test_any_shape_and_seed(fmt: Format, shape: tuple[int, int, int], seed: int,
     data, x = random_rows(fmt, n, k, seed), inputs(m, k, seed)
     with cpu.forced_isa(name):
         got = fb.linear(x, tensor(fmt, data, k), exact=exact)
+        kernel = "f32" if exact else cpu.kernel(fmt, k, m)
     assert got.shape == (m, n)
-    if not exact and not fmt.is_scalar:
-        x = oracle.decode_activations(*oracle.quantize_activations(x))
     if got.size:
-        assert error(got, x, decode(fmt, data, k)) < 1e-6
+        check(got, x, decode(fmt, data, k), kernel)
 
 
 def test_the_forced_instruction_set_really_multiplies(isa: str) -> None:
     w = fb.quantize(inputs(8, 256), "q4_0")
     before = {name: _products(name) for name in cpu.isas()}
-    fb.linear(inputs(1, 256), w)
-    fb.linear(inputs(1, 256), w, exact=True)
+    for m in (5, 9, 70) if isa == "amx" else (1, 70):  # a few columns are left to AVX-512
+        fb.linear(inputs(m, 256), w)
     after = {name: _products(name) for name in cpu.isas()}
     assert {name for name in after if after[name] > before[name]} == {isa}
 
@@ -235,16 +288,82 @@ def test_native_code_checks_sizes_itself() -> None:
     number, x = cpu._number(get("q4_0")), inputs(1, 64)
     good, out = np.zeros(8 * 36, np.uint8), np.zeros((1, 8), np.float32)
     cpu._native.linear(number, 32, good, 8, x, out, 1, False)
+    usual = {
+        "weights": [(number, 32, good, 8)],
+        "x": x,
+        "kind": "f32",
+        "m": 1,
+        "k": 64,
+        "outs": [out],
+        "biases": [None],
+    }
+    usual |= {"residuals": [None], "threads": 1, "exact": False}
+
+    def many(**other: Any) -> None:
+        cpu._native.linear_many(**{**usual, **other})
+
+    many()
     for call in (
         lambda: cpu._native.linear(number, 32, good[:-1], 8, x, out, 1, False),
         lambda: cpu._native.linear(number, 32, good, 9, x, out, 1, False),
         lambda: cpu._native.linear(number, 32, good, 8, x, out[:, :7].copy(), 1, False),
         lambda: cpu._native.linear(999, 32, good, 8, x, out, 1, False),
-        lambda: cpu._native.linear_quantized(number, 32, good, 8, good[:-1], 1, 64, out, 1),
+        lambda: cpu._native.linear(number, 32, good, 8, x, good[:32].view(np.float32).reshape(1, 8), 1, False),
+        lambda: many(x=good[:-1], kind="q8"),
+        lambda: many(x=good[:-1], kind="bf16"),
+        lambda: many(x=x[:, 1:].copy()),
+        lambda: many(kind="f64"),
+        lambda: many(weights=[(number, 32, good, 8)] * 2),
+        lambda: many(biases=[out[0, :7].copy()]),
+        lambda: many(residuals=[out[:, :7].copy()]),
+        lambda: cpu._native.linear_gated(
+            (number, 32, good, 8), (number, 32, good[:36], 1), "silu", x, "f32", 1, 64, out, 1, False
+        ),
         lambda: cpu._native.decode(number, 32, good, 1 << 62, 64, out, 1),
         lambda: cpu._native.decode(number, 32, good, 8, 1 << 62, out, 1),
         lambda: cpu._native.encode(cpu._number(get("iq1_s")), 32, x, None, good, 1),
         lambda: cpu._native.encode(number, 32, x, x[0, :5].copy(), good[:36], 1),
     ):
-        with pytest.raises(ValueError, match=r"got|too large|no encoder"):
+        with pytest.raises(ValueError, match=r"got|too large|no encoder|overlaps|not f64"):
             call()
+
+
+@pytest.mark.parametrize("m", [1, 6, 12, 40, 70])
+def test_many_products_in_one_call(m: int, isa: str) -> None:
+    formats, x = ("q4_k", "q6_k", "q8_0", "f16", "int4"), inputs(m, 512)
+    weights = [fb.quantize(inputs(n, 512, seed=n), f) for n, f in zip((70, 33, 5, 8, 1), formats, strict=True)]
+    bias, residual = inputs(1, 33)[0], inputs(m, 70, seed=9)
+    apart = [fb.linear(x, w) for w in weights]
+    for threads in THREADS:
+        together = fb.linear_many(x, weights, threads=threads)
+        assert all(np.array_equal(a, b) for a, b in zip(apart, together, strict=True))
+    added = fb.linear_many(x, weights[:2], biases=[None, bias], residuals=[residual, None])
+    assert np.array_equal(added[0], apart[0] + residual)
+    assert np.array_equal(added[1], apart[1] + bias)
+    both = fb.linear(x, weights[0], bias=np.ones(70, np.float32), residual=residual)
+    assert np.array_equal(both, apart[0] + np.float32(1) + residual)
+
+
+@pytest.mark.parametrize("gate", ["silu", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("m", [1, 6, 12, 70])
+def test_gated_product(m: int, gate: str, isa: str) -> None:
+    x, a, b = inputs(m, 300), fb.quantize(inputs(70, 300, 2), "q4_k"), fb.quantize(inputs(70, 300, 3), "q6_k")
+    g, u = fb.linear(x, a).astype(np.float64), fb.linear(x, b).astype(np.float64)
+    expected = {
+        "silu": g / (1 + np.exp(-g)),
+        "gelu": g * 0.5 * (1 + np.vectorize(math.erf)(g / math.sqrt(2))),
+        "gelu_tanh": g * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))),
+        "relu": np.maximum(g, 0),
+    }[gate]
+    for threads in THREADS:
+        got = fb.linear_gated(x, a, b, gate, threads=threads)
+        np.testing.assert_allclose(got, expected * u, rtol=1e-5, atol=1e-4)
+
+
+def test_kernels_in_use_are_told() -> None:
+    for name in cpu.isas():
+        with cpu.forced_isa(name):
+            ranges = cpu.kernel_ranges("q4_k")
+            assert ranges[0] == (1, "dot")
+            assert [first for first, _ in ranges] == sorted({first for first, _ in ranges})
+            assert cpu.kernel_ranges("f32") == [(1, "f32")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -25,21 +25,21 @@ Floats = npt.NDArray[np.float32]
 
 
 class Activations:
-    """Inputs quantized once, for many `linear` calls. Made by `quantize_activations`."""
+    """Inputs packed once, for many `linear` calls. Made by `quantize_activations`."""
 
     __slots__ = ("_data", "kind", "shape")
 
     def __init__(self, data: npt.NDArray[Any], shape: tuple[int, ...], kind: str) -> None:
         self._data = data
         self.shape = shape
-        self.kind = kind  # "q8": 8 bits and a scale for every 32; "f32": for weights that are plain floats
+        self.kind = kind  # "q8": 8 bits, a scale for every 32; "bf16": tiles; "f32": for weights that are plain floats
 
     def dequantize(self) -> Floats:
         """The values that the activations stand for."""
         if self.kind == "f32":
             return np.array(self._data, np.float32).reshape(self.shape)
         out = np.empty((_rows(self.shape), self.shape[-1]), np.float32)
-        _native.decode_activations(self._data, out)
+        (_native.unpack_tiles if self.kind == "bf16" else _native.decode_activations)(self._data, out)
         return out.reshape(self.shape)
 
     def __repr__(self) -> str:
@@ -88,7 +88,8 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
 
 
 def quantize_activations(x: Any, format: str | Format, threads: int | None = None) -> Activations:
-    """Quantize inputs of (..., k) values once, for weights of this format.
+    """Pack inputs of (..., k) values once, for weights of this format: in 8 bits, or for many rows on machines with
+    matrix tiles in 16.
 
     >>> import numpy as np
     >>> quantize_activations(np.ones((3, 64), np.float32), "q4_k")
@@ -101,54 +102,191 @@ def quantize_activations(x: Any, format: str | Format, threads: int | None = Non
     if fmt.is_scalar:
         return Activations(values, values.shape, "f32")
     rows = values.reshape(_rows(values.shape), values.shape[-1])
-    data = _aligned(len(rows) * -(-rows.shape[1] // SPAN) * _native.activation_bytes)
+    m, k = rows.shape
+    if _native.wants_tiles(m):
+        tiles = _aligned(_native.tile_bytes(m, k))
+        _native.pack_tiles(rows, tiles, _threads(threads))
+        return Activations(tiles, values.shape, "bf16")
+    data = _aligned(m * -(-k // SPAN) * _native.activation_bytes)
     _native.quantize_activations(rows, data, _threads(threads))
     return Activations(data, values.shape, "q8")
 
 
 def linear(
-    x: Any, w: QuantTensor, out: Floats | None = None, threads: int | None = None, exact: bool = False
+    x: Any,
+    w: QuantTensor,
+    out: Floats | None = None,
+    threads: int | None = None,
+    exact: bool = False,
+    *,
+    bias: Any = None,
+    residual: Any = None,
 ) -> Floats:
-    """x @ w.T, with w decoded inside the dot products.
+    """x @ w.T, with w decoded inside the dot products; plus bias (n,) and residual (..., n), if given.
 
-    x holds (..., k) values or is made by `quantize_activations`; the result is (..., n). Inputs are quantized to 8 bits
-    unless `exact`. With `out` the result is written there and nothing is allocated. The result is the same for any
-    number of threads.
+    x holds (..., k) values or is made by `quantize_activations`; the result is (..., n). Inputs are rounded to 8 bits,
+    or for many rows to bf16, unless `exact`. With `out` the result is written there and nothing is allocated. The
+    result is the same for any number of threads.
 
     >>> import numpy as np
     >>> linear(np.ones(32, np.float32), quantize(np.ones((2, 32), np.float32), "q8_0"), exact=True).round(2).tolist()
     [32.0, 32.0]
     """
-    if not isinstance(w, QuantTensor):
-        raise DtypeError(f"w must be a QuantTensor, not {type(w).__name__}")
-    if len(w.shape) != 2:
-        raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
-    n, k = w.shape
+    if bias is None and residual is None and type(x) is np.ndarray and type(w) is QuantTensor:
+        done = _plain_linear(x, w, out, threads, exact)
+        if done is not None:
+            return done
+    return linear_many(x, [w], None if out is None else [out], threads, exact, biases=[bias], residuals=[residual])[0]
+
+
+def _plain_linear(
+    x: npt.NDArray[Any], w: QuantTensor, out: Floats | None, threads: int | None, exact: bool
+) -> Floats | None:
+    """The usual case with as little Python as can be; None: it is not the usual case."""
+    if x.dtype != np.float32 or x.ndim != 2 or not x.flags.c_contiguous or len(w.shape) != 2:
+        return None
+    m, k = x.shape
+    n, wanted = w.shape
+    if k != wanted:
+        return None
+    if out is None:
+        out = np.empty((m, n), np.float32)
+    elif type(out) is not np.ndarray or out.shape != (m, n) or out.dtype != np.float32 or not out.flags.carray:
+        return None
+    fmt = w.format
+    try:
+        _native.linear(_number(fmt), fmt.group, w.data, n, x, out, _threads(threads), exact)
+    except ValueError:  # out overlaps an input: the long way says which
+        return None
+    return out
+
+
+def linear_many(
+    x: Any,
+    weights: Sequence[QuantTensor],
+    outs: Sequence[Floats | None] | None = None,
+    threads: int | None = None,
+    exact: bool = False,
+    *,
+    biases: Sequence[Any] | None = None,
+    residuals: Sequence[Any] | None = None,
+) -> list[Floats]:
+    """Several products of the same inputs in one call: x is packed once, and threads wait for each other once.
+
+    >>> import numpy as np
+    >>> q, k = (quantize(np.ones((n, 64), np.float32), "q4_0") for n in (3, 2))
+    >>> [y.shape for y in linear_many(np.ones((5, 64), np.float32), [q, k])]
+    [(5, 3), (5, 2)]
+    """
+    count = len(weights)
+    if count == 0:
+        return []
+    k = _common_columns(weights)
+    shape, data, kind = _inputs(x, k, exact, weights)
+    leading, m = shape[:-1], _rows(shape)
+    inputs = [data, *(w.data for w in weights)]
+    given = zip(_as_many(outs, count, "outs"), weights, strict=True)
+    results = [_result(out, leading, w.shape[0], *inputs) for out, w in given]
+    every = zip(_as_many(biases, count, "biases"), _as_many(residuals, count, "residuals"), results, strict=True)
+    added = [(_bias(bias, y.shape[-1]), _residual(residual, y)) for bias, residual, y in every]
+    _native.linear_many(
+        [_packed(w) for w in weights], data, kind, m, k, [y.reshape(m, y.shape[-1]) for y in results],
+        [bias for bias, _ in added], [None if r is None else r.reshape(m, r.shape[-1]) for _, r in added],
+        _threads(threads), exact,
+    )  # fmt: skip
+    return results
+
+
+GATES = ("silu", "gelu", "gelu_tanh", "relu")
+
+
+def linear_gated(
+    x: Any,
+    gate: QuantTensor,
+    up: QuantTensor,
+    activation: str = "silu",
+    out: Floats | None = None,
+    threads: int | None = None,
+    exact: bool = False,
+) -> Floats:
+    """activation(x @ gate.T) * (x @ up.T) in one call: the first half of a gated feed-forward layer.
+
+    >>> import numpy as np
+    >>> one = quantize(np.ones((2, 32), np.float32), "q8_0")
+    >>> linear_gated(np.ones(32, np.float32), one, one, "relu", exact=True).round().tolist()
+    [1024.0, 1024.0]
+    """
+    if activation not in GATES:
+        raise FewbitError(f"unknown activation {activation!r}; there are: {', '.join(GATES)}")
+    k = _common_columns([gate, up])
+    if gate.shape[0] != up.shape[0]:
+        raise ShapeError(f"gate and up must have as many rows; gate has {gate.shape[0]}, up has {up.shape[0]}")
+    shape, data, kind = _inputs(x, k, exact, [gate, up])
+    m, n = _rows(shape), gate.shape[0]
+    result = _result(out, shape[:-1], n, data, gate.data, up.data)
+    _native.linear_gated(
+        _packed(gate), _packed(up), activation, data, kind, m, k, result.reshape(m, n), _threads(threads), exact
+    )
+    return result
+
+
+def _packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
+    return _number(w.format), w.format.group, w.data, w.shape[0]
+
+
+def _common_columns(weights: Sequence[QuantTensor]) -> int:
+    for w in weights:
+        if not isinstance(w, QuantTensor):
+            raise DtypeError(f"w must be a QuantTensor, not {type(w).__name__}")
+        if len(w.shape) != 2:
+            raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
+        if w.shape[1] != weights[0].shape[1]:
+            raise ShapeError(f"weights must have as many columns; they have {weights[0].shape[1]} and {w.shape[1]}")
+    return weights[0].shape[1]
+
+
+def _inputs(
+    x: Any, k: int, exact: bool, weights: Sequence[QuantTensor]
+) -> tuple[tuple[int, ...], npt.NDArray[Any], str]:
+    """Shape, data and kind of the inputs."""
     if isinstance(x, Activations):
-        return _linear_quantized(x, w, out, threads, exact)
+        _match(x.shape, k)
+        if x.kind != "f32" and exact:
+            raise FormatError(f"exact=True needs float inputs, these activations are {x.kind}")
+        if x.kind != "f32" and any(w.format.is_scalar for w in weights):
+            return x.shape, x.dequantize().reshape(_rows(x.shape), k), "f32"
+        return x.shape, x._data.reshape(_rows(x.shape), k) if x.kind == "f32" else x._data, x.kind
     values = to_floats(x, "x")
     _match(values.shape, k)
-    out = _result(out, values.shape[:-1], n, values, w.data)
-    rows = values.reshape(_rows(values.shape), k)
-    number, fmt = _number(w.format), w.format
-    _native.linear(number, fmt.group, w.data, n, rows, out.reshape(len(rows), n), _threads(threads), exact)
-    return out
+    return values.shape, values.reshape(_rows(values.shape), k), "f32"
 
 
-def _linear_quantized(x: Activations, w: QuantTensor, out: Floats | None, threads: int | None, exact: bool) -> Floats:
-    n, k = w.shape
-    if x.kind == "f32":
-        return linear(x._data, w, out, threads, exact)
-    if exact:
-        raise FormatError("exact=True needs float inputs, these activations are quantized")
-    _match(x.shape, k)
-    out = _result(out, x.shape[:-1], n, x._data, w.data)
-    m = _rows(x.shape)
-    if w.format.is_scalar:
-        return linear(x.dequantize(), w, out, threads, True)
-    number, fmt = _number(w.format), w.format
-    _native.linear_quantized(number, fmt.group, w.data, n, x._data, m, k, out.reshape(m, n), _threads(threads))
-    return out
+def _as_many(values: Sequence[Any] | None, count: int, name: str) -> Sequence[Any]:
+    if values is None:
+        return [None] * count
+    if len(values) != count:
+        raise ShapeError(f"{name} must hold one for each of {count} weights, it holds {len(values)}")
+    return values
+
+
+def _bias(bias: Any, n: int) -> Floats | None:
+    if bias is None:
+        return None
+    values = to_floats(bias, "bias")
+    if values.shape != (n,):
+        raise ShapeError(f"bias must have shape ({n},), its shape is {values.shape}")
+    return values
+
+
+def _residual(residual: Any, out: Floats) -> Floats | None:
+    if residual is None:
+        return None
+    values = to_floats(residual, "residual")
+    if values.shape != out.shape:
+        raise ShapeError(f"residual must have shape {out.shape}, its shape is {values.shape}")
+    if np.may_share_memory(values, out):
+        raise LayoutError("out overlaps the residual")
+    return values
 
 
 def isas() -> list[str]:
@@ -180,11 +318,21 @@ def use_isa(name: str) -> None:
         raise FewbitError(str(error)) from None
 
 
-def kernel(format: str | Format, k: int = 4096) -> str:
-    """How `linear` reads rows of this format: "planes" (codes by shifts and masks), "unpacked" (written out first),
-    or "f32" (decoded to floats)."""
+def kernel(format: str | Format, k: int = 4096, m: int = 1) -> str:
+    """The kernel that multiplies m rows of inputs by weights of this format: "dot" (a row of weights at a time),
+    "lanes" (a row in each lane of a vector), "few", "strips", "panels" (matrix tiles), "f32" (weights as floats)."""
     fmt = get(format)
-    return _native.path(_number(fmt), fmt.group, k)
+    return _native.path(_number(fmt), fmt.group, k, m)
+
+
+def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list[tuple[int, str]]:
+    """The kernels for 1, 2, ... rows of inputs, each with the first number that it is used for.
+
+    >>> kernel_ranges("f32")
+    [(1, 'f32')]
+    """
+    names = [kernel(format, k, m) for m in range(1, most + 1)]
+    return [(i + 1, name) for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
 
 
 def read_seconds(data: Bytes, threads: int | None = None, ahead: bool = False) -> float:
@@ -193,7 +341,7 @@ def read_seconds(data: Bytes, threads: int | None = None, ahead: bool = False) -
 
 
 def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -> float:
-    """Multiply-adds a second of values that are in registers already; kind is "int8" or "f32"."""
+    """Multiply-adds a second of values that are in registers already; kind is "int8", "bf16" or "f32". 0: none."""
     return _native.probe_rate(kind, seconds, _threads(threads))
 
 

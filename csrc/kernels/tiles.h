@@ -1,0 +1,419 @@
+// Products on matrix tiles (AMX, bf16): many columns at once. Weights are decoded into the tiles of the left operand; the
+// activations, packed once, are the right one. Inside every 64 values the even ones come first, then the odd ones, on
+// both sides: codes are bytes, and so none of them has to cross a lane to become a 16-bit number.
+
+constexpr int kTileRows = 16, kTileValues = 32;         // of a left tile; a right tile holds 16 columns of 32 values
+constexpr int kTileElements = kTileRows * kTileValues;  // 1 KiB of bf16
+constexpr int kStrip = 2 * kTileRows;                   // rows that are multiplied together
+constexpr int kSteps = kSpan / kTileValues;             // tiles along a span
+constexpr int kStripElements = kStrip * kSpan;
+constexpr size_t kPanelRows = 256, kPanelSpans = 2;
+
+template <class F>
+struct ToTiles {
+  using P = Span<F>;
+  using S = Shape<F>;
+  using C = typename P::C;
+  static constexpr int groups = P::groups;
+  // Codes of few bits: all values of a group as bf16 in a register, and a permutation picks among them.
+  static constexpr bool by_table = [] {
+    if constexpr (F::kind == Kind::planes)
+      return F::codes.bits() <= 4 && S::sub == 32;
+    else
+      return false;
+  }();
+  static constexpr int zero = by_table ? 0 : P::code.zero;
+  static constexpr bool shifts = zero != 0 || C::offset;  // a value is code * scale + shift
+
+  struct Factors {
+    alignas(64) float scale[16], shift[16];  // of each group
+  };
+
+  static constexpr std::array<int, 16> lanes_of(bool is_offset) {
+    std::array<int, 16> out{};
+    for (int g = 0; g < 16; ++g) out[g] = C::slot(g % groups, is_offset) % Isa::L;
+    return out;
+  }
+  static FEWBIT_INLINE Factors factors(const Spot& s) {
+    __m512 f[C::vectors];
+    P::factors(s, f);
+    if constexpr (P::unit != 1) {
+      for (auto& v : f) v = _mm512_mul_ps(v, _mm512_set1_ps(1.0f / P::unit));
+    }
+    const __m512 scale = C::paired ? Isa::template spread<lanes_of(false)>(f[0]) : f[0];
+    Factors out;
+    if constexpr (shifts) {
+      __m512 shift = _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(-zero)));
+      if constexpr (C::offset) {
+        const __m512 offset = C::paired ? Isa::template spread<lanes_of(true)>(f[0]) : f[C::vectors - 1];
+        shift = _mm512_fmadd_ps(offset, _mm512_set1_ps(static_cast<float>(F::offset_sign)), shift);
+      }
+      _mm512_store_ps(out.shift, shift);
+    }
+    const bool times = !by_table && P::code.times != 1;
+    _mm512_store_ps(out.scale,
+                    times ? _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(P::code.times))) : scale);
+    return out;
+  }
+
+  // The numbers that the codes 0 to 15 stand for.
+  static FEWBIT_INLINE __m512 entries() {
+    alignas(64) static constexpr auto numbers = [] {
+      std::array<float, 16> out{};
+      if constexpr (by_table) {
+        for (int i = 0; i < 16; ++i) {
+          out[i] = static_cast<float>(F::codebook.used > 0 ? F::codebook.values[i] : F::codes.times * i - F::codes.zero);
+        }
+      }
+      return out;
+    }();
+    return _mm512_load_ps(numbers.data());
+  }
+  static FEWBIT_INLINE __m512 table_values(const Factors& f, int g) {
+    const __m512 scale = _mm512_set1_ps(f.scale[g]);
+    if constexpr (shifts) return _mm512_fmadd_ps(entries(), scale, _mm512_set1_ps(f.shift[g]));
+    return _mm512_mul_ps(entries(), scale);
+  }
+  static FEWBIT_INLINE __m512i table(const Factors& f, int g) {  // of groups g and g + 1
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(table_values(f, g + 1), table_values(f, g)));
+  }
+  template <int j>
+  static FEWBIT_INLINE __m512 of_lanes(const float* v) {  // for each dword of chunk j, its group's entry
+    constexpr int g = j * Isa::W / S::sub;
+    if constexpr (S::sub == 32) {
+      return _mm512_mask_broadcastss_ps(_mm512_set1_ps(v[g]), 0xFF00, _mm_load_ss(v + g + 1));
+    } else {
+      const __m512i four = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+      return _mm512_permutexvar_ps(four, _mm512_castps128_ps512(_mm_load_ps(v + g)));
+    }
+  }
+  // Two vectors of floats to one of bf16, in the even and the odd words.
+  static FEWBIT_INLINE __m512i interleave(__m512 even, __m512 odd) {
+    const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    const __m512i a = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+    const __m512i b = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    return _mm512_ternarylogic_epi32(a, b, high, 0xF8);  // a | (b & high)
+  }
+  static FEWBIT_INLINE __m512 value(__m512i code, __m512 scale, __m512 shift) {
+    const __m512 v = _mm512_cvtepi32_ps(code);
+    return shifts ? _mm512_fmadd_ps(v, scale, shift) : _mm512_mul_ps(v, scale);
+  }
+  // 64 codes to a row of two tiles.
+  template <int j>
+  static FEWBIT_INLINE void chunk(const uint8_t* codes, const Factors& f, uint16_t* out) {
+    __m512i even, odd;
+    if constexpr (by_table) {
+      const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(16), 1);
+      const __m512i q = _mm512_or_si512(P::template stored<j, false>(codes), second), t = table(f, 2 * j);
+      even = _mm512_permutexvar_epi16(q, t);
+      odd = _mm512_permutexvar_epi16(_mm512_srli_epi16(q, 8), t);
+    } else {
+      const __m512i q = P::template codes<j>(codes), byte = _mm512_set1_epi32(0xFF);
+      const __m512 scale = of_lanes<j>(f.scale), shift = shifts ? of_lanes<j>(f.shift) : _mm512_setzero_ps();
+      even = interleave(value(_mm512_and_si512(q, byte), scale, shift),
+                        value(_mm512_and_si512(_mm512_srli_epi32(q, 16), byte), scale, shift));
+      odd = interleave(value(_mm512_and_si512(_mm512_srli_epi32(q, 8), byte), scale, shift),
+                       value(_mm512_srli_epi32(q, 24), scale, shift));
+    }
+    _mm512_store_si512(out + 4 * j * kTileElements, even);
+    _mm512_store_si512(out + (4 * j + 2) * kTileElements, odd);
+  }
+  // A span of one row; `out` is its place in the first of the strip's tiles: step 0 rows 0-15, rows 16-31, step 1, ...
+  static FEWBIT_INLINE void span(const Spot& s, uint16_t* out) {
+    const Factors f = factors(s);
+    Unpacked unpacked;
+    const uint8_t* codes = s.p;
+    if constexpr (P::unpacked) {
+      P::unpack(s.p, unpacked);
+      codes = unpacked.codes;
+    }
+    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
+      (chunk<j>(codes, f, out), ...);
+    }(std::make_integer_sequence<int, P::chunks>{});
+  }
+};
+
+FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 x 16 dwords
+  __m512i t[16];
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+    t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+    t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+    t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+    r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+    r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+  }
+}
+
+// Packed activations: for each span, for each 16 columns, eight right tiles. Columns and values that are not there are
+// zero.
+inline size_t column_tiles(size_t m) { return (m + 15) / 16; }
+
+// 64 values of up to 16 columns to two tiles.
+inline void pack_tiles(const float* x, size_t columns, size_t stride, size_t values, uint16_t* out) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  __m512i r[2][16];
+  for (size_t i = 0; i < 16; ++i) {
+    if (i >= columns) {
+      r[0][i] = r[1][i] = _mm512_setzero_si512();
+      continue;
+    }
+    __m512 v[4];
+    for (size_t l = 0; l < 4; ++l) {
+      const size_t left = values > 16 * l ? values - 16 * l : 0;
+      const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1u << left) - 1);
+      v[l] = _mm512_maskz_loadu_ps(mask, x + i * stride + 16 * l);
+    }
+    r[0][i] = reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(_mm512_permutex2var_ps(v[2], even, v[3]), _mm512_permutex2var_ps(v[0], even, v[1])));
+    r[1][i] = reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(_mm512_permutex2var_ps(v[2], odd, v[3]), _mm512_permutex2var_ps(v[0], odd, v[1])));
+  }
+  for (int h = 0; h < 2; ++h) {
+    transpose16(r[h]);
+    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + h * kTileElements + 32 * i, r[h][i]);
+  }
+}
+
+// Column tiles `first` to `last` of the activations.
+inline void pack_columns(const float* x, size_t m, size_t k, size_t first, size_t last, uint16_t* out) {
+  const size_t tiles = column_tiles(m);
+  for (size_t t = first; t < last; ++t) {
+    const size_t columns = m - 16 * t < 16 ? m - 16 * t : 16;
+    for (size_t at = 0; at < (k + kSpan - 1) / kSpan * kSpan; at += 64) {
+      uint16_t* to = out + ((at / kSpan * tiles + t) * kSteps + at % kSpan / 32) * kTileElements;
+      if (at < k)
+        pack_tiles(x + 16 * t * k + at, columns, k, k - at, to);
+      else
+        std::memset(to, 0, 2 * kTileElements * sizeof(uint16_t));
+    }
+  }
+}
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start = 0, unused[14] = {};
+  uint16_t bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// While one lives, tiles can be used: 0-3 for results, 4 and 5 for weights, 6 and 7 for activations.
+class TileUse {
+ public:
+  TileUse() {
+    TileConfig config;
+    for (int i = 0; i < 8; ++i) {
+      config.bytes[i] = 64;
+      config.rows[i] = 16;
+    }
+    __asm__ volatile("" ::"r"(&config) : "memory");  // gcc 12 believes that only 8 bytes are read
+    _tile_loadconfig(&config);
+  }
+  ~TileUse() { _tile_release(); }
+  TileUse(const TileUse&) = delete;
+  TileUse& operator=(const TileUse&) = delete;
+};
+
+inline size_t pairs_of(const Columns& x) { return (x.count + 1) / 2; }
+inline const uint16_t* tile_of(const Columns& x, size_t span, size_t t) {
+  return x.x + (span * x.all + t) * kSteps * kTileElements;
+}
+
+// Results of a strip and a pair of column tiles: four tiles [row][column], column by column.
+constexpr size_t kPairResults = 4 * 256;
+
+FEWBIT_INLINE void zero_results() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+FEWBIT_INLINE void load_results(const float* c) {
+  _tile_loadd(0, c, 64);
+  _tile_loadd(1, c + 256, 64);
+  _tile_loadd(2, c + 512, 64);
+  _tile_loadd(3, c + 768, 64);
+}
+FEWBIT_INLINE void store_results(float* c) {
+  _tile_stored(0, c, 64);
+  _tile_stored(1, c + 256, 64);
+  _tile_stored(2, c + 512, 64);
+  _tile_stored(3, c + 768, 64);
+}
+// 32 values of a strip and a column tile, or two. The strip's tiles are read once for each pair of columns: they must not
+// push the activations out of the first-level cache.
+FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b, bool two) {
+  _tile_stream_loadd(4, a, 64);
+  _tile_loadd(6, b, 64);
+  _tile_stream_loadd(5, a + kTileElements, 64);
+  if (two) {
+    _tile_loadd(7, b + kSteps * kTileElements, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+    _tile_dpbf16ps(2, 4, 7);
+    _tile_dpbf16ps(3, 5, 7);
+  } else {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 5, 6);
+  }
+}
+
+// The results of `rows` rows of a strip, to y[column][row].
+inline void write_results(const float* results, size_t rows, size_t columns, float* y, size_t stride) {
+  for (size_t t = 0; t < column_tiles(columns); ++t) {
+    const size_t some = columns - 16 * t < 16 ? columns - 16 * t : 16;
+    for (size_t h = 0; h < 2 && 16 * h < rows; ++h) {
+      const float* c = results + t / 2 * kPairResults + (t % 2 * 2 + h) * 256;
+      __m512i r[16];
+      for (int i = 0; i < 16; ++i) r[i] = _mm512_load_si512(c + 16 * i);
+      transpose16(r);
+      const size_t left = rows - 16 * h;
+      const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1u << left) - 1);
+      for (size_t i = 0; i < some; ++i) {
+        _mm512_mask_storeu_ps(y + (16 * t + i) * stride + 16 * h, mask, _mm512_castsi512_ps(r[i]));
+      }
+    }
+  }
+}
+
+// Up to a few dozen columns: while the tiles of one span are multiplied, the next span is decoded. The two use different
+// parts of the core.
+struct alignas(64) StripScratch {
+  uint16_t strips[2][kStripElements];
+};
+
+template <class F>
+void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+                size_t y_stride, void* scratch) {
+  const TileUse in_use;
+  auto* own = static_cast<StripScratch*>(scratch);
+  float* results = reinterpret_cast<float*>(own + 1);
+  const size_t spans = (k + kSpan - 1) / kSpan, pairs = pairs_of(x), steps = pairs * kSteps;
+  const auto step = [&](size_t span, size_t i) FEWBIT_LAMBDA_INLINE {
+    const size_t pair = i / kSteps, q = i % kSteps;
+    if (q == 0) {
+      if (span == 0)
+        zero_results();
+      else if (pairs > 1)
+        load_results(results + pair * kPairResults);
+    }
+    multiply(own->strips[span % 2] + q * 2 * kTileElements, tile_of(x, span, 2 * pair) + q * kTileElements,
+             2 * pair + 1 < x.count);
+    if (q == kSteps - 1 && (pairs > 1 || span + 1 == spans)) store_results(results + pair * kPairResults);
+  };
+  for (size_t first = 0; first < rows; first += kStrip) {
+    const size_t count = rows - first < kStrip ? rows - first : kStrip;
+    for (size_t span = 0; span <= spans; ++span) {
+      size_t done = 0;
+      for (size_t r = 0; r < kStrip; ++r) {
+        if (span < spans && r < count) {
+          const uint8_t* row = w + (first + r) * at.row_bytes;
+          const uint8_t* next =
+              span + 1 < spans ? row + (span + 1) * Shape<F>::span_bytes() : row + kStrip * at.row_bytes;
+          for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(next + c);
+          with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE {
+            ToTiles<F>::span(s, own->strips[span % 2] + r * kTileValues);
+          });
+        }
+        if (span == 0) continue;
+        for (const size_t due = (r + 1) * steps / kStrip; done < due; ++done) step(span - 1, done);
+      }
+    }
+    write_results(results, count, columns, y + first, y_stride);
+  }
+}
+
+// Many columns: panels of rows and a few spans are decoded whole (into the second-level cache), then each pair of column
+// tiles meets all of them.
+template <class F>
+FEWBIT_INLINE void decode_panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, size_t from, size_t deep,
+                                uint16_t* panel) {
+  for (size_t r = 0; r < rows; ++r) {
+    const uint8_t* row = w + r * at.row_bytes;
+    for (size_t i = 0; i < deep; ++i) {
+      const uint8_t* ahead = row + (from + i) * Shape<F>::span_bytes() + 2 * at.row_bytes;
+      for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(ahead + c);
+      with_span<F>(row, from + i, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE {
+        ToTiles<F>::span(s, panel + (r / kStrip * deep + i) * kStripElements + r % kStrip * kTileValues);
+      });
+    }
+  }
+}
+
+// All strips of a panel times a pair of column tiles.
+template <bool two>
+FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, Columns x, size_t pair, size_t from, size_t deep,
+                                  float* results) {
+  const size_t stride = pairs_of(x) * kPairResults;
+  float* c = results + pair * kPairResults;
+  for (size_t strip = 0; strip < strips; ++strip, c += stride) {
+    if (from == 0)
+      zero_results();
+    else if (strip == 0)
+      load_results(c);
+    for (size_t i = 0; i < deep; ++i) {
+      const uint16_t* b = tile_of(x, from + i, 2 * pair);
+      for (int q = 0; q < kSteps; ++q, panel += 2 * kTileElements) multiply(panel, b + q * kTileElements, two);
+    }
+    if (from == 0 || strip + 1 == strips) {
+      store_results(c);
+    } else {  // in turn: the next results can come in while later ones leave
+      const float* next = c + stride;
+      _tile_stored(0, c, 64);
+      _tile_stream_loadd(0, next, 64);
+      _tile_stored(1, c + 256, 64);
+      _tile_stream_loadd(1, next + 256, 64);
+      _tile_stored(2, c + 512, 64);
+      _tile_stream_loadd(2, next + 512, 64);
+      _tile_stored(3, c + 768, 64);
+      _tile_stream_loadd(3, next + 768, 64);
+    }
+  }
+}
+
+template <class F>
+void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+                size_t y_stride, void* scratch) {
+  const TileUse in_use;
+  auto* panel = static_cast<uint16_t*>(scratch);
+  float* results = reinterpret_cast<float*>(panel + kPanelRows * kPanelSpans * kSpan);
+  const size_t spans = (k + kSpan - 1) / kSpan, pairs = pairs_of(x);
+  for (size_t first = 0; first < rows; first += kPanelRows) {
+    const size_t count = rows - first < kPanelRows ? rows - first : kPanelRows, strips = (count + kStrip - 1) / kStrip;
+    for (size_t from = 0; from < spans; from += kPanelSpans) {
+      const size_t deep = spans - from < kPanelSpans ? spans - from : kPanelSpans;
+      decode_panel<F>(w + first * at.row_bytes, count, k, at, from, deep, panel);
+      for (size_t pair = 0; pair < pairs; ++pair) {
+        if (2 * pair + 1 < x.count)
+          multiply_panel<true>(panel, strips, x, pair, from, deep, results);
+        else
+          multiply_panel<false>(panel, strips, x, pair, from, deep, results);
+      }
+    }
+    for (size_t strip = 0; strip < strips; ++strip) {
+      write_results(results + strip * pairs * kPairResults, count - strip * kStrip, columns, y + first + strip * kStrip,
+                    y_stride);
+    }
+  }
+}
+
+inline size_t tile_scratch_bytes(size_t columns) {  // for either of them
+  const size_t pairs = (column_tiles(columns) + 1) / 2;
+  return kPanelRows * kPanelSpans * kSpan * sizeof(uint16_t) +
+         kPanelRows / kStrip * pairs * kPairResults * sizeof(float);
+}

@@ -1,0 +1,91 @@
+// x86-64 servers with matrix tiles (Sapphire Rapids and later): AVX-512 for a few columns, tiles for more.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "targets/prelude.h"
+#include "targets/targets.h"
+
+FEWBIT_BEGIN_TARGET(FEWBIT_AMX)
+
+namespace fewbit::amx {
+
+#include "isa/avx512.h"
+//
+#include "kernels/span.h"
+//
+#include "kernels/activations.h"
+#include "kernels/dot.h"
+#include "kernels/probe.h"
+#include "kernels/tiles.h"
+//
+#include "kernels/few.h"
+#include "kernels/tile_probe.h"
+
+constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8, probe_f32, probe_tiles_bf16};
+
+inline std::atomic<uint64_t> products{0};
+
+template <auto kernel>
+struct Counted;
+template <class... Args, void (*kernel)(Args...)>
+struct Counted<kernel> {
+  static void call(Args... args) {
+    products.fetch_add(1, std::memory_order_relaxed);
+    kernel(args...);
+  }
+};
+
+template <class F>
+void add_tiles(Kernels& out) {
+  if constexpr (F::kind != Kind::scalar) {
+    out.few = Counted<few_rows<F>>::call;
+    out.strips = Counted<strip_rows<F>>::call;
+    out.panels = Counted<panel_rows<F>>::call;
+  }
+}
+
+// The table of AVX-512, with tiles added.
+inline const Kernels* kernels() {
+#define FEWBIT_ADD(F) add_tiles<formats::F>(out[i++]);
+#define FEWBIT_COUNT(F) +1
+  static const auto all = [] {
+    std::array<Kernels, 0 FEWBIT_FORMATS(FEWBIT_COUNT)> out;
+    for (size_t i = 0; i < out.size(); ++i) out[i] = avx512::target.kernels()[i];
+    size_t i = 0;
+    FEWBIT_FORMATS(FEWBIT_ADD)
+    return out;
+  }();
+#undef FEWBIT_COUNT
+#undef FEWBIT_ADD
+  return all.data();
+}
+
+}  // namespace fewbit::amx
+
+FEWBIT_END_TARGET
+
+namespace fewbit::amx {
+
+// The system gives tiles to a process that asks for them.
+static bool granted() {
+  constexpr int request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM
+  static const bool yes = syscall(SYS_arch_prctl, request, tile_data) == 0;
+  return yes;
+}
+static bool has_tiles() {  // gcc 12 does not know their names
+  unsigned a, b, c, d;
+  constexpr unsigned bf16 = 1u << 22, tile = 1u << 24, int8 = 1u << 25;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) && (d & int8);
+}
+static bool available() {
+  return avx512::target.available() && __builtin_cpu_supports("avx512bf16") && has_tiles() && granted();
+}
+extern const Target target;
+const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes};
+const Target target = {"amx", available, kernels, quantize_row, &tiles, probes, products};
+
+}  // namespace fewbit::amx
+#endif
