@@ -30,8 +30,8 @@ struct Kernels {
                 size_t y_stride, float* scratch);
   void (*dot)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
               size_t y_stride);
-  void (*lanes)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
-                size_t y_stride, void* scratch);
+  void (*lanes)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
+                float* y, size_t y_stride, void* scratch);
   size_t (*lane_scratch)(size_t k);
   void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
               size_t y_stride, void* scratch);

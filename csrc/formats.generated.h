@@ -637,6 +637,7 @@ struct iq1_s {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 50, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq1_points;
   static constexpr Grid codes = {&iq1_points.values[0][0], 8,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {272, 3, 0, 1073741824, {{4, 3}, {0, 16}}, 2}}, 2, 0, 1, false},
                                  {},
@@ -653,6 +654,7 @@ struct iq1_m {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 56, group = 16, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq1_points;
   static constexpr Grid codes = {&iq1_points.values[0][0], 8,
                                  {{{0, 8, 0, 1073741824, {{0, 8}}, 1}, {256, 3, 0, 1073741824, {{0, 4}}, 1}}, 2, 0, 1, false},
                                  {},
@@ -669,6 +671,7 @@ struct iq2_xxs {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 66, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq2_xxs_points;
   static constexpr Grid codes = {&iq2_xxs_points.values[0][0], 8,
                                  {{{16, 8, 0, 1073741824, {{4, 8}, {0, 64}}, 2}}, 1, 0, 1, false},
                                  {{{48, 7, 0, 1073741824, {{4, 7}, {0, 64}}, 2}}, 1, 0, 1, false},
@@ -685,6 +688,7 @@ struct iq2_xs {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 74, group = 16, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq2_xs_points;
   static constexpr Grid codes = {&iq2_xs_points.values[0][0], 8,
                                  {{{16, 9, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false},
                                  {{{25, 7, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false},
@@ -701,6 +705,7 @@ struct iq2_s {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 82, group = 16, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq2_s_points;
   static constexpr Grid codes = {&iq2_s_points.values[0][0], 8,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {528, 2, 0, 1073741824, {{0, 2}}, 1}}, 2, 0, 1, false},
                                  {{{272, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
@@ -717,6 +722,7 @@ struct iq3_xxs {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 98, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq3_xxs_points;
   static constexpr Grid codes = {&iq3_xxs_points.values[0][0], 4,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
                                  {{{528, 7, 0, 1073741824, {{4, 7}, {0, 32}}, 2}}, 1, 0, 1, false},
@@ -733,6 +739,7 @@ struct iq3_s {
   static constexpr Placement placement = Placement::block;
   static constexpr int block = 256, bytes = 110, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
+  static constexpr const auto& points = iq3_s_points;
   static constexpr Grid codes = {&iq3_s_points.values[0][0], 4,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {528, 1, 0, 1073741824, {{0, 1}}, 1}}, 2, 0, 1, false},
                                  {{{592, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},

@@ -118,8 +118,7 @@ struct Call {
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     const size_t count = end - begin;
     switch (path) {
-      case Path::exact:
-        return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(w.k));
+      case Path::exact: return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(w.k));
       case Path::dot: return kernels.dot(from, count, w.k, w.at, in.q8, in.m, y, stride);
       case Path::lanes:
         return kernels.lanes(from, count, w.k, w.at, in.q8, in.m, y, stride,
@@ -282,8 +281,8 @@ void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inpu
   const Path gate_path = path_for(gate, inputs.m, exact), up_path = path_for(up, inputs.m, exact);
   call.need(gate_path, gate.kernels->sub);
   call.need(up_path, up.kernels->sub);
-  const size_t size = std::max(grain(gate_path, gate.n, gate.at.row_bytes, threads),
-                               grain(up_path, up.n, up.at.row_bytes, threads));
+  const size_t size =
+      std::max(grain(gate_path, gate.n, gate.at.row_bytes, threads), grain(up_path, up.n, up.at.row_bytes, threads));
   parallel_for(gate.n, size, threads, [&](size_t begin, size_t end) {
     const size_t count = end - begin;
     float* g = gates.get<float>(count * inputs.m);

@@ -43,9 +43,9 @@ struct Product {
 
 enum class Gate { silu, gelu, gelu_tanh, relu };
 
-size_t activation_count(size_t m, size_t k);     // how many Activations m rows of k values take
-size_t tile_elements(size_t m, size_t k);        // how many 16-bit numbers they take as tiles
-bool wants_tiles(size_t m);                      // whether products of m columns read tiles on the target in use
+size_t activation_count(size_t m, size_t k);  // how many Activations m rows of k values take
+size_t tile_elements(size_t m, size_t k);     // how many 16-bit numbers they take as tiles
+bool wants_tiles(size_t m);                   // whether products of m columns read tiles on the target in use
 void quantize_activations(const float* x, size_t m, size_t k, Activation* out, int threads);
 void pack_tiles(const float* x, size_t m, size_t k, uint16_t* out, int threads);
 void decode_activations(const Activation* x, size_t m, size_t k, float* out);
@@ -58,6 +58,7 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
 // Several products of the same inputs. Forms that are missing are made in memory that is kept for the next call.
 void multiply(std::span<const Product> products, Inputs inputs, bool exact, int threads);
 // out (m, n) = gate(inputs times the transpose of `gate`) * (inputs times the transpose of `up`).
-void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, bool exact, int threads);
+void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, bool exact,
+                    int threads);
 
 }  // namespace fewbit

@@ -2,7 +2,7 @@
 // through vpsignb as signed ones.
 struct Isa {
   static constexpr int W = 32, L = 8, max_unsigned = 129;  // 2 * 127 * 129 < 2^15
-  static constexpr bool can_cross = false;
+  static constexpr bool can_cross = false, can_gather = false;
   using bytes = __m256i;
   using f32 = __m256;
 
@@ -20,7 +20,7 @@ struct Isa {
     else
       return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(p + a)), load16(p + b), 1);
   }
-  template <Lanes g>
+  template <Lanes g, bool stays>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     const bytes v = two<g.at[0], g.at[1]>(p);
     constexpr int a = g.shift[0] - g.dst, b = g.shift[1] - g.dst;
@@ -134,10 +134,6 @@ struct Isa {
     return k > 0 ? _mm256_sllv_epi32(masked, table(s.dst[k])) : masked;
   }
   template <Small t>
-  static constexpr int small_unit() {
-    return 1;
-  }
-  template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
     const __m256i window = _mm256_broadcastsi128_si256(load16(p + t.window));
     __m256i v = piece<t, 0>(window);
@@ -145,15 +141,20 @@ struct Isa {
     if constexpr (t.pieces > 2) v = _mm256_or_si256(v, piece<t, 2>(window));
     if constexpr (t.is_signed)
       v = _mm256_srai_epi32(_mm256_slli_epi32(v, 24), 24);
-    else if constexpr (t.zero[0] != 0)
+    else if constexpr (t.zero[0] != 0 && t.times == 1)
       v = _mm256_sub_epi32(v, _mm256_set1_epi32(t.zero[0]));
     return _mm256_cvtepi32_ps(v);
   }
+  template <bool room_before = false>
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(fewbit::load<uint16_t>(p))));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
+  }
+  static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
+    a = half<>(p);
+    b = half<>(p + 2);
   }
   static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
   template <Real r>
@@ -183,10 +184,10 @@ struct Isa {
       return _mm256_setr_ps(f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7));
     }
   }
-  template <Real r, int block, int size, bool offset>
+  template <Real r, int block, int size, bool offset, bool room_before>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     if constexpr (block == kSpan && r == Real::f16)
-      out[0] = half(p);
+      out[0] = half<>(p);
     else
       out[0] = eight_apart<r, block, size>(p);
     if constexpr (offset) out[1] = eight_apart<r, block, size>(p + real_bytes(r));
@@ -253,6 +254,8 @@ struct Isa {
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
   }
+  static FEWBIT_INLINE f32 fms(f32 a, f32 b, f32 c) { return _mm256_fmsub_ps(a, b, c); }
+  static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return _mm256_fnmadd_ps(a, b, c); }
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {
     const f32 odd = _mm256_blend_ps(_mm256_setzero_ps(), a, 0xAA);

@@ -2,7 +2,7 @@
 // activations.
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = true;
+  static constexpr bool can_cross = true, can_gather = true;
   using bytes = __m512i;
   using f32 = __m512;
 
@@ -32,10 +32,18 @@ struct Isa {
       return _mm512_mask_broadcast_i32x4(v, 0xF000, load16(p + d));
     }
   }
-  template <Lanes g>
+  template <Lanes g, bool stays>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     const bytes v = four<g.at[0], g.at[1], g.at[2], g.at[3], g.room>(p);
     if constexpr (g.bits == 8) return v;
+    if constexpr (stays) {
+      constexpr int m = (1 << g.bits) - 1;
+      constexpr int a = static_cast<int>(0x01010101u * (m << g.shift[0])),
+                    b = static_cast<int>(0x01010101u * (m << g.shift[1]));
+      constexpr int c = static_cast<int>(0x01010101u * (m << g.shift[2])),
+                    d = static_cast<int>(0x01010101u * (m << g.shift[3]));
+      return _mm512_and_si512(v, _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d));
+    }
     const bytes mask = _mm512_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst));
     constexpr int a = g.shift[0] - g.dst, b = g.shift[1] - g.dst, c = g.shift[2] - g.dst, d = g.shift[3] - g.dst;
     if constexpr (a == b && b == c && c == d) {
@@ -46,6 +54,16 @@ struct Isa {
       const bytes by = _mm512_setr_epi32(A, A, A, A, B, B, B, B, C, C, C, C, D, D, D, D);
       return _mm512_and_si512(_mm512_rorv_epi32(v, by), mask);
     }
+  }
+  template <Halves g>
+  static FEWBIT_INLINE bytes shared_halves(const uint8_t* p) {
+    const __m512i twice = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3);
+    const bytes v = _mm512_permutexvar_epi64(twice, _mm512_castsi256_si512(load32(p + g.at[0])));
+    const bytes by = _mm512_setr_epi64((g.shift[0] - g.dst) & 63, (g.shift[1] - g.dst) & 63, (g.shift[2] - g.dst) & 63,
+                                       (g.shift[3] - g.dst) & 63, (g.shift[4] - g.dst) & 63, (g.shift[5] - g.dst) & 63,
+                                       (g.shift[6] - g.dst) & 63, (g.shift[7] - g.dst) & 63);
+    return _mm512_and_si512(_mm512_rorv_epi64(v, by),
+                            _mm512_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst)));
   }
   template <Scatter g>
   static FEWBIT_INLINE bytes scattered(const uint8_t* p) {
@@ -103,6 +121,85 @@ struct Isa {
       return _mm512_mask_sub_epi8(_mm512_add_epi8(base, v), is_set, base, v);
     }
   }
+  // The points of a grid as bytes, `bias` added.
+  template <class F, int bias>
+  struct Table {
+    static constexpr int width = F::codes.width, count = sizeof(F::points.values) / width;
+    alignas(64) static constexpr auto bytes_of = [] {
+      std::array<uint8_t, static_cast<size_t>(count) * width> out{};
+      for (int i = 0; i < count * width; ++i) {
+        const int v = F::points.values[i / width][i % width];
+        out[i] = static_cast<uint8_t>((F::codes.shift.used > 0 ? 8 * v + 1 : v) + bias);
+      }
+      return out;
+    }();
+  };
+  // The eighth sign of every eight, which makes the number of minus signs even.
+  static FEWBIT_INLINE uint64_t with_even_signs(uint64_t seven) {
+    uint64_t v = seven ^ seven >> 4;
+    v ^= v >> 2;
+    v ^= v >> 1;
+    return seven | (v & 0x0101010101010101ull) << 7;
+  }
+  template <class F, int j, bool across, int bias>
+  static FEWBIT_INLINE bytes points(const uint8_t* p) {
+    using G = GridShape<F>;
+    static constexpr PointIndex at = G::index(j, across);
+    static constexpr BitOf bit = G::bit(j, across);
+    constexpr bool whole = at.pieces == 1 && at.mask[0] == 255 && at.shift[0] == 0;
+    bytes i = _mm512_shuffle_epi8(four<at.window[0][0], at.window[0][1], at.window[0][2], at.window[0][3], F::bytes>(p),
+                                  load(at.byte[0]));
+    if constexpr (at.pieces == 2) {
+      i = _mm512_or_si512(
+          i, _mm512_shuffle_epi8(four<at.window[1][0], at.window[1][1], at.window[1][2], at.window[1][3], F::bytes>(p),
+                                 load(at.byte[1])));
+    }
+    if constexpr (!whole) {
+      i = _mm512_and_si512(_mm512_srlv_epi16(i, _mm512_loadu_si512(at.shift)), _mm512_loadu_si512(at.mask));
+      if constexpr (at.pieces == 2) i = _mm512_madd_epi16(i, _mm512_loadu_si512(at.weight));
+    }
+    bytes v;
+    if constexpr (F::codes.width == 8)
+      v = _mm512_i64gather_epi64(i, Table<F, bias>::bytes_of.data(), 8);
+    else
+      v = _mm512_i32gather_epi32(i, Table<F, bias>::bytes_of.data(), 4);
+    const bytes source = four<bit.window[0], bit.window[1], bit.window[2], bit.window[3], F::bytes>(p);
+    __mmask64 is_set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(source, load(bit.byte)), load(bit.bit));
+    if constexpr (G::even_signs) is_set = with_even_signs(is_set);
+    if constexpr (F::codes.shift.used > 0)
+      return _mm512_mask_sub_epi8(v, is_set, v, _mm512_set1_epi8(2));
+    else
+      return _mm512_mask_sub_epi8(v, is_set, _mm512_set1_epi8(2 * bias), v);
+  }
+  // Base-3 digits of 32 bytes, then 16, five each, then of four bytes, four each: digit n of a byte b is the whole part
+  // of 3 times the fraction that 3^n b / 256 leaves.
+  static constexpr int power_of_3(int code) {
+    const int digit = code < 160 ? code / 32 : code < 240 ? (code - 160) / 16 : (code - 240) / 4;
+    return digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81;
+  }
+  template <Trits t, int j>
+  static FEWBIT_INLINE bytes digits(const uint8_t* p) {
+    static_assert(t.parts[0].bytes == 32 && t.parts[0].digits == 5 && t.parts[1].bytes == 16 &&
+                  t.parts[1].digits == 5 && t.parts[2].bytes == 4 && t.parts[2].digits == 4);
+    alignas(64) static constexpr auto power = [] {
+      std::array<uint16_t, 32> out{};
+      for (int w = 0; w < 32; ++w) out[w] = static_cast<uint16_t>(power_of_3(64 * j + 2 * w));
+      return out;
+    }();
+    bytes v;
+    if constexpr (j < 2) {
+      v = _mm512_broadcast_i64x4(load32(p + t.parts[0].first));
+    } else {
+      v = _mm512_broadcast_i32x4(load16(p + t.parts[1].first));
+      if constexpr (j == 2) v = _mm512_inserti64x4(v, load32(p + t.parts[0].first), 0);
+      if constexpr (j == 3) v = _mm512_mask_set1_epi32(v, 0xF000, fewbit::load<int32_t>(p + t.parts[2].first));
+    }
+    const bytes three = _mm512_set1_epi16(3), by = load(reinterpret_cast<const uint8_t*>(power.data()));
+    const bytes even = _mm512_mulhi_epu16(_mm512_mullo_epi16(_mm512_slli_epi16(v, 8), by), three);
+    const bytes high = _mm512_and_si512(v, _mm512_set1_epi16(static_cast<short>(0xFF00)));
+    const bytes odd = _mm512_mulhi_epu16(_mm512_mullo_epi16(high, by), three);
+    return _mm512_or_si512(even, _mm512_slli_epi16(odd, 8));
+  }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
   template <bool is_signed>
   static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
@@ -117,7 +214,8 @@ struct Isa {
   template <bool is_signed>
   static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {  // the same four for every lane
     static_assert(!is_signed);
-    return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
+    return _mm512_dpbusd_epi32(acc, w,
+                               _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }
@@ -142,45 +240,62 @@ struct Isa {
     const __m512i masked = _mm512_and_si512(v, _mm512_loadu_si512(s.mask[k]));
     return k > 0 ? _mm512_sllv_epi32(masked, _mm512_loadu_si512(s.dst[k])) : masked;
   }
-  // Two pieces side by side in two bytes, added by one multiply-add: byte 0 times `unit`, byte 1 times what brings it to
-  // its place.
   template <Small t>
-  static FEWBIT_INLINE f32 weighted_pieces(__m512i window) {
-    static constexpr Weighted w = weighted<t>();
-    const __m512i v = _mm512_srlv_epi32(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.shift));
-    const __m512i both = _mm512_maddubs_epi16(_mm512_and_si512(v, load(w.mask)), load(w.weight));
-    return _mm512_cvtepi32_ps(t.zero[0] ? _mm512_sub_epi32(both, _mm512_set1_epi32(t.zero[0] * w.unit)) : both);
-  }
-  template <Small t>
-  static constexpr int small_unit() {  // `small` gives this many times the integers
-    return t.pieces == 2 && weighted<t>().unit > 0 ? weighted<t>().unit : 1;
+  static FEWBIT_INLINE __m512i two(__m512i window) {
+    static constexpr TwoPieces w = two_pieces<t>();
+    const __m512i v = _mm512_srlv_epi16(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.shift));
+    return _mm512_madd_epi16(_mm512_and_si512(v, _mm512_loadu_si512(w.mask)), _mm512_loadu_si512(w.weight));
   }
   template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
-    constexpr bool plain = [] {  // 16 whole bytes in order
+    constexpr bool in_order = [] {  // the same bits of 16 bytes in order
       for (int l = 0; l < 16; ++l) {
-        if (t.pieces != 1 || t.mask[0][l] != 255 || t.byte[0][l] != l) return false;
+        if (t.pieces != 1 || t.byte[0][l] != l || t.mask[0][l] != t.mask[0][0] || t.shift[0][l] != t.shift[0][0]) {
+          return false;
+        }
       }
       return true;
     }();
-    if constexpr (plain && t.is_signed) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p + t.window)));
-    const __m512i window = _mm512_broadcast_i32x4(load16(p + t.window));
-    if constexpr (t.pieces == 2 && weighted<t>().unit > 0) return weighted_pieces<t>(window);
-    __m512i v = piece<t, 0>(window);
-    if constexpr (t.pieces > 1) v = _mm512_or_si512(v, piece<t, 1>(window));
-    if constexpr (t.pieces > 2) v = _mm512_or_si512(v, piece<t, 2>(window));
-    if constexpr (t.is_signed)
-      v = _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
-    else if constexpr (t.zero[0] != 0)
-      v = _mm512_sub_epi32(v, _mm512_set1_epi32(t.zero[0]));
+    __m512i v;
+    if constexpr (in_order && t.is_signed) {
+      return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p + t.window)));
+    } else if constexpr (in_order) {
+      v = _mm512_srli_epi32(_mm512_cvtepu8_epi32(load16(p + t.window)), t.shift[0][0]);
+      if constexpr (t.mask[0][0] << t.shift[0][0] < 0x80) v = _mm512_and_si512(v, _mm512_set1_epi32(t.mask[0][0]));
+    } else if constexpr (t.wide) {
+      static constexpr Small w = t;
+      v = _mm512_permutexvar_epi32(_mm512_loadu_si512(w.byte[0]), load(p + t.window));
+      v = _mm512_and_si512(_mm512_srlv_epi32(v, _mm512_loadu_si512(w.shift[0])), _mm512_loadu_si512(w.mask[0]));
+    } else {
+      const __m512i window = _mm512_broadcast_i32x4(load16(p + t.window));
+      if constexpr (t.pieces == 2) {
+        v = two<t>(window);
+      } else {
+        v = piece<t, 0>(window);
+        if constexpr (t.pieces > 1) v = _mm512_or_si512(v, piece<t, 1>(window));
+        if constexpr (t.pieces > 2) v = _mm512_or_si512(v, piece<t, 2>(window));
+      }
+      if constexpr (t.is_signed) v = _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
+    }
+    if constexpr (!t.is_signed && t.zero[0] != 0 && t.times == 1) v = _mm512_sub_epi32(v, _mm512_set1_epi32(t.zero[0]));
     return _mm512_cvtepi32_ps(v);
   }
-  // The f16 in every lane.
+  // The f16 in every lane. With six bytes before it, four are converted: that can be done straight from memory.
+  template <bool room_before = false>
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
+    if constexpr (room_before) {
+      const __m128 four = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p - 6)));
+      return _mm512_permutexvar_ps(_mm512_set1_epi32(3), _mm512_castps128_ps512(four));
+    }
     return _mm512_cvtph_ps(_mm256_set1_epi16(fewbit::load<int16_t>(p)));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
+  }
+  static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {  // each in every lane
+    const f32 pair = half_pair(p);
+    a = _mm512_moveldup_ps(pair);
+    b = _mm512_movehdup_ps(pair);
   }
   static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
   template <Real r>
@@ -190,14 +305,12 @@ struct Isa {
     else
       return read_real(r, p);
   }
-  // Half of 2^(e - 127) for eight exponents.
+  // Half of 2^(e - 127) for eight exponents; 0 where that is no normal number.
   static FEWBIT_INLINE __m256i powers(__m256i e) {
-    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-    return _mm256_mask_sllv_epi32(normal, _mm256_cmplt_epi32_mask(e, _mm256_set1_epi32(2)), _mm256_set1_epi32(0x200000),
-                                  e);
+    return _mm256_slli_epi32(_mm256_subs_epu16(e, _mm256_set1_epi32(1)), 23);
   }
-  // Words that lie 32 values apart, one for each of eight groups: which 64-byte window of the span holds each of them, at
-  // which of its dwords, and how far up in that.
+  // Words that lie 32 values apart, one for each of eight groups: which 64-byte window of the span holds each of them,
+  // at which of its dwords, and how far up in that.
   struct Words {
     int windows = 0, at[8] = {}, window[8] = {}, shift[8] = {};
     std::array<int, 16> index[2] = {};  // for windows 0 and 1, 2 and 3
@@ -261,10 +374,13 @@ struct Isa {
     return shifted ? _mm256_srlv_epi32(low, load32(at.shift)) : low;
   }
   // One float a block in the even lanes; the ones right after each, if `offset`, in the odd lanes.
-  template <Real r, int block, int size, bool offset>
+  template <Real r, int block, int size, bool offset, bool room_before>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     if constexpr (block == kSpan && !offset) {
-      out[0] = _mm512_set1_ps(real<r>(p));
+      if constexpr (r == Real::f16)
+        out[0] = half<room_before>(p);
+      else
+        out[0] = _mm512_set1_ps(real<r>(p));
       return;
     }
     const __m256i v = eight_words<block, size>(p);
@@ -275,17 +391,15 @@ struct Isa {
       out[0] = _mm512_castsi512_ps(_mm512_cvtepu32_epi64(bits));
     }
   }
+  // Sixteen ue4m3 as halves of what they stand for; with seven bits more they are f16, 2^8 times too small.
   template <Real r, int size>
   static FEWBIT_INLINE void quads(const uint8_t* p, f32* out) {
-    static_assert(r == Real::ue4m3);
-    const auto w = [&](int b) { return fewbit::load<int32_t>(p + b * size); };
-    const __m512i code = _mm512_cvtepu8_epi32(_mm_setr_epi32(w(0), w(1), w(2), w(3)));
-    const __m512i u = _mm512_and_si512(code, _mm512_set1_epi32(0x7f));
-    const __m512 low = _mm512_mul_ps(_mm512_cvtepi32_ps(u), _mm512_set1_ps(0x1p-10f));  // subnormals
-    const __m512i normal = _mm512_add_epi32(_mm512_slli_epi32(u, 20), _mm512_set1_epi32(119 << 23));
-    const __m512 all =
-        _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask(u, _mm512_set1_epi32(8)), _mm512_castsi512_ps(normal), low);
-    out[0] = _mm512_maskz_mov_ps(_mm512_cmpneq_epi32_mask(code, _mm512_set1_epi32(0x7f)), all);
+    static_assert(r == Real::ue4m3 && size % 4 == 0 && size + 4 <= 64);
+    const __m512i at = _mm512_setr_epi32(0, size / 4, 16, 16 + size / 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m128i code = _mm512_castsi512_si128(_mm512_permutex2var_epi32(load(p), at, load(p + 2 * size)));
+    const __m256i bits = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_and_si128(code, _mm_set1_epi8(0x7f))), 7);
+    const __mmask16 is_number = _mm_cmpneq_epi8_mask(code, _mm_set1_epi8(0x7f));
+    out[0] = _mm512_maskz_mul_ps(is_number, _mm512_cvtph_ps(bits), _mm512_set1_ps(0x1p7f));
   }
   using f32x8 = __m256;
   template <Real r>
@@ -329,6 +443,8 @@ struct Isa {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(v));
     return _mm512_reduce_add_epi32(v);
   }
+  static FEWBIT_INLINE f32 fms(f32 a, f32 b, f32 c) { return _mm512_fmsub_ps(a, b, c); }
+  static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return _mm512_fnmadd_ps(a, b, c); }
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {  // in the odd lanes only; minus: c - a * b
     return minus ? _mm512_mask3_fnmadd_ps(a, b, c, 0xAAAA) : _mm512_mask3_fmadd_ps(a, b, c, 0xAAAA);

@@ -11,7 +11,7 @@
 //   fma, mul, add, splat, alternate, spread, sum      floats
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = false;
+  static constexpr bool can_cross = false, can_gather = false;
   struct bytes {
     uint8_t v[W];
   };
@@ -24,7 +24,7 @@ struct Isa {
     std::memcpy(b.v, p, W);
     return b;
   }
-  template <Lanes g>
+  template <Lanes g, bool stays>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     bytes b;
     constexpr int mask = (1 << g.bits) - 1;
@@ -104,27 +104,32 @@ struct Isa {
     return out;
   }
   template <Small t>
-  static constexpr int small_unit() {
-    return 1;
-  }
-  template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
     f32 out;
     for (int l = 0; l < L; ++l) {
       int v = 0;
       for (int k = 0; k < t.pieces; ++k) {
         if (!t.mask[k][l]) continue;
-        int word = p[t.window + t.byte[k][l]];
-        if (t.bytes[k][l] == 2) word |= p[t.window + t.byte[k][l] + 1] << 8;
-        v |= (word >> t.shift[k][l] & t.mask[k][l]) << t.dst[k][l];
+        const uint8_t* at = p + t.window + t.byte[k][l] * (t.wide ? 4 : 1);
+        const uint32_t word = t.wide               ? fewbit::load<uint32_t>(at)
+                              : t.bytes[k][l] == 2 ? fewbit::load<uint16_t>(at)
+                                                   : *at;
+        v |= static_cast<int>(word >> t.shift[k][l] & static_cast<uint32_t>(t.mask[k][l])) << t.dst[k][l];
       }
-      out.v[l] = static_cast<float>(t.is_signed ? static_cast<int8_t>(v) : v - t.zero[l]);
+      out.v[l] = static_cast<float>(t.is_signed ? static_cast<int8_t>(v) : v - (t.times == 1 ? t.zero[l] : 0));
     }
     return out;
   }
-  static FEWBIT_INLINE f32 half(const uint8_t* p) { return splat(f16_to_f32(fewbit::load<uint16_t>(p))); }
+  template <bool room_before = false>
+  static FEWBIT_INLINE f32 half(const uint8_t* p) {
+    return splat(f16_to_f32(fewbit::load<uint16_t>(p)));
+  }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
+  }
+  static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
+    a = half<>(p);
+    b = half<>(p + 2);
   }
   static FEWBIT_INLINE float half_from(uint16_t h) { return f16_to_f32(h); }
   template <Real r>
@@ -133,7 +138,7 @@ struct Isa {
   }
   // One float for each block of `block` values and `size` bytes, in the even lanes, 32 values each; with `offset` the
   // one right after it, in the odd lanes.
-  template <Real r, int block, int size, bool offset>
+  template <Real r, int block, int size, bool offset, bool room_before>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* at = p + g * 32 / block * size;
@@ -196,6 +201,8 @@ struct Isa {
     }
     return sum;
   }
+  static FEWBIT_INLINE f32 fms(f32 a, f32 b, f32 c) { return add(mul(a, b), mul(c, splat(-1))); }
+  static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return add(mul(mul(a, splat(-1)), b), c); }
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {
     for (int i = 1; i < L; i += 2) c.v[i] += minus ? -a.v[i] * b.v[i] : a.v[i] * b.v[i];

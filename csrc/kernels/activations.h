@@ -1,13 +1,14 @@
 // Activations in 8 bits: 256 values with a scale for every 32, and the sums that zero points and offsets need. The same
 // for every weight format, so that they are made once and shared.
 
-// The runs of 16 once more, in the order of `runs`.
+// The runs of 16 once more, in the order of `runs`, and their scales.
 inline void copy_across(Activation& out) {
+  for (int i = 0; i < 32; ++i) out.across_d[i / 16][i % 16] = out.d32[i % 16 / 4 * 2 + i / 16];
   for (int run = 0; run < 16; ++run) std::memcpy(out.across + run % 4 * 64 + run / 4 * 16, out.q + run * 16, 16);
 }
 
-// The scale of 32 values and what they are multiplied by. A value that is not finite spoils the scale; where the inverse
-// would overflow, all are zero.
+// The scale of 32 values and what they are multiplied by. A value that is not finite spoils the scale; where the
+// inverse would overflow, all are zero.
 struct Step {
   float d, inverse;
 };

@@ -46,13 +46,16 @@ struct Dot {
   template <int v, int Cols>
   static FEWBIT_INLINE void add_sums(f32 factor, const Activation* const* a, f32 (*acc)[chains]) {
     if constexpr (counts<v>) {
-      constexpr bool odd_only = C::paired && weight(v, false) == 0 && weight(v, true) * weight(v, true) == 1;
-      const f32 w = C::paired ? Isa::alternate(weight(v, false), weight(v, true)) : Isa::splat(weight(v, false));
-      const f32 t = odd_only ? factor : Isa::mul(factor, w);
+      constexpr float even = weight(v, false), odd = C::paired ? weight(v, true) : even;
+      constexpr bool odd_only = even == 0 && odd * odd == 1, alone = even == odd && odd * odd == 1;
+      const f32 w = C::paired ? Isa::alternate(even, odd) : Isa::splat(even);
+      const f32 t = odd_only || alone ? factor : Isa::mul(factor, w);
       for (int c = 0; c < Cols; ++c) {
         const f32 sum = Isa::loadf(sums(*a[c]) + v * L % P::groups);
         if constexpr (odd_only)
-          acc[c][0] = Isa::template fma_odd<(weight(v, true) < 0)>(t, sum, acc[c][0]);
+          acc[c][0] = Isa::template fma_odd<(odd < 0)>(t, sum, acc[c][0]);
+        else if constexpr (alone && odd < 0)
+          acc[c][0] = Isa::fnma(t, sum, acc[c][0]);
         else
           acc[c][0] = Isa::fma(t, sum, acc[c][0]);
       }
@@ -60,6 +63,7 @@ struct Dot {
   }
   template <int Cols>
   static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
+    if constexpr (uniform) return uniform_span<Cols>(s, a, acc);
     f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
     Unpacked unpacked;
     const uint8_t* codes = s.p;
@@ -75,6 +79,7 @@ struct Dot {
       if constexpr (P::code.times != 1) {
         factors[v] = Isa::mul(factors[v], Isa::splat(static_cast<float>(P::code.times)));
       }
+      if constexpr (P::stays) factors[v] = Isa::mul(factors[v], P::unshift());
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
     if constexpr (P::across) {
@@ -86,10 +91,37 @@ struct Dot {
       }(std::make_integer_sequence<int, P::chunks>{});
     }
   }
+  // One scale for the whole span: it can wait until all is summed.
+  static constexpr bool uniform = P::across && F::placement == Placement::block && F::group == kSpan && !C::offset;
+  template <int Cols>
+  static FEWBIT_INLINE void uniform_span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
+    f32 factor;
+    P::factors(s, &factor);
+    const auto q0 = P::template codes<0, true, P::stays>(s.p), q1 = P::template codes<1, true, P::stays>(s.p);
+    const auto q2 = P::template codes<2, true, P::stays>(s.p), q3 = P::template codes<3, true, P::stays>(s.p);
+    for (int c = 0; c < Cols; ++c) {
+      const int8_t* x = a[c]->across;
+      f32 low = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q0, x), q1, x + Isa::W));
+      f32 high = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q2, x + 2 * Isa::W), q3, x + 3 * Isa::W));
+      if constexpr (P::stays) {
+        low = Isa::mul(low, Isa::template spread<P::spread(0)>(P::unshift()));
+        high = Isa::mul(high, Isa::template spread<P::spread(2)>(P::unshift()));
+      }
+      const f32 sums = Isa::loadf(a[c]->s16);
+      f32 sum;
+      if constexpr (P::code.zero == 1)
+        sum = Isa::fms(low, Isa::loadf(a[c]->across_d[0]), sums);
+      else
+        sum =
+            Isa::fma(low, Isa::loadf(a[c]->across_d[0]), Isa::mul(sums, Isa::splat(static_cast<float>(-P::code.zero))));
+      sum = Isa::fma(high, Isa::loadf(a[c]->across_d[1]), sum);
+      acc[c][0] = Isa::fma(sum, factor, acc[c][0]);
+    }
+  }
   template <int j, int Cols>
   static FEWBIT_INLINE void chunk(const uint8_t* codes, const Activation* const* a, f32 (*scaled)[C::scale_vectors],
                                   f32 (*acc)[chains]) {
-    const auto q = P::template codes<j>(codes);
+    const auto q = P::template codes<j, false, P::stays>(codes);
     for (int c = 0; c < Cols; ++c) {
       const f32 d = Isa::template dot<P::code.is_signed>(q, a[c]->q + j * Isa::W);
       acc[c][j % chains] =
@@ -100,7 +132,7 @@ struct Dot {
   template <int j, int Cols>
   static FEWBIT_INLINE void two_chunks(const uint8_t* codes, const Activation* const* a,
                                        f32 (*scaled)[C::scale_vectors], f32 (*acc)[chains]) {
-    const auto q = P::template codes<j, true>(codes), r = P::template codes<j + 1, true>(codes);
+    const auto q = P::template codes<j, true, P::stays>(codes), r = P::template codes<j + 1, true, P::stays>(codes);
     for (int c = 0; c < Cols; ++c) {
       const int8_t* x = a[c]->across + j * Isa::W;
       const f32 d = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q, x), r, x + Isa::W));
@@ -119,7 +151,7 @@ struct Dot {
       for (int c = 0; c < Cols; ++c) a[c] = x + i + c * x_stride;
       span<Cols>(s, a, acc);
     });
-    for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1])) / P::unit;
+    for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1]));
   }
 };
 

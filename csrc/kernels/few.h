@@ -1,6 +1,7 @@
-// A few columns on matrix tiles (AMX, int8): 16 rows of one span at a time become tiles of 8-bit numbers. Scales belong to
-// groups of 16 or 32 values, so the sums of different groups must not mix: the right tiles hold each group's activations
-// in columns of their own and zeros elsewhere, and a result tile holds two groups of eight columns side by side.
+// A few columns on matrix tiles (AMX, int8): 16 rows of one span at a time become tiles of 8-bit numbers. Scales belong
+// to groups of 16 or 32 values, so the sums of different groups must not mix: the right tiles hold each group's
+// activations in columns of their own and zeros elsewhere, and a result tile holds two groups of eight columns side by
+// side.
 //
 // Three things go on at once: span s + 1 is decoded, the tiles of span s are multiplied, the sums of span s - 1 are
 // scaled.
@@ -45,7 +46,8 @@ struct Few {
   using P = Span<F>;
   using C = typename P::C;
   static constexpr int sub = Shape<F>::sub;
-  static constexpr bool is_signed = P::code.is_signed || P::code.zero != 0 || P::code.times != 1 || F::codebook.used > 0;
+  static constexpr bool is_signed =
+      P::code.is_signed || P::code.zero != 0 || P::code.times != 1 || F::codebook.used > 0;
 
   // 64 numbers: signed bytes, or unsigned ones where no zero point takes them below zero.
   template <int j>
@@ -105,8 +107,8 @@ struct Few {
   }
 };
 
-// What a thread needs beside its stack. What is stored and what is loaded for the same row must not lie a multiple of 4096
-// bytes apart: the core would take the one for the other, and wait. Hence the gaps.
+// What a thread needs beside its stack. What is stored and what is loaded for the same row must not lie a multiple of
+// 4096 bytes apart: the core would take the one for the other, and wait. Hence the gaps.
 template <class F>
 struct alignas(4096) FewScratch {
   using S = FewShape<Few<F>::sub>;
@@ -123,13 +125,13 @@ struct alignas(4096) FewScratch {
 // Product p of a span.
 template <class F>
 FEWBIT_INLINE void few_product(const uint8_t (*codes)[1024], const FewColumns<Few<F>::sub>& x, int p) {
-#define FEWBIT_PRODUCT(T, A, B)                                              \
-  _tile_zero(T);                                                             \
-  _tile_loadd(A, codes[FewShape<Few<F>::sub>::chunk_of(p)], 64);             \
-  _tile_loadd(B, x.tiles[p], 64);                                            \
-  if constexpr (Few<F>::is_signed)                                           \
-    _tile_dpbssd(T, A, B);                                                   \
-  else                                                                       \
+#define FEWBIT_PRODUCT(T, A, B)                                  \
+  _tile_zero(T);                                                 \
+  _tile_loadd(A, codes[FewShape<Few<F>::sub>::chunk_of(p)], 64); \
+  _tile_loadd(B, x.tiles[p], 64);                                \
+  if constexpr (Few<F>::is_signed)                               \
+    _tile_dpbssd(T, A, B);                                       \
+  else                                                           \
     _tile_dpbusd(T, A, B);
   switch (p % 4) {
     case 0: FEWBIT_PRODUCT(0, 4, 6) break;
@@ -165,8 +167,7 @@ void few_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const v
       for (size_t r = 0; r < kFewRows; ++r) {
         if (s < spans && r < count) {
           const uint8_t* row = w + (first + r) * at.row_bytes;
-          const uint8_t* next =
-              s + 1 < spans ? row + (s + 1) * Shape<F>::span_bytes() : row + kFewRows * at.row_bytes;
+          const uint8_t* next = s + 1 < spans ? row + (s + 1) * Shape<F>::span_bytes() : row + kFewRows * at.row_bytes;
           for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(next + c);
           with_span<F>(row, s, k, at, [&](const Spot& spot) FEWBIT_LAMBDA_INLINE {
             K::decode(spot, own.codes[s % 2][0] + r * 64, own.factors[s % 3].of_row[r]);
@@ -188,7 +189,7 @@ void few_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const v
     }
     for (size_t r = 0; r < count; ++r) {
       for (size_t c = 0; c < columns; ++c) {
-        y[c * y_stride + first + r] = (own.acc[r][c] + own.acc[r][c + kFewColumns]) / Span<F>::unit;
+        y[c * y_stride + first + r] = own.acc[r][c] + own.acc[r][c + kFewColumns];
       }
     }
   }

@@ -1,6 +1,6 @@
-// Many columns without matrix tiles: as many rows as a vector has lanes are decoded once and turned on their side, a lane
-// for each row. Then four activations meet four codes of all these rows in one instruction, and a scale is applied to all
-// rows at once. The same integers as in dot.h; only the order of the float sums differs.
+// Many columns without matrix tiles: as many rows as a vector has lanes are decoded once and turned on their side, a
+// lane for each row. Then four activations meet four codes of all these rows in one instruction, and a scale is applied
+// to all rows at once. The same integers as in dot.h; only the order of the float sums differs.
 
 constexpr int kLaneColumns = 8;  // at once
 
@@ -27,8 +27,8 @@ struct Lanewise {
       with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { one_row(s, codes, factors); });
       for (int d = 0; d < kSpan / 4; ++d) std::memcpy(out.codes[d][r], codes + 4 * d, 4);
       for (int g = 0; g < groups; ++g) {
-        const float scale = factors[C::slot(g, false)] / P::unit;
-        const float offset = C::offset ? F::offset_sign * factors[C::slot(g, true)] / P::unit : 0;
+        const float scale = factors[C::slot(g, false)];
+        const float offset = C::offset ? F::offset_sign * factors[C::slot(g, true)] : 0;
         out.scale[g][r] = scale * P::code.times;
         out.shift[g][r] = offset - P::code.zero * scale;
       }
@@ -71,7 +71,8 @@ struct Lanewise {
           const f32 both = Isa::mul(scale, Isa::splat(sub == 16 ? column.d16[g] : column.d32[g]));
           acc[c] = Isa::fma(Isa::to_floats(dots[c]), both, acc[c]);
           if constexpr (shifts) {
-            acc[c] = Isa::fma(Isa::loadf(panel.shift[g]), Isa::splat(sub == 16 ? column.s16[g] : column.s32[g]), acc[c]);
+            acc[c] =
+                Isa::fma(Isa::loadf(panel.shift[g]), Isa::splat(sub == 16 ? column.s16[g] : column.s32[g]), acc[c]);
           }
         }
       }
@@ -100,7 +101,8 @@ void lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const 
     for (size_t i = 0; i < spans; ++i) K::decode(w + first * at.row_bytes, count, i, k, at, panels[i]);
     size_t c = 0;
     for (; c + kLaneColumns <= columns; c += kLaneColumns) {
-      K::template multiply<kLaneColumns>(panels, spans, x + c * spans, spans, count, y + c * y_stride + first, y_stride);
+      K::template multiply<kLaneColumns>(panels, spans, x + c * spans, spans, count, y + c * y_stride + first,
+                                         y_stride);
     }
     for (; c < columns; ++c) {
       K::template multiply<1>(panels, spans, x + c * spans, spans, count, y + c * y_stride + first, y_stride);

@@ -7,8 +7,8 @@
 
 namespace fewbit {
 
-// The runs of 16 values that a vector holds, by their first values. In order: run 0, 1, 2, ... Across, for vectors of 64
-// bytes: runs 0, 4, 8, 12, then 1, 5, 9, 13, and so on.
+// The runs of 16 values that a vector holds, by their first values. In order: run 0, 1, 2, ... Across, for vectors of
+// 64 bytes: runs 0, 4, 8, 12, then 1, 5, 9, 13, and so on.
 struct Runs {
   int first[4] = {}, used = 0;
 };
@@ -26,6 +26,12 @@ struct Lanes {
   int bits = 0, dst = 0, room = 0;  // room: bytes of the span
 };
 
+// The same where the two halves of a run of 16 lie apart, or share their bytes.
+struct Halves {
+  int at[8] = {}, shift[8] = {};
+  int bits = 0, dst = 0;
+};
+
 // One plane of a vector of codes that lie otherwise: a byte of a 16-byte window and a shift for each.
 struct Scatter {
   int window[4] = {};
@@ -35,45 +41,142 @@ struct Scatter {
 
 // Small integers, one in each float lane: up to two bytes of a 16-byte window, shifted, masked and placed.
 struct Small {
-  int window = 0, pieces = 0, zero[16] = {};
+  int window = 0, pieces = 0, zero[16] = {}, times = 1;
   bool is_signed = false, fits = true;
+  bool wide = false;  // one piece each, in dwords of a 64-byte window
   int byte[3][16] = {}, bytes[3][16] = {}, shift[3][16] = {}, mask[3][16] = {}, dst[3][16] = {};
 };
 
-// The same for two pieces that can be shifted alike: bytes 0 and 1 of a dword, to be multiplied by weights and added. The
-// result is `unit` times the integer; 0: it cannot be done.
-struct Weighted {
-  uint8_t byte[64] = {}, mask[64] = {}, weight[64] = {};
-  int shift[16] = {}, unit = 0;
+// The same for two pieces: words 0 and 1 of a dword, to be shifted, masked, multiplied by weights and added.
+struct TwoPieces {
+  uint8_t byte[64] = {};
+  uint16_t shift[32] = {}, mask[32] = {}, weight[32] = {};
 };
 
 template <Small t>
-constexpr Weighted weighted() {
-  Weighted out;
-  if (t.is_signed) return out;
-  int unit = 1;
-  for (int l = 0; l < 16; ++l) {
-    const bool two = t.mask[1][l] != 0;
-    const int up = t.shift[1][l] - t.shift[0][l];
-    if (t.bytes[0][l] > 1 || t.bytes[1][l] > 1 || t.dst[0][l] != 0 || (two && up < 0)) return out;
-    if (two && (1 << up) > unit << t.dst[1][l]) unit = (1 << up) >> t.dst[1][l];
+constexpr TwoPieces two_pieces() {
+  TwoPieces out;
+  for (int w = 0; w < 32; ++w) {
+    const int l = w / 2, k = w % 2, mask = t.mask[k][l];
+    out.byte[2 * w] = static_cast<uint8_t>(mask ? t.byte[k][l] : 0x80);
+    out.byte[2 * w + 1] = static_cast<uint8_t>(mask && t.bytes[k][l] > 1 ? t.byte[k][l] + 1 : 0x80);
+    out.shift[w] = static_cast<uint16_t>(t.shift[k][l]);
+    out.mask[w] = static_cast<uint16_t>(mask);
+    out.weight[w] = static_cast<uint16_t>(1 << t.dst[k][l]);
   }
-  for (int l = 0; l < 16; ++l) {
-    const bool two = t.mask[1][l] != 0;
-    const int up = two ? t.shift[1][l] - t.shift[0][l] : 0, weight = two ? (unit << t.dst[1][l]) >> up : 0;
-    if (weight > 127) return Weighted{};
-    out.shift[l] = t.shift[0][l];
-    for (int b = 0; b < 4; ++b) out.byte[4 * l + b] = 0x80;
-    if (t.mask[0][l]) out.byte[4 * l] = static_cast<uint8_t>(t.byte[0][l]);
-    if (two) out.byte[4 * l + 1] = static_cast<uint8_t>(t.byte[1][l]);
-    out.mask[4 * l] = static_cast<uint8_t>(t.mask[0][l]);
-    out.mask[4 * l + 1] = static_cast<uint8_t>(t.mask[1][l] << up);
-    out.weight[4 * l] = static_cast<uint8_t>(unit);
-    out.weight[4 * l + 1] = static_cast<uint8_t>(weight);
-  }
-  out.unit = unit;
   return out;
 }
+
+// The numbers of the points of a grid for a vector of codes, one in each lane of 4 or 8 bytes: a low and a high piece,
+// each from its own 16-byte windows.
+struct PointIndex {
+  int window[2][4] = {}, pieces = 0;
+  uint8_t byte[2][64] = {};
+  uint16_t shift[32] = {}, mask[32] = {}, weight[32] = {};
+};
+
+// One bit for each code of a vector.
+struct BitOf {
+  int window[4] = {};
+  uint8_t byte[64] = {}, bit[64] = {};
+};
+
+// Where windows of 16 bytes must begin so that lane l sees bytes first[l] to last[l]: one for all lanes, or one for
+// each, or none that fit (-1).
+struct Windows {
+  int at[4] = {};
+};
+constexpr Windows windows_for(const int (&first)[4], const int (&last)[4], int room) {
+  int low = first[0], high = last[0];
+  for (int l = 1; l < 4; ++l) {
+    low = first[l] < low ? first[l] : low;
+    high = last[l] > high ? last[l] : high;
+  }
+  Windows out;
+  for (int l = 0; l < 4; ++l) {
+    const int from = high - low < 16 ? low : first[l];
+    out.at[l] = from + 16 > room ? room - 16 : from;
+  }
+  return out;
+}
+
+template <class F>
+struct GridShape {
+  static constexpr Grid grid = F::codes;
+  static constexpr int per_lane = 16 / grid.width;  // points in a run of 16
+
+  // The windows for piece k of what the lanes of vector `vector` need. Across they are the same for all vectors, so
+  // that they are loaded once.
+  static constexpr Windows windows(const Ints& what, int k, int every, int vector, bool across) {
+    int first[4] = {1 << 30, 1 << 30, 1 << 30, 1 << 30}, last[4] = {};
+    for (int j = across ? 0 : vector; j <= (across ? 3 : vector); ++j) {
+      for (int c = 0; c < 64; ++c) {
+        const int l = c / 16, i = (runs(j, 64, across).first[l] + c % 16) / every;
+        const Piece p = what.piece(k, i);
+        const int end = (p.bit + p.bits - 1) / 8;
+        first[l] = p.bit / 8 < first[l] ? p.bit / 8 : first[l];
+        last[l] = end > last[l] ? end : last[l];
+      }
+    }
+    return windows_for(first, last, F::bytes);
+  }
+  static constexpr bool fits(const Ints& what, int k, int every, bool across) {
+    for (int c = 0; c < kSpan; ++c) {
+      const int j = c / 64, l = c % 64 / 16, at = windows(what, k, every, j, across).at[l];
+      const Piece p = what.piece(k, (runs(j, 64, across).first[l] + c % 16) / every);
+      if (p.bit / 8 < at || (p.bit + p.bits - 1) / 8 >= at + 16) return false;
+    }
+    return true;
+  }
+  static constexpr PointIndex index(int j, bool across) {
+    PointIndex out;
+    const Runs r = runs(j, 64, across);
+    for (auto& b : out.byte[0]) b = 0x80;
+    for (auto& b : out.byte[1]) b = 0x80;
+    for (int k = 0; k < grid.index.pieces(0); ++k) {
+      const Windows w = windows(grid.index, k, grid.width, j, across);
+      for (int lane = 0; lane < 64 / grid.width; ++lane) {
+        const int l = lane / per_lane, i = (r.first[l] + lane % per_lane * grid.width) / grid.width;
+        const Piece p = grid.index.piece(k, i);
+        const int word = lane * grid.width / 2 + k, at = lane * grid.width + 2 * k;
+        out.window[k][l] = w.at[l];
+        out.byte[k][at] = static_cast<uint8_t>(p.bit / 8 - w.at[l]);
+        if (p.bit % 8 + p.bits > 8) out.byte[k][at + 1] = static_cast<uint8_t>(p.bit / 8 + 1 - w.at[l]);
+        out.shift[word] = static_cast<uint16_t>(p.bit % 8);
+        out.mask[word] = static_cast<uint16_t>((1 << p.bits) - 1);
+        out.weight[word] = static_cast<uint16_t>(1 << p.dst);
+      }
+      out.pieces = k + 1;
+    }
+    return out;
+  }
+  // The bit that turns the sign of each code, or moves it; where seven bits tell eight signs, none for the eighth.
+  static constexpr const Ints& bits() { return grid.signs.used > 0 ? grid.signs : grid.shift; }
+  static constexpr int bits_every = grid.signs.used > 0 ? 8 : grid.shift_every;
+  static constexpr BitOf bit(int j, bool across) {
+    BitOf out;
+    const Runs r = runs(j, 64, across);
+    const Windows w = windows(bits(), 0, bits_every, j, across);
+    for (int c = 0; c < 64; ++c) {
+      const int l = c / 16, e = r.first[l] + c % 16;
+      const Piece p = bits().piece(0, e / bits_every);
+      const int at = p.bit + (grid.signs.used > 0 ? e % 8 : 0);
+      out.window[l] = w.at[l];
+      const bool told = grid.signs.used == 0 || e % 8 < p.bits;
+      out.byte[c] = static_cast<uint8_t>(told ? at / 8 - w.at[l] : 0x80);
+      out.bit[c] = static_cast<uint8_t>(told ? 1 << at % 8 : 0);
+    }
+    return out;
+  }
+  static constexpr bool even_signs = grid.signs.used > 0 && grid.signs.bits() == 7;
+  static constexpr bool can_gather(bool across) {
+    if (grid.index.pieces(0) > 2 || bits().pieces(0) != 1 || !fits(bits(), 0, bits_every, across)) return false;
+    for (int k = 0; k < grid.index.pieces(0); ++k) {
+      if (!fits(grid.index, k, grid.width, across)) return false;
+    }
+    return true;
+  }
+};
 
 // How a byte that goes into the dot product stands for a number: number = times * byte - zero.
 struct Coding {
@@ -131,6 +234,28 @@ struct Shape {
     }
     return true;
   }
+  static constexpr Halves halves(int k, Runs runs) {
+    Halves out;
+    for (int h = 0; h < 2 * runs.used; ++h) {
+      const Piece p = piece(k, runs.first[h / 2] + h % 2 * 8);
+      out.at[h] = p.bit / 8;
+      out.shift[h] = p.bit % 8;
+      out.bits = p.bits;
+      out.dst = p.dst;
+    }
+    return out;
+  }
+  // Whether both halves of every run are in the same eight bytes, and these follow each other.
+  static constexpr bool in_shared_halves(int k, Runs runs) {
+    for (int h = 0; h < 2 * runs.used; ++h) {
+      const int first = piece(k, runs.first[h / 2] + h % 2 * 8).bit;
+      for (int i = 1; i < 8; ++i) {
+        if (piece(k, runs.first[h / 2] + h % 2 * 8 + i).bit != first + 8 * i) return false;
+      }
+      if (halves(k, runs).at[h] != halves(k, runs).at[0] + h / 2 * 8) return false;
+    }
+    return true;
+  }
   static constexpr Lanes lanes(int k, Runs runs) {
     Lanes out;
     out.room = span_bytes();
@@ -164,13 +289,29 @@ struct Shape {
     }
     return out;
   }
+  // Whether codes may stay at their place in a byte, to be divided in the scales of their groups: one plane, and all of
+  // a group at the same place.
+  static constexpr bool can_stay(int max_unsigned) {
+    if constexpr (F::kind != Kind::planes) {
+      return false;
+    } else {
+      if (max_unsigned < 255 || F::codes.pieces(0) != 1 || F::codebook.used > 0 || F::codes.bits() > 4) return false;
+      bool shifted = false;
+      for (int e = 0; e < kSpan; ++e) {
+        if (piece(0, e).bit % 8 != stay(e / sub)) return false;
+        shifted = shifted || stay(e / sub) > 0;
+      }
+      return shifted;
+    }
+  }
+  static constexpr int stay(int group) { return piece(0, group * sub).bit % 8; }
   // Codes of few bits with a scale for 32 or more: taken across, two vectors in turn have the same scales in their
   // lanes, and their dot products can be added as integers.
   static constexpr bool worth_crossing() {
-    if constexpr (F::kind != Kind::planes)
-      return false;
-    else
+    if constexpr (F::kind == Kind::planes)
       return sub == 32 && F::codes.bits() < 8 && in_lanes(0, runs(0, 64, true));
+    else
+      return F::kind == Kind::grid && sub == 32;
   }
 };
 
@@ -199,7 +340,8 @@ struct Slots {
     out.pieces = what.pieces(g) > out.pieces ? what.pieces(g) : out.pieces;
     out.zero[lane] = what.zero;
     out.is_signed = what.is_signed;
-    out.fits = out.fits && what.times == 1 && (!what.is_signed || what.bits() == 8);
+    out.times = what.times;
+    out.fits = out.fits && (!what.is_signed || what.bits() == 8);
   }
   // The integers of vector v; `fits` tells whether one window holds them.
   static constexpr Small small(int v) {
@@ -209,20 +351,31 @@ struct Slots {
       if (slot(g, false) / lanes == v) put(out, F::scale.ints, slot(g, false) % lanes, g, low);
       if (offset && slot(g, true) / lanes == v) put(out, F::offset.ints, slot(g, true) % lanes, g, low);
     }
-    out.window = low + 16 > F::bytes ? F::bytes - 16 : low;
+    return placed(out, low, 16).fits ? placed(out, low, 16) : placed(out, low, 64);
+  }
+  // The same with a window of 16 bytes, or of 64 whose dwords hold one piece each.
+  static constexpr Small placed(Small out, int low, int size) {
+    out.window = low + size > F::bytes ? F::bytes - size : low;
+    out.wide = size > 16;
+    if (out.window < 0 || (out.wide && (lanes < 16 || out.pieces != 1))) out.fits = false;
+    if (out.wide) out.window += (low - out.window) % 4;
     for (int k = 0; k < 3; ++k) {
       for (int l = 0; l < lanes; ++l) {
         if (!out.mask[k][l]) continue;
         out.byte[k][l] -= out.window;
-        if (out.byte[k][l] + out.bytes[k][l] > 16) out.fits = false;
+        if (out.byte[k][l] + out.bytes[k][l] > size) out.fits = false;
+        if (out.wide) {
+          out.shift[k][l] += out.byte[k][l] % 4 * 8;
+          out.byte[k][l] = out.byte[k][l] / 4;
+        }
       }
     }
     return out;
   }
-  // f16 times small integers, a whole block to a span: the shape of the K-quants.
+  // f16 times small integers, a whole block to a span: the shape of the K-quants and the grids.
   static constexpr bool is_small() {
-    if (Shape<F>::row || F::block != kSpan || F::scale.ints.used == 0 || F::scale.bits.used > 0) return false;
-    if (F::scale.real != Real::f16 || F::scale.unit != 1) return false;
+    if (Shape<F>::row || F::block != kSpan || F::scale.ints.used == 0) return false;
+    if (F::scale.real != Real::f16 || (offset && (F::scale.unit != 1 || F::scale.bits.used > 0))) return false;
     if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16)) return false;
     if (paired && offset && F::offset.at != F::scale.at + 2) return false;
     for (int v = 0; v < vectors; ++v) {

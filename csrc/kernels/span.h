@@ -93,16 +93,33 @@ FEWBIT_INLINE void unpack_trits(const uint8_t* p, Unpacked& out) {
   unpack_part<F::codes.parts[2]>(p, to);
 }
 
+// What only some instruction sets have is named through this, so that it is looked up only where it is used.
+template <class F>
+struct Own {
+  using type = Isa;
+};
+
 template <class F>
 struct Span {
+  using I = typename Own<F>::type;
   using S = Shape<F>;
   using C = Slots<F, Isa::L>;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
   static constexpr int W = Isa::W, L = Isa::L, chunks = kSpan / W, groups = S::groups;
   static constexpr Coding code = coding<F>(Isa::max_unsigned);
-  static constexpr bool unpacked = F::kind != Kind::planes;  // codes are first written out as bytes
-  static constexpr bool across = Isa::can_cross && S::worth_crossing();
+  static constexpr bool gathers = [] {  // points of grids and base-3 digits come straight into vectors
+    if constexpr (F::kind == Kind::trits)
+      return Isa::can_gather;
+    else if constexpr (F::kind == Kind::grid)
+      return Isa::can_gather && GridShape<F>::can_gather(false) &&
+             GridShape<F>::can_gather(Isa::can_cross && S::worth_crossing());
+    else
+      return false;
+  }();
+  static constexpr bool unpacked = F::kind != Kind::planes && !gathers;  // codes are first written out as bytes
+  static constexpr bool across = Isa::can_cross && S::worth_crossing() && !unpacked;
+  static constexpr bool stays = Isa::can_cross && S::can_stay(Isa::max_unsigned) && C::scale_vectors == 1;
   static constexpr int pieces = [] {
     if constexpr (unpacked)
       return 0;
@@ -110,32 +127,38 @@ struct Span {
       return F::codes.pieces(0);
   }();
 
-  template <int k, int j, bool across>
+  template <int k, int j, bool across, bool stays>
   static FEWBIT_INLINE bytes plane(const uint8_t* p) {
     constexpr Runs r = runs(j, W, across);
     if constexpr (S::in_lanes(k, r))
-      return Isa::template lanes<S::lanes(k, r)>(p);
+      return Isa::template lanes<S::lanes(k, r), stays>(p);
+    else if constexpr (Isa::can_cross && S::in_shared_halves(k, r))
+      return I::template shared_halves<S::halves(k, r)>(p);
     else
       return Isa::template scattered<S::scatter(k, r)>(p);
   }
-  template <int j, bool across>
+  template <int j, bool across, bool stays = false>
   static FEWBIT_INLINE bytes stored(const uint8_t* p) {
-    bytes v = plane<0, j, across>(p);
-    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j, across>(p));
-    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j, across>(p));
+    bytes v = plane<0, j, across, stays>(p);
+    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j, across, false>(p));
+    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j, across, false>(p));
     static_assert(pieces <= 3);
     return v;
   }
-  // Chunk j of the codes, as `code` says.
-  template <int j, bool across = false>
+  // Chunk j of the codes, as `code` says; `stays`: not shifted, see `unshift`.
+  template <int j, bool across = false, bool stays = false>
   static FEWBIT_INLINE bytes codes(const uint8_t* p) {
-    if constexpr (F::kind == Kind::trits) {
+    if constexpr (F::kind == Kind::trits && gathers) {
+      return I::template digits<F::codes, j>(p);
+    } else if constexpr (F::kind == Kind::trits) {
       return Isa::load(p + j * W);
+    } else if constexpr (gathers) {
+      return I::template points<F, j, across, code.zero>(p);
     } else if constexpr (F::kind == Kind::grid) {
       const auto* u = reinterpret_cast<const Unpacked*>(p);
       return Isa::template signed_codes<(F::codes.shift.used > 0), code.zero>(u->codes + j * W, u->signs + j * W / 8);
     } else {
-      bytes v = stored<j, across>(p);
+      bytes v = stored<j, across, stays>(p);
       if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);
       if constexpr (code.flip) v = Isa::flip(v);
       return v;
@@ -205,14 +228,32 @@ struct Span {
                 std::true_type{});
     }
   }
+  // `small` gives the integers as stored; what they stand for is `times` as much less `zero`, in units.
+  template <int v>
+  static FEWBIT_INLINE f32 of_unit(f32 x) {
+    constexpr Ints what = v < C::scale_vectors ? F::scale.ints : F::offset.ints;
+    constexpr float unit = F::scale.unit;
+    if constexpr (what.times == 1 && unit == 1) return x;
+    return Isa::fma(x, Isa::splat(what.times * unit), Isa::splat(what.times == 1 ? 0 : -what.zero * unit));
+  }
   static FEWBIT_INLINE void factors(const Spot& s, f32* out) {
     if constexpr (C::is_small()) {
+      f32 d, dmin;
+      if constexpr (F::scale.bits.used > 0)
+        d = dmin = Isa::splat(Isa::half_from(static_cast<uint16_t>(read_at<F::scale.bits, 0>(s.p))));
+      else if constexpr (C::paired && C::offset)
+        d = dmin = Isa::half_pair(s.p + F::scale.at);
+      else if constexpr (C::offset && F::offset.at == F::scale.at + 2)
+        Isa::two_halves(s.p + F::scale.at, d, dmin);
+      else
+        d = Isa::template half<(F::scale.at >= 6)>(s.p + F::scale.at),
+        dmin = C::offset ? Isa::template half<>(s.p + F::offset.at) : d;
       [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
-        ((out[v] = Isa::mul(Isa::template small<C::small(v)>(s.p), base<v>(s.p))), ...);
+        ((out[v] = Isa::mul(of_unit<v>(Isa::template small<C::small(v)>(s.p)), v < C::scale_vectors ? d : dmin)), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {
       static_assert(F::scale.at == 0 || F::block == kSpan);  // what is read with the scales stays inside the span
-      Isa::template strided<F::scale.real, F::block, F::bytes, C::offset>(s.p + F::scale.at, out);
+      Isa::template strided<F::scale.real, F::block, F::bytes, C::offset, (F::scale.at >= 6)>(s.p + F::scale.at, out);
     } else if constexpr (C::is_quads()) {
       Isa::template quads<F::scale.real, F::bytes>(s.p + F::scale.at, out);
     } else if constexpr (S::row) {
@@ -221,23 +262,15 @@ struct Span {
       factors_one_by_one(s, out);
     }
   }
-  template <int v>
-  static FEWBIT_INLINE f32 base(const uint8_t* p) {  // d in every lane, or d and dmin in turn
-    if constexpr (C::paired && C::offset)
-      return Isa::half_pair(p + F::scale.at);
-    else
-      return Isa::half(p + (v < C::scale_vectors ? F::scale.at : F::offset.at));
+  // What scales are multiplied by if codes stay at their place.
+  static FEWBIT_INLINE f32 unshift() {
+    alignas(64) static constexpr auto by = [] {
+      std::array<float, L> out{};
+      for (int g = 0; g < groups; ++g) out[C::slot(g, false) % L] = 1.0f / (1 << (stays ? S::stay(g) : 0));
+      return out;
+    }();
+    return Isa::loadf(by.data());
   }
-  // `factors` gives this many times the scales and offsets.
-  static constexpr int unit = [] {
-    if constexpr (C::is_small()) {
-      constexpr int first = Isa::template small_unit<C::small(0)>();
-      static_assert(first == Isa::template small_unit<C::small(C::vectors - 1)>());
-      return first;
-    } else {
-      return 1;
-    }
-  }();
   // For each dot lane of chunk j, where its scale is in vector `vector_of(j)`.
   static constexpr int vector_of(int j) { return across ? 0 : C::slot(j * W / S::sub, false) / L; }
   static constexpr std::array<int, 16> spread(int j) {

@@ -9,7 +9,8 @@ inline void load_random_tiles(bool floats) {
   for (auto& tile : data.bytes) {
     for (int i = 0; i < 1024; i += 2) {
       state = state * 1664525u + 1013904223u;
-      const uint16_t bits = static_cast<uint16_t>(floats ? 0x3f00 | (state >> 24) | (state >> 8 & 0x8000) : state >> 16);
+      const uint16_t bits =
+          static_cast<uint16_t>(floats ? 0x3f00 | (state >> 24) | (state >> 8 & 0x8000) : state >> 16);
       std::memcpy(tile + i, &bits, 2);
     }
   }

@@ -1,6 +1,6 @@
-// Products on matrix tiles (AMX, bf16): many columns at once. Weights are decoded into the tiles of the left operand; the
-// activations, packed once, are the right one. Inside every 64 values the even ones come first, then the odd ones, on
-// both sides: codes are bytes, and so none of them has to cross a lane to become a 16-bit number.
+// Products on matrix tiles (AMX, bf16): many columns at once. Weights are decoded into the tiles of the left operand;
+// the activations, packed once, are the right one. Inside every 64 values the even ones come first, then the odd ones,
+// on both sides: codes are bytes, and so none of them has to cross a lane to become a 16-bit number.
 
 constexpr int kTileRows = 16, kTileValues = 32;         // of a left tile; a right tile holds 16 columns of 32 values
 constexpr int kTileElements = kTileRows * kTileValues;  // 1 KiB of bf16
@@ -37,9 +37,6 @@ struct ToTiles {
   static FEWBIT_INLINE Factors factors(const Spot& s) {
     __m512 f[C::vectors];
     P::factors(s, f);
-    if constexpr (P::unit != 1) {
-      for (auto& v : f) v = _mm512_mul_ps(v, _mm512_set1_ps(1.0f / P::unit));
-    }
     const __m512 scale = C::paired ? Isa::template spread<lanes_of(false)>(f[0]) : f[0];
     Factors out;
     if constexpr (shifts) {
@@ -51,8 +48,7 @@ struct ToTiles {
       _mm512_store_ps(out.shift, shift);
     }
     const bool times = !by_table && P::code.times != 1;
-    _mm512_store_ps(out.scale,
-                    times ? _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(P::code.times))) : scale);
+    _mm512_store_ps(out.scale, times ? _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(P::code.times))) : scale);
     return out;
   }
 
@@ -62,7 +58,8 @@ struct ToTiles {
       std::array<float, 16> out{};
       if constexpr (by_table) {
         for (int i = 0; i < 16; ++i) {
-          out[i] = static_cast<float>(F::codebook.used > 0 ? F::codebook.values[i] : F::codes.times * i - F::codes.zero);
+          out[i] =
+              static_cast<float>(F::codebook.used > 0 ? F::codebook.values[i] : F::codes.times * i - F::codes.zero);
         }
       }
       return out;
@@ -127,9 +124,8 @@ struct ToTiles {
       P::unpack(s.p, unpacked);
       codes = unpacked.codes;
     }
-    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-      (chunk<j>(codes, f, out), ...);
-    }(std::make_integer_sequence<int, P::chunks>{});
+    [&]<int... j>(std::integer_sequence<int, j...>)
+        FEWBIT_LAMBDA_INLINE { (chunk<j>(codes, f, out), ...); }(std::make_integer_sequence<int, P::chunks>{});
   }
 };
 
@@ -255,8 +251,8 @@ FEWBIT_INLINE void store_results(float* c) {
   _tile_stored(2, c + 512, 64);
   _tile_stored(3, c + 768, 64);
 }
-// 32 values of a strip and a column tile, or two. The strip's tiles are read once for each pair of columns: they must not
-// push the activations out of the first-level cache.
+// 32 values of a strip and a column tile, or two. The strip's tiles are read once for each pair of columns: they must
+// not push the activations out of the first-level cache.
 FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b, bool two) {
   _tile_stream_loadd(4, a, 64);
   _tile_loadd(6, b, 64);
@@ -291,8 +287,8 @@ inline void write_results(const float* results, size_t rows, size_t columns, flo
   }
 }
 
-// Up to a few dozen columns: while the tiles of one span are multiplied, the next span is decoded. The two use different
-// parts of the core.
+// Up to a few dozen columns: while the tiles of one span are multiplied, the next span is decoded. The two use
+// different parts of the core.
 struct alignas(64) StripScratch {
   uint16_t strips[2][kStripElements];
 };
@@ -338,8 +334,8 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
   }
 }
 
-// Many columns: panels of rows and a few spans are decoded whole (into the second-level cache), then each pair of column
-// tiles meets all of them.
+// Many columns: panels of rows and a few spans are decoded whole (into the second-level cache), then each pair of
+// column tiles meets all of them.
 template <class F>
 FEWBIT_INLINE void decode_panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, size_t from, size_t deep,
                                 uint16_t* panel) {
@@ -357,8 +353,8 @@ FEWBIT_INLINE void decode_panel(const uint8_t* w, size_t rows, size_t k, const L
 
 // All strips of a panel times a pair of column tiles.
 template <bool two>
-FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, Columns x, size_t pair, size_t from, size_t deep,
-                                  float* results) {
+FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, Columns x, size_t pair, size_t from,
+                                  size_t deep, float* results) {
   const size_t stride = pairs_of(x) * kPairResults;
   float* c = results + pair * kPairResults;
   for (size_t strip = 0; strip < strips; ++strip, c += stride) {

@@ -46,4 +46,4 @@
 namespace fewbit {
 // Ahead of the weights being read: into the second-level cache, into the first. Measured, see docs/log.md.
 constexpr int kPrefetchFar = 8192, kPrefetchNear = 1024;
-}
+}  // namespace fewbit

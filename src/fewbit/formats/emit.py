@@ -57,6 +57,7 @@ def codes(fmt: Format) -> str:
     if isinstance(c, Grid):
         return (
             "  static constexpr Kind kind = Kind::grid;\n"
+            f"  static constexpr const auto& points = {c.points}_points;\n"
             f"  static constexpr Grid codes = {{&{c.points}_points.values[0][0], {c.width},\n"
             f"                                 {ints(fmt, c.index)},\n"
             f"                                 {ints(fmt, c.signs)},\n"
