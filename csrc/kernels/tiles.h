@@ -202,27 +202,42 @@ inline void pack_columns(const float* x, size_t m, size_t k, size_t first, size_
 }
 
 struct alignas(64) TileConfig {
-  uint8_t palette = 1, start = 0, unused[14] = {};
+  uint8_t palette = 0, start = 0, unused[14] = {};
   uint16_t bytes[16] = {};
   uint8_t rows[16] = {};
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// While one lives, tiles can be used: 0-3 for results, 4 and 5 for weights, 6 and 7 for activations.
+// While one lives, tiles can be used: 0-3 for results, 4 and 5 for weights, 6 and 7 for activations. Then the thread has
+// back the configuration that it had: another library may count on it.
 class TileUse {
  public:
   TileUse() {
+    _tile_storeconfig(&before_);
+    __asm__ volatile("" ::: "memory");
     TileConfig config;
+    config.palette = 1;
     for (int i = 0; i < 8; ++i) {
       config.bytes[i] = 64;
       config.rows[i] = 16;
     }
+    load(config);
+  }
+  ~TileUse() {
+    if (before_.palette != 0)
+      load(before_);
+    else
+      _tile_release();
+  }
+  TileUse(const TileUse&) = delete;
+  TileUse& operator=(const TileUse&) = delete;
+
+ private:
+  static void load(const TileConfig& config) {
     __asm__ volatile("" ::"r"(&config) : "memory");  // gcc 12 believes that only 8 bytes are read
     _tile_loadconfig(&config);
   }
-  ~TileUse() { _tile_release(); }
-  TileUse(const TileUse&) = delete;
-  TileUse& operator=(const TileUse&) = delete;
+  TileConfig before_;
 };
 
 inline size_t pairs_of(const Columns& x) { return (x.count + 1) / 2; }
@@ -269,19 +284,20 @@ FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b, bool two) {
   }
 }
 
-// The results of `rows` rows of a strip, to y[column][row].
+// The results of `rows` rows, strip by strip, to y[column][row]. Columns lie far apart in y: all rows of 16 columns are
+// written before the next 16.
 inline void write_results(const float* results, size_t rows, size_t columns, float* y, size_t stride) {
-  for (size_t t = 0; t < column_tiles(columns); ++t) {
+  const size_t tiles = column_tiles(columns), strip = (tiles + 1) / 2 * kPairResults;
+  for (size_t t = 0; t < tiles; ++t) {
     const size_t some = columns - 16 * t < 16 ? columns - 16 * t : 16;
-    for (size_t h = 0; h < 2 && 16 * h < rows; ++h) {
-      const float* c = results + t / 2 * kPairResults + (t % 2 * 2 + h) * 256;
-      __m512i r[16];
-      for (int i = 0; i < 16; ++i) r[i] = _mm512_load_si512(c + 16 * i);
-      transpose16(r);
-      const size_t left = rows - 16 * h;
-      const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1u << left) - 1);
+    for (size_t r = 0; r < rows; r += 16) {
+      const float* c = results + r / kStrip * strip + t / 2 * kPairResults + (t % 2 * 2 + r / 16 % 2) * 256;
+      __m512i v[16];
+      for (int i = 0; i < 16; ++i) v[i] = _mm512_load_si512(c + 16 * i);
+      transpose16(v);
+      const auto mask = static_cast<__mmask16>(rows - r >= 16 ? 0xFFFF : (1u << (rows - r)) - 1);
       for (size_t i = 0; i < some; ++i) {
-        _mm512_mask_storeu_ps(y + (16 * t + i) * stride + 16 * h, mask, _mm512_castsi512_ps(r[i]));
+        _mm512_mask_storeu_ps(y + (16 * t + i) * stride + r, mask, _mm512_castsi512_ps(v[i]));
       }
     }
   }
@@ -342,7 +358,7 @@ FEWBIT_INLINE void decode_panel(const uint8_t* w, size_t rows, size_t k, const L
   for (size_t r = 0; r < rows; ++r) {
     const uint8_t* row = w + r * at.row_bytes;
     for (size_t i = 0; i < deep; ++i) {
-      const uint8_t* ahead = row + (from + i) * Shape<F>::span_bytes() + 2 * at.row_bytes;
+      const uint8_t* ahead = row + (from + i) * Shape<F>::span_bytes() + 8 * at.row_bytes;
       for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(ahead + c);
       with_span<F>(row, from + i, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE {
         ToTiles<F>::span(s, panel + (r / kStrip * deep + i) * kStripElements + r % kStrip * kTileValues);
@@ -401,10 +417,7 @@ void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
           multiply_panel<false>(panel, strips, x, pair, from, deep, results);
       }
     }
-    for (size_t strip = 0; strip < strips; ++strip) {
-      write_results(results + strip * pairs * kPairResults, count - strip * kStrip, columns, y + first + strip * kStrip,
-                    y_stride);
-    }
+    write_results(results, count, columns, y + first, y_stride);
   }
 }
 
