@@ -110,6 +110,24 @@ struct Isa {
     }
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
   }
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+    __m256i r[8], t[8];
+    for (size_t i = 0; i < 8; ++i) r[i] = load(in + i * stride);
+    for (int i = 0; i < 4; ++i) {
+      t[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+      t[2 * i + 1] = _mm256_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for (int h = 0; h < 2; ++h) {
+      r[4 * h] = _mm256_unpacklo_epi64(t[4 * h], t[4 * h + 2]);
+      r[4 * h + 1] = _mm256_unpackhi_epi64(t[4 * h], t[4 * h + 2]);
+      r[4 * h + 2] = _mm256_unpacklo_epi64(t[4 * h + 1], t[4 * h + 3]);
+      r[4 * h + 3] = _mm256_unpackhi_epi64(t[4 * h + 1], t[4 * h + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {
+      store(out + 32 * i, _mm256_permute2x128_si256(r[i], r[4 + i], 0x20));
+      store(out + 32 * (4 + i), _mm256_permute2x128_si256(r[i], r[4 + i], 0x31));
+    }
+  }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm256_cvtepi32_ps(a); }
   template <int part, bool is_signed>

@@ -1,5 +1,31 @@
 // AVX-512 F, BW, DQ, VL and VNNI: 64 bytes, 16 floats. The dot product is vpdpbusd, unsigned codes times signed
 // activations.
+FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 rows of 16 dwords
+  __m512i t[16];
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+    t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+    t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+    t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+    r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+    r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+  }
+}
+
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
   static constexpr bool can_cross = true, can_gather = true;
@@ -216,6 +242,13 @@ struct Isa {
     static_assert(!is_signed);
     return _mm512_dpbusd_epi32(acc, w,
                                _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
+  }
+  // L rows of L dwords, `stride` bytes apart, turned on their side.
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+    __m512i r[16];
+    for (size_t i = 0; i < 16; ++i) r[i] = load(in + i * stride);
+    transpose16(r);
+    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + 64 * i, r[i]);
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }

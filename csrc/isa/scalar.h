@@ -88,6 +88,12 @@ struct Isa {
     for (int i = 0; i < W; ++i) acc.v[i / 4] += (is_signed ? static_cast<int8_t>(w.v[i]) : w.v[i]) * four[i % 4];
     return acc;
   }
+  // L rows of L dwords, `stride` bytes apart, turned on their side.
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+    for (int r = 0; r < L; ++r) {
+      for (int d = 0; d < L; ++d) std::memcpy(out + (d * L + r) * 4, in + static_cast<size_t>(r) * stride + 4 * d, 4);
+    }
+  }
   static FEWBIT_INLINE void store(uint8_t* p, bytes b) { std::memcpy(p, b.v, W); }
   static FEWBIT_INLINE f32 to_floats(ints a) {
     f32 out;

@@ -159,15 +159,16 @@ template <class F>
 void dot_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
               size_t y_stride) {
   const size_t spans = (k + kSpan - 1) / kSpan;
+  const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
+    for (size_t r = 0; r < rows; ++r) {
+      Dot<F>::template row<Cols>(w + r * at.row_bytes, k, at, x + c * spans, spans, y + c * y_stride + r, y_stride);
+    }
+  };
   size_t c = 0;
-  for (; c + 4 <= columns; c += 4) {
-    for (size_t r = 0; r < rows; ++r) {
-      Dot<F>::template row<4>(w + r * at.row_bytes, k, at, x + c * spans, spans, y + c * y_stride + r, y_stride);
-    }
-  }
-  for (; c < columns; ++c) {
-    for (size_t r = 0; r < rows; ++r) {
-      Dot<F>::template row<1>(w + r * at.row_bytes, k, at, x + c * spans, spans, y + c * y_stride + r, y_stride);
-    }
+  for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
+  switch (columns - c) {
+    case 3: return some(std::integral_constant<int, 3>{}, c);
+    case 2: return some(std::integral_constant<int, 2>{}, c);
+    case 1: return some(std::integral_constant<int, 1>{}, c);
   }
 }

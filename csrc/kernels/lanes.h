@@ -2,8 +2,6 @@
 // lane for each row. Then four activations meet four codes of all these rows in one instruction, and a scale is applied
 // to all rows at once. The same integers as in dot.h; only the order of the float sums differs.
 
-constexpr int kLaneColumns = 8;  // at once
-
 template <class F>
 struct Lanewise {
   using P = Span<F>;
@@ -19,13 +17,12 @@ struct Lanewise {
   };
 
   static void decode(const uint8_t* w, size_t rows, size_t span, size_t k, const Layout& at, Panel& out) {
-    alignas(64) uint8_t codes[kSpan];
+    alignas(64) uint8_t codes[L][kSpan];
     alignas(64) float factors[C::vectors * L];
     for (size_t r = 0; r < rows; ++r) {
       const uint8_t* row = w + r * at.row_bytes;
       for (int c = 0; c < S::span_bytes(); c += 64) __builtin_prefetch(row + (span + 1) * S::span_bytes() + c);
-      with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { one_row(s, codes, factors); });
-      for (int d = 0; d < kSpan / 4; ++d) std::memcpy(out.codes[d][r], codes + 4 * d, 4);
+      with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { one_row(s, codes[r], factors); });
       for (int g = 0; g < groups; ++g) {
         const float scale = factors[C::slot(g, false)];
         const float offset = C::offset ? F::offset_sign * factors[C::slot(g, true)] : 0;
@@ -33,6 +30,7 @@ struct Lanewise {
         out.shift[g][r] = offset - P::code.zero * scale;
       }
     }
+    for (int d = 0; d < kSpan / 4; d += L) Isa::transpose(codes[0] + 4 * d, kSpan, out.codes[d][0]);
   }
   static FEWBIT_INLINE void one_row(const Spot& s, uint8_t* codes, float* factors) {
     f32 f[C::vectors];
@@ -99,13 +97,12 @@ void lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const 
   for (size_t first = 0; first < rows; first += K::L) {
     const size_t count = rows - first < K::L ? rows - first : K::L;
     for (size_t i = 0; i < spans; ++i) K::decode(w + first * at.row_bytes, count, i, k, at, panels[i]);
+    const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
+      K::template multiply<Cols>(panels, spans, x + c * spans, spans, count, y + c * y_stride + first, y_stride);
+    };
     size_t c = 0;
-    for (; c + kLaneColumns <= columns; c += kLaneColumns) {
-      K::template multiply<kLaneColumns>(panels, spans, x + c * spans, spans, count, y + c * y_stride + first,
-                                         y_stride);
-    }
-    for (; c < columns; ++c) {
-      K::template multiply<1>(panels, spans, x + c * spans, spans, count, y + c * y_stride + first, y_stride);
-    }
+    for (; c + 8 <= columns; c += 8) some(std::integral_constant<int, 8>{}, c);
+    for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
+    for (; c < columns; ++c) some(std::integral_constant<int, 1>{}, c);
   }
 }
