@@ -272,7 +272,6 @@ struct Isa {
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
   }
-  static FEWBIT_INLINE f32 fms(f32 a, f32 b, f32 c) { return _mm256_fmsub_ps(a, b, c); }
   static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return _mm256_fnmadd_ps(a, b, c); }
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {

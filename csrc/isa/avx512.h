@@ -81,6 +81,25 @@ struct Isa {
       return _mm512_and_si512(_mm512_rorv_epi32(v, by), mask);
     }
   }
+  // Vector c of codes whose lanes belong to one group each, left at their place in their bytes.
+  template <class F, int c>
+  static FEWBIT_INLINE bytes turned(const uint8_t* p) {
+    using S = Shape<F>;
+    alignas(64) static constexpr auto index = [] {
+      std::array<int, 16> out{};
+      for (int l = 0; l < 16; ++l) out[l] = (S::piece(0, S::turned_value(c, l)).bit / 8 - S::first_code()) / 4;
+      return out;
+    }();
+    alignas(64) static constexpr auto mask = [] {
+      std::array<uint32_t, 16> out{};
+      for (int l = 0; l < 16; ++l) {
+        out[l] = 0x01010101u * (((1u << F::codes.bits()) - 1) << S::stay(S::turned_value(c, l) / S::sub));
+      }
+      return out;
+    }();
+    const bytes v = _mm512_permutexvar_epi32(_mm512_load_si512(index.data()), load(p + S::first_code()));
+    return _mm512_and_si512(v, _mm512_load_si512(mask.data()));
+  }
   template <Halves g>
   static FEWBIT_INLINE bytes shared_halves(const uint8_t* p) {
     const __m512i twice = _mm512_setr_epi64(0, 0, 1, 1, 2, 2, 3, 3);
@@ -98,6 +117,13 @@ struct Isa {
       for (int i = 0; i < 64; ++i) t[i] = g.byte[i];
       return t;
     }();
+    if constexpr (g.bits == 1 && g.in_order()) {
+      const auto sixteen = [&](int l) FEWBIT_LAMBDA_INLINE {
+        return static_cast<uint64_t>(fewbit::load<uint16_t>(p + g.window[l] + g.byte[16 * l])) << (16 * l);
+      };
+      const __mmask64 is_set = (sixteen(0) | sixteen(1)) | (sixteen(2) | sixteen(3));
+      return _mm512_maskz_set1_epi8(is_set, static_cast<char>(1 << g.dst));
+    }
     const bytes v =
         _mm512_shuffle_epi8(four<g.window[0], g.window[1], g.window[2], g.window[3], g.room>(p), load(index.data()));
     if constexpr (g.bits == 1) {
@@ -476,7 +502,6 @@ struct Isa {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(v));
     return _mm512_reduce_add_epi32(v);
   }
-  static FEWBIT_INLINE f32 fms(f32 a, f32 b, f32 c) { return _mm512_fmsub_ps(a, b, c); }
   static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return _mm512_fnmadd_ps(a, b, c); }
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {  // in the odd lanes only; minus: c - a * b

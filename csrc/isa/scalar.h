@@ -207,7 +207,6 @@ struct Isa {
     }
     return sum;
   }
-  static FEWBIT_INLINE f32 fms(f32 a, f32 b, f32 c) { return add(mul(a, b), mul(c, splat(-1))); }
   static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return add(mul(mul(a, splat(-1)), b), c); }
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {

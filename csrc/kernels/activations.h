@@ -1,10 +1,18 @@
 // Activations in 8 bits: 256 values with a scale for every 32, and the sums that zero points and offsets need. The same
 // for every weight format, so that they are made once and shared.
 
-// The runs of 16 once more, in the order of `runs`, and their scales.
+// The runs of 16 once more, in the order of `runs`.
 inline void copy_across(Activation& out) {
-  for (int i = 0; i < 32; ++i) out.across_d[i / 16][i % 16] = out.d32[i % 16 / 4 * 2 + i / 16];
   for (int run = 0; run < 16; ++run) std::memcpy(out.across + run % 4 * 64 + run / 4 * 16, out.q + run * 16, 16);
+}
+
+// Four at a time in other orders: lane g of vector c holds dword c of group g; and for groups of 32, lanes 2g and 2g +
+// 1 hold dwords 2c and 2c + 1.
+inline void copy_turned(Activation& out) {
+  for (int d = 0; d < 64; ++d) {
+    std::memcpy(out.turned[0] + (d % 4 * 16 + d / 4) * 4, out.q + 4 * d, 4);
+    std::memcpy(out.turned[1] + (d % 8 / 2 * 16 + d / 8 * 2 + d % 2) * 4, out.q + 4 * d, 4);
+  }
 }
 
 // The scale of 32 values and what they are multiplied by. A value that is not finite spoils the scale; where the
@@ -37,6 +45,7 @@ inline void quantize_span(const float* x, Activation& out) {
   }
   for (int h = 0; h < 16; ++h) out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
   copy_across(out);
+  copy_turned(out);
 }
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {

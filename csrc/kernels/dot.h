@@ -29,11 +29,13 @@ struct Dot {
   using C = typename P::C;
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L, chains = 2;
+  // One scale for the whole span, in every lane.
+  static constexpr bool uniform = P::across && F::placement == Placement::block && F::group == kSpan && !C::offset;
   static constexpr bool by_16 = C::paired || P::groups == 16;
 
   static FEWBIT_INLINE const float* scales(const Activation& a) { return by_16 ? a.d16 : a.d32; }
   static FEWBIT_INLINE const float* sums(const Activation& a) {
-    return C::paired ? a.pair32 : P::groups == 16 ? a.s16 : a.s32;
+    return uniform ? a.s16 : C::paired ? a.pair32 : P::groups == 16 ? a.s16 : a.s32;
   }
   // What each factor contributes for every unit of the sum: minus the zero point for scales, a sign for offsets.
   static constexpr float weight(int v, bool odd) {
@@ -46,7 +48,7 @@ struct Dot {
   template <int v, int Cols>
   static FEWBIT_INLINE void add_sums(f32 factor, const Activation* const* a, f32 (*acc)[chains]) {
     if constexpr (counts<v>) {
-      constexpr float even = weight(v, false), odd = C::paired ? weight(v, true) : even;
+      constexpr float even = weight(v, false), odd = C::paired && !uniform ? weight(v, true) : even;
       constexpr bool odd_only = even == 0 && odd * odd == 1, alone = even == odd && odd * odd == 1;
       const f32 w = C::paired ? Isa::alternate(even, odd) : Isa::splat(even);
       const f32 t = odd_only || alone ? factor : Isa::mul(factor, w);
@@ -63,7 +65,6 @@ struct Dot {
   }
   template <int Cols>
   static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
-    if constexpr (uniform) return uniform_span<Cols>(s, a, acc);
     f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
     Unpacked unpacked;
     const uint8_t* codes = s.p;
@@ -82,7 +83,9 @@ struct Dot {
       if constexpr (P::stays) factors[v] = Isa::mul(factors[v], P::unshift());
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
-    if constexpr (P::across) {
+    if constexpr (turns) {
+      turned_chunks<Cols>(codes, a, scaled, acc);
+    } else if constexpr (P::across) {
       two_chunks<0, Cols>(codes, a, scaled, acc);
       two_chunks<2, Cols>(codes, a, scaled, acc);
     } else {
@@ -91,31 +94,19 @@ struct Dot {
       }(std::make_integer_sequence<int, P::chunks>{});
     }
   }
-  // One scale for the whole span: it can wait until all is summed.
-  static constexpr bool uniform = P::across && F::placement == Placement::block && F::group == kSpan && !C::offset;
+  // Every lane belongs to one group: all vectors of a span can be added as integers, and scales lie in order.
+  static constexpr bool turns = Isa::can_cross && P::stays && Shape<F>::can_turn();
   template <int Cols>
-  static FEWBIT_INLINE void uniform_span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
-    f32 factor;
-    P::factors(s, &factor);
-    const auto q0 = P::template codes<0, true, P::stays>(s.p), q1 = P::template codes<1, true, P::stays>(s.p);
-    const auto q2 = P::template codes<2, true, P::stays>(s.p), q3 = P::template codes<3, true, P::stays>(s.p);
+  static FEWBIT_INLINE void turned_chunks(const uint8_t* codes, const Activation* const* a,
+                                          f32 (*scaled)[C::scale_vectors], f32 (*acc)[chains]) {
+    using I = typename P::I;
+    const auto q0 = I::template turned<F, 0>(codes), q1 = I::template turned<F, 1>(codes);
+    const auto q2 = I::template turned<F, 2>(codes), q3 = I::template turned<F, 3>(codes);
     for (int c = 0; c < Cols; ++c) {
-      const int8_t* x = a[c]->across;
-      f32 low = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q0, x), q1, x + Isa::W));
-      f32 high = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q2, x + 2 * Isa::W), q3, x + 3 * Isa::W));
-      if constexpr (P::stays) {
-        low = Isa::mul(low, Isa::template spread<P::spread(0)>(P::unshift()));
-        high = Isa::mul(high, Isa::template spread<P::spread(2)>(P::unshift()));
-      }
-      const f32 sums = Isa::loadf(a[c]->s16);
-      f32 sum;
-      if constexpr (P::code.zero == 1)
-        sum = Isa::fms(low, Isa::loadf(a[c]->across_d[0]), sums);
-      else
-        sum =
-            Isa::fma(low, Isa::loadf(a[c]->across_d[0]), Isa::mul(sums, Isa::splat(static_cast<float>(-P::code.zero))));
-      sum = Isa::fma(high, Isa::loadf(a[c]->across_d[1]), sum);
-      acc[c][0] = Isa::fma(sum, factor, acc[c][0]);
+      const int8_t* x = a[c]->turned[P::groups == 8];
+      const auto low = Isa::dot_add(Isa::dot_add(Isa::no_ints(), q0, x), q1, x + Isa::W);
+      const auto all = Isa::dot_add(Isa::dot_add(low, q2, x + 2 * Isa::W), q3, x + 3 * Isa::W);
+      acc[c][1] = Isa::fma(Isa::to_floats(all), scaled[c][0], acc[c][1]);
     }
   }
   template <int j, int Cols>

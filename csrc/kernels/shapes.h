@@ -37,6 +37,14 @@ struct Scatter {
   int window[4] = {};
   uint8_t byte[64] = {}, shift[64] = {};
   int bits = 0, dst = 0, room = 0;
+
+  // Whether single bits of every run lie one after the other, from the start of a byte.
+  constexpr bool in_order() const {
+    for (int i = 0; i < 64; ++i) {
+      if (byte[i] != byte[i / 16 * 16] + i % 16 / 8 || shift[i] != i % 8) return false;
+    }
+    return true;
+  }
 };
 
 // Small integers, one in each float lane: up to two bytes of a 16-byte window, shifted, masked and placed.
@@ -305,6 +313,27 @@ struct Shape {
     }
   }
   static constexpr int stay(int group) { return piece(0, group * sub).bit % 8; }
+  // Where all codes are in 64 bytes, dword by dword: which of them goes into each lane of vector c, so that every lane
+  // belongs to one group. See `turned` in activation.h.
+  static constexpr int first_code() { return piece(0, 0).bit / 8; }
+  static constexpr int turned_value(int c, int lane) {
+    const int per = 16 / groups;
+    return lane / per * sub + 4 * (c * per + lane % per);
+  }
+  static constexpr bool can_turn() {
+    if constexpr (F::kind != Kind::planes) {
+      return false;
+    } else {
+      for (int d = 0; d < 64; ++d) {
+        const int e = turned_value(d / 16, d % 16), at = piece(0, e).bit / 8 - first_code();
+        if (at < 0 || at >= 64 || at % 4 != 0) return false;
+        for (int i = 1; i < 4; ++i) {
+          if (piece(0, e + i).bit != piece(0, e).bit + 8 * i) return false;
+        }
+      }
+      return first_code() + 64 <= span_bytes();
+    }
+  }
   // Codes of few bits with a scale for 32 or more: taken across, two vectors in turn have the same scales in their
   // lanes, and their dot products can be added as integers.
   static constexpr bool worth_crossing() {

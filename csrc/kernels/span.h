@@ -266,7 +266,7 @@ struct Span {
   static FEWBIT_INLINE f32 unshift() {
     alignas(64) static constexpr auto by = [] {
       std::array<float, L> out{};
-      for (int g = 0; g < groups; ++g) out[C::slot(g, false) % L] = 1.0f / (1 << (stays ? S::stay(g) : 0));
+      for (int l = 0; l < L; ++l) out[l] = 1.0f / (1 << (stays ? S::stay(C::paired ? l / 2 : l % groups) : 0));
       return out;
     }();
     return Isa::loadf(by.data());
