@@ -21,8 +21,7 @@ struct Columns {
 // `rows` rows of weights and write y[column][row]; those with `scratch` want memory of their thread's own.
 struct Kernels {
   const char* format;
-  const char* path;  // how codes are read; for `fewbit doctor`
-  int sub;           // values that share a scale, as the kernels see it: 16 or 32
+  int sub;  // values that share a scale, as the kernels see it: 16 or 32
   Layout (*layout)(size_t k, size_t group);
   void (*decode)(const uint8_t* row, size_t k, const Layout& at, float* out);
   Encode encode;

@@ -19,24 +19,16 @@ namespace fewbit::amx {
 #include "kernels/activations.h"
 #include "kernels/dot.h"
 #include "kernels/probe.h"
+#include "kernels/to_tiles.h"
+//
 #include "kernels/tiles.h"
 //
 #include "kernels/few.h"
 #include "kernels/tile_probe.h"
+//
+#include "targets/counted.h"
 
 constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8, probe_f32, probe_tiles_bf16};
-
-inline std::atomic<uint64_t> products{0};
-
-template <auto kernel>
-struct Counted;
-template <class... Args, void (*kernel)(Args...)>
-struct Counted<kernel> {
-  static void call(Args... args) {
-    products.fetch_add(1, std::memory_order_relaxed);
-    kernel(args...);
-  }
-};
 
 template <class F>
 void add_tiles(Kernels& out) {

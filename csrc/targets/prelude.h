@@ -14,6 +14,7 @@
 #include "formats/read.h"
 #include "formats/real.h"
 #include "formats/write.h"
+#include "kernels/grid_shapes.h"
 #include "kernels/shapes.h"
 
 // Forced inlining keeps vectors in registers. Without it a file builds several times as fast: for the scalar kernels,

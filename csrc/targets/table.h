@@ -1,31 +1,11 @@
 // The table of functions of the instruction set whose namespace this is included in.
 
-inline std::atomic<uint64_t> products{0};  // how often this instruction set really multiplied; for tests
-
-// A kernel that counts its calls.
-template <auto kernel>
-struct Counted;
-template <class... Args, void (*kernel)(Args...)>
-struct Counted<kernel> {
-  static void call(Args... args) {
-    products.fetch_add(1, std::memory_order_relaxed);
-    kernel(args...);
-  }
-};
-
-template <class F>
-constexpr const char* path() {
-  if constexpr (F::kind == Kind::scalar)
-    return "f32";
-  else
-    return Span<F>::unpacked ? "unpacked" : "planes";
-}
+#include "targets/counted.h"
 
 template <class F>
 Kernels make_kernels() {
   Kernels out{};
   out.format = F::name;
-  out.path = path<F>();
   out.layout = layout<F>;
   out.decode = decode_row<F>;
   out.exact = Counted<exact_rows<F>>::call;

@@ -14,10 +14,21 @@ import numpy.typing as npt
 
 from .. import _native, tensor
 from ..arrays import to_floats
-from ..errors import DataError, DtypeError, FewbitError, FormatError, LayoutError, ShapeError
+from ..errors import FewbitError, FormatError, ShapeError
 from ..formats import SPAN, Format, all_formats, get
 from ..formats.encode import spread
 from ..tensor import QuantTensor
+from .arguments import (
+    as_many,
+    bias_array,
+    common_columns,
+    count_rows,
+    importance_array,
+    match,
+    refuse_nonfinite,
+    residual_array,
+    result_array,
+)
 from .cores import usable_cores
 
 Bytes = npt.NDArray[np.uint8]
@@ -38,7 +49,7 @@ class Activations:
         """The values that the activations stand for."""
         if self.kind == "f32":
             return np.array(self._data, np.float32).reshape(self.shape)
-        out = np.empty((_rows(self.shape), self.shape[-1]), np.float32)
+        out = np.empty((count_rows(self.shape), self.shape[-1]), np.float32)
         (_native.unpack_tiles if self.kind == "bf16" else _native.decode_activations)(self._data, out)
         return out.reshape(self.shape)
 
@@ -62,9 +73,9 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
     values = to_floats(x, "weights")
     if values.ndim == 0:
         raise ShapeError("weights need at least one dimension, a single number was given")
-    rows = values.reshape(_rows(values.shape), values.shape[-1])
-    _refuse_nonfinite(rows, fmt)
-    weights = None if importance is None else _importance(importance, rows.shape[1])
+    rows = values.reshape(count_rows(values.shape), values.shape[-1])
+    refuse_nonfinite(rows, fmt)
+    weights = None if importance is None else importance_array(importance, rows.shape[1])
     return QuantTensor(encode(fmt, rows, weights, threads).reshape(-1), values.shape, fmt)
 
 
@@ -101,7 +112,7 @@ def quantize_activations(x: Any, format: str | Format, threads: int | None = Non
         raise ShapeError("activations need at least one dimension, a single number was given")
     if fmt.is_scalar:
         return Activations(values, values.shape, "f32")
-    rows = values.reshape(_rows(values.shape), values.shape[-1])
+    rows = values.reshape(count_rows(values.shape), values.shape[-1])
     m, k = rows.shape
     if _native.wants_tiles(m):
         tiles = _aligned(_native.tile_bytes(m, k))
@@ -181,14 +192,14 @@ def linear_many(
     count = len(weights)
     if count == 0:
         return []
-    k = _common_columns(weights)
+    k = common_columns(weights)
     shape, data, kind = _inputs(x, k, exact, weights)
-    leading, m = shape[:-1], _rows(shape)
+    leading, m = shape[:-1], count_rows(shape)
     inputs = [data, *(w.data for w in weights)]
-    given = zip(_as_many(outs, count, "outs"), weights, strict=True)
-    results = [_result(out, leading, w.shape[0], *inputs) for out, w in given]
-    every = zip(_as_many(biases, count, "biases"), _as_many(residuals, count, "residuals"), results, strict=True)
-    added = [(_bias(bias, y.shape[-1]), _residual(residual, y)) for bias, residual, y in every]
+    given = zip(as_many(outs, count, "outs"), weights, strict=True)
+    results = [result_array(out, leading, w.shape[0], *inputs) for out, w in given]
+    every = zip(as_many(biases, count, "biases"), as_many(residuals, count, "residuals"), results, strict=True)
+    added = [(bias_array(bias, y.shape[-1]), residual_array(residual, y)) for bias, residual, y in every]
     _native.linear_many(
         [_packed(w) for w in weights], data, kind, m, k, [y.reshape(m, y.shape[-1]) for y in results],
         [bias for bias, _ in added], [None if r is None else r.reshape(m, r.shape[-1]) for _, r in added],
@@ -218,12 +229,12 @@ def linear_gated(
     """
     if activation not in GATES:
         raise FewbitError(f"unknown activation {activation!r}; there are: {', '.join(GATES)}")
-    k = _common_columns([gate, up])
+    k = common_columns([gate, up])
     if gate.shape[0] != up.shape[0]:
         raise ShapeError(f"gate and up must have as many rows; gate has {gate.shape[0]}, up has {up.shape[0]}")
     shape, data, kind = _inputs(x, k, exact, [gate, up])
-    m, n = _rows(shape), gate.shape[0]
-    result = _result(out, shape[:-1], n, data, gate.data, up.data)
+    m, n = count_rows(shape), gate.shape[0]
+    result = result_array(out, shape[:-1], n, data, gate.data, up.data)
     _native.linear_gated(
         _packed(gate), _packed(up), activation, data, kind, m, k, result.reshape(m, n), _threads(threads), exact
     )
@@ -234,59 +245,20 @@ def _packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
     return _number(w.format), w.format.group, w.data, w.shape[0]
 
 
-def _common_columns(weights: Sequence[QuantTensor]) -> int:
-    for w in weights:
-        if not isinstance(w, QuantTensor):
-            raise DtypeError(f"w must be a QuantTensor, not {type(w).__name__}")
-        if len(w.shape) != 2:
-            raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
-        if w.shape[1] != weights[0].shape[1]:
-            raise ShapeError(f"weights must have as many columns; they have {weights[0].shape[1]} and {w.shape[1]}")
-    return weights[0].shape[1]
-
-
 def _inputs(
     x: Any, k: int, exact: bool, weights: Sequence[QuantTensor]
 ) -> tuple[tuple[int, ...], npt.NDArray[Any], str]:
     """Shape, data and kind of the inputs."""
     if isinstance(x, Activations):
-        _match(x.shape, k)
+        match(x.shape, k)
         if x.kind != "f32" and exact:
             raise FormatError(f"exact=True needs float inputs, these activations are {x.kind}")
         if x.kind != "f32" and any(w.format.is_scalar for w in weights):
-            return x.shape, x.dequantize().reshape(_rows(x.shape), k), "f32"
-        return x.shape, x._data.reshape(_rows(x.shape), k) if x.kind == "f32" else x._data, x.kind
+            return x.shape, x.dequantize().reshape(count_rows(x.shape), k), "f32"
+        return x.shape, x._data.reshape(count_rows(x.shape), k) if x.kind == "f32" else x._data, x.kind
     values = to_floats(x, "x")
-    _match(values.shape, k)
-    return values.shape, values.reshape(_rows(values.shape), k), "f32"
-
-
-def _as_many(values: Sequence[Any] | None, count: int, name: str) -> Sequence[Any]:
-    if values is None:
-        return [None] * count
-    if len(values) != count:
-        raise ShapeError(f"{name} must hold one for each of {count} weights, it holds {len(values)}")
-    return values
-
-
-def _bias(bias: Any, n: int) -> Floats | None:
-    if bias is None:
-        return None
-    values = to_floats(bias, "bias")
-    if values.shape != (n,):
-        raise ShapeError(f"bias must have shape ({n},), its shape is {values.shape}")
-    return values
-
-
-def _residual(residual: Any, out: Floats) -> Floats | None:
-    if residual is None:
-        return None
-    values = to_floats(residual, "residual")
-    if values.shape != out.shape:
-        raise ShapeError(f"residual must have shape {out.shape}, its shape is {values.shape}")
-    if np.may_share_memory(values, out):
-        raise LayoutError("out overlaps the residual")
-    return values
+    match(values.shape, k)
+    return values.shape, values.reshape(count_rows(values.shape), k), "f32"
 
 
 def isas() -> list[str]:
@@ -384,61 +356,10 @@ def _encodable() -> list[str]:
     return [f.name for f in all_formats().values() if f.rule != "none"]
 
 
-def _rows(shape: tuple[int, ...]) -> int:
-    rows = 1
-    for n in shape[:-1]:
-        rows *= n
-    return rows
-
-
 def _aligned(size: int) -> Bytes:
     raw = np.empty(size + 64, np.uint8)
     first = -raw.ctypes.data % 64
     return raw[first : first + size]
-
-
-def _match(shape: tuple[int, ...], k: int) -> None:
-    if not shape or shape[-1] != k:
-        raise ShapeError(f"x must hold rows of {k} values to match w, its shape is {shape}")
-
-
-def _result(out: Any, leading: tuple[int, ...], n: int, *inputs: npt.NDArray[Any]) -> Floats:
-    shape = (*leading, n)
-    if out is None:
-        return np.empty(shape, np.float32)
-    if not isinstance(out, np.ndarray) or out.dtype != np.float32:
-        kind = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise DtypeError(f"out must be a float32 array, not {kind}")
-    if out.shape != shape:
-        raise ShapeError(f"out must have shape {shape}, its shape is {out.shape}")
-    if not out.flags.writeable:
-        raise LayoutError("out is read-only")
-    if not out.flags.c_contiguous:
-        raise LayoutError("out must be contiguous")
-    if any(np.may_share_memory(out, x) for x in inputs):
-        raise LayoutError("out overlaps an input")
-    return out
-
-
-def _refuse_nonfinite(rows: Floats, fmt: Format) -> None:
-    if fmt.is_scalar and not fmt.name.startswith("i"):
-        return  # plain floats can hold NaN and infinity
-    step = max(1, (1 << 22) // max(rows.shape[1], 1))
-    for first in range(0, len(rows), step):
-        bad = ~np.isfinite(rows[first : first + step])
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
-            value = rows[first + row, column]
-            raise DataError(f"weights hold {value} at row {first + row}, column {column}; {fmt} takes finite numbers")
-
-
-def _importance(importance: Any, k: int) -> Floats:
-    weights = to_floats(importance, "importance")
-    if weights.shape != (k,):
-        raise ShapeError(f"importance must hold one weight for each of {k} columns, its shape is {weights.shape}")
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise DataError("importance weights must be finite and not negative")
-    return weights
 
 
 def _start() -> None:

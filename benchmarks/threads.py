@@ -1,0 +1,64 @@
+"""How fb.linear gains from threads, beside how the machine's limits do: batch 1 beside the read loop, batch 512 beside
+the multiply rate.
+
+    python benchmarks/threads.py
+    python benchmarks/threads.py --format q8_0 --rounds 9
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import numpy as np
+
+from fewbit import kernels
+from fewbit.formats import get
+from fewbit.ops import cpu
+from fewbit.tensor import QuantTensor
+
+
+def rate(batch: int, k: int, n: int, turns: Iterator[QuantTensor], threads: int) -> float:
+    """Products a second."""
+    x, out = np.ones((batch, k), np.float32), np.empty((batch, n), np.float32)
+    calls = 24 if batch == 1 else 2
+    started = time.perf_counter()
+    for _ in range(calls):
+        cpu.linear(x, next(turns), out=out, threads=threads)
+    return calls / (time.perf_counter() - started)
+
+
+def gains(name: str, batch: int, threads: int, rounds: int) -> tuple[float, float]:
+    """How many times as fast with `threads` as with one: the product, the limit."""
+    case = kernels.Case(get(name), 4096, 4096, batch, threads)
+    matrices, memory = kernels.rotating(case, kernels.MEMORY_BYTES)
+    turns, peak = kernels.endless(matrices), kernels.PEAKS[cpu.kernel(case.format, case.k, batch)]
+
+    def limit(count: int) -> float:
+        return 1 / cpu.read_seconds(memory, count) if batch == 1 else cpu.multiply_rate(peak, count, 0.05)
+
+    ours, theirs = [], []
+    for _ in range(rounds):
+        one, bound = rate(batch, case.k, case.n, turns, 1), limit(1)
+        ours.append(rate(batch, case.k, case.n, turns, threads) / one)
+        theirs.append(limit(threads) / bound)
+    return median(ours), median(theirs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--format", "-f", action="append", help="a format; may be given again")
+    parser.add_argument("--threads", type=int, default=cpu.default_threads())
+    parser.add_argument("--rounds", type=int, default=7)
+    chosen = parser.parse_args()
+    print(f"{'format':8} {'batch':>5} {chosen.threads} threads against 1: {'ours':>6} {'limit':>6} {'share':>6}")
+    for name in chosen.format or ["q4_0", "q4_k", "q6_k", "q8_0"]:
+        for batch in (1, 512):
+            ours, theirs = gains(name, batch, chosen.threads, chosen.rounds)
+            print(f"{name:8} {batch:5} {'':22} {ours:6.2f} {theirs:6.2f} {ours / theirs:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

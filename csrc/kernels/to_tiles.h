@@ -1,0 +1,130 @@
+// Products on matrix tiles (AMX, bf16): many columns at once. Weights are decoded into the tiles of the left operand;
+// the activations, packed once, are the right one. Inside every 64 values the even ones come first, then the odd ones,
+// on both sides: codes are bytes, and so none of them has to cross a lane to become a 16-bit number.
+
+constexpr int kTileRows = 16, kTileValues = 32;         // of a left tile; a right tile holds 16 columns of 32 values
+constexpr int kTileElements = kTileRows * kTileValues;  // 1 KiB of bf16
+constexpr int kStrip = 2 * kTileRows;                   // rows that are multiplied together
+constexpr int kSteps = kSpan / kTileValues;             // tiles along a span
+constexpr int kStripElements = kStrip * kSpan;
+constexpr size_t kPanelRows = 256, kPanelSpans = 2;
+
+template <class F>
+struct ToTiles {
+  using P = Span<F>;
+  using S = Shape<F>;
+  using C = typename P::C;
+  static constexpr int groups = P::groups;
+  // Codes of few bits: all values of a group as bf16 in a register, and a permutation picks among them.
+  static constexpr bool by_table = [] {
+    if constexpr (F::kind == Kind::planes)
+      return F::codes.bits() <= 4 && S::sub == 32;
+    else
+      return false;
+  }();
+  static constexpr int zero = by_table ? 0 : P::code.zero;
+  static constexpr bool shifts = zero != 0 || C::offset;  // a value is code * scale + shift
+
+  struct Factors {
+    alignas(64) float scale[16], shift[16];  // of each group
+  };
+
+  static constexpr std::array<int, 16> lanes_of(bool is_offset) {
+    std::array<int, 16> out{};
+    for (int g = 0; g < 16; ++g) out[g] = C::slot(g % groups, is_offset) % Isa::L;
+    return out;
+  }
+  static FEWBIT_INLINE Factors factors(const Spot& s) {
+    __m512 f[C::vectors];
+    P::factors(s, f);
+    const __m512 scale = C::paired ? Isa::template spread<lanes_of(false)>(f[0]) : f[0];
+    Factors out;
+    if constexpr (shifts) {
+      __m512 shift = _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(-zero)));
+      if constexpr (C::offset) {
+        const __m512 offset = C::paired ? Isa::template spread<lanes_of(true)>(f[0]) : f[C::vectors - 1];
+        shift = _mm512_fmadd_ps(offset, _mm512_set1_ps(static_cast<float>(F::offset_sign)), shift);
+      }
+      _mm512_store_ps(out.shift, shift);
+    }
+    const bool times = !by_table && P::code.times != 1;
+    _mm512_store_ps(out.scale, times ? _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(P::code.times))) : scale);
+    return out;
+  }
+
+  // The numbers that the codes 0 to 15 stand for.
+  static FEWBIT_INLINE __m512 entries() {
+    alignas(64) static constexpr auto numbers = [] {
+      std::array<float, 16> out{};
+      if constexpr (by_table) {
+        for (int i = 0; i < 16; ++i) {
+          out[i] =
+              static_cast<float>(F::codebook.used > 0 ? F::codebook.values[i] : F::codes.times * i - F::codes.zero);
+        }
+      }
+      return out;
+    }();
+    return _mm512_load_ps(numbers.data());
+  }
+  static FEWBIT_INLINE __m512 table_values(const Factors& f, int g) {
+    const __m512 scale = _mm512_set1_ps(f.scale[g]);
+    if constexpr (shifts) return _mm512_fmadd_ps(entries(), scale, _mm512_set1_ps(f.shift[g]));
+    return _mm512_mul_ps(entries(), scale);
+  }
+  static FEWBIT_INLINE __m512i table(const Factors& f, int g) {  // of groups g and g + 1
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(table_values(f, g + 1), table_values(f, g)));
+  }
+  template <int j>
+  static FEWBIT_INLINE __m512 of_lanes(const float* v) {  // for each dword of chunk j, its group's entry
+    constexpr int g = j * Isa::W / S::sub;
+    if constexpr (S::sub == 32) {
+      return _mm512_mask_broadcastss_ps(_mm512_set1_ps(v[g]), 0xFF00, _mm_load_ss(v + g + 1));
+    } else {
+      const __m512i four = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+      return _mm512_permutexvar_ps(four, _mm512_castps128_ps512(_mm_load_ps(v + g)));
+    }
+  }
+  // Two vectors of floats to one of bf16, in the even and the odd words.
+  static FEWBIT_INLINE __m512i interleave(__m512 even, __m512 odd) {
+    const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    const __m512i a = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+    const __m512i b = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    return _mm512_ternarylogic_epi32(a, b, high, 0xF8);  // a | (b & high)
+  }
+  static FEWBIT_INLINE __m512 value(__m512i code, __m512 scale, __m512 shift) {
+    const __m512 v = _mm512_cvtepi32_ps(code);
+    return shifts ? _mm512_fmadd_ps(v, scale, shift) : _mm512_mul_ps(v, scale);
+  }
+  // 64 codes to a row of two tiles.
+  template <int j>
+  static FEWBIT_INLINE void chunk(const uint8_t* codes, const Factors& f, uint16_t* out) {
+    __m512i even, odd;
+    if constexpr (by_table) {
+      const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(16), 1);
+      const __m512i q = _mm512_or_si512(P::template stored<j, false>(codes), second), t = table(f, 2 * j);
+      even = _mm512_permutexvar_epi16(q, t);
+      odd = _mm512_permutexvar_epi16(_mm512_srli_epi16(q, 8), t);
+    } else {
+      const __m512i q = P::template codes<j>(codes), byte = _mm512_set1_epi32(0xFF);
+      const __m512 scale = of_lanes<j>(f.scale), shift = shifts ? of_lanes<j>(f.shift) : _mm512_setzero_ps();
+      even = interleave(value(_mm512_and_si512(q, byte), scale, shift),
+                        value(_mm512_and_si512(_mm512_srli_epi32(q, 16), byte), scale, shift));
+      odd = interleave(value(_mm512_and_si512(_mm512_srli_epi32(q, 8), byte), scale, shift),
+                       value(_mm512_srli_epi32(q, 24), scale, shift));
+    }
+    _mm512_store_si512(out + 4 * j * kTileElements, even);
+    _mm512_store_si512(out + (4 * j + 2) * kTileElements, odd);
+  }
+  // A span of one row; `out` is its place in the first of the strip's tiles: step 0 rows 0-15, rows 16-31, step 1, ...
+  static FEWBIT_INLINE void span(const Spot& s, uint16_t* out) {
+    const Factors f = factors(s);
+    Unpacked unpacked;
+    const uint8_t* codes = s.p;
+    if constexpr (P::unpacked) {
+      P::unpack(s.p, unpacked);
+      codes = unpacked.codes;
+    }
+    [&]<int... j>(std::integer_sequence<int, j...>)
+        FEWBIT_LAMBDA_INLINE { (chunk<j>(codes, f, out), ...); }(std::make_integer_sequence<int, P::chunks>{});
+  }
+};
