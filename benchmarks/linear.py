@@ -4,8 +4,10 @@
     python benchmarks/linear.py --format q4_k --batch 1 --rounds 51 --json
 
 Each product takes the next of many copies of the weights, 512 MiB of packed ones and 512 MiB of f32, so that none is
-still in the cache. Both take turns, and the ratio is the median over the rounds. GB/s counts the weights as they lie in
-memory; NumPy's at batch 1 is a fair picture of what the memory gives. Below 1, fewbit takes less time.
+still in the cache. Both take turns, and the ratio is the median over the rounds. Threads of NumPy's BLAS go on spinning
+for about 100 ms when their work is done, on a core that we want: there is a pause before each turn. GB/s counts the
+weights as they lie in memory; NumPy's at batch 1 is a fair picture of what the memory gives. Below 1, fewbit takes less
+time.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fewbit as fb
+from fewbit import measure
 from fewbit.formats import get
 from fewbit.measure import gaussian, paired
 from fewbit.ops import cpu
@@ -27,6 +30,7 @@ from fewbit.ops import cpu
 FORMATS = ["f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k", "q2_k", "mxfp4", "iq4_xs", "int8", "int4_group"]
 BATCHES = [1, 8, 512]
 ROTATED_BYTES = 512 << 20
+PAUSE = 0.25  # seconds
 SAMPLE_ROWS = 64  # quantized; the other rows repeat them
 
 Floats = npt.NDArray[np.float32]
@@ -94,6 +98,7 @@ def results(args: argparse.Namespace) -> Iterator[Result]:
 
 def main() -> None:
     args = options()
+    measure.PAUSE = PAUSE
     if args.json:
         found = [asdict(r) for r in results(args)]
         setup = {"rows": args.rows, "columns": args.columns, "isa": cpu.isa(), "threads": cpu.default_threads()}
