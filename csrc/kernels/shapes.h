@@ -276,7 +276,6 @@ struct Slots {
     out.window = low + size > F::bytes ? F::bytes - size : low;
     out.wide = size > 16;
     if (out.window < 0 || (out.wide && (lanes < 16 || out.pieces != 1))) out.fits = false;
-    if (out.wide) out.window += (low - out.window) % 4;
     for (int k = 0; k < 3; ++k) {
       for (int l = 0; l < lanes; ++l) {
         if (!out.mask[k][l]) continue;
@@ -285,6 +284,7 @@ struct Slots {
         if (out.wide) {
           out.shift[k][l] += out.byte[k][l] % 4 * 8;
           out.byte[k][l] = out.byte[k][l] / 4;
+          if (out.mask[k][l] > 0xFFFFFFFFll >> out.shift[k][l]) out.fits = false;  // reaches into the next dword
         }
       }
     }
