@@ -5,10 +5,13 @@
 //   lanes, scattered, lookup, flip, either, load      codes as bytes
 //   signed_codes                                      codes of a grid
 //   dot, widen                                        bytes to floats
-//   ints, no_ints, dot_add, to_floats                 sums of integer dot products
-//   small, half, half_pair, strided, quads            scales and offsets of blocks
+//   ints, no_ints, dot_add, lane_dot, to_floats       sums of integer dot products
+//   transpose, store                                  rows of codes on their side, for lane_dot
+//   largest_of_32, quantize_16                        floats to 8-bit activations
+//   small, half, half_pair, two_halves, strided, quads   scales and offsets of blocks
 //   real, eight, splat8, mul8, deal                   one scale, or eight of a row
-//   fma, mul, add, splat, alternate, spread, sum      floats
+//   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum   floats
+// can_cross and can_gather promise more, see avx512.h: turned, shared_halves; points, digits.
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
   static constexpr bool can_cross = false, can_gather = false;

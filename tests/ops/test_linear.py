@@ -344,6 +344,18 @@ def test_many_products_in_one_call(m: int, isa: str) -> None:
     assert np.array_equal(both, apart[0] + np.float32(1) + residual)
 
 
+def test_results_of_one_call_lie_apart() -> None:
+    w, x, y = fb.quantize(inputs(8, 64), "q4_0"), inputs(2, 64), np.zeros((2, 8), np.float32)
+    other = np.zeros((2, 8), np.float32)
+    for wrong, message in (
+        (lambda: fb.linear_many(x, [w, w], [y, y]), "outs overlap"),
+        (lambda: fb.linear_many(x, [w, w], [y, other], residuals=[None, y]), "overlaps the residual"),
+        (lambda: fb.linear(x, w, y, bias=y[0]), "overlaps the bias"),
+    ):
+        with pytest.raises(fb.LayoutError, match=message):
+            wrong()
+
+
 @pytest.mark.parametrize("gate", ["silu", "gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("m", [1, 6, 12, 70])
 def test_gated_product(m: int, gate: str, isa: str) -> None:

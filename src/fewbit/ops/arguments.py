@@ -46,22 +46,31 @@ def result_array(out: Any, leading: tuple[int, ...], n: int, *inputs: npt.NDArra
     return out
 
 
-def bias_array(bias: Any, n: int) -> Floats | None:
+def refuse_shared(results: Sequence[Floats]) -> None:
+    """Results are written at the same time: none may lie in another."""
+    for i, a in enumerate(results):
+        if any(np.may_share_memory(a, b) for b in results[i + 1 :]):
+            raise LayoutError("outs overlap each other")
+
+
+def bias_array(bias: Any, n: int, results: Sequence[Floats]) -> Floats | None:
     if bias is None:
         return None
     values = to_floats(bias, "bias")
     if values.shape != (n,):
         raise ShapeError(f"bias must have shape ({n},), its shape is {values.shape}")
+    if any(np.may_share_memory(values, out) for out in results):
+        raise LayoutError("out overlaps the bias")
     return values
 
 
-def residual_array(residual: Any, out: Floats) -> Floats | None:
+def residual_array(residual: Any, out: Floats, results: Sequence[Floats]) -> Floats | None:
     if residual is None:
         return None
     values = to_floats(residual, "residual")
     if values.shape != out.shape:
         raise ShapeError(f"residual must have shape {out.shape}, its shape is {values.shape}")
-    if np.may_share_memory(values, out):
+    if any(np.may_share_memory(values, other) for other in results):
         raise LayoutError("out overlaps the residual")
     return values
 

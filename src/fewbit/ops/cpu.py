@@ -26,6 +26,7 @@ from .arguments import (
     importance_array,
     match,
     refuse_nonfinite,
+    refuse_shared,
     residual_array,
     result_array,
 )
@@ -198,8 +199,11 @@ def linear_many(
     inputs = [data, *(w.data for w in weights)]
     given = zip(as_many(outs, count, "outs"), weights, strict=True)
     results = [result_array(out, leading, w.shape[0], *inputs) for out, w in given]
+    refuse_shared(results)
     every = zip(as_many(biases, count, "biases"), as_many(residuals, count, "residuals"), results, strict=True)
-    added = [(bias_array(bias, y.shape[-1]), residual_array(residual, y)) for bias, residual, y in every]
+    added = [
+        (bias_array(bias, y.shape[-1], results), residual_array(residual, y, results)) for bias, residual, y in every
+    ]
     _native.linear_many(
         [_packed(w) for w in weights], data, kind, m, k, [y.reshape(m, y.shape[-1]) for y in results],
         [bias for bias, _ in added], [None if r is None else r.reshape(m, r.shape[-1]) for _, r in added],
