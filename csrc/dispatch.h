@@ -32,6 +32,7 @@ struct Kernels {
   void (*lanes)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
                 float* y, size_t y_stride, void* scratch);
   size_t (*lane_scratch)(size_t k);
+  size_t least_lanes;  // columns from which `lanes` is faster than `dot`
   void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
               size_t y_stride, void* scratch);
   void (*strips)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
@@ -44,7 +45,7 @@ struct Kernels {
 struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
   void (*pack_few)(int sub, const Activation* x, size_t stride, size_t columns, void* out);  // one span
-  size_t (*few_bytes)(int sub);                                                              // of one span
+  size_t (*few_bytes)(int sub, size_t columns);                                              // of one span
   size_t (*scratch_bytes)(size_t columns);
 };
 

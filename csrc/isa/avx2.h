@@ -2,7 +2,7 @@
 // through vpsignb as signed ones.
 struct Isa {
   static constexpr int W = 32, L = 8, max_unsigned = 129;  // 2 * 127 * 129 < 2^15
-  static constexpr bool can_cross = false, can_gather = false;
+  static constexpr bool can_cross = false, can_gather = false, can_turn = false;
   using bytes = __m256i;
   using f32 = __m256;
 

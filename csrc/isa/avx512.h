@@ -28,7 +28,7 @@ FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 rows of 16 dwords
 
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = true, can_gather = true;
+  static constexpr bool can_cross = true, can_gather = true, can_turn = true;
   using bytes = __m512i;
   using f32 = __m512;
 
@@ -276,6 +276,81 @@ struct Isa {
     transpose16(r);
     for (int i = 0; i < 16; ++i) _mm512_store_si512(out + 64 * i, r[i]);
   }
+  // 16 bytes of each of 16 rows: out[d] holds dword d of every row.
+  static FEWBIT_INLINE bytes quarter_rows(const uint8_t* p, size_t stride) {  // of every fourth row
+    bytes v = _mm512_broadcast_i32x4(load16(p));
+    v = _mm512_mask_broadcast_i32x4(v, 0xF0, load16(p + 4 * stride));
+    v = _mm512_mask_broadcast_i32x4(v, 0xF00, load16(p + 8 * stride));
+    return _mm512_mask_broadcast_i32x4(v, 0xF000, load16(p + 12 * stride));
+  }
+  static FEWBIT_INLINE void turn(const uint8_t* p, size_t stride, bytes* out) {
+    const bytes a = quarter_rows(p, stride), b = quarter_rows(p + stride, stride);
+    const bytes c = quarter_rows(p + 2 * stride, stride), d = quarter_rows(p + 3 * stride, stride);
+    const bytes e = _mm512_unpacklo_epi32(a, b), f = _mm512_unpackhi_epi32(a, b);
+    const bytes g = _mm512_unpacklo_epi32(c, d), h = _mm512_unpackhi_epi32(c, d);
+    out[0] = _mm512_unpacklo_epi64(e, g);
+    out[1] = _mm512_unpackhi_epi64(e, g);
+    out[2] = _mm512_unpacklo_epi64(f, h);
+    out[3] = _mm512_unpackhi_epi64(f, h);
+  }
+  // `bits` bits of every byte, from bit `shift` to bit `dst`.
+  template <int shift, int bits, int dst>
+  static FEWBIT_INLINE bytes take(bytes v) {
+    if constexpr (bits == 8) return v;
+    constexpr int down = shift - dst;
+    if constexpr (down > 0) v = _mm512_srli_epi16(v, down > 0 ? down : 0);
+    if constexpr (down < 0) v = _mm512_slli_epi16(v, down < 0 ? -down : 0);
+    return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(((1 << bits) - 1) << dst)));
+  }
+  // Four neighbouring bits of byte `byte` of every dword, one to each of its bytes.
+  template <int byte, int shift, int dst>
+  static FEWBIT_INLINE bytes take_bits(bytes v) {
+    constexpr int four = byte * 0x01010101, in_lane = 0x04040404;
+    const __m512i index = _mm512_set4_epi32(four + 3 * in_lane, four + 2 * in_lane, four + in_lane, four);
+    const __mmask64 is_set =
+        _mm512_test_epi8_mask(_mm512_shuffle_epi8(v, index), _mm512_set1_epi32(0x08040201 << shift));
+    return _mm512_maskz_set1_epi8(is_set, static_cast<char>(1 << dst));
+  }
+  // `bits` bits of every dword, from bit `shift` to bit `dst`.
+  template <int shift, int bits, int dst, bool is_signed>
+  static FEWBIT_INLINE ints field(bytes v) {
+    if constexpr (is_signed) return _mm512_srai_epi32(_mm512_slli_epi32(v, 32 - shift - bits), 32 - bits);
+    constexpr int down = shift - dst;
+    if constexpr (down > 0) v = _mm512_srli_epi32(v, down > 0 ? down : 0);
+    if constexpr (down < 0) v = _mm512_slli_epi32(v, down < 0 ? -down : 0);
+    return shift + bits == 32 && dst == 0 ? v : _mm512_and_si512(v, _mm512_set1_epi32(((1 << bits) - 1) << dst));
+  }
+  template <int zero>
+  static FEWBIT_INLINE f32 less_to_floats(ints v) {
+    return _mm512_cvtepi32_ps(zero ? _mm512_sub_epi32(v, _mm512_set1_epi32(zero)) : v);
+  }
+  template <bool high>
+  static FEWBIT_INLINE f32 halves_of(bytes v) {  // the f16 in the low or the high half of every dword
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high ? _mm512_srli_epi32(v, 16) : v));
+  }
+  // A float of each of 16 rows, and the f16 after it. With two bytes before it, it may be the last that can be read.
+  template <Real r, bool offset, bool room_before>
+  static FEWBIT_INLINE void reals(const uint8_t* p, size_t stride, f32& scale, f32& after) {
+    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride)));
+    constexpr bool high = r == Real::f16 && room_before;
+    const __m512i v = _mm512_i32gather_epi32(at, p - (high ? 2 : 0), 1);
+    if constexpr (r == Real::f16) {
+      scale = halves_of<high>(v);
+      if constexpr (offset) after = halves_of<true>(v);
+    } else if constexpr (r == Real::e8m0) {
+      const __m512i e = _mm512_and_si512(v, _mm512_set1_epi32(0xFF));
+      scale = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_subs_epu16(e, _mm512_set1_epi32(1)), 23));
+    } else {
+      static_assert(r == Real::f32);
+      scale = _mm512_castsi512_ps(v);
+    }
+  }
+  template <int by>
+  static FEWBIT_INLINE bytes less(bytes v) {
+    return by ? _mm512_sub_epi8(v, _mm512_set1_epi8(static_cast<char>(by))) : v;
+  }
+  static FEWBIT_INLINE bytes twice(bytes v) { return _mm512_add_epi8(v, v); }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }
   template <int part, bool is_signed>
@@ -490,17 +565,57 @@ struct Isa {
   }
   static FEWBIT_INLINE f32 zero() { return _mm512_setzero_ps(); }
   static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return _mm512_fmadd_ps(a, b, c); }
-  static FEWBIT_INLINE uint32_t largest_of_32(const float* x) {
+  static FEWBIT_INLINE bytes magnitudes(const float* x) {  // of 32 floats, the larger ones of two and two
     const __m512i mask = _mm512_set1_epi32(0x7fffffff);
-    const __m512i a = _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x)), mask);
-    const __m512i b = _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 16)), mask);
-    return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
+    const bytes a = _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x)), mask);
+    return _mm512_max_epu32(a, _mm512_and_si512(_mm512_castps_si512(_mm512_loadu_ps(x + 16)), mask));
   }
-  static FEWBIT_INLINE int quantize_16(const float* x, float by, int8_t* out) {
+  static FEWBIT_INLINE bytes larger32(bytes a, bytes b) {
+    return _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  }
+  static FEWBIT_INLINE bytes larger64(bytes a, bytes b) {
+    return _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  }
+  // The bits of the largest magnitude of every 32 of 256 floats.
+  static FEWBIT_INLINE void largest(const float* x, uint32_t* out) {
+    const bytes low =
+        larger64(larger32(magnitudes(x), magnitudes(x + 32)), larger32(magnitudes(x + 64), magnitudes(x + 96)));
+    const bytes high = larger64(larger32(magnitudes(x + 128), magnitudes(x + 160)),
+                                larger32(magnitudes(x + 192), magnitudes(x + 224)));
+    const bytes t = _mm512_max_epu32(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xDD));
+    const bytes all = _mm512_max_epu32(t, _mm512_shuffle_i32x4(t, t, 0xB1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_castsi512_si128(all));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 4), _mm512_extracti32x4_epi32(all, 2));
+  }
+  static FEWBIT_INLINE void quantize_16(const float* x, float by, int8_t* out) {
     const __mmask16 some = by == 0 ? 0 : 0xFFFF;
     const __m512i v = _mm512_maskz_cvtps_epi32(some, _mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(by)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(v));
-    return _mm512_reduce_add_epi32(v);
+  }
+  // The sums of every 16 of 256 codes.
+  static FEWBIT_INLINE void sums(const int8_t* q, int* out) {
+    const auto fours = [&](int j) FEWBIT_LAMBDA_INLINE {
+      return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_load_si512(q + 64 * j));
+    };
+    const __m512i a = fours(0), b = fours(1), c = fours(2), d = fours(3);
+    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    const __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, all));
+  }
+  // Dwords of 256 bytes in another order: `at` gives, for each lane of `out`, the number of a dword.
+  template <std::array<int, 64> at>
+  static FEWBIT_INLINE void reorder(const int8_t* q, int8_t* out) {
+    static constexpr auto index = at;
+    const __m512i a = _mm512_load_si512(q), b = _mm512_load_si512(q + 64);
+    const __m512i c = _mm512_load_si512(q + 128), d = _mm512_load_si512(q + 192);
+    for (int v = 0; v < 4; ++v) {
+      const __m512i i = _mm512_loadu_si512(index.data() + 16 * v);  // bit 5 tells in which pair
+      const __mmask16 later = _mm512_test_epi32_mask(i, _mm512_set1_epi32(32));
+      const __m512i low = _mm512_permutex2var_epi32(a, i, b);
+      _mm512_store_si512(out + 64 * v, _mm512_mask_mov_epi32(low, later, _mm512_permutex2var_epi32(c, i, d)));
+    }
   }
   static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return _mm512_fnmadd_ps(a, b, c); }
   template <bool minus>

@@ -11,10 +11,11 @@
 //   small, half, half_pair, two_halves, strided, quads   scales and offsets of blocks
 //   real, eight, splat8, mul8, deal                   one scale, or eight of a row
 //   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum   floats
-// can_cross and can_gather promise more, see avx512.h: turned, shared_halves; points, digits.
+// can_cross, can_gather and can_turn promise more, see avx512.h: turned, shared_halves; points, digits; turn and what
+// follows it.
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = false, can_gather = false;
+  static constexpr bool can_cross = false, can_gather = false, can_turn = false;
   struct bytes {
     uint8_t v[W];
   };

@@ -1,51 +1,70 @@
 // Activations in 8 bits: 256 values with a scale for every 32, and the sums that zero points and offsets need. The same
 // for every weight format, so that they are made once and shared.
 
-// The runs of 16 once more, in the order of `runs`.
-inline void copy_across(Activation& out) {
-  for (int run = 0; run < 16; ++run) std::memcpy(out.across + run % 4 * 64 + run / 4 * 16, out.q + run * 16, 16);
-}
-
-// Four at a time in other orders: lane g of vector c holds dword c of group g; and for groups of 32, lanes 2g and 2g +
-// 1 hold dwords 2c and 2c + 1.
-inline void copy_turned(Activation& out) {
+// Where each dword of the other orders comes from: see activation.h.
+constexpr std::array<int, 64> across_order = [] {
+  std::array<int, 64> out{};
+  for (int d = 0; d < 64; ++d) out[(d / 4 % 4 * 4 + d / 16) * 4 + d % 4] = d;
+  return out;
+}();
+template <int lanes>
+constexpr std::array<int, 64> turned_order = [] {  // `lanes` lanes for a group
+  std::array<int, 64> out{};
   for (int d = 0; d < 64; ++d) {
-    std::memcpy(out.turned[0] + (d % 4 * 16 + d / 4) * 4, out.q + 4 * d, 4);
-    std::memcpy(out.turned[1] + (d % 8 / 2 * 16 + d / 8 * 2 + d % 2) * 4, out.q + 4 * d, 4);
+    const int size = 4 * lanes, group = d / size, inside = d % size;
+    out[inside / lanes * 16 + group * lanes + inside % lanes] = d;
+  }
+  return out;
+}();
+
+template <std::array<int, 64> at, class A>
+FEWBIT_INLINE void reorder(const A& x, int8_t* out) {
+  if constexpr (Isa::can_turn) {
+    Own<A>::type::template reorder<at>(x.q, out);
+  } else {
+    for (int d = 0; d < 64; ++d) std::memcpy(out + 4 * d, x.q + 4 * at[d], 4);
   }
 }
 
 // The scale of 32 values and what they are multiplied by. A value that is not finite spoils the scale; where the
 // inverse would overflow, all are zero.
-struct Step {
-  float d, inverse;
-};
-FEWBIT_INLINE Step step_of(uint32_t top) {  // the bits of the largest magnitude
-  const float max = bits_f32(top);
-  if (top >= 0x7f800000u) return {bits_f32(0x7fc00000u), 0};
-  if (max < 0x1p-100f) return {0, 0};
-  return {max / 127.0f, 127.0f / max};
+FEWBIT_INLINE void steps(const uint32_t* top, float* d, float* inverse) {  // top: the bits of the largest magnitudes
+  for (int b = 0; b < 8; ++b) {
+    const float max = bits_f32(top[b]), bad = bits_f32(0x7fc00000u);
+    const bool finite = top[b] < 0x7f800000u, some = max >= 0x1p-100f;
+    d[b] = finite ? (some ? max / 127.0f : 0) : bad;
+    inverse[b] = finite && some ? 127.0f / max : 0;
+  }
 }
 
-inline void quantize_span(const float* x, Activation& out) {
+template <class A>
+FEWBIT_INLINE void quantize_span(const float* x, A& out) {
+  using I = typename Own<A>::type;
   alignas(64) int sums[16];
-  for (int b = 0; b < 8; ++b) {
-    const float* v = x + 32 * b;
-    const Step step = step_of(Isa::largest_of_32(v));
-    for (int h = 0; h < 2; ++h) {
-      sums[2 * b + h] = Isa::quantize_16(v + 16 * h, step.inverse, out.q + 32 * b + 16 * h);
-      out.d16[2 * b + h] = step.d;
-    }
-    out.d32[b] = step.d;
+  alignas(64) uint32_t top[8];
+  alignas(64) float inverse[8];
+  if constexpr (Isa::can_turn) {
+    I::largest(x, top);
+  } else {
+    for (int b = 0; b < 8; ++b) top[b] = I::largest_of_32(x + 32 * b);
   }
+  steps(top, out.d32, inverse);
+  for (int h = 0; h < 16; ++h) {
+    if constexpr (Isa::can_turn)
+      I::quantize_16(x + 16 * h, inverse[h / 2], out.q + 16 * h);
+    else
+      sums[h] = I::quantize_16(x + 16 * h, inverse[h / 2], out.q + 16 * h);
+  }
+  if constexpr (Isa::can_turn) I::sums(out.q, sums);
   for (int b = 0; b < 8; ++b) {
-    const float whole = out.d32[b] * static_cast<float>(sums[2 * b] + sums[2 * b + 1]);
-    out.s32[b] = whole;
-    out.pair32[2 * b] = out.pair32[2 * b + 1] = whole;
+    out.s32[b] = out.d32[b] * static_cast<float>(sums[2 * b] + sums[2 * b + 1]);
+    out.pair32[2 * b] = out.pair32[2 * b + 1] = out.s32[b];
+    out.d16[2 * b] = out.d16[2 * b + 1] = out.d32[b];
   }
   for (int h = 0; h < 16; ++h) out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
-  copy_across(out);
-  copy_turned(out);
+  reorder<across_order>(out, out.across);
+  reorder<turned_order<1>>(out, out.turned[0]);
+  reorder<turned_order<2>>(out, out.turned[1]);
 }
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {

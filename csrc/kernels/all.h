@@ -1,6 +1,7 @@
 // Every kernel but the encoders, in the order in which they build on each other. Included once inside the namespace of
 // each instruction set, after its `Isa`: these files have no include guards.
 #include "kernels/span.h"
+#include "kernels/turned.h"
 //
 #include "kernels/activations.h"
 #include "kernels/decode.h"

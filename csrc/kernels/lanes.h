@@ -4,47 +4,25 @@
 
 template <class F>
 struct Lanewise {
-  using P = Span<F>;
-  using C = typename P::C;
-  using S = Shape<F>;
+  using T = Turned<F, false>;
   using f32 = typename Isa::f32;
-  static constexpr int L = Isa::L, groups = P::groups, sub = S::sub;
-  static constexpr bool shifts = P::code.zero != 0 || C::offset;
+  static constexpr int L = Isa::L, groups = T::groups, sub = Shape<F>::sub;
 
-  struct alignas(64) Panel {  // a span of L rows
-    uint8_t codes[kSpan / 4][L][4];
-    float scale[groups][L], shift[groups][L];
+  struct Panel {  // a span of L rows
+    typename T::Codes codes;
+    typename T::Factors factors;
   };
 
-  static void decode(const uint8_t* w, size_t rows, size_t span, size_t k, const Layout& at, Panel& out) {
-    alignas(64) uint8_t codes[L][kSpan];
-    alignas(64) float factors[C::vectors * L];
-    for (size_t r = 0; r < rows; ++r) {
-      const uint8_t* row = w + r * at.row_bytes;
-      for (int c = 0; c < S::span_bytes(); c += 64) __builtin_prefetch(row + (span + 1) * S::span_bytes() + c);
-      with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { one_row(s, codes[r], factors); });
-      for (int g = 0; g < groups; ++g) {
-        const float scale = factors[C::slot(g, false)];
-        const float offset = C::offset ? F::offset_sign * factors[C::slot(g, true)] : 0;
-        out.scale[g][r] = scale * P::code.times;
-        out.shift[g][r] = offset - P::code.zero * scale;
-      }
+  static void decode(const uint8_t* w, size_t count, size_t span, size_t k, const Layout& at, Panel& out) {
+    for (size_t c = 0; c < L * Shape<F>::span_bytes(); c += 64) {  // the same of the rows to come, line by line
+      __builtin_prefetch(w + L * (at.row_bytes + span * Shape<F>::span_bytes()) + c, 0, 2);
     }
-    for (int d = 0; d < kSpan / 4; d += L) Isa::transpose(codes[0] + 4 * d, kSpan, out.codes[d][0]);
-  }
-  static FEWBIT_INLINE void one_row(const Spot& s, uint8_t* codes, float* factors) {
-    f32 f[C::vectors];
-    Unpacked unpacked;
-    const uint8_t* p = s.p;
-    if constexpr (P::unpacked) {
-      P::unpack(s.p, unpacked);
-      p = unpacked.codes;
-    }
-    P::factors(s, f);
-    for (int v = 0; v < C::vectors; ++v) Isa::storef(factors + v * L, f[v]);
-    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-      (Isa::store(codes + j * Isa::W, P::template codes<j>(p)), ...);
-    }(std::make_integer_sequence<int, P::chunks>{});
+    SpanCopy<F> copy;
+    const Rows rows = rows_of<F>(w, count, span, k, at, copy);
+    typename T::Windows windows;
+    typename T::Plain plain;
+    T::factors(rows, out.factors);
+    T::template some_codes<0, 1>(rows, windows, plain, out.codes);
   }
   template <int Cols>
   static void multiply(const Panel* panels, size_t spans, const Activation* x, size_t x_stride, size_t rows, float* y,
@@ -58,19 +36,19 @@ struct Lanewise {
         typename Isa::ints dots[Cols];
         for (auto& d : dots) d = Isa::no_ints();
         for (int d = 0; d < sub / 4; ++d) {
-          const auto w = Isa::load(panel.codes[g * (sub / 4) + d][0]);
+          const auto w = Isa::load(panel.codes.quads[g * (sub / 4) + d][0]);
           for (int c = 0; c < Cols; ++c) {
-            dots[c] = Isa::template lane_dot<P::code.is_signed>(dots[c], w, a[c * x_stride].q + g * sub + 4 * d);
+            dots[c] = Isa::template lane_dot<T::is_signed>(dots[c], w, a[c * x_stride].q + g * sub + 4 * d);
           }
         }
-        const f32 scale = Isa::loadf(panel.scale[g]);
+        const f32 scale = Isa::loadf(panel.factors.scale[g]);
         for (int c = 0; c < Cols; ++c) {
           const Activation& column = a[c * x_stride];
           const f32 both = Isa::mul(scale, Isa::splat(sub == 16 ? column.d16[g] : column.d32[g]));
           acc[c] = Isa::fma(Isa::to_floats(dots[c]), both, acc[c]);
-          if constexpr (shifts) {
-            acc[c] =
-                Isa::fma(Isa::loadf(panel.shift[g]), Isa::splat(sub == 16 ? column.s16[g] : column.s32[g]), acc[c]);
+          if constexpr (T::shifts) {
+            const float sum = sub == 16 ? column.s16[g] : column.s32[g];
+            acc[c] = Isa::fma(Isa::loadf(panel.factors.shift[g]), Isa::splat(sum), acc[c]);
           }
         }
       }

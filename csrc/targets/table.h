@@ -14,6 +14,7 @@ Kernels make_kernels() {
     out.dot = Counted<dot_rows<F>>::call;
     out.lanes = Counted<lane_rows<F>>::call;
     out.lane_scratch = lane_scratch<F>;
+    out.least_lanes = Isa::can_turn ? 6 : 12;
   }
   return out;
 }

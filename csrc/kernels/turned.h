@@ -1,0 +1,223 @@
+// A span of as many rows as a vector has lanes, turned on its side: vectors that hold four codes of every row, and a
+// scale and a shift of every row for each group. The bytes are turned as they are stored, before the codes are taken
+// out of them: there are fewer of them then. What does not lie so that this can be done is decoded row by row.
+
+struct Rows {            // a span of some rows
+  const uint8_t* p;      // of the first: its blocks; row placement: its codes
+  size_t stride, count;  // `count` rows are wanted; there is room for L
+  const uint8_t* row;    // row placement: the first row, for the scales
+  const Layout* at;
+  size_t first, last_group;  // row placement: as in Spot
+
+  FEWBIT_INLINE Spot spot(size_t r) const { return {p + r * stride, row + r * at->row_bytes, at, first, last_group}; }
+};
+
+// `numbers`: codes are the numbers that they stand for, signed bytes, where no offset makes that needless; else they
+// are as `Span::code` says, and zero points go into the shifts.
+template <class F, bool numbers>
+struct Turned {
+  using I = typename Own<F>::type;
+  using P = Span<F>;
+  using C = typename P::C;
+  using S = Shape<F>;
+  using T = TurnedShape<F>;
+  using bytes = typename Isa::bytes;
+  using f32 = typename Isa::f32;
+  static constexpr int L = Isa::L, groups = P::groups;
+  static constexpr bool turns = Isa::can_turn && T::fits();
+  static constexpr bool turns_factors = Isa::can_turn && (TurnedFactors<F>::fits() || C::is_strided());
+  static constexpr bool is_signed =
+      numbers ? P::code.is_signed || P::code.zero != 0 || P::code.times != 1 || F::codebook.used > 0
+              : P::code.is_signed;
+  static constexpr int zero = numbers ? 0 : P::code.zero;
+  static constexpr float times = numbers ? 1 : P::code.times;
+  static constexpr bool shifts = zero != 0 || C::offset;
+
+  struct Codes {
+    alignas(64) uint8_t quads[kSpan / 4][L][4];
+  };
+  struct Factors {
+    alignas(64) float scale[groups][L], shift[groups][L];
+  };
+  struct Windows {  // the vectors of the window in use of each piece
+    bytes v[T::pieces() > 0 ? T::pieces() : 1][4];
+  };
+
+  static FEWBIT_INLINE bytes finish(bytes v) {
+    if constexpr (!numbers) {
+      if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, is_signed ? 0 : P::code.zero>(v);
+      if constexpr (P::code.flip) v = Isa::flip(v);
+      return v;
+    } else if constexpr (F::kind != Kind::planes) {
+      return I::template less<P::code.zero>(v);
+    } else {
+      static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
+      if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
+      if constexpr (F::codes.times == 2) v = I::twice(v);
+      return I::template less<F::codes.zero>(v);
+    }
+  }
+  template <int k>
+  static constexpr auto quads_at = T::quads_of(k);
+  template <int k>
+  static constexpr Cover cover_at = T::cover(k);
+  template <int>
+  static constexpr auto order = T::order();
+
+  template <int i, int k>
+  static FEWBIT_INLINE bytes piece(const Rows& rows, Windows& windows) {
+    constexpr int number = order<0>[i];
+    constexpr Quad q = quads_at<k>[number];
+    if constexpr (i == 0 || q.window != quads_at<k>[order<0>[i > 0 ? i - 1 : 0]].window) {
+      I::turn(rows.p + cover_at<k>.at[q.window], rows.stride, windows.v[k]);
+    }
+    constexpr Piece p = S::piece(k, 4 * number);
+    if constexpr (T::in_bytes(k))
+      return I::template take<q.shift, p.bits, p.dst>(windows.v[k][q.dword]);
+    else
+      return I::template take_bits<q.byte, q.shift, p.dst>(windows.v[k][q.dword]);
+  }
+  template <int i>
+  static FEWBIT_INLINE void quad(const Rows& rows, Windows& windows, Codes& out) {
+    bytes v = piece<i, 0>(rows, windows);
+    if constexpr (T::pieces() > 1) v = Isa::either(v, piece<i, 1>(rows, windows));
+    if constexpr (T::pieces() > 2) v = Isa::either(v, piece<i, 2>(rows, windows));
+    Isa::store(out.quads[order<0>[i]][0], finish(v));
+  }
+  // One row, not turned.
+  static FEWBIT_INLINE void codes_of_row(const Spot& s, uint8_t* out) {
+    Unpacked unpacked;
+    const uint8_t* p = s.p;
+    if constexpr (P::unpacked) {
+      P::unpack(s.p, unpacked);
+      p = unpacked.codes;
+    }
+    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
+      if constexpr (numbers && F::kind == Kind::planes)
+        (Isa::store(out + j * Isa::W, finish(P::template stored<j, false>(p))), ...);
+      else if constexpr (numbers)
+        (Isa::store(out + j * Isa::W, finish(P::template codes<j>(p))), ...);
+      else
+        (Isa::store(out + j * Isa::W, P::template codes<j>(p)), ...);
+    }(std::make_integer_sequence<int, P::chunks>{});
+  }
+  // Part `part` of `parts` of the work on codes; all parts must be done in order.
+  struct Plain {
+    alignas(64) uint8_t rows[L][kSpan];
+  };
+  template <int part, int parts>
+  static FEWBIT_INLINE void some_codes(const Rows& rows, Windows& windows, Plain& plain, Codes& out) {
+    if constexpr (turns) {
+      constexpr int first = part * T::quads / parts, count = (part + 1) * T::quads / parts - first;
+      [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+        (quad<first + i>(rows, windows, out), ...);
+      }(std::make_integer_sequence<int, count>{});
+    } else {
+      for (size_t r = part * L / parts; r < (part + 1) * L / parts && r < rows.count; ++r) {
+        codes_of_row(rows.spot(r), plain.rows[r]);
+      }
+      if constexpr (part + 1 == parts) {
+        for (int d = 0; d < kSpan / 4; d += L) Isa::transpose(plain.rows[0] + 4 * d, kSpan, out.quads[d][0]);
+      }
+    }
+  }
+  static FEWBIT_INLINE void store_factors(int g, f32 scale, f32 offset, Factors& out) {
+    if constexpr (shifts) {
+      f32 shift = zero != 0 ? Isa::mul(scale, Isa::splat(static_cast<float>(-zero))) : Isa::zero();
+      if constexpr (C::offset) shift = Isa::fma(offset, Isa::splat(static_cast<float>(F::offset_sign)), shift);
+      Isa::storef(out.shift[g], shift);
+    }
+    Isa::storef(out.scale[g], times == 1 ? scale : Isa::mul(scale, Isa::splat(times)));
+  }
+  // Scales with small integers, all rows at once.
+  template <Ints what, int g>
+  static FEWBIT_INLINE f32 small(const bytes (*windows)[4]) {
+    static constexpr Cover cover = TurnedFactors<F>::cover();
+    const auto one = [&]<int k>(std::integral_constant<int, k>, bytes& sum) FEWBIT_LAMBDA_INLINE {
+      constexpr Piece p = what.piece(k, g);
+      constexpr int w = cover.window(p.bit / 8, 1), inside = p.bit - 8 * cover.at[w];
+      const bytes v = I::template field<inside % 32, p.bits, p.dst, what.is_signed>(windows[w][inside / 32]);
+      sum = k == 0 ? v : Isa::either(sum, v);
+    };
+    bytes sum{};
+    [&]<int... k>(std::integer_sequence<int, k...>) FEWBIT_LAMBDA_INLINE {
+      (one(std::integral_constant<int, k>{}, sum), ...);
+    }(std::make_integer_sequence<int, what.pieces(g)>{});
+    constexpr float unit = F::scale.unit;
+    if constexpr (what.times == 1 && unit == 1) {
+      return I::template less_to_floats<what.zero>(sum);
+    } else {
+      return Isa::fma(I::template less_to_floats<0>(sum), Isa::splat(what.times * unit), Isa::splat(-what.zero * unit));
+    }
+  }
+  template <int at>
+  static FEWBIT_INLINE f32 half_at(const bytes (*windows)[4]) {
+    constexpr Cover cover = TurnedFactors<F>::cover();
+    constexpr int w = cover.window(at, 1), inside = at - cover.at[w];
+    static_assert(inside % 2 == 0);
+    return I::template halves_of<(inside % 4 != 0)>(windows[w][inside / 4]);
+  }
+  static FEWBIT_INLINE void small_factors(const Rows& rows, Factors& out) {
+    constexpr Cover cover = TurnedFactors<F>::cover();
+    bytes windows[cover.used][4];
+    for (int w = 0; w < cover.used; ++w) I::turn(rows.p + cover.at[w], rows.stride, windows[w]);
+    const f32 d = half_at<F::scale.at>(windows), dmin = half_at<C::offset ? F::offset.at : F::scale.at>(windows);
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+      (store_factors(g, Isa::mul(small<F::scale.ints, g>(windows), d),
+                     C::offset ? Isa::mul(small<C::offset ? F::offset.ints : F::scale.ints, g>(windows), dmin) : d,
+                     out),
+       ...);
+    }(std::make_integer_sequence<int, groups>{});
+  }
+  // A float for each block, or two f16 side by side.
+  static FEWBIT_INLINE void strided_factors(const Rows& rows, Factors& out) {
+    constexpr int blocks = kSpan / F::block, each = groups / blocks;
+    for (int b = 0; b < blocks; ++b) {
+      f32 scale, offset = Isa::zero();
+      I::template reals<F::scale.real, C::offset, (F::scale.at >= 2)>(rows.p + b * F::bytes + F::scale.at, rows.stride,
+                                                                      scale, offset);
+      for (int g = b * each; g < (b + 1) * each; ++g) store_factors(g, scale, offset, out);
+    }
+  }
+  static FEWBIT_INLINE void factors(const Rows& rows, Factors& out) {
+    if constexpr (Isa::can_turn && TurnedFactors<F>::fits()) {
+      small_factors(rows, out);
+    } else if constexpr (Isa::can_turn && C::is_strided()) {
+      strided_factors(rows, out);
+    } else {
+      alignas(64) float plain[L][C::vectors * L], turned[C::vectors * L][L];
+      for (size_t r = 0; r < rows.count; ++r) {
+        f32 f[C::vectors];
+        P::factors(rows.spot(r), f);
+        for (int v = 0; v < C::vectors; ++v) Isa::storef(plain[r] + v * L, f[v]);
+      }
+      for (int v = 0; v < C::vectors; ++v) {
+        Isa::transpose(reinterpret_cast<const uint8_t*>(plain[0] + v * L), sizeof plain[0],
+                       reinterpret_cast<uint8_t*>(turned[v * L]));
+      }
+      for (int g = 0; g < groups; ++g) {
+        store_factors(g, Isa::loadf(turned[C::slot(g, false)]),
+                      C::offset ? Isa::loadf(turned[C::slot(g, C::offset)]) : Isa::zero(), out);
+      }
+    }
+  }
+};
+
+// One span of `count` rows. Where rows are missing or end inside the span, it is a copy.
+template <class F>
+struct SpanCopy {
+  alignas(64) uint8_t rows[Isa::L][(Shape<F>::span_bytes() + 127) / 64 * 64];
+};
+template <class F>
+FEWBIT_INLINE Rows rows_of(const uint8_t* w, size_t count, size_t span, size_t k, const Layout& at, SpanCopy<F>& copy) {
+  using S = Shape<F>;
+  constexpr size_t step = S::span_bytes();
+  Rows rows{w + span * step, at.row_bytes, count, w, &at, span * kSpan, S::row && k ? (k - 1) / at.group : 0};
+  if (count == Isa::L && (span + 1) * kSpan <= k) return rows;
+  std::memset(&copy, 0, sizeof copy);
+  const size_t bytes = (span + 1) * kSpan <= k ? step : tail_bytes<F>(k % kSpan);
+  for (size_t r = 0; r < count; ++r) std::memcpy(copy.rows[r], rows.p + r * at.row_bytes, bytes);
+  rows.p = copy.rows[0];
+  rows.stride = sizeof copy.rows[0];
+  return rows;
+}

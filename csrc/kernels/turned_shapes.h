@@ -1,0 +1,149 @@
+// Where the codes and the scales of a span lie for kernels that read as many rows as a vector has lanes side by side:
+// 16-byte windows of every row become four vectors, each with one dword of every row. Computed from the record while
+// compiling; holds no instruction and no format name.
+#pragma once
+#include "kernels/shapes.h"
+
+namespace fewbit {
+
+// Sixteen-byte windows of a span, as few as cover what was asked for.
+struct Cover {
+  int at[64] = {}, used = 0;
+
+  constexpr int window(int byte, int align) const {
+    for (int w = 0; w < used; ++w) {
+      if (byte >= at[w] && byte + align <= at[w] + 16 && (byte - at[w]) % align == 0) return w;
+    }
+    return -1;
+  }
+  // `align` 4: the byte is the first of a dword of its window; 1: it may be any.
+  constexpr void add(int byte, int align, int room) {
+    if (window(byte, align) >= 0) return;
+    int from = byte;
+    while (from + 16 > room) from -= align;
+    at[used++] = from;
+  }
+};
+
+// How four neighbouring values lie in one piece of their codes: in the four bytes of a dword, all shifted alike; or as
+// four neighbouring bits of one of its bytes.
+struct Quad {
+  int window = 0, dword = 0, byte = 0, shift = 0;
+};
+
+template <class F>
+struct TurnedShape {
+  using S = Shape<F>;
+  static constexpr int quads = kSpan / 4;
+  static constexpr int room = S::span_bytes();
+
+  static constexpr int pieces() {
+    if constexpr (F::kind == Kind::planes)
+      return F::codes.pieces(0);
+    else
+      return 0;
+  }
+  static constexpr bool neighbours(int k, int step) {
+    for (int e = 0; e < kSpan; ++e) {
+      if (S::piece(k, e).bit != S::piece(k, e / 4 * 4).bit + e % 4 * step) return false;
+    }
+    return true;
+  }
+  static constexpr bool in_bytes(int k) { return neighbours(k, 8); }
+  static constexpr bool in_bits(int k) {
+    if (S::piece(k, 0).bits != 1 || !neighbours(k, 1)) return false;
+    for (int e = 0; e < kSpan; e += 4) {
+      if (S::piece(k, e).bit % 8 > 4) return false;
+    }
+    return true;
+  }
+  static constexpr bool fits() {
+    if constexpr (F::kind == Kind::planes) {
+      if (pieces() > 3 || room < 16) return false;
+      for (int k = 0; k < pieces(); ++k) {
+        if (!in_bytes(k) && !(k > 0 && in_bits(k))) return false;
+      }
+      return true;
+    } else {
+      return false;
+    }
+  }
+  static constexpr Cover cover(int k) {
+    Cover out;
+    for (int q = 0; q < quads; ++q) out.add(S::piece(k, 4 * q).bit / 8, in_bytes(k) ? 4 : 1, room);
+    return out;
+  }
+  static constexpr std::array<Quad, quads> quads_of(int k) {
+    std::array<Quad, quads> out{};
+    const Cover c = cover(k);
+    for (int q = 0; q < quads; ++q) {
+      const int bit = S::piece(k, 4 * q).bit;
+      out[q].window = c.window(bit / 8, in_bytes(k) ? 4 : 1);
+      const int inside = bit / 8 - c.at[out[q].window];
+      out[q].dword = inside / 4;
+      out[q].byte = inside % 4;
+      out[q].shift = bit % 8;
+    }
+    return out;
+  }
+  // The quads in an order in which each window is wanted only once, or nearly so.
+  static constexpr std::array<int, quads> order() {
+    std::array<int, quads> key{}, out{};
+    for (int k = pieces() - 1; k >= 0; --k) {
+      const auto of = quads_of(k);
+      for (int q = 0; q < quads; ++q) key[q] = key[q] * 64 + of[q].window;
+    }
+    for (int q = 0; q < quads; ++q) {
+      int i = q;
+      for (; i > 0 && key[out[i - 1]] > key[q]; --i) out[i] = out[i - 1];
+      out[i] = q;
+    }
+    return out;
+  }
+};
+
+// Where the small scales and offsets of a block that fills a span lie, in the windows of `cover`.
+template <class F>
+struct TurnedFactors {
+  static constexpr int room = Shape<F>::span_bytes(), groups = Shape<F>::groups;
+  static constexpr bool offset = F::offset.present;
+
+  static constexpr bool in_bytes(const Ints& what) {
+    for (int g = 0; g < groups; ++g) {
+      for (int k = 0; k < what.pieces(g); ++k) {
+        if (what.piece(k, g).bit % 8 + what.piece(k, g).bits > 8) return false;
+      }
+    }
+    return !what.is_signed || what.bits() == 8;
+  }
+  static constexpr bool fits() {
+    if (Shape<F>::row || F::block != kSpan || F::scale.ints.used == 0 || F::scale.real != Real::f16 || room < 16)
+      return false;
+    if (F::scale.bits.used > 0 || F::scale.at % 2 != 0) return false;
+    if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16 || F::offset.at % 2 != 0)) return false;
+    return in_bytes(F::scale.ints) && (!offset || in_bytes(F::offset.ints));
+  }
+  static constexpr Cover cover() {
+    Cover out;
+    int low = F::scale.at, high = low + 2;
+    const auto reach = [&](int byte) {
+      low = byte < low ? byte : low;
+      high = byte + 1 > high ? byte + 1 : high;
+    };
+    const auto each = [&](auto&& f) {
+      for (int g = 0; g < groups; ++g) {
+        for (int k = 0; k < F::scale.ints.pieces(g); ++k) f(F::scale.ints.piece(k, g).bit / 8);
+        for (int k = 0; offset && k < F::offset.ints.pieces(g); ++k) f(F::offset.ints.piece(k, g).bit / 8);
+      }
+      f(F::scale.at);
+      f(F::scale.at + 1);
+      if (offset) f(F::offset.at), f(F::offset.at + 1);
+    };
+    each(reach);
+    if (high - low <= 16) out.add(low % 2 == F::scale.at % 2 ? low : low - 1, 1, room);
+    each([&](int byte) { out.add(byte, 1, room); });
+    return out;
+  }
+};
+
+}  // namespace fewbit
