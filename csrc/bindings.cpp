@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "attention.h"
 #include "dispatch.h"
 #include "formats/geometry.h"
 #include "linear.h"
@@ -219,6 +220,87 @@ void py_decode_activations(Bytes x, MutableFloats out) {
   decode_activations(a, m, k, out.data());
 }
 
+using Heads3 = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using MutableHeads3 = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Pages4 = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using MutablePages4 = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A store of the KV cache: (pages, heads, tokens of a page, bytes of a row).
+Store store_of(size_t format, const Pages4& data, size_t dim) {
+  const Kernels& kernels = kernels_of(format);
+  if (!kernels.kv.scores || !kernels.encode) {
+    throw std::invalid_argument(std::string(kernels.format) + " cannot be used for the KV cache");
+  }
+  if (dim == 0 || dim > 65536) throw std::invalid_argument("a head has 1 to 65536 values");
+  const Layout at = checked_layout(kernels, kv_row_values(kernels, dim), 1);
+  expect(data.shape(3) == at.row_bytes, "bytes of a row of the store", data.shape(3), at.row_bytes);
+  expect(data.shape(1) > 0 && data.shape(2) > 0, "heads and tokens of a page", data.shape(1) * data.shape(2), 1);
+  return {&kernels, at, const_cast<uint8_t*>(data.data())};
+}
+
+void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Longs slots, bool rotate, int threads) {
+  const Store to = store_of(format, Pages4(store), x.shape(2));
+  expect(x.shape(1) == store.shape(1), "heads", x.shape(1), store.shape(1));
+  expect(slots.size() == x.shape(0), "slots", slots.size(), x.shape(0));
+  const size_t room = times(store.shape(0), store.shape(2));
+  for (size_t t = 0; t < slots.size(); ++t) {
+    const int64_t slot = slots.data()[t];
+    if (slot < 0 || static_cast<size_t>(slot) >= room) {
+      throw std::invalid_argument("slot " + std::to_string(slot) + " of " + std::to_string(room));
+    }
+  }
+  const Heads heads{store.shape(1), store.shape(2), x.shape(2), rotate};
+  nb::gil_scoped_release release;
+  kv_write(to, heads, x.data(), slots.data(), x.shape(0), threads);
+}
+
+// Starts that rise from 0 to `end`.
+void expect_starts(const Longs& starts, size_t count, size_t end, const std::string& what) {
+  expect(starts.size() == count + 1, what, starts.size(), count + 1);
+  int64_t before = 0;
+  for (size_t i = 0; i <= count; ++i) {
+    const int64_t at = starts.data()[i];
+    if (at < before || (i == 0 && at != 0)) throw std::invalid_argument(what + " must rise from 0");
+    before = at;
+  }
+  expect(static_cast<size_t>(before) == end, "the last of " + what, static_cast<size_t>(before), end);
+}
+
+void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Ints tables, Longs table_starts,
+               Longs lengths, Longs q_starts, float scale, bool rotate, size_t window, float softcap,
+               std::optional<Row> sinks, MutableHeads3 out, int threads) {
+  const size_t dim = q.shape(2), count = lengths.size();
+  const Store keys = store_of(k_format, k, dim), values = store_of(v_format, v, dim);
+  for (size_t i = 0; i < 3; ++i) {
+    expect(k.shape(i) == v.shape(i), "sizes of the V store", v.shape(i), k.shape(i));
+    expect(out.shape(i) == q.shape(i), "sizes of the result", out.shape(i), q.shape(i));
+  }
+  expect(q.shape(1) > 0 && q.shape(1) % k.shape(1) == 0, "query heads, a multiple of the heads of K", q.shape(1),
+         k.shape(1));
+  expect_starts(table_starts, count, tables.size(), "starts of page tables");
+  expect_starts(q_starts, count, q.shape(0), "starts of queries");
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const int32_t page = tables.data()[i];
+    if (page < 0 || static_cast<size_t>(page) >= k.shape(0)) {
+      throw std::invalid_argument("page " + std::to_string(page) + " of " + std::to_string(k.shape(0)));
+    }
+  }
+  for (size_t s = 0; s < count; ++s) {
+    const int64_t length = lengths.data()[s], queries = q_starts.data()[s + 1] - q_starts.data()[s];
+    const auto room = static_cast<size_t>(table_starts.data()[s + 1] - table_starts.data()[s]) * k.shape(2);
+    if (length < queries) throw std::invalid_argument("a sequence has more queries than tokens");
+    expect(static_cast<size_t>(length) <= room, "tokens of a sequence", static_cast<size_t>(length), room);
+  }
+  if (sinks) expect(sinks->size() == q.shape(1), "sinks", sinks->size(), q.shape(1));
+  const Heads heads{k.shape(1), k.shape(2), dim, rotate};
+  const Sequences sequences{tables.data(), table_starts.data(), lengths.data(), q_starts.data(), count};
+  const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
+  nb::gil_scoped_release release;
+  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), out.data(), threads);
+}
+
 double py_probe_read(Bytes data, int threads, bool ahead) {
   expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
   nb::gil_scoped_release release;
@@ -279,6 +361,12 @@ NB_MODULE(_native, m) {
   m.def("unpack_tiles", py_unpack_tiles, nb::arg("x"), nb::arg("out"), "bf16 tiles to floats.");
   m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("out"), nb::arg("threads"),
         "Floats to 8-bit activations.");
+  m.def("kv_write", py_kv_write, nb::arg("format"), nb::arg("store"), nb::arg("x"), nb::arg("slots"), nb::arg("rotate"),
+        nb::arg("threads"), "Pack rows of K or V into pages.");
+  m.def("attend", py_attend, nb::arg("q"), nb::arg("k_format"), nb::arg("k"), nb::arg("v_format"), nb::arg("v"),
+        nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"), nb::arg("scale"),
+        nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(), nb::arg("out"),
+        nb::arg("threads"), "Attention over pages.");
   m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),

@@ -17,6 +17,22 @@ struct Columns {
   size_t count, all;
 };
 
+// What attention does with rows of the KV cache; null where a format cannot be used there. See kernels/kv.h.
+constexpr size_t kKvTokens = 32;  // at once: the pitch of scores
+
+struct KvState {  // of a query: the largest logit, and the sum of weights beside it
+  float max, sum;
+};
+
+struct KvKernels {
+  void (*scores)(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
+                 size_t dim, const uint8_t* ahead, float* s);
+  void (*values)(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
+                 const uint8_t* ahead, float* out, size_t stride);
+  void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, const uint8_t* ahead, float* out,
+                 size_t stride);
+};
+
 // What can be done with rows of one format on one instruction set. A null pointer: it cannot be done. All products take
 // `rows` rows of weights and write y[column][row]; those with `scratch` want memory of their thread's own.
 struct Kernels {
@@ -39,6 +55,8 @@ struct Kernels {
                  size_t y_stride, void* scratch);
   void (*panels)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
                  size_t y_stride, void* scratch);
+  KvKernels kv;
+  int kv_block;  // values that a row of the KV cache is padded to: 1 or 32
 };
 
 // What products on matrix tiles need beside their kernels.
@@ -63,7 +81,10 @@ struct Target {
   bool (*available)();
   const Kernels* (*kernels)();  // in the order of FEWBIT_FORMATS
   void (*quantize_row)(const float* x, size_t k, Activation* out);
-  const Tiles* tiles;  // null: there are none
+  void (*weigh)(float* s, size_t rows, size_t tokens, KvState* state, float* factors);  // scores to weights
+  void (*scale)(const float* x, size_t count, float by, float* out);
+  void (*rotate)(float* x, size_t size);  // the Hadamard transform
+  const Tiles* tiles;                     // null: there are none
   Probes probes;
   const std::atomic<uint64_t>& products;  // calls of the kernels that multiply
 };

@@ -4,36 +4,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "threads.h"
+#include "workspace.h"
 
 namespace fewbit {
 namespace {
-
-// Memory that grows and is kept, one for each thread and use.
-class Workspace {
- public:
-  ~Workspace() { std::free(data_); }
-  template <class T>
-  T* get(size_t count) {
-    const size_t bytes = (count * sizeof(T) + 4095) / 4096 * 4096;
-    if (bytes > capacity_) {
-      void* fresh = std::aligned_alloc(4096, bytes);
-      if (!fresh) throw std::bad_alloc();
-      std::free(data_);
-      data_ = fresh;
-      capacity_ = bytes;
-    }
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t capacity_ = 0;
-};
 
 thread_local Workspace quantized, packed, few_packed[2], decoded;  // of the caller: forms of the inputs
 thread_local Workspace scratch, gates;                             // of whoever does a piece

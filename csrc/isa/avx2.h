@@ -292,4 +292,64 @@ struct Isa {
   static FEWBIT_INLINE f32 loadf(const float* p) { return _mm256_load_ps(p); }
   static FEWBIT_INLINE f32 loadu(const float* p) { return _mm256_loadu_ps(p); }
   static FEWBIT_INLINE void storef(float* p, f32 v) { _mm256_storeu_ps(p, v); }
+
+  template <Real r>
+  static FEWBIT_INLINE f32 splat_real(const uint8_t* p) {
+    return splat(real<r>(p));
+  }
+  template <Real r>
+  static FEWBIT_INLINE f32 reals_at(const uint8_t* p) {
+    if constexpr (r == Real::f32)
+      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
+    else if constexpr (r == Real::f16)
+      return _mm256_cvtph_ps(load16(p));
+    else
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load16(p)), 16));
+  }
+  template <Run16 g>
+  static FEWBIT_INLINE __m128i run(const uint8_t* p) {
+    if constexpr (g.in_bits) {
+      const __m128i byte = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+      const __m128i bit = _mm_set1_epi64x(static_cast<int64_t>(0x8040201008040201ull));
+      const __m128i v = _mm_shuffle_epi8(_mm_set1_epi16(fewbit::load<int16_t>(p + g.at)), byte);
+      return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(v, bit), bit), _mm_set1_epi8(static_cast<char>(1 << g.dst)));
+    } else {
+      __m128i v = load16(p + g.at);
+      if constexpr (g.bits == 8) return v;
+      constexpr int down = g.shift - g.dst;
+      if constexpr (down > 0) v = _mm_srli_epi16(v, down > 0 ? down : 0);
+      if constexpr (down < 0) v = _mm_slli_epi16(v, down < 0 ? -down : 0);
+      return _mm_and_si128(v, _mm_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst)));
+    }
+  }
+  static FEWBIT_INLINE __m128i either16(__m128i a, __m128i b) { return _mm_or_si128(a, b); }
+  template <Codebook book>
+  static FEWBIT_INLINE __m128i lookup16(__m128i v) {
+    alignas(16) static constexpr Codebook table = book;
+    return _mm_shuffle_epi8(load16(table.values), v);
+  }
+  template <bool is_signed>
+  static FEWBIT_INLINE void widen16(__m128i v, f32* out) {
+    const __m128i high = _mm_srli_si128(v, 8);
+    out[0] = _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(v) : _mm256_cvtepu8_epi32(v));
+    out[1] = _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(high) : _mm256_cvtepu8_epi32(high));
+  }
+  static FEWBIT_INLINE f32 larger(f32 a, f32 b) { return _mm256_max_ps(a, b); }
+  static FEWBIT_INLINE float top(f32 v) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
+  }
+  static FEWBIT_INLINE f32 exp(f32 x) {
+    const f32 least = _mm256_set1_ps(-87.0f), v = _mm256_max_ps(least, x);
+    const f32 n = _mm256_round_ps(_mm256_mul_ps(v, _mm256_set1_ps(1.44269504f)), 8);
+    f32 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), v);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
+    f32 p = _mm256_set1_ps(1.0f / 5040);
+    for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) {
+      p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
+    }
+    const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
+  }
 };

@@ -10,7 +10,8 @@
 //   largest_of_32, quantize_16                        floats to 8-bit activations
 //   small, half, half_pair, two_halves, strided, quads   scales and offsets of blocks
 //   real, eight, splat8, mul8, deal                   one scale, or eight of a row
-//   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum   floats
+//   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum, larger, top, exp   floats
+//   reals_at, run, either16, lookup16, widen16        rows of the KV cache
 // can_cross, can_gather and can_turn promise more, see avx512.h: turned, shared_halves; points, digits; turn and what
 // follows it.
 struct Isa {
@@ -244,4 +245,52 @@ struct Isa {
     return f;
   }
   static FEWBIT_INLINE void storef(float* p, f32 v) { std::memcpy(p, v.v, sizeof v.v); }
+
+  template <Real r>
+  static FEWBIT_INLINE f32 splat_real(const uint8_t* p) {
+    return splat(real<r>(p));
+  }
+  template <Real r>
+  static FEWBIT_INLINE f32 reals_at(const uint8_t* p) {
+    f32 out;
+    for (int l = 0; l < L; ++l) out.v[l] = read_real(r, p + l * real_bytes(r));
+    return out;
+  }
+  struct bytes16 {
+    uint8_t v[16];
+  };
+  template <Run16 g>
+  static FEWBIT_INLINE bytes16 run(const uint8_t* p) {
+    bytes16 out;
+    for (int i = 0; i < 16; ++i) {
+      const int byte = g.in_bits ? p[g.at + i / 8] >> i % 8 : p[g.at + i] >> g.shift;
+      out.v[i] = static_cast<uint8_t>((byte & ((1 << g.bits) - 1)) << g.dst);
+    }
+    return out;
+  }
+  static FEWBIT_INLINE bytes16 either16(bytes16 a, bytes16 b) {
+    for (int i = 0; i < 16; ++i) a.v[i] |= b.v[i];
+    return a;
+  }
+  template <Codebook book>
+  static FEWBIT_INLINE bytes16 lookup16(bytes16 v) {
+    for (auto& b : v.v) b = static_cast<uint8_t>(book.values[b]);
+    return v;
+  }
+  template <bool is_signed>
+  static FEWBIT_INLINE void widen16(bytes16 v, f32* out) {
+    for (int i = 0; i < 16; ++i) out->v[i] = is_signed ? static_cast<float>(static_cast<int8_t>(v.v[i])) : v.v[i];
+  }
+  static FEWBIT_INLINE f32 larger(f32 a, f32 b) {
+    for (int l = 0; l < L; ++l) a.v[l] = a.v[l] > b.v[l] ? a.v[l] : b.v[l];
+    return a;
+  }
+  static FEWBIT_INLINE float top(f32 v) {
+    for (int l = 1; l < L; ++l) v.v[0] = v.v[l] > v.v[0] ? v.v[l] : v.v[0];
+    return v.v[0];
+  }
+  static FEWBIT_INLINE f32 exp(f32 x) {
+    for (auto& v : x.v) v = __builtin_expf(v);
+    return x;
+  }
 };

@@ -8,5 +8,6 @@
 //
 #include "kernels/dot.h"
 #include "kernels/exact.h"
+#include "kernels/kv.h"
 #include "kernels/lanes.h"
 #include "kernels/probe.h"

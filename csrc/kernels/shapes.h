@@ -47,6 +47,12 @@ struct Scatter {
   }
 };
 
+// Where 16 values of a block find one piece of their codes: in 16 bytes, shifted alike; or as 16 bits in order.
+struct Run16 {
+  int at = 0, shift = 0, bits = 0, dst = 0;
+  bool in_bits = false, fits = false;
+};
+
 // Small integers, one in each float lane: up to two bytes of a 16-byte window, shifted, masked and placed.
 struct Small {
   int window = 0, pieces = 0, zero[16] = {}, times = 1;

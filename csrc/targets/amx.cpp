@@ -19,6 +19,7 @@ namespace fewbit::amx {
 //
 #include "kernels/activations.h"
 #include "kernels/dot.h"
+#include "kernels/kv.h"
 #include "kernels/probe.h"
 #include "kernels/to_tiles.h"
 //
@@ -78,7 +79,8 @@ static bool available() {
 }
 extern const Target target;
 const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes};
-const Target target = {"amx", available, kernels, quantize_row, &tiles, probes, products};
+const Target target = {"amx",    available, kernels, quantize_row, kv_weigh,
+                       kv_scale, kv_rotate, &tiles,  probes,       products};
 
 }  // namespace fewbit::amx
 #endif

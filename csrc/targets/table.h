@@ -16,6 +16,8 @@ Kernels make_kernels() {
     out.lane_scratch = lane_scratch<F>;
     out.least_lanes = Isa::can_turn ? 6 : 12;
   }
+  if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};
+  out.kv_block = F::kind == Kind::scalar ? 1 : 32;
   return out;
 }
 

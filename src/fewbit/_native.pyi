@@ -51,5 +51,26 @@ def pack_tiles(x: Floats, out: Bytes, threads: int) -> None: ...
 def unpack_tiles(x: Bytes, out: Floats) -> None: ...
 def quantize_activations(x: Floats, out: Bytes, threads: int) -> None: ...
 def decode_activations(x: Bytes, out: Floats) -> None: ...
+def kv_write(
+    format: int, store: Bytes, x: Floats, slots: npt.NDArray[np.int64], rotate: bool, threads: int
+) -> None: ...
+def attend(
+    q: Floats,
+    k_format: int,
+    k: Bytes,
+    v_format: int,
+    v: Bytes,
+    tables: npt.NDArray[np.int32],
+    table_starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    q_starts: npt.NDArray[np.int64],
+    scale: float,
+    rotate: bool,
+    window: int,
+    softcap: float,
+    sinks: Floats | None,
+    out: Floats,
+    threads: int,
+) -> None: ...
 def probe_read(data: Bytes, threads: int, ahead: bool) -> float: ...
 def probe_rate(kind: str, seconds: float, threads: int) -> float: ...

@@ -25,3 +25,45 @@ class DataError(FewbitError, ValueError):
 
 class LayoutError(FewbitError, BufferError):
     """Memory that cannot be used as it is: read-only, overlapping or not contiguous."""
+
+
+class FileError(FewbitError, ValueError):
+    """A file whose contents are damaged, or that is of a kind or version that is not read."""
+
+
+class PathError(FewbitError, OSError):
+    """A file that is not there, or cannot be opened or written."""
+
+
+class MissingError(FewbitError, KeyError):
+    """A name that is not there."""
+
+    __str__ = Exception.__str__  # a KeyError would put its text in quotes
+
+
+class UnknownId(FewbitError, LookupError):
+    """An id of a sequence or a pin that is not there: never given out, or given back already."""
+
+
+class PositionError(FewbitError, IndexError):
+    """A position past the end of a sequence, or a number of tokens that it does not have."""
+
+
+class OutOfPages(FewbitError, MemoryError):
+    """The KV cache has too few pages left. Nothing was changed; free a sequence and try again."""
+
+    def __init__(self, needed: int, free: int) -> None:
+        super().__init__(needed, free)
+        self.needed = needed
+        self.free = free
+
+    def __str__(self) -> str:
+        return f"the KV cache is full: pages needed: {self.needed}, free or evictable: {self.free}"
+
+
+class TokenizerError(FewbitError, ValueError):
+    """A vocabulary that cannot be used, a token that it does not hold, or text that has no tokens."""
+
+
+class TemplateError(FewbitError, ValueError):
+    """A chat template that cannot be read, or that refuses what it was given."""

@@ -245,6 +245,46 @@ def linear_gated(
     return result
 
 
+def kv_write(
+    fmt: Format,
+    store: Bytes,
+    x: Floats,
+    slots: npt.NDArray[np.int64],
+    rotate: bool = False,
+    threads: int | None = None,
+) -> None:
+    """As in `ops.attention`, natively."""
+    _native.kv_write(_number(fmt), store, x, slots, rotate, _threads(threads))
+
+
+def attend(
+    q: Floats,
+    k: Bytes,
+    k_format: Format,
+    v: Bytes,
+    v_format: Format,
+    tables: npt.NDArray[np.int32],
+    table_starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    q_starts: npt.NDArray[np.int64],
+    *,
+    scale: float,
+    rotate: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Floats | None = None,
+    out: Floats | None = None,
+    threads: int | None = None,
+) -> Floats:
+    """As in `ops.attention`, natively: pages are read as they are packed."""
+    result = np.empty(q.shape, np.float32) if out is None else out
+    _native.attend(
+        q, _number(k_format), k, _number(v_format), v, tables, table_starts, lengths, q_starts, scale, rotate, window,
+        softcap, sinks, result, _threads(threads),
+    )  # fmt: skip
+    return result
+
+
 def _packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
     return _number(w.format), w.format.group, w.data, w.shape[0]
 
@@ -348,11 +388,16 @@ def _numbers() -> dict[str, int]:
     return {name: i for i, name in enumerate(_native.format_names())}
 
 
-@cache
+_known: dict[str, int] = {}  # by name: the hash of a whole record would take longer than a short product
+
+
 def _number(fmt: Format) -> int:
-    number = _numbers().get(fmt.native_name)
+    number = _known.get(fmt.name)
     if number is None:
-        raise FormatError(f"{fmt} is not in the native module; build it again after `make emit`")
+        number = _numbers().get(fmt.native_name)
+        if number is None:
+            raise FormatError(f"{fmt} is not in the native module; build it again after `make emit`")
+        _known[fmt.name] = number
     return number
 
 

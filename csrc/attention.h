@@ -1,0 +1,45 @@
+// Attention over the pages of a KV cache, for several sequences at once. Pointers and sizes have been checked by the
+// caller.
+#pragma once
+#include "dispatch.h"
+
+namespace fewbit {
+
+// K or V of one layer: [page][head][token of the page][row]. A row is what one head keeps of one token.
+struct Store {
+  const Kernels* kernels;
+  Layout at;
+  uint8_t* data;
+};
+
+struct Heads {
+  size_t kv_heads, page_tokens, dim;
+  bool rotate;  // K is kept, and so q is taken, after a Hadamard transform
+};
+
+struct Sequences {
+  const int32_t* tables;  // pages, those of one sequence after another
+  const int64_t* table_starts;
+  const int64_t* lengths;   // tokens, the queries among them: they are the last ones
+  const int64_t* q_starts;  // rows of q
+  size_t count;
+};
+
+struct Logits {
+  float scale;
+  size_t window;       // 0: no limit
+  float softcap;       // 0: none
+  const float* sinks;  // for each query head, or null
+};
+
+// The values that a row of a store holds: dim, or whole blocks.
+size_t kv_row_values(const Kernels& kernels, size_t dim);
+
+// Packs x (tokens, kv_heads, dim); token t goes to slots[t] = page * page_tokens + place in the page.
+void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads);
+
+// out (rows, q_heads, dim) = attention of q, of the same shape.
+void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
+            const float* q, size_t q_heads, float* out, int threads);
+
+}  // namespace fewbit

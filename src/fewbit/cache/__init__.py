@@ -1,0 +1,1 @@
+"""The KV cache: pages of tokens, shared between sequences that begin alike."""

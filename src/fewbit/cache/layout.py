@@ -1,0 +1,105 @@
+"""How K and V lie in memory: formats that a KV cache can use, and sizes that follow from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FormatError, ShapeError
+from ..formats import Format, all_formats, get
+from .arguments import to_size
+
+Bytes = npt.NDArray[np.uint8]
+
+MOST_PAGES = (1 << 31) - 1  # a page's number has 32 bits
+ALIGNMENT = 64
+F16_MOST = 65504.0
+F32_MOST = 3.38e38  # a little less than bf16 can hold
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What must be the same for K and V to move from one cache to another, page sizes aside.
+
+    >>> layout = Layout(layers=2, kv_heads=8, dim=128, k=get("q8_0"), v=get("q4_0"), rotate=False)
+    >>> layout.token_bytes, 2 * 8 * 128 * (8.5 + 4.5) / 8
+    (3328, 3328.0)
+    """
+
+    layers: int
+    kv_heads: int
+    dim: int
+    k: Format
+    v: Format
+    rotate: bool  # whether K is rotated before it is packed
+
+    @cached_property
+    def row_bytes(self) -> tuple[int, int]:
+        """Bytes of K and of V of one token and head."""
+        return self.k.row_bytes(self.dim), self.v.row_bytes(self.dim)
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in all layers."""
+        return self.layers * self.kv_heads * sum(self.row_bytes)
+
+    @property
+    def token_f32_bytes(self) -> int:
+        return self.layers * self.kv_heads * self.dim * 2 * 4
+
+    @cached_property
+    def most(self) -> tuple[float, float]:
+        """The greatest magnitudes in K and V that are sure not to become infinite."""
+        rotation = math.sqrt(self.dim & -self.dim) if self.rotate else 1.0  # can pile up all values in one
+        return _most(self.k) / rotation, _most(self.v)
+
+
+def _most(fmt: Format) -> float:
+    return F16_MOST if any(kind == "f16" for _, kind, _ in fmt.fields) else F32_MOST
+
+
+def kv_format(name: str | Format, what: str) -> Format:
+    """A format for K or V.
+
+    >>> kv_format("q4_k", "k")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.FormatError: k cannot be q4_k; a KV cache takes: f32, f16, bf16, q4_0, q4_1, ..., iq4_nl
+    """
+    fmt = get(name)
+    if not _fits(fmt):
+        fitting = ", ".join(f.name for f in all_formats().values() if _fits(f))
+        raise FormatError(f"{what} cannot be {fmt}; a KV cache takes: {fitting}")
+    return fmt
+
+
+def _fits(fmt: Format) -> bool:
+    """Floats of at most 32 bits, and what can be packed in blocks of 32 values."""
+    if fmt.is_scalar:
+        return "f" in fmt.name and fmt.bits_per_weight <= 32
+    return fmt.placement == "block" and fmt.block == 32 and fmt.rule != "none"
+
+
+def total_pages(tokens: int | None, pages: int | None, page_tokens: int) -> int:
+    if (tokens is None) == (pages is None):
+        raise ShapeError("the size of a KV cache is given as `tokens` or as `pages`, one of them")
+    if tokens is None:
+        assert pages is not None
+        total = to_size(pages, "pages", least=1)
+    else:
+        total = -(-to_size(tokens, "tokens", least=1) // page_tokens)
+    if total > MOST_PAGES:
+        raise ShapeError(f"a KV cache has at most {MOST_PAGES} pages, {total} were asked for")
+    return total
+
+
+def zeros(shape: tuple[int, ...]) -> Bytes:
+    """Zeros on a cache line; the system gives memory to a large array when it is first written."""
+    size = math.prod(shape)
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
+    return raw[first : first + size].reshape(shape)

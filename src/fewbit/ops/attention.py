@@ -1,0 +1,147 @@
+"""Attention over a paged KV cache in plain NumPy: slow, obvious, and what every other backend is compared with.
+
+A store holds K or V of one layer: bytes of (pages, kv_heads, page_tokens, row_bytes), one row of a block format for
+each token and head. Rows are decoded, and everything after that is float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..formats import Format
+from ..formats.decode import decode
+from ..formats.encode import encode
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+
+def hadamard(x: npt.NDArray[Any]) -> Doubles:
+    """Rotate the last dimension, in blocks of the largest power of two that divides it. Twice gives x again.
+
+    >>> hadamard(np.array([1, 0, 0, 0, 2, 2, 2, 2, 0, 0, 0, 0])).tolist()
+    [0.5, 0.5, 0.5, 0.5, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    size = x.shape[-1] & -x.shape[-1]
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    blocks = x.astype(np.float64).reshape(-1, size)
+    return np.asarray(blocks @ matrix / np.sqrt(size)).reshape(x.shape)
+
+
+def kv_write(
+    fmt: Format,
+    store: Bytes,
+    x: Floats,
+    slots: npt.NDArray[np.int64],
+    rotate: bool = False,
+    threads: int | None = None,
+) -> None:
+    """Pack x, (tokens, kv_heads, dim), into a store; token t goes to slot `page * page_tokens + place` of slots[t].
+
+    The values of a head are one row, padded with zeros to whole blocks; `rotate`: after a Hadamard rotation.
+
+    >>> from fewbit.formats import get
+    >>> store = np.zeros((4, 1, 8, 34), np.uint8)
+    >>> kv_write(get("q8_0"), store, np.ones((2, 1, 32), np.float32), np.array([7, 8]))
+    >>> [tuple(map(int, place)) for place in np.argwhere(store.any(axis=(1, 3)))]
+    [(0, 7), (1, 0)]
+    """
+    _, kv_heads, page_tokens, row_bytes = store.shape
+    tokens, _, dim = x.shape
+    padded = np.zeros((tokens * kv_heads, -(-dim // fmt.block) * fmt.block), np.float32)
+    padded[:, :dim] = (hadamard(x) if rotate else x).reshape(tokens * kv_heads, dim)
+    rows = encode(fmt, padded)
+    store[slots // page_tokens, :, slots % page_tokens] = rows.reshape(tokens, kv_heads, row_bytes)
+
+
+def attend(
+    q: Floats,
+    k: Bytes,
+    k_format: Format,
+    v: Bytes,
+    v_format: Format,
+    tables: npt.NDArray[np.int32],
+    table_starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    q_starts: npt.NDArray[np.int64],
+    *,
+    scale: float,
+    rotate: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Floats | None = None,
+    out: Floats | None = None,
+    threads: int | None = None,
+) -> Floats:
+    """Attention of q, (tokens, q_heads, dim), for several sequences.
+
+    Sequence s has rows q_starts[s]:q_starts[s + 1] of q: the last of its lengths[s] tokens, whose K and V are all in
+    the stores, in the pages tables[table_starts[s]:table_starts[s + 1]]. Query head h reads KV head
+    h // (q_heads / kv_heads).
+
+    A row at position p sees the positions up to p, at most the last `window` of them (0: all). A logit is scale * q.k;
+    with `softcap` c it is c * tanh(logit / c). `sinks` is one more logit for each query head, with no value. `rotate`:
+    q is rotated as K was.
+
+    >>> from fewbit.formats import get
+    >>> store = np.zeros((1, 1, 8, 128), np.uint8)
+    >>> kv_write(get("f32"), store, np.array([1, 3], np.float32).repeat(32).reshape(2, 1, 32), np.array([0, 1]))
+    >>> starts = np.array([0, 1])
+    >>> f32, q = get("f32"), np.zeros((1, 1, 32), np.float32)
+    >>> attend(q, store, f32, store, f32, starts[:1].astype(np.int32), starts, np.array([2]), starts, scale=1)[0, 0, 0]
+    np.float32(2.0)
+    """
+    result = np.empty(q.shape, np.float32) if out is None else out
+    queries = hadamard(q) if rotate else q.astype(np.float64)
+    for s, length in enumerate(lengths.tolist()):
+        rows = slice(q_starts[s], q_starts[s + 1])
+        table = tables[table_starts[s] : table_starts[s + 1]]
+        keys = _read(k, k_format, table, length, q.shape[2])
+        values = _read(v, v_format, table, length, q.shape[2])
+        seen = _seen(length, rows.stop - rows.start, window)
+        result[rows] = _attend_one(queries[rows], keys, values, seen, scale, softcap, sinks)
+    return result
+
+
+def _read(store: Bytes, fmt: Format, table: npt.NDArray[np.int32], length: int, dim: int) -> Doubles:
+    """K or V of a sequence, (kv_heads, length, dim)."""
+    _, kv_heads, page_tokens, row_bytes = store.shape
+    pages = store[table[: -(-length // page_tokens)]].transpose(1, 0, 2, 3)
+    rows = pages.reshape(kv_heads, -1, row_bytes)[:, :length].reshape(kv_heads * length, row_bytes)
+    return decode(fmt, rows, dim).astype(np.float64).reshape(kv_heads, length, dim)
+
+
+def _seen(length: int, rows: int, window: int) -> npt.NDArray[np.bool_]:
+    """Which positions each of the last rows sees, (rows, length)."""
+    back = np.arange(length - rows, length)[:, None] - np.arange(length)
+    return (back >= 0) & (back < (window or length))
+
+
+def _attend_one(
+    q: Doubles,
+    k: Doubles,
+    v: Doubles,
+    seen: npt.NDArray[np.bool_],
+    scale: float,
+    softcap: float,
+    sinks: Floats | None,
+) -> Doubles:
+    out = np.empty(q.shape)
+    q_heads = q.shape[1]
+    for head in range(q_heads):
+        kv_head = head // (q_heads // len(k))
+        logits = scale * (q[:, head] @ k[kv_head].T)  # (rows, length)
+        if softcap:
+            logits = softcap * np.tanh(logits / softcap)
+        logits = np.where(seen, logits, -np.inf)
+        sink = -np.inf if sinks is None else float(sinks[head])
+        top = logits.max(axis=1, keepdims=True, initial=sink)
+        weights = np.exp(logits - top)
+        out[:, head] = weights @ v[kv_head] / (weights.sum(axis=1, keepdims=True) + np.exp(sink - top))
+    return out
