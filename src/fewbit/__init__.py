@@ -6,6 +6,7 @@
 (8,)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import DataError, DtypeError, FewbitError, FormatError, LayoutError, ShapeError
@@ -14,21 +15,28 @@ from .formats import all_formats as formats
 from .formats import get as format
 
 if TYPE_CHECKING:
+    from .cache.kv import KVCache
+    from .files.gguf import read_gguf, write_gguf
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations
     from .tensor import QuantTensor
+    from .text.template import ChatTemplate
+    from .text.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Activations",
+    "ChatTemplate",
     "DataError",
     "DtypeError",
     "FewbitError",
     "Format",
     "FormatError",
+    "KVCache",
     "LayoutError",
     "QuantTensor",
     "ShapeError",
+    "Tokenizer",
     "format",
     "formats",
     "linear",
@@ -36,13 +44,22 @@ __all__ = [
     "linear_many",
     "quantize",
     "quantize_activations",
+    "read_gguf",
+    "write_gguf",
 ]
+
+# Where names are found that are not loaded at once: `import fewbit` takes little time, and the emitter that the native
+# module is built from must do without it.
+_HOMES = {
+    "ChatTemplate": "text.template",
+    "KVCache": "cache.kv",
+    "Tokenizer": "text.tokenizer",
+    "read_gguf": "files.gguf",
+    "write_gguf": "files.gguf",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The rest comes with the native module, which the emitter that it is built from must do without."""
     if name not in __all__:
         raise AttributeError(f"module 'fewbit' has no attribute {name!r}")
-    from .ops import cpu
-
-    return getattr(cpu, name)
+    return getattr(import_module(f".{_HOMES.get(name, 'ops.cpu')}", __name__), name)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from . import kernels
 from .errors import FewbitError
+from .files.gguf import read_gguf, summary
 from .formats import Format, all_formats, get
 from .limits import Limits, measure_limits
 from .machine import Machine, describe, version
@@ -48,6 +49,7 @@ def main() -> None:
       fewbit doctor                  what this machine can do
       fewbit formats                 the formats and their sizes
       fewbit table --format q4_k     bits, error and speed of a format
+      fewbit inspect model.gguf      what a file holds
     """
 
 
@@ -213,6 +215,84 @@ def table(rows: int, columns: int, names: tuple[str, ...], as_json: bool) -> Non
     click.echo(f"{rows} x {columns}, {running()['isa']}, {running()['threads']} threads")
     heads = ["bits", "error", "encode MB/s", "decode GB/s", "linear GB/s", "time / NumPy f32"]
     print_table({"format": "left", **dict.fromkeys(heads, "right")}, [measured_cells(row) for row in measured])
+
+
+@main.command()
+@click.argument("path", type=click.Path())
+@click.option("--tensors/--no-tensors", default=True, show_default=True, help="List every tensor.")
+@as_json
+def inspect(path: str, tensors: bool, as_json: bool) -> None:
+    """What a GGUF file holds: metadata, tensors, formats and sizes.
+
+    Of a model in several files, any one will do.
+
+    \b
+    Examples:
+      fewbit inspect model.gguf
+      fewbit inspect model.gguf --no-tensors
+      fewbit inspect model-00001-of-00003.gguf --json
+    """
+    with read_gguf(path) as gguf:
+        facts = summary(gguf, tensors=tensors)
+    if as_json:
+        print_json(facts)
+        return
+    files = f"{len(facts['files'])} files, " if len(facts["files"]) > 1 else ""
+    click.echo(f"{facts['files'][0]}: {files}GGUF version {facts['version']}, {size_text(facts['file_bytes'])}")
+    click.echo()
+    print_table({"metadata": "left", "": "left"}, [[shown(k), value_text(v)] for k, v in facts["metadata"].items()])
+    if tensors and facts["tensors"]:
+        heads = {"tensor": "left", "shape": "right", "format": "left", "size": "right"}
+        click.echo()
+        print_table(heads, [tensor_cells(row) for row in facts["tensors"]])
+    heads = {"format": "left", "tensors": "right", "values": "right", "size": "right", "bits": "right"}
+    click.echo()
+    print_table(heads, [size_cells(row) for row in [*facts["formats"], {"format": "total", **facts["total"]}]])
+
+
+def tensor_cells(row: dict[str, Any]) -> list[str]:
+    return [shown(row["name"]), "x".join(map(str, row["shape"])), row["format"], size_text(row["bytes"])]
+
+
+def size_cells(row: dict[str, Any]) -> list[str]:
+    bits = f"{row['bits_per_weight']:.4g}"
+    return [row["format"], str(row["tensors"]), f"{row['values']:,}", size_text(row["bytes"]), bits]
+
+
+def value_text(value: Any) -> str:
+    """A metadata value in a line.
+
+    >>> value_text({"type": "string", "count": 9, "first": ["a", "b"]})
+    '9 x string: a, b, ...'
+    """
+    if isinstance(value, dict):
+        return f"{value['count']} x {value['type']}: {', '.join(map(value_text, value['first']))}, ..."
+    if isinstance(value, list):
+        return ", ".join(map(value_text, value))
+    return shown(str(value))
+
+
+def shown(text: str, width: int = 80) -> str:
+    """Text from a file: on one line, and nothing that a terminal would obey.
+
+    >>> shown("a\\x1b[31m")
+    'a\\\\x1b[31m'
+    """
+    safe = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: width + 1])
+    return safe if len(safe) <= width else safe[: width - 3] + "..."
+
+
+def size_text(size: float) -> str:
+    """Bytes in a unit that fits.
+
+    >>> size_text(1536)
+    '1.5 KiB'
+    """
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
 
 
 def running() -> dict[str, Any]:

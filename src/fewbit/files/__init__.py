@@ -1,0 +1,1 @@
+"""Files that models are kept in."""

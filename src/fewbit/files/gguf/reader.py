@@ -1,0 +1,212 @@
+"""GGUF files, read over a memory map: `read_gguf` gives metadata, and tensors that share the file's bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ...errors import FileError, MissingError, PathError
+from ...tensor import QuantTensor
+from .header import Header, TensorInfo, parse_header
+from .values import short
+
+PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+
+Part = tuple[Path, mmap, Header]
+
+
+def read_gguf(path: str | os.PathLike[str]) -> GGUF:
+    """Open a GGUF file. Of a model that is split into several files, any one will do: the others are found beside it.
+
+    >>> import numpy as np, tempfile
+    >>> from fewbit.files.gguf import write_gguf
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> write_gguf(f"{folder.name}/a.gguf", {"general.name": "a"}, {"w": np.ones((2, 32), np.float32)})
+    >>> gguf = read_gguf(f"{folder.name}/a.gguf")
+    >>> gguf
+    <GGUF a.gguf: version 3, 1 metadata keys, 1 tensors>
+    >>> gguf.metadata["general.name"], gguf.tensors["w"]
+    ('a', QuantTensor(f32, 2x32, 256 bytes, 32 bits a weight))
+    >>> folder.cleanup()
+    """
+    part = _open(Path(path))
+    count = _part_count(part)
+    return GGUF([part] if count == 1 else _all_parts(part, count))
+
+
+class GGUF:
+    """An open GGUF file, or all files of a split one.
+
+    `metadata` holds plain values: int, float, bool, str, NumPy arrays, and sequences of str. `infos` tells format,
+    shape and place of each tensor, `tensors` gives them as QuantTensors over the memory map. A split model looks like
+    one in a single file: the keys that number its files are left out.
+
+    After `close`, or at the end of a `with` block, no more tensors are given out. Those that were remain valid: the map
+    goes when the last of them does. Metadata stay too.
+    """
+
+    metadata: Mapping[str, Any]
+    typed_metadata: Mapping[str, Any]  # numbers as NumPy scalars; `write_gguf` writes them in the same types
+    infos: Mapping[str, TensorInfo]
+    tensors: Mapping[str, QuantTensor]
+
+    def __init__(self, parts: list[Part]) -> None:
+        first = parts[0][2]
+        typed = {key: value for key, value in first.metadata.items() if len(parts) == 1 or key not in SPLIT_KEYS}
+        self.paths = tuple(path for path, _, _ in parts)
+        self.version = first.version
+        self.alignment = first.alignment
+        self.file_bytes = sum(len(data) for _, data, _ in parts)
+        self.typed_metadata = MappingProxyType(typed)
+        self.metadata = MappingProxyType({key: _plain(value) for key, value in typed.items()})
+        self.infos = MappingProxyType({info.name: info for _, _, header in parts for info in header.tensors})
+        self._maps = [data for _, data, _ in parts]
+        self.tensors = Tensors(self.infos, self._maps, self.path)
+
+    @property
+    def path(self) -> Path:
+        """The file, or the first of a split model."""
+        return self.paths[0]
+
+    def close(self) -> None:
+        """Let the file go; it is unmapped as soon as no tensor uses it."""
+        self._maps.clear()
+
+    def __enter__(self) -> GGUF:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        files = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        counts = f"{len(self.metadata)} metadata keys, {len(self.infos)} tensors"
+        return f"<GGUF {self.path.name}{files}: version {self.version}, {counts}>"
+
+
+class Tensors(Mapping[str, QuantTensor]):
+    """Tensors by name, made when they are asked for; they share the bytes of the memory map."""
+
+    def __init__(self, infos: Mapping[str, TensorInfo], maps: list[mmap], path: Path) -> None:
+        self._infos = infos
+        self._maps = maps
+        self._path = path
+
+    def __getitem__(self, name: str) -> QuantTensor:
+        if name not in self._infos:
+            raise MissingError(f"{self._path}: there is no tensor {short(name)} among its {len(self)}")
+        info, maps = self._infos[name], self._maps.copy()  # another thread may close
+        if not maps:
+            raise PathError(f"{self._path}: tensor {short(name)} was asked for after the file was closed")
+        data = np.frombuffer(maps[info.part], np.uint8, info.nbytes, info.offset)
+        return QuantTensor.from_bytes(data, info.shape, info.format)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tensors of {self._path.name}>"
+
+
+def _open(path: Path) -> Part:
+    named = PART_NAME.fullmatch(path.name)
+    try:
+        with open(path, "rb", opener=_open_regular) as file:
+            if not os.fstat(file.fileno()).st_size:
+                raise FileError(f"{path}: the file is empty")
+            data = mmap(file.fileno(), 0, access=ACCESS_READ)
+    except FileError:
+        raise
+    except (OSError, ValueError) as error:
+        raise PathError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    return path, data, parse_header(data, str(path), int(named["number"]) - 1 if named else 0)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for a writer
+        raise OSError("it is no regular file")
+    return os.open(path, flags)
+
+
+def _part_count(part: Part) -> int:
+    """How many files the model has, by its metadata and by the file's name, which must agree."""
+    path, _, header = part
+    count = _split_number(part, "split.count") if "split.count" in header.metadata else 1
+    named = PART_NAME.fullmatch(path.name)
+    number, expected = (int(named["number"]), int(named["count"])) if named else (1, 1)
+    if count != expected:
+        raise FileError(
+            f"{path}: split.count says {count}, the name says {expected}; the files of a split model are named "
+            f"NAME-00001-of-000NN.gguf"
+        )
+    if not 1 <= number <= count:
+        raise FileError(f"{path}: by its name the file is part {number} of {count}")
+    return count
+
+
+def _all_parts(given: Part, count: int) -> list[Part]:
+    path = given[0]
+    named = PART_NAME.fullmatch(path.name)
+    assert named  # or there would be one part
+    paths = [path.with_name(f"{named['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+    missing = [p.name for p in paths if not p.exists()]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise PathError(f"{path}: the model has {count} parts, not found: {', '.join(missing[:3])}{more}")
+    parts = [given if p == path else _open(p) for p in paths]
+    for i, part in enumerate(parts):
+        _check_part(part, i, count)
+    _check_tensors(parts)
+    return parts
+
+
+def _check_part(part: Part, i: int, count: int) -> None:
+    path = part[0]
+    for key, expected in (("split.count", count), ("split.no", i)):
+        found = _split_number(part, key)
+        if found != expected:
+            raise FileError(f"{path}: {key} is {found}, by its name the file is part {i + 1} of {count}: {expected}")
+
+
+def _check_tensors(parts: list[Part]) -> None:
+    infos = [info for _, _, header in parts for info in header.tensors]
+    for part in parts:
+        found = _split_number(part, "split.tensors.count")
+        if found != len(infos):
+            raise FileError(
+                f"{part[0]}: split.tensors.count is {found}, the {len(parts)} files have {len(infos)} tensors"
+            )
+    seen: dict[str, TensorInfo] = {}
+    for info in infos:
+        other = seen.setdefault(info.name, info)
+        if other is not info:
+            files = f"{parts[other.part][0].name} and in {parts[info.part][0].name}"
+            raise FileError(f"{parts[0][0]}: tensor {short(info.name)} is in {files}")
+
+
+def _split_number(part: Part, key: str) -> int:
+    path, _, header = part
+    value = header.metadata.get(key)
+    if not isinstance(value, np.integer):
+        found = short(value) if key in header.metadata else "missing"
+        raise FileError(f"{path}: {key} must be a whole number, it is {found}")
+    return int(value)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

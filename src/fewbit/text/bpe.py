@@ -1,0 +1,75 @@
+"""Byte-pair encoding: words are cut out of the text, and the pieces of a word are merged in the file's order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+from ..errors import TokenizerError
+from .letters import BYTE_LETTERS, BYTE_TOKENS, SPACE
+from .pretokenizers import PreTokenizer
+from .vocabulary import Vocabulary, read_texts
+
+_NOTHING = "\0nothing"  # takes the place of a byte that has no token, so that its neighbours do not merge
+
+
+class BytePairs:
+    """Text to ids by merging pairs, for a vocabulary with `tokenizer.ggml.merges`."""
+
+    adds_space = False
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], pre: PreTokenizer) -> None:
+        merges = split_merges(read_texts(metadata, "tokenizer.ggml.merges"))
+        options: dict[str, Any] = {"ignore_merges": pre.whole_words, "byte_fallback": pre.raw}
+        ids, self._nothing = vocabulary.ids, None
+        if not all(byte in ids for byte in (BYTE_TOKENS if pre.raw else BYTE_LETTERS)):
+            self._nothing = len(vocabulary.tokens)
+            ids, options["unk_token"] = {**ids, _NOTHING: self._nothing}, _NOTHING
+        self._tokenizer = Tokenizer(merging_model(ids, merges, **options))
+        steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
+        if not pre.raw:
+            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        self._raw = pre.raw
+
+    def __call__(self, text: str) -> list[int]:
+        if self._raw:
+            text = text.replace(" ", SPACE)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids if self._nothing is None else [token for token in ids if token != self._nothing]
+
+
+def merging_model(ids: dict[str, int], merges: Sequence[tuple[str, str]], **options: Any) -> models.BPE:
+    """The model of the `tokenizers` library that merges these pairs, the first of them first.
+
+    >>> model = merging_model({"a": 0, "b": 1, "ab": 2}, [("a", "b")])
+    >>> [token.id for token in model.tokenize("aab")]
+    [0, 2]
+    """
+    try:
+        return models.BPE(ids, merges, **options)
+    except BaseException as error:  # the library has no kind of its own, and a panic of it is no Exception
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise TokenizerError(f"the merges do not fit the tokens: {error}") from None
+        raise
+
+
+def split_merges(merges: list[str]) -> list[tuple[str, str]]:
+    """The two halves of each merge.
+
+    >>> split_merges(["a b", "ab c"])
+    [('a', 'b'), ('ab', 'c')]
+    """
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    if set(map(len, pairs)) <= {2}:
+        return cast(list[tuple[str, str]], pairs)
+    return [_halves(merge) for merge in merges]
+
+
+def _halves(merge: str) -> tuple[str, str]:
+    at = merge.find(" ", 1)
+    if at < 0 or at + 1 == len(merge):
+        raise TokenizerError(f"a merge is two tokens with a space between them, not {merge!r}")
+    return merge[:at], merge[at + 1 :]

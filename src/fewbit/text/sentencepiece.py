@@ -1,0 +1,43 @@
+"""SentencePiece vocabularies: pairs whose joined text is a token are merged, the one with the best score first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from .bpe import merging_model
+from .letters import SPACE
+from .special import NORMAL, UNUSED, USER_DEFINED
+from .vocabulary import Vocabulary, read_flag, read_numbers
+
+
+class SentencePiece:
+    """Text to ids for `tokenizer.ggml.model` "llama"; a character that is no token becomes its bytes."""
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        scores = read_numbers(metadata, "tokenizer.ggml.scores", len(vocabulary.tokens)).tolist()
+        unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
+        merges = merges_of(vocabulary, scores)
+        self._tokenizer = Tokenizer(merging_model(vocabulary.ids, merges, byte_fallback=True, unk_token=unknown))
+        self.adds_space = read_flag(metadata, "tokenizer.ggml.add_space_prefix", True)
+
+    def __call__(self, text: str) -> list[int]:
+        if self.adds_space:
+            text = " " + text
+        ids: list[int] = self._tokenizer.encode(text.replace(" ", SPACE), add_special_tokens=False).ids
+        return ids
+
+
+def merges_of(vocabulary: Vocabulary, scores: list[float]) -> list[tuple[str, str]]:
+    """Every way to join two tokens to a third, the best first. Control tokens are never joined from text."""
+    ids, tokens, kinds = vocabulary.ids, vocabulary.tokens, vocabulary.kinds
+    joined = [i for i, kind in enumerate(kinds) if kind in (NORMAL, USER_DEFINED, UNUSED) and len(tokens[i]) > 1]
+    joined.sort(key=scores.__getitem__, reverse=True)
+    return [
+        (left, right)
+        for i in joined
+        for at in range(1, len(tokens[i]))
+        if (left := tokens[i][:at]) in ids and (right := tokens[i][at:]) in ids
+    ]

@@ -1,0 +1,78 @@
+"""Text that comes token by token: whole characters only, and nothing of a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from ..errors import TokenizerError
+from .tokenizer import Tokenizer
+
+
+class TextStream:
+    """Token ids in, text out, as soon as it is whole characters.
+
+    What `feed` and `finish` give is together what `Tokenizer.decode` gives for all the ids.
+
+    >>> words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "Ã", "©"], "tokenizer.ggml.merges": []}
+    >>> stream = TextStream(Tokenizer.from_metadata(words))
+    >>> [stream.feed(token) for token in (0, 1, 2, 1)], stream.finish()
+    (['a', '', 'é', ''], '\ufffd')
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, continues: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._starts = not continues
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token: int) -> str:
+        """The text that this token completes."""
+        piece, self._starts = self._tokenizer.next_piece(token, self._starts, self._skip_special)
+        return self._decoder.decode(piece)
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD where a character was begun and not ended."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Finds the first of some strings in text that comes in parts, and holds back what may be the start of one.
+
+    >>> stop = StopStrings(["END", "\\n\\n"])
+    >>> stop.feed("the E"), stop.feed("mu\\n"), stop.feed("\\nis"), stop.found
+    ('the ', 'Emu', '', '\\n\\n')
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if isinstance(stops, str) or not all(stops):
+            raise TokenizerError(f"stop strings are a list of strings that are not empty, not {stops!r}")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found: str | None = None
+
+    def feed(self, text: str) -> str:
+        """The text that is safe to show. After a stop string was found there is no more."""
+        if self.found is not None:
+            return ""
+        text = self._held + text
+        ends = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if ends:
+            _, safe, self.found = min(ends)  # the one that ends first, so that it does not matter how the text is cut
+        else:
+            safe = len(text) - self._start_length(text)
+        self._held = text[safe:] if self.found is None else ""
+        return text[:safe]
+
+    def finish(self) -> str:
+        """What was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _start_length(self, text: str) -> int:
+        """How many characters at the end may be the start of a stop string."""
+        longest = max(map(len, self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0

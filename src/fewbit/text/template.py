@@ -1,0 +1,123 @@
+"""Chat templates: messages to the prompt that the model was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+
+from ..errors import TemplateError
+from .sandbox import MAX_CHARS, MAX_SECONDS, BoundedEnvironment, bounded, check_size, shown
+from .tokenizer import Tokenizer
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_INDENT_CHARS = MAX_CHARS >> 6  # so that an indent is at most 64 wide
+
+
+class ChatTemplate:
+    """A Jinja template as Hugging Face models have them, run in a sandbox.
+
+    >>> template = ChatTemplate("{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", "^")
+    >>> template.render([{"role": "user", "content": "hi"}])
+    '^user: hi'
+    """
+
+    def __init__(
+        self, source: str, bos_token: str = "", eos_token: str = "", clock: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self.source = source
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._template = _compile(source, clock)
+
+    @classmethod
+    def for_tokenizer(cls, tokenizer: Tokenizer, name: str = "default") -> ChatTemplate:
+        """The template of a model file, or the usual one for the tokens that it has."""
+        source = tokenizer.chat_templates.get(name)
+        if source is None and name == "default" and None not in map(tokenizer.token_id, ("<|im_start|>", "<|im_end|>")):
+            source = CHATML
+        if source is None:
+            known = ", ".join(tokenizer.chat_templates) or "none"
+            raise TemplateError(
+                f"the model has no chat template {name!r} (it has {known}), and its tokens do not tell how it was "
+                "trained; give a template, or use plain text"
+            )
+        return cls(source, tokenizer.bos_token, tokenizer.eos_token)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        max_seconds: float = MAX_SECONDS,
+        **more: Any,
+    ) -> str:
+        """The prompt. What else the template looks for is given by name, such as `enable_thinking`."""
+        names: dict[str, Any] = {**self._tokens, "messages": messages, "tools": tools, "documents": None}
+        names |= {"add_generation_prompt": add_generation_prompt, **more}
+        parts, size = [], 0
+        with _errors_of("refuses these messages"), bounded(max_seconds):
+            for part in self._template.generate(names):
+                parts.append(part)
+                size += len(part)
+                check_size(size)
+        return "".join(parts)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant said, for training; here it only holds its text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _compile(source: str, clock: Callable[[], datetime]) -> jinja2.Template:
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: clock().strftime(form)
+    with _errors_of("cannot be read"):
+        return environment.from_string(source)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Unlike Jinja's own it leaves <, > and & as they are."""
+    check_size(_INDENT_CHARS * (len(indent) if isinstance(indent, str) else indent or 0))
+    shown(value)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+@contextmanager
+def _errors_of(what: str) -> Iterator[None]:
+    """What goes wrong in a template, as one kind of error. Anything can: it is a program from somewhere else."""
+    try:
+        yield
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"the chat template {what}: {error.message} in line {error.lineno}") from error
+    except jinja2.TemplateError as error:
+        raise TemplateError(f"the chat template {what}: {error.message}") from error
+    except Exception as error:
+        raise TemplateError(f"the chat template {what}: {type(error).__name__}: {error}") from error

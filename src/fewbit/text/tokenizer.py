@@ -1,0 +1,247 @@
+"""Tokenizer: text to token ids and back, built from the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from os import PathLike
+from typing import Any, Protocol
+
+from ..errors import TokenizerError
+from .bpe import BytePairs
+from .pieces import piece_reader
+from .pretokenizers import PreTokenizer, find_pre_tokenizer
+from .sentencepiece import SentencePiece
+from .special import CONTROL, UNKNOWN, UNUSED, USER_DEFINED
+from .splitter import Splitter
+from .unigram import Unigram
+from .vocabulary import Vocabulary, read_flag, read_text, read_vocabulary
+from .wordpiece import WordPiece
+
+_CUT_OUT = (CONTROL, UNKNOWN, USER_DEFINED)  # found in the text as they are, before the rest is encoded
+
+
+class Encoder(Protocol):
+    """Text without special tokens to ids. One that adds a space puts it before each text that it is given."""
+
+    adds_space: bool
+
+    def __call__(self, text: str) -> list[int]: ...
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    >>> letters = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+    ...            "tokenizer.ggml.tokens": ["l", "o", "w", "lo", "low", "<|im_end|>"],
+    ...            "tokenizer.ggml.merges": ["l o", "lo w"]}
+    >>> tokenizer = Tokenizer.from_metadata(letters)
+    >>> tokenizer.encode("lowlo")
+    [4, 3]
+    >>> tokenizer.decode([4, 3])
+    'lowlo'
+    >>> tokenizer.encode("low<|im_end|>", parse_special=True)
+    [4, 5]
+    >>> tokenizer.end_of_generation
+    frozenset({5})
+    """
+
+    def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
+        self.vocabulary = vocabulary
+        self.chat_templates = _chat_templates(metadata)
+        pre = _pre_tokenizer(vocabulary.model, metadata)
+        self._encoder = _encoder(vocabulary, metadata, pre)
+        self._strip_left, self._strip_right = _stripping(vocabulary, metadata)
+        self._piece = piece_reader(vocabulary, plain=pre is None or pre.raw)
+        self._pieces: dict[int, bytes] = {}
+        self._before, self._after = _surroundings(vocabulary, metadata, pre)
+
+    @classmethod
+    def from_gguf(cls, path: str | PathLike[str]) -> Tokenizer:
+        """The tokenizer of a GGUF file."""
+        from ..files.gguf import read_gguf
+
+        with read_gguf(path) as file:
+            return cls.from_metadata(file.metadata)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """The tokenizer that the keys `tokenizer.*` of a GGUF file describe."""
+        return cls(read_vocabulary(metadata), metadata)
+
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """The token ids of a text.
+
+        With `add_special` the tokens that the model wants around a text are added. With `parse_special` text that
+        spells a control token becomes that token: do not use it on text that others wrote.
+        """
+        _check_text(text)
+        splitter = self._all_special if parse_special else self._user_defined
+        ids: list[int] = []
+        for piece in splitter.split(text):
+            ids += [piece] if isinstance(piece, int) else self._encoder(piece)
+        return [*self._before, *ids, *self._after] if add_special else ids
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> str:
+        """The text of token ids; bytes that are no UTF-8 become U+FFFD.
+
+        Some vocabularies put a space before a text. It is taken away again, unless the text `continues` another.
+        """
+        return self.decode_bytes(ids, skip_special, continues).decode("utf-8", "replace")
+
+    def decode_bytes(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> bytes:
+        """The bytes of the text of token ids, which may end in half a character."""
+        pieces, starts = [], not continues
+        for token in ids:
+            piece, starts = self.next_piece(token, starts, skip_special)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def next_piece(self, token: int, starts: bool, skip_special: bool) -> tuple[bytes, bool]:
+        """The bytes that a token adds to a text, and whether the next token starts one anew.
+
+        What stands after a special token is a text of its own: the encoder put a space before it.
+        """
+        piece = self.token_bytes(token)
+        kind = self.vocabulary.kinds[token]
+        if kind in _CUT_OUT:
+            return (b"" if skip_special and kind != USER_DEFINED else piece), True
+        if skip_special and kind == UNUSED:
+            return b"", starts
+        return piece.removeprefix(b" ") if starts and self._encoder.adds_space else piece, False
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for."""
+        try:
+            return self._pieces[token]
+        except KeyError:
+            self._check(token)
+            return self._pieces.setdefault(token, self._piece(token))
+
+    def token_text(self, token: int) -> str:
+        """The token as the vocabulary writes it."""
+        self._check(token)
+        return self.vocabulary.tokens[token]
+
+    def token_id(self, text: str) -> int | None:
+        """The token that the vocabulary writes so, if there is one."""
+        return self.vocabulary.ids.get(text)
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is no part of the text: a control token, the unknown token or one that is not in use."""
+        self._check(token)
+        return self.vocabulary.kinds[token] in (CONTROL, UNKNOWN, UNUSED)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.vocabulary.tokens)
+
+    @property
+    def bos_id(self) -> int | None:
+        return self.vocabulary.bos
+
+    @property
+    def eos_id(self) -> int | None:
+        return self.vocabulary.eos
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the token that begins a text; empty if there is none."""
+        return "" if self.bos_id is None else self.token_text(self.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the token that ends a text; empty if there is none."""
+        return "" if self.eos_id is None else self.token_text(self.eos_id)
+
+    @property
+    def end_of_generation(self) -> frozenset[int]:
+        """The tokens after which a model has nothing more to say."""
+        return self.vocabulary.end_of_generation
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.vocabulary.model}, {self.vocab_size} tokens)"
+
+    @cached_property
+    def _user_defined(self) -> Splitter:
+        return self._splitter(USER_DEFINED)
+
+    @cached_property
+    def _all_special(self) -> Splitter:
+        return self._splitter(*_CUT_OUT)
+
+    def _splitter(self, *kinds: int) -> Splitter:
+        words = self.vocabulary
+        return Splitter({words.tokens[i]: i for i in words.of_kind(*kinds)}, self._strip_left, self._strip_right)
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < self.vocab_size:
+            raise TokenizerError(f"there is no token {token} in a vocabulary of {self.vocab_size}")
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"the text holds half a character, {text[error.start]!r} at {error.start}") from None
+
+
+def _pre_tokenizer(model: str, metadata: Mapping[str, Any]) -> PreTokenizer | None:
+    if model == "gemma4":
+        return find_pre_tokenizer("gemma4")
+    if model == "gpt2":
+        return find_pre_tokenizer(read_text(metadata, "tokenizer.ggml.pre", "default"))
+    return None
+
+
+def _encoder(vocabulary: Vocabulary, metadata: Mapping[str, Any], pre: PreTokenizer | None) -> Encoder:
+    if pre is not None:
+        return BytePairs(vocabulary, metadata, pre)
+    encoders: dict[str, Callable[[Vocabulary, Mapping[str, Any]], Encoder]]
+    encoders = {"llama": SentencePiece, "bert": WordPiece, "t5": Unigram}
+    if vocabulary.model not in encoders:
+        known = ", ".join(("gpt2", "gemma4", *encoders))
+        raise TokenizerError(f"unknown tokenizer.ggml.model {vocabulary.model!r}; known are {known}")
+    return encoders[vocabulary.model](vocabulary, metadata)
+
+
+def _surroundings(
+    vocabulary: Vocabulary, metadata: Mapping[str, Any], pre: PreTokenizer | None
+) -> tuple[list[int], list[int]]:
+    """The tokens before and after a text with `add_special`."""
+    if vocabulary.model == "bert":
+        return _present(vocabulary.bos), _present(vocabulary.separator)
+    bos = pre.add_bos if pre is not None else vocabulary.model == "llama"
+    eos = vocabulary.model == "t5"
+    add_bos = read_flag(metadata, "tokenizer.ggml.add_bos_token", bos)
+    add_eos = read_flag(metadata, "tokenizer.ggml.add_eos_token", eos)
+    return _present(vocabulary.bos if add_bos else None), _present(vocabulary.eos if add_eos else None)
+
+
+def _present(token: int | None) -> list[int]:
+    return [] if token is None else [token]
+
+
+def _stripping(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """The special tokens that swallow the whitespace before them and after them. GGUF files do not say it."""
+    name = str(metadata.get("general.name", "")).lower()
+    if "phi-3" in name or "phi3" in name:
+        keep = ("<unk>", "<s>", "<|endoftext|>")
+        special = vocabulary.of_kind(*_CUT_OUT)
+        return [], [i for i in special if vocabulary.tokens[i] not in keep]
+    pre = str(metadata.get("tokenizer.ggml.pre", ""))
+    arch = str(metadata.get("general.architecture", ""))
+    if pre in ("jina-v2-de", "jina-v2-es", "jina-v2-code") or arch in ("nomic-bert-moe", "jina-bert-v3"):
+        return _present(vocabulary.ids.get("<mask>")), []
+    if "modern-bert" in name:
+        return _present(vocabulary.ids.get("[MASK]")), []
+    return [], []
+
+
+def _chat_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The chat templates of a file by name; the usual one is "default"."""
+    key = "tokenizer.chat_template"
+    found = {name.removeprefix(f"{key}."): metadata[name] for name in metadata if name.startswith(f"{key}.")}
+    if key in metadata:
+        found["default"] = metadata[key]
+    return {name: source for name, source in found.items() if isinstance(source, str)}
