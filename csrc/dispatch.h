@@ -63,7 +63,7 @@ struct Kernels {
 struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
   void (*pack_few)(int sub, const Activation* x, size_t stride, size_t columns, void* out);  // one span
-  size_t (*few_bytes)(int sub, size_t columns);                                              // of one span
+  size_t (*few_bytes)(int sub);                                                              // of one span
   size_t (*scratch_bytes)(size_t columns);
 };
 

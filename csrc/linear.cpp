@@ -15,7 +15,7 @@ namespace {
 thread_local Workspace quantized, packed, few_packed[2], decoded;  // of the caller: forms of the inputs
 thread_local Workspace scratch, gates;                             // of whoever does a piece
 
-constexpr size_t kMostDots = 4, kMostFew[] = {8, 16}, kMostStrips = 64;  // columns; few: for scales of 16 and 32 values
+constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
 constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
 constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
 constexpr size_t kTileBytes = 8192;              // of a span of 16 columns
@@ -73,7 +73,7 @@ struct Call {
     if (few[which]) return;
     need_q8();
     const Tiles& tiles = *current_target().tiles;
-    const size_t bytes = tiles.few_bytes(sub, in.m);
+    const size_t bytes = tiles.few_bytes(sub);
     auto* to = few_packed[which].get<uint8_t>(spans * bytes);
     parallel_for(spans, 4, threads, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) tiles.pack_few(sub, in.q8 + i, spans, in.m, to + i * bytes);
@@ -149,12 +149,12 @@ float gate_of(Gate kind, float x) {
 
 size_t activation_count(size_t m, size_t k) { return m * spans_of(k); }
 size_t tile_elements(size_t m, size_t k) { return spans_of(k) * ((m + 15) / 16) * kTileBytes / sizeof(uint16_t); }
-bool wants_tiles(size_t m) { return current_target().tiles && m > kMostFew[1]; }
+bool wants_tiles(size_t m) { return current_target().tiles && m > kMostFew; }
 
 Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m) {
   if (k == 0 || !has_dot(kernels, at, k)) return Path::exact;
   if (kernels.panels && m > kMostStrips) return Path::panels;
-  if (kernels.strips && m > kMostFew[kernels.sub == 32]) return Path::strips;
+  if (kernels.strips && m > kMostFew) return Path::strips;
   if (at.row_bytes >= kMostTurned) return Path::dot;
   if (kernels.few && m > kMostDots) return Path::few;
   if (kernels.lanes && m >= kernels.least_lanes) return Path::lanes;

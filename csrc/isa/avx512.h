@@ -346,11 +346,6 @@ struct Isa {
       scale = _mm512_castsi512_ps(v);
     }
   }
-  template <int by>
-  static FEWBIT_INLINE bytes less(bytes v) {
-    return by ? _mm512_sub_epi8(v, _mm512_set1_epi8(static_cast<char>(by))) : v;
-  }
-  static FEWBIT_INLINE bytes twice(bytes v) { return _mm512_add_epi8(v, v); }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }
   template <int part, bool is_signed>

@@ -1,234 +1,205 @@
-// A few columns on matrix tiles (AMX, int8): 16 rows of one span at a time, turned on their side, are a right tile for
-// each group; the 8-bit activations of up to 16 columns are the left one. Work on tiles grows with the rows of the left
-// tile, so it grows smoothly with the columns. Where there are eight columns or fewer, two groups go into one product:
-// a left tile has the first group's activations in rows of their own and zeros beside them.
+// A few columns on matrix tiles (AMX, int8): 16 rows of one span at a time become tiles of 8-bit numbers. Scales belong
+// to groups of 16 or 32 values, so the sums of different groups must not mix: the right tiles hold each group's
+// activations in columns of their own and zeros elsewhere, and a result tile holds two groups of eight columns side by
+// side.
 //
-// Three things go on at once: the next span is decoded, the tiles of this one are multiplied, and the sums of the one
-// before are scaled.
+// Three things go on at once: span s + 1 is decoded, the tiles of span s are multiplied, the sums of span s - 1 are
+// scaled.
 
-constexpr size_t kFewRows = 16;
-constexpr size_t kFewColumns = 16, kFewKept = 8;  // at most; whose results stay in registers
+constexpr int kFewRows = 16, kFewColumns = 8;
+constexpr int kFewChunks = kSpan / 64;  // left tiles of a span: 16 rows of 64 numbers
 
-// Activations of a span: for each product a left tile; then for each group the scale, and the scale times the sum, of
-// every column. Columns that are not there have the scale zero.
+// The places of activations with a scale for `sub` values in right tiles: a result tile holds two groups.
 template <int sub>
-struct FewColumns {
-  static constexpr size_t groups = kSpan / sub;
-  size_t columns;
+struct FewShape {
+  static constexpr int groups = kSpan / sub, results = groups / 2;
+  static constexpr int in_chunk = 64 / sub;  // groups in a left tile
+  static constexpr int chunk_of(int result) { return 2 * result / in_chunk; }
+};
 
-  bool two() const { return columns <= kFewKept; }
-  size_t rows() const { return two() ? 2 * columns : columns; }  // of a left tile
-  size_t depth() const { return two() ? 2 * sub : sub; }
-  size_t tile_bytes() const { return two() ? 1024 : rows() * depth(); }
-  size_t floats_at() const { return (groups / (two() ? 2 : 1) * tile_bytes() + 63) / 64 * 64; }
-  size_t pitch() const { return columns < kFewKept ? kFewKept : columns; }
-  // An odd number of half pages, so that what is loaded for one span and stored for the next lies apart: see
-  // FewScratch.
-  size_t bytes() const { return ((floats_at() + 2 * groups * pitch() * sizeof(float) + 2047) / 2048 | 1) * 2048; }
-  template <class Byte>
-  auto* scales(Byte* span) const {
-    using Float = std::conditional_t<std::is_const_v<Byte>, const float, float>;
-    return reinterpret_cast<Float*>(span + floats_at());
-  }
-  template <class Byte>
-  auto* sums(Byte* span) const {
-    return scales(span) + groups * pitch();
-  }
+// Activations of a span.
+template <int sub>
+struct alignas(64) FewColumns {
+  int8_t tiles[FewShape<sub>::results][1024];
+  float scales[FewShape<sub>::results][16];  // of the group and column of each lane
+  float sums[FewShape<sub>::results][16];    // scale times sum
 };
 
 template <int sub>
-inline void pack_few(const Activation* x, size_t x_stride, size_t columns, uint8_t* out) {
-  const FewColumns<sub> in{columns};
-  std::memset(out, 0, in.bytes());
-  for (size_t c = 0; c < columns; ++c) {
-    const Activation& a = x[c * x_stride];
-    for (size_t g = 0; g < in.groups; ++g) {
-      in.scales(out)[g * in.pitch() + c] = a.d16[g * sub / 16];
-      in.sums(out)[g * in.pitch() + c] = sub == 16 ? a.s16[g] : a.s32[g];
-      const size_t half = in.two() ? g % 2 : 0, tile = in.two() ? g / 2 : g;
-      std::memcpy(out + tile * in.tile_bytes() + (half * columns + c) * in.depth() + half * sub, a.q + g * sub, sub);
+inline void pack_few(const Activation* x, size_t x_stride, size_t columns, FewColumns<sub>& out) {
+  using S = FewShape<sub>;
+  std::memset(static_cast<void*>(&out), 0, sizeof out);
+  for (int g = 0; g < S::groups; ++g) {
+    for (size_t c = 0; c < columns; ++c) {
+      const Activation& a = x[c * x_stride];
+      const size_t lane = static_cast<size_t>(g % 2 * kFewColumns) + c;
+      out.scales[g / 2][lane] = a.d16[g * sub / 16];
+      out.sums[g / 2][lane] = sub == 16 ? a.s16[g] : a.s32[g];
+      int8_t* tile = out.tiles[g / 2] + g % S::in_chunk * (sub / 4) * 64 + lane * 4;
+      for (int d = 0; d < sub / 4; ++d) std::memcpy(tile + d * 64, a.q + g * sub + 4 * d, 4);
     }
   }
 }
 
-// What a thread needs beside its stack. What is stored and what is loaded at about the same time should not lie a
-// multiple of 4096 bytes apart: the core would take the one for the other, and wait. Hence the gaps.
+template <class F>
+struct Few {
+  using P = Span<F>;
+  using C = typename P::C;
+  static constexpr int sub = Shape<F>::sub;
+  static constexpr bool is_signed =
+      P::code.is_signed || P::code.zero != 0 || P::code.times != 1 || F::codebook.used > 0;
+
+  // 64 numbers: signed bytes, or unsigned ones where no zero point takes them below zero.
+  template <int j>
+  static FEWBIT_INLINE __m512i numbers(const uint8_t* codes) {
+    if constexpr (F::kind == Kind::planes) {
+      __m512i v = P::template stored<j, false>(codes);
+      if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
+      if constexpr (F::codes.times == 2) v = _mm512_add_epi8(v, v);
+      if constexpr (F::codes.zero != 0) v = _mm512_sub_epi8(v, _mm512_set1_epi8(F::codes.zero));
+      static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
+      return v;
+    } else {
+      return _mm512_sub_epi8(P::template codes<j>(codes), _mm512_set1_epi8(P::code.zero));
+    }
+  }
+  static FEWBIT_INLINE void decode(const Spot& s, uint8_t* out, float* factors) {
+    __m512 f[C::vectors];
+    Unpacked unpacked;
+    const uint8_t* codes = s.p;
+    if constexpr (P::unpacked) {
+      P::unpack(s.p, unpacked);
+      codes = unpacked.codes;
+    }
+    P::factors(s, f);
+    for (int v = 0; v < C::vectors; ++v) _mm512_store_ps(factors + 16 * v, f[v]);
+    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
+      (_mm512_store_si512(out + 1024 * j, numbers<j>(codes)), ...);
+    }(std::make_integer_sequence<int, kFewChunks>{});
+  }
+  // The factors of the groups of result tile t, for each lane.
+  template <int t, bool is_offset>
+  static FEWBIT_INLINE __m512 of_lanes(const float* factors) {
+    constexpr auto lanes = [] {
+      std::array<int, 16> out{};
+      for (int l = 0; l < 16; ++l) out[l] = C::slot(2 * t + l / kFewColumns, is_offset) % 16;
+      return out;
+    }();
+    constexpr int vector = C::slot(2 * t, is_offset) / 16;
+    return Isa::template spread<lanes>(_mm512_load_ps(factors + 16 * vector));
+  }
+  // Adds the scaled sums of one row.
+  static FEWBIT_INLINE __m512 scale(const int32_t* sums, const float* factors, const FewColumns<sub>& x, __m512 acc) {
+    [&]<int... t>(std::integer_sequence<int, t...>) FEWBIT_LAMBDA_INLINE {
+      (
+          [&]() FEWBIT_LAMBDA_INLINE {
+            const __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(sums + 256 * t));
+            const __m512 s = _mm512_mul_ps(of_lanes<t, false>(factors), _mm512_load_ps(x.scales[t]));
+            acc = _mm512_fmadd_ps(v, s, acc);
+            if constexpr (C::offset) {
+              const __m512 o = of_lanes<t, true>(factors), z = _mm512_load_ps(x.sums[t]);
+              acc = F::offset_sign > 0 ? _mm512_fmadd_ps(o, z, acc) : _mm512_fnmadd_ps(o, z, acc);
+            }
+          }(),
+          ...);
+    }(std::make_integer_sequence<int, FewShape<sub>::results>{});
+    return acc;
+  }
+};
+
+// What a thread needs beside its stack. What is stored and what is loaded for the same row must not lie a multiple of
+// 4096 bytes apart: the core would take the one for the other, and wait. Hence the gaps.
 template <class F>
 struct alignas(4096) FewScratch {
-  using T = Turned<F, true>;
-  struct {
-    typename T::Codes codes;
-    uint8_t gap[2048];
-  } codes[2];
-  uint8_t gap[2048];
-  struct {
-    int32_t of[T::groups][kFewRows * 16];
-    uint8_t gap[2048];
-  } sums[2];
-  typename T::Factors factors[3];
-  float rest[kFewColumns - kFewKept][16];
-  SpanCopy<F> copy;
+  using S = FewShape<Few<F>::sub>;
+  uint8_t codes[2][kFewChunks][1024];
+  uint8_t gap[512];
+  int32_t sums[2][S::results][256];
+  float acc[kFewRows][16];
+  struct Factors {
+    float of_row[kFewRows][Few<F>::C::vectors * 16];
+    uint8_t gap[1408];
+  } factors[3];
 };
 
-template <class F, bool two>
-struct Few {
-  using T = Turned<F, true>;
-  using S = Shape<F>;
-  static constexpr int sub = S::sub, in_one = two ? 2 : 1, products = T::groups / in_one;
-  static constexpr int lines = (kFewRows * S::span_bytes() + 63) / 64;  // of 16 rows of a span
-
-  FewScratch<F>& own;
-  const FewColumns<sub> in;
-
-  template <int p>
-  FEWBIT_INLINE void product(size_t i, const uint8_t* x) const {
-    const uint8_t* right = own.codes[i % 2].codes.quads[p * in_one * (sub / 4)][0];
-    const uint8_t* left = x + p * in.tile_bytes();
-    const size_t depth = in.depth();
-#define FEWBIT_PRODUCT(C, A, B) \
-  _tile_zero(C);                \
-  _tile_loadd(B, right, 64);    \
-  _tile_loadd(A, left, depth);  \
-  if constexpr (T::is_signed)   \
-    _tile_dpbssd(C, A, B);      \
-  else                          \
-    _tile_dpbsud(C, A, B);
-    if constexpr (p % 4 == 0) {
-      FEWBIT_PRODUCT(0, 4, 6)
-    } else if constexpr (p % 4 == 1) {
-      FEWBIT_PRODUCT(1, 5, 7)
-    } else if constexpr (p % 4 == 2) {
-      FEWBIT_PRODUCT(2, 4, 6)
-    } else {
-      FEWBIT_PRODUCT(3, 5, 7)
-    }
+// Product p of a span.
+template <class F>
+FEWBIT_INLINE void few_product(const uint8_t (*codes)[1024], const FewColumns<Few<F>::sub>& x, int p) {
+#define FEWBIT_PRODUCT(T, A, B)                                  \
+  _tile_zero(T);                                                 \
+  _tile_loadd(A, codes[FewShape<Few<F>::sub>::chunk_of(p)], 64); \
+  _tile_loadd(B, x.tiles[p], 64);                                \
+  if constexpr (Few<F>::is_signed)                               \
+    _tile_dpbssd(T, A, B);                                       \
+  else                                                           \
+    _tile_dpbusd(T, A, B);
+  switch (p % 4) {
+    case 0: FEWBIT_PRODUCT(0, 4, 6) break;
+    case 1: FEWBIT_PRODUCT(1, 5, 7) break;
+    case 2: FEWBIT_PRODUCT(2, 4, 6) break;
+    default: FEWBIT_PRODUCT(3, 5, 7) break;
+  }
 #undef FEWBIT_PRODUCT
+}
+FEWBIT_INLINE void store_product(int p, int32_t* sums) {
+  switch (p % 4) {
+    case 0: _tile_stored(0, sums, 64); break;
+    case 1: _tile_stored(1, sums, 64); break;
+    case 2: _tile_stored(2, sums, 64); break;
+    default: _tile_stored(3, sums, 64); break;
   }
-  template <int p>
-  FEWBIT_INLINE void store(size_t i) const {
-    int32_t* to = own.sums[i % 2].of[p];
-    if constexpr (p % 4 == 0)
-      _tile_stored(0, to, 64);
-    else if constexpr (p % 4 == 1)
-      _tile_stored(1, to, 64);
-    else if constexpr (p % 4 == 2)
-      _tile_stored(2, to, 64);
-    else
-      _tile_stored(3, to, 64);
-  }
-  static FEWBIT_INLINE __m512 scaled(const int32_t* sums, __m512 scale, __m512 shift, float d, float s, __m512 acc) {
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums)), _mm512_mul_ps(scale, _mm512_set1_ps(d)), acc);
-    return T::shifts ? _mm512_fmadd_ps(shift, _mm512_set1_ps(s), acc) : acc;
-  }
-  // Adds the scaled sums of product p.
-  template <int p>
-  FEWBIT_INLINE void scale(size_t i, const uint8_t* x, __m512* acc) const {
-    const int32_t* sums = own.sums[i % 2].of[p];
-    for (int h = 0; h < in_one; ++h, sums += 16 * in.columns) {
-      constexpr int first = p * in_one;
-      const float *d = in.scales(x) + (first + h) * in.pitch(), *s = in.sums(x) + (first + h) * in.pitch();
-      const __m512 scale = _mm512_load_ps(own.factors[i % 3].scale[first + h]);
-      const __m512 shift = T::shifts ? _mm512_load_ps(own.factors[i % 3].shift[first + h]) : scale;
-#pragma GCC unroll 8
-      for (size_t c = 0; c < kFewKept; ++c) acc[c] = scaled(sums + 16 * c, scale, shift, d[c], s[c], acc[c]);
-      if constexpr (!two) {
-        for (size_t c = kFewKept; c < in.columns; ++c) {
-          float* to = own.rest[c - kFewKept];
-          _mm512_store_ps(to, scaled(sums + 16 * c, scale, shift, d[c], s[c], _mm512_load_ps(to)));
-        }
-      }
-    }
-  }
-  // What is done in one step: multiply span i, scale the one before, decode the next. Spans of 16 rows are counted one
-  // after another.
-  struct Step {
-    size_t i;
-    const uint8_t *x_before, *x;  // null: that is left out
-    const Rows* next;
-    const uint8_t* ahead;
-  };
-  FEWBIT_INLINE void step(const Step& at, __m512* acc) const {
-    typename T::Windows windows;
-    typename T::Plain plain;
-    if (at.next) T::factors(*at.next, own.factors[(at.i + 1) % 3]);
-    const auto part = [&]<int p>(std::integral_constant<int, p>) FEWBIT_LAMBDA_INLINE {
-      if (at.x) product<p>(at.i, at.x);
-      if (at.next) {
-        for (int l = p * lines / products; l < (p + 1) * lines / products; ++l) {
-          __builtin_prefetch(at.ahead + 64 * l, 0, 2);
-        }
-        T::template some_codes<p, products>(*at.next, windows, plain, own.codes[(at.i + 1) % 2].codes);
-      }
-      if (at.x_before) scale<p>(at.i - 1, at.x_before, acc);
-      if constexpr (p > 0) {
-        if (at.x) store<p - 1>(at.i);
-      }
-    };
-    [&]<int... p>(std::integer_sequence<int, p...>) FEWBIT_LAMBDA_INLINE {
-      (part(std::integral_constant<int, p>{}), ...);
-    }(std::make_integer_sequence<int, products>{});
-    if (at.x) store<products - 1>(at.i);
-  }
-  FEWBIT_INLINE void clear(__m512* acc) const {
-    for (size_t c = 0; c < kFewKept; ++c) acc[c] = _mm512_setzero_ps();
-    for (auto& r : own.rest) _mm512_store_ps(r, _mm512_setzero_ps());
-  }
-  FEWBIT_INLINE void write(const __m512* acc, size_t count, float* y, size_t stride) const {
-    const auto mask = static_cast<__mmask16>((1u << count) - 1);
-#pragma GCC unroll 8
-    for (size_t c = 0; c < kFewKept; ++c) {
-      if (c < in.columns) _mm512_mask_storeu_ps(y + c * stride, mask, acc[c]);
-    }
-    for (size_t c = kFewKept; c < in.columns; ++c) {
-      _mm512_mask_storeu_ps(y + c * stride, mask, _mm512_load_ps(own.rest[c - kFewKept]));
-    }
-  }
-  void rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const uint8_t* x, float* y,
-            size_t y_stride) const {
-    const size_t spans = (k + kSpan - 1) / kSpan, total = (rows + kFewRows - 1) / kFewRows * spans;
-    const auto count = [&](size_t first) { return rows - first < kFewRows ? rows - first : kFewRows; };
-    __m512 acc[kFewKept];
-    clear(acc);
-    for (size_t n = 0; n < total + 2; ++n) {  // n is decoded, n - 1 multiplied, n - 2 scaled
-      Step now{n - 1, nullptr, nullptr, nullptr, nullptr};
-      if (n > 1) now.x_before = x + (n - 2) % spans * in.bytes();
-      if (n > 0 && n <= total) now.x = x + (n - 1) % spans * in.bytes();
-      Rows next;
-      if (n < total) {
-        const size_t first = n / spans * kFewRows;
-        const uint8_t* block = w + first * at.row_bytes;
-        next = rows_of<F>(block, count(first), n % spans, k, at, own.copy);
-        now.next = &next;
-        now.ahead = block + kFewRows * (at.row_bytes + n % spans * S::span_bytes());
-      }
-      step(now, acc);
-      if (n > 1 && (n - 1) % spans == 0) {
-        const size_t first = (n - 2) / spans * kFewRows;
-        write(acc, count(first), y + first, y_stride);
-        clear(acc);
-      }
-    }
-  }
-};
+}
 
 template <class F>
 void few_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* packed, size_t columns, float* y,
               size_t y_stride, void* scratch) {
+  using K = Few<F>;
+  const TileUse in_use;
   static_assert(sizeof(FewScratch<F>) <= kPanelRows * kPanelSpans * kSpan * sizeof(uint16_t));  // tile_scratch_bytes
-  const FewColumns<Shape<F>::sub> in{columns};
-  const TileUse in_use(in.rows(), in.depth());
   auto& own = *static_cast<FewScratch<F>*>(scratch);
-  const auto* x = static_cast<const uint8_t*>(packed);
-  if (in.two())
-    Few<F, true>{own, in}.rows(w, rows, k, at, x, y, y_stride);
-  else if constexpr (Shape<F>::sub == 32)  // with more scales than that, `strips` is faster
-    Few<F, false>{own, in}.rows(w, rows, k, at, x, y, y_stride);
+  const auto* x = static_cast<const FewColumns<K::sub>*>(packed);
+  const size_t spans = (k + kSpan - 1) / kSpan;
+  constexpr int products = FewShape<K::sub>::results;
+  for (size_t first = 0; first < rows; first += kFewRows) {
+    const size_t count = rows - first < kFewRows ? rows - first : kFewRows;
+    for (auto& row : own.acc) _mm512_store_ps(row, _mm512_setzero_ps());
+    for (size_t s = 0; s < spans + 2; ++s) {  // decodes span s, multiplies s - 1, scales s - 2
+      int done = 0;
+      for (size_t r = 0; r < kFewRows; ++r) {
+        if (s < spans && r < count) {
+          const uint8_t* row = w + (first + r) * at.row_bytes;
+          const uint8_t* next = s + 1 < spans ? row + (s + 1) * Shape<F>::span_bytes() : row + kFewRows * at.row_bytes;
+          for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(next + c);
+          with_span<F>(row, s, k, at, [&](const Spot& spot) FEWBIT_LAMBDA_INLINE {
+            K::decode(spot, own.codes[s % 2][0] + r * 64, own.factors[s % 3].of_row[r]);
+          });
+        }
+        if (s > 0 && s <= spans) {  // a product, and the result of the one before, which is there by now
+          const int due = static_cast<int>((r + 1) * (products + 1) / kFewRows);
+          for (; done < due; ++done) {
+            if (done > 0) store_product(done - 1, own.sums[(s - 1) % 2][done - 1]);
+            if (done < products) few_product<F>(own.codes[(s - 1) % 2], x[s - 1], done);
+          }
+        }
+        if (s > 1) {
+          const __m512 sum = K::scale(own.sums[s % 2][0] + r * 16, own.factors[(s - 2) % 3].of_row[r], x[s - 2],
+                                      _mm512_load_ps(own.acc[r]));
+          _mm512_store_ps(own.acc[r], sum);
+        }
+      }
+    }
+    for (size_t r = 0; r < count; ++r) {
+      for (size_t c = 0; c < columns; ++c) {
+        y[c * y_stride + first + r] = own.acc[r][c] + own.acc[r][c + kFewColumns];
+      }
+    }
+  }
 }
 
 inline void pack_few_columns(int sub, const Activation* x, size_t stride, size_t columns, void* out) {
-  auto* to = static_cast<uint8_t*>(out);
-  sub == 16 ? pack_few<16>(x, stride, columns, to) : pack_few<32>(x, stride, columns, to);
+  if (sub == 16)
+    pack_few<16>(x, stride, columns, *static_cast<FewColumns<16>*>(out));
+  else
+    pack_few<32>(x, stride, columns, *static_cast<FewColumns<32>*>(out));
 }
-inline size_t few_bytes(int sub, size_t columns) {  // of one span
-  return sub == 16 ? FewColumns<16>{columns}.bytes() : FewColumns<32>{columns}.bytes();
-}
+inline size_t few_bytes(int sub) { return sub == 16 ? sizeof(FewColumns<16>) : sizeof(FewColumns<32>); }

@@ -4,7 +4,7 @@
 
 template <class F>
 struct Lanewise {
-  using T = Turned<F, false>;
+  using T = Turned<F>;
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L, groups = T::groups, sub = Shape<F>::sub;
 

@@ -53,19 +53,18 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// While one lives, tiles can be used: 0-3 for results, 4 and 5 for the left operand, 6 and 7 for the right one, which
-// is 16 dwords wide; the left one has `rows` rows of `depth` bytes. Then the thread has back the configuration that it
-// had: another library may count on it.
+// While one lives, tiles can be used: 0-3 for results, 4 and 5 for weights, 6 and 7 for activations. Then the thread
+// has back the configuration that it had: another library may count on it.
 class TileUse {
  public:
-  explicit TileUse(size_t rows = 16, size_t depth = 64) {
+  TileUse() {
     _tile_storeconfig(&before_);
     __asm__ volatile("" ::: "memory");
     TileConfig config;
     config.palette = 1;
     for (int i = 0; i < 8; ++i) {
-      config.bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? depth : 64);
-      config.rows[i] = static_cast<uint8_t>(i < 6 ? rows : depth / 4);
+      config.bytes[i] = 64;
+      config.rows[i] = 16;
     }
     load(config);
   }

@@ -12,9 +12,8 @@ struct Rows {            // a span of some rows
   FEWBIT_INLINE Spot spot(size_t r) const { return {p + r * stride, row + r * at->row_bytes, at, first, last_group}; }
 };
 
-// `numbers`: codes are the numbers that they stand for, signed bytes, where no offset makes that needless; else they
-// are as `Span::code` says, and zero points go into the shifts.
-template <class F, bool numbers>
+// Codes are as `Span::code` says; zero points go into the shifts.
+template <class F>
 struct Turned {
   using I = typename Own<F>::type;
   using P = Span<F>;
@@ -26,11 +25,9 @@ struct Turned {
   static constexpr int L = Isa::L, groups = P::groups;
   static constexpr bool turns = Isa::can_turn && T::fits();
   static constexpr bool turns_factors = Isa::can_turn && (TurnedFactors<F>::fits() || C::is_strided());
-  static constexpr bool is_signed =
-      numbers ? P::code.is_signed || P::code.zero != 0 || P::code.times != 1 || F::codebook.used > 0
-              : P::code.is_signed;
-  static constexpr int zero = numbers ? 0 : P::code.zero;
-  static constexpr float times = numbers ? 1 : P::code.times;
+  static constexpr bool is_signed = P::code.is_signed;
+  static constexpr int zero = P::code.zero;
+  static constexpr float times = P::code.times;
   static constexpr bool shifts = zero != 0 || C::offset;
 
   struct Codes {
@@ -44,18 +41,9 @@ struct Turned {
   };
 
   static FEWBIT_INLINE bytes finish(bytes v) {
-    if constexpr (!numbers) {
-      if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, is_signed ? 0 : P::code.zero>(v);
-      if constexpr (P::code.flip) v = Isa::flip(v);
-      return v;
-    } else if constexpr (F::kind != Kind::planes) {
-      return I::template less<P::code.zero>(v);
-    } else {
-      static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
-      if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
-      if constexpr (F::codes.times == 2) v = I::twice(v);
-      return I::template less<F::codes.zero>(v);
-    }
+    if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, is_signed ? 0 : P::code.zero>(v);
+    if constexpr (P::code.flip) v = Isa::flip(v);
+    return v;
   }
   template <int k>
   static constexpr auto quads_at = T::quads_of(k);
@@ -93,12 +81,7 @@ struct Turned {
       p = unpacked.codes;
     }
     [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-      if constexpr (numbers && F::kind == Kind::planes)
-        (Isa::store(out + j * Isa::W, finish(P::template stored<j, false>(p))), ...);
-      else if constexpr (numbers)
-        (Isa::store(out + j * Isa::W, finish(P::template codes<j>(p))), ...);
-      else
-        (Isa::store(out + j * Isa::W, P::template codes<j>(p)), ...);
+      (Isa::store(out + j * Isa::W, P::template codes<j>(p)), ...);
     }(std::make_integer_sequence<int, P::chunks>{});
   }
   // Part `part` of `parts` of the work on codes; all parts must be done in order.

@@ -15,7 +15,6 @@ namespace fewbit::amx {
 #include "isa/avx512.h"
 //
 #include "kernels/span.h"
-#include "kernels/turned.h"
 //
 #include "kernels/activations.h"
 #include "kernels/dot.h"
