@@ -154,9 +154,7 @@ def test_k_and_v_of_different_formats(backend: ModuleType, k_name: str, v_name: 
 
 
 @pytest.mark.parametrize(("name", "part"), [("q4_0", 0.5), ("q4_1", 0.7), ("iq4_nl", 0.7), ("mxfp4", 0.7)])
-def test_rotation_saves_4_bit_k_with_outlier_channels(
-    backend: ModuleType, name: str, part: float
-) -> None:
+def test_rotation_saves_4_bit_k_with_outlier_channels(backend: ModuleType, name: str, part: float) -> None:
     """K, V and q are normal, but four of the 128 channels of K, one in each block of 32, are 20 or -20 more.
 
     V is f32, so that the error is that of K alone: of the output, against float64 on the original K. Rotation at least
