@@ -15,7 +15,8 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr size_t kSplit = 2048;   // tokens of the context that one piece of work reads
 constexpr size_t kMostRows = 64;  // queries times heads that share K and V, in one piece
-constexpr size_t kFewRows = 8;    // up to so many, K and V are decoded where they are used
+constexpr size_t kMostOnTiles = 128;
+constexpr size_t kFewRows = 8;  // up to so many, K and V are decoded where they are used
 
 thread_local Workspace scratch;          // of whoever does a piece
 thread_local Workspace partial_results;  // of the caller
@@ -26,6 +27,31 @@ void rotate(const Target& target, float* x, size_t dim) {
   const size_t size = dim & -dim;  // the largest power of two that divides it
   for (size_t i = 0; i < dim; i += size) target.rotate(x + i, size);
 }
+
+size_t pairs_of_tiles(size_t rows) { return (rows + 31) / 32 * 32; }
+
+// Memory for one piece of work.
+struct Scratch {
+  float *queries, *acc, *scores, *tile;
+  KvState* state;
+  float* factors;
+  uint16_t *query_tiles, *k_tiles, *v_tiles, *weights;  // with matrix tiles only
+
+  Scratch(size_t rows, size_t pad, size_t steps) {
+    const size_t some = pairs_of_tiles(rows), wide = 32 * steps;
+    const size_t floats = 2 * some * pad + some * kKvTokens + kKvTokens * pad + 3 * some;
+    queries = scratch.get<float>(floats + (some * (wide + 32) + 32 * (wide + pad)) / 2);
+    acc = queries + some * pad;
+    scores = acc + some * pad;
+    tile = scores + some * kKvTokens;
+    state = reinterpret_cast<KvState*>(tile + kKvTokens * pad);
+    factors = reinterpret_cast<float*>(state + some);
+    query_tiles = reinterpret_cast<uint16_t*>(factors + some);
+    k_tiles = query_tiles + some * wide;
+    v_tiles = k_tiles + 32 * wide;
+    weights = v_tiles + 32 * pad;
+  }
+};
 
 // Some queries of a sequence, one KV head, a part of the context.
 struct Work {
@@ -43,10 +69,13 @@ struct Call {
   const float* q;
   size_t q_heads;
   float* out;
+  bool exact;
   const Target& target = current_target();
+  const TileAttention* tiles = exact || !target.tiles ? nullptr : &target.tiles->attention;
+  const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t pad = padded(heads.dim);
-  size_t each = std::max<size_t>(kMostRows / group, 1);  // queries a piece
+  size_t each = std::max<size_t>((tiles ? kMostOnTiles : kMostRows) / group, 1);  // queries a piece
 
   size_t queries(size_t s) const { return static_cast<size_t>(sequences.q_starts[s + 1] - sequences.q_starts[s]); }
   size_t position(size_t s, size_t query) const {
@@ -87,24 +116,34 @@ struct Call {
   }
 
   void run(const Work& p, KvState* partials, float* sums) const {
-    const size_t rows = p.count * group, floats = 2 * kKvTokens * pad;
-    float* own = scratch.get<float>(rows * (2 * pad + kKvTokens + 3) + floats);
-    float *queries = own, *acc = queries + rows * pad, *s = acc + rows * pad, *tile = s + rows * kKvTokens;
-    auto* state = reinterpret_cast<KvState*>(tile + floats);
-    load_queries(p, rows, queries);
-    std::fill_n(acc, rows * pad, 0.0f);
-    for (size_t r = 0; r < rows; ++r) state[r] = {kNone, 0};
+    const size_t rows = p.count * group;
+    const bool on_tiles = tiles && rows > kFewRows;
+    const Scratch own(rows, pad, on_tiles ? tiles->steps(pad) : 0);
+    load_queries(p, rows, own.queries);
+    std::fill_n(own.acc, rows * pad, 0.0f);
+    for (size_t r = 0; r < rows; ++r) own.state[r] = {kNone, 0};
+    if (on_tiles) {
+      tiles->pack_queries(own.queries, rows, pad, own.query_tiles);
+      auto work = [&] { by_tokens(p, [&](size_t at, size_t tokens) { on_some_tiles(p, rows, at, tokens, own); }); };
+      tiles->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
+    } else {
+      by_tokens(p, [&](size_t at, size_t tokens) { some_tokens(p, rows, at, tokens, own); });
+    }
+    if (p.parts == 1) {
+      for (size_t r = 0; r < rows; ++r) finish(p, r, own.state[r], own.acc + r * pad);
+    } else {
+      std::copy_n(own.state, rows, partials + p.partial);
+      std::copy_n(own.acc, rows * pad, sums + p.partial * pad);
+    }
+  }
+  // Calls f(at, tokens) for tokens that lie in one page.
+  template <class Fn>
+  void by_tokens(const Work& p, Fn&& f) const {
     for (size_t at = p.from; at < p.to;) {
       const size_t left = std::min(heads.page_tokens - at % heads.page_tokens, p.to - at);
       const size_t tokens = std::min(left, kKvTokens);
-      some_tokens(p, rows, at, tokens, queries, acc, s, tile, state);
+      f(at, tokens);
       at += tokens;
-    }
-    if (p.parts == 1) {
-      for (size_t r = 0; r < rows; ++r) finish(p, r, state[r], acc + r * pad);
-    } else {
-      std::copy_n(state, rows, partials + p.partial);
-      std::copy_n(acc, rows * pad, sums + p.partial * pad);
     }
   }
   void load_queries(const Work& p, size_t rows, float* to) const {
@@ -115,37 +154,50 @@ struct Call {
       if (heads.rotate) rotate(target, to, heads.dim);
     }
   }
-  void some_tokens(const Work& p, size_t rows, size_t at, size_t tokens, const float* queries, float* acc, float* s,
-                   float* tile, KvState* state) const {
-    const size_t s_next = std::min(at + tokens, p.to - 1);
-    const uint8_t *keys = rows_at(k, p.sequence, p.head, at), *values = rows_at(v, p.sequence, p.head, at);
-    const uint8_t *next_keys = rows_at(k, p.sequence, p.head, s_next),
-                  *next_values = rows_at(v, p.sequence, p.head, s_next);
-    const KvKernels &by_k = k.kernels->kv, &by_v = v.kernels->kv;
+  // Where K or V of some tokens are, and of those that come next.
+  struct Place {
+    const uint8_t *here, *next;
+  };
+  Place place(const Store& store, const Work& p, size_t at, size_t tokens) const {
+    return {rows_at(store, p.sequence, p.head, at),
+            rows_at(store, p.sequence, p.head, std::min(at + tokens, p.to - 1))};
+  }
+  void to_floats(const Store& store, const Place& x, size_t tokens, float* tile) const {
+    store.kernels->kv.floats(x.here, tokens, store.at.row_bytes, heads.dim, x.next, tile, pad);
+  }
+  void some_tokens(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
+    const Place keys = place(k, p, at, tokens), values = place(v, p, at, tokens);
+    float* s = own.scores;
     if (rows <= kFewRows) {
-      by_k.scores(queries, rows, pad, keys, tokens, k.at.row_bytes, heads.dim, next_keys, s);
-      weigh(p, rows, at, tokens, s, acc, state);
-      by_v.values(s, rows, values, tokens, v.at.row_bytes, heads.dim, next_values, acc, pad);
+      k.kernels->kv.scores(own.queries, rows, pad, keys.here, tokens, k.at.row_bytes, heads.dim, keys.next, s);
+      weigh(p, rows, at, tokens, own);
+      v.kernels->kv.values(s, rows, values.here, tokens, v.at.row_bytes, heads.dim, values.next, own.acc, pad);
     } else {
-      const KvKernels& plain = target.kernels()[0].kv;  // f32
-      const auto* bytes = reinterpret_cast<const uint8_t*>(tile);
+      const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
       const size_t row_bytes = pad * sizeof(float);
-      by_k.floats(keys, tokens, k.at.row_bytes, heads.dim, next_keys, tile, pad);
-      plain.scores(queries, rows, pad, bytes, tokens, row_bytes, pad, nullptr, s);
-      weigh(p, rows, at, tokens, s, acc, state);
-      by_v.floats(values, tokens, v.at.row_bytes, heads.dim, next_values, tile, pad);
-      plain.values(s, rows, bytes, tokens, row_bytes, pad, nullptr, acc, pad);
+      to_floats(k, keys, tokens, own.tile);
+      floats.scores(own.queries, rows, pad, bytes, tokens, row_bytes, pad, nullptr, s);
+      weigh(p, rows, at, tokens, own);
+      to_floats(v, values, tokens, own.tile);
+      floats.values(s, rows, bytes, tokens, row_bytes, pad, nullptr, own.acc, pad);
     }
   }
-  void weigh(const Work& p, size_t rows, size_t at, size_t tokens, float* s, float* acc, KvState* state) const {
-    auto* factors = reinterpret_cast<float*>(state + rows);
+  void on_some_tiles(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
+    to_floats(k, place(k, p, at, tokens), tokens, own.tile);
+    tiles->scores(own.query_tiles, rows, own.tile, tokens, pad, own.k_tiles, own.scores);
+    weigh(p, rows, at, tokens, own);
+    to_floats(v, place(v, p, at, tokens), tokens, own.tile);
+    tiles->values(own.scores, rows, own.tile, tokens, pad, own.weights, own.v_tiles, own.acc);
+  }
+  void weigh(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
+    float *s = own.scores, *acc = own.acc;
     if (logits.softcap > 0) {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
     if (at + tokens > position(p.sequence, p.first) || logits.window) hide(p, rows, at, tokens, s);
-    target.weigh(s, rows, tokens, state, factors);
+    target.weigh(s, rows, tokens, own.state, own.factors);
     for (size_t r = 0; r < rows; ++r, acc += pad) {
-      if (factors[r] != 1) target.scale(acc, pad, factors[r], acc);
+      if (own.factors[r] != 1) target.scale(acc, pad, own.factors[r], acc);
     }
   }
   // Takes away what a query must not see: later tokens, and those before its window.
@@ -209,8 +261,8 @@ void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t
 }
 
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
-            const float* q, size_t q_heads, float* out, int threads) {
-  const Call call{k, v, heads, sequences, logits, q, q_heads, out};
+            const float* q, size_t q_heads, float* out, bool exact, int threads) {
+  const Call call{k, v, heads, sequences, logits, q, q_heads, out, exact};
   thread_local std::vector<Work> pieces;  // kept, so that nothing is allocated again
   pieces.clear();
   const size_t rows = call.cut(pieces);

@@ -38,8 +38,9 @@ size_t kv_row_values(const Kernels& kernels, size_t dim);
 // Packs x (tokens, kv_heads, dim); token t goes to slots[t] = page * page_tokens + place in the page.
 void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads);
 
-// out (rows, q_heads, dim) = attention of q, of the same shape.
+// out (rows, q_heads, dim) = attention of q, of the same shape. Unless `exact`, many queries are multiplied in bf16
+// where there are matrix tiles.
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
-            const float* q, size_t q_heads, float* out, int threads);
+            const float* q, size_t q_heads, float* out, bool exact, int threads);
 
 }  // namespace fewbit

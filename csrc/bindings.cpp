@@ -1,61 +1,13 @@
 // The native module: the only file that knows Python. Every pointer and size is checked here, before any kernel runs.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+#include "bindings.h"
 
-#include <optional>
-#include <stdexcept>
-#include <string>
-
-#include "attention.h"
-#include "dispatch.h"
 #include "formats/geometry.h"
-#include "linear.h"
 #include "probe.h"
 #include "threads.h"
 
-namespace nb = nanobind;
 using namespace fewbit;
 
 namespace {
-
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
-
-void expect(bool holds, const std::string& what, size_t got, size_t wanted) {
-  if (!holds)
-    throw std::invalid_argument(what + ": got " + std::to_string(got) + ", expected " + std::to_string(wanted));
-}
-
-const Kernels& kernels_of(size_t format) {
-  expect(format < format_names().size(), "format number", format, format_names().size() - 1);
-  return current_target().kernels()[format];
-}
-
-size_t times(size_t a, size_t b) {
-  size_t out;
-  if (__builtin_mul_overflow(a, b, &out)) throw std::invalid_argument("a size is too large");
-  return out;
-}
-
-Layout checked_layout(const Kernels& kernels, size_t k, size_t group) {
-  if (k > kLargest || group > kLargest) throw std::invalid_argument("a size is too large");
-  return kernels.layout(k, group);
-}
-
-Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k) {
-  const Kernels& kernels = kernels_of(format);
-  const Layout at = checked_layout(kernels, k, group);
-  expect(data.size() == times(n, at.row_bytes), "bytes of the matrix", data.size(), times(n, at.row_bytes));
-  return {&kernels, at, data.data(), n, k};
-}
 
 void expect_shape(const MutableFloats& out, size_t rows, size_t columns) {
   expect(out.shape(0) == rows, "rows of the result", out.shape(0), rows);
@@ -115,17 +67,6 @@ Inputs inputs_of(const nb::object& x, const std::string& kind, size_t m, size_t 
   return in;
 }
 
-struct PyMatrix {  // format number, group, bytes, rows
-  size_t format, group;
-  Bytes data;
-  size_t n;
-};
-PyMatrix cast_matrix(const nb::handle& w) {
-  const auto t = nb::cast<nb::tuple>(w);
-  expect(t.size() == 4, "parts of a matrix", t.size(), 4);
-  return {nb::cast<size_t>(t[0]), nb::cast<size_t>(t[1]), nb::cast<Bytes>(t[2], false), nb::cast<size_t>(t[3])};
-}
-
 void py_linear(const nb::list& weights, const nb::object& x, const std::string& kind, size_t m, size_t k,
                const std::vector<MutableFloats>& outs, const std::vector<std::optional<Row>>& biases,
                const std::vector<std::optional<Floats>>& residuals, int threads, bool exact) {
@@ -171,14 +112,6 @@ void py_linear_one(size_t format, size_t group, Bytes data, size_t n, Floats x, 
   multiply({&p, 1}, in, exact, threads);
 }
 
-Gate gate_named(const std::string& name) {
-  if (name == "silu") return Gate::silu;
-  if (name == "gelu") return Gate::gelu;
-  if (name == "gelu_tanh") return Gate::gelu_tanh;
-  if (name == "relu") return Gate::relu;
-  throw std::invalid_argument("gates are silu, gelu, gelu_tanh and relu, not " + name);
-}
-
 void py_linear_gated(const nb::tuple& gate, const nb::tuple& up, const std::string& kind_of_gate, const nb::object& x,
                      const std::string& kind, size_t m, size_t k, MutableFloats out, int threads, bool exact) {
   const PyMatrix g = cast_matrix(gate), u = cast_matrix(up);
@@ -220,27 +153,7 @@ void py_decode_activations(Bytes x, MutableFloats out) {
   decode_activations(a, m, k, out.data());
 }
 
-using Heads3 = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using MutableHeads3 = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using Pages4 = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
-using MutablePages4 = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
-using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Longs = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// A store of the KV cache: (pages, heads, tokens of a page, bytes of a row).
-Store store_of(size_t format, const Pages4& data, size_t dim) {
-  const Kernels& kernels = kernels_of(format);
-  if (!kernels.kv.scores || !kernels.encode) {
-    throw std::invalid_argument(std::string(kernels.format) + " cannot be used for the KV cache");
-  }
-  if (dim == 0 || dim > 65536) throw std::invalid_argument("a head has 1 to 65536 values");
-  const Layout at = checked_layout(kernels, kv_row_values(kernels, dim), 1);
-  expect(data.shape(3) == at.row_bytes, "bytes of a row of the store", data.shape(3), at.row_bytes);
-  expect(data.shape(1) > 0 && data.shape(2) > 0, "heads and tokens of a page", data.shape(1) * data.shape(2), 1);
-  return {&kernels, at, const_cast<uint8_t*>(data.data())};
-}
-
-void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Longs slots, bool rotate, int threads) {
+void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, bool rotate, int threads) {
   const Store to = store_of(format, Pages4(store), x.shape(2));
   expect(x.shape(1) == store.shape(1), "heads", x.shape(1), store.shape(1));
   expect(slots.size() == x.shape(0), "slots", slots.size(), x.shape(0));
@@ -256,22 +169,10 @@ void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Longs slots, bool
   kv_write(to, heads, x.data(), slots.data(), x.shape(0), threads);
 }
 
-// Starts that rise from 0 to `end`.
-void expect_starts(const Longs& starts, size_t count, size_t end, const std::string& what) {
-  expect(starts.size() == count + 1, what, starts.size(), count + 1);
-  int64_t before = 0;
-  for (size_t i = 0; i <= count; ++i) {
-    const int64_t at = starts.data()[i];
-    if (at < before || (i == 0 && at != 0)) throw std::invalid_argument(what + " must rise from 0");
-    before = at;
-  }
-  expect(static_cast<size_t>(before) == end, "the last of " + what, static_cast<size_t>(before), end);
-}
-
-void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Ints tables, Longs table_starts,
-               Longs lengths, Longs q_starts, float scale, bool rotate, size_t window, float softcap,
+void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Int32s tables, Int64s table_starts,
+               Int64s lengths, Int64s q_starts, float scale, bool rotate, size_t window, float softcap,
                std::optional<Row> sinks, MutableHeads3 out, int threads) {
-  const size_t dim = q.shape(2), count = lengths.size();
+  const size_t dim = q.shape(2);
   const Store keys = store_of(k_format, k, dim), values = store_of(v_format, v, dim);
   for (size_t i = 0; i < 3; ++i) {
     expect(k.shape(i) == v.shape(i), "sizes of the V store", v.shape(i), k.shape(i));
@@ -279,26 +180,12 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
   }
   expect(q.shape(1) > 0 && q.shape(1) % k.shape(1) == 0, "query heads, a multiple of the heads of K", q.shape(1),
          k.shape(1));
-  expect_starts(table_starts, count, tables.size(), "starts of page tables");
-  expect_starts(q_starts, count, q.shape(0), "starts of queries");
-  for (size_t i = 0; i < tables.size(); ++i) {
-    const int32_t page = tables.data()[i];
-    if (page < 0 || static_cast<size_t>(page) >= k.shape(0)) {
-      throw std::invalid_argument("page " + std::to_string(page) + " of " + std::to_string(k.shape(0)));
-    }
-  }
-  for (size_t s = 0; s < count; ++s) {
-    const int64_t length = lengths.data()[s], queries = q_starts.data()[s + 1] - q_starts.data()[s];
-    const auto room = static_cast<size_t>(table_starts.data()[s + 1] - table_starts.data()[s]) * k.shape(2);
-    if (length < queries) throw std::invalid_argument("a sequence has more queries than tokens");
-    expect(static_cast<size_t>(length) <= room, "tokens of a sequence", static_cast<size_t>(length), room);
-  }
+  const Sequences sequences = sequences_of(tables, table_starts, lengths, q_starts, q.shape(0), k.shape(0), k.shape(2));
   if (sinks) expect(sinks->size() == q.shape(1), "sinks", sinks->size(), q.shape(1));
   const Heads heads{k.shape(1), k.shape(2), dim, rotate};
-  const Sequences sequences{tables.data(), table_starts.data(), lengths.data(), q_starts.data(), count};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
   nb::gil_scoped_release release;
-  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), out.data(), threads);
+  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), out.data(), true, threads);
 }
 
 double py_probe_read(Bytes data, int threads, bool ahead) {
@@ -367,6 +254,7 @@ NB_MODULE(_native, m) {
         nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"), nb::arg("scale"),
         nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(), nb::arg("out"),
         nb::arg("threads"), "Attention over pages.");
+  bind_plan(m);
   m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),

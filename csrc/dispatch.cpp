@@ -47,6 +47,12 @@ const std::vector<std::string>& format_names() {
   return names;
 }
 
+size_t format_number(std::string_view name) {
+  size_t i = 0;
+  while (format_names().at(i) != name) ++i;
+  return i;
+}
+
 bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
   return kernels.dot && (at.group >= k || at.group == 16 || at.group % kGranule == 0);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "activation.h"
@@ -59,12 +60,23 @@ struct Kernels {
   int kv_block;  // values that a row of the KV cache is padded to: 1 or 32
 };
 
+// Attention of many queries on matrix tiles: rows of `pad` floats, a multiple of 32. See kernels/tile_attention.h.
+struct TileAttention {
+  size_t (*steps)(size_t pad);  // 1 KiB of tiles for every 16 rows and step
+  void (*pack_queries)(const float* q, size_t rows, size_t pad, uint16_t* out);
+  void (*scores)(const uint16_t* q, size_t rows, const float* k, size_t tokens, size_t pad, uint16_t* packed, float* s);
+  void (*values)(const float* p, size_t rows, const float* v, size_t tokens, size_t pad, uint16_t* packed_p,
+                 uint16_t* packed_v, float* out);
+  void (*with_tiles)(void (*work)(void*), void* what);  // scores and values are called from `work`
+};
+
 // What products on matrix tiles need beside their kernels.
 struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
   void (*pack_few)(int sub, const Activation* x, size_t stride, size_t columns, void* out);  // one span
   size_t (*few_bytes)(int sub);                                                              // of one span
   size_t (*scratch_bytes)(size_t columns);
+  TileAttention attention;
 };
 
 // What the machine can do at most, measured: csrc/probe.h.
@@ -76,6 +88,15 @@ struct Probes {
   size_t (*bf16)(size_t rounds, float* sink);  // null: not used on this instruction set
 };
 
+enum class Gate { silu, gelu, gelu_tanh, relu };
+
+// What a model does with rows of activations beside products. See kernels/rows.h.
+struct RowKernels {
+  void (*norm)(const float* x, size_t n, const float* weight, float eps, float* out);
+  void (*rope)(float* x, size_t heads, size_t dim, const float* cosines, const float* sines, size_t pairs, bool halves);
+  void (*gate)(Gate kind, const float* x, size_t n, float* out);
+};
+
 struct Target {
   const char* name;
   bool (*available)();
@@ -84,7 +105,8 @@ struct Target {
   void (*weigh)(float* s, size_t rows, size_t tokens, KvState* state, float* factors);  // scores to weights
   void (*scale)(const float* x, size_t count, float by, float* out);
   void (*rotate)(float* x, size_t size);  // the Hadamard transform
-  const Tiles* tiles;                     // null: there are none
+  RowKernels rows;
+  const Tiles* tiles;  // null: there are none
   Probes probes;
   const std::atomic<uint64_t>& products;  // calls of the kernels that multiply
 };
@@ -93,6 +115,7 @@ const std::vector<const Target*>& available_targets();  // best first
 const Target& current_target();
 void use_target(const std::string& name);  // throws std::invalid_argument if it is not available
 const std::vector<std::string>& format_names();
+size_t format_number(std::string_view name);  // its place in format_names
 // Whether integer dot products can be used for rows of this layout: groups are whole 32s, or one for the row.
 bool has_dot(const Kernels& kernels, const Layout& at, size_t k);
 

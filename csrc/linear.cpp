@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "threads.h"
@@ -12,10 +11,11 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace quantized, packed, few_packed[2], decoded;  // of the caller: forms of the inputs
-thread_local Workspace scratch, gates;                             // of whoever does a piece
+thread_local Workspace quantized, packed, few_packed[2], decoded, halved;  // of the caller: forms of the inputs
+thread_local Workspace scratch, gates;                                     // of whoever does a piece
 
 constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
+constexpr size_t kMostFine = 4;                                  // rows that can be taken in 16 bits
 constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
 constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
 constexpr size_t kTileBytes = 8192;              // of a span of 16 columns
@@ -35,8 +35,11 @@ size_t grain(Path path, size_t n, size_t row_bytes, int threads) {
     case Path::panels: return pieces(4, 32, 256);
     default: break;
   }
-  const size_t worth = 16384 / std::max<size_t>(row_bytes, 1) + 1;
-  return std::clamp<size_t>(share / 32, std::min<size_t>(worth, 64), 256);
+  // As many pieces for every thread, each about as large.
+  const size_t worth =
+      std::clamp<size_t>(share / 32, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
+  const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
+  return std::max<size_t>((share + rounds - 1) / rounds, 1);
 }
 
 // The inputs of a call, with the forms that its products need.
@@ -46,6 +49,7 @@ struct Call {
   int threads;
 
   void need_floats() {
+    if (in.norm.weight) return by_rows(1, [](size_t, size_t) {});
     if (in.x) return;
     float* to = decoded.get<float>(in.m * in.k);
     if (in.q8)
@@ -56,17 +60,37 @@ struct Call {
   }
   void need_q8() {
     if (in.q8) return;
-    need_floats();
+    if (!in.x) need_floats();
     auto* to = quantized.get<Activation>(activation_count(in.m, in.k));
-    quantize_activations(in.x, in.m, in.k, to, threads);
+    by_rows(1, [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r)
+        current_target().quantize_row(in.x + r * in.k, in.k, to + r * spans_of(in.k));
+    });
     in.q8 = to;
   }
   void need_tiles() {
     if (in.tiles) return;
-    need_floats();
+    if (!in.x) need_floats();
     auto* to = packed.get<uint16_t>(tile_elements(in.m, in.k));
-    pack_tiles(in.x, in.m, in.k, to, threads);
+    by_rows(16, [&](size_t begin, size_t end) {
+      current_target().tiles->pack_columns(in.x, in.m, in.k, begin / 16, (end + 15) / 16, to);
+    });
     in.tiles = to;
+  }
+  // Calls f(begin, end) for rows of x, after their norm where there is one. A piece is whole `unit`s of rows.
+  template <class Fn>
+  void by_rows(size_t unit, Fn&& f) {
+    const Norm norm = in.norm;
+    const float* from = in.x;
+    if (norm.weight) in.x = norm.out;
+    in.norm.weight = nullptr;
+    const size_t worth = (8192 / (in.k + 1) / unit + 1) * unit;
+    parallel_for(in.m, worth, threads, [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end && norm.weight; ++r) {
+        current_target().rows.norm(from + r * in.k, in.k, norm.weight, norm.eps, norm.out + r * in.k);
+      }
+      f(begin, end);
+    });
   }
   void need_few(int sub) {
     const size_t which = sub == 32, spans = spans_of(in.k);
@@ -79,6 +103,20 @@ struct Call {
       for (size_t i = begin; i < end; ++i) tiles.pack_few(sub, in.q8 + i, spans, in.m, to + i * bytes);
     });
     few[which] = to;
+  }
+  // 16 bits as twice 8: each row, and then, as rows of their own, what 8 bits lose of each.
+  void halve() {
+    need_floats();
+    const size_t size = in.m * in.k;
+    float* to = halved.get<float>(2 * size);
+    auto* codes = quantized.get<Activation>(activation_count(in.m, in.k));
+    quantize_activations(in.x, in.m, in.k, codes, threads);
+    decode_activations(codes, in.m, in.k, to + size);
+    for (size_t i = 0; i < size; ++i) {
+      to[i] = in.x[i];
+      to[size + i] = in.x[i] - to[size + i];
+    }
+    in = {2 * in.m, in.k, to};
   }
   void need(Path path, int sub) {
     switch (path) {
@@ -107,6 +145,16 @@ struct Call {
       case Path::panels: return on_tiles(w, path, from, count, y, stride);
     }
   }
+  // The same of rows that were halved, put together.
+  void fine_rows(const Product& p, Path path, size_t begin, size_t end) const {
+    const size_t count = end - begin, m = in.m / 2;
+    float* parts = gates.get<float>(in.m * count);
+    rows(p.w, path, begin, end, parts, count);
+    for (size_t c = 0; c < m; ++c) {
+      float* y = p.out + c * p.w.n + begin;
+      for (size_t r = 0; r < count; ++r) y[r] = parts[c * count + r] + parts[(m + c) * count + r];
+    }
+  }
   // Columns in blocks of about the same size.
   void on_tiles(const Matrix& w, Path path, const uint8_t* from, size_t count, float* y, size_t stride) const {
     const size_t tiles = (in.m + 15) / 16, blocks = (in.m + kPanelColumns - 1) / kPanelColumns;
@@ -133,15 +181,6 @@ void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
       const float* x = p.residual + c * p.w.n;
       for (size_t r = begin; r < end; ++r) y[r] += x[r];
     }
-  }
-}
-
-float gate_of(Gate kind, float x) {
-  switch (kind) {
-    case Gate::silu: return x / (1.0f + std::exp(-x));
-    case Gate::gelu: return 0.5f * x * (1.0f + std::erf(x * 0.70710678118654752f));
-    case Gate::gelu_tanh: return 0.5f * x * (1.0f + std::tanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    default: return x > 0 ? x : (x == x ? 0 : x);
   }
 }
 
@@ -226,12 +265,15 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
 void multiply(std::span<const Product> products, Inputs inputs, bool exact, int threads) {
   if (inputs.m == 0) return;
   Call call{inputs, {}, threads};
-  const auto size_of = [&](const Product& p) {
-    return grain(path_for(p.w, inputs.m, exact), p.w.n, p.w.at.row_bytes, threads);
-  };
+  const bool fine = inputs.fine && inputs.m <= kMostFine && std::ranges::all_of(products, [&](const Product& p) {
+                      return path_for(p.w, 2 * inputs.m, exact) != Path::exact;
+                    });
+  if (fine) call.halve();
+  const auto path_of = [&](const Product& p) { return path_for(p.w, call.in.m, exact); };
+  const auto size_of = [&](const Product& p) { return grain(path_of(p), p.w.n, p.w.at.row_bytes, threads); };
   size_t pieces = 0;
   for (const Product& p : products) {
-    call.need(path_for(p.w, inputs.m, exact), p.w.kernels->sub);
+    call.need(path_of(p), p.w.kernels->sub);
     pieces += (p.w.n + size_of(p) - 1) / size_of(p);
   }
   parallel_for(pieces, 1, threads, [&](size_t begin, size_t end) {
@@ -244,7 +286,10 @@ void multiply(std::span<const Product> products, Inputs inputs, bool exact, int 
           continue;
         }
         const size_t first = i * size, last = std::min(first + size, p.w.n);
-        call.rows(p.w, path_for(p.w, inputs.m, exact), first, last, p.out + first, p.w.n);
+        if (fine)
+          call.fine_rows(p, path_of(p), first, last);
+        else
+          call.rows(p.w, path_of(p), first, last, p.out + first, p.w.n);
         add_rest(p, inputs.m, first, last);
         break;
       }
@@ -267,7 +312,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inpu
     call.rows(gate, gate_path, begin, end, g, count);
     call.rows(up, up_path, begin, end, out + begin, gate.n);
     for (size_t c = 0; c < inputs.m; ++c) {
-      for (size_t r = 0; r < count; ++r) out[c * gate.n + begin + r] *= gate_of(kind, g[c * count + r]);
+      current_target().rows.gate(kind, g + c * count, count, out + c * gate.n + begin);
     }
   });
 }

@@ -25,10 +25,19 @@ enum class Path {
 Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m);
 const char* path_name(Path path);
 
+// The root mean square norm of a row, times a weight for each value; `out` takes the result.
+struct Norm {
+  const float* weight = nullptr;  // null: rows are taken as they are
+  float eps = 0;
+  float* out = nullptr;
+};
+
 // Activations, m rows of k values, in the forms that products want. What is null has not been made.
 struct Inputs {
   size_t m, k;
   const float* x = nullptr;
+  Norm norm{};        // of x, before anything else
+  bool fine = false;  // a few rows in 16 bits, not in 8
   const Activation* q8 = nullptr;
   const uint16_t* tiles = nullptr;
 };
@@ -40,8 +49,6 @@ struct Product {
   const float* bias = nullptr;
   const float* residual = nullptr;
 };
-
-enum class Gate { silu, gelu, gelu_tanh, relu };
 
 size_t activation_count(size_t m, size_t k);  // how many Activations m rows of k values take
 size_t tile_elements(size_t m, size_t k);     // how many 16-bit numbers they take as tiles

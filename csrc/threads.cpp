@@ -1,6 +1,6 @@
 #include "threads.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -61,8 +61,10 @@ inline void pause() {
 }
 
 constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
+constexpr uint32_t kClosed = uint32_t{1} << 31;
 
-// Helpers sleep until there is a job with a free seat. One that wakes late finds the job closed: nobody waits for it.
+// Helpers spin for a while and then sleep until there is a job. They enter it through a gate that counts them; one that
+// comes late finds the gate closed, and nobody waits for it. While helpers are awake a job takes no lock.
 class Pool {
  public:
   std::exception_ptr run(size_t items, size_t grain, int threads, const Task& task) {
@@ -74,72 +76,69 @@ class Pool {
       parts_[i].end = std::min(pieces * (i + 1) / count * grain, items);
     }
     Job job{&task, grain, parts_, threads};
-    {
+    job_ = &job;
+    gate_.fetch_and(~kClosed, std::memory_order_release);
+    round_.fetch_add(1);
+    if (asleep_.load() > 0) {  // one that lies down now sees the new round
       const std::lock_guard<std::mutex> lock(mutex_);
-      job_ = &job;
-      seats_ = threads - 1;
-      round_.fetch_add(1, std::memory_order_release);
+      wake_.notify_all();
     }
-    wake_.notify_all();
     job.work(0);
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      job_ = nullptr;
+    gate_.fetch_or(kClosed, std::memory_order_acq_rel);
+    for (int i = 0; gate_.load(std::memory_order_acquire) != kClosed; ++i) {
+      if (i < kSpins)
+        pause();
+      else
+        std::this_thread::yield();
     }
-    for (int i = 0; i < kSpins && busy_.load(std::memory_order_acquire) > 0; ++i) pause();
-    std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [&] { return busy_.load(std::memory_order_acquire) == 0; });
     return job.error;
   }
 
  private:
   void grow(int helpers) {
     for (; helpers_ < helpers; ++helpers_) {
-      std::thread([this, round = round_.load()] { help(round); }).detach();
+      std::thread([this, seat = helpers_ + 1, round = round_.load()] { help(seat, round); }).detach();
     }
   }
-  void help(uint64_t seen) {
+  void help(int seat, uint64_t seen) {
     inside = true;
     for (;;) {
       for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) pause();
-      int seat;
-      if (Job* job = take(seen, seat)) {
-        job->work(seat);
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (busy_.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
-      }
+      if (round_.load(std::memory_order_acquire) == seen) sleep(seen);
+      seen = round_.load(std::memory_order_acquire);
+      const bool open = !(gate_.fetch_add(1, std::memory_order_acquire) & kClosed);
+      if (open && seat < job_->count) job_->work(seat);
+      gate_.fetch_sub(1, std::memory_order_release);
     }
   }
-  Job* take(uint64_t& seen, int& seat) {
+  void sleep(uint64_t seen) {
     std::unique_lock<std::mutex> lock(mutex_);
-    wake_.wait(lock, [&] { return round_.load(std::memory_order_relaxed) != seen; });
-    seen = round_.load(std::memory_order_relaxed);
-    if (!job_ || seats_ == 0) return nullptr;
-    seat = seats_--;
-    busy_.fetch_add(1, std::memory_order_relaxed);
-    return job_;
+    asleep_.fetch_add(1);
+    wake_.wait(lock, [&] { return round_.load() != seen; });
+    asleep_.fetch_sub(1);
   }
 
   std::mutex turn_, mutex_;
-  std::condition_variable wake_, done_;
-  std::atomic<uint64_t> round_{0};
-  std::atomic<int> busy_{0};  // helpers at work
+  std::condition_variable wake_;
+  alignas(64) std::atomic<uint64_t> round_{0};
+  alignas(64) std::atomic<uint32_t> gate_{kClosed};  // helpers inside
+  alignas(64) std::atomic<int> asleep_{0};
   Job* job_ = nullptr;
-  int seats_ = 0, helpers_ = 0;
+  int helpers_ = 0;
   Part parts_[kMaxThreads];
 };
 
+std::atomic<Pool*> current{nullptr};
+
 // Never destroyed: its threads may outlive static objects. A forked child has none of them and gets a pool of its own.
 Pool& pool() {
+  if (Pool* ready = current.load(std::memory_order_acquire)) return *ready;
   static std::mutex mutex;
-  static Pool* current = nullptr;
-  static pid_t owner = 0;
+  static std::once_flag once;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!current || owner != getpid()) {
-    current = new Pool;
-    owner = getpid();
-  }
-  return *current;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current.store(nullptr); }); });
+  if (!current.load()) current.store(new Pool);
+  return *current.load();
 }
 
 }  // namespace

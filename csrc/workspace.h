@@ -3,12 +3,17 @@
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace fewbit {
 
 // Memory that grows and is kept, one for each thread and use.
 class Workspace {
  public:
+  Workspace() = default;
+  Workspace(Workspace&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), capacity_(std::exchange(other.capacity_, 0)) {}
+  Workspace& operator=(Workspace&&) = delete;
   ~Workspace() { std::free(data_); }
   template <class T>
   T* get(size_t count) {

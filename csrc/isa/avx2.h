@@ -246,6 +246,9 @@ struct Isa {
   }
 
   static FEWBIT_INLINE f32 splat(float x) { return _mm256_set1_ps(x); }
+  static FEWBIT_INLINE f32 only(f32 x, const uint32_t* ones) {  // the rest is 0
+    return _mm256_and_ps(x, _mm256_load_ps(reinterpret_cast<const float*>(ones)));
+  }
   static FEWBIT_INLINE f32 alternate(float a, float b) { return _mm256_setr_ps(a, b, a, b, a, b, a, b); }
   static FEWBIT_INLINE f32 zero() { return _mm256_setzero_ps(); }
   static FEWBIT_INLINE f32 fma(f32 a, f32 b, f32 c) { return _mm256_fmadd_ps(a, b, c); }

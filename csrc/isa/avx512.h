@@ -555,6 +555,9 @@ struct Isa {
   }
 
   static FEWBIT_INLINE f32 splat(float x) { return _mm512_set1_ps(x); }
+  static FEWBIT_INLINE f32 only(f32 x, const uint32_t* ones) {  // the rest is 0
+    return _mm512_and_ps(x, _mm512_load_ps(reinterpret_cast<const float*>(ones)));
+  }
   static FEWBIT_INLINE f32 alternate(float a, float b) {
     return _mm512_mask_blend_ps(0xAAAA, _mm512_set1_ps(a), _mm512_set1_ps(b));
   }

@@ -186,6 +186,10 @@ struct Isa {
   }
 
   static FEWBIT_INLINE f32 splat(float x) { return alternate(x, x); }
+  static FEWBIT_INLINE f32 only(f32 x, const uint32_t* ones) {  // the rest is 0
+    for (int l = 0; l < L; ++l) x.v[l] = ones[l] ? x.v[l] : 0;
+    return x;
+  }
   static FEWBIT_INLINE f32 alternate(float a, float b) {
     f32 out;
     for (int i = 0; i < L; ++i) out.v[i] = i % 2 ? b : a;

@@ -5,6 +5,7 @@
 //
 #include "kernels/activations.h"
 #include "kernels/decode.h"
+#include "kernels/rows.h"
 //
 #include "kernels/dot.h"
 #include "kernels/exact.h"

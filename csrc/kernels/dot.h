@@ -13,6 +13,9 @@ class Ahead {
     for (int c = 0; c < bytes / 64; ++c) line();
     if (bytes % 64 != 0 && next_ < end_) line();
   }
+  FEWBIT_INLINE void reach(size_t bytes) {
+    for (end_ += bytes; next_ < end_;) line();
+  }
 
  private:
   FEWBIT_INLINE void line() {
@@ -63,8 +66,21 @@ struct Dot {
       }
     }
   }
-  template <int Cols>
-  static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains]) {
+  // The last values of a row may be fewer than a span. What lies past them is the next row, and counts nothing.
+  static constexpr bool can_end_early = F::placement == Placement::block && F::block < kSpan && !P::unpacked;
+  static constexpr size_t reads = Shape<F>::span_bytes() + 64;  // at most, from where a span begins
+  alignas(64) static constexpr auto first_groups = [] {         // ones in the lanes of the first groups
+    std::array<std::array<uint32_t, C::vectors * L>, P::groups + 1> out{};
+    for (int n = 0; n <= P::groups; ++n) {
+      for (int g = 0; g < n; ++g) {
+        out[n][C::slot(g, false)] = ~uint32_t{0};
+        if (C::offset) out[n][C::slot(g, true)] = ~uint32_t{0};
+      }
+    }
+    return out;
+  }();
+  template <int Cols, bool whole = true>
+  static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains], size_t count = kSpan) {
     f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
     Unpacked unpacked;
     const uint8_t* codes = s.p;
@@ -73,6 +89,10 @@ struct Dot {
       codes = unpacked.codes;
     }
     P::factors(s, factors);
+    if constexpr (!whole) {
+      const uint32_t* ones = first_groups[(count + Shape<F>::sub - 1) / Shape<F>::sub].data();
+      for (int v = 0; v < C::vectors; ++v) factors[v] = Isa::only(factors[v], ones + v * L);
+    }
     [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
       (add_sums<v, Cols>(factors[v], a, acc), ...);
     }(std::make_integer_sequence<int, C::vectors>{});
@@ -83,7 +103,11 @@ struct Dot {
       if constexpr (P::stays) factors[v] = Isa::mul(factors[v], P::unshift());
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
-    if constexpr (turns) {
+    if constexpr (!whole) {
+      [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
+        ((j * Isa::W < static_cast<int>(count) ? chunk<j, Cols, false>(codes, a, scaled, acc) : void()), ...);
+      }(std::make_integer_sequence<int, P::chunks>{});
+    } else if constexpr (turns) {
       turned_chunks<Cols>(codes, a, scaled, acc);
     } else if constexpr (P::across) {
       two_chunks<0, Cols>(codes, a, scaled, acc);
@@ -109,14 +133,14 @@ struct Dot {
       acc[c][1] = Isa::fma(Isa::to_floats(all), scaled[c][0], acc[c][1]);
     }
   }
-  template <int j, int Cols>
+  template <int j, int Cols, bool across = P::across>
   static FEWBIT_INLINE void chunk(const uint8_t* codes, const Activation* const* a, f32 (*scaled)[C::scale_vectors],
                                   f32 (*acc)[chains]) {
     const auto q = P::template codes<j, false, P::stays>(codes);
     for (int c = 0; c < Cols; ++c) {
       const f32 d = Isa::template dot<P::code.is_signed>(q, a[c]->q + j * Isa::W);
       acc[c][j % chains] =
-          Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][P::vector_of(j)]), acc[c][j % chains]);
+          Isa::fma(d, Isa::template spread<P::spread(j, across)>(scaled[c][P::vector_of(j)]), acc[c][j % chains]);
     }
   }
   // Chunks j and j + 1, taken across: the same scales in the same lanes.
@@ -130,18 +154,34 @@ struct Dot {
       acc[c][j / 2] = Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][0]), acc[c][j / 2]);
     }
   }
+  // `more`: bytes that can be read from the beginning of the row on.
   template <int Cols>
-  static void row(const uint8_t* w, size_t k, const Layout& at, const Activation* x, size_t x_stride, float* y,
-                  size_t y_stride) {
+  static void row(const uint8_t* w, size_t k, const Layout& at, size_t more, const Activation* x, size_t x_stride,
+                  float* y, size_t y_stride) {
     f32 acc[Cols][chains];
     for (auto& a : acc) a[0] = a[1] = Isa::zero();
     Ahead ahead(w);
-    each_span<F>(w, k, at, [&](size_t i, const Spot& s) FEWBIT_LAMBDA_INLINE {
-      ahead.template reach<Shape<F>::span_bytes()>();
+    constexpr size_t step = Shape<F>::span_bytes();
+    const auto add = [&](size_t i, const Spot& s) FEWBIT_LAMBDA_INLINE {
+      ahead.template reach<step>();
       const Activation* a[Cols];
       for (int c = 0; c < Cols; ++c) a[c] = x + i + c * x_stride;
       span<Cols>(s, a, acc);
-    });
+    };
+    if constexpr (!can_end_early) {
+      each_span<F>(w, k, at, add);
+    } else {
+      Spot s{w, w, &at, 0, 0};
+      for (size_t i = 0; i < k / kSpan; ++i, s.p += step) add(i, s);
+      if (k % kSpan != 0) {
+        ahead.reach(tail_bytes<F>(k % kSpan));
+        alignas(64) uint8_t copy[reads];
+        if (w + more < s.p + reads) s.p = padded_tail<F>(s.p, k % kSpan, copy, reads);
+        const Activation* a[Cols];
+        for (int c = 0; c < Cols; ++c) a[c] = x + k / kSpan + c * x_stride;
+        span<Cols, false>(s, a, acc, k % kSpan);
+      }
+    }
     for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1]));
   }
 };
@@ -152,7 +192,8 @@ void dot_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const A
   const size_t spans = (k + kSpan - 1) / kSpan;
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
     for (size_t r = 0; r < rows; ++r) {
-      Dot<F>::template row<Cols>(w + r * at.row_bytes, k, at, x + c * spans, spans, y + c * y_stride + r, y_stride);
+      Dot<F>::template row<Cols>(w + r * at.row_bytes, k, at, (rows - r) * at.row_bytes, x + c * spans, spans,
+                                 y + c * y_stride + r, y_stride);
     }
   };
   size_t c = 0;

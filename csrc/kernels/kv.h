@@ -244,6 +244,10 @@ void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, co
 
 // Rows of scores to weights, exp(score - max). The largest so far and the sum so far of each row are brought up to
 // date; what was summed before has to be multiplied by `factors`. Weights past `tokens`, up to a whole vector, are 0.
+// A score that is only a little larger than the largest does not take its place: weights may well be a little above 1,
+// and nothing has to be multiplied.
+constexpr float kSlack = 8;
+
 template <class State, int Rows>
 FEWBIT_INLINE void weigh_rows(float* s, size_t tokens, State* state, float* factors) {
   using I = typename Own<State>::type;
@@ -262,7 +266,7 @@ FEWBIT_INLINE void weigh_rows(float* s, size_t tokens, State* state, float* fact
     for (int r = 0; r < Rows; ++r) tops[r] = Isa::top(v[r]);
   }
   for (int r = 0; r < Rows; ++r) {
-    tops[r] = tops[r] > state[r].max ? tops[r] : state[r].max;
+    tops[r] = tops[r] > state[r].max + kSlack ? tops[r] : state[r].max;
     const auto shift = Isa::splat(tops[r] == none ? 0 : -tops[r]);
     v[r] = Isa::zero();
     for (size_t t = 0; t < tokens; t += Isa::L) {

@@ -273,9 +273,10 @@ struct Span {
   }
   // For each dot lane of chunk j, where its scale is in vector `vector_of(j)`.
   static constexpr int vector_of(int j) { return across ? 0 : C::slot(j * W / S::sub, false) / L; }
-  static constexpr std::array<int, 16> spread(int j) {
+  static constexpr std::array<int, 16> spread(int j, bool is_across = across) {
     std::array<int, 16> out{};
-    for (int l = 0; l < L; ++l) out[l] = C::slot((runs(j, W, across).first[l / 4] + 4 * (l % 4)) / S::sub, false) % L;
+    for (int l = 0; l < L; ++l)
+      out[l] = C::slot((runs(j, W, is_across).first[l / 4] + 4 * (l % 4)) / S::sub, false) % L;
     return out;
   }
 };
@@ -289,6 +290,14 @@ constexpr size_t tail_bytes(size_t rest) {
     return (rest + F::block - 1) / F::block * F::bytes;
 }
 
+// The last values of a row, followed by zeros, in `copy`.
+template <class F>
+const uint8_t* padded_tail(const uint8_t* p, size_t rest, uint8_t* copy, size_t size) {
+  std::memset(copy, 0, size);
+  std::memcpy(copy, p, tail_bytes<F>(rest));
+  return copy;
+}
+
 // Calls f(span number, spot) for each span of a row; the last one may be a copy padded with zeros.
 template <class F, class Fn>
 FEWBIT_INLINE void each_span(const uint8_t* row, size_t k, const Layout& at, Fn&& f) {
@@ -298,9 +307,8 @@ FEWBIT_INLINE void each_span(const uint8_t* row, size_t k, const Layout& at, Fn&
   const size_t whole = k / kSpan, rest = k % kSpan;
   for (size_t i = 0; i < whole; ++i, s.p += step, s.first += kSpan) f(i, s);
   if (rest) {
-    alignas(64) uint8_t copy[step + 64] = {};
-    std::memcpy(copy, s.p, tail_bytes<F>(rest));
-    s.p = copy;
+    alignas(64) uint8_t copy[step + 64];
+    s.p = padded_tail<F>(s.p, rest, copy, sizeof copy);
     f(whole, s);
   }
 }
@@ -313,9 +321,8 @@ FEWBIT_INLINE void with_span(const uint8_t* row, size_t span, size_t k, const La
   if ((span + 1) * kSpan <= k) {
     f(s);
   } else {
-    alignas(64) uint8_t copy[S::span_bytes() + 64] = {};
-    std::memcpy(copy, s.p, tail_bytes<F>(k % kSpan));
-    s.p = copy;
+    alignas(64) uint8_t copy[S::span_bytes() + 64];
+    s.p = padded_tail<F>(s.p, k % kSpan, copy, sizeof copy);
     f(s);
   }
 }

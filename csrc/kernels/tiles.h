@@ -85,6 +85,11 @@ class TileUse {
   TileConfig before_;
 };
 
+// Tiles along a span of a row of k values that hold anything.
+inline size_t steps_of(size_t k, size_t span) {
+  const size_t left = k - span * kSpan;
+  return left >= kSpan ? kSteps : (left + 63) / 64 * 2;
+}
 inline size_t pairs_of(const Columns& x) { return (x.count + 1) / 2; }
 inline const uint16_t* tile_of(const Columns& x, size_t span, size_t t) {
   return x.x + (span * x.all + t) * kSteps * kTileElements;
@@ -169,8 +174,10 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
       else if (pairs > 1)
         load_results(results + pair * kPairResults);
     }
-    multiply(own->strips[span % 2] + q * 2 * kTileElements, tile_of(x, span, 2 * pair) + q * kTileElements,
-             2 * pair + 1 < x.count);
+    if (q < steps_of(k, span)) {
+      multiply(own->strips[span % 2] + q * 2 * kTileElements, tile_of(x, span, 2 * pair) + q * kTileElements,
+               2 * pair + 1 < x.count);
+    }
     if (q == kSteps - 1 && (pairs > 1 || span + 1 == spans)) store_results(results + pair * kPairResults);
   };
   for (size_t first = 0; first < rows; first += kStrip) {
@@ -214,7 +221,7 @@ FEWBIT_INLINE void decode_panel(const uint8_t* w, size_t rows, size_t k, const L
 
 // All strips of a panel times a pair of column tiles.
 template <bool two>
-FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, Columns x, size_t pair, size_t from,
+FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, size_t k, Columns x, size_t pair, size_t from,
                                   size_t deep, float* results) {
   const size_t stride = pairs_of(x) * kPairResults;
   float* c = results + pair * kPairResults;
@@ -223,9 +230,10 @@ FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, Columns 
       zero_results();
     else if (strip == 0)
       load_results(c);
-    for (size_t i = 0; i < deep; ++i) {
+    for (size_t i = 0; i < deep; ++i, panel += kStripElements) {
       const uint16_t* b = tile_of(x, from + i, 2 * pair);
-      for (int q = 0; q < kSteps; ++q, panel += 2 * kTileElements) multiply(panel, b + q * kTileElements, two);
+      const size_t steps = steps_of(k, from + i);
+      for (size_t q = 0; q < steps; ++q) multiply(panel + q * 2 * kTileElements, b + q * kTileElements, two);
     }
     if (from == 0 || strip + 1 == strips) {
       store_results(c);
@@ -243,23 +251,26 @@ FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, Columns 
   }
 }
 
+// How many of the spans that are left make a panel: the last one may be short, and is not left alone.
+inline size_t panel_spans(size_t left) { return left <= kPanelSpans + 1 ? left : kPanelSpans; }
+
 template <class F>
 void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
                 size_t y_stride, void* scratch) {
   const TileUse in_use;
   auto* panel = static_cast<uint16_t*>(scratch);
-  float* results = reinterpret_cast<float*>(panel + kPanelRows * kPanelSpans * kSpan);
+  float* results = reinterpret_cast<float*>(panel + kPanelElements);
   const size_t spans = (k + kSpan - 1) / kSpan, pairs = pairs_of(x);
   for (size_t first = 0; first < rows; first += kPanelRows) {
     const size_t count = rows - first < kPanelRows ? rows - first : kPanelRows, strips = (count + kStrip - 1) / kStrip;
-    for (size_t from = 0; from < spans; from += kPanelSpans) {
-      const size_t deep = spans - from < kPanelSpans ? spans - from : kPanelSpans;
+    for (size_t from = 0, deep; from < spans; from += deep) {
+      deep = panel_spans(spans - from);
       decode_panel<F>(w + first * at.row_bytes, count, k, at, from, deep, panel);
       for (size_t pair = 0; pair < pairs; ++pair) {
         if (2 * pair + 1 < x.count)
-          multiply_panel<true>(panel, strips, x, pair, from, deep, results);
+          multiply_panel<true>(panel, strips, k, x, pair, from, deep, results);
         else
-          multiply_panel<false>(panel, strips, x, pair, from, deep, results);
+          multiply_panel<false>(panel, strips, k, x, pair, from, deep, results);
       }
     }
     write_results(results, count, columns, y + first, y_stride);
@@ -268,6 +279,5 @@ void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
 
 inline size_t tile_scratch_bytes(size_t columns) {  // for either of them
   const size_t pairs = (column_tiles(columns) + 1) / 2;
-  return kPanelRows * kPanelSpans * kSpan * sizeof(uint16_t) +
-         kPanelRows / kStrip * pairs * kPairResults * sizeof(float);
+  return kPanelElements * sizeof(uint16_t) + kPanelRows / kStrip * pairs * kPairResults * sizeof(float);
 }

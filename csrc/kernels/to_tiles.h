@@ -7,7 +7,7 @@ constexpr int kTileElements = kTileRows * kTileValues;  // 1 KiB of bf16
 constexpr int kStrip = 2 * kTileRows;                   // rows that are multiplied together
 constexpr int kSteps = kSpan / kTileValues;             // tiles along a span
 constexpr int kStripElements = kStrip * kSpan;
-constexpr size_t kPanelRows = 256, kPanelSpans = 2;
+constexpr size_t kPanelRows = 256, kPanelSpans = 2, kPanelElements = kPanelRows * (kPanelSpans + 1) * kSpan;
 
 template <class F>
 struct ToTiles {

@@ -20,11 +20,13 @@ namespace fewbit::amx {
 #include "kernels/dot.h"
 #include "kernels/kv.h"
 #include "kernels/probe.h"
+#include "kernels/rows.h"
 #include "kernels/to_tiles.h"
 //
 #include "kernels/tiles.h"
 //
 #include "kernels/few.h"
+#include "kernels/tile_attention.h"
 #include "kernels/tile_probe.h"
 //
 #include "targets/counted.h"
@@ -77,9 +79,9 @@ static bool available() {
   return avx512::target.available() && __builtin_cpu_supports("avx512bf16") && has_tiles() && granted();
 }
 extern const Target target;
-const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes};
-const Target target = {"amx",    available, kernels, quantize_row, kv_weigh,
-                       kv_scale, kv_rotate, &tiles,  probes,       products};
+const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes, tile_attention};
+const Target target = {"amx",     available,   kernels, quantize_row, kv_weigh, kv_scale,
+                       kv_rotate, row_kernels, &tiles,  probes,       products};
 
 }  // namespace fewbit::amx
 #endif

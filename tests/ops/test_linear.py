@@ -285,7 +285,7 @@ def test_mistakes_are_named(case: str) -> None:
 
 
 def test_native_code_checks_sizes_itself() -> None:
-    number, x = cpu._number(get("q4_0")), inputs(1, 64)
+    number, x = cpu.number(get("q4_0")), inputs(1, 64)
     good, out = np.zeros(8 * 36, np.uint8), np.zeros((1, 8), np.float32)
     cpu._native.linear(number, 32, good, 8, x, out, 1, False)
     usual = {
@@ -321,7 +321,7 @@ def test_native_code_checks_sizes_itself() -> None:
         ),
         lambda: cpu._native.decode(number, 32, good, 1 << 62, 64, out, 1),
         lambda: cpu._native.decode(number, 32, good, 8, 1 << 62, out, 1),
-        lambda: cpu._native.encode(cpu._number(get("iq1_s")), 32, x, None, good, 1),
+        lambda: cpu._native.encode(cpu.number(get("iq1_s")), 32, x, None, good, 1),
         lambda: cpu._native.encode(number, 32, x, x[0, :5].copy(), good[:36], 1),
     ):
         with pytest.raises(ValueError, match=r"got|too large|no encoder|overlaps|not f64"):

@@ -6,7 +6,8 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,8 @@ class _New:
     missing: set[int] = field(default_factory=set)  # layers that have no K and V of them yet
 
 
-class _Batch(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Batch:
     """Some sequences, as a backend wants to see them."""
 
     new: list[_New]
@@ -37,7 +39,7 @@ class _Batch(NamedTuple):
     table_starts: Longs
     lengths: Longs
     q_starts: Longs
-    slots: Longs  # of the new tokens
+    slots: Longs | None = None  # of the new tokens, once they were asked for
 
 
 class KVCache:
@@ -103,8 +105,9 @@ class KVCache:
             for row_bytes in of.row_bytes
         )
         self._ops = native() if backend is None else backend
+        self._layers = frozenset(range(of.layers))
         self._new: dict[int, _New] = {}
-        self._batches: dict[tuple[int, ...], _Batch] = {}  # all layers of a step ask for the same ones
+        self._batches: dict[tuple[int, ...], Batch] = {}  # all layers of a step ask for the same ones
 
     def __repr__(self) -> str:
         of = self.layout
@@ -150,7 +153,7 @@ class KVCache:
             for store in self._stores():
                 store[destination] = store[source]
         added = self._pages.length(sequence) - before
-        self._new[sequence] = _New(added, set(range(self.layout.layers)) if added else set())
+        self._new[sequence] = _New(added, set(self._layers) if added else set())
         self._batches.clear()
 
     def append(self, layer: int, sequences: int | Iterable[int], k: Any, v: Any, *, threads: int | None = None) -> None:
@@ -161,12 +164,12 @@ class KVCache:
         layer, batch = self._layer(layer), self._batch(sequences)
         if any(new.tokens and layer not in new.missing for new in batch.new):
             raise PositionError(f"layer {layer} holds these tokens already; `extend` makes room for new ones")
-        of = self.layout
-        shape = len(batch.slots), of.kv_heads, of.dim
+        of, slots = self.layout, self._slots(batch)
+        shape = len(slots), of.kv_heads, of.dim
         keys = to_rows(k, "k", shape, of.k, of.most[0])
         values = to_rows(v, "v", shape, of.v, of.most[1])
-        self._ops.kv_write(of.k, self._k[layer], keys, batch.slots, of.rotate, threads)
-        self._ops.kv_write(of.v, self._v[layer], values, batch.slots, False, threads)
+        self._ops.kv_write(of.k, self._k[layer], keys, slots, of.rotate, threads)
+        self._ops.kv_write(of.v, self._v[layer], values, slots, False, threads)
         for new in batch.new:
             new.missing.discard(layer)
 
@@ -193,7 +196,7 @@ class KVCache:
         if any(layer in new.missing for new in batch.new):
             raise PositionError(f"layer {layer} has no K and V of the new tokens yet; `append` them first")
         of = self.layout
-        queries = to_queries(q, len(batch.slots), of.kv_heads, of.dim)
+        queries = to_queries(q, int(batch.q_starts[-1]), of.kv_heads, of.dim)
         return self._ops.attend(
             queries, self._k[layer], of.k, self._v[layer], of.v,
             batch.tables, batch.table_starts, batch.lengths, batch.q_starts,
@@ -202,6 +205,29 @@ class KVCache:
             sinks=to_sinks(sinks, queries.shape[1]), out=result_array(out, queries.shape[:2], of.dim, queries),
             threads=threads,
         )  # fmt: skip
+
+    @property
+    def dim(self) -> int:
+        return self.layout.dim
+
+    @property
+    def rotate(self) -> bool:
+        return self.layout.rotate
+
+    def stores(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]:
+        """Formats and bytes of K and V of a layer, (pages, kv_heads, page_tokens, row bytes): for code that writes and
+        reads all layers of a step itself, with `batch` before and `wrote` after it."""
+        number = self._layer(layer)
+        return self.layout.k, self._k[number], self.layout.v, self._v[number]
+
+    def batch(self, sequences: Iterable[int]) -> Batch:
+        """Some sequences as a backend wants to see them: their pages, lengths and new tokens."""
+        return self._batch(sequences)
+
+    def wrote(self, sequences: Iterable[int]) -> None:
+        """Say that K and V of the new tokens of these sequences are in the stores, in all layers."""
+        for new in self._batch(sequences).new:
+            new.missing.clear()
 
     def commit(self, sequence: int, tokens: Iterable[int]) -> None:
         """Say which the next tokens are. Pages that are full now can be found by `new`.
@@ -293,33 +319,39 @@ class KVCache:
                 f"append them, or truncate it to {self.length(sequence) - new.tokens}"
             )
 
-    def _batch(self, sequences: int | Iterable[int]) -> _Batch:
+    def _batch(self, sequences: int | Iterable[int]) -> Batch:
         ids = tuple(sequences) if isinstance(sequences, Iterable) else (to_integer(sequences, "a sequence"),)
         batch = self._batches.get(ids)
         if batch is None:
             batch = self._batches[ids] = self._make_batch(ids)
         return batch
 
-    def _make_batch(self, ids: tuple[int, ...]) -> _Batch:
+    def _make_batch(self, ids: tuple[int, ...]) -> Batch:
         if len(set(ids)) < len(ids):
             raise FewbitError(f"a sequence is given twice: {', '.join(map(str, ids))}")
-        tables = [np.array(self._pages.table(sequence), np.int32) for sequence in ids]
-        lengths = [self._pages.length(sequence) for sequence in ids]
+        tables = [self._pages.table(sequence) for sequence in ids]
         new = [self._new[sequence] for sequence in ids]
-        slots = [self._slots(*of) for of in zip(tables, lengths, new, strict=True)]
-        return _Batch(
+        return Batch(
             new,
-            np.concatenate([*tables, np.zeros(0, np.int32)]),
+            np.array(tables[0] if len(ids) == 1 else list(chain.from_iterable(tables)), np.int32),
             _starts(map(len, tables)),
-            np.array(lengths, np.int64),
+            np.array([self._pages.length(sequence) for sequence in ids], np.int64),
             _starts(n.tokens for n in new),
-            np.concatenate([*slots, np.zeros(0, np.int64)]),
         )
 
-    def _slots(self, table: Ints, length: int, new: _New) -> Longs:
-        positions = np.arange(length - new.tokens, length)
-        return table[positions // self.page_tokens].astype(np.int64) * self.page_tokens + positions % self.page_tokens
+    def _slots(self, batch: Batch) -> Longs:
+        """Where K and V of the new tokens go: page * page_tokens + place in the page."""
+        if batch.slots is not None:
+            return batch.slots
+        every = zip(batch.table_starts.tolist(), batch.lengths.tolist(), batch.new, strict=False)
+        slots = [np.zeros(0, np.int64)]
+        for start, length, new in every:
+            positions = np.arange(length - new.tokens, length)
+            pages = batch.tables[start + positions // self.page_tokens].astype(np.int64)
+            slots.append(pages * self.page_tokens + positions % self.page_tokens)
+        batch.slots = np.concatenate(slots)
+        return batch.slots
 
 
 def _starts(counts: Iterable[int]) -> Longs:
-    return np.cumsum([0, *counts], dtype=np.int64)
+    return np.array([0, *accumulate(counts)], np.int64)

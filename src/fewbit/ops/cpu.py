@@ -30,10 +30,13 @@ from .arguments import (
     residual_array,
     result_array,
 )
+from .base import GATES
 from .cores import usable_cores
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+
+Plan = _native.Plan  # see ops/plan.py
 
 
 class Activations:
@@ -87,7 +90,9 @@ def encode(fmt: Format, x: Floats, importance: Floats | None = None, threads: in
         tiled = None if importance is None else np.tile(importance, n)
         return spread(fmt, encode(replace(fmt, per_tensor=False), x.reshape(1, n * k), tiled, threads), n, k)
     out = np.empty((n, fmt.row_bytes(k)), np.uint8)
-    _native.encode(_number(fmt), fmt.group, np.ascontiguousarray(x), importance, out.reshape(-1), _threads(threads))
+    _native.encode(
+        number(fmt), fmt.group, np.ascontiguousarray(x), importance, out.reshape(-1), checked_threads(threads)
+    )
     return out
 
 
@@ -95,7 +100,7 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
     """Packed rows, (n, row bytes), to floats, (n, k)."""
     n = len(data)
     out = np.empty((n, k), np.float32)
-    _native.decode(_number(fmt), fmt.group, np.ascontiguousarray(data).reshape(-1), n, k, out, _threads(threads))
+    _native.decode(number(fmt), fmt.group, np.ascontiguousarray(data).reshape(-1), n, k, out, checked_threads(threads))
     return out
 
 
@@ -117,10 +122,10 @@ def quantize_activations(x: Any, format: str | Format, threads: int | None = Non
     m, k = rows.shape
     if _native.wants_tiles(m):
         tiles = _aligned(_native.tile_bytes(m, k))
-        _native.pack_tiles(rows, tiles, _threads(threads))
+        _native.pack_tiles(rows, tiles, checked_threads(threads))
         return Activations(tiles, values.shape, "bf16")
     data = _aligned(m * -(-k // SPAN) * _native.activation_bytes)
-    _native.quantize_activations(rows, data, _threads(threads))
+    _native.quantize_activations(rows, data, checked_threads(threads))
     return Activations(data, values.shape, "q8")
 
 
@@ -167,7 +172,7 @@ def _plain_linear(
         return None
     fmt = w.format
     try:
-        _native.linear(_number(fmt), fmt.group, w.data, n, x, out, _threads(threads), exact)
+        _native.linear(number(fmt), fmt.group, w.data, n, x, out, checked_threads(threads), exact)
     except ValueError:  # out overlaps an input: the long way says which
         return None
     return out
@@ -205,14 +210,11 @@ def linear_many(
         (bias_array(bias, y.shape[-1], results), residual_array(residual, y, results)) for bias, residual, y in every
     ]
     _native.linear_many(
-        [_packed(w) for w in weights], data, kind, m, k, [y.reshape(m, y.shape[-1]) for y in results],
+        [packed(w) for w in weights], data, kind, m, k, [y.reshape(m, y.shape[-1]) for y in results],
         [bias for bias, _ in added], [None if r is None else r.reshape(m, r.shape[-1]) for _, r in added],
-        _threads(threads), exact,
+        checked_threads(threads), exact,
     )  # fmt: skip
     return results
-
-
-GATES = ("silu", "gelu", "gelu_tanh", "relu")
 
 
 def linear_gated(
@@ -240,7 +242,7 @@ def linear_gated(
     m, n = count_rows(shape), gate.shape[0]
     result = result_array(out, shape[:-1], n, data, gate.data, up.data)
     _native.linear_gated(
-        _packed(gate), _packed(up), activation, data, kind, m, k, result.reshape(m, n), _threads(threads), exact
+        packed(gate), packed(up), activation, data, kind, m, k, result.reshape(m, n), checked_threads(threads), exact
     )
     return result
 
@@ -254,7 +256,7 @@ def kv_write(
     threads: int | None = None,
 ) -> None:
     """As in `ops.attention`, natively."""
-    _native.kv_write(_number(fmt), store, x, slots, rotate, _threads(threads))
+    _native.kv_write(number(fmt), store, x, slots, rotate, checked_threads(threads))
 
 
 def attend(
@@ -279,14 +281,15 @@ def attend(
     """As in `ops.attention`, natively: pages are read as they are packed."""
     result = np.empty(q.shape, np.float32) if out is None else out
     _native.attend(
-        q, _number(k_format), k, _number(v_format), v, tables, table_starts, lengths, q_starts, scale, rotate, window,
-        softcap, sinks, result, _threads(threads),
+        q, number(k_format), k, number(v_format), v, tables, table_starts, lengths, q_starts, scale, rotate, window,
+        softcap, sinks, result, checked_threads(threads),
     )  # fmt: skip
     return result
 
 
-def _packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
-    return _number(w.format), w.format.group, w.data, w.shape[0]
+def packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
+    """A matrix as native code takes it."""
+    return number(w.format), w.format.group, w.data, w.shape[0]
 
 
 def _inputs(
@@ -338,7 +341,7 @@ def kernel(format: str | Format, k: int = 4096, m: int = 1) -> str:
     """The kernel that multiplies m rows of inputs by weights of this format: "dot" (a row of weights at a time),
     "lanes" (a row in each lane of a vector), "few", "strips", "panels" (matrix tiles), "f32" (weights as floats)."""
     fmt = get(format)
-    return _native.path(_number(fmt), fmt.group, k, m)
+    return _native.path(number(fmt), fmt.group, k, m)
 
 
 def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list[tuple[int, str]]:
@@ -353,12 +356,12 @@ def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list
 
 def read_seconds(data: Bytes, threads: int | None = None, ahead: bool = False) -> float:
     """How long a plain loop takes to read these bytes once; `ahead`: with software prefetch."""
-    return _native.probe_read(data, _threads(threads), ahead)
+    return _native.probe_read(data, checked_threads(threads), ahead)
 
 
 def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -> float:
     """Multiply-adds a second of values that are in registers already; kind is "int8", "bf16" or "f32". 0: none."""
-    return _native.probe_rate(kind, seconds, _threads(threads))
+    return _native.probe_rate(kind, seconds, checked_threads(threads))
 
 
 @cache
@@ -369,7 +372,8 @@ def default_threads() -> int:
     return min(usable_cores(), _native.max_threads)
 
 
-def _threads(threads: int | None) -> int:
+def checked_threads(threads: int | None) -> int:
+    """A number of threads; None: as many as a call uses unless told otherwise."""
     return default_threads() if threads is None else _checked_threads(threads, "threads")
 
 
@@ -391,7 +395,8 @@ def _numbers() -> dict[str, int]:
 _known: dict[str, int] = {}  # by name: the hash of a whole record would take longer than a short product
 
 
-def _number(fmt: Format) -> int:
+def number(fmt: Format) -> int:
+    """The number of a format in native code."""
     number = _known.get(fmt.name)
     if number is None:
         number = _numbers().get(fmt.native_name)

@@ -1,0 +1,133 @@
+// Types and checks of the files that know Python. Every pointer and size is checked there, before any kernel runs.
+#pragma once
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "attention.h"
+#include "dispatch.h"
+#include "linear.h"
+
+namespace nb = nanobind;
+
+namespace fewbit {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
+
+inline void expect(bool holds, const std::string& what, size_t got, size_t wanted) {
+  if (!holds)
+    throw std::invalid_argument(what + ": got " + std::to_string(got) + ", expected " + std::to_string(wanted));
+}
+
+inline const Kernels& kernels_of(size_t format) {
+  expect(format < format_names().size(), "format number", format, format_names().size() - 1);
+  return current_target().kernels()[format];
+}
+
+inline size_t times(size_t a, size_t b) {
+  size_t out;
+  if (__builtin_mul_overflow(a, b, &out)) throw std::invalid_argument("a size is too large");
+  return out;
+}
+
+inline Layout checked_layout(const Kernels& kernels, size_t k, size_t group) {
+  if (k > kLargest || group > kLargest) throw std::invalid_argument("a size is too large");
+  return kernels.layout(k, group);
+}
+
+inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k) {
+  const Kernels& kernels = kernels_of(format);
+  const Layout at = checked_layout(kernels, k, group);
+  expect(data.size() == times(n, at.row_bytes), "bytes of the matrix", data.size(), times(n, at.row_bytes));
+  return {&kernels, at, data.data(), n, k};
+}
+
+struct PyMatrix {  // format number, group, bytes, rows
+  size_t format, group;
+  Bytes data;
+  size_t n;
+};
+inline PyMatrix cast_matrix(const nb::handle& w) {
+  const auto t = nb::cast<nb::tuple>(w);
+  expect(t.size() == 4, "parts of a matrix", t.size(), 4);
+  return {nb::cast<size_t>(t[0]), nb::cast<size_t>(t[1]), nb::cast<Bytes>(t[2], false), nb::cast<size_t>(t[3])};
+}
+
+inline Gate gate_named(const std::string& name) {
+  if (name == "silu") return Gate::silu;
+  if (name == "gelu") return Gate::gelu;
+  if (name == "gelu_tanh") return Gate::gelu_tanh;
+  if (name == "relu") return Gate::relu;
+  throw std::invalid_argument("gates are silu, gelu, gelu_tanh and relu, not " + name);
+}
+
+using Heads3 = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using MutableHeads3 = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Pages4 = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using MutablePages4 = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Int32s = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64s = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// A store of the KV cache: (pages, heads, tokens of a page, bytes of a row).
+inline Store store_of(size_t format, const Pages4& data, size_t dim) {
+  const Kernels& kernels = kernels_of(format);
+  if (!kernels.kv.scores || !kernels.encode) {
+    throw std::invalid_argument(std::string(kernels.format) + " cannot be used for the KV cache");
+  }
+  if (dim == 0 || dim > 65536) throw std::invalid_argument("a head has 1 to 65536 values");
+  const Layout at = checked_layout(kernels, kv_row_values(kernels, dim), 1);
+  expect(data.shape(3) == at.row_bytes, "bytes of a row of the store", data.shape(3), at.row_bytes);
+  expect(data.shape(1) > 0 && data.shape(2) > 0, "heads and tokens of a page", data.shape(1) * data.shape(2), 1);
+  return {&kernels, at, const_cast<uint8_t*>(data.data())};
+}
+
+// Starts that rise from 0 to `end`.
+inline void expect_starts(const Int64s& starts, size_t count, size_t end, const std::string& what) {
+  expect(starts.size() == count + 1, what, starts.size(), count + 1);
+  int64_t before = 0;
+  for (size_t i = 0; i <= count; ++i) {
+    const int64_t at = starts.data()[i];
+    if (at < before || (i == 0 && at != 0)) throw std::invalid_argument(what + " must rise from 0");
+    before = at;
+  }
+  expect(static_cast<size_t>(before) == end, "the last of " + what, static_cast<size_t>(before), end);
+}
+
+// The last tokens of some sequences, whose pages are among `pages` of `page_tokens` tokens.
+inline Sequences sequences_of(const Int32s& tables, const Int64s& table_starts, const Int64s& lengths,
+                              const Int64s& q_starts, size_t rows, size_t pages, size_t page_tokens) {
+  const size_t count = lengths.size();
+  expect_starts(table_starts, count, tables.size(), "starts of page tables");
+  expect_starts(q_starts, count, rows, "starts of queries");
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const int32_t page = tables.data()[i];
+    if (page < 0 || static_cast<size_t>(page) >= pages) {
+      throw std::invalid_argument("page " + std::to_string(page) + " of " + std::to_string(pages));
+    }
+  }
+  for (size_t s = 0; s < count; ++s) {
+    const int64_t length = lengths.data()[s], queries = q_starts.data()[s + 1] - q_starts.data()[s];
+    const auto room = static_cast<size_t>(table_starts.data()[s + 1] - table_starts.data()[s]) * page_tokens;
+    if (length < queries) throw std::invalid_argument("a sequence has more queries than tokens");
+    expect(static_cast<size_t>(length) <= room, "tokens of a sequence", static_cast<size_t>(length), room);
+  }
+  return {tables.data(), table_starts.data(), lengths.data(), q_starts.data(), count};
+}
+
+void bind_plan(nb::module_& m);
+
+}  // namespace fewbit

@@ -1,0 +1,214 @@
+// Plans for Python: what is recorded is checked when it is recorded, what a step brings is checked at each step.
+#include <cmath>
+
+#include "bindings.h"
+#include "plan.h"
+#include "threads.h"
+
+namespace fewbit {
+namespace {
+
+using plan::Buffer;
+
+// A plan and the arrays that it reads.
+class PyPlan {
+ public:
+  Buffer buffer(size_t width, bool wanted) {
+    if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
+    return plan_.buffer(width, wanted);
+  }
+  size_t rope(Row inverse, float scale, bool halves) {
+    Rope out{{}, scale, halves};
+    for (size_t i = 0; i < inverse.size(); ++i) {
+      if (!std::isfinite(inverse.data()[i])) throw std::invalid_argument("frequencies must be finite");
+      out.inverse.push_back(inverse.data()[i]);
+    }
+    return plan_.rope(std::move(out));
+  }
+  void embed(const nb::tuple& w, Buffer out, float scale) {
+    const plan::Weight table = weight(w, width(out));
+    expect_rows(out, false);
+    if (table.n == 0) throw std::invalid_argument("a table of embeddings has at least one row");
+    tokens_ = tokens_ ? std::min(tokens_, table.n) : table.n;
+    plan_.add(plan::Embed{table, scale, out});
+  }
+  void linear(Buffer in, std::optional<Row> norm, float eps, bool fine, const nb::list& terms) {
+    plan::Linear op{in, norm_of(norm, eps, width(in)), fine, {}};
+    for (const nb::handle& term : terms) {
+      const auto t = nb::cast<nb::tuple>(term);  // matrix, out, bias, buffer that is added
+      expect(t.size() == 4, "parts of a term", t.size(), 4);
+      plan::Term out{weight(nb::cast<nb::tuple>(t[0]), width(in)), nb::cast<Buffer>(t[1])};
+      expect(width(out.out) == out.w.n, "columns of the result", width(out.out), out.w.n);
+      expect_rows(out.out, plan_.wanted(in));
+      expect(out.out != in, "a result that is not the input", out.out, in);
+      if (!t[2].is_none()) out.bias = keep(nb::cast<Row>(t[2], false), out.w.n, "values of the bias");
+      if (!t[3].is_none()) {
+        out.adds = true;
+        out.residual = nb::cast<Buffer>(t[3]);
+        expect(width(out.residual) == out.w.n, "columns of the residual", width(out.residual), out.w.n);
+        expect_rows(out.residual, plan_.wanted(in));
+      }
+      op.terms.push_back(out);
+    }
+    plan_.add(std::move(op));
+  }
+  void gated(Buffer in, std::optional<Row> norm, float eps, const nb::tuple& gate, const nb::tuple& up,
+             const std::string& kind, Buffer out) {
+    const plan::Weight g = weight(gate, width(in)), u = weight(up, width(in));
+    expect(g.n == u.n, "rows of up", u.n, g.n);
+    expect(width(out) == g.n, "columns of the result", width(out), g.n);
+    expect_rows(out, plan_.wanted(in));
+    expect(out != in, "a result that is not the input", out, in);
+    plan_.add(plan::Gated{in, norm_of(norm, eps, width(in)), g, u, gate_named(kind), out});
+  }
+  void turn(Buffer in, Buffer out, size_t heads, size_t dim, size_t rope) {
+    expect(rope < plan_.ropes(), "number of a rope", rope, plan_.ropes());
+    expect_same(in, out);
+    expect(times(heads, dim) == width(in), "columns", width(in), times(heads, dim));
+    expect(2 * plan_.rope_at(rope).inverse.size() <= dim, "values that are turned", dim,
+           2 * plan_.rope_at(rope).inverse.size());
+    expect_rows(in, false);
+    plan_.add(plan::Turn{in, out, heads, dim, rope});
+  }
+  void attend(size_t k_format, MutablePages4 k_store, size_t v_format, MutablePages4 v_store, size_t dim, bool rotate,
+              Buffer q, Buffer k, Buffer v, Buffer out, float scale, size_t window, float softcap,
+              std::optional<Row> sinks) {
+    const Store keys = store_of(k_format, Pages4(k_store), dim), values = store_of(v_format, Pages4(v_store), dim);
+    for (size_t i = 0; i < 3; ++i) {
+      expect(k_store.shape(i) == v_store.shape(i), "sizes of the V store", v_store.shape(i), k_store.shape(i));
+    }
+    if (pages_ == 0) {
+      pages_ = k_store.shape(0);
+      page_tokens_ = k_store.shape(2);
+    }
+    expect(k_store.shape(0) == pages_, "pages", k_store.shape(0), pages_);
+    expect(k_store.shape(2) == page_tokens_, "tokens of a page", k_store.shape(2), page_tokens_);
+    const Heads heads{k_store.shape(1), page_tokens_, dim, rotate};
+    for (const Buffer b : {k, v}) {
+      expect(width(b) == times(heads.kv_heads, dim), "columns of K and V", width(b), times(heads.kv_heads, dim));
+    }
+    const size_t q_heads = width(q) / dim;
+    expect(width(q) % times(heads.kv_heads, dim) == 0, "columns of q, a multiple of those of K", width(q), width(k));
+    expect(width(out) == width(q), "columns of the result", width(out), width(q));
+    for (const Buffer b : {q, k, v, out}) expect_rows(b, false);
+    const float* sink = sinks ? keep(*sinks, q_heads, "sinks") : nullptr;
+    keep_.push_back(nb::cast(k_store));
+    keep_.push_back(nb::cast(v_store));
+    plan_.add(plan::Attend{k_format, v_format, keys.at, values.at, keys.data, values.data, heads, q_heads,
+                           Logits{scale, window, softcap, sink}, q, k, v, out});
+  }
+  void norm(Buffer in, Row weight, float eps, Buffer out) {
+    expect_same(in, out);
+    plan_.add(plan::Normed{in, norm_of(weight, eps, width(in)), out});
+  }
+  void sum(Buffer a, Buffer b, Buffer out) {
+    expect_same(a, out);
+    expect_same(b, out);
+    plan_.add(plan::Sum{a, b, out});
+  }
+  void gate(Buffer a, Buffer b, const std::string& kind, Buffer out) {
+    expect_same(a, out);
+    expect_same(b, out);
+    expect(a != out, "a result that is not the gate", a, out);
+    plan_.add(plan::GateOf{a, b, gate_named(kind), out});
+  }
+  void pick(Buffer in, Buffer out) {
+    expect(width(in) == width(out), "columns of the result", width(out), width(in));
+    expect_rows(in, false);
+    expect_rows(out, true);
+    plan_.add(plan::Pick{in, out});
+  }
+  void set_result(Buffer b) {
+    expect_rows(b, true);
+    plan_.set_result(b);
+    ready_ = true;
+  }
+
+  void run(Int32s tokens, Int32s tables, Int64s table_starts, Int64s lengths, Int64s q_starts, Int32s wanted,
+           MutableFloats out, bool exact, int threads) {
+    if (!ready_) throw std::invalid_argument("the plan has no result");
+    expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
+    expect_below(tokens, tokens_, "token");
+    expect_below(wanted, tokens.size(), "wanted row");
+    expect(out.shape(0) == wanted.size(), "rows of the result", out.shape(0), wanted.size());
+    expect(out.shape(1) == width(plan_.result()), "columns of the result", out.shape(1), width(plan_.result()));
+    const Sequences sequences =
+        sequences_of(tables, table_starts, lengths, q_starts, tokens.size(), pages_, page_tokens_);
+    const Step step{tokens.data(), tokens.size(), sequences, wanted.data(), wanted.size()};
+    nb::gil_scoped_release release;
+    plan_.run(step, out.data(), exact, threads);
+  }
+  void profile(bool on) { plan_.profile(on); }
+  std::vector<std::pair<std::string, double>> seconds() const { return plan_.seconds(); }
+
+ private:
+  size_t width(Buffer b) const {
+    expect(b < plan_.buffers(), "number of a buffer", b, plan_.buffers());
+    return plan_.width(b);
+  }
+  void expect_rows(Buffer b, bool wanted) const {
+    width(b);
+    if (plan_.wanted(b) != wanted) throw std::invalid_argument("rows of all tokens and of wanted ones are mixed");
+  }
+  void expect_same(Buffer a, Buffer b) const {
+    expect(width(a) == width(b), "columns of the result", width(b), width(a));
+    expect_rows(a, plan_.wanted(b));
+  }
+  static void expect_below(const Int32s& numbers, size_t end, const char* what) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const int32_t n = numbers.data()[i];
+      if (n < 0 || static_cast<size_t>(n) >= end) {
+        throw std::invalid_argument(std::string(what) + " " + std::to_string(n) + " of " + std::to_string(end));
+      }
+    }
+  }
+  const float* keep(const Row& values, size_t count, const char* what) {
+    expect(values.size() == count, what, values.size(), count);
+    keep_.push_back(nb::cast(values));
+    return values.data();
+  }
+  plan::RowNorm norm_of(const std::optional<Row>& weight, float eps, size_t n) {
+    if (!weight) return {};
+    return {keep(*weight, n, "weights of the norm"), eps};
+  }
+  plan::Weight weight(const nb::tuple& w, size_t k) {
+    const PyMatrix m = cast_matrix(w);
+    const Matrix checked = matrix(m.format, m.group, m.data, m.n, k);
+    keep_.push_back(nb::cast(m.data));
+    return {m.format, checked.at, checked.data, m.n, k};
+  }
+
+  Plan plan_;
+  std::vector<nb::object> keep_;
+  size_t tokens_ = 0, pages_ = 0, page_tokens_ = 0;
+  bool ready_ = false;
+};
+
+}  // namespace
+
+void bind_plan(nb::module_& m) {
+  nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
+      .def(nb::init<>())
+      .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("wanted"))
+      .def("rope", &PyPlan::rope, nb::arg("inverse"), nb::arg("scale"), nb::arg("halves"))
+      .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
+      .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("fine"),
+           nb::arg("terms"))
+      .def("gated", &PyPlan::gated, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("gate"),
+           nb::arg("up"), nb::arg("kind"), nb::arg("out"))
+      .def("turn", &PyPlan::turn, nb::arg("x"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"), nb::arg("rope"))
+      .def("attend", &PyPlan::attend, nb::arg("k_format"), nb::arg("k_store"), nb::arg("v_format"), nb::arg("v_store"),
+           nb::arg("dim"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
+           nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none())
+      .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"))
+      .def("sum", &PyPlan::sum, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+      .def("gate", &PyPlan::gate, nb::arg("a"), nb::arg("b"), nb::arg("kind"), nb::arg("out"))
+      .def("pick", &PyPlan::pick, nb::arg("x"), nb::arg("out"))
+      .def("set_result", &PyPlan::set_result, nb::arg("x"))
+      .def("run", &PyPlan::run, nb::arg("tokens"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"),
+           nb::arg("q_starts"), nb::arg("wanted"), nb::arg("out"), nb::arg("exact"), nb::arg("threads"))
+      .def("profile", &PyPlan::profile, nb::arg("on"))
+      .def("seconds", &PyPlan::seconds);
+}
+
+}  // namespace fewbit

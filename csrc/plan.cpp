@@ -1,0 +1,194 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "threads.h"
+
+namespace fewbit {
+namespace {
+
+constexpr size_t kWorth = 16384;  // values that are worth a piece of work
+
+size_t rows_worth(size_t width) { return kWorth / (width + 1) + 1; }
+
+Matrix matrix(const plan::Weight& w) { return {&current_target().kernels()[w.format], w.at, w.data, w.n, w.k}; }
+
+Store store(size_t format, const Layout& at, uint8_t* data) { return {&current_target().kernels()[format], at, data}; }
+
+}  // namespace
+
+plan::Buffer Plan::buffer(size_t width, bool wanted) {
+  buffers_.push_back({width, wanted});
+  return buffers_.size() - 1;
+}
+
+size_t Plan::rope(Rope rope) {
+  ropes_.push_back(std::move(rope));
+  return ropes_.size() - 1;
+}
+
+void Plan::profile(bool on) {
+  profiling_ = on;
+  if (on) seconds_.assign(ops_.size(), 0);
+}
+
+std::vector<std::pair<std::string, double>> Plan::seconds() const {
+  static const char* const names[] = {"embed", "linear", "gated", "rope", "attend", "norm", "add", "gate", "pick"};
+  static_assert(std::size(names) == std::variant_size_v<plan::Op>);
+  std::vector<std::pair<std::string, double>> out;
+  for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);
+  return out;
+}
+
+// One run: each operation as a call.
+struct Plan::Run {
+  Plan& plan;
+  const Step& step;
+  bool exact;
+  int threads;
+
+  float* at(plan::Buffer b) const { return plan.buffers_[b].data; }
+  size_t rows(plan::Buffer b) const { return plan.buffers_[b].wanted ? step.wanted_count : step.count; }
+  size_t width(plan::Buffer b) const { return plan.buffers_[b].width; }
+
+  template <class Fn>
+  void each_row(plan::Buffer b, Fn&& f) const {
+    parallel_for(rows(b), rows_worth(width(b)), threads, [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r) f(r);
+    });
+  }
+  Inputs inputs(plan::Buffer in, const plan::RowNorm& norm) const {
+    Inputs out{rows(in), width(in), at(in)};
+    if (norm.weight) out.norm = {norm.weight, norm.eps, plan.normed_.get<float>(rows(in) * width(in))};
+    return out;
+  }
+
+  void operator()(const plan::Embed& op) const {
+    const Matrix w = matrix(op.w);
+    each_row(op.out, [&](size_t r) {
+      float* to = at(op.out) + r * w.k;
+      w.kernels->decode(w.data + static_cast<size_t>(step.tokens[r]) * w.at.row_bytes, w.k, w.at, to);
+      if (op.scale != 1) current_target().scale(to, w.k, op.scale, to);
+    });
+  }
+  void operator()(const plan::Linear& op) const {
+    thread_local std::vector<Product> products;  // kept
+    products.clear();
+    for (const plan::Term& t : op.terms) {
+      products.push_back({matrix(t.w), at(t.out), t.bias, t.adds ? at(t.residual) : nullptr});
+    }
+    Inputs in = inputs(op.in, op.norm);
+    in.fine = op.fine;
+    multiply(products, in, exact, threads);
+  }
+  void operator()(const plan::Gated& op) const {
+    multiply_gated(matrix(op.gate), matrix(op.up), op.kind, inputs(op.in, op.norm), at(op.out), exact, threads);
+  }
+  void operator()(const plan::Turn& op) const {
+    const Rope& rope = plan.ropes_[op.rope];
+    const size_t pairs = rope.inverse.size();
+    const float* angles = plan.angles_[op.rope].get<float>(step.count * 2 * pairs);
+    each_row(op.out, [&](size_t r) {
+      const size_t n = op.heads * op.dim;
+      const float* own = angles + r * 2 * pairs;
+      if (op.in != op.out) std::copy_n(at(op.in) + r * n, n, at(op.out) + r * n);
+      current_target().rows.rope(at(op.out) + r * n, op.heads, op.dim, own, own + pairs, pairs, rope.halves);
+    });
+  }
+  void operator()(const plan::Attend& op) const {
+    const Store k = store(op.k_format, op.k_at, op.k_store), v = store(op.v_format, op.v_at, op.v_store);
+    Heads plain = op.heads;
+    plain.rotate = false;
+    kv_write(k, op.heads, at(op.k), plan.slots_.data(), step.count, threads);
+    kv_write(v, plain, at(op.v), plan.slots_.data(), step.count, threads);
+    attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, at(op.out), exact, threads);
+  }
+  void operator()(const plan::Normed& op) const {
+    const size_t n = width(op.in);
+    each_row(op.in, [&](size_t r) {
+      current_target().rows.norm(at(op.in) + r * n, n, op.norm.weight, op.norm.eps, at(op.out) + r * n);
+    });
+  }
+  void operator()(const plan::Sum& op) const {
+    const size_t n = width(op.out);
+    each_row(op.out, [&](size_t r) {
+      for (size_t i = r * n; i < (r + 1) * n; ++i) at(op.out)[i] = at(op.a)[i] + at(op.b)[i];
+    });
+  }
+  void operator()(const plan::GateOf& op) const {
+    const size_t n = width(op.out);
+    each_row(op.out, [&](size_t r) {
+      float* to = at(op.out) + r * n;
+      if (op.b != op.out) std::copy_n(at(op.b) + r * n, n, to);
+      current_target().rows.gate(op.kind, at(op.a) + r * n, n, to);
+    });
+  }
+  void operator()(const plan::Pick& op) const {
+    const size_t n = width(op.in);
+    each_row(op.out, [&](size_t r) {
+      std::copy_n(at(op.in) + static_cast<size_t>(step.wanted[r]) * n, n, at(op.out) + r * n);
+    });
+  }
+
+  // Where each token stands, and where its K and V go.
+  void place() const {
+    const Sequences& s = step.sequences;
+    plan.positions_.clear();
+    for (size_t i = 0; i < s.count; ++i) {
+      for (int64_t p = s.lengths[i] - (s.q_starts[i + 1] - s.q_starts[i]); p < s.lengths[i]; ++p) {
+        plan.positions_.push_back(p);
+      }
+    }
+  }
+  void find_slots(size_t page_tokens) const {
+    const Sequences& s = step.sequences;
+    const auto size = static_cast<int64_t>(page_tokens);
+    plan.slots_.clear();
+    for (size_t i = 0; i < s.count; ++i) {
+      for (int64_t r = s.q_starts[i]; r < s.q_starts[i + 1]; ++r) {
+        const int64_t p = plan.positions_[static_cast<size_t>(r)];
+        plan.slots_.push_back(s.tables[s.table_starts[i] + p / size] * size + p % size);
+      }
+    }
+  }
+  void angles(size_t i) const {
+    const Rope& rope = plan.ropes_[i];
+    const size_t pairs = rope.inverse.size();
+    float* out = plan.angles_[i].get<float>(step.count * 2 * pairs);
+    parallel_for(step.count, 1024 / (pairs + 1) + 1, threads, [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r) {
+        for (size_t j = 0; j < pairs; ++j) {
+          const double angle = static_cast<double>(plan.positions_[r]) * rope.inverse[j];
+          out[r * 2 * pairs + j] = rope.scale * static_cast<float>(std::cos(angle));
+          out[r * 2 * pairs + pairs + j] = rope.scale * static_cast<float>(std::sin(angle));
+        }
+      }
+    });
+  }
+};
+
+void Plan::run(const Step& step, float* result, bool exact, int threads) {
+  const Run run{*this, step, exact, threads};
+  for (Rows& b : buffers_) b.data = b.memory.get<float>((b.wanted ? step.wanted_count : step.count) * b.width);
+  buffers_[result_].data = result;
+  angles_.resize(ropes_.size());
+  run.place();
+  for (size_t i = 0; i < ropes_.size(); ++i) run.angles(i);
+  for (const plan::Op& op : ops_) {
+    if (const auto* a = std::get_if<plan::Attend>(&op)) {
+      run.find_slots(a->heads.page_tokens);
+      break;
+    }
+  }
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    const auto start = profiling_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
+    std::visit(run, ops_[i]);
+    if (profiling_) {
+      seconds_[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+  }
+}
+
+}  // namespace fewbit

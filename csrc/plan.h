@@ -1,0 +1,144 @@
+// A model's step, recorded once: operations on buffers of rows. It runs for any ragged batch of tokens; between the
+// operations nothing is allocated and no Python runs. Pointers and sizes have been checked by the caller.
+#pragma once
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "attention.h"
+#include "linear.h"
+#include "workspace.h"
+
+namespace fewbit {
+
+struct Step {  // the last tokens of some sequences
+  const int32_t* tokens;
+  size_t count;
+  Sequences sequences;
+  const int32_t* wanted;  // rows whose results are wanted
+  size_t wanted_count;
+};
+
+// Angles of rotary positions: position * inverse[pair].
+struct Rope {
+  std::vector<double> inverse;
+  float scale;  // of cosines and sines
+  bool halves;  // which values are pairs: see kernels/rows.h
+};
+
+namespace plan {
+
+using Buffer = size_t;
+
+struct Weight {  // a packed matrix, by the number of its format
+  size_t format;
+  Layout at;
+  const uint8_t* data;
+  size_t n, k;
+};
+struct RowNorm {
+  const float* weight = nullptr;
+  float eps = 0;
+};
+struct Term {
+  Weight w;
+  Buffer out;
+  const float* bias = nullptr;
+  bool adds = false;  // `residual` is added
+  Buffer residual = 0;
+};
+struct Embed {
+  Weight w;
+  float scale;
+  Buffer out;
+};
+struct Linear {  // terms of the same input
+  Buffer in;
+  RowNorm norm;
+  bool fine;  // see Inputs
+  std::vector<Term> terms;
+};
+struct Gated {
+  Buffer in;
+  RowNorm norm;
+  Weight gate, up;
+  Gate kind;
+  Buffer out;
+};
+struct Turn {  // rotary positions
+  Buffer in, out;
+  size_t heads, dim, rope;
+};
+struct Attend {  // keeps k and v in the cache, then reads it
+  size_t k_format, v_format;
+  Layout k_at, v_at;
+  uint8_t *k_store, *v_store;
+  Heads heads;
+  size_t q_heads;
+  Logits logits;
+  Buffer q, k, v, out;
+};
+struct Normed {
+  Buffer in;
+  RowNorm norm;
+  Buffer out;
+};
+struct Sum {
+  Buffer a, b, out;
+};
+struct GateOf {  // gate(a) * b
+  Buffer a, b;
+  Gate kind;
+  Buffer out;
+};
+struct Pick {  // the wanted rows
+  Buffer in, out;
+};
+
+using Op = std::variant<Embed, Linear, Gated, Turn, Attend, Normed, Sum, GateOf, Pick>;
+
+}  // namespace plan
+
+class Plan {
+ public:
+  // A buffer of rows: one for each token, or one for each that is wanted.
+  plan::Buffer buffer(size_t width, bool wanted);
+  size_t width(plan::Buffer b) const { return buffers_.at(b).width; }
+  bool wanted(plan::Buffer b) const { return buffers_.at(b).wanted; }
+  size_t buffers() const { return buffers_.size(); }
+  size_t ropes() const { return ropes_.size(); }
+  size_t rope(Rope rope);
+  const Rope& rope_at(size_t i) const { return ropes_.at(i); }
+  void add(plan::Op op) { ops_.push_back(std::move(op)); }
+  // The buffer of the result: its rows go to where `run` is told.
+  void set_result(plan::Buffer b) { result_ = b; }
+  plan::Buffer result() const { return result_; }
+
+  void run(const Step& step, float* result, bool exact, int threads);
+
+  // Seconds of each operation, summed up over runs, while it is on.
+  void profile(bool on);
+  std::vector<std::pair<std::string, double>> seconds() const;
+
+ private:
+  struct Rows {
+    size_t width;
+    bool wanted;
+    Workspace memory{};
+    float* data = nullptr;
+  };
+  struct Run;
+
+  std::vector<Rows> buffers_;
+  std::vector<Rope> ropes_;
+  std::vector<plan::Op> ops_;
+  std::vector<double> seconds_;
+  plan::Buffer result_ = 0;
+  bool profiling_ = false;
+  // Made anew for each step, in memory that is kept.
+  std::vector<int64_t> positions_, slots_;
+  std::vector<Workspace> angles_;
+  Workspace normed_;
+};
+
+}  // namespace fewbit
