@@ -17,6 +17,7 @@ from .formats import get as format
 if TYPE_CHECKING:
     from .cache.kv import KVCache
     from .files.gguf import read_gguf, write_gguf
+    from .llm import LLM
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations
     from .tensor import QuantTensor
     from .text.template import ChatTemplate
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "LLM",
     "Activations",
     "ChatTemplate",
     "DataError",
@@ -53,6 +55,7 @@ __all__ = [
 _HOMES = {
     "ChatTemplate": "text.template",
     "KVCache": "cache.kv",
+    "LLM": "llm",
     "Tokenizer": "text.tokenizer",
     "read_gguf": "files.gguf",
     "write_gguf": "files.gguf",

@@ -35,6 +35,14 @@ class PathError(FewbitError, OSError):
     """A file that is not there, or cannot be opened or written."""
 
 
+class FetchError(FewbitError, OSError):
+    """A model that could not be fetched: no network, not on the server, or not what was expected."""
+
+
+class ExtraError(FewbitError, ImportError):
+    """A package that is needed for what was asked, and is not installed."""
+
+
 class MissingError(FewbitError, KeyError):
     """A name that is not there."""
 
@@ -67,3 +75,7 @@ class TokenizerError(FewbitError, ValueError):
 
 class TemplateError(FewbitError, ValueError):
     """A chat template that cannot be read, or that refuses what it was given."""
+
+
+class RequestError(FewbitError, ValueError):
+    """Something asked of a model that it cannot do: a prompt that is empty or too long, a number out of its range."""

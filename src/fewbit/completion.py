@@ -1,0 +1,52 @@
+"""What a model answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token, how likely it was, and the likeliest ones in its place."""
+
+    token: int
+    logprob: float
+    text: str  # U+FFFD for what is no whole character
+    bytes: bytes
+    top: list[TokenLogprob] = field(default_factory=list)  # likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer; `str` gives its text.
+
+    >>> answer = Completion("Hello!", [19556, 17], "stop", prompt_tokens=12, prefill_seconds=0.5)
+    >>> str(answer), answer.prefill_tokens_per_second
+    ('Hello!', 24.0)
+    """
+
+    text: str
+    tokens: list[int]  # without the one that ended it
+    finish_reason: str  # "stop": it said so, or a stop string came; "length"; of a stream also "cancelled", "error"
+    logprobs: list[TokenLogprob] | None = None  # one for each token
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, known from before
+    prefill_seconds: float = 0.0  # until the first token
+    decode_seconds: float = 0.0  # from there to the end
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Tokens of the prompt that were run, in a second; 0 if none was."""
+        return _rate(self.prompt_tokens - self.cached_tokens, self.prefill_seconds)
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Tokens after the first, in a second; 0 if there was none."""
+        return _rate(len(self.tokens) - 1, self.decode_seconds)
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return tokens / seconds if tokens > 0 and seconds > 0 else 0.0

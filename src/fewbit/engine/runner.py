@@ -1,0 +1,192 @@
+"""Runners: a model with its cache. `CpuRunner` runs a native plan; `NumpyRunner` runs the model's own code, slowly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cache.backend import Backend
+from ..cache.kv import KVCache
+from ..errors import FewbitError
+from ..files.gguf import GGUF
+from ..models import Model, load_model
+from ..ops import attention, cpu
+from ..ops.numpy import NumpyOps
+from ..ops.plan import record
+from ..tensor import QuantTensor
+from .contract import Chunk
+
+MOST_TOKENS = 512  # in one call
+USUAL_CTX = 8192  # tokens of a sequence unless more are asked for
+SEQUENCES = 8  # full ones that the cache has room for, as far as memory goes
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+KvFormats = str | tuple[str, str]  # of K and V
+
+
+class CpuRunner:
+    """A model on the CPU: one native call a step."""
+
+    def __init__(self, model: Model, cache: KVCache, ctx: int, exact: bool = False, threads: int | None = None) -> None:
+        self.model, self.cache, self.ctx = model, cache, ctx
+        self.vocab = model.config.vocab
+        self.exact = exact
+        self.threads = cpu.checked_threads(threads)
+        self.most_tokens = self.most_wanted = MOST_TOKENS
+        self.plan = record(model.forward, cache)
+        self._logits = np.empty((self.most_wanted, self.vocab), np.float32)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a step reads: all but the table of embeddings, of which it reads some rows."""
+        return self.model.weight_bytes
+
+    def forward(self, chunks: Sequence[Chunk]) -> Floats:
+        """Run the model and commit the tokens: logits (wanted rows, vocab), valid until the next call."""
+        tokens, wanted = _flat(chunks, self.most_tokens, self.most_wanted)
+        out = self._logits[: len(wanted)]
+        ids = _extend(self.cache, chunks)
+        try:
+            b = self.cache.batch(ids)
+            self.plan.run(
+                tokens, b.tables, b.table_starts, b.lengths, b.q_starts, wanted, out, self.exact, self.threads
+            )
+        except BaseException as error:
+            _retract(self.cache, chunks)
+            if isinstance(error, ValueError):
+                raise FewbitError(str(error)) from None
+            raise
+        _commit(self.cache, chunks, ids)
+        return out
+
+
+class NumpyRunner:
+    """The same with NumPy: what `CpuRunner` is compared with. Weights are decoded once and kept."""
+
+    def __init__(self, model: Model, cache: KVCache, ctx: int) -> None:
+        self.model, self.cache, self.ctx = model, cache, ctx
+        self.vocab = model.config.vocab
+        self.most_tokens = self.most_wanted = MOST_TOKENS
+        self._decoded: dict[int, tuple[QuantTensor, Floats]] = {}
+
+    def forward(self, chunks: Sequence[Chunk]) -> Floats:
+        tokens, wanted = _flat(chunks, self.most_tokens, self.most_wanted)
+        ids = _extend(self.cache, chunks)
+        try:
+            b = self.cache.batch(ids)
+            counts = np.diff(b.q_starts)
+            positions = np.concatenate([np.arange(n - c, n) for n, c in zip(b.lengths, counts, strict=True)])
+            ops = NumpyOps(
+                tokens, positions.astype(np.int32), wanted, self.cache, ids, self.model.config.dim, self._weights
+            )
+            out = np.asarray(self.model.forward(ops), np.float32)
+        except BaseException:
+            _retract(self.cache, chunks)
+            raise
+        _commit(self.cache, chunks, ids)
+        return out
+
+    def _weights(self, w: QuantTensor) -> Floats:
+        if id(w) not in self._decoded:
+            self._decoded[id(w)] = w, w.dequantize()
+        return self._decoded[id(w)][1]
+
+
+def _flat(chunks: Sequence[Chunk], most_tokens: int, most_wanted: int) -> tuple[Ints, Ints]:
+    """Tokens, and which of them logits are wanted of."""
+    if len(chunks) == 1 and len(chunks[0].tokens) == 1:  # the usual step, quickly
+        wanted = _ZERO if chunks[0].wanted else _ZERO[:0]
+        return np.array(chunks[0].tokens, np.int32), wanted
+    tokens = np.fromiter(chain.from_iterable(chunk.tokens for chunk in chunks), np.int32)
+    rows: list[int] = []
+    end = 0
+    for chunk in chunks:
+        end += len(chunk.tokens)
+        rows.extend(range(end - chunk.wanted, end))
+    if len(tokens) > most_tokens or len(rows) > most_wanted:
+        asked = f"{len(tokens)} and {len(rows)}"
+        raise FewbitError(f"a step takes {most_tokens} tokens and gives {most_wanted} rows of logits, not {asked}")
+    return tokens, np.array(rows, np.int32)
+
+
+_ZERO = np.zeros(1, np.int32)
+
+
+def _extend(cache: KVCache, chunks: Sequence[Chunk]) -> list[int]:
+    """Room for all chunks, or an error and everything as it was."""
+    done = 0
+    try:
+        for chunk in chunks:
+            cache.extend(chunk.sequence, len(chunk.tokens))
+            done += 1
+    except BaseException:
+        _retract(cache, chunks[:done])
+        raise
+    return [chunk.sequence for chunk in chunks]
+
+
+def _retract(cache: KVCache, chunks: Sequence[Chunk]) -> None:
+    for chunk in chunks:
+        cache.truncate(chunk.sequence, cache.length(chunk.sequence) - len(chunk.tokens))
+
+
+def _commit(cache: KVCache, chunks: Sequence[Chunk], ids: list[int]) -> None:
+    cache.wrote(ids)
+    for chunk in chunks:
+        cache.commit(chunk.sequence, chunk.tokens)
+
+
+def load(
+    gguf: GGUF,
+    *,
+    device: str = "cpu",
+    kv: KvFormats = "f16",
+    ctx: int | None = None,
+    exact: bool = False,
+    threads: int | None = None,
+) -> CpuRunner | NumpyRunner:
+    """The model of a file on a device: "cpu", or "numpy", the slow reference.
+
+    `kv` names the format of K and V, or one of each; `ctx` is the longest sequence, in tokens, 8192 unless the model
+    was made for fewer; `exact` keeps activations in f32.
+    """
+    if device not in ("cpu", "numpy"):
+        raise FewbitError(f"there is no device {device!r}; there are: cpu, numpy")
+    model = load_model(gguf)
+    longest = checked_ctx(ctx, model)
+    cache = make_cache(model, kv, longest, attention if device == "numpy" else None)
+    if device == "numpy":
+        return NumpyRunner(model, cache, longest)
+    return CpuRunner(model, cache, longest, exact, threads)
+
+
+def checked_ctx(ctx: int | None, model: Model) -> int:
+    made_for = model.config.ctx
+    if ctx is None:
+        return min(made_for, USUAL_CTX)
+    if isinstance(ctx, bool) or not isinstance(ctx, int) or not 1 <= ctx <= made_for:
+        raise FewbitError(f"ctx is a number of tokens from 1 to {made_for}, which the model was made for, not {ctx!r}")
+    return ctx
+
+
+def make_cache(model: Model, kv: KvFormats, ctx: int, backend: Backend | None = None) -> KVCache:
+    """A cache for some sequences of `ctx` tokens, in at most a quarter of the memory; for one at least."""
+    k, v = (kv, None) if isinstance(kv, str) else kv
+    c = model.config
+
+    def of(tokens: int) -> KVCache:
+        return KVCache(c.layers, c.kv_heads, c.dim, tokens=tokens, k=k, v=v, backend=backend)
+
+    one = of(ctx)
+    room = machine_memory() // 4 // one.nbytes
+    return one if room <= 1 else of(ctx * min(room, SEQUENCES))
+
+
+def machine_memory() -> int:
+    """Bytes of memory that the machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

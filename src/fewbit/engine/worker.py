@@ -1,0 +1,97 @@
+"""A thread for an engine, so that requests can come from any thread."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from ..errors import FewbitError
+from .engine import Engine
+from .request import Request, Sink
+
+Order = tuple[Callable[[Engine, Sequence[Request]], None], Sequence[Request]]
+Inbox = SimpleQueue[Order | None]  # None: stop
+
+
+class Worker:
+    """Steps an engine in a thread of its own, from the first request on. It sleeps while there is nothing to do.
+
+    The thread holds the engine only while it works: a worker that nobody holds any more goes, and its thread with it.
+    At the end of the program the thread is stopped between two steps.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._inbox: Inbox = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], object] | None = None
+        self._closed = False
+
+    def submit(self, requests: Sequence[Request], sink: Sink, each: bool = False) -> None:
+        """Run what the engine's `request` or `scoring` made. Events go to `sink`, in the worker's thread."""
+        for request in requests:
+            request.sink, request.each = sink, each
+        with self._lock:
+            if self._closed:
+                raise FewbitError("the model was closed; it takes no more requests")
+            if self._thread is None:
+                self._start()
+            elif not self._thread.is_alive():
+                raise FewbitError("the model's thread is gone, as in a forked process; load the model again")
+            self._inbox.put((Engine.add, requests))
+
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """End requests. This never waits, so that it can be called from a destructor."""
+        if self._thread is not None:
+            self._inbox.put((Engine.cancel, requests))
+
+    def close(self) -> None:
+        """Stop the thread. Requests that are not over end with an error."""
+        with self._lock:
+            self._closed = True
+        if self._stop is not None:
+            self._stop()
+
+    def _start(self) -> None:
+        held = weakref.ref(self.engine), self._inbox
+        self._thread = threading.Thread(target=_serve, args=held, name="fewbit-engine", daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, _end, self._inbox, self._thread)  # also called when the program ends
+
+
+def _end(inbox: Inbox, thread: threading.Thread) -> None:
+    inbox.put(None)
+    if thread is not threading.current_thread():  # which may be the one that collects garbage
+        thread.join()
+
+
+def _serve(reference: weakref.ref[Engine], inbox: Inbox) -> None:
+    while (order := inbox.get()) is not None:
+        engine = reference()
+        if engine is None or not _work(engine, inbox, order):
+            return
+        del engine, order  # so that nothing is held while it sleeps
+
+
+def _work(engine: Engine, inbox: Inbox, order: Order | None) -> bool:
+    """Step until nothing is left to do. False: it was told to stop."""
+    while order is not None:
+        act, requests = order
+        act(engine, requests)
+        while inbox.empty():
+            if not _step(engine):
+                return True
+        order = inbox.get()
+    engine.fail(FewbitError("the model was closed before the answer was complete"))
+    return False
+
+
+def _step(engine: Engine) -> bool:
+    try:
+        return engine.step()
+    except Exception as error:  # whatever it is, nobody is left waiting for an answer
+        engine.fail(error)
+        return False

@@ -1,0 +1,70 @@
+"""Llama, and what is built like it: Mistral, SmolLM2, Yi."""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import FileError
+from ..ops.base import Ops, Rope, Rows
+from .checkpoint import Checkpoint
+from .config import Config
+from .layers import Linear
+from .rotary import read_rope
+
+
+class Model:
+    def __init__(self, file: Checkpoint) -> None:
+        if file.size("expert_count", default=0, least=0):
+            raise FileError(f"{file.path}: mixtures of experts are not supported yet")
+        c = self.config = Config.read(file)
+        rope = read_rope(file, c.dim)
+        self.token_embd = file.tensor("token_embd.weight", c.vocab, c.hidden)
+        self.blk = [Block(file, i, c, rope) for i in range(c.layers)]
+        self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
+        self.output_norm = file.vector("output_norm.weight", c.hidden)
+        tied = not file.has_tensor("output.weight")
+        self.output = self.token_embd if tied else file.tensor("output.weight", c.vocab, c.hidden)
+        self.weight_bytes = file.used_bytes - (0 if tied else self.token_embd.nbytes)
+
+    def forward(self, ops: Ops) -> Rows:
+        x = ops.embed(self.token_embd)
+        for block in self.blk:
+            x = block.forward(ops, x)
+        return ops.linear(ops.norm(x, self.output_norm, self.eps), self.output)
+
+
+class Block:
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
+        name = f"blk.{layer}"
+        self.layer, self.rope = layer, rope
+        self.last = layer == c.layers - 1
+        self.heads, self.kv_heads = c.heads, c.kv_heads
+        self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
+        self.scale = file.number("attention.scale", default=1 / math.sqrt(c.dim))
+        self.window = file.size("attention.sliding_window", default=0, least=0)
+
+        self.attn_norm = file.vector(f"{name}.attn_norm.weight", c.hidden)
+        self.attn_q = Linear(file, f"{name}.attn_q", c.heads * c.dim, c.hidden)
+        self.attn_k = Linear(file, f"{name}.attn_k", c.kv_heads * c.dim, c.hidden)
+        self.attn_v = Linear(file, f"{name}.attn_v", c.kv_heads * c.dim, c.hidden)
+        self.attn_output = Linear(file, f"{name}.attn_output", c.hidden, c.heads * c.dim)
+        self.ffn_norm = file.vector(f"{name}.ffn_norm.weight", c.hidden)
+        self.ffn_gate = Linear(file, f"{name}.ffn_gate", c.feed_forward, c.hidden)
+        self.ffn_up = Linear(file, f"{name}.ffn_up", c.feed_forward, c.hidden)
+        self.ffn_down = Linear(file, f"{name}.ffn_down", c.hidden, c.feed_forward)
+
+    def forward(self, ops: Ops, x: Rows) -> Rows:
+        seen = self.attention(ops, ops.norm(x, self.attn_norm, self.eps))
+        if self.last:
+            x, seen = ops.wanted(x), ops.wanted(seen)
+        x = x + self.attn_output(ops, seen)
+        return x + self.feed_forward(ops, ops.norm(x, self.ffn_norm, self.eps))
+
+    def attention(self, ops: Ops, x: Rows) -> Rows:
+        q = ops.rope(self.attn_q(ops, x), self.heads, self.rope)
+        k = ops.rope(self.attn_k(ops, x), self.kv_heads, self.rope)
+        v = self.attn_v(ops, x)
+        return ops.attend(self.layer, q, k, v, scale=self.scale, window=self.window)
+
+    def feed_forward(self, ops: Ops, x: Rows) -> Rows:
+        return self.ffn_down(ops, ops.gate(self.ffn_gate(ops, x), self.ffn_up(ops, x), "silu"))

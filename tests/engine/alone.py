@@ -1,0 +1,58 @@
+"""What a request must give whatever else runs: computed from the whole text at each step, without engine or cache."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+
+from fewbit.engine.engine import Engine
+from fewbit.ops import sampling
+from fewbit.ops.sampling import Rule
+
+from .toy import Toy, logits_of
+
+WARM = Rule(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
+
+
+def alone(
+    prompt: Sequence[int],
+    max_tokens: int,
+    seed: int = 0,
+    *,
+    rule: Rule = WARM,
+    ends: Sequence[int] = (),
+    limit: int = 64,
+    vocab: int = 40,
+) -> tuple[list[int], str]:
+    """The answer and the reason of its end."""
+    tokens, uniform = list(prompt), Random(seed).random
+    for _ in range(min(max_tokens, limit - len(prompt))):
+        answer = tokens[len(prompt) :]
+        counts = Counter(dict.fromkeys(prompt, 0))
+        counts.update(answer)
+        seen = np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32)
+        chosen, _ = sampling.sample(logits_of(tokens, vocab)[-1:], [rule], [uniform()], [seen])
+        if int(chosen[0]) in ends:
+            return answer, "stop"
+        tokens.append(int(chosen[0]))
+    return tokens[len(prompt) :], "length"
+
+
+def make_engine(toy: Toy, ends: Sequence[int] = (), most_requests: int = 64) -> Engine:
+    return Engine(toy, ends, most_requests=most_requests, sampler=sampling)
+
+
+def run(engine: Engine, steps: int = 5000) -> None:
+    """Step to the end."""
+    for _ in range(steps):
+        if not engine.step():
+            return
+    raise AssertionError(f"there is no end after {steps} steps: {engine.stats()}")
+
+
+def is_clean(toy: Toy) -> bool:
+    """Whether all pages were given back."""
+    return toy.cache.stats().used == 0

@@ -1,0 +1,188 @@
+"""The engine's thread: many callers, sleep, closing, errors, the end of the program."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from fewbit.engine.request import Event, Request
+from fewbit.engine.worker import Worker
+from fewbit.errors import FewbitError
+
+from .alone import WARM, alone, is_clean, make_engine
+from .toy import Toy
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+ROOT = Path(__file__).parents[2]
+
+
+def engine_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "fewbit-engine"]
+
+
+def answers(worker: Worker, requests: list[Request]) -> list[tuple[list[int], str | None]]:
+    queue: SimpleQueue[Event] = SimpleQueue()
+    worker.submit(requests, queue.put)
+    for _ in requests:
+        queue.get(timeout=60)
+    return [(request.answer, request.finish_reason) for request in requests]
+
+
+def test_callers_from_many_threads() -> None:
+    toy = Toy(pages=12, page_tokens=4)
+    worker = Worker(make_engine(toy))
+    found: dict[int, list[tuple[list[int], str | None]]] = {}
+
+    def ask(i: int) -> None:
+        for round in range(3):
+            requests = worker.engine.request([i, *PROMPT], WARM, max_tokens=8, n=2, seed=i)
+            found[3 * i + round] = answers(worker, requests)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 24
+    for number, given in found.items():
+        i = number // 3
+        assert given == [alone([i, *PROMPT], 8, i + k, limit=48) for k in range(2)]
+    worker.close()
+    assert is_clean(toy)
+
+
+def test_the_thread_starts_with_the_first_request_and_sleeps_after_the_last() -> None:
+    before = len(engine_threads())
+    worker = Worker(make_engine(Toy()))
+    assert len(engine_threads()) == before
+    answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3))
+    assert len(engine_threads()) == before + 1
+    answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3))
+    time.sleep(0.05)
+    steps = worker.engine.stats().steps
+    time.sleep(0.05)
+    assert worker.engine.stats().steps == steps == 6
+    worker.close()
+    assert len(engine_threads()) == before
+
+
+def test_close_ends_what_is_not_complete() -> None:
+    worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
+    requests = [worker.engine.request(PROMPT, WARM)[0] for _ in range(3)]
+    queue: SimpleQueue[Event] = SimpleQueue()
+    for request in requests:
+        worker.submit([request], queue.put, each=True)
+    queue.get(timeout=60)
+    worker.close()
+    worker.close()
+    assert [request.finish_reason for request in requests] == ["error"] * 3
+    assert str(requests[0].error) == "the model was closed before the answer was complete"
+    with pytest.raises(FewbitError, match="the model was closed; it takes no more requests"):
+        worker.submit(requests, queue.put)
+    assert is_clean(toy)
+
+
+def test_close_without_a_request() -> None:
+    Worker(make_engine(Toy())).close()
+
+
+def test_a_worker_that_nobody_holds_goes() -> None:
+    before = len(engine_threads())
+    worker = Worker(make_engine(toy := Toy()))
+    answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3))
+    held = weakref.ref(toy)
+    del worker, toy
+    gc.collect()
+    assert held() is None
+    assert len(engine_threads()) == before
+
+
+def test_cancel_from_another_thread() -> None:
+    worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
+    request = worker.engine.request(PROMPT, WARM)[0]
+    queue: SimpleQueue[Event] = SimpleQueue()
+    worker.submit([request], queue.put, each=True)
+    queue.get(timeout=60)
+    worker.cancel([request])
+    while queue.get(timeout=60)[1] is not None:
+        pass
+    assert request.finish_reason == "cancelled"
+    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    worker.close()
+    assert is_clean(toy)
+
+
+def test_an_error_in_a_step_leaves_the_worker_usable() -> None:
+    worker = Worker(make_engine(toy := Toy()))
+    toy.errors.append(RuntimeError("no luck"))
+    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3)) == [([], "error")]
+    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    worker.close()
+
+
+def test_an_error_outside_of_a_step_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(make_engine(Toy()))
+    schedule = worker.engine._scheduler.schedule
+    monkeypatch.setattr(worker.engine._scheduler, "schedule", lambda: 1 / 0)
+    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3)) == [([], "error")]
+    monkeypatch.setattr(worker.engine._scheduler, "schedule", schedule)
+    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    worker.close()
+
+
+@pytest.mark.parametrize("state", ["idle", "busy"])
+def test_the_program_ends_while_the_thread_is(state: str) -> None:
+    program = f"""
+import sys
+from queue import SimpleQueue
+from fewbit.engine.worker import Worker
+from tests.engine.alone import WARM, make_engine
+from tests.engine.toy import Toy
+worker = Worker(make_engine(Toy(ctx=200_000, pages=50_000)))
+queue = SimpleQueue()
+worker.submit(worker.engine.request([1, 2, 3], WARM, max_tokens={"3" if state == "idle" else "None"}), queue.put, True)
+queue.get()
+print("end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_a_forked_process_is_told_that_the_thread_is_gone() -> None:
+    program = """
+import os
+from queue import SimpleQueue
+from fewbit.engine.worker import Worker
+from tests.engine.alone import WARM, make_engine
+from tests.engine.toy import Toy
+worker = Worker(make_engine(Toy()))
+queue = SimpleQueue()
+worker.submit(worker.engine.request([1, 2, 3], WARM, max_tokens=3), queue.put)
+queue.get()
+if os.fork():
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+else:
+    try:
+        worker.submit(worker.engine.request([1, 2, 3], WARM, max_tokens=3), queue.put)
+    except Exception as error:
+        print(error, flush=True)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+    )
+    assert done.stdout == "the model's thread is gone, as in a forked process; load the model again\n0\n", done.stderr

@@ -1,0 +1,91 @@
+"""LLM with a real runner, on small models with random weights."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit.engine.contract import Chunk
+from fewbit.errors import FewbitError, PathError
+from fewbit.llm import LLM
+from fewbit.ops import sampling
+
+from .models.random_llama import llama
+from .test_llm import END, TOKENS
+from .text.samples import metadata
+
+VOCAB = len(TOKENS) + 1
+TEXT = "It was a dark and stormy night; the rain fell in torrents."
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a token for each byte, and one for "st", in a file."""
+    known, tensors = llama(vocab=VOCAB)
+    kinds = np.array([1] * 256 + [3] * (len(TOKENS) - 256) + [1], np.int32)
+    words = metadata([*TOKENS, "st"], token_type=kinds, eos_token_id=np.uint32(END), merges=["s t"])
+    file = tmp_path_factory.mktemp("llm") / "tiny.gguf"
+    fb.write_gguf(file, {**known, **words}, tensors)
+    return file
+
+
+def test_a_model_from_a_file(path: Path) -> None:
+    with LLM(path, exact=True) as llm:
+        assert (llm.model_name, llm.path, llm.ctx, llm.runner.vocab) == ("tiny", path, 512, VOCAB)
+        assert llm.threads >= 1
+        answer = llm.generate(TEXT, max_tokens=8, temperature=0, logprobs=1)
+        assert answer.logprobs
+        for one in answer.logprobs:
+            assert one.logprob == one.top[0].logprob  # the likeliest
+        scores = llm.score(llm.tokenize(TEXT) + answer.tokens)[-len(answer.tokens) :]
+        np.testing.assert_allclose(scores, [one.logprob for one in answer.logprobs], rtol=0, atol=1e-3)
+
+
+def test_scores_are_those_of_the_runner(path: Path) -> None:
+    with LLM(path, exact=True) as llm:
+        text = llm.tokenize(TEXT * 5)  # longer than what is scored in one step
+        scores = llm.score(text)
+        runner = llm.runner
+        sequence = runner.cache.new()
+        logits = np.concatenate(
+            [runner.forward([Chunk(sequence, part, len(part))]).copy() for part in (text[:200], text[200:-1])]
+        )
+        np.testing.assert_allclose(scores, sampling.log_probabilities(logits, text[1:]), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kv", ["q8_0", ("q8_0", "q4_0")])
+def test_formats_of_the_cache(path: Path, kv: str | tuple[str, str]) -> None:
+    with LLM(path, kv=kv, ctx=128, threads=1) as llm:
+        assert (llm.ctx, llm.threads) == (128, 1)
+        first, again = (llm.generate(TEXT, max_tokens=4) for _ in range(2))
+        assert (first.cached_tokens, again.cached_tokens) == (0, 32)
+
+
+def test_chats_from_several_threads(path: Path) -> None:
+    with LLM(path) as llm:
+        texts: list[str] = []
+
+        def talk(i: int) -> None:
+            with llm.chat([{"role": "user", "content": f"{TEXT} {i}"}], stream=True, max_tokens=20) as stream:
+                texts.append("".join(stream) + stream.completion.finish_reason)
+
+        threads = [threading.Thread(target=talk, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(texts) == 8
+        assert llm.runner.cache.stats().used == 0
+
+
+def test_what_is_no_model(path: Path) -> None:
+    with pytest.raises(PathError):
+        LLM(path.with_name("other.gguf"))
+    with pytest.raises(FewbitError, match="there is no device 'tpu'"):
+        LLM(path, device="tpu")
+    with pytest.raises(FewbitError, match="ctx"):
+        LLM(path, ctx=0)
