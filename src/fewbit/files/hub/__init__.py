@@ -1,0 +1,99 @@
+"""Where models come from: a file, a URL, a repository, or a built-in name. `find` gives a file on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ...errors import DtypeError, FewbitError, MissingError, PathError
+from .folder import Progress, cache_folder, silent
+from .huggingface import find_huggingface
+from .local import find_local, near_names
+from .remote import shown
+from .web import find_url
+from .wheel import TABLE, Builtin, find_builtin
+
+__all__ = ["Builtin", "Progress", "builtin", "cache_folder", "find"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", re.ASCII)
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
+
+
+def builtin() -> dict[str, Builtin]:
+    """The models that have a name of their own.
+
+    >>> builtin()["smollm2"].license
+    'Apache-2.0'
+    """
+    return dict(TABLE)
+
+
+def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:
+    """The path of a GGUF file on this machine, fetched first if need be. A model may be given as:
+
+    - a path: a file, or a folder with one model;
+    - a URL of a file that ends in .gguf;
+    - `hf:org/repo`, `hf:org/repo:file.gguf` or `hf:org/repo:q4_k_m`: a repository, with the extra `hub`;
+    - a name that `builtin` has.
+
+    Of a split model all files are fetched, and the first is given. A built-in name goes before a file that is called
+    the same; `./name` is the file. What was fetched once is not asked for again.
+
+    `progress(what, bytes done, bytes in all or None)` is called while something is fetched. With `offline` (if None:
+    FEWBIT_OFFLINE=1 or HF_HUB_OFFLINE=1) only what is here already is found.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+    ...     find(file.name) == Path(file.name)
+    True
+    """
+    report = silent if progress is None else progress
+    if not isinstance(model, str):
+        return find_local(_to_path(model))
+    is_offline = _from_environment() if offline is None else bool(offline)
+    if model in TABLE:
+        return find_builtin(TABLE[model], report, is_offline)
+    if model.startswith("hf:"):
+        return find_huggingface(model, report, is_offline)
+    scheme = _SCHEME.match(model)
+    if scheme and scheme[1].lower() in {"http", "https"}:
+        return find_url(model, report, is_offline)
+    if scheme:
+        raise MissingError(
+            f"{shown(model)}: a URL must begin with https:// or http://; a local file is given by its path"
+        )
+    path = Path(os.path.expanduser(model))
+    if _REPOSITORY.fullmatch(model) and not os.path.exists(path.parent):
+        raise PathError(f"{model}: there is no such file; a repository is given as hf:{model}")
+    if model and (_looks_like_path(model) or os.path.lexists(path)):
+        return find_local(path)
+    raise MissingError(_not_understood(model))
+
+
+def _to_path(model: object) -> Path:
+    try:
+        return Path(os.fspath(model))  # type: ignore[call-overload,no-any-return,unused-ignore]
+    except TypeError:
+        raise DtypeError(f"a model is given as str or path, not as {type(model).__name__}") from None
+
+
+def _looks_like_path(text: str) -> bool:
+    return "\0" in text or text.endswith(".gguf") or text.startswith((".", "~", "/")) or os.sep in text
+
+
+def _not_understood(model: str) -> str:
+    near = near_names(model, list(TABLE))
+    return (
+        f"{model!r} is no file here and no built-in model{near}. A model is given as the path of a GGUF file, "
+        f"a URL (https://...gguf), a repository (hf:org/repo or hf:org/repo:file.gguf), "
+        f"or a built-in name: {', '.join(sorted(TABLE))}"
+    )
+
+
+def _from_environment() -> bool:
+    value = os.environ.get("FEWBIT_OFFLINE", "").lower()
+    if value not in _TRUE | _FALSE:
+        raise FewbitError(f"FEWBIT_OFFLINE is {value!r}, it must be 0 or 1")
+    return value in _TRUE or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE

@@ -1,0 +1,131 @@
+"""The folder that fetched models are kept in: where it is, one process at a time, and only whole files in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...errors import FetchError, PathError
+
+Progress = Callable[[str, int, int | None], None]
+
+MAGIC = b"GGUF"
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """The progress that nobody asked for."""
+
+
+def cache_folder() -> Path:
+    """FEWBIT_CACHE, else fewbit in XDG_CACHE_HOME, else ~/.cache/fewbit."""
+    own, shared = os.environ.get("FEWBIT_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(os.path.expanduser(own)).absolute()
+    if shared and os.path.isabs(shared):  # a relative one is to be ignored, by the rules of XDG
+        return Path(shared, "fewbit")
+    try:
+        return Path.home() / ".cache" / "fewbit"
+    except RuntimeError:
+        raise PathError("there is no home folder to keep models in; set FEWBIT_CACHE to a folder") from None
+
+
+def key(*parts: str) -> str:
+    """A short name of fixed form for any text.
+
+    >>> key("a"), key("../..")
+    ('0eb5b8d6f81bc677', 'e1ddd531b2ccdf04')
+    """
+    from hashlib import sha256
+
+    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def disk(path: Path) -> Iterator[None]:
+    """What the system says about a file or folder, as an error of fewbit."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise PathError(f"{path}: cannot be written: {why}; FEWBIT_CACHE names another folder") from error
+
+
+def make_folder(path: Path) -> Path:
+    with disk(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def locked(folder: Path, what: str, progress: Progress) -> Iterator[None]:
+    """A folder for this process alone; another that wants it waits. The lock goes when the process does."""
+    import fcntl
+
+    path = make_folder(folder) / "lock"
+    with disk(path):
+        file = open(path, "ab")  # noqa: SIM115
+    with file:
+        try:
+            with disk(path):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except PathError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            progress(f"waiting for another process that fetches {what}", 0, None)
+            with disk(path):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a file, None if there is none."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
+
+
+def need_space(folder: Path, nbytes: int, what: str) -> None:
+    """Refuse what the disk has no room for, before it is fetched."""
+    with disk(folder):
+        free = shutil.disk_usage(folder).free
+    if nbytes > free:
+        raise PathError(
+            f"{folder}: {what} needs {nbytes:,} bytes, the disk has {free:,} left; FEWBIT_CACHE names another folder"
+        )
+
+
+def start_of(path: Path) -> bytes:
+    """The first bytes of a file, none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(64)
+    except OSError:
+        return b""
+
+
+def refused(what: str, start: bytes) -> FetchError:
+    """The error about a file that is no GGUF."""
+    page = "; it looks like a web page (hf:org/repo:file.gguf is a file of a repository)" if start[:1] == b"<" else ""
+    return FetchError(f"{what}: this is no GGUF file: it begins with {start[:4]!r}, not {MAGIC!r}{page}")
+
+
+def write_note(path: Path, values: dict[str, object]) -> None:
+    """Keep a few values in a file, all or nothing."""
+    new = path.with_name(path.name + ".new")
+    with disk(path):
+        new.write_text(json.dumps(values))
+        os.replace(new, path)
+
+
+def read_note(path: Path) -> dict[str, object]:
+    """The values that were kept; none if there are none, or they cannot be read."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,156 @@
+"""Models of a repository, through huggingface_hub and its cache."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...errors import ExtraError, FetchError, MissingError, PathError
+from .folder import MAGIC, Progress, cache_folder, key, make_folder, read_note, refused, size_of, start_of, write_note
+from .names import choose
+
+TIMEOUT = 30.0  # seconds for an answer
+
+_SPEC = re.compile(r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>[^:]+))?", re.ASCII)
+
+
+def find_huggingface(spec: str, progress: Progress, offline: bool) -> Path:
+    """The file of `hf:org/repo`, `hf:org/repo:file` or `hf:org/repo:quantization`, fetched first if need be.
+
+    What was found once is not asked for again as long as the files are there: it is kept in a note.
+    """
+    parsed = _SPEC.fullmatch(spec)
+    if not parsed:
+        raise MissingError(
+            f"{spec!r}: a repository is given as hf:org/repo, hf:org/repo:file.gguf or hf:org/repo:q4_k_m"
+        )
+    repo, wanted = parsed["repo"], parsed["wanted"]
+    note = cache_folder() / "hf" / f"{key(os.environ.get('HF_ENDPOINT', ''), repo, wanted or '')}.json"
+    known = _known(note)
+    if known:
+        return known
+    hub = _library(spec)
+    if offline:
+        return _cached(hub, repo, wanted)  # not noted: the repository may have what fits better
+    found = _fetched(hub, repo, wanted, progress)
+    with suppress(PathError):  # then it will be asked for again
+        make_folder(note.parent)
+        write_note(note, {"files": [[str(path), path.stat().st_size] for path in found]})
+    return found[0]
+
+
+def _known(note: Path) -> Path | None:
+    files = read_note(note).get("files")
+    try:
+        whole = isinstance(files, list) and all(size_of(Path(path)) == size for path, size in files)
+        return Path(files[0][0]) if whole and files else None  # type: ignore[index]
+    except (TypeError, ValueError):  # not what was written there
+        return None
+
+
+def _library(spec: str) -> ModuleType:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise ExtraError(f'{spec}: this needs huggingface_hub: pip install "fewbit[hub]" ({error})') from None
+    return huggingface_hub
+
+
+def _fetched(hub: ModuleType, repo: str, wanted: str | None, progress: Progress) -> list[Path]:
+    where = f"hf:{repo}"
+    info = _asked(hub, where, lambda: hub.HfApi().model_info(repo, timeout=TIMEOUT))
+    model = choose([file.rfilename for file in info.siblings or []], wanted, where)
+    paths = [_download(hub, repo, name, progress) for name in model.files]
+    if len({path.parent for path in paths}) > 1:  # each lies in the folder of its revision
+        raise FetchError(f"{where}: the repository changed while it was fetched; try again")
+    return paths
+
+
+def _download(hub: ModuleType, repo: str, name: str, progress: Progress) -> Path:
+    from inspect import signature
+
+    where, (bar, failed) = f"hf:{repo}:{name}", _bar(name, progress)
+    # Versions before 1.1 show a bar of their own.
+    options = {"tqdm_class": bar} if "tqdm_class" in signature(hub.hf_hub_download).parameters else {}
+    progress(name, 0, None)
+    try:
+        path = Path(_asked(hub, where, lambda: hub.hf_hub_download(repo, name, etag_timeout=TIMEOUT, **options)))
+    except FetchError:
+        if failed:
+            raise failed[0] from None
+        raise
+    start = start_of(path)
+    if not start.startswith(MAGIC):
+        with suppress(OSError):
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+        raise refused(where, start)
+    size = path.stat().st_size
+    progress(name, size, size)
+    return path
+
+
+def _cached(hub: ModuleType, repo: str, wanted: str | None) -> Path:
+    """What is in the cache of huggingface_hub, maybe put there by another program."""
+    where = f"hf:{repo}"
+    try:
+        found = [of for of in hub.scan_cache_dir().repos if (of.repo_type, of.repo_id) == ("model", repo)]
+    except hub.errors.CacheNotFound:
+        found = []
+    revisions = sorted((r for of in found for r in of.revisions), key=lambda r: ("main" in r.refs, r.last_modified))
+    if not revisions:
+        raise FetchError(f"{where}: not in the cache, and this is offline; missing: {wanted or 'the repository'}")
+    folder = Path(revisions[-1].snapshot_path)
+    names = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf") if start_of(file).startswith(MAGIC)]
+    try:
+        return folder / choose(names, wanted, where).name
+    except MissingError as error:
+        raise FetchError(f"{error} (only what is in the cache was looked at: this is offline)") from None
+
+
+def _asked(hub: ModuleType, where: str, question: Callable[[], Any]) -> Any:
+    """The library's answer, its many kinds of errors as one of ours."""
+    errors = hub.errors
+    try:
+        return question()
+    except errors.GatedRepoError as error:
+        raise FetchError(f"{where}: ask for access on its page, then log in: `hf auth login` or HF_TOKEN") from error
+    except errors.RepositoryNotFoundError as error:
+        raise FetchError(
+            f"{where}: there is no such repository, or it is private: `hf auth login` or HF_TOKEN"
+        ) from error
+    except Exception as error:  # of the library, of HTTP or of the system
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise FetchError(f"{where}: could not be fetched: {lines[0] if lines else type(error).__name__}") from error
+
+
+def _bar(name: str, progress: Progress) -> tuple[type, list[Exception]]:
+    """A progress bar for huggingface_hub that shows nothing and reports; and what `progress` raised, if it did."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+    failed: list[Exception] = []
+
+    class Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            super().__init__(*args, **{**options, "disable": True})
+            self._report(self.n)
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            self._report(self.n)
+
+        def _report(self, done: float) -> None:
+            try:
+                progress(name, int(done), None if self.total is None else int(self.total))
+            except Exception as error:
+                failed.append(error)
+                raise
+
+    return Bar, failed

@@ -1,0 +1,138 @@
+"""Names of GGUF files: which of them are parts of one model, which quantization they are of, which one is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...errors import MissingError
+from ..gguf.reader import PART_NAME
+
+PREFERRED = (
+    "Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0", "Q6_K", "Q5_K_S", "Q4_K_L", "Q4_K_XL", "Q4_1", "IQ4_XS", "IQ4_NL",
+    "MXFP4", "Q5_0", "Q5_1", "Q3_K_L", "Q3_K_M", "BF16", "F16", "F32",
+)  # fmt: skip
+
+_KIND = r"I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4|NVFP4|BF16|F16|F32|FP16|FP32"
+_KIND_IN_NAME = re.compile(rf"(?<![A-Z0-9])(?:{_KIND})(?![A-Z0-9])", re.IGNORECASE)
+_KIND_ALONE = re.compile(rf"(?:UD[-_])?({_KIND})", re.IGNORECASE)
+_SAME = {"FP16": "F16", "FP32": "F32"}
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model by the names of its files, those that are there."""
+
+    files: tuple[str, ...]
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.files[0]
+
+    def is_called(self, name: str) -> bool:
+        """Whether this is a name of it: of any file, with or without folder, suffix and number."""
+        part = PART_NAME.fullmatch(self.name)
+        names = {*self.files, *([part["stem"] + ".gguf"] if part else [])}
+        names |= {name.rpartition("/")[2] for name in names}
+        return name in names or name + ".gguf" in names
+
+
+def part_names(name: str) -> tuple[str, ...]:
+    """The names of all files of a model, by one of them.
+
+    >>> part_names("a.gguf"), part_names("a-00002-of-00002.gguf")
+    (('a.gguf',), ('a-00001-of-00002.gguf', 'a-00002-of-00002.gguf'))
+    """
+    part = PART_NAME.fullmatch(name)
+    if not part:
+        return (name,)
+    number, count = int(part["number"]), int(part["count"])
+    if not 1 <= number <= count:
+        raise MissingError(f"{name}: by its name the file is part {number} of {count}")
+    return tuple(f"{part['stem']}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count))
+
+
+def quantization(name: str) -> str | None:
+    """The quantization that a file's name tells.
+
+    >>> quantization("Qwen3-0.6B-q4_k_m.gguf"), quantization("m-fp16-00001-of-00002.gguf"), quantization("m.gguf")
+    ('Q4_K_M', 'F16', None)
+    """
+    found = _KIND_IN_NAME.findall(name)
+    return _SAME.get(found[-1].upper(), found[-1].upper()) if found else None
+
+
+def models(files: Iterable[str]) -> list[Model]:
+    """The models among some files, without those that only help one: vision projectors and importance matrices.
+
+    >>> models(["b.gguf", "a-00001-of-00002.gguf", "README.md", "mmproj-F16.gguf"])
+    [Model(files=('a-00001-of-00002.gguf',), count=2), Model(files=('b.gguf',), count=1)]
+    """
+    found: dict[tuple[str, int], list[str]] = {}
+    for name in sorted(set(files)):
+        if name.endswith(".gguf") and _is_safe(name) and _is_model(name):
+            part = PART_NAME.fullmatch(name)
+            found.setdefault((part["stem"], int(part["count"])) if part else (name, 1), []).append(name)
+    return [Model(tuple(names), count) for (_, count), names in found.items()]
+
+
+def choose(files: Iterable[str], wanted: str | None, where: str) -> Model:
+    """The model that is wanted among some files: a file by its name, a quantization, or without either a usual one.
+
+    >>> choose(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m").name
+    'm-Q4_K_M.gguf'
+    >>> choose(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], "q8_0", "m").name
+    'm-Q8_0.gguf'
+    """
+    found = models(files)
+    if not found:
+        raise MissingError(f"{where}: there is no GGUF model in it")
+    fitting = _usual(found) if wanted is None else _called(found, wanted)
+    if not fitting:
+        asked = "of a usual quantization" if wanted is None else f"called {wanted!r} or of such a quantization"
+        raise MissingError(f"{where}: there is no model {asked}; there are: {listed(found)}")
+    if len(fitting) > 1:
+        raise MissingError(f"{where}: several models fit, name one of these files: {listed(fitting)}")
+    return whole(fitting[0], where)
+
+
+def whole(model: Model, where: str) -> Model:
+    """The model, if all its parts are there."""
+    if model.files != part_names(model.name):
+        raise MissingError(f"{where}: of {model.count} parts of a model there are only: {listed([model])}")
+    return model
+
+
+def listed(found: Sequence[Model]) -> str:
+    """Names for an error, not too many."""
+    names = [name for model in found for name in (model.files if len(found) == 1 else model.files[:1])]
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _usual(found: Sequence[Model]) -> Sequence[Model]:
+    if len(found) == 1:
+        return found
+    kinds: dict[str | None, list[Model]] = {}
+    for model in found:
+        kinds.setdefault(quantization(model.name), []).append(model)
+    return next((kinds[kind] for kind in PREFERRED if kind in kinds), [])
+
+
+def _called(found: Sequence[Model], wanted: str) -> Sequence[Model]:
+    named = [model for model in found if wanted in model.files] or [m for m in found if m.is_called(wanted)]
+    kind = _KIND_ALONE.fullmatch(wanted.replace("-", "_"))
+    return named or [model for model in found if kind and quantization(model.name) == quantization(kind[1])]
+
+
+def _is_safe(name: str) -> bool:
+    """Whether a name from elsewhere stays inside a folder that it is joined to."""
+    return not _UNSAFE.search(name) and not {"", ".", ".."} & set(name.split("/"))
+
+
+def _is_model(name: str) -> bool:
+    last = name.rpartition("/")[2].lower()
+    return "mmproj" not in last and ("imatrix" not in last or quantization(last) is not None)

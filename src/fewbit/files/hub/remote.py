@@ -1,0 +1,115 @@
+"""Requests to a web server: only HTTP and HTTPS, with a time limit, and answers that say what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from ...errors import FetchError
+from .folder import MAGIC
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from urllib.request import OpenerDirector
+
+TIMEOUT = 30.0  # seconds without a byte
+MOST_BYTES = 1 << 42  # more than any model that a machine could run
+
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
+
+
+class Broken(Exception):
+    """A try that ended early; another may go on where it ended."""
+
+
+class WrongRange(Broken):
+    """The server does not go on where it should; another try has to start again."""
+
+
+def shown(url: str) -> str:
+    """A URL for messages: without its query, which may hold a secret.
+
+    >>> shown("https://example.org/a.gguf?key=secret")
+    'https://example.org/a.gguf'
+    """
+    return url.partition("?")[0].partition("#")[0]
+
+
+@contextmanager
+def opened(url: str, headers: dict[str, str]) -> Iterator[HTTPResponse]:
+    """The server's answer. What may be over soon is `Broken`, the rest a FetchError."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import Request
+
+    request = Request(url, headers={"User-Agent": "fewbit", "Accept-Encoding": "identity", **headers})
+    try:
+        answer = _opener().open(request, timeout=TIMEOUT)
+    except FetchError:
+        raise
+    except HTTPError as error:
+        error.close()
+        said = f"the server answers {error.code} {error.reason}"
+        if error.code == 416:
+            raise WrongRange(said) from None
+        if error.code == 429 or error.code >= 500:
+            raise Broken(said) from None
+        raise FetchError(f"{shown(url)}: {said}") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise FetchError(f"{shown(url)}: cannot be reached: {reason(error)}") from None
+    with answer:
+        yield answer
+
+
+def content_length(answer: HTTPResponse, url: str) -> int | None:
+    """The size of the whole file; None if the server marks its end instead."""
+    text = answer.headers.get("Content-Length")
+    if answer.status != 200:
+        raise FetchError(f"{shown(url)}: the server answers {answer.status} {answer.reason}, 200 is expected")
+    if text is None and answer.chunked:
+        return None
+    if text is None or not (text.isascii() and text.isdecimal()):
+        raise FetchError(f"{shown(url)}: the server does not tell the size; its Content-Length: {text}")
+    if not len(MAGIC) <= int(text) <= MOST_BYTES:
+        raise FetchError(f"{shown(url)}: a model has {len(MAGIC)} to {MOST_BYTES:,} bytes, not {int(text):,}")
+    return int(text)
+
+
+def check_range(answer: HTTPResponse, start: int, total: int) -> None:
+    """Refuse an answer that does not go on from `start` to the end of the same file."""
+    text = answer.headers.get("Content-Range", "")
+    found = _RANGE.fullmatch(text)
+    if not found or (int(found[1]), int(found[2]) + 1, int(found[3])) != (start, total, total):
+        raise WrongRange(f"bytes {start}-/{total} were asked for, the server sends {text or 'others'}")
+
+
+def version(answer: HTTPResponse) -> str | None:
+    """What tells that the server's file is still the same; a weak tag does not."""
+    tag = answer.headers.get("ETag", "")
+    return tag if tag.startswith('"') else answer.headers.get("Last-Modified")
+
+
+def reason(error: BaseException) -> str:
+    """Why a request failed, in the words of the system."""
+    return str(getattr(error, "reason", None) or error) or type(error).__name__
+
+
+def _opener() -> OpenerDirector:
+    """Made by hand: the usual one also opens files and FTP, and follows from HTTPS to HTTP."""
+    from urllib import request as web
+
+    class Redirects(web.HTTPRedirectHandler):
+        def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
+            if urlsplit(newurl).scheme not in {urlsplit(req.full_url).scheme, "https"}:
+                fp.close()
+                raise FetchError(f"{shown(req.full_url)}: the server sends to {shown(newurl)}, which is refused")
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    opener = web.OpenerDirector()
+    kinds = (web.ProxyHandler, web.HTTPHandler, web.HTTPSHandler, web.HTTPDefaultErrorHandler, web.HTTPErrorProcessor)
+    for handler in (*(kind() for kind in kinds), Redirects(), web.UnknownHandler()):
+        opener.add_handler(handler)
+    return opener
