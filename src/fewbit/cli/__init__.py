@@ -1,0 +1,39 @@
+"""The `fewbit` command. It is thin: it reads options, calls the library and prints.
+
+To add a command: write it as a function in a module of this package, both with the same name, and put a line in TABLE.
+A command imports what it needs when it runs, so that others start quickly.
+"""
+
+from __future__ import annotations
+
+import click
+
+from .group import Commands
+
+TABLE = {
+    "bench": ("bench", "Speed beside the machine's own limits."),
+    "chat": ("chat", "Talk with a model."),
+    "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
+    "formats": ("formats", "The formats: bits a weight, block and group sizes."),
+    "inspect": ("inspect", "What a GGUF file holds: metadata, tensors, formats and sizes."),
+    "pull": ("pull", "Fetch a model and print where it lies."),
+    "run": ("run", "Answer one prompt."),
+    "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
+}
+
+
+@click.group(cls=Commands, table=TABLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fewbit", prog_name="fewbit")
+def main() -> None:
+    """Language models with their weights kept in few bits.
+
+    \b
+    Examples:
+      fewbit run "Why is the sky blue?"   an answer from the default model
+      fewbit chat model.gguf              a conversation
+      fewbit bench model.gguf             tokens/s beside the machine's limits
+      fewbit inspect model.gguf           what a file holds
+      fewbit doctor                       what this machine can do
+      fewbit formats                      the formats and their sizes
+      fewbit table --format q4_k          bits, error and speed of a format
+    """

@@ -1,0 +1,40 @@
+"""The text of an answer on its way to standard output, and the figures after it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
+
+from .output import harmless
+
+
+class Printer:
+    """Writes text at once. A terminal gets none that it would obey; a pipe or a file gets it as it is."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = sys.stdout if out is None else out
+        self._safe = self._out.isatty()
+        self._last = "\n"
+        if hasattr(self._out, "reconfigure"):
+            self._out.reconfigure(errors="replace")  # a model may write what this terminal's encoding has not
+
+    def write(self, text: str) -> None:
+        if self._safe:
+            text = harmless(text)
+        if text:
+            self._out.write(text)
+            self._out.flush()
+            self._last = text[-1]
+
+    def end_line(self) -> None:
+        if self._last != "\n":
+            self.write("\n")
+
+
+def figures(completion: Any) -> str:
+    """Counts and speeds of an answer, in a line."""
+    cached = f", {completion.cached_tokens} of them known" if completion.cached_tokens else ""
+    return (
+        f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
+        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"
+    )

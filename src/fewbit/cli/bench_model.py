@@ -1,0 +1,82 @@
+"""`fewbit bench MODEL`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import DEFAULT_KV, as_json, kv_formats, kv_help, numbers
+from .output import measuring, print_json, print_table, shown
+from .progress import Waiting
+
+if TYPE_CHECKING:
+    from ..speed import Speed
+
+
+@click.command("model")
+@click.argument("model")
+@click.option(
+    "--prompt", type=click.IntRange(1), default=512, show_default=True, metavar="N", help="Prompt, in tokens."
+)
+@click.option("--gen", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Steps of one token.")
+@click.option("--depth", default="0", show_default=True, metavar="N,..", help="Tokens that are there before the steps.")
+@click.option(
+    "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
+)
+@click.option("--threads", metavar="N,..", help="Threads; all usable cores if not given.")
+@click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F,..", help=kv_help)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds beside the limit.")
+@click.option("--exact", is_flag=True, help="Multiply with unquantized activations.")
+@as_json
+def bench_model(
+    model: str,
+    prompt: int,
+    gen: int,
+    depth: str,
+    batch: str,
+    threads: str | None,
+    kv: str,
+    rounds: int,
+    exact: bool,
+    as_json: bool,
+) -> None:
+    """Tokens/s of a model.
+
+    A prompt is run on an empty cache; then, at each depth, steps of one token for each sequence. Tokens are random.
+    Options with a comma take several values: every combination is a case. "of read" is what is read a second (weights,
+    K and V) over what a plain loop reads, in turns with it.
+
+    \b
+    Examples:
+      fewbit bench model.gguf
+      fewbit bench model.gguf --batch 1,8,32 --depth 0,2048
+      fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
+    """
+    from ..files.hub import find
+    from ..ops import cpu
+    from ..speed import Case, measure
+
+    cases = [
+        Case(prompt, gen, depth_, batch_, threads_, kv_)
+        for threads_ in (numbers(threads, ",", "--threads") if threads else [cpu.default_threads()])
+        for kv_ in [kv_formats(one) for one in kv.split(",")]
+        for depth_ in numbers(depth, ",", "--depth", least=0)
+        for batch_ in numbers(batch, ",", "--batch")
+    ]
+    with Waiting(f"fetching {shown(model, 60)}") as waiting:
+        path = find(model, progress=waiting)
+    speeds = list(measuring(measure(path, cases, exact=exact, rounds=rounds), len(cases)))
+    if as_json:
+        print_json([asdict(speed) for speed in speeds])
+        return
+    click.echo(f"{path.name}, {cpu.isa()}")
+    heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "prefill tokens/s", "decode tokens/s", "of read"]
+    print_table(dict.fromkeys(heads, "right"), [cells(speed) for speed in speeds])
+
+
+def cells(speed: Speed) -> list[str]:
+    counts = speed.prompt_tokens, speed.gen_tokens, speed.depth, speed.batch, speed.threads, speed.kv
+    rates = f"{speed.prefill_tokens_per_second:.1f}", f"{speed.decode_tokens_per_second:.1f}"
+    return [*map(str, counts), *rates, f"{100 * speed.decode_bandwidth_share:.0f}%"]

@@ -1,0 +1,81 @@
+"""`fewbit doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import as_json
+from .output import Rows, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..limits import Limits
+    from ..machine import Machine
+
+
+@click.command()
+@click.option("--measure", "with_limits", is_flag=True, help="Measure read bandwidth and multiply rates too.")
+@as_json
+def doctor(with_limits: bool, as_json: bool) -> None:
+    """What this machine offers, and what fewbit chose.
+
+    \b
+    Examples:
+      fewbit doctor
+      fewbit doctor --measure
+      fewbit doctor --json
+      FEWBIT_ISA=scalar fewbit doctor
+    """
+    from ..limits import measure_limits
+    from ..machine import describe
+
+    machine = describe()
+    limits = measure_limits() if with_limits else []
+    if as_json:
+        print_json(asdict(machine) | ({"limits": [asdict(row) for row in limits]} if with_limits else {}))
+        return
+    print_table({"machine": "left", "": "left"}, machine_rows(machine))
+    if limits:
+        heads = ["memory GB/s", "with prefetch", "cache GB/s", "int8 GMAC/s", "bf16 GMAC/s", "f32 GMAC/s"]
+        click.echo()
+        print_table({"threads": "right", **dict.fromkeys(heads, "right")}, [limit_cells(row) for row in limits])
+
+
+def limit_cells(row: Limits) -> list[str]:
+    rates = (
+        row.memory_gb_per_s,
+        row.memory_ahead_gb_per_s,
+        row.cache_gb_per_s,
+        row.int8_gmac_per_s,
+        row.bf16_gmac_per_s,
+        row.f32_gmac_per_s,
+    )
+    return [str(row.threads), *(f"{rate:.4g}" if rate else "-" for rate in rates)]
+
+
+def machine_rows(m: Machine) -> Rows:
+    chosen = f"{m.isa} (FEWBIT_ISA={m.forced_isa})" if m.forced_isa else m.isa
+    paths = sorted(set(m.kernels.values()))
+    names = {path: [name for name, p in m.kernels.items() if p == path] for path in paths}
+    return [
+        ["CPU", m.cpu],
+        ["system", f"{m.system}, Python {m.python}"],
+        ["cores", f"{m.cores}, {m.usable_cores} usable"],
+        ["threads", str(m.threads)],
+        ["instruction sets", ", ".join(m.isas)],
+        ["in use", chosen],
+        *([f"kernels: {path}", " ".join(names[path])] for path in paths),
+        ["packages", versions(m.packages)],
+        ["optional", versions(m.optional_packages)],
+    ]
+
+
+def versions(packages: dict[str, str | None]) -> str:
+    """Packages in a line.
+
+    >>> versions({"numpy": "2.0", "torch": None})
+    'numpy 2.0, torch (not found)'
+    """
+    return ", ".join(f"{name} {found or '(not found)'}" for name, found in packages.items())

@@ -1,0 +1,41 @@
+"""Small files that the user names: what goes wrong with them is an error of fewbit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import FewbitError, PathError
+
+
+def read_bytes(path: str | Path) -> bytes:
+    with _errors_of(path, "read"):
+        return Path(path).read_bytes()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    with _errors_of(path, "written"):
+        Path(path).write_text(text, encoding="utf-8")
+
+
+def decoded(data: bytes, name: str) -> str:
+    """Text without the end of its last line.
+
+    >>> decoded(b"one\\ntwo\\n", "a file")
+    'one\\ntwo'
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FewbitError(f"{name}: byte {error.start} is no UTF-8 text") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+@contextmanager
+def _errors_of(path: str | Path, done: str) -> Iterator[None]:
+    """ValueError too: a name that no file can have, text that cannot be encoded."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise PathError(f"{path}: cannot be {done}: {getattr(error, 'strerror', None) or error}") from None

@@ -1,0 +1,71 @@
+"""`fewbit inspect`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import as_json
+from .output import print_json, print_table, shown, size_text
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option("--tensors/--no-tensors", default=True, show_default=True, help="List every tensor.")
+@as_json
+def inspect(path: str, tensors: bool, as_json: bool) -> None:
+    """What a GGUF file holds: metadata, tensors, formats and sizes.
+
+    Of a model in several files, any one will do.
+
+    \b
+    Examples:
+      fewbit inspect model.gguf
+      fewbit inspect model.gguf --no-tensors
+      fewbit inspect model-00001-of-00003.gguf --json
+    """
+    from ..files.gguf import read_gguf, summary
+
+    with read_gguf(path) as gguf:
+        facts = summary(gguf, tensors=tensors)
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    files = f"{len(facts['files'])} files, " if len(facts["files"]) > 1 else ""
+    click.echo(f"{facts['files'][0]}: {files}GGUF version {facts['version']}, {size_text(facts['file_bytes'])}")
+    click.echo()
+    print_table({"metadata": "left", "": "left"}, [[shown(k), value_text(v)] for k, v in facts["metadata"].items()])
+    if facts.get("tensors"):
+        heads = {"tensor": "left", "shape": "right", "format": "left", "size": "right"}
+        click.echo()
+        print_table(heads, [tensor_cells(row) for row in facts["tensors"]])
+    heads = {"format": "left", "tensors": "right", "values": "right", "size": "right", "bits": "right"}
+    click.echo()
+    print_table(heads, [size_cells(row) for row in [*facts["formats"], {"format": "total", **facts["total"]}]])
+
+
+def tensor_cells(row: dict[str, Any]) -> list[str]:
+    return [shown(row["name"]), "x".join(map(str, row["shape"])), row["format"], size_text(row["bytes"])]
+
+
+def size_cells(row: dict[str, Any]) -> list[str]:
+    bits = f"{row['bits_per_weight']:.4g}"
+    return [row["format"], str(row["tensors"]), f"{row['values']:,}", size_text(row["bytes"]), bits]
+
+
+def value_text(value: Any) -> str:
+    """A metadata value in a line.
+
+    >>> value_text({"type": "string", "count": 9, "first": ["a", "b"]})
+    '9 x string: a, b, ...'
+    """
+    if isinstance(value, dict):
+        return f"{value['count']} x {value['type']}: {', '.join(map(value_text, value['first']))}, ..."
+    if isinstance(value, list):
+        return ", ".join(map(value_text, value))
+    return shown(str(value))

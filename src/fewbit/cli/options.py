@@ -1,0 +1,108 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT_KV = "f16"
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+kv_help = "Format of the KV cache; K/V where they differ: q8_0/q4_0."
+
+MODEL_OPTIONS = [
+    click.option(
+        "--ctx", type=click.IntRange(1), metavar="N", help="Longest text in tokens; the model's if not given."
+    ),
+    click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; all usable cores if not given."),
+    click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F", help=kv_help),
+    click.option("--exact", is_flag=True, help="Multiply with unquantized activations: slower, a little more exact."),
+]
+
+# Parameter names are those of the fields of the sampling rule. Its own defaults count where an option is not given.
+RULE_OPTIONS = [
+    click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="0.8",
+                 help="How freely tokens are chosen; 0: always the likeliest."),
+    click.option("--top-k", type=click.IntRange(0), metavar="N", show_default="40",
+                 help="Choose among the N likeliest tokens; 0: all."),
+    click.option("--top-p", type=click.FloatRange(0, 1), metavar="X", show_default="0.95",
+                 help="Choose among the likeliest tokens that together have probability X; 1: all."),
+    click.option("--min-p", type=click.FloatRange(0, 1), metavar="X", show_default="0.05",
+                 help="Only tokens at least X times as likely as the likeliest; 0: all."),
+    click.option("--repetition", type=click.FloatRange(0, min_open=True), metavar="X", show_default="1.0",
+                 help="Penalty on tokens that were there; 1: none."),
+    click.option("--presence", type=float, metavar="X", show_default="0.0",
+                 help="Subtracted from the logit of each token in the answer."),
+    click.option("--frequency", type=float, metavar="X", show_default="0.0",
+                 help="Subtracted once for each time a token is in the answer."),
+    click.option("--seed", type=click.IntRange(0), metavar="N", help="The same number gives the same answer again."),
+]  # fmt: skip
+
+
+def model_options(command: Command) -> Command:
+    """Options of a command that loads a model."""
+    return _all(MODEL_OPTIONS, command)
+
+
+def rule_options(command: Command) -> Command:
+    """Options of a command that chooses tokens."""
+    return _all(RULE_OPTIONS, command)
+
+
+def _all(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of `model_options`, and the rest.
+
+    >>> split_options({"ctx": 64, "temperature": 0.5})
+    ({'ctx': 64}, {'temperature': 0.5})
+    """
+    of_model = {name: value for name, value in options.items() if name in ("ctx", "threads", "kv", "exact")}
+    return of_model, {name: value for name, value in options.items() if name not in of_model}
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that have a value.
+
+    >>> given({"top_k": None, "temperature": 0.0})
+    {'temperature': 0.0}
+    """
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def kv_formats(text: str) -> str | tuple[str, str]:
+    """Formats of K and V as the library wants them.
+
+    >>> kv_formats("f16"), kv_formats("q8_0/q4_0")
+    ('f16', ('q8_0', 'q4_0'))
+    """
+    parts = text.split("/")
+    if len(parts) > 2 or not all(parts):
+        raise click.BadParameter(f"{text!r} is not like q8_0 or q8_0/q4_0", param_hint="--kv")
+    return (parts[0], parts[1]) if len(parts) == 2 else text
+
+
+def numbers(text: str, separator: str, option: str, count: int | None = None, least: int = 1) -> list[int]:
+    """Whole numbers out of an option.
+
+    >>> numbers("1,8", ",", "--batch")
+    [1, 8]
+    """
+    parts = text.split(separator)
+    if not all(_is_number(part, least) for part in parts) or len(parts) != (count or len(parts)):
+        example = separator.join(["64"] * (count or 2))
+        raise click.BadParameter(f"{text!r} is not like {example}", param_hint=option)
+    return [int(part) for part in parts]
+
+
+def _is_number(text: str, least: int) -> bool:
+    return text.isdecimal() and len(text) <= 18 and int(text) >= least

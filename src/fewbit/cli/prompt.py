@@ -1,0 +1,49 @@
+"""What a prompt is: an argument, a file, standard input, or several of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+import click
+
+from ..errors import FewbitError
+from .files import decoded, read_bytes
+
+STDIN = "-"
+
+
+def read_prompt(argument: str | None, file: str | None) -> str:
+    """The parts that were given, in this order, with a blank line between two of them."""
+    texts = [
+        None if argument == STDIN else argument,
+        None if file in (None, STDIN) else decoded(read_bytes(str(file)), str(file)),
+        stdin_text() if STDIN in (argument, file) or is_piped(alone=argument is None and file is None) else None,
+    ]
+    if argument is None and not any(texts):
+        raise click.UsageError("there is no prompt: give it as an argument, with --file, or on standard input")
+    return "\n\n".join(text for text in texts if text)
+
+
+def is_piped(alone: bool) -> bool:
+    """Whether standard input holds something to read.
+
+    Where it is not the only place for a prompt it must be a pipe or a file: a program that starts this one may leave
+    something else open there for ever.
+    """
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return False
+    if alone:
+        return True
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):  # it is not the process's own
+        return True
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def stdin_text() -> str:
+    if sys.stdin is None:
+        raise FewbitError("there is no standard input to read a prompt from")
+    return decoded(sys.stdin.buffer.read(), "standard input")

@@ -1,0 +1,114 @@
+"""`fewbit run`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import FewbitError
+from .answer import Printer, figures
+from .group import INTERRUPTED
+from .model import load, model_and_prompt
+from .options import as_json, given, model_options, rule_options, split_options
+from .output import print_json
+from .prompt import read_prompt
+
+if TYPE_CHECKING:
+    from ..llm import LLM, Completion, Stream
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.argument("prompt", required=False)
+@click.option("--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
+@click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
+@click.option("--raw", is_flag=True, help="Continue the text; no chat template.")
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N", help="Longest answer."
+)
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again.")
+@rule_options
+@model_options
+@as_json
+def run(
+    model: str | None,
+    prompt: str | None,
+    file: str | None,
+    system: str | None,
+    raw: bool,
+    max_tokens: int,
+    stop: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Answer one prompt.
+
+    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name. One argument that is none of these is a prompt for the
+    default model. Standard input, if something is piped into it or PROMPT is -, comes after PROMPT. The answer goes to
+    standard output, all else to standard error.
+
+    \b
+    Examples:
+      fewbit run "Why is the sky blue?"
+      fewbit run model.gguf "Write a haiku." --temp 0
+      fewbit run "Sum this up:" < report.txt
+      fewbit run model.gguf --raw "Once upon a time" --max-tokens 64
+      fewbit run hf:org/repo "Name three colours." --json
+    """
+    model, prompt = model_and_prompt(model, prompt)
+    if raw and system is not None:
+        raise click.UsageError("--system has no place beside --raw, which uses no chat template")
+    text = read_prompt(prompt, file)
+    of_model, rule = split_options(options)
+    settings = {"max_tokens": max_tokens, "stop": stop, **given(rule)}
+    with load(model, **of_model) as llm, begin(llm, text, system, raw, settings) as stream:
+        completion, interrupted = print_answer(stream, silent=as_json)
+        if as_json:
+            print_json(facts(llm.model_name, completion))
+        else:
+            click.echo(figures(completion), err=True)
+    if interrupted:
+        click.get_current_context().exit(INTERRUPTED)
+
+
+def begin(llm: LLM, text: str, system: str | None, raw: bool, settings: dict[str, Any]) -> Stream:
+    if raw or not llm.tokenizer.chat_templates:
+        if system is not None:
+            raise FewbitError("the model has no chat template, and so no place for --system")
+        if not raw:
+            click.echo("fewbit: the model has no chat template; it continues the text", err=True)
+        return llm.stream(text, **settings)
+    messages = [{"role": "user", "content": text}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return llm.chat(messages, stream=True, **settings)
+
+
+def print_answer(stream: Stream, silent: bool) -> tuple[Completion, bool]:
+    """Print an answer as it comes; what came of it, and whether Ctrl-C stopped it."""
+    printer = Printer()
+    interrupted = False
+    try:
+        for piece in stream:
+            if not silent:
+                printer.write(piece)
+    except KeyboardInterrupt:
+        interrupted = True
+        stream.close()
+    finally:
+        printer.end_line()
+    return stream.completion, interrupted
+
+
+def facts(model: str, completion: Completion) -> dict[str, Any]:
+    return {
+        "model": model,
+        "text": completion.text,
+        "tokens": completion.tokens,
+        "finish_reason": completion.finish_reason,
+        "prompt_tokens": completion.prompt_tokens,
+        "cached_tokens": completion.cached_tokens,
+        "seconds": completion.prefill_seconds + completion.decode_seconds,
+        "tokens_per_second": completion.decode_tokens_per_second,
+    }

@@ -1,0 +1,138 @@
+"""The commands of a conversation: lines that begin with a slash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from ..errors import FewbitError
+from .answer import figures
+from .conversation import Conversation
+
+QUOTES = '"""'
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What comes of a line: something to tell the user, an answer to print piece by piece, or the end."""
+
+    note: str = ""
+    pieces: Generator[str, None, None] | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    usage: str
+    about: str
+    act: Callable[[Conversation, str], Reply]
+
+
+def respond(conversation: Conversation, text: str) -> Reply:
+    """Do what a line says: a command begins with one slash, all else is for the model; // stands for a slash there."""
+    if text.startswith("//"):
+        return Reply(pieces=conversation.ask(text[1:]))
+    if not text.startswith("/"):
+        return Reply(pieces=conversation.ask(text))
+    name, _, rest = text[1:].partition(" ")
+    if name not in COMMANDS:
+        raise FewbitError(f"there is no command /{name}; /help lists them, // begins a message with a slash")
+    command, rest = COMMANDS[name], rest.strip()
+    wants = len(command.usage.split()) > 1
+    if rest and not wants:
+        raise FewbitError(f"/{name} takes nothing more")
+    return command.act(conversation, rest)
+
+
+def _help(conversation: Conversation, rest: str) -> Reply:
+    width = max(len(command.usage) for command in COMMANDS.values())
+    lines = [f"{command.usage:{width}}  {command.about}" for command in COMMANDS.values()]
+    return Reply("\n".join([*lines, f"{QUOTES:{width}}  begins and ends a message of several lines"]))
+
+
+def _reset(conversation: Conversation, rest: str) -> Reply:
+    conversation.reset()
+    return Reply("the conversation begins anew")
+
+
+def _system(conversation: Conversation, rest: str) -> Reply:
+    if rest:
+        conversation.system = rest
+    return Reply(f"system: {conversation.system or 'none'}")
+
+
+def _temp(conversation: Conversation, rest: str) -> Reply:
+    if rest:
+        conversation.settings["temperature"] = _number(rest)
+    return Reply(f"temperature: {conversation.settings.get('temperature', 'as usual')}")
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise FewbitError(f"a temperature is a number of at least 0, not {text!r}")
+    return number
+
+
+def _seed(conversation: Conversation, rest: str) -> Reply:
+    if rest:
+        if not (rest.isascii() and rest.isdecimal() and len(rest) <= 18):
+            raise FewbitError(f"a seed is a whole number of at least 0, not {rest!r}")
+        conversation.settings["seed"] = int(rest)
+    return Reply(f"seed: {conversation.settings.get('seed', 'another each time')}")
+
+
+def _save(conversation: Conversation, rest: str) -> Reply:
+    conversation.save(_file(rest, "save"))
+    return Reply(f"saved {len(conversation.messages)} messages")
+
+
+def _load(conversation: Conversation, rest: str) -> Reply:
+    conversation.load(_file(rest, "load"))
+    return Reply(f"loaded {len(conversation.messages)} messages")
+
+
+def _file(text: str, command: str) -> str:
+    if not text:
+        raise FewbitError(f"/{command} wants the name of a file")
+    return text
+
+
+def _undo(conversation: Conversation, rest: str) -> Reply:
+    conversation.undo()
+    return Reply(f"taken back; {len(conversation.messages)} messages are left")
+
+
+def _retry(conversation: Conversation, rest: str) -> Reply:
+    return Reply(pieces=conversation.retry())
+
+
+def _stats(conversation: Conversation, rest: str) -> Reply:
+    last = conversation.last
+    if last is None:
+        return Reply("no answer yet")
+    used = last.prompt_tokens + len(last.tokens)
+    return Reply(f"{figures(last)}; {used} of {conversation.llm.ctx} tokens of context")
+
+
+def _quit(conversation: Conversation, rest: str) -> Reply:
+    return Reply(over=True)
+
+
+COMMANDS = {
+    "help": Command("/help", "this list", _help),
+    "reset": Command("/reset", "begin anew; the system message stays", _reset),
+    "system": Command("/system TEXT", "what the model is told before all else", _system),
+    "temp": Command("/temp X", "how freely tokens are chosen; 0: always the likeliest", _temp),
+    "seed": Command("/seed N", "the same number gives the same answers again", _seed),
+    "save": Command("/save FILE", "write the messages as JSON", _save),
+    "load": Command("/load FILE", "go on with messages that were saved", _load),
+    "undo": Command("/undo", "take back the last message and its answer", _undo),
+    "retry": Command("/retry", "another answer to the last message", _retry),
+    "stats": Command("/stats", "tokens and speed of the last answer", _stats),
+    "quit": Command("/quit", "leave; so do Ctrl-D, and Ctrl-C twice", _quit),
+}

@@ -1,0 +1,87 @@
+"""A model that says what a script says, and a screen whose user types from a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fewbit.errors import FewbitError
+
+
+@dataclass
+class Said:
+    """A Completion, as far as a conversation looks at it."""
+
+    tokens: list[int]
+    prompt_tokens: int = 7
+    cached_tokens: int = 3
+    finish_reason: str = "stop"
+    prefill_tokens_per_second: float = 100.0
+    decode_tokens_per_second: float = 10.0
+
+
+class Pieces:
+    """One answer; an exception among its pieces is raised there."""
+
+    def __init__(self, pieces: list[str | BaseException], finish_reason: str) -> None:
+        self._pieces = pieces
+        self._finish_reason = finish_reason
+        self.closed = False
+        self.completion: Said | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+        self.completion = Said(list(range(len(self._pieces))), finish_reason=self._finish_reason)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Script:
+    """A model: the answers to the messages, in order."""
+
+    answers: list[list[str | BaseException]] = field(default_factory=list)
+    finish_reason: str = "stop"
+    ctx: int = 100
+    asked: list[tuple[list[dict[str, str]], dict[str, Any]]] = field(default_factory=list)
+    given: list[Pieces] = field(default_factory=list)
+
+    def chat(self, messages: list[dict[str, str]], *, stream: bool, **settings: Any) -> Pieces:
+        assert stream
+        self.asked.append(([dict(m) for m in messages], settings))
+        if not self.answers:
+            raise FewbitError("the script has come to its end")
+        self.given.append(Pieces(self.answers.pop(0), self.finish_reason))
+        return self.given[-1]
+
+
+class Typist:
+    """A screen: lines that someone types, exceptions among them for Ctrl-C; then the end."""
+
+    def __init__(self, *lines: str | BaseException, interactive: bool = True) -> None:
+        self._lines = list(lines)
+        self.interactive = interactive
+        self.out = ""
+        self.notes: list[str] = []
+
+    def read(self, prompt: str) -> str:
+        if not self._lines:
+            raise EOFError
+        line = self._lines.pop(0)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    def write(self, text: str) -> None:
+        self.out += text
+
+    def end_line(self) -> None:
+        self.out += "" if self.out.endswith("\n") else "\n"
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)

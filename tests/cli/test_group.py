@@ -1,0 +1,98 @@
+"""The commands: found by a table, imported when used, all with help and examples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fewbit.cli import main
+from fewbit.cli.group import LazyGroup
+from fewbit.cli.options import RULE_OPTIONS
+from fewbit.ops.sampling import Rule
+
+HEAVY = ["rich", "jinja2", "tokenizers", "readline", "importlib.metadata", "fewbit.ops.cpu", "fewbit.files"]
+
+
+def groups(group: LazyGroup) -> Iterator[LazyGroup]:
+    yield group
+    for command in commands(group).values():
+        if isinstance(command, LazyGroup):
+            yield from groups(command)
+
+
+def commands(group: LazyGroup) -> dict[str, click.Command]:
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command}
+
+
+def paths() -> list[list[str]]:
+    assert isinstance(main, LazyGroup)
+    inside = [["bench", name] for name in ("kernels", "model")]
+    return [[], *([name] for name in main.table), *inside]
+
+
+def test_the_help_in_the_table_is_that_of_the_command() -> None:
+    assert isinstance(main, LazyGroup)
+    for group in groups(main):
+        assert commands(group).keys() == group.table.keys()
+        for name, command in commands(group).items():
+            assert command.name == name
+            assert command.get_short_help_str(1000) == group.table[name][1]
+
+
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_every_command_has_help_with_examples(path: list[str]) -> None:
+    result = CliRunner().invoke(main, [*path, "--help"], prog_name="fewbit")
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage: fewbit")
+    assert "  Examples:\n    fewbit " in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    assert CliRunner().invoke(main, [*path, "-h"], prog_name="fewbit").output == result.output
+
+
+@pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["chat", "--help"], ["bench", "--help"]])
+def test_help_imports_no_more_than_it_needs(args: list[str]) -> None:
+    code = f"import sys; from fewbit.cli import main; main({args}, standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "fewbit.cli" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_inspect_imports_no_rich_when_piped() -> None:
+    code = "import sys; from fewbit.cli import main; main(['formats'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "rich" not in done.stdout.splitlines()[-1].split()
+
+
+def test_unknown_commands_are_wrong_usage() -> None:
+    result = CliRunner().invoke(main, ["rnu"])
+    assert result.exit_code == 2
+    assert "No such command 'rnu'" in result.output
+
+
+def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["fewbit.formats"], "all_formats", interrupt)
+    result = CliRunner().invoke(main, ["formats"])
+    assert (result.exit_code, result.output) == (130, "\n")
+
+
+def test_options_of_the_rule_tell_its_defaults() -> None:
+    def nothing() -> None:
+        pass
+
+    for option in RULE_OPTIONS:
+        option(nothing)
+    command = click.command()(nothing)
+    told = {p.name: p.show_default for p in command.params if isinstance(p, click.Option) and p.name != "seed"}
+    assert told == {field.name: str(field.default) for field in fields(Rule)}

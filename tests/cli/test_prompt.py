@@ -1,0 +1,121 @@
+"""Where a prompt comes from, and whether an argument is a model or a prompt."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from fewbit.cli.model import is_model, model_and_prompt
+from fewbit.cli.prompt import read_prompt
+from fewbit.errors import FewbitError, PathError
+
+Stdin = Callable[[bytes], None]
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Stdin:
+    def use(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    use(b"")
+    return use
+
+
+def test_an_argument_alone(stdin: Stdin) -> None:
+    assert read_prompt("Why?", None) == "Why?"
+
+
+def test_all_parts_in_order(stdin: Stdin, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("two\n")
+    stdin(b"three\n\n")
+    assert read_prompt("one", str(tmp_path / "p.txt")) == "one\n\ntwo\n\nthree\n"
+
+
+@pytest.mark.parametrize(("argument", "file"), [("-", None), (None, "-"), (None, None), ("-", "-")])
+def test_standard_input_alone(stdin: Stdin, argument: str | None, file: str | None) -> None:
+    stdin("\ufeffWie heißt du?\r\n".encode())
+    assert read_prompt(argument, file) == "Wie heißt du?"
+
+
+def test_an_empty_argument_is_a_prompt(stdin: Stdin) -> None:
+    assert read_prompt("", None) == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"\n"])
+def test_no_prompt_at_all_is_wrong_usage(stdin: Stdin, content: bytes) -> None:
+    stdin(content)
+    with pytest.raises(click.UsageError, match="there is no prompt"):
+        read_prompt(None, None)
+
+
+def test_what_is_no_text_is_refused(stdin: Stdin, tmp_path: Path) -> None:
+    stdin(b"ab\xff")
+    with pytest.raises(FewbitError, match="standard input: byte 2 is no UTF-8 text"):
+        read_prompt("-", None)
+    stdin(b"")
+    (tmp_path / "p").write_bytes(b"\xc3")
+    with pytest.raises(FewbitError, match="byte 0 is no UTF-8 text"):
+        read_prompt(None, str(tmp_path / "p"))
+
+
+@pytest.mark.parametrize("name", ["no-such-file", ".", "a\0b"])
+def test_files_that_cannot_be_read(stdin: Stdin, tmp_path: Path, name: str) -> None:
+    with pytest.raises(PathError, match="cannot be read"):
+        read_prompt(None, str(tmp_path / name))
+
+
+def test_a_pipe_is_read_beside_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+    os.write(into, b"piped")
+    os.close(into)
+    with os.fdopen(out) as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        assert read_prompt("one", None) == "one\n\npiped"
+
+
+def test_a_device_is_not_read_beside_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/zero") as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        assert read_prompt("one", None) == "one"
+
+
+def test_a_terminal_is_read_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert read_prompt("one", None) == "one"
+        with pytest.raises(click.UsageError):
+            read_prompt(None, None)
+        os.write(ours, b"typed\n\x04")
+        assert read_prompt("-", None) == "typed"
+    os.close(ours)
+
+
+def test_a_process_without_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert read_prompt("one", None) == "one"
+    with pytest.raises(FewbitError, match="there is no standard input"):
+        read_prompt("-", None)
+
+
+def test_what_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").write_bytes(b"GGUF")
+    (tmp_path / "folder").mkdir()
+    for model in ("weights", "missing.gguf", "hf:org/repo", "https://host/a", "HTTP://host/a", "smollm2", "./folder"):
+        assert is_model(model), model
+    for prompt in ("Why is the sky blue?", "folder", "", "smollm", "a\0b", "x" * 100_000, "hf", "-"):
+        assert not is_model(prompt), prompt[:20]
+
+
+def test_which_argument_is_what() -> None:
+    assert model_and_prompt(None, None) == (None, None)
+    assert model_and_prompt("smollm2", None) == ("smollm2", None)
+    assert model_and_prompt("Hi", None) == (None, "Hi")
+    assert model_and_prompt("Hi", "a.gguf") == ("Hi", "a.gguf")
