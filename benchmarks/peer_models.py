@@ -4,6 +4,7 @@
     python benchmarks/peer_models.py *.gguf --prompt 512 --gen 64 --rounds 5 --json
     python benchmarks/peer_models.py model.gguf --prompt 0 --depth 4096 --kv q8_0
     python benchmarks/peer_models.py model.gguf --cpu-library DIR/libggml-cpu.so
+    python benchmarks/peer_models.py model.gguf --only "own layouts, flash attention 1" --rounds 9
 
 llama.cpp is measured in each of its configurations: with and without flash attention, with the layouts that it makes of
 the weights when it loads them (for matrix tiles, or repacked) and without; with `--cpu-library` also with another build
@@ -81,7 +82,8 @@ def own_speeds(model: Path, args: argparse.Namespace) -> Speeds:
 
 
 def compare(model: Path, args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
-    peers = configurations(args.cpu_library, args.kv not in ("f16", "f32"))
+    every = configurations(args.cpu_library, args.kv not in ("f16", "f32"))
+    peers = [peer for peer in every if args.only in peer.name]
     theirs: dict[str, list[Speeds]] = {peer.name: [] for peer in peers}
     ours: list[Speeds] = []
     for _ in range(args.rounds):
@@ -112,6 +114,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--llama-bench", default=os.environ.get("LLAMA_BENCH", "llama-bench"))
     parser.add_argument("--cpu-library", type=Path, help="another libggml-cpu.so to measure too")
+    parser.add_argument("--only", default="", help="only configurations of llama.cpp whose names hold this")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--gen", type=int, default=64)
     parser.add_argument("--depth", type=int, default=0)

@@ -255,6 +255,7 @@ NB_MODULE(_native, m) {
         nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(), nb::arg("out"),
         nb::arg("threads"), "Attention over pages.");
   bind_plan(m);
+  bind_sample(m);
   m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),

@@ -129,5 +129,6 @@ inline Sequences sequences_of(const Int32s& tables, const Int64s& table_starts, 
 }
 
 void bind_plan(nb::module_& m);
+void bind_sample(nb::module_& m);
 
 }  // namespace fewbit

@@ -72,6 +72,19 @@ def attend(
     out: Floats,
     threads: int,
 ) -> None: ...
+def sample(
+    logits: Floats,
+    rules: bytes,
+    uniforms: npt.NDArray[np.float64],
+    seen: npt.NDArray[np.int32] | None,
+    counts: npt.NDArray[np.int32] | None,
+    starts: npt.NDArray[np.int64] | None,
+    tokens: npt.NDArray[np.int32],
+    logprobs: Floats,
+    threads: int,
+) -> None: ...
+def log_probabilities(logits: Floats, tokens: npt.NDArray[np.int32], out: Floats, threads: int) -> None: ...
+def top_tokens(logits: Floats, tokens: npt.NDArray[np.int32], logprobs: Floats) -> None: ...
 def probe_read(data: Bytes, threads: int, ahead: bool) -> float: ...
 def probe_rate(kind: str, seconds: float, threads: int) -> float: ...
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from copy import copy
 from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from .completion import Completion, TokenLogprob
 from .engine.mailbox import mailbox
@@ -16,6 +16,9 @@ from .engine.worker import Worker
 from .errors import FewbitError
 from .text.stream import StopStrings, TextStream
 from .text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Answer:

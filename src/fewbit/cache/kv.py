@@ -19,7 +19,6 @@ from .backend import Backend, Bytes, Floats, Ints, Longs, native, to_number, to_
 from .layout import Layout, kv_format, total_pages, zeros
 from .pages import PAGE_TOKENS, Pages
 from .pool import Stats
-from .save import open_saved, write_saved
 
 
 @dataclass(slots=True)
@@ -278,6 +277,8 @@ class KVCache:
         self._refuse_missing(sequence)
         pages = self._pages
         table, length, tokens = pages.table(sequence), pages.length(sequence), pages.tokens(sequence)
+        from .save import write_saved
+
         write_saved(path, self.layout, self._stores(), table, length, tokens)
 
     def load(self, path: str | os.PathLike[str]) -> int:
@@ -286,6 +287,8 @@ class KVCache:
         The file is checked whole before anything is changed. Its tokens are committed, and so found by `new`: whoever
         wrote the file decides what others read, so load what you trust.
         """
+        from .save import open_saved
+
         with open_saved(path, self.layout) as saved:
             sequence = self.new(saved.tokens)
             try:

@@ -32,9 +32,9 @@ class Sampler(Protocol):
 
 def native() -> Sampler:
     """The native CPU code; it is loaded now."""
-    from ..ops import cpu, sampling
+    from ..ops import cpu
 
-    return cpu if hasattr(cpu, "sample") else sampling
+    return cpu
 
 
 class Chooser:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections import deque
+from typing import TYPE_CHECKING
 
 from .request import Event, Sink
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 def mailbox() -> tuple[asyncio.Queue[Event], Sink]:
     """A queue of the running event loop, and a sink that fills it from another thread."""
+    import asyncio  # only callers in an event loop pay for it
+
     loop = asyncio.get_running_loop()
     post = _POSTS.get(loop) or _POSTS.setdefault(loop, _Post(loop))
     queue: asyncio.Queue[Event] = asyncio.Queue()

@@ -14,7 +14,7 @@ from ..cache.kv import KVCache
 from ..errors import FewbitError
 from ..files.gguf import GGUF
 from ..models import Model, load_model
-from ..ops import attention, cpu
+from ..ops import cpu
 from ..ops.numpy import NumpyOps
 from ..ops.plan import record
 from ..tensor import QuantTensor
@@ -159,10 +159,11 @@ def load(
         raise FewbitError(f"there is no device {device!r}; there are: cpu, numpy")
     model = load_model(gguf)
     longest = checked_ctx(ctx, model)
-    cache = make_cache(model, kv, longest, attention if device == "numpy" else None)
     if device == "numpy":
-        return NumpyRunner(model, cache, longest)
-    return CpuRunner(model, cache, longest, exact, threads)
+        from ..ops import attention
+
+        return NumpyRunner(model, make_cache(model, kv, longest, attention), longest)
+    return CpuRunner(model, make_cache(model, kv, longest), longest, exact, threads)
 
 
 def checked_ctx(ctx: int | None, model: Model) -> int:

@@ -43,8 +43,8 @@ def read_rope(file: Checkpoint, dim: int, halves: bool = False) -> Rope:
 def yarn_mix(turned: int, base: float, original: int, fast: float = 32.0, slow: float = 1.0) -> Doubles:
     """How much of each frequency stays as it is: those that turn often in the original context, wholly.
 
-    >>> yarn_mix(8, 10000.0, 4096).round(2).tolist()
-    [1.0, 0.5, 0.0, 0.0]
+    >>> yarn_mix(16, 10000.0, 4096).round(2).tolist()
+    [1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     """
 
     def pair(turns: float) -> float:  # the pair that turns so often

@@ -8,10 +8,7 @@ from pathlib import Path
 
 from ...errors import DtypeError, FewbitError, MissingError, PathError
 from .folder import Progress, cache_folder, silent
-from .huggingface import find_huggingface
 from .local import find_local, near_names
-from .remote import shown
-from .web import find_url
 from .wheel import TABLE, Builtin, find_builtin
 
 __all__ = ["Builtin", "Progress", "builtin", "cache_folder", "find"]
@@ -56,11 +53,17 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     if model in TABLE:
         return find_builtin(TABLE[model], report, is_offline)
     if model.startswith("hf:"):
+        from .huggingface import find_huggingface
+
         return find_huggingface(model, report, is_offline)
     scheme = _SCHEME.match(model)
     if scheme and scheme[1].lower() in {"http", "https"}:
+        from .web import find_url
+
         return find_url(model, report, is_offline)
     if scheme:
+        from .remote import shown
+
         raise MissingError(
             f"{shown(model)}: a URL must begin with https:// or http://; a local file is given by its path"
         )

@@ -1,0 +1,38 @@
+#include "passes.h"
+
+#include <string_view>
+
+#include "targets/prelude.h"
+
+namespace fewbit::passes_scalar {
+#include "kernels/passes.h"
+}
+
+#if defined(__x86_64__)
+FEWBIT_BEGIN_TARGET(FEWBIT_AVX2)
+namespace fewbit::passes_avx2 {
+#include "kernels/passes.h"
+}
+FEWBIT_END_TARGET
+
+FEWBIT_BEGIN_TARGET(FEWBIT_AVX512)
+namespace fewbit::passes_avx512 {
+#include "kernels/passes.h"
+}
+FEWBIT_END_TARGET
+#endif
+
+namespace fewbit {
+
+const Passes& current_passes() {
+#if defined(__x86_64__)
+  const std::string_view name = current_target().name;
+  if (name == "amx" || name == "avx512") return passes_avx512::passes;
+  if (name == "avx2") return passes_avx2::passes;
+#endif
+  return passes_scalar::passes;
+}
+
+float weight_of(float logit, const WeightScale& scale) { return passes_scalar::exp_of((logit - scale.top) * scale.by); }
+
+}  // namespace fewbit

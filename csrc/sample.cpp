@@ -1,0 +1,285 @@
+#include "sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "passes.h"
+#include "threads.h"
+#include "workspace.h"
+
+namespace fewbit {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr double kLargest = std::numeric_limits<float>::max();
+constexpr double kSmallest = 1e-35;  // of a range of logits: less is as good as none
+constexpr double kColdest = 1e-30;   // temperature; what is colder chooses no other way
+constexpr double kSlack = 1e-3;      // in logarithms of weights: far more than rounding can do
+constexpr size_t kFew = 512;         // candidates that are sorted at once
+
+thread_local Workspace group_tops, penalized, found_keys, key_weights, marks, tallies;  // of whoever does a row
+
+size_t chunks_of(size_t n) { return (n + kChunk - 1) / kChunk; }
+
+// A row and what its first pass tells.
+struct LogitRow {
+  const float* x;
+  size_t n;
+  float* groups;
+  Extent extent;
+  const Passes& passes = current_passes();
+
+  LogitRow(const float* x, size_t n) : x(x), n(n), groups(group_tops.get<float>(chunks_of(n) * kLanes)) {
+    extent = passes.scan(x, n, groups);
+  }
+  void refuse(size_t number) const {
+    if (extent.fine && extent.top != kNone) return;
+    throw std::invalid_argument("row " + std::to_string(number) + " of the logits holds " +
+                                (extent.fine ? "no token that can be chosen: all are -infinity" : "NaN or +infinity"));
+  }
+  double total(double by) const { return passes.total(x, n, {extent.top, static_cast<float>(by), 0}); }
+  int32_t first_top() const {
+    size_t chunk = 0;
+    while (std::find(groups + chunk * kLanes, groups + (chunk + 1) * kLanes, extent.top) ==
+           groups + (chunk + 1) * kLanes) {
+      ++chunk;
+    }
+    const float* from = x + chunk * kChunk;
+    return static_cast<int32_t>(std::find(from, x + n, extent.top) - x);
+  }
+  // A logit that at least k tokens reach, and in most rows few more: the k-th largest of the largest of some groups.
+  // It changes the groups.
+  float reached_by(size_t k) const {
+    const size_t chunks = chunks_of(n), some = std::min((2 * k + kLanes - 1) / kLanes, chunks);
+    if (k > some * kLanes) return kNone;
+    for (size_t c = some; c < chunks; ++c) {
+      float* to = groups + c % some * kLanes;
+      for (size_t l = 0; l < kLanes; ++l) to[l] = std::max(to[l], groups[c * kLanes + l]);
+    }
+    std::nth_element(groups, groups + (k - 1), groups + some * kLanes, std::greater<>());
+    return groups[k - 1];
+  }
+};
+
+// Tokens that may be chosen, in buckets from likely to unlikely; few tokens are all in one bucket. Only a bucket whose
+// tokens are walked over one by one is sorted.
+class Candidates {
+ public:
+  // Some of the likeliest tokens: all of the buckets before, and the first `rank` of one. Its sum is their weight.
+  struct Prefix {
+    size_t bucket, rank;
+    double sum;
+  };
+
+  // All tokens with logits of at least `least`.
+  Candidates(const LogitRow& row, double by, float least, double min_p)
+      : row_(row),
+        scale_{row.extent.top, static_cast<float>(by), 0},
+        keys_(found_keys.get<Key>(row.n + kLanes)),
+        weights_(key_weights.get<float>(row.n)),
+        tally_(*tallies.get<Tally>(1)) {
+    const size_t count = row.passes.collect(row.x, row.n, least, kFew, keys_);
+    const float likely = static_cast<float>(min_p);
+    if (count <= kFew)
+      take_all(count, likely);
+    else
+      deal(least, likely);
+  }
+  size_t likely() const { return likely_; }  // tokens at least min_p times as likely as the likeliest
+  Prefix all() const {
+    Prefix out{buckets_, 0, 0};
+    for (size_t b = 0; b < buckets_; ++b) out.sum += tally_.sums[0][b];
+    return out;
+  }
+  // The shortest part of a prefix of which enough(tokens, sum of weights) holds, or all of it if there is none.
+  template <class Enough>
+  Prefix shorten(const Prefix& from, Enough enough) {
+    size_t count = 0;
+    double sum = 0;
+    for (size_t b = 0; b < from.bucket + (from.rank > 0); ++b) {
+      const size_t inside = b < from.bucket ? tally_.counts[0][b] : from.rank;
+      if (b < from.bucket && !enough(count + inside, sum + tally_.sums[0][b])) {
+        count += inside;
+        sum += tally_.sums[0][b];
+        continue;
+      }
+      open(b);
+      for (size_t rank = 0; rank < inside;) {
+        sum += static_cast<double>(weights_[rank++]);
+        if (enough(++count, sum)) return {b, rank, sum};
+      }
+    }
+    return from;
+  }
+  int32_t last_of(Prefix of) {
+    while (of.rank == 0) of.rank = tally_.counts[0][--of.bucket];
+    open(of.bucket);
+    return id_of(keys_[of.rank - 1]);
+  }
+
+ private:
+  void take_all(size_t count, float likely) {
+    sort(count);
+    open_ = 0;
+    buckets_ = 1;
+    tally_.counts[0][0] = static_cast<uint32_t>(count);
+    tally_.sums[0][0] = 0;
+    for (size_t i = 0; i < count; ++i) {
+      tally_.sums[0][0] += static_cast<double>(weights_[i]);
+      likely_ += weights_[i] >= likely;
+    }
+  }
+  void deal(float least, float likely) {
+    const double range = static_cast<double>(scale_.top) - static_cast<double>(least);
+    scale_.steps = static_cast<float>(kBuckets * (1 - 1e-6) / std::clamp(range, kSmallest, kLargest));
+    buckets_ = kBuckets;
+    likely_ = row_.passes.tally(row_.x, row_.n, scale_, likely, &tally_);
+  }
+  void open(size_t bucket) {
+    if (bucket == open_) return;
+    sort(row_.passes.members(row_.x, row_.n, scale_, bucket, keys_));
+    open_ = bucket;
+  }
+  void sort(size_t count) {
+    if (!std::is_sorted(keys_, keys_ + count, std::greater<>())) std::sort(keys_, keys_ + count, std::greater<>());
+    for (size_t i = 0; i < count; ++i) {
+      const bool is_same = i > 0 && keys_[i] >> 32 == keys_[i - 1] >> 32;
+      weights_[i] = is_same ? weights_[i - 1] : weight_of(logit_of(keys_[i]), scale_);
+    }
+  }
+
+  const LogitRow& row_;
+  WeightScale scale_;
+  Key* keys_;  // of the open bucket, likeliest first
+  float* weights_;
+  Tally& tally_;
+  size_t buckets_ = 0, open_ = kBuckets, likely_ = 0;
+};
+
+// How many times less likely than the likeliest a token may be and still be kept, as a logarithm. Without top_k, and
+// with `total` the weight of all tokens: those that are less likely weigh together less than top_p leaves out.
+double depth(const SampleRule& rule, double uniform, size_t n, double total) {
+  double out = std::numeric_limits<double>::infinity();
+  if (rule.top_p < 1 || rule.min_p == 0) {
+    const double kept = rule.top_p < 1 ? rule.top_p : uniform;
+    out = std::log(static_cast<double>(n) / ((1 - kept) * total)) + kSlack;
+  }
+  if (rule.min_p > 0) out = std::min(out, kSlack - std::log(rule.min_p));
+  return out;
+}
+
+// `total_at_1`: the weight of all tokens at temperature 1, where it is known.
+int32_t choose(const LogitRow& row, const SampleRule& rule, double uniform, double total_at_1 = 0) {
+  if (rule.temperature == 0) return row.first_top();
+  const double temperature = std::max(rule.temperature, kColdest), by = 1 / temperature;
+  const size_t top_k = rule.top_k < static_cast<double>(row.n) ? static_cast<size_t>(rule.top_k) : 0;
+  const bool needs_total = top_k == 0 && (rule.top_p < 1 || rule.min_p == 0);
+  const double total = !needs_total ? 0 : by == 1 && total_at_1 > 0 ? total_at_1 : row.total(by);
+  const double least = top_k ? static_cast<double>(row.reached_by(top_k))
+                             : row.extent.top - temperature * depth(rule, uniform, row.n, total);
+  const auto bound = static_cast<float>(std::max<double>(least, row.extent.lowest));
+
+  Candidates candidates(row, by, bound, rule.min_p);
+  Candidates::Prefix kept = candidates.all();
+  if (needs_total) kept.sum = total;
+  if (top_k) kept = candidates.shorten(kept, [&](size_t count, double) { return count >= top_k; });
+  if (rule.top_p < 1) {
+    const double wanted = rule.top_p * kept.sum;
+    kept = candidates.shorten(kept, [&](size_t, double sum) { return sum >= wanted; });
+  }
+  if (rule.min_p > 0) {
+    kept = candidates.shorten(kept, [&](size_t count, double) { return count >= candidates.likely(); });
+  }
+  const double wanted = uniform * kept.sum;
+  return candidates.last_of(candidates.shorten(kept, [&](size_t, double sum) { return sum > wanted; }));
+}
+
+bool penalizes(const SampleRule& rule) { return rule.repetition != 1 || rule.presence != 0 || rule.frequency != 0; }
+
+void refuse_twice(const int32_t* tokens, size_t count, size_t vocab, size_t number) {
+  auto* seen = marks.get<uint64_t>(vocab / 64 + 1);
+  std::fill_n(seen, vocab / 64 + 1, 0);
+  for (size_t i = 0; i < count; ++i) {
+    const auto token = static_cast<size_t>(tokens[i]);
+    if (seen[token / 64] >> token % 64 & 1) {
+      throw std::invalid_argument("seen tokens of row " + std::to_string(number) + ": a token is given twice");
+    }
+    seen[token / 64] |= uint64_t{1} << token % 64;
+  }
+}
+
+const float* penalize(const float* x, size_t n, const SampleRule& rule, const int32_t* tokens, const int32_t* counts,
+                      size_t count) {
+  float* out = penalized.get<float>(n);
+  std::copy_n(x, n, out);
+  for (size_t i = 0; i < count; ++i) {
+    float& logit = out[tokens[i]];
+    if (logit == kNone) continue;
+    double v = logit;
+    v = v > 0 ? v / rule.repetition : v * rule.repetition;
+    v -= (counts[i] > 0 ? rule.presence : 0) + rule.frequency * counts[i];
+    logit = static_cast<float>(std::clamp(v, -kLargest, kLargest));
+  }
+  return out;
+}
+
+float logprob(const LogitRow& row, double total, int32_t token) {
+  return static_cast<float>(static_cast<double>(row.x[token]) - static_cast<double>(row.extent.top) - std::log(total));
+}
+
+template <class Fn>
+void for_rows(const LogitRows& rows, int threads, Fn fn) {
+  parallel_for(rows.count, 16384 / (rows.vocab + 1) + 1, threads, [&](size_t begin, size_t end) {
+    for (size_t r = begin; r < end; ++r) fn(r, rows.data + r * rows.vocab);
+  });
+}
+
+}  // namespace
+
+void sample(const LogitRows& rows, const SampleRule* rules, const double* uniforms, const Seen& seen, int32_t* tokens,
+            float* logprobs, int threads) {
+  for_rows(rows, threads, [&](size_t r, const float* x) {
+    const LogitRow row(x, rows.vocab);
+    row.refuse(r);
+    const double total = row.total(1);
+    const size_t first = seen.starts ? static_cast<size_t>(seen.starts[r]) : 0;
+    const size_t count = seen.starts ? static_cast<size_t>(seen.starts[r + 1]) - first : 0;
+    if (count > 0) refuse_twice(seen.tokens + first, count, rows.vocab, r);
+    if (count > 0 && penalizes(rules[r])) {
+      const float* y = penalize(x, rows.vocab, rules[r], seen.tokens + first, seen.counts + first, count);
+      tokens[r] = choose(LogitRow(y, rows.vocab), rules[r], uniforms[r]);
+    } else {
+      tokens[r] = choose(row, rules[r], uniforms[r], total);
+    }
+    logprobs[r] = logprob(row, total, tokens[r]);
+  });
+}
+
+void log_probabilities(const LogitRows& rows, const int32_t* tokens, float* out, int threads) {
+  for_rows(rows, threads, [&](size_t r, const float* x) {
+    const LogitRow row(x, rows.vocab);
+    row.refuse(r);
+    out[r] = logprob(row, row.total(1), tokens[r]);
+  });
+}
+
+void top_tokens(const float* x, size_t vocab, size_t count, int32_t* tokens, float* logprobs) {
+  const LogitRow row(x, vocab);
+  row.refuse(0);
+  if (count == 0) return;
+  const double total = row.total(1);
+  Key* keys = found_keys.get<Key>(vocab + kLanes);
+  const size_t found = row.passes.collect(x, vocab, row.reached_by(count), vocab, keys);
+  if (count < found) std::nth_element(keys, keys + count, keys + found, std::greater<>());
+  std::sort(keys, keys + count, std::greater<>());
+  for (size_t i = 0; i < count; ++i) {
+    tokens[i] = id_of(keys[i]);
+    logprobs[i] = logprob(row, total, tokens[i]);
+  }
+}
+
+}  // namespace fewbit

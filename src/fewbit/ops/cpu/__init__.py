@@ -1,0 +1,78 @@
+"""Native code for the CPU: the only package that imports the native module."""
+
+import os
+
+from ... import _native, tensor
+from ...tensor import QuantTensor
+from .attention import attend, kv_write
+from .machine import (
+    Bytes,
+    Floats,
+    checked_threads,
+    default_threads,
+    forced_isa,
+    isa,
+    isas,
+    kernel,
+    kernel_ranges,
+    multiply_rate,
+    number,
+    packed,
+    read_seconds,
+    use_isa,
+)
+from .matrices import (
+    Activations,
+    decode,
+    encode,
+    linear,
+    linear_gated,
+    linear_many,
+    quantize,
+    quantize_activations,
+)
+from .sampling import log_probabilities, sample, top_tokens
+
+Plan = _native.Plan  # see ops/plan.py
+
+__all__ = [
+    "Activations",
+    "Bytes",
+    "Floats",
+    "Plan",
+    "QuantTensor",
+    "attend",
+    "checked_threads",
+    "decode",
+    "default_threads",
+    "encode",
+    "forced_isa",
+    "isa",
+    "isas",
+    "kernel",
+    "kernel_ranges",
+    "kv_write",
+    "linear",
+    "linear_gated",
+    "linear_many",
+    "log_probabilities",
+    "multiply_rate",
+    "number",
+    "packed",
+    "quantize",
+    "quantize_activations",
+    "read_seconds",
+    "sample",
+    "top_tokens",
+    "use_isa",
+]  # fmt: skip
+
+
+def _start() -> None:
+    wanted = os.environ.get("FEWBIT_ISA")
+    if wanted:
+        use_isa(wanted)
+    tensor.use_decoder(decode)
+
+
+_start()

@@ -1,0 +1,50 @@
+"""K and V in pages, and attention that reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...formats import Format
+from .machine import Bytes, Floats, checked_threads, number
+
+
+def kv_write(
+    fmt: Format,
+    store: Bytes,
+    x: Floats,
+    slots: npt.NDArray[np.int64],
+    rotate: bool = False,
+    threads: int | None = None,
+) -> None:
+    """As in `ops.attention`, natively."""
+    _native.kv_write(number(fmt), store, x, slots, rotate, checked_threads(threads))
+
+
+def attend(
+    q: Floats,
+    k: Bytes,
+    k_format: Format,
+    v: Bytes,
+    v_format: Format,
+    tables: npt.NDArray[np.int32],
+    table_starts: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    q_starts: npt.NDArray[np.int64],
+    *,
+    scale: float,
+    rotate: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Floats | None = None,
+    out: Floats | None = None,
+    threads: int | None = None,
+) -> Floats:
+    """As in `ops.attention`, natively: pages are read as they are packed."""
+    result = np.empty(q.shape, np.float32) if out is None else out
+    _native.attend(
+        q, number(k_format), k, number(v_format), v, tables, table_starts, lengths, q_starts, scale, rotate, window,
+        softcap, sinks, result, checked_threads(threads),
+    )  # fmt: skip
+    return result

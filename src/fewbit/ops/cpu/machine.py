@@ -1,0 +1,124 @@
+"""What native code can do here: instruction sets, threads, formats by number, limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import _native
+from ...errors import FewbitError, FormatError
+from ...formats import Format, get
+from ...tensor import QuantTensor
+from ..cores import usable_cores
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+
+def isas() -> list[str]:
+    """Instruction sets that can be used here, best first."""
+    return _native.isas()
+
+
+def isa() -> str:
+    """The instruction set in use."""
+    return _native.isa()
+
+
+@contextmanager
+def forced_isa(name: str) -> Iterator[None]:
+    """Use another instruction set for a while; for tests and measurements, in one thread."""
+    before = isa()
+    use_isa(name)
+    try:
+        yield
+    finally:
+        use_isa(before)
+
+
+def use_isa(name: str) -> None:
+    """Use this instruction set from now on; FEWBIT_ISA does the same at start."""
+    try:
+        _native.use_isa(name)
+    except ValueError as error:
+        raise FewbitError(str(error)) from None
+
+
+def kernel(format: str | Format, k: int = 4096, m: int = 1) -> str:
+    """The kernel that multiplies m rows of inputs by weights of this format: "dot" (a row of weights at a time),
+    "lanes" (a row in each lane of a vector), "few", "strips", "panels" (matrix tiles), "f32" (weights as floats)."""
+    fmt = get(format)
+    return _native.path(number(fmt), fmt.group, k, m)
+
+
+def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list[tuple[int, str]]:
+    """The kernels for 1, 2, ... rows of inputs, each with the first number that it is used for.
+
+    >>> kernel_ranges("f32")
+    [(1, 'f32')]
+    """
+    names = [kernel(format, k, m) for m in range(1, most + 1)]
+    return [(i + 1, name) for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
+
+
+def read_seconds(data: Bytes, threads: int | None = None, ahead: bool = False) -> float:
+    """How long a plain loop takes to read these bytes once; `ahead`: with software prefetch."""
+    return _native.probe_read(data, checked_threads(threads), ahead)
+
+
+def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -> float:
+    """Multiply-adds a second of values that are in registers already; kind is "int8", "bf16" or "f32". 0: none."""
+    return _native.probe_rate(kind, seconds, checked_threads(threads))
+
+
+@cache
+def default_threads() -> int:
+    """Threads that a call uses unless told otherwise."""
+    if "FEWBIT_THREADS" in os.environ:
+        return _checked_threads(os.environ["FEWBIT_THREADS"], "FEWBIT_THREADS")
+    return min(usable_cores(), _native.max_threads)
+
+
+def checked_threads(threads: int | None) -> int:
+    """A number of threads; None: as many as a call uses unless told otherwise."""
+    return default_threads() if threads is None else _checked_threads(threads, "threads")
+
+
+def _checked_threads(threads: Any, what: str) -> int:
+    try:
+        count = int(threads)
+    except (TypeError, ValueError):
+        raise FewbitError(f"{what} is a number of threads, not {threads!r}") from None
+    if not 1 <= count <= _native.max_threads:
+        raise FewbitError(f"{what} must be from 1 to {_native.max_threads}, {count} was given")
+    return count
+
+
+@cache
+def _numbers() -> dict[str, int]:
+    return {name: i for i, name in enumerate(_native.format_names())}
+
+
+_known: dict[str, int] = {}  # by name: the hash of a whole record would take longer than a short product
+
+
+def number(fmt: Format) -> int:
+    """The number of a format in native code."""
+    number = _known.get(fmt.name)
+    if number is None:
+        number = _numbers().get(fmt.native_name)
+        if number is None:
+            raise FormatError(f"{fmt} is not in the native module; build it again after `make emit`")
+        _known[fmt.name] = number
+    return number
+
+
+def packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
+    """A matrix as native code takes it."""
+    return number(w.format), w.format.group, w.data, w.shape[0]
