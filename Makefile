@@ -18,7 +18,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help test run bench check check-python check-types check-native check-imports check-emitted \
+.PHONY: help test run table bench check check-python check-types check-native check-imports check-emitted \
         sanitize emit format build clean
 
 help: ## List the targets
@@ -27,7 +27,10 @@ help: ## List the targets
 test: build ## Build, install into .venv and run all tests
 	$(BIN)/python -m pytest -n 2
 
-run: build ## Quantize a matrix in every format; print bits, error and speed
+run: build ## Ask the default model a question; the first time it is fetched (98 MB)
+	$(BIN)/fewbit run --temp 0 --max-tokens 160 "Why is the sky blue?"
+
+table: build ## Quantize a matrix in every format; print bits, error and speed
 	$(BIN)/fewbit table
 
 bench: build ## Time linear beside NumPy for some formats and batch sizes

@@ -10,6 +10,8 @@ import pytest
 
 from fewbit.formats.emit import FILES
 
+from .cli.tiny import write_tiny
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 EXAMPLES = ["README.md", "docs/design.md"]
@@ -21,7 +23,9 @@ def test_generated_file_is_fresh(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_run(name: str) -> None:
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tiny(tmp_path / "model.gguf")
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     names: dict[str, Any] = {}
