@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
@@ -26,7 +26,7 @@ class _New:
     """The tokens that the last `extend` of a sequence added."""
 
     tokens: int = 0
-    missing: set[int] = field(default_factory=set)  # layers that have no K and V of them yet
+    missing: frozenset[int] = frozenset()  # layers that have no K and V of them yet
 
 
 @dataclass(slots=True, eq=False)
@@ -147,12 +147,10 @@ class KVCache:
     def extend(self, sequence: int, count: int = 1) -> None:
         """Make room for more tokens. A page that others can see is copied before it is written."""
         self._refuse_missing(sequence)
-        before = self._pages.length(sequence)
-        for source, destination in self._pages.extend(sequence, count).copies:
+        for source, destination in self._pages.grow(sequence, count):
             for store in self._stores():
                 store[destination] = store[source]
-        added = self._pages.length(sequence) - before
-        self._new[sequence] = _New(added, set(self._layers) if added else set())
+        self._new[sequence] = _New(count, self._layers) if count else _New()
         self._batches.clear()
 
     def append(self, layer: int, sequences: int | Iterable[int], k: Any, v: Any, *, threads: int | None = None) -> None:
@@ -170,7 +168,7 @@ class KVCache:
         self._ops.kv_write(of.k, self._k[layer], keys, slots, of.rotate, threads)
         self._ops.kv_write(of.v, self._v[layer], values, slots, False, threads)
         for new in batch.new:
-            new.missing.discard(layer)
+            new.missing -= {layer}
 
     def attend(
         self,
@@ -223,10 +221,10 @@ class KVCache:
         """Some sequences as a backend wants to see them: their pages, lengths and new tokens."""
         return self._batch(sequences)
 
-    def wrote(self, sequences: Iterable[int]) -> None:
-        """Say that K and V of the new tokens of these sequences are in the stores, in all layers."""
-        for new in self._batch(sequences).new:
-            new.missing.clear()
+    def wrote(self, batch: Batch) -> None:
+        """Say that K and V of the new tokens of a batch are in the stores, in all layers."""
+        for new in batch.new:
+            new.missing = frozenset()
 
     def commit(self, sequence: int, tokens: Iterable[int]) -> None:
         """Say which the next tokens are. Pages that are full now can be found by `new`.
@@ -251,7 +249,7 @@ class KVCache:
         self._pages.truncate(sequence, length)
         new = self._new[sequence]
         left = max(0, new.tokens - (before - length))
-        self._new[sequence] = _New(left, new.missing if left else set())
+        self._new[sequence] = _New(left, new.missing if left else frozenset())
         self._batches.clear()
 
     def free(self, sequence: int) -> None:
@@ -334,9 +332,12 @@ class KVCache:
             raise FewbitError(f"a sequence is given twice: {', '.join(map(str, ids))}")
         tables = [self._pages.table(sequence) for sequence in ids]
         new = [self._new[sequence] for sequence in ids]
+        if len(ids) == 1:  # the usual step, quickly
+            numbers = np.array([0, len(tables[0]), self._pages.length(ids[0]), 0, new[0].tokens], np.int64)
+            return Batch(new, np.array(tables[0], np.int32), numbers[:2], numbers[2:3], numbers[3:])
         return Batch(
             new,
-            np.array(tables[0] if len(ids) == 1 else list(chain.from_iterable(tables)), np.int32),
+            np.array(list(chain.from_iterable(tables)), np.int32),
             _starts(map(len, tables)),
             np.array([self._pages.length(sequence) for sequence in ids], np.int64),
             _starts(n.tokens for n in new),

@@ -130,6 +130,17 @@ class Pages:
             ...
         fewbit.errors.OutOfPages: the KV cache is full: pages needed: 1, free or evictable: 0
         """
+        start = self._get(sequence).length
+        copies = self.grow(sequence, count)
+        return Writes(copies, self._spans(self._get(sequence), start))
+
+    def grow(self, sequence: int, count: int = 1) -> list[tuple[int, int]]:
+        """As `extend`, for an owner who finds the places to write by `table`: the copies alone.
+
+        >>> pages = Pages(total=2, page_tokens=4)
+        >>> pages.grow(pages.allocate(), 5)
+        []
+        """
         record = self._get(sequence)
         start, length = record.length, record.length + to_count(count)
         first = start // self.page_tokens  # the first page to write
@@ -141,7 +152,7 @@ class Pages:
         copies = self._copy_last(record) if frozen else []
         record.table.extend(self._pool.take() for _ in range(more))
         record.length = length
-        return Writes(copies, self._spans(record, start))
+        return copies
 
     def commit(self, sequence: int, tokens: Iterable[int]) -> None:
         """Say that K and V of the next tokens, in all layers, are written; pages that are full now can be found.

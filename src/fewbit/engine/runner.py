@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cache.backend import Backend
-from ..cache.kv import KVCache
+from ..cache.kv import Batch, KVCache
 from ..errors import FewbitError
 from ..files.gguf import GGUF
 from ..models import Model, load_model
@@ -61,7 +61,7 @@ class CpuRunner:
             if isinstance(error, ValueError):
                 raise FewbitError(str(error)) from None
             raise
-        _commit(self.cache, chunks, ids)
+        _commit(self.cache, chunks, b)
         return out
 
 
@@ -88,7 +88,7 @@ class NumpyRunner:
         except BaseException:
             _retract(self.cache, chunks)
             raise
-        _commit(self.cache, chunks, ids)
+        _commit(self.cache, chunks, b)
         return out
 
     def _weights(self, w: QuantTensor) -> Floats:
@@ -135,8 +135,8 @@ def _retract(cache: KVCache, chunks: Sequence[Chunk]) -> None:
         cache.truncate(chunk.sequence, cache.length(chunk.sequence) - len(chunk.tokens))
 
 
-def _commit(cache: KVCache, chunks: Sequence[Chunk], ids: list[int]) -> None:
-    cache.wrote(ids)
+def _commit(cache: KVCache, chunks: Sequence[Chunk], batch: Batch) -> None:
+    cache.wrote(batch)
     for chunk in chunks:
         cache.commit(chunk.sequence, chunk.tokens)
 

@@ -34,6 +34,10 @@ class Scheduler:
 
     def schedule(self) -> tuple[list[Request], list[Chunk]]:
         """The requests of the next step and their tokens; texts that are scored come last."""
+        if len(self.active) == 1 and not self.waiting:
+            alone = self.active[0]
+            if alone.left == 1 and not alone.siblings and not isinstance(alone, Scoring) and self._cache.available > 1:
+                return [alone], [Chunk(alone.sequence, alone.tokens[-1:], 1)]  # the usual step, quickly
         budget = _Budget(self.most_tokens, self.most_wanted, self.active)
         counts = [budget.take(request) for request in self.active]
         needed = sum(map(self._pages_for, self.active, counts))

@@ -36,6 +36,10 @@ def sample(
     threads: int | None = None,
 ) -> tuple[Ints, Floats]:
     """As in `ops.sampling`, natively: rows at the same time, and no row is sorted as a whole."""
+    if seen is None:
+        done = _plain_sample(logits, rules, uniforms, threads)
+        if done is not None:
+            return done
     rows = logit_rows(logits)
     count = len(rows)
     tokens, logprobs = np.empty(count, np.int32), np.empty(count, np.float32)
@@ -45,6 +49,19 @@ def sample(
         _native.sample(rows, packed, numbers, ids, counts, starts, tokens, logprobs, checked_threads(threads))
     except ValueError as error:
         raise DataError(str(error)) from None
+    return tokens, logprobs
+
+
+def _plain_sample(logits: Any, rules: Sequence[Rule], uniforms: Any, threads: int | None) -> tuple[Ints, Floats] | None:
+    """The usual case with as little Python as can be; None: something is wrong, and the long way says what."""
+    try:
+        count = len(rules)
+        tokens, logprobs = np.empty(count, np.int32), np.empty(count, np.float32)
+        packed = rules[0].packed if count == 1 else b"".join([rule.packed for rule in rules])
+        numbers = np.array(uniforms, np.float64)
+        _native.sample(logits, packed, numbers, None, None, None, tokens, logprobs, checked_threads(threads))
+    except (TypeError, ValueError, AttributeError):
+        return None
     return tokens, logprobs
 
 
