@@ -214,6 +214,7 @@ std::vector<std::string> py_isas() {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a plan may live as long as the interpreter
   m.doc() = "Kernels of fewbit. Use them through fewbit.ops.cpu.";
   m.attr("activation_bytes") = sizeof(Activation);
   m.attr("max_threads") = kMaxThreads;

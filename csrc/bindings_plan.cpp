@@ -13,9 +13,10 @@ using plan::Buffer;
 // A plan and the arrays that it reads.
 class PyPlan {
  public:
-  Buffer buffer(size_t width, bool wanted) {
+  Buffer buffer(size_t width, bool wanted, size_t place) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
-    return plan_.buffer(width, wanted);
+    expect(place <= plan_.buffers(), "place of a buffer", place, plan_.buffers());
+    return plan_.buffer(width, wanted, place);
   }
   size_t rope(Row inverse, float scale, bool halves) {
     Rope out{{}, scale, halves};
@@ -189,7 +190,7 @@ class PyPlan {
 void bind_plan(nb::module_& m) {
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
       .def(nb::init<>())
-      .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("wanted"))
+      .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("wanted"), nb::arg("place"))
       .def("rope", &PyPlan::rope, nb::arg("inverse"), nb::arg("scale"), nb::arg("halves"))
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
       .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("fine"),

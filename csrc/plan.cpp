@@ -19,8 +19,9 @@ Store store(size_t format, const Layout& at, uint8_t* data) { return {&current_t
 
 }  // namespace
 
-plan::Buffer Plan::buffer(size_t width, bool wanted) {
-  buffers_.push_back({width, wanted});
+plan::Buffer Plan::buffer(size_t width, bool wanted, size_t place) {
+  buffers_.push_back({width, wanted, place});
+  while (places_.size() <= place) places_.emplace_back();
   return buffers_.size() - 1;
 }
 
@@ -169,9 +170,19 @@ struct Plan::Run {
   }
 };
 
+void Plan::find_memory(const Step& step) {
+  place_sizes_.assign(places_.size(), 0);
+  for (const Rows& b : buffers_) {
+    const size_t rows = b.wanted ? step.wanted_count : step.count;
+    place_sizes_[b.place] = std::max(place_sizes_[b.place], rows * b.width);
+  }
+  place_sizes_[buffers_[result_].place] = 0;
+  for (Rows& b : buffers_) b.data = places_[b.place].get<float>(place_sizes_[b.place]);
+}
+
 void Plan::run(const Step& step, float* result, bool exact, int threads) {
   const Run run{*this, step, exact, threads};
-  for (Rows& b : buffers_) b.data = b.memory.get<float>((b.wanted ? step.wanted_count : step.count) * b.width);
+  find_memory(step);
   buffers_[result_].data = result;
   angles_.resize(ropes_.size());
   run.place();

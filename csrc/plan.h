@@ -101,8 +101,8 @@ using Op = std::variant<Embed, Linear, Gated, Turn, Attend, Normed, Sum, GateOf,
 
 class Plan {
  public:
-  // A buffer of rows: one for each token, or one for each that is wanted.
-  plan::Buffer buffer(size_t width, bool wanted);
+  // A buffer of rows: one for each token, or one for each that is wanted. Buffers of the same place share its memory.
+  plan::Buffer buffer(size_t width, bool wanted, size_t place);
   size_t width(plan::Buffer b) const { return buffers_.at(b).width; }
   bool wanted(plan::Buffer b) const { return buffers_.at(b).wanted; }
   size_t buffers() const { return buffers_.size(); }
@@ -110,7 +110,7 @@ class Plan {
   size_t rope(Rope rope);
   const Rope& rope_at(size_t i) const { return ropes_.at(i); }
   void add(plan::Op op) { ops_.push_back(std::move(op)); }
-  // The buffer of the result: its rows go to where `run` is told.
+  // The buffer of the result, alone in its place: its rows go to where `run` is told.
   void set_result(plan::Buffer b) { result_ = b; }
   plan::Buffer result() const { return result_; }
 
@@ -124,12 +124,15 @@ class Plan {
   struct Rows {
     size_t width;
     bool wanted;
-    Workspace memory{};
+    size_t place;
     float* data = nullptr;
   };
   struct Run;
+  void find_memory(const Step& step);
 
   std::vector<Rows> buffers_;
+  std::vector<Workspace> places_;
+  std::vector<size_t> place_sizes_;
   std::vector<Rope> ropes_;
   std::vector<plan::Op> ops_;
   std::vector<double> seconds_;

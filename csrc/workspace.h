@@ -1,27 +1,29 @@
 // Memory for kernels, kept from call to call.
 #pragma once
+#include <sys/mman.h>
+
 #include <cstddef>
-#include <cstdlib>
 #include <new>
 #include <utility>
 
 namespace fewbit {
 
-// Memory that grows and is kept, one for each thread and use.
+// Memory that grows and is kept, one for each thread and use. It comes from the system and goes back to it: a heap
+// would keep what was outgrown.
 class Workspace {
  public:
   Workspace() = default;
   Workspace(Workspace&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), capacity_(std::exchange(other.capacity_, 0)) {}
   Workspace& operator=(Workspace&&) = delete;
-  ~Workspace() { std::free(data_); }
+  ~Workspace() { release(); }
   template <class T>
   T* get(size_t count) {
     const size_t bytes = (count * sizeof(T) + 4095) / 4096 * 4096;
     if (bytes > capacity_) {
-      void* fresh = std::aligned_alloc(4096, bytes);
-      if (!fresh) throw std::bad_alloc();
-      std::free(data_);
+      release();
+      void* fresh = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (fresh == MAP_FAILED) throw std::bad_alloc();
       data_ = fresh;
       capacity_ = bytes;
     }
@@ -29,6 +31,11 @@ class Workspace {
   }
 
  private:
+  void release() {
+    if (data_) munmap(data_, capacity_);
+    data_ = nullptr;
+    capacity_ = 0;
+  }
   void* data_ = nullptr;
   size_t capacity_ = 0;
 };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from mmap import mmap
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,6 @@ from .arguments import to_size
 Bytes = npt.NDArray[np.uint8]
 
 MOST_PAGES = (1 << 31) - 1  # a page's number has 32 bits
-ALIGNMENT = 64
 F16_MOST = 65504.0
 F32_MOST = 3.38e38  # a little less than bf16 can hold
 
@@ -98,8 +98,6 @@ def total_pages(tokens: int | None, pages: int | None, page_tokens: int) -> int:
 
 
 def zeros(shape: tuple[int, ...]) -> Bytes:
-    """Zeros on a cache line; the system gives memory to a large array when it is first written."""
+    """Zeros on a page of memory, straight from the system, which gives it when it is first written."""
     size = math.prod(shape)
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    first = -raw.ctypes.data % ALIGNMENT
-    return raw[first : first + size].reshape(shape)
+    return np.frombuffer(mmap(-1, max(size, 1)), np.uint8, size).reshape(shape)

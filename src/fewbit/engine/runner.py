@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..cache.backend import Backend
 from ..cache.kv import Batch, KVCache
+from ..cache.layout import Layout, kv_format
 from ..errors import FewbitError
 from ..files.gguf import GGUF
 from ..models import Model, load_model
@@ -177,15 +178,12 @@ def checked_ctx(ctx: int | None, model: Model) -> int:
 
 def make_cache(model: Model, kv: KvFormats, ctx: int, backend: Backend | None = None) -> KVCache:
     """A cache for some sequences of `ctx` tokens, in at most a quarter of the memory; for one at least."""
-    k, v = (kv, None) if isinstance(kv, str) else kv
+    k, v = (kv, kv) if isinstance(kv, str) else kv
     c = model.config
-
-    def of(tokens: int) -> KVCache:
-        return KVCache(c.layers, c.kv_heads, c.dim, tokens=tokens, k=k, v=v, backend=backend)
-
-    one = of(ctx)
-    room = machine_memory() // 4 // one.nbytes
-    return one if room <= 1 else of(ctx * min(room, SEQUENCES))
+    layout = Layout(c.layers, c.kv_heads, c.dim, kv_format(k, "k"), kv_format(v, "v"), rotate=False)
+    room = machine_memory() // 4 // (ctx * layout.token_bytes)
+    tokens = ctx * min(max(room, 1), SEQUENCES)
+    return KVCache(c.layers, c.kv_heads, c.dim, tokens=tokens, k=k, v=v, backend=backend)
 
 
 def machine_memory() -> int:

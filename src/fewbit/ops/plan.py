@@ -193,40 +193,53 @@ def _makers(nodes: Iterable[Node]) -> dict[Value, Node]:
 
 
 class _Builder:
-    """Nodes to a native plan."""
+    """Nodes to a native plan. Rows that nobody reads any more leave their place to others."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.plan = cpu.Plan()
+        self.buffers: dict[Value, int] = {}
         self.places: dict[Value, int] = {}
-        self.free: dict[tuple[int, bool], list[int]] = {}
+        self.widths: list[int] = []  # of the widest rows in each place
+        self.free: dict[bool, list[int]] = {False: [], True: []}  # places of all rows, and of wanted ones
         self.ropes: dict[int, int] = {}
 
     def build(self, nodes: list[Node], result: Value) -> Any:
         left = _uses(nodes, result)
         self.result = result
-        self.places[result] = self.plan.buffer(result.width, result.wanted)  # the caller's memory: never used again
+        self._find_place(result)  # the caller's memory: nobody else's
         for node in nodes:
             turns = node.kind == "rope" and left[node.inputs[0]] == 1
             if turns:  # in place
+                self.buffers[node.outputs[0]] = self.buffers[node.inputs[0]]
                 self.places[node.outputs[0]] = self.places[node.inputs[0]]
             for value in node.outputs:
                 self._find_place(value)
-            getattr(self, f"_{node.kind}")(node, *map(self.places.__getitem__, node.inputs))
+            getattr(self, f"_{node.kind}")(node, *map(self.buffers.__getitem__, node.inputs))
             for value in node.inputs:
                 left[value] -= 1
                 if not left[value] and not turns:
-                    self.free.setdefault((value.width, value.wanted), []).append(self.places[value])
-        self.plan.set_result(self.places[result])
+                    self.free[value.wanted].append(self.places[value])
+        self.plan.set_result(self.buffers[result])
         return self.plan
 
     def _find_place(self, value: Value) -> None:
-        if value not in self.places:
-            free = self.free.get((value.width, value.wanted))
-            self.places[value] = free.pop() if free else self.plan.buffer(value.width, value.wanted)
+        """The narrowest free place that is wide enough, else the widest, else a new one."""
+        if value in self.buffers:
+            return
+        free = self.free[value.wanted]
+        if free:
+            place = min(free, key=lambda p: (self.widths[p] < value.width, abs(self.widths[p] - value.width)))
+            free.remove(place)
+        else:
+            place = len(self.widths)
+            self.widths.append(0)
+        self.widths[place] = max(self.widths[place], value.width)
+        self.places[value] = place
+        self.buffers[value] = self.plan.buffer(value.width, value.wanted, place)
 
     def _out(self, node: Node) -> int:
-        return self.places[node.outputs[0]]
+        return self.buffers[node.outputs[0]]
 
     def _embed(self, node: Node) -> None:
         self.plan.embed(cpu.packed(node.args["table"]), self._out(node), node.args["scale"])
@@ -240,8 +253,8 @@ class _Builder:
 
     def _terms(self, node: Node) -> Iterator[tuple[Any, int, Floats | None, int | None]]:
         for term, value in zip(node.args["terms"], node.outputs, strict=True):
-            added = None if term.added is None else self.places[term.added]
-            yield cpu.packed(term.w), self.places[value], term.bias, added
+            added = None if term.added is None else self.buffers[term.added]
+            yield cpu.packed(term.w), self.buffers[value], term.bias, added
 
     def _gated(self, node: Node, x: int) -> None:
         gate, up = map(cpu.packed, node.args["weights"])
