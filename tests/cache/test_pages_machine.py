@@ -80,6 +80,23 @@ class PagesMachine(RuleBasedStateMachine):
             self.fill(sequence)
             self.settle(sequence, 100)
 
+    @rule(which=some, token=st.integers(0, 1))
+    def step(self, which: int, token: int) -> None:
+        """The quick way to decode. What it did is what `extend` and `commit` would have done."""
+        sequence = self.pick(which)
+        copy, before = self.copies[sequence], self.snapshot()
+        if copy.written < len(copy.tokens):
+            return
+        if not self.pages.step(sequence):
+            assert self.snapshot() == before
+            return
+        copy.tokens.append(token)
+        self.fill(sequence)
+        if self.pages.settle(sequence, token):
+            copy.committed += 1
+        else:
+            self.settle(sequence, 100)
+
     @rule(which=some)
     def write(self, which: int) -> None:
         self.fill(self.pick(which))

@@ -107,6 +107,7 @@ class KVCache:
         self._layers = frozenset(range(of.layers))
         self._new: dict[int, _New] = {}
         self._batches: dict[tuple[int, ...], Batch] = {}  # all layers of a step ask for the same ones
+        self._alone: dict[int, Batch] = {}  # of sequences whose last step was one token: their next one differs little
 
     def __repr__(self) -> str:
         of = self.layout
@@ -151,7 +152,7 @@ class KVCache:
             for store in self._stores():
                 store[destination] = store[source]
         self._new[sequence] = _New(count, self._layers) if count else _New()
-        self._batches.clear()
+        self._forget(sequence)
 
     def append(self, layer: int, sequences: int | Iterable[int], k: Any, v: Any, *, threads: int | None = None) -> None:
         """Pack and keep K and V of a layer, (tokens, kv_heads, dim), for the new tokens of one or several sequences.
@@ -221,6 +222,23 @@ class KVCache:
         """Some sequences as a backend wants to see them: their pages, lengths and new tokens."""
         return self._batch(sequences)
 
+    def step(self, sequence: int) -> Batch | None:
+        """`extend` by one token and `batch` in one, quickly, where that takes no page. None: nothing was done."""
+        batch = self._alone.get(sequence)
+        if batch is None or self._new[sequence].missing or not self._pages.step(sequence):
+            return None
+        self._batches.clear()
+        batch.new[0].missing = self._layers
+        batch.lengths[0] += 1
+        batch.slots = None
+        return batch
+
+    def settle(self, sequence: int, batch: Batch, token: int) -> None:
+        """`wrote` and `commit` in one, for the batch of one token of one sequence."""
+        batch.new[0].missing = frozenset()
+        if not self._pages.settle(sequence, token):
+            self.commit(sequence, (token,))
+
     def wrote(self, batch: Batch) -> None:
         """Say that K and V of the new tokens of a batch are in the stores, in all layers."""
         for new in batch.new:
@@ -233,8 +251,10 @@ class KVCache:
         is never committed is shared by `fork` alone.
         """
         self._refuse_missing(sequence)
+        before = self._pages.entered(sequence)
         self._pages.commit(sequence, tokens)
-        self._batches.clear()  # a page may have been replaced by one with the same tokens
+        if self._pages.entered(sequence) != before:
+            self._forget(sequence)  # a page may have been replaced by one with the same tokens
 
     def fork(self, sequence: int) -> int:
         """A new sequence with the same content. Nothing is copied until one of them writes to a page that both hold."""
@@ -250,13 +270,13 @@ class KVCache:
         new = self._new[sequence]
         left = max(0, new.tokens - (before - length))
         self._new[sequence] = _New(left, new.missing if left else frozenset())
-        self._batches.clear()
+        self._forget(sequence)
 
     def free(self, sequence: int) -> None:
         """Give a sequence back. What it committed stays cached as long as there is room."""
         self._pages.free(sequence)
         del self._new[sequence]
-        self._batches.clear()
+        self._forget(sequence)
 
     def pin(self, sequence: int) -> int:
         """Keep the full committed pages of a sequence, even after `free`, until `unpin` of what this returns."""
@@ -300,6 +320,11 @@ class KVCache:
         self.commit(sequence, saved.tokens[known:])
         return sequence
 
+    def _forget(self, sequence: int) -> None:
+        """What was known of a sequence as backends want to see it."""
+        self._batches.clear()
+        self._alone.pop(sequence, None)
+
     def _stores(self) -> list[Bytes]:
         return [store for pair in zip(self._k, self._v, strict=True) for store in pair]
 
@@ -334,7 +359,10 @@ class KVCache:
         new = [self._new[sequence] for sequence in ids]
         if len(ids) == 1:  # the usual step, quickly
             numbers = np.array([0, len(tables[0]), self._pages.length(ids[0]), 0, new[0].tokens], np.int64)
-            return Batch(new, np.array(tables[0], np.int32), numbers[:2], numbers[2:3], numbers[3:])
+            batch = Batch(new, np.array(tables[0], np.int32), numbers[:2], numbers[2:3], numbers[3:])
+            if new[0].tokens == 1:
+                self._alone[ids[0]] = batch
+            return batch
         return Batch(
             new,
             np.array(list(chain.from_iterable(tables)), np.int32),

@@ -176,6 +176,40 @@ class Pages:
         record.tokens.extend(new)
         self._enter(record)
 
+    def step(self, sequence: int) -> bool:
+        """`extend` by one token where its page is there and nobody else's, quickly. False: nothing was done.
+
+        >>> pages = Pages(total=2, page_tokens=4)
+        >>> a = pages.allocate()
+        >>> pages.step(a), pages.grow(a), pages.step(a), pages.length(a)
+        (False, [], True, 2)
+        """
+        record = self._get(sequence)
+        if record.length % self.page_tokens == 0 or self._pool.is_frozen(record.table[-1]):
+            return False
+        record.length += 1
+        return True
+
+    def settle(self, sequence: int, token: int) -> bool:
+        """`commit` one token that is the only one and fills no page, quickly. False: nothing was done.
+
+        >>> pages = Pages(total=2, page_tokens=4)
+        >>> a = pages.allocate()
+        >>> copies = pages.grow(a, 3)
+        >>> pages.settle(a, 1), pages.commit(a, [1, 2]), pages.settle(a, 3), list(pages.tokens(a))
+        (False, None, True, [1, 2, 3])
+        """
+        record = self._get(sequence)
+        count = len(record.tokens) + 1
+        if count != record.length or count % self.page_tokens == 0:
+            return False
+        record.tokens.append(token)
+        return True
+
+    def entered(self, sequence: int) -> int:
+        """How many pages of a sequence others can find."""
+        return self._get(sequence).entered
+
     def fork(self, sequence: int) -> int:
         """A new sequence with the same content. Pages are shared; the first that writes to one gets a copy.
 

@@ -49,21 +49,44 @@ class CpuRunner:
 
     def forward(self, chunks: Sequence[Chunk]) -> Floats:
         """Run the model and commit the tokens: logits (wanted rows, vocab), valid until the next call."""
+        if len(chunks) == 1 and len(chunks[0].tokens) == 1:
+            done = self._step(chunks[0])
+            if done is not None:
+                return done
         tokens, wanted = _flat(chunks, self.most_tokens, self.most_wanted)
         out = self._logits[: len(wanted)]
         ids = _extend(self.cache, chunks)
         try:
             b = self.cache.batch(ids)
-            self.plan.run(
-                tokens, b.tables, b.table_starts, b.lengths, b.q_starts, wanted, out, self.exact, self.threads
-            )
-        except BaseException as error:
+            self._run(tokens, b, wanted, out)
+        except BaseException:
             _retract(self.cache, chunks)
-            if isinstance(error, ValueError):
-                raise FewbitError(str(error)) from None
             raise
         _commit(self.cache, chunks, b)
         return out
+
+    def _step(self, chunk: Chunk) -> Floats | None:
+        """The usual step of one sequence, with as little Python as can be. None: it is not the usual one."""
+        batch = self.cache.step(chunk.sequence)
+        if batch is None:
+            return None
+        wanted = _ZERO[: chunk.wanted]
+        out = self._logits[: len(wanted)]
+        try:
+            self._run(np.array(chunk.tokens, np.int32), batch, wanted, out)
+        except BaseException:
+            _retract(self.cache, (chunk,))
+            raise
+        self.cache.settle(chunk.sequence, batch, chunk.tokens[0])
+        return out
+
+    def _run(self, tokens: Ints, b: Batch, wanted: Ints, out: Floats) -> None:
+        try:
+            self.plan.run(
+                tokens, b.tables, b.table_starts, b.lengths, b.q_starts, wanted, out, self.exact, self.threads
+            )
+        except ValueError as error:
+            raise FewbitError(str(error)) from None
 
 
 class NumpyRunner:
@@ -100,9 +123,6 @@ class NumpyRunner:
 
 def _flat(chunks: Sequence[Chunk], most_tokens: int, most_wanted: int) -> tuple[Ints, Ints]:
     """Tokens, and which of them logits are wanted of."""
-    if len(chunks) == 1 and len(chunks[0].tokens) == 1:  # the usual step, quickly
-        wanted = _ZERO if chunks[0].wanted else _ZERO[:0]
-        return np.array(chunks[0].tokens, np.int32), wanted
     tokens = np.fromiter(chain.from_iterable(chunk.tokens for chunk in chunks), np.int32)
     rows: list[int] = []
     end = 0
