@@ -355,4 +355,7 @@ struct Isa {
     const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_andnot_ps(_mm256_cmp_ps(x, least, _CMP_LT_OQ), _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
   }
+  static FEWBIT_INLINE void sums_of_4(const f32* v, float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
+  }
 };

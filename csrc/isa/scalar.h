@@ -297,4 +297,7 @@ struct Isa {
     for (auto& v : x.v) v = __builtin_expf(v);
     return x;
   }
+  static FEWBIT_INLINE void sums_of_4(const f32* v, float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
+  }
 };

@@ -154,10 +154,11 @@ struct Dot {
       acc[c][j / 2] = Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][0]), acc[c][j / 2]);
     }
   }
-  // `more`: bytes that can be read from the beginning of the row on.
+  // A row times some columns: vectors whose lanes are still to be added up. `more`: bytes that can be read from the
+  // beginning of the row on.
   template <int Cols>
-  static void row(const uint8_t* w, size_t k, const Layout& at, size_t more, const Activation* x, size_t x_stride,
-                  float* y, size_t y_stride) {
+  static FEWBIT_INLINE void row(const uint8_t* w, size_t k, const Layout& at, size_t more, const Activation* x,
+                                size_t x_stride, f32* out) {
     f32 acc[Cols][chains];
     for (auto& a : acc) a[0] = a[1] = Isa::zero();
     Ahead ahead(w);
@@ -182,7 +183,27 @@ struct Dot {
         span<Cols, false>(s, a, acc, k % kSpan);
       }
     }
-    for (int c = 0; c < Cols; ++c) y[c * y_stride] = Isa::sum(Isa::add(acc[c][0], acc[c][1]));
+    for (int c = 0; c < Cols; ++c) out[c] = Isa::add(acc[c][0], acc[c][1]);
+  }
+  // Four rows at a time: their lanes are added up together.
+  template <int Cols>
+  static void rows(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, size_t x_stride,
+                   float* y, size_t y_stride) {
+    for (size_t first = 0; first < count; first += 4) {
+      const size_t some = count - first < 4 ? count - first : 4;
+      f32 sums[Cols][4], one[Cols];
+      for (auto& s : sums) s[1] = s[2] = s[3] = Isa::zero();
+      for (size_t r = 0; r < some; ++r) {
+        const size_t at_row = (first + r) * at.row_bytes;
+        row<Cols>(w + at_row, k, at, count * at.row_bytes - at_row, x, x_stride, one);
+        for (int c = 0; c < Cols; ++c) sums[c][r] = one[c];
+      }
+      for (int c = 0; c < Cols; ++c) {
+        float four[4];
+        P::I::sums_of_4(sums[c], four);
+        std::memcpy(y + c * y_stride + first, four, some * sizeof(float));
+      }
+    }
   }
 };
 
@@ -191,10 +212,7 @@ void dot_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const A
               size_t y_stride) {
   const size_t spans = (k + kSpan - 1) / kSpan;
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-    for (size_t r = 0; r < rows; ++r) {
-      Dot<F>::template row<Cols>(w + r * at.row_bytes, k, at, (rows - r) * at.row_bytes, x + c * spans, spans,
-                                 y + c * y_stride + r, y_stride);
-    }
+    Dot<F>::template rows<Cols>(w, rows, k, at, x + c * spans, spans, y + c * y_stride, y_stride);
   };
   size_t c = 0;
   for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
