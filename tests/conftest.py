@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from fewbit.ops import cpu
 
 from .samples import ISAS
+
+# Tests run in the background may be told to ignore Ctrl-C, and the processes that they start would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=ISAS)
