@@ -16,6 +16,7 @@ class PyPlan {
   Buffer buffer(size_t width, bool wanted, size_t place) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
     expect(place <= plan_.buffers(), "place of a buffer", place, plan_.buffers());
+    if (ready_) throw std::invalid_argument("the plan has its result: it takes no more buffers");
     return plan_.buffer(width, wanted, place);
   }
   size_t rope(Row inverse, float scale, bool halves) {
@@ -121,6 +122,10 @@ class PyPlan {
   }
   void set_result(Buffer b) {
     expect_rows(b, true);
+    for (Buffer other = 0; other < plan_.buffers(); ++other) {  // its place has no memory of its own
+      expect(other == b || plan_.place(other) != plan_.place(b), "place of another buffer than the result's",
+             plan_.place(other), plan_.place(b));
+    }
     plan_.set_result(b);
     ready_ = true;
   }

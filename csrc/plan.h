@@ -105,6 +105,7 @@ class Plan {
   plan::Buffer buffer(size_t width, bool wanted, size_t place);
   size_t width(plan::Buffer b) const { return buffers_.at(b).width; }
   bool wanted(plan::Buffer b) const { return buffers_.at(b).wanted; }
+  size_t place(plan::Buffer b) const { return buffers_.at(b).place; }
   size_t buffers() const { return buffers_.size(); }
   size_t ropes() const { return ropes_.size(); }
   size_t rope(Rope rope);

@@ -205,6 +205,23 @@ def test_wrong_options(tmp_path: Path) -> None:
         load(gguf, kv="q4_k")
     with pytest.raises(fb.FewbitError, match="threads must be from 1"):
         load(gguf, threads=0)
+    with pytest.raises(fb.FewbitError, match="'numpy' has no threads"):
+        load(gguf, device="numpy", threads=2)
+
+
+def test_result_of_a_plan_is_alone_in_its_place() -> None:
+    plan = cpu.Plan()
+    result = plan.buffer(8, True, 0)
+    other = cpu.Plan()
+    shared = other.buffer(8, True, 0)
+    other.buffer(4, True, 0)
+    plan.set_result(result)
+    with pytest.raises(ValueError, match="takes no more buffers"):
+        plan.buffer(8, True, 0)
+    with pytest.raises(ValueError, match="place of another buffer"):
+        other.set_result(shared)
+    with pytest.raises(ValueError, match="place of a buffer"):
+        cpu.Plan().buffer(8, False, 1)
 
 
 def test_failed_step_changes_nothing(tmp_path: Path) -> None:

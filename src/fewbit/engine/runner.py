@@ -181,6 +181,8 @@ def load(
     model = load_model(gguf)
     longest = checked_ctx(ctx, model)
     if device == "numpy":
+        if threads is not None:
+            raise FewbitError("device 'numpy' has no threads to set; leave threads out")
         from ..ops import attention
 
         return NumpyRunner(model, make_cache(model, kv, longest, attention), longest)
