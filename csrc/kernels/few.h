@@ -155,7 +155,7 @@ void few_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const v
               size_t y_stride, void* scratch) {
   using K = Few<F>;
   const TileUse in_use;
-  static_assert(sizeof(FewScratch<F>) <= kPanelRows * kPanelSpans * kSpan * sizeof(uint16_t));  // tile_scratch_bytes
+  static_assert(sizeof(FewScratch<F>) <= kFewScratch);
   auto& own = *static_cast<FewScratch<F>*>(scratch);
   const auto* x = static_cast<const FewColumns<K::sub>*>(packed);
   const size_t spans = (k + kSpan - 1) / kSpan;

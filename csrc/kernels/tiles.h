@@ -116,14 +116,13 @@ FEWBIT_INLINE void store_results(float* c) {
   _tile_stored(2, c + 512, 64);
   _tile_stored(3, c + 768, 64);
 }
-// 32 values of a strip and a column tile, or two. The strip's tiles are read once for each pair of columns: they must
-// not push the activations out of the first-level cache.
+// 32 values of a strip and a column tile, or two. Columns must not push the strip out of the first-level cache.
 FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b, bool two) {
-  _tile_stream_loadd(4, a, 64);
-  _tile_loadd(6, b, 64);
-  _tile_stream_loadd(5, a + kTileElements, 64);
+  _tile_loadd(4, a, 64);
+  _tile_stream_loadd(6, b, 64);
+  _tile_loadd(5, a + kTileElements, 64);
   if (two) {
-    _tile_loadd(7, b + kSteps * kTileElements, 64);
+    _tile_stream_loadd(7, b + kSteps * kTileElements, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 5, 6);
     _tile_dpbf16ps(2, 4, 7);
@@ -202,82 +201,136 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
   }
 }
 
-// Many columns: panels of rows and a few spans are decoded whole (into the second-level cache), then each pair of
-// column tiles meets all of them.
+// Many columns. A strip of a few spans is decoded and meets all pairs of columns; then the next strip; then the next
+// spans. The strip stays in the first-level cache; columns and sums come from the second. Results leave the tiles
+// through a small buffer and are added to the sums by vectors, while the next pair is multiplied: to load and store
+// tiles of sums would cost a third of the products.
+struct alignas(64) PanelScratch {
+  uint16_t strip[kPanelSpans * kStripElements];
+  float fresh[kPairResults];
+};
+
+// Where the fresh results of a strip and a pair go: to their sums, and in the end to y[column][row].
+struct Drain {
+  float* sums = nullptr;
+  float* y = nullptr;
+  size_t stride = 0, rows = 0, columns = 0;
+  bool first = true, last = false;
+
+  // The part `q` of kSteps.
+  FEWBIT_INLINE void part(const float* fresh, size_t q) const {
+    constexpr size_t values = kPairResults / kSteps;
+    if (!sums) return;
+    if (last) {
+      if (q % 2 == 1) write_tile(fresh, q / 2);
+    } else if (first) {
+      std::memcpy(sums + values * q, fresh + values * q, values * sizeof(float));
+    } else {
+      for (size_t i = values * q; i < values * (q + 1); i += 16) _mm512_store_ps(sums + i, sum(fresh, i));
+    }
+  }
+  FEWBIT_INLINE __m512 sum(const float* fresh, size_t i) const {
+    const __m512 v = _mm512_load_ps(fresh + i);
+    return first ? v : _mm512_add_ps(v, _mm512_load_ps(sums + i));
+  }
+  FEWBIT_INLINE void write_tile(const float* fresh, size_t tile) const {
+    const size_t row = tile % 2 * 16, column = tile / 2 * 16;
+    if (row >= rows || column >= columns) return;
+    __m512i v[16];
+    for (size_t i = 0; i < 16; ++i) v[i] = _mm512_castps_si512(sum(fresh, 256 * tile + 16 * i));
+    transpose16(v);
+    const auto mask = static_cast<__mmask16>(rows - row >= 16 ? 0xFFFF : (1u << (rows - row)) - 1);
+    for (size_t i = 0; i < 16 && column + i < columns; ++i) {
+      _mm512_mask_storeu_ps(y + (column + i) * stride + row, mask, _mm512_castsi512_ps(v[i]));
+    }
+  }
+  // Asks for the part `q` of the lines of y: they lie far apart.
+  FEWBIT_INLINE void ask(size_t q) const {
+    for (size_t c = 4 * q; last && c < 4 * (q + 1) && c < columns; ++c) {
+      __builtin_prefetch(y + c * stride, 1);
+      if (rows > 16) __builtin_prefetch(y + c * stride + 16, 1);
+    }
+  }
+};
+
 template <class F>
-FEWBIT_INLINE void decode_panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, size_t from, size_t deep,
-                                uint16_t* panel) {
+FEWBIT_INLINE void decode_strip(const uint8_t* w, size_t rows, size_t k, const Layout& at, size_t from, size_t deep,
+                                uint16_t* strip) {
   for (size_t r = 0; r < rows; ++r) {
     const uint8_t* row = w + r * at.row_bytes;
     for (size_t i = 0; i < deep; ++i) {
       const uint8_t* ahead = row + (from + i) * Shape<F>::span_bytes() + 8 * at.row_bytes;
       for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(ahead + c);
       with_span<F>(row, from + i, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE {
-        ToTiles<F>::span(s, panel + (r / kStrip * deep + i) * kStripElements + r % kStrip * kTileValues);
+        ToTiles<F>::span(s, strip + i * kStripElements + r * kTileValues);
       });
     }
   }
 }
 
-// All strips of a panel times a pair of column tiles.
-template <bool two>
-FEWBIT_INLINE void multiply_panel(const uint16_t* panel, size_t strips, size_t k, Columns x, size_t pair, size_t from,
-                                  size_t deep, float* results) {
-  const size_t stride = pairs_of(x) * kPairResults;
-  float* c = results + pair * kPairResults;
-  for (size_t strip = 0; strip < strips; ++strip, c += stride) {
-    if (from == 0)
-      zero_results();
-    else if (strip == 0)
-      load_results(c);
-    for (size_t i = 0; i < deep; ++i, panel += kStripElements) {
-      const uint16_t* b = tile_of(x, from + i, 2 * pair);
-      const size_t steps = steps_of(k, from + i);
-      for (size_t q = 0; q < steps; ++q) multiply(panel + q * 2 * kTileElements, b + q * kTileElements, two);
-    }
-    if (from == 0 || strip + 1 == strips) {
-      store_results(c);
-    } else {  // in turn: the next results can come in while later ones leave
-      const float* next = c + stride;
-      _tile_stored(0, c, 64);
-      _tile_stream_loadd(0, next, 64);
-      _tile_stored(1, c + 256, 64);
-      _tile_stream_loadd(1, next + 256, 64);
-      _tile_stored(2, c + 512, 64);
-      _tile_stream_loadd(2, next + 512, 64);
-      _tile_stored(3, c + 768, 64);
-      _tile_stream_loadd(3, next + 768, 64);
+// Brings columns of the next spans to the second-level cache, a few lines at each step.
+struct NextColumns {
+  const char* at;
+  size_t lines;
+  FEWBIT_INLINE void ask() {
+    for (size_t i = 0; i < lines; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T1);
+  }
+};
+
+template <class F>
+void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+           size_t y_stride, PanelScratch& own, float* sums) {
+  const size_t spans = (k + kSpan - 1) / kSpan, strips = (rows + kStrip - 1) / kStrip, pairs = pairs_of(x);
+  const size_t most = spans <= kPanelSpans ? spans : pairs <= 8 ? 2 : 1;  // what the second-level cache holds
+  Drain drain;
+  for (size_t from = 0, deep; from < spans; from += deep) {
+    deep = std::min(most, spans - from);
+    NextColumns next{reinterpret_cast<const char*>(tile_of(x, from + deep, 0)),
+                     from + deep < spans ? std::min<size_t>(32 / strips, 4) : 0};
+    for (size_t strip = 0; strip < strips; ++strip) {
+      const size_t first = strip * kStrip, count = rows - first < kStrip ? rows - first : kStrip;
+      decode_strip<F>(w + first * at.row_bytes, count, k, at, from, deep, own.strip);
+      for (size_t pair = 0; pair < pairs; ++pair) {
+        const Drain own_drain{sums + (strip * pairs + pair) * kPairResults,
+                              y + 32 * pair * y_stride + first,
+                              y_stride,
+                              count,
+                              columns - 32 * pair,
+                              from == 0,
+                              from + deep == spans};
+        zero_results();
+        for (size_t i = 0; i < deep; ++i) {
+          const uint16_t *a = own.strip + i * kStripElements, *b = tile_of(x, from + i, 2 * pair);
+          const size_t steps = steps_of(k, from + i);
+          for (size_t q = 0; q < kSteps; ++q) {
+            if (q < steps) multiply(a + q * 2 * kTileElements, b + q * kTileElements, 2 * pair + 1 < x.count);
+            next.ask();
+            if (i > 0) continue;
+            own_drain.ask(q);
+            drain.part(own.fresh, q);
+          }
+        }
+        store_results(own.fresh);
+        drain = own_drain;
+      }
     }
   }
+  for (size_t q = 0; q < kSteps; ++q) drain.part(own.fresh, q);
 }
-
-// How many of the spans that are left make a panel: the last one may be short, and is not left alone.
-inline size_t panel_spans(size_t left) { return left <= kPanelSpans + 1 ? left : kPanelSpans; }
 
 template <class F>
 void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
                 size_t y_stride, void* scratch) {
   const TileUse in_use;
-  auto* panel = static_cast<uint16_t*>(scratch);
-  float* results = reinterpret_cast<float*>(panel + kPanelElements);
-  const size_t spans = (k + kSpan - 1) / kSpan, pairs = pairs_of(x);
+  auto* own = static_cast<PanelScratch*>(scratch);
+  float* sums = reinterpret_cast<float*>(own + 1);
   for (size_t first = 0; first < rows; first += kPanelRows) {
-    const size_t count = rows - first < kPanelRows ? rows - first : kPanelRows, strips = (count + kStrip - 1) / kStrip;
-    for (size_t from = 0, deep; from < spans; from += deep) {
-      deep = panel_spans(spans - from);
-      decode_panel<F>(w + first * at.row_bytes, count, k, at, from, deep, panel);
-      for (size_t pair = 0; pair < pairs; ++pair) {
-        if (2 * pair + 1 < x.count)
-          multiply_panel<true>(panel, strips, k, x, pair, from, deep, results);
-        else
-          multiply_panel<false>(panel, strips, k, x, pair, from, deep, results);
-      }
-    }
-    write_results(results, count, columns, y + first, y_stride);
+    const size_t count = rows - first < kPanelRows ? rows - first : kPanelRows;
+    panel<F>(w + first * at.row_bytes, count, k, at, x, columns, y + first, y_stride, *own, sums);
   }
 }
 
-inline size_t tile_scratch_bytes(size_t columns) {  // for either of them
-  const size_t pairs = (column_tiles(columns) + 1) / 2;
-  return kPanelElements * sizeof(uint16_t) + kPanelRows / kStrip * pairs * kPairResults * sizeof(float);
+inline size_t tile_scratch_bytes(size_t columns) {  // for any of them
+  const size_t pairs = (column_tiles(columns) + 1) / 2, sums = kPanelRows / kStrip * pairs * kPairResults;
+  return std::max<size_t>(sizeof(PanelScratch), kFewScratch) + sums * sizeof(float);
 }
