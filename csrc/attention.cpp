@@ -156,30 +156,31 @@ struct Call {
   }
   // Where K or V of some tokens are, and of those that come next.
   struct Place {
-    const uint8_t *here, *next;
+    const uint8_t* here;
+    KvAhead ahead;
   };
   Place place(const Store& store, const Work& p, size_t at, size_t tokens) const {
-    return {rows_at(store, p.sequence, p.head, at),
-            rows_at(store, p.sequence, p.head, std::min(at + tokens, p.to - 1))};
+    const auto rows = [&](size_t token) { return rows_at(store, p.sequence, p.head, std::min(token, p.to - 1)); };
+    return {rows(at), {rows(at + tokens), rows(at + 2 * tokens)}};
   }
   void to_floats(const Store& store, const Place& x, size_t tokens, float* tile) const {
-    store.kernels->kv.floats(x.here, tokens, store.at.row_bytes, heads.dim, x.next, tile, pad);
+    store.kernels->kv.floats(x.here, tokens, store.at.row_bytes, heads.dim, x.ahead, tile, pad);
   }
   void some_tokens(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
     const Place keys = place(k, p, at, tokens), values = place(v, p, at, tokens);
     float* s = own.scores;
     if (rows <= kFewRows) {
-      k.kernels->kv.scores(own.queries, rows, pad, keys.here, tokens, k.at.row_bytes, heads.dim, keys.next, s);
+      k.kernels->kv.scores(own.queries, rows, pad, keys.here, tokens, k.at.row_bytes, heads.dim, keys.ahead, s);
       weigh(p, rows, at, tokens, own);
-      v.kernels->kv.values(s, rows, values.here, tokens, v.at.row_bytes, heads.dim, values.next, own.acc, pad);
+      v.kernels->kv.values(s, rows, values.here, tokens, v.at.row_bytes, heads.dim, values.ahead, own.acc, pad);
     } else {
       const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
       const size_t row_bytes = pad * sizeof(float);
       to_floats(k, keys, tokens, own.tile);
-      floats.scores(own.queries, rows, pad, bytes, tokens, row_bytes, pad, nullptr, s);
+      floats.scores(own.queries, rows, pad, bytes, tokens, row_bytes, pad, {}, s);
       weigh(p, rows, at, tokens, own);
       to_floats(v, values, tokens, own.tile);
-      floats.values(s, rows, bytes, tokens, row_bytes, pad, nullptr, own.acc, pad);
+      floats.values(s, rows, bytes, tokens, row_bytes, pad, {}, own.acc, pad);
     }
   }
   void on_some_tiles(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "attention.h"
 #include "dispatch.h"
@@ -28,9 +29,11 @@ using MutableFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::
 
 constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
 
-inline void expect(bool holds, const std::string& what, size_t got, size_t wanted) {
-  if (!holds)
-    throw std::invalid_argument(what + ": got " + std::to_string(got) + ", expected " + std::to_string(wanted));
+inline void expect(bool holds, std::string_view what, size_t got, size_t wanted) {
+  if (!holds) {
+    throw std::invalid_argument(std::string(what) + ": got " + std::to_string(got) + ", expected " +
+                                std::to_string(wanted));
+  }
 }
 
 inline const Kernels& kernels_of(size_t format) {
@@ -96,15 +99,15 @@ inline Store store_of(size_t format, const Pages4& data, size_t dim) {
 }
 
 // Starts that rise from 0 to `end`.
-inline void expect_starts(const Int64s& starts, size_t count, size_t end, const std::string& what) {
+inline void expect_starts(const Int64s& starts, size_t count, size_t end, std::string_view what) {
   expect(starts.size() == count + 1, what, starts.size(), count + 1);
   int64_t before = 0;
   for (size_t i = 0; i <= count; ++i) {
     const int64_t at = starts.data()[i];
-    if (at < before || (i == 0 && at != 0)) throw std::invalid_argument(what + " must rise from 0");
+    if (at < before || (i == 0 && at != 0)) throw std::invalid_argument(std::string(what) + " must rise from 0");
     before = at;
   }
-  expect(static_cast<size_t>(before) == end, "the last of " + what, static_cast<size_t>(before), end);
+  expect(static_cast<size_t>(before) == end, what, static_cast<size_t>(before), end);
 }
 
 // The last tokens of some sequences, whose pages are among `pages` of `page_tokens` tokens.

@@ -25,12 +25,16 @@ struct KvState {  // of a query: the largest logit, and the sum of weights besid
   float max, sum;
 };
 
+struct KvAhead {  // what will be read next, and after that: null, or as large as what is read now
+  const uint8_t *next = nullptr, *later = nullptr;
+};
+
 struct KvKernels {
   void (*scores)(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
-                 size_t dim, const uint8_t* ahead, float* s);
+                 size_t dim, KvAhead ahead, float* s);
   void (*values)(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
-                 const uint8_t* ahead, float* out, size_t stride);
-  void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, const uint8_t* ahead, float* out,
+                 KvAhead ahead, float* out, size_t stride);
+  void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead, float* out,
                  size_t stride);
 };
 

@@ -116,8 +116,13 @@ struct Kv {
   static FEWBIT_INLINE void read_row(const uint8_t* row, size_t first, size_t dim, f32* out) {
     B::template read_at<whole>(row, first, dim, out);
   }
-  static FEWBIT_INLINE void ask(const uint8_t* ahead, size_t at, size_t bytes) {
-    for (size_t c = 0; ahead && c < bytes; c += 64) __builtin_prefetch(ahead + at + c, 0, 3);
+  // What comes later is brought to the second-level cache, from where what comes next is near.
+  static FEWBIT_INLINE void ask(KvAhead ahead, size_t at, size_t bytes) {
+    if (!ahead.next) return;
+    for (size_t c = at; c < at + bytes; c += 64) {
+      __builtin_prefetch(ahead.next + c, 0, 3);
+      __builtin_prefetch(ahead.later + c, 0, 2);
+    }
   }
   template <int Rows, int Tokens>
   static FEWBIT_INLINE void score(const float* q, size_t stride, const uint8_t* k, size_t row_bytes, size_t dim,
@@ -144,7 +149,7 @@ struct Kv {
   }
   template <int Rows>
   static void score_rows(const float* q, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes, size_t dim,
-                         const uint8_t* ahead, float* s) {
+                         KvAhead ahead, float* s) {
     constexpr int some = Rows < tile ? tile * tile / Rows : tile;
     size_t t = 0;
     for (; t + some <= tokens; t += some) {
@@ -156,7 +161,7 @@ struct Kv {
   // `Chunk` blocks of some rows of results, from value `first` on.
   template <int Rows, int Chunk>
   static FEWBIT_INLINE void add(const float* p, const uint8_t* v, size_t tokens, size_t row_bytes, size_t first,
-                                size_t dim, const uint8_t* ahead, float* out, size_t stride) {
+                                size_t dim, KvAhead ahead, float* out, size_t stride) {
     constexpr int vectors = Chunk * B::vectors;
     f32 acc[Rows][vectors];
     for (int r = 0; r < Rows; ++r) {
@@ -176,8 +181,8 @@ struct Kv {
     }
   }
   template <int Rows>
-  static void add_rows(const float* p, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
-                       const uint8_t* ahead, float* out, size_t stride) {
+  static void add_rows(const float* p, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead,
+                       float* out, size_t stride) {
     constexpr int most = Isa::can_turn ? 2 : 1;  // blocks at once
     size_t first = 0;
     for (; first + 32 * most <= dim; first += 32 * most) {
@@ -210,7 +215,7 @@ FEWBIT_INLINE void by_dim(size_t dim, Fn&& f) {
 // s[row][token] = q[row] . k[token], for at most kKvTokens tokens.
 template <class F>
 void kv_scores(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
-               size_t dim, const uint8_t* ahead, float* s) {
+               size_t dim, KvAhead ahead, float* s) {
   by_dim<F>(dim, [&]<class K>(K) {
     by_rows<K::tile>(rows, [&]<int n>(std::integral_constant<int, n>, size_t r) {
       K::template score_rows<n>(q + r * stride, stride, k, tokens, row_bytes, dim, ahead, s + r * kKvTokens);
@@ -220,7 +225,7 @@ void kv_scores(const float* q, size_t rows, size_t stride, const uint8_t* k, siz
 // out[row] += sum of p[row][token] * v[token].
 template <class F>
 void kv_values(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
-               const uint8_t* ahead, float* out, size_t stride) {
+               KvAhead ahead, float* out, size_t stride) {
   by_dim<F>(dim, [&]<class K>(K) {
     by_rows<K::tile>(rows, [&]<int n>(std::integral_constant<int, n>, size_t r) {
       K::template add_rows<n>(p + r * kKvTokens, v, tokens, row_bytes, dim, ahead, out + r * stride, stride);
@@ -228,7 +233,7 @@ void kv_values(const float* p, size_t rows, const uint8_t* v, size_t tokens, siz
   });
 }
 template <class F>
-void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, const uint8_t* ahead, float* out,
+void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead, float* out,
                size_t stride) {
   by_dim<F>(dim, [&]<class K>(K) {
     for (size_t t = 0; t < tokens; ++t) {
