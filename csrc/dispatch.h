@@ -38,6 +38,8 @@ struct KvKernels {
                  size_t stride);
 };
 
+constexpr size_t kExactRows = 4;  // rows that `exact` takes together: floats of its scratch, times k
+
 // What can be done with rows of one format on one instruction set. A null pointer: it cannot be done. All products take
 // `rows` rows of weights and write y[column][row]; those with `scratch` want memory of their thread's own.
 struct Kernels {

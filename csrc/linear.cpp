@@ -133,7 +133,8 @@ struct Call {
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     const size_t count = end - begin;
     switch (path) {
-      case Path::exact: return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(w.k));
+      case Path::exact:
+        return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(kExactRows * w.k));
       case Path::dot: return kernels.dot(from, count, w.k, w.at, in.q8, in.m, y, stride);
       case Path::lanes:
         return kernels.lanes(from, count, w.k, w.at, in.q8, in.m, y, stride,
@@ -191,9 +192,10 @@ size_t tile_elements(size_t m, size_t k) { return spans_of(k) * ((m + 15) / 16) 
 bool wants_tiles(size_t m) { return current_target().tiles && m > kMostFew; }
 
 Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m) {
-  if (k == 0 || !has_dot(kernels, at, k)) return Path::exact;
+  if (k == 0 || (kernels.dot && !has_dot(kernels, at, k))) return Path::exact;
   if (kernels.panels && m > kMostStrips) return Path::panels;
   if (kernels.strips && m > kMostFew) return Path::strips;
+  if (!kernels.dot) return Path::exact;
   if (at.row_bytes >= kMostTurned) return Path::dot;
   if (kernels.few && m > kMostDots) return Path::few;
   if (kernels.lanes && m >= kernels.least_lanes) return Path::lanes;

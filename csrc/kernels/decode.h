@@ -62,10 +62,25 @@ void decode_uneven(const uint8_t* row, size_t k, const Layout& at, float* out) {
   }
 }
 
+// Plain floating-point numbers of up to 32 bits.
+template <class F>
+constexpr bool is_plain() {
+  if constexpr (F::kind == Kind::scalar)
+    return F::real == Real::f32 || F::real == Real::f16 || F::real == Real::bf16;
+  else
+    return false;
+}
+
 template <class F>
 void decode_row(const uint8_t* row, size_t k, const Layout& at, float* out) {
   if constexpr (F::kind == Kind::scalar) {
-    for (size_t i = 0; i < k; ++i) out[i] = read_real(F::real, row + i * F::bytes);
+    size_t i = 0;
+    if constexpr (is_plain<F>()) {
+      for (; i + Isa::L <= k; i += Isa::L) {
+        Isa::storef(out + i, Own<F>::type::template reals_at<F::real>(row + i * F::bytes));
+      }
+    }
+    for (; i < k; ++i) out[i] = read_real(F::real, row + i * F::bytes);
   } else {
     if constexpr (F::placement == Placement::row) {
       if (at.group % kGranule != 0 && at.group < k) return decode_uneven<F>(row, k, at, out);

@@ -187,11 +187,9 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
         if (span < spans && r < count) {
           const uint8_t* row = w + (first + r) * at.row_bytes;
           const uint8_t* next =
-              span + 1 < spans ? row + (span + 1) * Shape<F>::span_bytes() : row + kStrip * at.row_bytes;
-          for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(next + c);
-          with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE {
-            ToTiles<F>::span(s, own->strips[span % 2] + r * kTileValues);
-          });
+              span + 1 < spans ? row + (span + 1) * tile_span_bytes<F>() : row + kStrip * at.row_bytes;
+          for (int c = 0; c < tile_span_bytes<F>(); c += 64) __builtin_prefetch(next + c);
+          span_to_tiles<F>(row, span, k, at, own->strips[span % 2] + r * kTileValues);
         }
         if (span == 0) continue;
         for (const size_t due = (r + 1) * steps / kStrip; done < due; ++done) step(span - 1, done);
@@ -259,11 +257,9 @@ FEWBIT_INLINE void decode_strip(const uint8_t* w, size_t rows, size_t k, const L
   for (size_t r = 0; r < rows; ++r) {
     const uint8_t* row = w + r * at.row_bytes;
     for (size_t i = 0; i < deep; ++i) {
-      const uint8_t* ahead = row + (from + i) * Shape<F>::span_bytes() + 8 * at.row_bytes;
-      for (int c = 0; c < Shape<F>::span_bytes(); c += 64) __builtin_prefetch(ahead + c);
-      with_span<F>(row, from + i, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE {
-        ToTiles<F>::span(s, strip + i * kStripElements + r * kTileValues);
-      });
+      const uint8_t* ahead = row + (from + i) * tile_span_bytes<F>() + 8 * at.row_bytes;
+      for (int c = 0; c < tile_span_bytes<F>(); c += 64) __builtin_prefetch(ahead + c);
+      span_to_tiles<F>(row, from + i, k, at, strip + i * kStripElements + r * kTileValues);
     }
   }
 }

@@ -130,3 +130,69 @@ struct ToTiles {
         FEWBIT_LAMBDA_INLINE { (chunk<j>(codes, f, out), ...); }(std::make_integer_sequence<int, P::chunks>{});
   }
 };
+
+// Numbers of 16 bits: f16 is rounded, bf16 only put in order.
+template <class F>
+struct RealsToTiles {
+  static constexpr int span_bytes = kSpan * F::bytes;
+
+  static FEWBIT_INLINE void chunk(const uint8_t* p, uint16_t* even, uint16_t* odd) {  // 64 of them
+    if constexpr (F::real == Real::bf16) {
+      alignas(64) static constexpr auto order = [] {
+        std::array<uint16_t, 32> out{};
+        for (int i = 0; i < 32; ++i) out[i] = static_cast<uint16_t>(2 * i);
+        return out;
+      }();
+      const __m512i evens = _mm512_load_si512(order.data()), odds = _mm512_add_epi16(evens, _mm512_set1_epi16(1));
+      const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+      _mm512_store_si512(even, _mm512_permutex2var_epi16(a, evens, b));
+      _mm512_store_si512(odd, _mm512_permutex2var_epi16(a, odds, b));
+    } else {
+      const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+      const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+      __m512 v[4];
+      for (int i = 0; i < 4; ++i) v[i] = Own<F>::type::template reals_at<F::real>(p + 32 * i);
+      const auto pick = [&](__m512i which, uint16_t* out) FEWBIT_LAMBDA_INLINE {
+        const auto pairs =
+            _mm512_cvtne2ps_pbh(_mm512_permutex2var_ps(v[2], which, v[3]), _mm512_permutex2var_ps(v[0], which, v[1]));
+        _mm512_store_si512(out, reinterpret_cast<__m512i>(pairs));
+      };
+      pick(evens, even);
+      pick(odds, odd);
+    }
+  }
+  static FEWBIT_INLINE void span(const uint8_t* p, uint16_t* out) {
+    for (int j = 0; j < kSpan / 64; ++j) {
+      chunk(p + 64 * j * F::bytes, out + 4 * j * kTileElements, out + (4 * j + 2) * kTileElements);
+    }
+  }
+};
+
+template <class F>
+constexpr bool to_tiles() {  // whether there is a way
+  if constexpr (F::kind == Kind::scalar)
+    return F::real == Real::f16 || F::real == Real::bf16;
+  else
+    return true;
+}
+template <class F>
+constexpr int tile_span_bytes() {
+  if constexpr (F::kind == Kind::scalar)
+    return RealsToTiles<F>::span_bytes;
+  else
+    return Shape<F>::span_bytes();
+}
+
+// A span of a row, padded with zeros, to its place in the tiles of a strip.
+template <class F>
+FEWBIT_INLINE void span_to_tiles(const uint8_t* row, size_t span, size_t k, const Layout& at, uint16_t* out) {
+  if constexpr (F::kind == Kind::scalar) {
+    const uint8_t* p = row + span * tile_span_bytes<F>();
+    if ((span + 1) * kSpan <= k) return RealsToTiles<F>::span(p, out);
+    alignas(64) uint8_t copy[RealsToTiles<F>::span_bytes] = {};
+    std::memcpy(copy, p, (k - span * kSpan) * F::bytes);
+    RealsToTiles<F>::span(copy, out);
+  } else {
+    with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { ToTiles<F>::span(s, out); });
+  }
+}

@@ -35,8 +35,8 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 
 template <class F>
 void add_tiles(Kernels& out) {
-  if constexpr (F::kind != Kind::scalar) {
-    out.few = Counted<few_rows<F>>::call;
+  if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
+  if constexpr (to_tiles<F>()) {
     out.strips = Counted<strip_rows<F>>::call;
     out.panels = Counted<panel_rows<F>>::call;
   }
