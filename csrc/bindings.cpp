@@ -182,6 +182,9 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
          k.shape(1));
   const Sequences sequences = sequences_of(tables, table_starts, lengths, q_starts, q.shape(0), k.shape(0), k.shape(2));
   if (sinks) expect(sinks->size() == q.shape(1), "sinks", sinks->size(), q.shape(1));
+  if (q.data() < out.data() + out.size() && out.data() < q.data() + q.size()) {
+    throw std::invalid_argument("the result of attend must not lie in q");
+  }
   const Heads heads{k.shape(1), k.shape(2), dim, rotate};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
   nb::gil_scoped_release release;

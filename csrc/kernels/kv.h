@@ -63,8 +63,7 @@ struct KvBlock {
     if constexpr (plain) {
       for (int v = 0; v < vectors; ++v) out[v] = I::template reals_at<F::real>(p + v * L * F::bytes);
     } else {
-      using Numbers = std::conditional_t<F::codebook.used != 0, std::true_type, std::false_type>;
-      constexpr bool is_signed = Numbers::value || F::codes.is_signed;
+      constexpr bool is_signed = F::codebook.used > 0 || F::codes.is_signed;
       constexpr bool shifts = F::offset.present || (!is_signed && F::codes.zero != 0);
       const f32 scale = I::template splat_real<F::scale.real>(p + F::scale.at);
       f32 m = is_signed || by_table ? Isa::zero() : Isa::mul(scale, Isa::splat(-static_cast<float>(F::codes.zero)));

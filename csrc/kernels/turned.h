@@ -24,7 +24,6 @@ struct Turned {
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L, groups = P::groups;
   static constexpr bool turns = Isa::can_turn && T::fits();
-  static constexpr bool turns_factors = Isa::can_turn && (TurnedFactors<F>::fits() || C::is_strided());
   static constexpr bool is_signed = P::code.is_signed;
   static constexpr int zero = P::code.zero;
   static constexpr float times = P::code.times;

@@ -226,6 +226,16 @@ def test_nothing_to_do(backend: ModuleType) -> None:
     assert Batch([(16, 0)], 64).attend_f32(backend).shape == (0, 2, 64)
 
 
+def test_the_result_must_not_lie_in_the_queries() -> None:
+    if not HAS_NATIVE:
+        pytest.skip("the native part is not built")
+    q, store = np.zeros((1, 2, 32), np.float32), np.zeros((1, 2, 16, 128), np.uint8)
+    one, starts = np.ones(1, np.int64), np.arange(2, dtype=np.int64)
+    tables = np.zeros(1, np.int32)
+    with pytest.raises(ValueError, match="must not lie in q"):
+        cpu.attend(q, store, get("f32"), store, get("f32"), tables, starts, one, starts, scale=1.0, out=q)
+
+
 @pytest.mark.parametrize(("dim", "size"), [(1, 1), (32, 32), (80, 16), (96, 32), (128, 128), (256, 256)])
 def test_hadamard_is_its_own_inverse_block_by_block(dim: int, size: int) -> None:
     matrix = hadamard(np.eye(dim))
