@@ -27,7 +27,7 @@ from ..arguments import (
     result_array,
 )
 from ..base import GATES
-from .machine import Bytes, Floats, checked_threads, number, packed
+from .machine import Bytes, Floats, checked_threads, kernel, number, packed
 
 
 class Activations:
@@ -109,10 +109,10 @@ def quantize_activations(x: Any, format: str | Format, threads: int | None = Non
     values = to_floats(x, "activations")
     if values.ndim == 0:
         raise ShapeError("activations need at least one dimension, a single number was given")
-    if fmt.is_scalar:
-        return Activations(values, values.shape, "f32")
     rows = values.reshape(count_rows(values.shape), values.shape[-1])
     m, k = rows.shape
+    if fmt.is_scalar and kernel(fmt, k, m) == "f32":
+        return Activations(values, values.shape, "f32")
     if _native.wants_tiles(m):
         tiles = _aligned(_native.tile_bytes(m, k))
         _native.pack_tiles(rows, tiles, checked_threads(threads))
@@ -192,7 +192,7 @@ def linear_many(
     if count == 0:
         return []
     k = common_columns(weights)
-    shape, data, kind = _inputs(x, k, exact, weights)
+    shape, data, kind = _inputs(x, k, exact)
     leading, m = shape[:-1], count_rows(shape)
     inputs = [data, *(w.data for w in weights)]
     given = zip(as_many(outs, count, "outs"), weights, strict=True)
@@ -231,7 +231,7 @@ def linear_gated(
     k = common_columns([gate, up])
     if gate.shape[0] != up.shape[0]:
         raise ShapeError(f"gate and up must have as many rows; gate has {gate.shape[0]}, up has {up.shape[0]}")
-    shape, data, kind = _inputs(x, k, exact, [gate, up])
+    shape, data, kind = _inputs(x, k, exact)
     m, n = count_rows(shape), gate.shape[0]
     result = result_array(out, shape[:-1], n, data, gate.data, up.data)
     _native.linear_gated(
@@ -240,16 +240,12 @@ def linear_gated(
     return result
 
 
-def _inputs(
-    x: Any, k: int, exact: bool, weights: Sequence[QuantTensor]
-) -> tuple[tuple[int, ...], npt.NDArray[Any], str]:
+def _inputs(x: Any, k: int, exact: bool) -> tuple[tuple[int, ...], npt.NDArray[Any], str]:
     """Shape, data and kind of the inputs."""
     if isinstance(x, Activations):
         match(x.shape, k)
         if x.kind != "f32" and exact:
             raise FormatError(f"exact=True needs float inputs, these activations are {x.kind}")
-        if x.kind != "f32" and any(w.format.is_scalar for w in weights):
-            return x.shape, x.dequantize().reshape(count_rows(x.shape), k), "f32"
         return x.shape, x._data.reshape(count_rows(x.shape), k) if x.kind == "f32" else x._data, x.kind
     values = to_floats(x, "x")
     match(values.shape, k)
