@@ -87,10 +87,11 @@ struct Call {
   }
   float* row_of_out(const Work& p, size_t row) const { return out + (row_of_q(p, row) - q); }
   float sink(const Work& p, size_t row) const { return logits.sinks[p.head * group + row % group]; }
-  const uint8_t* rows_at(const Store& store, size_t s, size_t head, size_t at) const {
-    const auto page = static_cast<size_t>(sequences.tables[sequences.table_starts[s] + at / heads.page_tokens]);
-    return store.data +
-           ((page * heads.kv_heads + head) * heads.page_tokens + at % heads.page_tokens) * store.at.row_bytes;
+  // The number of the row of a store that keeps a token.
+  size_t row_of(const Work& p, size_t token) const {
+    const size_t page_tokens = heads.page_tokens, index = token / page_tokens;
+    const auto page = static_cast<size_t>(sequences.tables[sequences.table_starts[p.sequence] + index]);
+    return (page * heads.kv_heads + p.head) * page_tokens + (token - index * page_tokens);
   }
 
   // The cut depends on the sequences alone, so that results do not depend on the threads.
@@ -124,10 +125,10 @@ struct Call {
     for (size_t r = 0; r < rows; ++r) own.state[r] = {kNone, 0};
     if (on_tiles) {
       tiles->pack_queries(own.queries, rows, pad, own.query_tiles);
-      auto work = [&] { by_tokens(p, [&](size_t at, size_t tokens) { on_some_tiles(p, rows, at, tokens, own); }); };
+      auto work = [&] { by_blocks(p, [&](const Block& b) { on_some_tiles(p, rows, b, own); }); };
       tiles->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
     } else {
-      by_tokens(p, [&](size_t at, size_t tokens) { some_tokens(p, rows, at, tokens, own); });
+      by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own); });
     }
     if (p.parts == 1) {
       for (size_t r = 0; r < rows; ++r) finish(p, r, own.state[r], own.acc + r * pad);
@@ -136,14 +137,21 @@ struct Call {
       std::copy_n(own.acc, rows * pad, sums + p.partial * pad);
     }
   }
-  // Calls f(at, tokens) for tokens that lie in one page.
+  // Some tokens that lie in one page, and the rows of those that come next and after them.
+  struct Block {
+    size_t at, tokens, row, next, later;
+  };
+  size_t tokens_from(const Work& p, size_t at) const {  // that lie in one page
+    return std::min({heads.page_tokens - at % heads.page_tokens, p.to - at, kKvTokens});
+  }
   template <class Fn>
-  void by_tokens(const Work& p, Fn&& f) const {
-    for (size_t at = p.from; at < p.to;) {
-      const size_t left = std::min(heads.page_tokens - at % heads.page_tokens, p.to - at);
-      const size_t tokens = std::min(left, kKvTokens);
-      f(at, tokens);
-      at += tokens;
+  void by_blocks(const Work& p, Fn&& f) const {
+    const auto after = [&](size_t at) { return at < p.to ? at + tokens_from(p, at) : at; };
+    const auto row = [&](size_t at) { return row_of(p, std::min(at, p.to - 1)); };
+    for (size_t at = p.from, next = after(at), here = row(at), soon = row(next); at < p.to;) {
+      const size_t later = after(next), last = row(later);
+      f(Block{at, next - at, here, soon, last});
+      at = next, next = later, here = soon, soon = last;
     }
   }
   void load_queries(const Work& p, size_t rows, float* to) const {
@@ -154,60 +162,52 @@ struct Call {
       if (heads.rotate) rotate(target, to, heads.dim);
     }
   }
-  // Where K or V of some tokens are, and of those that come next.
-  struct Place {
-    const uint8_t* here;
-    KvAhead ahead;
-  };
-  Place place(const Store& store, const Work& p, size_t at, size_t tokens) const {
-    const auto rows = [&](size_t token) { return rows_at(store, p.sequence, p.head, std::min(token, p.to - 1)); };
-    return {rows(at), {rows(at + tokens), rows(at + 2 * tokens)}};
+  static const uint8_t* at(const Store& store, size_t row) { return store.data + row * store.at.row_bytes; }
+  static KvAhead ahead(const Store& store, const Block& b) { return {at(store, b.next), at(store, b.later)}; }
+  void to_floats(const Store& store, const Block& b, float* tile) const {
+    store.kernels->kv.floats(at(store, b.row), b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
   }
-  void to_floats(const Store& store, const Place& x, size_t tokens, float* tile) const {
-    store.kernels->kv.floats(x.here, tokens, store.at.row_bytes, heads.dim, x.ahead, tile, pad);
-  }
-  void some_tokens(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
-    const Place keys = place(k, p, at, tokens), values = place(v, p, at, tokens);
+  void some_tokens(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     float* s = own.scores;
     if (rows <= kFewRows) {
-      k.kernels->kv.scores(own.queries, rows, pad, keys.here, tokens, k.at.row_bytes, heads.dim, keys.ahead, s);
-      weigh(p, rows, at, tokens, own);
-      v.kernels->kv.values(s, rows, values.here, tokens, v.at.row_bytes, heads.dim, values.ahead, own.acc, pad);
+      k.kernels->kv.scores(own.queries, rows, pad, at(k, b.row), b.tokens, k.at.row_bytes, heads.dim, ahead(k, b), s);
+      weigh(p, rows, b, own);
+      v.kernels->kv.values(s, rows, at(v, b.row), b.tokens, v.at.row_bytes, heads.dim, ahead(v, b), own.acc, pad);
     } else {
       const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
       const size_t row_bytes = pad * sizeof(float);
-      to_floats(k, keys, tokens, own.tile);
-      floats.scores(own.queries, rows, pad, bytes, tokens, row_bytes, pad, {}, s);
-      weigh(p, rows, at, tokens, own);
-      to_floats(v, values, tokens, own.tile);
-      floats.values(s, rows, bytes, tokens, row_bytes, pad, {}, own.acc, pad);
+      to_floats(k, b, own.tile);
+      floats.scores(own.queries, rows, pad, bytes, b.tokens, row_bytes, pad, {}, s);
+      weigh(p, rows, b, own);
+      to_floats(v, b, own.tile);
+      floats.values(s, rows, bytes, b.tokens, row_bytes, pad, {}, own.acc, pad);
     }
   }
-  void on_some_tiles(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
-    to_floats(k, place(k, p, at, tokens), tokens, own.tile);
-    tiles->scores(own.query_tiles, rows, own.tile, tokens, pad, own.k_tiles, own.scores);
-    weigh(p, rows, at, tokens, own);
-    to_floats(v, place(v, p, at, tokens), tokens, own.tile);
-    tiles->values(own.scores, rows, own.tile, tokens, pad, own.weights, own.v_tiles, own.acc);
+  void on_some_tiles(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+    to_floats(k, b, own.tile);
+    tiles->scores(own.query_tiles, rows, own.tile, b.tokens, pad, own.k_tiles, own.scores);
+    weigh(p, rows, b, own);
+    to_floats(v, b, own.tile);
+    tiles->values(own.scores, rows, own.tile, b.tokens, pad, own.weights, own.v_tiles, own.acc);
   }
-  void weigh(const Work& p, size_t rows, size_t at, size_t tokens, const Scratch& own) const {
+  void weigh(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     float *s = own.scores, *acc = own.acc;
     if (logits.softcap > 0) {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
-    if (at + tokens > position(p.sequence, p.first) || logits.window) hide(p, rows, at, tokens, s);
-    target.weigh(s, rows, tokens, own.state, own.factors);
+    if (b.at + b.tokens > position(p.sequence, p.first) || logits.window) hide(p, rows, b, s);
+    target.weigh(s, rows, b.tokens, own.state, own.factors);
     for (size_t r = 0; r < rows; ++r, acc += pad) {
       if (own.factors[r] != 1) target.scale(acc, pad, own.factors[r], acc);
     }
   }
   // Takes away what a query must not see: later tokens, and those before its window.
-  void hide(const Work& p, size_t rows, size_t at, size_t tokens, float* s) const {
+  void hide(const Work& p, size_t rows, const Block& b, float* s) const {
     for (size_t r = 0; r < rows; ++r, s += kKvTokens) {
       const size_t own = position(p.sequence, p.first + r / group);
-      for (size_t t = own >= at ? own - at + 1 : 0; t < tokens; ++t) s[t] = kNone;
+      for (size_t t = own >= b.at ? own - b.at + 1 : 0; t < b.tokens; ++t) s[t] = kNone;
       const size_t first = logits.window && own >= logits.window ? own - logits.window + 1 : 0;
-      for (size_t t = 0; t < tokens && at + t < first; ++t) s[t] = kNone;
+      for (size_t t = 0; t < b.tokens && b.at + t < first; ++t) s[t] = kNone;
     }
   }
   // The sink counts as one more weight.
