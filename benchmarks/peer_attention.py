@@ -5,7 +5,8 @@
     python benchmarks/peer_attention.py --kv q8_0 --queries 1 --depth 8192 --rounds 9
 
 32 query heads, 8 KV heads, 128 values each; `queries` tokens after `depth` others, causal. Both take turns; the ratio
-is the median over the rounds of ggml's time over fewbit's. It is printed only where both results agree.
+is the median over the rounds of ggml's time over fewbit's. It is printed only where both results agree. Ours may round
+to bf16, as it does in a model, unless `--exact`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MORE = {
 SIGNATURES.update(MORE)
 
 
-def ours(kv: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int) -> tuple[object, np.ndarray]:
+def ours(kv: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int, exact: bool) -> tuple[object, np.ndarray]:
     """A call without arguments, and where its result will be."""
     fmt, tokens = get(kv), len(k)
     pages = -(-tokens // PAGE)
@@ -49,7 +50,7 @@ def ours(kv: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int) -> 
     def call() -> None:
         cpu.attend(
             q, stores[0], fmt, stores[1], fmt, table, starts, np.array([tokens]), np.array([0, len(q)]),
-            scale=DIM**-0.5, out=out, threads=threads,
+            scale=DIM**-0.5, out=out, exact=exact, threads=threads,
         )  # fmt: skip
 
     return call, out
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--exact", action="store_true", help="ours in f32, not in bf16 on matrix tiles as in a model")
     parser.add_argument("--ggml", metavar="DIR", help="folder with libggml.so (default: GGML_DIR, else llama_cpp's)")
     args = parser.parse_args()
     ggml = Ggml(find_folder(args.ggml), args.threads)
@@ -103,7 +105,7 @@ def main() -> None:
     q = rng.standard_normal((args.queries, HEADS, DIM)).astype(np.float32)
     k, v = (rng.standard_normal((args.depth + args.queries, KV_HEADS, DIM)).astype(np.float32) for _ in range(2))
     for kv in args.kv or ["f16", "q8_0", "q4_0"]:
-        mine, mine_out = ours(kv, q, k, v, args.threads)
+        mine, mine_out = ours(kv, q, k, v, args.threads, args.exact)
         peer, peer_out = theirs(ggml, kv, q, k, v)
         times: list[tuple[float, float]] = []
         for _ in range(args.rounds):

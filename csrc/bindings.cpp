@@ -171,7 +171,7 @@ void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, boo
 
 void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Int32s tables, Int64s table_starts,
                Int64s lengths, Int64s q_starts, float scale, bool rotate, size_t window, float softcap,
-               std::optional<Row> sinks, MutableHeads3 out, int threads) {
+               std::optional<Row> sinks, MutableHeads3 out, bool exact, int threads) {
   const size_t dim = q.shape(2);
   const Store keys = store_of(k_format, k, dim), values = store_of(v_format, v, dim);
   for (size_t i = 0; i < 3; ++i) {
@@ -188,7 +188,7 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
   const Heads heads{k.shape(1), k.shape(2), dim, rotate};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
   nb::gil_scoped_release release;
-  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), out.data(), true, threads);
+  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), out.data(), exact, threads);
 }
 
 double py_probe_read(Bytes data, int threads, bool ahead) {
@@ -257,7 +257,7 @@ NB_MODULE(_native, m) {
   m.def("attend", py_attend, nb::arg("q"), nb::arg("k_format"), nb::arg("k"), nb::arg("v_format"), nb::arg("v"),
         nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"), nb::arg("scale"),
         nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(), nb::arg("out"),
-        nb::arg("threads"), "Attention over pages.");
+        nb::arg("exact"), nb::arg("threads"), "Attention over pages.");
   bind_plan(m);
   bind_sample(m);
   m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),

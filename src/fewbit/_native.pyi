@@ -70,6 +70,7 @@ def attend(
     softcap: float,
     sinks: Floats | None,
     out: Floats,
+    exact: bool,
     threads: int,
 ) -> None: ...
 def sample(

@@ -114,6 +114,16 @@ def test_f32_is_exact(backend: ModuleType, dim: int, group: int) -> None:
     assert error(y, batch.exact(batch.k, batch.v)) <= 2e-6
 
 
+@pytest.mark.parametrize("group", [1, 3, 8])
+@pytest.mark.parametrize("dim", [32, 80, 128, 256])
+def test_rounding_is_allowed_where_it_is_not_exact(backend: ModuleType, dim: int, group: int) -> None:
+    batch = Batch([*RAGGED, (200, 150)], dim, group)
+    truth = batch.exact(batch.k, batch.v)
+    assert error(batch.attend_f32(backend, exact=False), truth) <= 5e-3
+    if backend is attention:
+        assert np.array_equal(batch.attend_f32(backend, exact=False), batch.attend_f32(backend))
+
+
 @pytest.mark.parametrize("page_tokens", [1, 8, 32, 256])
 @pytest.mark.parametrize("window", [0, 1, 5, 40, 1000])
 def test_windows_and_page_sizes(backend: ModuleType, window: int, page_tokens: int) -> None:

@@ -45,6 +45,7 @@ class Backend(Protocol):
         softcap: float = 0.0,
         sinks: Floats | None = None,
         out: Floats | None = None,
+        exact: bool = True,
         threads: int | None = None,
     ) -> Floats: ...
 

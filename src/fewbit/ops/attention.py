@@ -77,6 +77,7 @@ def attend(
     softcap: float = 0.0,
     sinks: Floats | None = None,
     out: Floats | None = None,
+    exact: bool = True,
     threads: int | None = None,
 ) -> Floats:
     """Attention of q, (tokens, q_heads, dim), for several sequences.
@@ -87,7 +88,7 @@ def attend(
 
     A row at position p sees the positions up to p, at most the last `window` of them (0: all). A logit is scale * q.k;
     with `softcap` c it is c * tanh(logit / c). `sinks` is one more logit for each query head, with no value. `rotate`:
-    q is rotated as K was.
+    q is rotated as K was. `exact` off allows rounding, which NumPy has no use for.
 
     >>> from fewbit.formats import get
     >>> store = np.zeros((1, 1, 8, 128), np.uint8)

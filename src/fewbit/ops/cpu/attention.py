@@ -39,12 +39,14 @@ def attend(
     softcap: float = 0.0,
     sinks: Floats | None = None,
     out: Floats | None = None,
+    exact: bool = True,
     threads: int | None = None,
 ) -> Floats:
-    """As in `ops.attention`, natively: pages are read as they are packed."""
+    """As in `ops.attention`, natively: pages are read as they are packed. Unless `exact`, many queries at once are
+    rounded to bf16 on machines with matrix tiles, and keys, weights and values with them."""
     result = np.empty(q.shape, np.float32) if out is None else out
     _native.attend(
         q, number(k_format), k, number(v_format), v, tables, table_starts, lengths, q_starts, scale, rotate, window,
-        softcap, sinks, result, checked_threads(threads),
+        softcap, sinks, result, exact, checked_threads(threads),
     )  # fmt: skip
     return result
