@@ -6,15 +6,17 @@
 namespace fewbit {
 
 struct alignas(64) Activation {
-  int8_t q[256];          // -127..127
-  int8_t across[256];     // the same 16 at a time in another order, see `runs` in kernels/shapes.h
-  int8_t turned[2][256];  // the same with a lane of four for every 16 values, and with two for every 32
-  float d16[16];          // the scale of every 16 values
-  float s16[16];          // scale times the sum of every 16
-  float pair32[16];       // scale times the sum of every 32, twice each
-  float d32[8];           // the scale of every 32
-  float s32[8];           // scale times the sum of every 32
+  int8_t q[256];       // -127..127
+  int8_t across[256];  // the same 16 at a time in another order, see `runs` in kernels/shapes.h
+  int8_t turned[256];  // the same four at a time in the order of `turned_group` in kernels/shapes.h
+  float d16[16];       // the scale of every 16 values
+  float s16[16];       // scale times the sum of every 16
+  float d_turned[16];  // the scales in the turned order
+  float s_turned[16];  // the sums in the turned order
+  float pair32[16];    // scale times the sum of every 32, twice each
+  float d32[8];        // the scale of every 32
+  float s32[8];        // scale times the sum of every 32
 };
-static_assert(sizeof(Activation) == 1280);
+static_assert(sizeof(Activation) == 1152);
 
 }  // namespace fewbit

@@ -170,6 +170,7 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
   }
+  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
     a = half<>(p);
     b = half<>(p + 2);

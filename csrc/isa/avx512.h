@@ -81,24 +81,60 @@ struct Isa {
       return _mm512_and_si512(_mm512_rorv_epi32(v, by), mask);
     }
   }
-  // Vector c of codes whose lanes belong to one group each, left at their place in their bytes.
-  template <class F, int c>
-  static FEWBIT_INLINE bytes turned(const uint8_t* p) {
+  // The bits `first` and `first + 2` of a number below 16, as bits 2 and 6.
+  template <int first>
+  static FEWBIT_INLINE bytes two_bits(bytes v) {
+    alignas(16) static constexpr auto table = [] {
+      std::array<uint8_t, 16> t{};
+      for (int i = 0; i < 16; ++i) t[i] = static_cast<uint8_t>((i >> first & 1) << 2 | (i >> (first + 2) & 1) << 6);
+      return t;
+    }();
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table.data())), v);
+  }
+  // Codes of two bits and of one, joined: those of places 0 and 2 in the halves of bytes, and those of places 1 and 3.
+  template <class F>
+  static FEWBIT_INLINE void joined(const uint8_t* p, bytes& even, bytes& odd) {
     using S = Shape<F>;
+    const bytes two = load(p + S::first_code()), one = _mm512_broadcast_i64x4(load32(p + S::first_bit()));
+    const bytes by = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    const bytes four = _mm512_and_si512(_mm512_srlv_epi32(one, by), _mm512_set1_epi8(15));
+    const bytes mask = _mm512_set1_epi8(0x33);
+    even = _mm512_or_si512(_mm512_and_si512(two, mask), two_bits<0>(four));
+    odd = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(two, 2), mask), two_bits<1>(four));
+  }
+  // Codes in the turned order, left at their place in their bytes.
+  template <int v>
+  static FEWBIT_INLINE bytes turned_joined(bytes even, bytes odd) {
     alignas(64) static constexpr auto index = [] {
       std::array<int, 16> out{};
-      for (int l = 0; l < 16; ++l) out[l] = (S::piece(0, S::turned_value(c, l)).bit / 8 - S::first_code()) / 4;
+      for (int l = 0; l < 16; ++l) out[l] = l / 4 * 4 + turned_four(v, l) + l % 2 * 16;
       return out;
     }();
-    alignas(64) static constexpr auto mask = [] {
-      std::array<uint32_t, 16> out{};
-      for (int l = 0; l < 16; ++l) {
-        out[l] = 0x01010101u * (((1u << F::codes.bits()) - 1) << S::stay(S::turned_value(c, l) / S::sub));
-      }
+    return _mm512_permutex2var_epi32(even, _mm512_load_si512(index.data()), odd);
+  }
+  template <class F>
+  static FEWBIT_INLINE void turned(const uint8_t* p, bytes* out) {
+    using S = Shape<F>;
+    alignas(16) static constexpr auto masks = [] {
+      std::array<uint32_t, 4> out{};
+      for (int l = 0; l < 4; ++l) out[l] = 0x01010101u * (((1u << F::codes.bits()) - 1) << S::turned_place(l));
       return out;
     }();
-    const bytes v = _mm512_permutexvar_epi32(_mm512_load_si512(index.data()), load(p + S::first_code()));
-    return _mm512_and_si512(v, _mm512_load_si512(mask.data()));
+    if constexpr (S::joins()) {
+      bytes even, odd;
+      joined<F>(p, even, odd);
+      out[0] = turned_joined<0>(even, odd);
+      out[1] = turned_joined<1>(even, odd);
+      out[2] = turned_joined<2>(even, odd);
+      out[3] = turned_joined<3>(even, odd);
+    } else {
+      out[0] = load(p + S::first_code());
+      out[1] = _mm512_shuffle_epi32(out[0], _MM_PERM_ADCB);
+      out[2] = _mm512_shuffle_epi32(out[0], _MM_PERM_BADC);
+      out[3] = _mm512_shuffle_epi32(out[0], _MM_PERM_CBAD);
+    }
+    const bytes mask = _mm512_broadcast_i32x4(load16(masks.data()));
+    for (int v = 0; v < 4; ++v) out[v] = _mm512_and_si512(out[v], mask);
   }
   template <Halves g>
   static FEWBIT_INLINE bytes shared_halves(const uint8_t* p) {
@@ -375,22 +411,36 @@ struct Isa {
     const __m512i v = _mm512_srlv_epi16(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.shift));
     return _mm512_madd_epi16(_mm512_and_si512(v, _mm512_loadu_si512(w.mask)), _mm512_loadu_si512(w.weight));
   }
+  // The same, not shifted down, less the zero.
   template <Small t>
+  static FEWBIT_INLINE __m512i two_that_stay(__m512i window) {
+    static constexpr TwoPieces w = two_pieces<t, true>();
+    const __m512i v = _mm512_and_si512(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.mask));
+    return _mm512_dpwssd_epi32(_mm512_set1_epi32(-(t.zero[0] << t.stay())), v, _mm512_loadu_si512(w.weight));
+  }
+  template <Small t>
+  static FEWBIT_INLINE __m512i one_byte(const uint8_t* p) {
+    if constexpr (t.in_order()) return _mm512_cvtepu8_epi32(load16(p));
+    static constexpr TwoPieces w = two_pieces<t>();  // of which there is only the first
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(p)), load(w.byte));
+  }
+  // `stays`: times 2 to the power of t.stay().
+  template <Small t, bool stays = false>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
-    constexpr bool in_order = [] {  // the same bits of 16 bytes in order
-      for (int l = 0; l < 16; ++l) {
-        if (t.pieces != 1 || t.byte[0][l] != l || t.mask[0][l] != t.mask[0][0] || t.shift[0][l] != t.shift[0][0]) {
-          return false;
-        }
-      }
-      return true;
-    }();
     __m512i v;
-    if constexpr (in_order && t.is_signed) {
+    if constexpr (t.in_order() && t.is_signed) {
       return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p + t.window)));
-    } else if constexpr (in_order) {
-      v = _mm512_srli_epi32(_mm512_cvtepu8_epi32(load16(p + t.window)), t.shift[0][0]);
-      if constexpr (t.mask[0][0] << t.shift[0][0] < 0x80) v = _mm512_and_si512(v, _mm512_set1_epi32(t.mask[0][0]));
+    } else if constexpr (t.alike() && !t.is_signed) {
+      constexpr int mask = t.mask[0][0], shift = t.shift[0][0], up = stays ? t.stay() : 0;
+      v = one_byte<t>(p + t.window);
+      if constexpr (mask == 15 && shift == 0 && t.zero[0] == 0) {
+        const f32 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        return _mm512_permutexvar_ps(v, numbers);  // looks at four bits only
+      }
+      if constexpr (up < shift) v = _mm512_srli_epi32(v, shift - up);
+      if constexpr (up > 0 || mask << shift < 0x80) v = _mm512_and_si512(v, _mm512_set1_epi32(mask << up));
+    } else if constexpr (stays && t.stay() > 0) {
+      return _mm512_cvtepi32_ps(two_that_stay<t>(_mm512_broadcast_i32x4(load16(p + t.window))));
     } else if constexpr (t.wide) {
       static constexpr Small w = t;
       v = _mm512_permutexvar_epi32(_mm512_loadu_si512(w.byte[0]), load(p + t.window));
@@ -406,22 +456,43 @@ struct Isa {
       }
       if constexpr (t.is_signed) v = _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
     }
-    if constexpr (!t.is_signed && t.zero[0] != 0 && t.times == 1) v = _mm512_sub_epi32(v, _mm512_set1_epi32(t.zero[0]));
+    constexpr int zero = t.is_signed || t.times != 1 ? 0 : t.zero[0] << (stays ? t.stay() : 0);
+    if constexpr (zero != 0) v = _mm512_sub_epi32(v, _mm512_set1_epi32(zero));
     return _mm512_cvtepi32_ps(v);
   }
-  // The f16 in every lane. With six bytes before it, four are converted: that can be done straight from memory.
+  // Four f16 as floats in memory, from where a load puts one of them in every lane: that leaves the ports that compute
+  // alone. gcc 12 would load the f16 first, and shuffle.
+  struct alignas(16) Four {
+    float v[4];
+  };
+  static FEWBIT_INLINE Four four_halves(const uint8_t* p) {
+    __m128 floats;
+    asm("vcvtph2ps %1, %0" : "=v"(floats) : "m"(*reinterpret_cast<const uint8_t (*)[8]>(p)));
+    Four out;
+    _mm_store_ps(out.v, floats);
+    asm("" : "+m"(out));
+    return out;
+  }
+  // The f16 in every lane. With six bytes before it, four are converted.
   template <bool room_before = false>
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
     if constexpr (room_before) {
-      const __m128 four = _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p - 6)));
-      return _mm512_permutexvar_ps(_mm512_set1_epi32(3), _mm512_castps128_ps512(four));
+      const Four four = four_halves(p - 6);
+      return _mm512_set1_ps(four.v[3]);
     }
     return _mm512_cvtph_ps(_mm256_set1_epi16(fewbit::load<int16_t>(p)));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
   }
+  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {  // each in every lane
+    if constexpr (room_before) {
+      const Four four = four_halves(p - 4);
+      a = _mm512_set1_ps(four.v[2]);
+      b = _mm512_set1_ps(four.v[3]);
+      return;
+    }
     const f32 pair = half_pair(p);
     a = _mm512_moveldup_ps(pair);
     b = _mm512_movehdup_ps(pair);

@@ -138,6 +138,7 @@ struct Isa {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
   }
+  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
     a = half<>(p);
     b = half<>(p + 2);

@@ -7,13 +7,9 @@ constexpr std::array<int, 64> across_order = [] {
   for (int d = 0; d < 64; ++d) out[(d / 4 % 4 * 4 + d / 16) * 4 + d % 4] = d;
   return out;
 }();
-template <int lanes>
-constexpr std::array<int, 64> turned_order = [] {  // `lanes` lanes for a group
+constexpr std::array<int, 64> turned_order = [] {
   std::array<int, 64> out{};
-  for (int d = 0; d < 64; ++d) {
-    const int size = 4 * lanes, group = d / size, inside = d % size;
-    out[inside / lanes * 16 + group * lanes + inside % lanes] = d;
-  }
+  for (int d = 0; d < 64; ++d) out[d] = 4 * turned_group(d % 16) + turned_four(d / 16, d % 16);
   return out;
 }();
 
@@ -62,9 +58,12 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
     out.d16[2 * b] = out.d16[2 * b + 1] = out.d32[b];
   }
   for (int h = 0; h < 16; ++h) out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
+  for (int l = 0; l < 16; ++l) {
+    out.d_turned[l] = out.d16[turned_group(l)];
+    out.s_turned[l] = out.s16[turned_group(l)];
+  }
   reorder<across_order>(out, out.across);
-  reorder<turned_order<1>>(out, out.turned[0]);
-  reorder<turned_order<2>>(out, out.turned[1]);
+  reorder<turned_order>(out, out.turned);
 }
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {

@@ -36,8 +36,9 @@ struct Dot {
   static constexpr bool uniform = P::across && F::placement == Placement::block && F::group == kSpan && !C::offset;
   static constexpr bool by_16 = C::paired || P::groups == 16;
 
-  static FEWBIT_INLINE const float* scales(const Activation& a) { return by_16 ? a.d16 : a.d32; }
+  static FEWBIT_INLINE const float* scales(const Activation& a) { return turns ? a.d_turned : by_16 ? a.d16 : a.d32; }
   static FEWBIT_INLINE const float* sums(const Activation& a) {
+    if constexpr (turns) return a.s_turned;
     return uniform ? a.s16 : C::paired ? a.pair32 : P::groups == 16 ? a.s16 : a.s32;
   }
   // What each factor contributes for every unit of the sum: minus the zero point for scales, a sign for offsets.
@@ -50,7 +51,11 @@ struct Dot {
 
   template <int v, int Cols>
   static FEWBIT_INLINE void add_sums(f32 factor, const Activation* const* a, f32 (*acc)[chains]) {
-    if constexpr (counts<v>) {
+    if constexpr (turns && counts<v>) {  // weighted at the end of the row
+      for (int c = 0; c < Cols; ++c) {
+        acc[c][0] = Isa::fma(factor, Isa::loadf(sums(*a[c]) + v * L % P::groups), acc[c][0]);
+      }
+    } else if constexpr (counts<v>) {
       constexpr float even = weight(v, false), odd = C::paired && !uniform ? weight(v, true) : even;
       constexpr bool odd_only = even == 0 && odd * odd == 1, alone = even == odd && odd * odd == 1;
       const f32 w = C::paired ? Isa::alternate(even, odd) : Isa::splat(even);
@@ -88,7 +93,7 @@ struct Dot {
       P::unpack(s.p, unpacked);
       codes = unpacked.codes;
     }
-    P::factors(s, factors);
+    P::template factors<turns>(s, factors);
     if constexpr (!whole) {
       const uint32_t* ones = first_groups[(count + Shape<F>::sub - 1) / Shape<F>::sub].data();
       for (int v = 0; v < C::vectors; ++v) factors[v] = Isa::only(factors[v], ones + v * L);
@@ -100,7 +105,7 @@ struct Dot {
       if constexpr (P::code.times != 1) {
         factors[v] = Isa::mul(factors[v], Isa::splat(static_cast<float>(P::code.times)));
       }
-      if constexpr (P::stays) factors[v] = Isa::mul(factors[v], P::unshift());
+      if constexpr (P::stays && !turns) factors[v] = Isa::mul(factors[v], P::unshift());
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
     if constexpr (!whole) {
@@ -118,18 +123,42 @@ struct Dot {
       }(std::make_integer_sequence<int, P::chunks>{});
     }
   }
-  // Every lane belongs to one group: all vectors of a span can be added as integers, and scales lie in order.
-  static constexpr bool turns = Isa::can_cross && P::stays && Shape<F>::can_turn();
+  // Every lane belongs to one group: all vectors of a span can be added as integers, scales lie in order, and what a
+  // lane of every span is multiplied by can wait for the end of the row.
+  static constexpr bool turns =
+      Isa::can_cross && Shape<F>::can_turn() && (uniform || (P::groups == 16 && C::is_small()));
+  template <bool of_sums>
+  static FEWBIT_INLINE f32 late_weights() {
+    alignas(64) static constexpr auto by = [] {
+      constexpr int v = C::vectors - 1;
+      std::array<float, L> out{};
+      for (int l = 0; l < L; ++l) {
+        const int place = Shape<F>::turned_place(l);
+        out[l] = of_sums ? weight(v, !uniform && l % 2 == 1) / P::lift(v) : 1.0f / (1 << place) / P::lift(0);
+      }
+      return out;
+    }();
+    return Isa::loadf(by.data());
+  }
+  static FEWBIT_INLINE f32 total(const f32* acc) {
+    if constexpr (!turns) {
+      return Isa::add(acc[0], acc[1]);
+    } else {
+      static_assert(C::vectors == 1 || !counts<0>);  // sums have one weight
+      const f32 dots = Isa::mul(acc[1], late_weights<false>());
+      return counts<C::vectors - 1> ? Isa::fma(acc[0], late_weights<true>(), dots) : dots;
+    }
+  }
   template <int Cols>
   static FEWBIT_INLINE void turned_chunks(const uint8_t* codes, const Activation* const* a,
                                           f32 (*scaled)[C::scale_vectors], f32 (*acc)[chains]) {
     using I = typename P::I;
-    const auto q0 = I::template turned<F, 0>(codes), q1 = I::template turned<F, 1>(codes);
-    const auto q2 = I::template turned<F, 2>(codes), q3 = I::template turned<F, 3>(codes);
+    typename I::bytes q[4];
+    I::template turned<F>(codes, q);
     for (int c = 0; c < Cols; ++c) {
-      const int8_t* x = a[c]->turned[P::groups == 8];
-      const auto low = Isa::dot_add(Isa::dot_add(Isa::no_ints(), q0, x), q1, x + Isa::W);
-      const auto all = Isa::dot_add(Isa::dot_add(low, q2, x + 2 * Isa::W), q3, x + 3 * Isa::W);
+      const int8_t* x = a[c]->turned;
+      auto all = Isa::no_ints();
+      for (int v = 0; v < 4; ++v) all = Isa::dot_add(all, q[v], x + v * Isa::W);
       acc[c][1] = Isa::fma(Isa::to_floats(all), scaled[c][0], acc[c][1]);
     }
   }
@@ -183,7 +212,7 @@ struct Dot {
         span<Cols, false>(s, a, acc, k % kSpan);
       }
     }
-    for (int c = 0; c < Cols; ++c) out[c] = Isa::add(acc[c][0], acc[c][1]);
+    for (int c = 0; c < Cols; ++c) out[c] = total(acc[c]);
   }
   // Four rows at a time: their lanes are added up together.
   template <int Cols>

@@ -1,6 +1,7 @@
 // Where the codes and the small scales of a span lie, computed from the record while compiling: what the vector code of
 // an instruction set is made from. Holds no instruction and no format name.
 #pragma once
+#include <algorithm>
 #include <array>
 
 #include "formats/geometry.h"
@@ -19,6 +20,11 @@ constexpr Runs runs(int vector, int width, bool across) {
   for (int l = 0; l < out.used; ++l) out.first[l] = 16 * (across ? vector + 4 * l : vector * out.used + l);
   return out;
 }
+
+// The turned order: every lane, four values, belongs to one group of 16, which it meets in four vectors. A run of 16
+// bytes with codes of two bits holds four groups, and only its dwords must change places.
+constexpr int turned_group(int lane) { return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2; }
+constexpr int turned_four(int vector, int lane) { return (lane + vector) % 4; }
 
 // One plane of a vector of codes whose 16-byte lanes each come from 16 neighbouring bytes, all shifted alike.
 struct Lanes {
@@ -59,24 +65,67 @@ struct Small {
   bool is_signed = false, fits = true;
   bool wide = false;  // one piece each, in dwords of a 64-byte window
   int byte[3][16] = {}, bytes[3][16] = {}, shift[3][16] = {}, mask[3][16] = {}, dst[3][16] = {};
+
+  // The same bits of 16 bytes.
+  constexpr bool alike() const {
+    for (int l = 0; l < 16; ++l) {
+      if (mask[0][l] != mask[0][0] || shift[0][l] != shift[0][0] || bytes[0][l] != 1) return false;
+    }
+    return pieces == 1 && !wide;
+  }
+  constexpr bool in_order() const {
+    for (int l = 0; l < 16; ++l) {
+      if (byte[0][l] != l) return false;
+    }
+    return alike();
+  }
+  // Where integers that are not shifted down come to stand: how many bits too high.
+  constexpr int stay() const {
+    if (wide || is_signed || times != 1) return 0;
+    if (alike()) return shift[0][0];
+    if (pieces != 2) return 0;
+    int most = 0;
+    for (int i = 0; i < 32; ++i) most = std::max(most, shift[i / 16][i % 16] - dst[i / 16][i % 16]);
+    for (int i = 0; i < 32; ++i) {  // signed words hold the pieces and what they are multiplied by
+      const int k = i / 16, l = i % 16, up = most - shift[k][l] + dst[k][l];
+      if (mask[k][l] << shift[k][l] > 0x7FFF || up > 14) return 0;
+    }
+    return most;
+  }
+  // In the turned order of groups.
+  constexpr Small turned() const {
+    Small out = *this;
+    for (int i = 0; i < 48; ++i) {
+      const int k = i / 16, l = i % 16, g = turned_group(l);
+      out.byte[k][l] = byte[k][g];
+      out.bytes[k][l] = bytes[k][g];
+      out.shift[k][l] = shift[k][g];
+      out.mask[k][l] = mask[k][g];
+      out.dst[k][l] = dst[k][g];
+      out.zero[l] = zero[g];
+    }
+    return out;
+  }
 };
 
-// The same for two pieces: words 0 and 1 of a dword, to be shifted, masked, multiplied by weights and added.
+// The same for two pieces: words 0 and 1 of a dword, to be shifted, masked, multiplied by weights and added. `stays`:
+// only masked, and multiplied so that they fit together.
 struct TwoPieces {
   uint8_t byte[64] = {};
   uint16_t shift[32] = {}, mask[32] = {}, weight[32] = {};
 };
 
-template <Small t>
+template <Small t, bool stays = false>
 constexpr TwoPieces two_pieces() {
   TwoPieces out;
   for (int w = 0; w < 32; ++w) {
     const int l = w / 2, k = w % 2, mask = t.mask[k][l];
+    const int shift = stays ? 0 : t.shift[k][l], up = stays ? t.stay() - t.shift[k][l] : 0;
     out.byte[2 * w] = static_cast<uint8_t>(mask ? t.byte[k][l] : 0x80);
     out.byte[2 * w + 1] = static_cast<uint8_t>(mask && t.bytes[k][l] > 1 ? t.byte[k][l] + 1 : 0x80);
-    out.shift[w] = static_cast<uint16_t>(t.shift[k][l]);
-    out.mask[w] = static_cast<uint16_t>(mask);
-    out.weight[w] = static_cast<uint16_t>(1 << t.dst[k][l]);
+    out.shift[w] = static_cast<uint16_t>(shift);
+    out.mask[w] = static_cast<uint16_t>(mask << (t.shift[k][l] - shift));
+    out.weight[w] = static_cast<uint16_t>(mask ? 1 << (t.dst[k][l] + up) : 0);
   }
   return out;
 }
@@ -208,27 +257,25 @@ struct Shape {
     }
   }
   static constexpr int stay(int group) { return piece(0, group * sub).bit % 8; }
-  // Where all codes are in 64 bytes, dword by dword: which of them goes into each lane of vector c, so that every lane
-  // belongs to one group. See `turned` in activation.h.
   static constexpr int first_code() { return piece(0, 0).bit / 8; }
-  static constexpr int turned_value(int c, int lane) {
-    const int per = 16 / groups;
-    return lane / per * sub + 4 * (c * per + lane % per);
-  }
+  static constexpr int first_bit() { return piece(1, 0).bit / 8; }
+  // Codes of two bits, 128 in 32 bytes, or the same and a third bit of each, 256 in 32 bytes. The former are turned as
+  // they are loaded; the latter are first joined in the halves of bytes, where places 0 and 2 share a vector.
   static constexpr bool can_turn() {
     if constexpr (F::kind != Kind::planes) {
       return false;
     } else {
-      for (int d = 0; d < 64; ++d) {
-        const int e = turned_value(d / 16, d % 16), at = piece(0, e).bit / 8 - first_code();
-        if (at < 0 || at >= 64 || at % 4 != 0) return false;
-        for (int i = 1; i < 4; ++i) {
-          if (piece(0, e + i).bit != piece(0, e).bit + 8 * i) return false;
-        }
+      if (F::codes.pieces(0) > 2 || F::codebook.used > 0 || first_code() + 64 > span_bytes()) return false;
+      for (int e = 0; e < kSpan; ++e) {
+        const Piece two = piece(0, e), one = piece(1, e);
+        if (two.bits != 2 || two.bit != 8 * (first_code() + e / 128 * 32 + e % 32) + e / 32 % 4 * 2) return false;
+        if (one.bits > 1 || (one.bits == 1 && one.bit != 8 * (first_bit() + e % 32) + e / 32)) return false;
       }
-      return first_code() + 64 <= span_bytes();
+      return true;
     }
   }
+  static constexpr bool joins() { return F::codes.pieces(0) == 2; }
+  static constexpr int turned_place(int lane) { return joins() ? lane % 4 / 2 * 4 : lane % 4 * 2; }  // in a byte
   // Codes of few bits with a scale for 32 or more: taken across, two vectors in turn have the same scales in their
   // lanes, and their dot products can be added as integers.
   static constexpr bool worth_crossing() {

@@ -236,6 +236,16 @@ struct Span {
     if constexpr (what.times == 1 && unit == 1) return x;
     return Isa::fma(x, Isa::splat(what.times * unit), Isa::splat(what.times == 1 ? 0 : -what.zero * unit));
   }
+  // `turned`: in the turned order, not shifted down, too large by what `lift` says.
+  template <int v, bool turned>
+  static FEWBIT_INLINE f32 small(const uint8_t* p) {
+    if constexpr (turned)
+      return of_unit<v>(I::template small<C::small(v).turned(), true>(p));
+    else
+      return of_unit<v>(Isa::template small<C::small(v)>(p));
+  }
+  static constexpr int lift(int v) { return C::is_small() ? 1 << C::small(v).stay() : 1; }
+  template <bool turned = false>
   static FEWBIT_INLINE void factors(const Spot& s, f32* out) {
     if constexpr (C::is_small()) {
       f32 d, dmin;
@@ -244,12 +254,12 @@ struct Span {
       else if constexpr (C::paired && C::offset)
         d = dmin = Isa::half_pair(s.p + F::scale.at);
       else if constexpr (C::offset && F::offset.at == F::scale.at + 2)
-        Isa::two_halves(s.p + F::scale.at, d, dmin);
+        Isa::template two_halves<(F::scale.at >= 4)>(s.p + F::scale.at, d, dmin);
       else
         d = Isa::template half<(F::scale.at >= 6)>(s.p + F::scale.at),
         dmin = C::offset ? Isa::template half<>(s.p + F::offset.at) : d;
       [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
-        ((out[v] = Isa::mul(of_unit<v>(Isa::template small<C::small(v)>(s.p)), v < C::scale_vectors ? d : dmin)), ...);
+        ((out[v] = Isa::mul(small<v, turned>(s.p), v < C::scale_vectors ? d : dmin)), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {
       static_assert(F::scale.at == 0 || F::block == kSpan);  // what is read with the scales stays inside the span
