@@ -16,9 +16,11 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr size_t kSplit = 2048;   // tokens of the context that one piece of work reads
 constexpr size_t kMostRows = 64;  // queries times heads that share K and V, in one piece
 constexpr size_t kMostOnTiles = 128;
-constexpr size_t kFewRows = 8;  // up to so many, K and V are decoded where they are used
+constexpr size_t kFewRows = 8;                                // up to so many, K and V are decoded where they are used
+constexpr size_t kLeastCodeRows = 3, kLeastCodeTokens = 128;  // that are worth int8 tiles
 
 thread_local Workspace scratch;          // of whoever does a piece
+thread_local Workspace code_scratch;     // the same, with int8 tiles
 thread_local Workspace partial_results;  // of the caller
 
 size_t padded(size_t dim) { return (dim + 31) / 32 * 32; }
@@ -72,11 +74,16 @@ struct Call {
   bool exact;
   const Target& target = current_target();
   const TileAttention* tiles = exact || !target.tiles ? nullptr : &target.tiles->attention;
+  const CodeAttention* codes = uses_codes() ? &target.tiles->codes : nullptr;
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t pad = padded(heads.dim);
   size_t each = std::max<size_t>((tiles ? kMostOnTiles : kMostRows) / group, 1);  // queries a piece
 
+  bool uses_codes() const {
+    const bool known = k.kernels->kv.key_codes && v.kernels->kv.value_codes;
+    return target.tiles && known && heads.dim <= 32 * kMostCodeBlocks && heads.page_tokens >= kKvTokens;
+  }
   size_t queries(size_t s) const { return static_cast<size_t>(sequences.q_starts[s + 1] - sequences.q_starts[s]); }
   size_t position(size_t s, size_t query) const {
     return static_cast<size_t>(sequences.lengths[s]) - queries(s) + query;
@@ -119,6 +126,7 @@ struct Call {
   void run(const Work& p, KvState* partials, float* sums) const {
     const size_t rows = p.count * group;
     const bool on_tiles = tiles && rows > kFewRows;
+    const bool by_codes = codes && rows >= kLeastCodeRows && rows <= kMostCodeRows && p.to - p.from >= kLeastCodeTokens;
     const Scratch own(rows, pad, on_tiles ? tiles->steps(pad) : 0);
     load_queries(p, rows, own.queries);
     std::fill_n(own.acc, rows * pad, 0.0f);
@@ -127,6 +135,9 @@ struct Call {
       tiles->pack_queries(own.queries, rows, pad, own.query_tiles);
       auto work = [&] { by_blocks(p, [&](const Block& b) { on_some_tiles(p, rows, b, own); }); };
       tiles->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
+    } else if (by_codes) {
+      auto work = [&] { on_code_tiles(p, rows, own); };
+      codes->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
     } else {
       by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own); });
     }
@@ -190,13 +201,44 @@ struct Call {
     to_floats(v, b, own.tile);
     tiles->values(own.scores, rows, own.tile, b.tokens, pad, own.weights, own.v_tiles, own.acc);
   }
+  // The keys of a block beside the values of the one before it: while one waits for tiles the other has work to do.
+  void on_code_tiles(const Work& p, size_t rows, const Scratch& own) const {
+    auto& c = *code_scratch.get<CodeScratch>(1);
+    const size_t blocks = pad / 32;
+    Block before{};
+    codes->pack_queries(own.queries, rows, pad, c);
+    const auto both = [&](const Block* b) {
+      if (b) {
+        c.keys_ahead = {at(k, b->next), at(k, b->later), b->tokens * k.at.row_bytes};
+        c.values_ahead = {at(v, b->row), at(v, b->next), b->tokens * v.at.row_bytes};
+        k.kernels->kv.key_codes(at(k, b->row), b->tokens, k.at.row_bytes, heads.dim, c);
+      }
+      if (before.tokens) {
+        v.kernels->kv.value_codes(at(v, before.row), before.tokens, v.at.row_bytes, heads.dim, c);
+        codes->pack_weights(own.scores, rows, before.tokens, blocks, c);
+      }
+      if (b) codes->multiply_keys(rows, b->tokens, blocks, c);
+      if (before.tokens) codes->multiply_values(rows, blocks, c);
+      if (b) codes->scores(rows, b->tokens, blocks, c, own.scores);
+      if (before.tokens) codes->add_values(rows, blocks, c, own.acc, pad);
+      if (b) weigh(p, rows, *b, own);
+    };
+    by_blocks(p, [&](const Block& b) {
+      both(&b);
+      before = b;
+    });
+    both(nullptr);
+  }
   void weigh(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     float *s = own.scores, *acc = own.acc;
     if (logits.softcap > 0) {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
     if (b.at + b.tokens > position(p.sequence, p.first) || logits.window) hide(p, rows, b, s);
-    target.weigh(s, rows, b.tokens, own.state, own.factors);
+    for (size_t r = 0; r < rows; r += kFewRows) {
+      target.weigh(s + r * kKvTokens, std::min(kFewRows, rows - r), b.tokens, own.state + r, own.factors + r);
+      if (tiles && rows > kFewRows) tiles->keep_awake();
+    }
     for (size_t r = 0; r < rows; ++r, acc += pad) {
       if (own.factors[r] != 1) target.scale(acc, pad, own.factors[r], acc);
     }

@@ -29,6 +29,30 @@ struct KvAhead {  // what will be read next, and after that: null, or as large a
   const uint8_t *next = nullptr, *later = nullptr;
 };
 
+// Memory for attention of up to kMostCodeRows queries on int8 tiles.
+constexpr size_t kMostCodeBlocks = 8;  // of 32 values
+constexpr size_t kMostCodeRows = 8, kCodeSets = kMostCodeRows / 4;
+
+inline size_t code_pitch(size_t blocks) { return (blocks + 1) / 2 * 64; }  // bytes between tokens
+
+struct CodeScratch {
+  alignas(64) int8_t queries[kCodeSets][kMostCodeBlocks / 2][1024];
+  alignas(64) int8_t keys[kKvTokens * kMostCodeBlocks * 32];  // [token][pitch]
+  alignas(64) int8_t values[kMostCodeBlocks / 2][2][1024];
+  alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];
+  alignas(64) float key_scales[kMostCodeBlocks][kKvTokens];
+  alignas(64) float value_scales[kMostCodeBlocks][kKvTokens];
+  alignas(64) float query_units[kCodeSets][4];
+  alignas(64) float units[kCodeSets][kMostCodeBlocks * 4];  // of weights, [block][row]
+  alignas(64) int32_t key_results[kCodeSets][kMostCodeBlocks / 2][kKvTokens][16];
+  alignas(64) int32_t value_results[kCodeSets][kMostCodeBlocks][16][16];
+
+  struct Ahead {  // what will be read: as far as it was asked for
+    const uint8_t *next = nullptr, *later = nullptr;
+    size_t bytes = 0, at = 0, to = 0;
+  } keys_ahead, values_ahead;
+};
+
 struct KvKernels {
   void (*scores)(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
                  size_t dim, KvAhead ahead, float* s);
@@ -36,6 +60,9 @@ struct KvKernels {
                  KvAhead ahead, float* out, size_t stride);
   void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead, float* out,
                  size_t stride);
+  // Integers as tiles and their scales; null where they cannot be had, or used. See kernels/tile_codes.h.
+  void (*key_codes)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) = nullptr;
+  void (*value_codes)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) = nullptr;
 };
 
 constexpr size_t kExactRows = 4;  // rows that `exact` takes together: floats of its scratch, times k
@@ -73,7 +100,19 @@ struct TileAttention {
   void (*scores)(const uint16_t* q, size_t rows, const float* k, size_t tokens, size_t pad, uint16_t* packed, float* s);
   void (*values)(const float* p, size_t rows, const float* v, size_t tokens, size_t pad, uint16_t* packed_p,
                  uint16_t* packed_v, float* out);
-  void (*with_tiles)(void (*work)(void*), void* what);  // scores and values are called from `work`
+  void (*keep_awake)();                                 // to be called now and then between them
+  void (*with_tiles)(void (*work)(void*), void* what);  // all three are called from `work`
+};
+
+// Attention of a few queries on int8 tiles, its steps in the order of the data: see kernels/tile_codes.h.
+struct CodeAttention {
+  void (*pack_queries)(const float* q, size_t rows, size_t pad, CodeScratch& own);
+  void (*multiply_keys)(size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
+  void (*scores)(size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s);
+  void (*pack_weights)(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
+  void (*multiply_values)(size_t rows, size_t blocks, CodeScratch& own);
+  void (*add_values)(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride);
+  void (*with_tiles)(void (*work)(void*), void* what);  // all of them are called from `work`
 };
 
 // What products on matrix tiles need beside their kernels.
@@ -83,6 +122,7 @@ struct Tiles {
   size_t (*few_bytes)(int sub);                                                              // of one span
   size_t (*scratch_bytes)(size_t columns);
   TileAttention attention;
+  CodeAttention codes;
 };
 
 // What the machine can do at most, measured: csrc/probe.h.

@@ -31,6 +31,7 @@ inline void tile_scores(const uint16_t* q, size_t rows, const float* k, size_t t
   const size_t steps = attention_steps(pad), tiles = (tokens + 15) / 16;
   for (size_t t = 0; t < tiles; ++t) {
     const size_t count = tokens - 16 * t < 16 ? tokens - 16 * t : 16;
+    keep_tiles_awake();
     for (size_t at = 0; at < pad; at += 64) {
       pack_tiles(k + 16 * t * pad + at, count, pad, pad - at, packed + (t * steps + at / 32) * kTileElements);
     }
@@ -69,6 +70,7 @@ inline void pack_values(const float* v, size_t tokens, size_t pad, uint16_t* out
   }();
   const __m512i side_by_side = _mm512_load_si512(order.data());
   for (size_t d = 0; d < pad; d += 16) {
+    if (d % 64 == 0) keep_tiles_awake();
     for (size_t t = 0; t < kKvTokens; t += 2, out += 32) {
       const __m512 a = t < tokens ? _mm512_loadu_ps(v + t * pad + d) : _mm512_setzero_ps();
       const __m512 b = t + 1 < tokens ? _mm512_loadu_ps(v + (t + 1) * pad + d) : _mm512_setzero_ps();
@@ -110,9 +112,12 @@ inline void tile_values(const float* p, size_t rows, const float* v, size_t toke
   }
 }
 
+inline void keep_awake() { keep_tiles_awake(); }
+
 inline void with_tiles(void (*work)(void*), void* what) {
   const TileUse use;
   work(what);
 }
 
-constexpr TileAttention tile_attention = {attention_steps, pack_queries, tile_scores, tile_values, with_tiles};
+constexpr TileAttention tile_attention = {attention_steps, pack_queries, tile_scores,
+                                          tile_values,     keep_awake,   with_tiles};

@@ -27,6 +27,7 @@ namespace fewbit::amx {
 //
 #include "kernels/few.h"
 #include "kernels/tile_attention.h"
+#include "kernels/tile_codes.h"
 #include "kernels/tile_probe.h"
 //
 #include "targets/counted.h"
@@ -39,6 +40,10 @@ void add_tiles(Kernels& out) {
   if constexpr (to_tiles<F>()) {
     out.strips = Counted<strip_rows<F>>::call;
     out.panels = Counted<panel_rows<F>>::call;
+  }
+  if constexpr (KvCodes<F>::can()) {
+    out.kv.key_codes = key_codes<F>;
+    out.kv.value_codes = value_codes<F>;
   }
 }
 
@@ -76,10 +81,11 @@ static bool has_tiles() {  // gcc 12 does not know their names
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) && (d & int8);
 }
 static bool available() {
-  return avx512::target.available() && __builtin_cpu_supports("avx512bf16") && has_tiles() && granted();
+  return avx512::target.available() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
+         has_tiles() && granted();
 }
 extern const Target target;
-const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes, tile_attention};
+const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes, tile_attention, code_attention};
 const Target target = {"amx",     available,   kernels, quantize_row, kv_weigh, kv_scale,
                        kv_rotate, row_kernels, &tiles,  probes,       products};
 

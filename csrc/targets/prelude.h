@@ -32,7 +32,7 @@
 #define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
 #define FEWBIT_AVX512 \
   "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
-#define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,amx-tile,amx-int8,amx-bf16"
+#define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,avx512vbmi,amx-tile,amx-int8,amx-bf16"
 
 // All that follows is compiled for these extensions, until FEWBIT_END_TARGET.
 #define FEWBIT_PRAGMA(text) _Pragma(#text)

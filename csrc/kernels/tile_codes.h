@@ -1,0 +1,375 @@
+// Attention of a few queries on int8 tiles, 32 tokens at a time, over K and V that are small integers times a scale for
+// every 32: the integers go into tiles as they are. Queries and weights are rounded to 16 bits, in two bytes each: far
+// less is lost than when K and V were packed. Rows of queries are taken in sets of four. Tiles take their time: the
+// caller does other work between the products and what reads their results.
+
+constexpr float kMostCode = 127 * 256;  // the first byte of the two stays in its range
+
+template <class F>
+struct KvCodes {
+  using B = KvBlock<F>;
+  static constexpr bool can() {
+    if constexpr (B::can() && !B::plain)
+      return !F::offset.present && F::scale.real == Real::f16 && F::codes.times == 1;
+    else
+      return false;
+  }
+  // Piece k of the codes of two blocks.
+  template <int k>
+  static FEWBIT_INLINE __m512i piece(const uint8_t* p, const uint8_t* q) {
+    constexpr Run16 low = B::run(k, 0), high = B::run(k, 1);
+    if constexpr (low.in_bits) {
+      const auto bits = [](const uint8_t* from) FEWBIT_LAMBDA_INLINE {
+        return uint64_t{load<uint16_t>(from + low.at)} | uint64_t{load<uint16_t>(from + high.at)} << 16;
+      };
+      return _mm512_maskz_set1_epi8(bits(p) | bits(q) << 32, static_cast<char>(1 << low.dst));
+    } else {
+      static_assert(low.at == high.at || low.at + 16 == high.at);
+      __m512i v;
+      if constexpr (low.at == high.at)
+        v = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(Isa::load16(p + low.at)), 0xFF00,
+                                        Isa::load16(q + low.at));
+      else
+        v = _mm512_inserti64x4(_mm512_castsi256_si512(Isa::load32(p + low.at)), Isa::load32(q + low.at), 1);
+      if constexpr (low.bits == 8) return v;
+      constexpr int a = (low.shift - low.dst) & 31, b = (high.shift - high.dst) & 31;
+      v = _mm512_rorv_epi32(v, _mm512_setr_epi32(a, a, a, a, b, b, b, b, a, a, a, a, b, b, b, b));
+      return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(((1 << low.bits) - 1) << low.dst)));
+    }
+  }
+  static FEWBIT_INLINE __m512i two_blocks(const uint8_t* p, const uint8_t* q) {
+    __m512i v = piece<0>(p, q);
+    if constexpr (F::codes.pieces(0) > 1) v = Isa::either(v, piece<1>(p, q));
+    if constexpr (F::codebook.used > 0)
+      v = Isa::lookup<F::codebook, 0>(v);
+    else if constexpr (F::codes.zero != 0)
+      v = _mm512_sub_epi8(v, _mm512_set1_epi8(static_cast<char>(F::codes.zero)));
+    return v;
+  }
+  // The scales of some blocks of up to 32 rows, [block][row]; 0 past the last row.
+  static FEWBIT_INLINE void scales(const uint8_t* x, size_t rows, size_t row_bytes, size_t blocks,
+                                   float (*out)[kKvTokens]) {
+    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(places, _mm512_set1_epi32(static_cast<int>(row_bytes)));
+    for (size_t first = 0; first < kKvTokens; first += 16) {
+      const size_t left = rows > first ? rows - first : 0;
+      const auto known = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1 << left) - 1);
+      const uint8_t* p = x + first * row_bytes + F::scale.at;
+      for (size_t b = 0; b < blocks; ++b) {
+        const __m512i v = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), known, at, p + b * F::bytes, 1);
+        _mm512_store_ps(out[b] + first, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)));
+      }
+    }
+  }
+};
+
+// What comes next is asked for in every step, a little at a time: half of the keys with the keys and half with the
+// values, the values with the four steps between.
+FEWBIT_INLINE void ask(CodeScratch::Ahead& ahead, size_t bytes) {
+  for (ahead.to += bytes; ahead.at < ahead.to; ahead.at += 64) {
+    __builtin_prefetch(ahead.next + ahead.at, 0, 3);
+    __builtin_prefetch(ahead.later + ahead.at, 0, 2);
+  }
+}
+FEWBIT_INLINE void ask_for_values(CodeScratch& own, size_t parts) {
+  ask(own.values_ahead, own.values_ahead.bytes / (4 * parts));
+}
+
+// Keys as left tiles: [token][pitch].
+template <class F>
+void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
+  const size_t blocks = (dim + 31) / 32, pitch = code_pitch(blocks);
+  for (size_t t = 0; t < tokens; ++t) {
+    const uint8_t* row = x + t * row_bytes;
+    if (t % 8 == 0) keep_tiles_awake();
+    if (t % 4 == 0) ask(own.keys_ahead, 2 * row_bytes);
+    for (size_t b = 0; b < blocks; b += 2) {
+      const uint8_t* p = row + b * F::bytes;
+      const __m512i codes = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
+      _mm512_store_si512(own.keys + t * pitch + 32 * b, codes);
+    }
+  }
+  KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.key_scales);
+  if (blocks % 2 != 0) std::memset(own.key_scales[blocks], 0, sizeof own.key_scales[0]);  // blocks are read in pairs
+}
+
+// 32 values of four tokens as a row of each of two right tiles: four tokens side by side.
+FEWBIT_INLINE void four_tokens(__m512i first_two, __m512i last_two, int8_t* out) {
+  alignas(64) static constexpr auto order = [] {
+    std::array<uint8_t, 128> o{};
+    for (int i = 0; i < 128; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 2 * 32);
+    return o;
+  }();
+  constexpr __mmask64 last = 0xCCCCCCCCCCCCCCCC;
+  for (int h = 0; h < 2; ++h) {
+    const __m512i index = _mm512_load_si512(order.data() + 64 * h);
+    const __m512i v = _mm512_permutexvar_epi8(index, first_two);
+    _mm512_store_si512(out + h * 1024, _mm512_mask_permutexvar_epi8(v, last, index, last_two));
+  }
+}
+// Values as right tiles, two blocks in one: tokens 0 to 3, 16 to 19, 4 to 7, and so on, as weights are packed. Those
+// past the last are anything: their weights are 0.
+template <class F>
+void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
+  const size_t blocks = (dim + 31) / 32;
+  const auto row = [&](size_t t) { return x + (t < tokens ? t : 0) * row_bytes; };
+  for (size_t t = 0; t < kKvTokens && t < tokens; t += 4) {
+    if (t % 8 == 0) keep_tiles_awake();
+    ask(own.keys_ahead, 2 * row_bytes);
+    const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
+    const size_t place = t < 16 ? t / 2 : t / 2 - 7;
+    for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
+      four_tokens(KvCodes<F>::two_blocks(r[0] + at, r[1] + at), KvCodes<F>::two_blocks(r[2] + at, r[3] + at),
+                  own.values[b / 2][0] + (b % 2 * 8 + place) * 64);
+    }
+  }
+  KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.value_scales);
+}
+
+// Calls f(set, first row, rows) for every four rows.
+template <class Fn>
+FEWBIT_INLINE void by_sets(size_t rows, Fn&& f) {
+  for (size_t set = 0; 4 * set < rows; ++set) f(set, 4 * set, rows - 4 * set < 4 ? rows - 4 * set : 4);
+}
+
+// Integers to two bytes each, v = 256 * high + low.
+FEWBIT_INLINE void two_bytes(__m512i v, __m128i& high, __m128i& low) {
+  high = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8));
+  low = _mm512_cvtepi32_epi8(v);
+}
+FEWBIT_INLINE void turn_4x4(const __m128i* v, int8_t* out) {  // four dwords of four rows, to rows of 64 bytes
+  const __m128i a = _mm_unpacklo_epi32(v[0], v[1]), b = _mm_unpacklo_epi32(v[2], v[3]);
+  const __m128i c = _mm_unpackhi_epi32(v[0], v[1]), d = _mm_unpackhi_epi32(v[2], v[3]);
+  auto* to = reinterpret_cast<__m128i*>(out);
+  _mm_store_si128(to, _mm_unpacklo_epi64(a, b));
+  _mm_store_si128(to + 4, _mm_unpackhi_epi64(a, b));
+  _mm_store_si128(to + 8, _mm_unpacklo_epi64(c, d));
+  _mm_store_si128(to + 12, _mm_unpackhi_epi64(c, d));
+}
+
+// What one unit of a row of queries stands for; not a number where the row is not finite.
+inline float unit_of(const float* q, size_t pad) {
+  __m512 top = _mm512_setzero_ps(), sum = top;
+  for (size_t d = 0; d < pad; d += 16) {
+    const __m512 v = _mm512_loadu_ps(q + d);
+    top = _mm512_max_ps(_mm512_abs_ps(v), top);
+    sum = _mm512_add_ps(sum, _mm512_sub_ps(v, v));
+  }
+  return _mm512_reduce_max_ps(top) / kMostCode + _mm512_reduce_add_ps(sum);
+}
+
+// Queries as right tiles, one for every two blocks. Columns: high bytes for the first block, low ones, the same for the
+// second; four rows in each.
+inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeScratch& own) {
+  by_sets(rows, [&](size_t set, size_t first, size_t count) {
+    float* units = own.query_units[set];
+    for (size_t r = 0; r < 4; ++r) units[r] = r < count ? unit_of(q + (first + r) * pad, pad) : 0;
+    for (size_t i = 0; i < (pad + 63) / 64 * 16; ++i) {
+      _mm512_store_si512(own.queries[set][0] + 64 * i, __m512i{});
+      _mm512_store_si512(own.weights[set][0] + 64 * i, __m512i{});
+    }
+    for (size_t d = 0; d < pad; d += 16) {
+      __m128i high[4], low[4];
+      for (size_t r = 0; r < 4; ++r) {
+        const __m512 v = r < count ? _mm512_loadu_ps(q + (first + r) * pad + d) : _mm512_setzero_ps();
+        const __m512 by = _mm512_set1_ps(units[r] > 0 ? 1 / units[r] : 0);
+        two_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(v, by)), high[r], low[r]);
+      }
+      int8_t* to = own.queries[set][d / 64] + d % 64 * 16 + d / 32 % 2 * 32;
+      turn_4x4(high, to);
+      turn_4x4(low, to + 16);
+    }
+  });
+}
+
+// Up to four products, one after the other to hide how long each takes; tiles are not renamed. A shared tile meets one
+// or two others, then the next one does. `right`: the shared tiles stand on the right.
+struct CodeProducts {
+  const int8_t *shared, *other;
+  size_t next_shared, next_other, second, pitch;  // distances: to the next of both, to the second other; between rows
+  int32_t (*out)[16];
+  size_t next_out, second_out;
+};
+template <bool right>
+FEWBIT_INLINE void multiply_codes(const CodeProducts& p, bool has_second, bool has_next) {
+  _tile_loadd(4, p.shared, 64);
+  _tile_loadd(6, p.other, p.pitch);
+  _tile_zero(0);
+  if constexpr (right)
+    _tile_dpbssd(0, 6, 4);
+  else
+    _tile_dpbssd(0, 4, 6);
+  if (has_second) {
+    _tile_loadd(7, p.other + p.second, p.pitch);
+    _tile_zero(1);
+    if constexpr (right)
+      _tile_dpbssd(1, 7, 4);
+    else
+      _tile_dpbssd(1, 4, 7);
+  }
+  if (has_next) {
+    _tile_loadd(5, p.shared + p.next_shared, 64);
+    _tile_loadd(6, p.other + p.next_other, p.pitch);
+    _tile_zero(2);
+    if constexpr (right)
+      _tile_dpbssd(2, 6, 5);
+    else
+      _tile_dpbssd(2, 5, 6);
+    if (has_second) {
+      _tile_loadd(7, p.other + p.next_other + p.second, p.pitch);
+      _tile_zero(3);
+      if constexpr (right)
+        _tile_dpbssd(3, 7, 5);
+      else
+        _tile_dpbssd(3, 5, 7);
+    }
+  }
+  _tile_stored(0, p.out, 64);
+  if (has_second) _tile_stored(1, p.out + p.second_out, 64);
+  if (has_next) _tile_stored(2, p.out + p.next_out, 64);
+  if (has_next && has_second) _tile_stored(3, p.out + p.next_out + p.second_out, 64);
+}
+
+inline void multiply_keys(size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
+  const size_t pitch = code_pitch(blocks);
+  by_sets(rows, [&](size_t set, size_t, size_t) {
+    for (size_t i = 0; 2 * i < blocks; i += 2) {
+      ask_for_values(own, (blocks + 3) / 4);
+      const CodeProducts p{own.queries[set][i],     own.keys + 64 * i, 1024, 64, 16 * pitch, pitch,
+                           own.key_results[set][i], kKvTokens,         16};
+      multiply_codes<true>(p, tokens > 16, 2 * i + 2 < blocks);
+    }
+  });
+}
+
+// What was multiplied for four tokens and two blocks: for each block [token][row], as floats.
+FEWBIT_INLINE void join_bytes(const int32_t (*c)[16], __m512& first, __m512& second) {
+  const auto joined = [](const int32_t (*two)[16], __m512i& out) FEWBIT_LAMBDA_INLINE {
+    const __m512i x = _mm512_load_si512(two[0]), y = _mm512_load_si512(two[1]);
+    const __m512i high = _mm512_shuffle_i32x4(x, y, 0x88), low = _mm512_shuffle_i32x4(x, y, 0xDD);
+    out = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+  };
+  __m512i a, b;
+  joined(c, a);
+  joined(c + 2, b);
+  first = _mm512_cvtepi32_ps(_mm512_shuffle_i32x4(a, b, 0x88));
+  second = _mm512_cvtepi32_ps(_mm512_shuffle_i32x4(a, b, 0xDD));
+}
+FEWBIT_INLINE __m512 four_times(const float* p) {  // p[i] in the four lanes of part i
+  const __m512i each = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  return _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(p)), each);
+}
+FEWBIT_INLINE void rows_of_tokens(const __m512* v, __m512* out) {  // [token][row] of four times four tokens, turned
+  const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
+  const __m512 a = _mm512_permutex2var_ps(v[0], low, v[1]), b = _mm512_permutex2var_ps(v[2], low, v[3]);
+  const __m512 c = _mm512_permutex2var_ps(v[0], high, v[1]), d = _mm512_permutex2var_ps(v[2], high, v[3]);
+  out[0] = _mm512_shuffle_f32x4(a, b, 0x44);
+  out[1] = _mm512_shuffle_f32x4(a, b, 0xEE);
+  out[2] = _mm512_shuffle_f32x4(c, d, 0x44);
+  out[3] = _mm512_shuffle_f32x4(c, d, 0xEE);
+}
+
+// s[row][token] = q[row] . k[token]
+inline void code_scores(size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s) {
+  by_sets(rows, [&](size_t set, size_t first, size_t count) {
+    const __m512 unit = _mm512_broadcast_f32x4(_mm_load_ps(own.query_units[set]));
+    for (size_t t = 0; t < tokens; t += 16) {
+      __m512 v[4], turned[4];
+      for (size_t j = 0; j < 4; ++j) {
+        ask_for_values(own, 8);
+        __m512 sum = _mm512_setzero_ps();
+        for (size_t i = 0; 2 * i < blocks; ++i) {
+          __m512 even, odd;
+          join_bytes(own.key_results[set][i] + t + 4 * j, even, odd);
+          sum = _mm512_fmadd_ps(even, four_times(own.key_scales[2 * i] + t + 4 * j), sum);
+          sum = _mm512_fmadd_ps(odd, four_times(own.key_scales[2 * i + 1] + t + 4 * j), sum);
+        }
+        v[j] = _mm512_mul_ps(sum, unit);
+      }
+      rows_of_tokens(v, turned);
+      for (size_t r = 0; r < count; ++r) _mm512_storeu_ps(s + (first + r) * kKvTokens + t, turned[r]);
+    }
+  });
+}
+
+// The largest weights of four rows times the scales of each block, to what one unit stands for, and its inverse.
+FEWBIT_INLINE void units_of_weights(const __m512 (*w)[2], size_t blocks, const float (*scales)[kKvTokens], float* units,
+                                    float* inverse) {
+  for (size_t b = 0; b < blocks; ++b) {
+    const __m512 d = _mm512_abs_ps(_mm512_load_ps(scales[b])), e = _mm512_abs_ps(_mm512_load_ps(scales[b] + 16));
+    __m512 top[4];
+    for (size_t r = 0; r < 4; ++r) top[r] = _mm512_max_ps(_mm512_mul_ps(w[r][0], d), _mm512_mul_ps(w[r][1], e));
+    Isa::tops_of_4(top, units + 4 * b);
+  }
+  for (size_t i = 0; i < 4 * blocks; i += 16) {
+    const __m512 top = _mm512_load_ps(units + i), most = _mm512_set1_ps(kMostCode);
+    const __mmask16 some = _mm512_cmp_ps_mask(top, _mm512_setzero_ps(), _CMP_GT_OQ);
+    _mm512_store_ps(inverse + i, _mm512_maskz_div_ps(some, most, top));
+    _mm512_store_ps(units + i, _mm512_div_ps(top, most));
+  }
+}
+// Weights times scales as left tiles, two blocks in one: rows of high bytes, then of low ones, for the first; then for
+// the second, to the right of them. The rest stays 0.
+FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens, size_t blocks, size_t set,
+                                     CodeScratch& own) {
+  alignas(64) float inverse[kMostCodeBlocks * 4];
+  const auto known = static_cast<__mmask16>(tokens > 16 ? 0xFFFF : 0);  // nobody wrote the second half, if not
+  __m512 w[4][2];
+  for (size_t r = 0; r < 4; ++r) {
+    w[r][0] = r < rows ? _mm512_loadu_ps(p + r * kKvTokens) : _mm512_setzero_ps();
+    w[r][1] = r < rows ? _mm512_maskz_loadu_ps(known, p + r * kKvTokens + 16) : _mm512_setzero_ps();
+  }
+  units_of_weights(w, blocks, own.value_scales, own.units[set], inverse);
+  const __m512i apart = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), half = _mm512_set1_epi16(128);
+  for (size_t b = 0; b < blocks; ++b) {
+    const __m512 d = _mm512_load_ps(own.value_scales[b]), e = _mm512_load_ps(own.value_scales[b] + 16);
+    for (size_t r = 0; r < rows; ++r) {
+      const __m512 by = _mm512_set1_ps(inverse[4 * b + r]);
+      const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w[r][0], d), by));
+      const __m512i j = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w[r][1], e), by));
+      const __m512i words = _mm512_packs_epi32(i, j);
+      const __m512i high = _mm512_srai_epi16(_mm512_add_epi16(words, half), 8);
+      const __m512i low = _mm512_srai_epi16(_mm512_slli_epi16(words, 8), 8);
+      const __m512i both = _mm512_permutexvar_epi64(apart, _mm512_packs_epi16(high, low));
+      auto* to = reinterpret_cast<__m256i*>(own.weights[set][b / 2] + b % 2 * (8 * 64 + 32));
+      _mm256_store_si256(to + 2 * r, _mm512_castsi512_si256(both));
+      _mm256_store_si256(to + 2 * (4 + r), _mm512_extracti64x4_epi64(both, 1));
+    }
+  }
+}
+inline void pack_weights(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
+  by_sets(rows, [&](size_t set, size_t first, size_t count) {
+    pack_four_weights(p + first * kKvTokens, count, tokens, blocks, set, own);
+  });
+}
+inline void multiply_values(size_t rows, size_t blocks, CodeScratch& own) {
+  by_sets(rows, [&](size_t set, size_t, size_t) {
+    for (size_t i = 0; 2 * i < blocks; i += 2) {
+      ask_for_values(own, (blocks + 3) / 4);
+      const CodeProducts p{
+          own.weights[set][i], own.values[i][0], 1024, 2048, 1024, 64, own.value_results[set][2 * i], 32, 16};
+      multiply_codes<false>(p, true, 2 * i + 2 < blocks);
+    }
+  });
+}
+// out[row] += sum of p[row][token] * v[token]
+inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride) {
+  by_sets(rows, [&](size_t set, size_t first, size_t count) {
+    for (size_t i = 0; i < 2 * blocks; ++i) {  // 16 values
+      const size_t block = i / 2;
+      const auto* c = own.value_results[set][block / 2 * 2 + i % 2] + block % 2 * 8;
+      ask_for_values(own, 2 * blocks);
+      for (size_t r = 0; r < count; ++r) {
+        const __m512i high = _mm512_slli_epi32(_mm512_load_si512(c[r]), 8);
+        const __m512 v = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(c[4 + r])));
+        float* to = out + (first + r) * stride + 16 * i;
+        const __m512 unit = _mm512_set1_ps(own.units[set][block * 4 + r]);
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(v, unit, _mm512_loadu_ps(to)));
+      }
+    }
+  });
+}
+
+constexpr CodeAttention code_attention = {pack_code_queries, multiply_keys, code_scores, pack_weights,
+                                          multiply_values,   add_values,    with_tiles};
