@@ -305,6 +305,10 @@ struct Isa {
     return _mm512_dpbusd_epi32(acc, w,
                                _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
   }
+  static FEWBIT_INLINE bytes thrice(bytes v) { return _mm512_add_epi8(_mm512_add_epi8(v, v), v); }
+  static FEWBIT_INLINE ints thrice_less(ints a, ints b) {  // 3 a - b
+    return _mm512_sub_epi32(_mm512_add_epi32(_mm512_add_epi32(a, a), a), b);
+  }
   // L rows of L dwords, `stride` bytes apart, turned on their side.
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
     __m512i r[16];

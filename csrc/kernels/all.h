@@ -12,3 +12,4 @@
 #include "kernels/kv.h"
 #include "kernels/lanes.h"
 #include "kernels/probe.h"
+#include "kernels/trits.h"

@@ -236,12 +236,12 @@ struct Dot {
   }
 };
 
-template <class F>
+template <class F, class Kernel = Dot<F>>
 void dot_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
               size_t y_stride) {
   const size_t spans = (k + kSpan - 1) / kSpan;
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-    Dot<F>::template rows<Cols>(w, rows, k, at, x + c * spans, spans, y + c * y_stride, y_stride);
+    Kernel::template rows<Cols>(w, rows, k, at, x + c * spans, spans, y + c * y_stride, y_stride);
   };
   size_t c = 0;
   for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);

@@ -11,7 +11,7 @@ Kernels make_kernels() {
   out.exact = Counted<exact_rows<F>>::call;
   if constexpr (F::kind != Kind::scalar) {
     out.sub = Shape<F>::sub;
-    out.dot = Counted<dot_rows<F>>::call;
+    out.dot = Counted<dot_rows<F, DotOf<F>>>::call;
     out.lanes = Counted<lane_rows<F>>::call;
     out.lane_scratch = lane_scratch<F>;
     out.least_lanes = Isa::can_turn ? 6 : 12;
