@@ -9,6 +9,7 @@ struct alignas(64) Activation {
   int8_t q[256];       // -127..127
   int8_t across[256];  // the same 16 at a time in another order, see `runs` in kernels/shapes.h
   int8_t turned[256];  // the same four at a time in the order of `turned_group` in kernels/shapes.h
+  int8_t eights[256];  // the same eight at a time, the four eights of every 32 in the same two lanes of four vectors
   float d16[16];       // the scale of every 16 values
   float s16[16];       // scale times the sum of every 16
   float d_turned[16];  // the scales in the turned order
@@ -17,6 +18,6 @@ struct alignas(64) Activation {
   float d32[8];        // the scale of every 32
   float s32[8];        // scale times the sum of every 32
 };
-static_assert(sizeof(Activation) == 1152);
+static_assert(sizeof(Activation) == 1408);
 
 }  // namespace fewbit

@@ -259,6 +259,111 @@ struct Isa {
     else
       return _mm512_mask_sub_epi8(v, is_set, _mm512_set1_epi8(2 * bias), v);
   }
+  // One piece of small integers, one in each lane of `size` bytes, at its place in it; other bits may be left.
+  template <Fields f, int size>
+  static FEWBIT_INLINE bytes fields(const uint8_t* p) {
+    static_assert(f.fits);
+    alignas(64) static constexpr auto index = [] {
+      std::array<uint8_t, 64> out{};
+      for (int i = 0; i < 64; ++i) out[i] = f.byte[i];
+      return out;
+    }();
+    using Lane = std::conditional_t<size == 2, uint16_t, uint32_t>;
+    alignas(64) static constexpr auto shift = [] {
+      std::array<Lane, 64 / sizeof(Lane)> out{};
+      for (int i = 0; i < 64 / size; ++i) {
+        const int up = f.dst - f.shift[i];
+        out[i * size / sizeof(Lane)] = static_cast<Lane>(size > 2 ? -up & 31 : f.dst > 0 ? up : -up);
+      }
+      return out;
+    }();
+    bytes v;
+    if constexpr (f.spread)
+      v = _mm512_cvtepu32_epi64(load32(p + f.window[0]));
+    else
+      v = four<f.window[0], f.window[1], f.window[2], f.window[3], f.room>(p);
+    if constexpr (!f.plain) v = _mm512_shuffle_epi8(v, load(index.data()));
+    if constexpr (f.whole) return v;
+    const bytes by = load(reinterpret_cast<const uint8_t*>(shift.data()));
+    if constexpr (size > 2) return _mm512_rorv_epi32(v, by);
+    if constexpr (f.dst > 0) return _mm512_sllv_epi16(v, by);
+    if constexpr (!f.even) return _mm512_srlv_epi16(v, by);
+    return f.shift[0] > 0 ? _mm512_srli_epi16(v, f.shift[0]) : v;
+  }
+  // The same, and nothing else in the lane; with `low`, added to that.
+  template <Fields f, int size>
+  static FEWBIT_INLINE bytes only_fields(const uint8_t* p) {
+    const bytes v = fields<f, size>(p);
+    constexpr bool clean = f.whole || (size == 2 && f.even && f.dst == 0 && f.shift[0] + f.bits == 16);
+    return clean ? v : _mm512_and_si512(v, field_mask<f, size>());
+  }
+  template <Fields f, int size>
+  static FEWBIT_INLINE bytes with_fields(bytes low, const uint8_t* p) {
+    return _mm512_ternarylogic_epi32(low, fields<f, size>(p), field_mask<f, size>(), 0xF8);
+  }
+  template <Fields f, int size>
+  static FEWBIT_INLINE bytes field_mask() {
+    constexpr int mask = ((1 << f.bits) - 1) << f.dst;
+    return size == 2   ? _mm512_set1_epi16(static_cast<short>(mask))
+           : size == 4 ? _mm512_set1_epi32(mask)
+                       : _mm512_set1_epi64(mask);
+  }
+  // 32 bytes, one in each word.
+  static FEWBIT_INLINE bytes bytes_in_words(const uint8_t* p) { return _mm512_cvtepu8_epi16(load32(p)); }
+  // Word c of every four, in lanes of 8 bytes.
+  template <int c>
+  static FEWBIT_INLINE bytes fourth(bytes words) {
+    if constexpr (c == 3) return _mm512_srli_epi64(words, 48);
+    return _mm512_and_si512(_mm512_srli_epi64(words, 16 * c), _mm512_set1_epi64(0xFFFF));
+  }
+  // Points of a table. In assembly, since gcc 12 neither clears what is written to nor sets the mask in place.
+  template <int width>
+  static FEWBIT_INLINE bytes gather(bytes index, const uint8_t* table) {
+    bytes v;
+    __mmask16 all;
+    if constexpr (width == 8)
+      asm("vpxord %0, %0, %0\n\tkxnorw %1, %1, %1\n\tvpgatherqq (%2,%3,8), %0%{%1%}"
+          : "=&v"(v), "=&Yk"(all)
+          : "r"(table), "v"(index));
+    else
+      asm("vpxord %0, %0, %0\n\tkxnorw %1, %1, %1\n\tvpgatherdd (%2,%3,4), %0%{%1%}"
+          : "=&v"(v), "=&Yk"(all)
+          : "r"(table), "v"(index));
+    return v;
+  }
+  // Words of seven bits, with an eighth that makes the number of ones even.
+  static FEWBIT_INLINE bytes with_even_bit(bytes seven) {
+    alignas(64) static constexpr auto odd = [] {  // whether the number of ones of i is, for every 16-byte lane
+      std::array<uint8_t, 64> out{};
+      for (int i = 0; i < 64; ++i) out[i] = (i ^ i >> 1 ^ i >> 2 ^ i >> 3) & 1 ? 0x80 : 0;
+      return out;
+    }();
+    const bytes table = load(odd.data());
+    const bytes four = _mm512_xor_si512(seven, _mm512_srli_epi16(seven, 4));  // what is above them does not count
+    return _mm512_or_si512(seven, _mm512_shuffle_epi8(table, four));
+  }
+  // The bits of word c of every four, of which each has 8.
+  using Bits = __mmask64;
+  template <int c>
+  static FEWBIT_INLINE Bits bits_of_eights(bytes words) {
+    const __m512i index =
+        _mm512_set4_epi32(0x08080808 + 0x02020202 * c, 0x08080808 + 0x02020202 * c, 0x02020202 * c, 0x02020202 * c);
+    return _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, index), _mm512_set1_epi64(0x8040201008040201ll));
+  }
+  // Activations change their signs where a bit is set.
+  static FEWBIT_INLINE bytes dot_add_signed(bytes acc, bytes q, const int8_t* x, Bits minus) {
+    const bytes v = _mm512_load_si512(x);
+    return _mm512_dpbusd_epi32(acc, q, _mm512_mask_sub_epi8(v, minus, _mm512_setzero_si512(), v));
+  }
+  // What small integers of up to four bits stand for.
+  template <Fields f>
+  static FEWBIT_INLINE f32 looked_up(const uint8_t* p, const float* table) {
+    return _mm512_permutexvar_ps(fields<f, 4>(p), _mm512_load_ps(table));
+  }
+  template <bool odd>
+  static FEWBIT_INLINE f32 twice_each(f32 v) {  // the even lanes, or the odd ones
+    return odd ? _mm512_movehdup_ps(v) : _mm512_moveldup_ps(v);
+  }
   // Base-3 digits of 32 bytes, then 16, five each, then of four bytes, four each: digit n of a byte b is the whole part
   // of 3 times the fraction that 3^n b / 256 leaves.
   static constexpr int power_of_3(int code) {
@@ -485,6 +590,9 @@ struct Isa {
       return _mm512_set1_ps(four.v[3]);
     }
     return _mm512_cvtph_ps(_mm256_set1_epi16(fewbit::load<int16_t>(p)));
+  }
+  static FEWBIT_INLINE f32 half_of_8(const uint8_t* p) {  // the same if eight bytes can be read
+    return _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));

@@ -12,6 +12,11 @@ constexpr std::array<int, 64> turned_order = [] {
   for (int d = 0; d < 64; ++d) out[d] = 4 * turned_group(d % 16) + turned_four(d / 16, d % 16);
   return out;
 }();
+constexpr std::array<int, 64> eights_order = [] {
+  std::array<int, 64> out{};
+  for (int d = 0; d < 64; ++d) out[d] = d % 16 / 2 * 8 + d / 16 * 2 + d % 2;
+  return out;
+}();
 
 template <std::array<int, 64> at, class A>
 FEWBIT_INLINE void reorder(const A& x, int8_t* out) {
@@ -64,6 +69,7 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
   }
   reorder<across_order>(out, out.across);
   reorder<turned_order>(out, out.turned);
+  reorder<eights_order>(out, out.eights);
 }
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {

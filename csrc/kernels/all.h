@@ -7,6 +7,8 @@
 #include "kernels/decode.h"
 #include "kernels/rows.h"
 //
+#include "kernels/grids.h"
+//
 #include "kernels/dot.h"
 #include "kernels/exact.h"
 #include "kernels/kv.h"

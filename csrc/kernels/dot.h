@@ -86,6 +86,14 @@ struct Dot {
   }();
   template <int Cols, bool whole = true>
   static FEWBIT_INLINE void span(const Spot& s, const Activation* const* a, f32 (*acc)[chains], size_t count = kSpan) {
+    if constexpr (is_grid_span<F>()) {
+      return GridSpan<F>::template span<Cols>(s.p, a, acc);
+    } else {
+      any_span<Cols, whole>(s, a, acc, count);
+    }
+  }
+  template <int Cols, bool whole>
+  static FEWBIT_INLINE void any_span(const Spot& s, const Activation* const* a, f32 (*acc)[chains], size_t count) {
     f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
     Unpacked unpacked;
     const uint8_t* codes = s.p;

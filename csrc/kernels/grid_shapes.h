@@ -19,6 +19,15 @@ struct BitOf {
   uint8_t byte[64] = {}, bit[64] = {};
 };
 
+// One piece of small integers, one in each lane of 2, 4 or 8 bytes of a vector: from 16-byte windows, or from 32
+// neighbouring bytes, of which every 16-byte lane has eight, four and four.
+struct Fields {
+  int window[4] = {}, bits = 0, dst = 0, room = 0;
+  bool spread = false, plain = true, even = true;  // spread: see above; plain: no shuffle; even: all shifted alike
+  bool whole = false, fits = true;                 // whole: bytes, as they are
+  uint8_t byte[64] = {}, shift[64] = {};           // shift: of lane i
+};
+
 // Where windows of 16 bytes must begin so that lane l sees bytes first[l] to last[l]: one for all lanes, or one for
 // each, or none that fit (-1).
 struct Windows {
@@ -36,6 +45,17 @@ constexpr Windows windows_for(const int (&first)[4], const int (&last)[4], int r
     out.at[l] = from + 16 > room ? room - 16 : from;
   }
   return out;
+}
+
+// The same, but 64 neighbouring bytes if these will do.
+constexpr Windows joined_windows_for(const int (&first)[4], const int (&last)[4], int room) {
+  int least = 0, most = room - 64;
+  for (int l = 0; l < 4; ++l) {
+    least = last[l] - 16 * l - 15 > least ? last[l] - 16 * l - 15 : least;
+    most = first[l] - 16 * l < most ? first[l] - 16 * l : most;
+  }
+  if (least > most) return windows_for(first, last, room);
+  return {{least, least + 16, least + 32, least + 48}};
 }
 
 template <class F>
@@ -87,6 +107,69 @@ struct GridShape {
       out.pieces = k + 1;
     }
     return out;
+  }
+  // Turned, vector c holds values 32 g + 8 c to 32 g + 8 c + 7 in its eight bytes g. What a lane of it stands for, if
+  // lanes are as large as points; words are the elements themselves, in order. A vector of scales is c = -1.
+  static constexpr int element(int size, int c, int lane) {
+    if (c < 0) return F::group == 16 ? lane : lane / 2;
+    return size == 2 ? lane : size == 8 ? 4 * lane + c : lane / 2 * 8 + 2 * c + lane % 2;
+  }
+  // Where a piece begins: in whole words if that will do, unless it is to be shifted up; whether it is a byte that
+  // needs no shift.
+  static constexpr bool whole(Piece p, int size) { return size > 2 && p.bits == 8 && p.bit % 8 == 0; }
+  static constexpr int begin(Piece p, int size) {
+    return whole(p, size) || p.dst > 0 || p.bit % 16 + p.bits > 16 ? p.bit / 8 : p.bit / 16 * 2;
+  }
+  static constexpr int count(Piece p, int size) {
+    return begin(p, size) * 8 + 8 < p.bit + p.bits || (p.dst == 0 && !whole(p, size)) ? 2 : 1;
+  }
+  // Piece k of `what`, in the lanes of `size` bytes of vector c.
+  static constexpr Fields fields(const Ints& what, int k, int size, int c = 0) {
+    Fields out;
+    out.room = F::bytes;
+    int first[4] = {1 << 30, 1 << 30, 1 << 30, 1 << 30}, last[4] = {};
+    for (int i = 0; i < 64 / size; ++i) {
+      for (int any = c < 0 ? -1 : 0; any < (c < 0 ? 0 : 4); ++any) {  // the same windows for all: they are loaded once
+        const Piece p = what.piece(k, element(size, any, i));
+        const int l = i * size / 16, at = begin(p, size), end = at + count(p, size) - 1;
+        first[l] = at < first[l] ? at : first[l];
+        last[l] = end > last[l] ? end : last[l];
+      }
+    }
+    const Windows windows = joined_windows_for(first, last, F::bytes);
+    out.spread = windows.at[1] == windows.at[0] + 8;
+    const int base = last[0] - 7;  // of 32 bytes, eight for each lane
+    for (int l = 0; l < 4; ++l) {
+      out.spread = out.spread && base >= 0 && first[l] >= base + 8 * l && last[l] <= base + 8 * l + 7;
+      out.window[l] = windows.at[l];
+    }
+    for (auto& b : out.byte) b = 0x80;
+    for (int i = 0; i < 64 / size; ++i) {
+      const Piece p = what.piece(k, element(size, c, i));
+      const int l = i * size / 16, from = out.spread ? base + 8 * l : out.window[l];
+      for (int b = 0; b < count(p, size); ++b) {
+        const int inside = begin(p, size) + b - from;
+        out.byte[i * size + b] = static_cast<uint8_t>(out.spread ? inside / 4 * 8 + inside % 4 : inside);
+        out.fits = out.fits && inside >= 0 && inside < (out.spread ? 8 : 16);
+      }
+      out.fits = out.fits && (p.dst == 0 || p.dst >= 8);
+      out.shift[i] = static_cast<uint8_t>(p.bit - 8 * begin(p, size));
+      out.even = out.even && out.shift[i] == out.shift[0];
+      out.whole = whole(p, size);
+      out.bits = p.bits;
+      out.dst = p.dst;
+    }
+    out.plain = !out.spread;
+    for (int b = 0; b < 64; ++b) out.plain = out.plain && out.byte[b] == b % 16;
+    if (out.spread) out.window[0] = base;
+    return out;
+  }
+  // Whether the pieces k of 32 elements are whole bytes, one after the other.
+  static constexpr bool in_bytes(const Ints& what, int k) {
+    for (int i = 0; i < 32; ++i) {
+      if (what.piece(k, i).bits != 8 || what.piece(k, i).bit != what.piece(k, 0).bit + 8 * i) return false;
+    }
+    return what.piece(k, 0).bit % 8 == 0;
   }
   // The bit that turns the sign of each code, or moves it; where seven bits tell eight signs, none for the eighth.
   static constexpr const Ints& bits() { return grid.signs.used > 0 ? grid.signs : grid.shift; }

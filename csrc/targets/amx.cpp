@@ -17,6 +17,8 @@ namespace fewbit::amx {
 #include "kernels/span.h"
 //
 #include "kernels/activations.h"
+#include "kernels/grids.h"
+//
 #include "kernels/dot.h"
 #include "kernels/kv.h"
 #include "kernels/probe.h"
