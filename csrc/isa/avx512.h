@@ -883,6 +883,21 @@ struct Isa {
     // No subnormal numbers: sums with them are slow. What is no number stays so.
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), p, n);
   }
+  // The Hadamard transform of the lanes, not normalized: a + b and a - b of lanes 1, 2, 4 and 8 apart.
+  template <int apart>
+  static FEWBIT_INLINE f32 plus_and_minus(f32 x, f32 swapped) {
+    constexpr auto minus = static_cast<__mmask16>(apart == 1   ? 0xAAAA
+                                                  : apart == 2 ? 0xCCCC
+                                                  : apart == 4 ? 0xF0F0
+                                                               : 0xFF00);
+    return _mm512_mask_sub_ps(add(swapped, x), minus, swapped, x);
+  }
+  static FEWBIT_INLINE f32 hadamard(f32 x) {
+    x = plus_and_minus<1>(x, _mm512_permute_ps(x, 0xB1));
+    x = plus_and_minus<2>(x, _mm512_permute_ps(x, 0x4E));
+    x = plus_and_minus<4>(x, _mm512_shuffle_f32x4(x, x, 0xB1));
+    return plus_and_minus<8>(x, _mm512_shuffle_f32x4(x, x, 0x4E));
+  }
   // The sums of the lanes of 16 vectors.
   static FEWBIT_INLINE f32 sums32(f32 a, f32 b) { return add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); }
   static FEWBIT_INLINE f32 sums64(f32 a, f32 b) {

@@ -302,9 +302,19 @@ inline void kv_scale(const float* x, size_t count, float by, float* out) {
   for (size_t i = 0; i < count; ++i) out[i] = x[i] * by;
 }
 
-// The normalized Hadamard transform of `size` values, a power of two, in place.
+// The normalized Hadamard transform of `size` values, a power of two, in place. The order of its steps does not matter.
+template <class T>
+FEWBIT_INLINE size_t rotate_inside_vectors(T* x, size_t size) {  // returns the distance that comes next
+  if constexpr (Isa::can_turn) {
+    if (size < Isa::L) return 1;
+    for (size_t i = 0; i < size; i += Isa::L) Isa::storef(x + i, Own<T>::type::hadamard(Isa::loadu(x + i)));
+    return Isa::L;
+  } else {
+    return 1;
+  }
+}
 inline void kv_rotate(float* x, size_t size) {
-  for (size_t h = 1; h < size; h *= 2) {
+  for (size_t h = rotate_inside_vectors(x, size); h < size; h *= 2) {
     for (size_t i = 0; i < size; i += 2 * h) {
       for (size_t j = i; j < i + h; ++j) {
         const float a = x[j], b = x[j + h];
