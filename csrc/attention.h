@@ -39,7 +39,8 @@ size_t kv_row_values(const Kernels& kernels, size_t dim);
 void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads);
 
 // out (rows, q_heads, dim) = attention of q, of the same shape. Unless `exact`, many queries are multiplied in bf16
-// where there are matrix tiles.
+// where there are matrix tiles. Beside packed K and V, queries and weights may be rounded to 16 bits: see
+// kernels/tile_codes.h.
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
             const float* q, size_t q_heads, float* out, bool exact, int threads);
 
