@@ -30,6 +30,18 @@ void rotate(const Target& target, float* x, size_t dim) {
   for (size_t i = 0; i < dim; i += size) target.rotate(x + i, size);
 }
 
+// Packs what a head keeps of a token.
+void write_row(const Store& to, const Heads& heads, bool rotates, const float* x, size_t slot, size_t head) {
+  const Target& target = current_target();
+  const size_t page = slot / heads.page_tokens, place = slot % heads.page_tokens;
+  float* row = scratch.get<float>(padded(heads.dim));
+  std::copy_n(x, heads.dim, row);
+  std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
+  if (rotates) rotate(target, row, heads.dim);
+  uint8_t* out = to.data + ((page * heads.kv_heads + head) * heads.page_tokens + place) * to.at.row_bytes;
+  to.kernels->encode(row, kv_row_values(*to.kernels, heads.dim), nullptr, to.at, out);
+}
+
 size_t pairs_of_tiles(size_t rows) { return (rows + 31) / 32 * 32; }
 
 // Memory for one piece of work.
@@ -70,6 +82,7 @@ struct Call {
   const Logits& logits;
   const float* q;
   size_t q_heads;
+  const Fresh* fresh;
   float* out;
   bool exact;
   const Target& target = current_target();
@@ -101,6 +114,27 @@ struct Call {
     return (page * heads.kv_heads + p.head) * page_tokens + (token - index * page_tokens);
   }
 
+  // Several new tokens of a sequence see each other, so all are packed first. A single one is packed by whoever comes
+  // to it: no other piece of work looks at it.
+  void write_prompts(int threads) const {
+    Heads plain = heads;
+    plain.rotate = false;
+    for (size_t s = 0; fresh && s < sequences.count; ++s) {
+      if (queries(s) == 1) continue;
+      const auto first = static_cast<size_t>(sequences.q_starts[s]), at = first * heads.kv_heads * heads.dim;
+      kv_write(k, heads, fresh->k + at, fresh->slots + first, queries(s), threads);
+      kv_write(v, plain, fresh->v + at, fresh->slots + first, queries(s), threads);
+    }
+  }
+  void write_own(const Work& p) const {
+    if (!fresh || queries(p.sequence) != 1 || p.to != static_cast<size_t>(sequences.lengths[p.sequence])) return;
+    const auto token = static_cast<size_t>(sequences.q_starts[p.sequence]);
+    const auto slot = static_cast<size_t>(fresh->slots[token]);
+    const size_t at = (token * heads.kv_heads + p.head) * heads.dim;
+    write_row(k, heads, heads.rotate, fresh->k + at, slot, p.head);
+    write_row(v, heads, false, fresh->v + at, slot, p.head);
+  }
+
   // The cut depends on the sequences alone, so that results do not depend on the threads.
   size_t cut(std::vector<Work>& pieces) const {
     size_t partials = 0;
@@ -124,6 +158,7 @@ struct Call {
   }
 
   void run(const Work& p, KvState* partials, float* sums) const {
+    write_own(p);
     const size_t rows = p.count * group;
     const bool on_tiles = tiles && rows > kFewRows;
     const bool by_codes = codes && rows >= kLeastCodeRows && rows <= kMostCodeRows && p.to - p.from >= kLeastCodeTokens;
@@ -286,26 +321,18 @@ struct Call {
 size_t kv_row_values(const Kernels& kernels, size_t dim) { return kernels.kv_block == 1 ? dim : padded(dim); }
 
 void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads) {
-  const Target& target = current_target();
-  const size_t values = kv_row_values(*to.kernels, heads.dim);
   parallel_for(tokens * heads.kv_heads, 4096 / (heads.dim + 1) + 1, threads, [&](size_t begin, size_t end) {
-    float* row = scratch.get<float>(padded(heads.dim));
     for (size_t i = begin; i < end; ++i) {
       const auto slot = static_cast<size_t>(slots[i / heads.kv_heads]);
-      const size_t page = slot / heads.page_tokens, head = i % heads.kv_heads;
-      std::copy_n(x + i * heads.dim, heads.dim, row);
-      std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
-      if (heads.rotate) rotate(target, row, heads.dim);
-      uint8_t* out =
-          to.data + ((page * heads.kv_heads + head) * heads.page_tokens + slot % heads.page_tokens) * to.at.row_bytes;
-      to.kernels->encode(row, values, nullptr, to.at, out);
+      write_row(to, heads, heads.rotate, x + i * heads.dim, slot, i % heads.kv_heads);
     }
   });
 }
 
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
-            const float* q, size_t q_heads, float* out, bool exact, int threads) {
-  const Call call{k, v, heads, sequences, logits, q, q_heads, out, exact};
+            const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact, int threads) {
+  const Call call{k, v, heads, sequences, logits, q, q_heads, fresh, out, exact};
+  call.write_prompts(threads);
   thread_local std::vector<Work> pieces;  // kept, so that nothing is allocated again
   pieces.clear();
   const size_t rows = call.cut(pieces);

@@ -38,10 +38,16 @@ size_t kv_row_values(const Kernels& kernels, size_t dim);
 // Packs x (tokens, kv_heads, dim); token t goes to slots[t] = page * page_tokens + place in the page.
 void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads);
 
-// out (rows, q_heads, dim) = attention of q, of the same shape. Unless `exact`, many queries are multiplied in bf16
-// where there are matrix tiles. Beside packed K and V, queries and weights may be rounded to 16 bits: see
-// kernels/tile_codes.h.
+// K and V of the queries' tokens, (rows, kv_heads, dim), and where they go.
+struct Fresh {
+  const float *k, *v;
+  const int64_t* slots;
+};
+
+// out (rows, q_heads, dim) = attention of q, of the same shape, after `fresh` was packed, if it is given. Unless
+// `exact`, many queries are multiplied in bf16 where there are matrix tiles. Beside packed K and V, queries and weights
+// may be rounded to 16 bits: see kernels/tile_codes.h.
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
-            const float* q, size_t q_heads, float* out, bool exact, int threads);
+            const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact, int threads);
 
 }  // namespace fewbit

@@ -1,4 +1,5 @@
 // The native module: the only file that knows Python. Every pointer and size is checked here, before any kernel runs.
+#define FEWBIT_IMPORTS_NUMPY
 #include "bindings.h"
 
 #include "formats/geometry.h"
@@ -188,7 +189,7 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
   const Heads heads{k.shape(1), k.shape(2), dim, rotate};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
   nb::gil_scoped_release release;
-  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), out.data(), exact, threads);
+  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), nullptr, out.data(), exact, threads);
 }
 
 double py_probe_read(Bytes data, int threads, bool ahead) {
@@ -217,6 +218,7 @@ std::vector<std::string> py_isas() {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  if (_import_array() < 0) throw nb::python_error();
   nb::set_leak_warnings(false);  // a plan may live as long as the interpreter
   m.doc() = "Kernels of fewbit. Use them through fewbit.ops.cpu.";
   m.attr("activation_bytes") = sizeof(Activation);

@@ -1,7 +1,6 @@
 // Types and checks of the files that know Python. Every pointer and size is checked there, before any kernel runs.
 #pragma once
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -13,19 +12,18 @@
 #include <string>
 #include <string_view>
 
+#include "arrays.h"
 #include "attention.h"
 #include "dispatch.h"
 #include "linear.h"
 
-namespace nb = nanobind;
-
 namespace fewbit {
 
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Row = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = Array<const uint8_t, 1>;
+using MutableBytes = Array<uint8_t, 1>;
+using Floats = Array<const float, 2>;
+using Row = Array<const float, 1>;
+using MutableFloats = Array<float, 2>;
 
 constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
 
@@ -78,12 +76,12 @@ inline Gate gate_named(const std::string& name) {
   throw std::invalid_argument("gates are silu, gelu, gelu_tanh and relu, not " + name);
 }
 
-using Heads3 = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using MutableHeads3 = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
-using Pages4 = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
-using MutablePages4 = nb::ndarray<uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
-using Int32s = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Int64s = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Heads3 = Array<const float, 3>;
+using MutableHeads3 = Array<float, 3>;
+using Pages4 = Array<const uint8_t, 4>;
+using MutablePages4 = Array<uint8_t, 4>;
+using Int32s = Array<const int32_t, 1>;
+using Int64s = Array<const int64_t, 1>;
 
 // A store of the KV cache: (pages, heads, tokens of a page, bytes of a row).
 inline Store store_of(size_t format, const Pages4& data, size_t dim) {

@@ -94,8 +94,8 @@ class PyPlan {
     expect(width(out) == width(q), "columns of the result", width(out), width(q));
     for (const Buffer b : {q, k, v, out}) expect_rows(b, false);
     const float* sink = sinks ? keep(*sinks, q_heads, "sinks") : nullptr;
-    keep_.push_back(nb::cast(k_store));
-    keep_.push_back(nb::cast(v_store));
+    keep_.push_back(k_store.owner());
+    keep_.push_back(v_store.owner());
     plan_.add(plan::Attend{k_format, v_format, keys.at, values.at, keys.data, values.data, heads, q_heads,
                            Logits{scale, window, softcap, sink}, q, k, v, out});
   }
@@ -170,7 +170,7 @@ class PyPlan {
   }
   const float* keep(const Row& values, size_t count, const char* what) {
     expect(values.size() == count, what, values.size(), count);
-    keep_.push_back(nb::cast(values));
+    keep_.push_back(values.owner());
     return values.data();
   }
   plan::RowNorm norm_of(const std::optional<Row>& weight, float eps, size_t n) {
@@ -180,7 +180,7 @@ class PyPlan {
   plan::Weight weight(const nb::tuple& w, size_t k) {
     const PyMatrix m = cast_matrix(w);
     const Matrix checked = matrix(m.format, m.group, m.data, m.n, k);
-    keep_.push_back(nb::cast(m.data));
+    keep_.push_back(m.data.owner());
     return {m.format, checked.at, checked.data, m.n, k};
   }
 

@@ -8,9 +8,9 @@
 namespace fewbit {
 namespace {
 
-using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableInt32s = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MutableRow = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Doubles = Array<const double, 1>;
+using MutableInt32s = Array<int32_t, 1>;
+using MutableRow = Array<float, 1>;
 
 size_t checked_vocab(size_t vocab) {
   if (vocab == 0 || vocab > INT32_MAX) throw std::invalid_argument("a row of logits has 1 to 2147483647 values");

@@ -100,11 +100,8 @@ struct Plan::Run {
   }
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_at, op.k_store), v = store(op.v_format, op.v_at, op.v_store);
-    Heads plain = op.heads;
-    plain.rotate = false;
-    kv_write(k, op.heads, at(op.k), plan.slots_.data(), step.count, threads);
-    kv_write(v, plain, at(op.v), plan.slots_.data(), step.count, threads);
-    attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, at(op.out), exact, threads);
+    const Fresh fresh{at(op.k), at(op.v), plan.slots_.data()};
+    attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, &fresh, at(op.out), exact, threads);
   }
   void operator()(const plan::Normed& op) const {
     const size_t n = width(op.in);

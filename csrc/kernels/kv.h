@@ -303,18 +303,34 @@ inline void kv_scale(const float* x, size_t count, float by, float* out) {
 }
 
 // The normalized Hadamard transform of `size` values, a power of two, in place. The order of its steps does not matter.
-template <class T>
-FEWBIT_INLINE size_t rotate_inside_vectors(T* x, size_t size) {  // returns the distance that comes next
-  if constexpr (Isa::can_turn) {
-    if (size < Isa::L) return 1;
-    for (size_t i = 0; i < size; i += Isa::L) Isa::storef(x + i, Own<T>::type::hadamard(Isa::loadu(x + i)));
-    return Isa::L;
-  } else {
-    return 1;
+template <class T, int vectors>
+FEWBIT_INLINE void rotate_in_registers(T* x) {
+  using I = typename Own<T>::type;
+  const auto by = Isa::splat(1 / __builtin_sqrtf(static_cast<float>(vectors * Isa::L))), minus = Isa::splat(-1);
+  typename Isa::f32 v[vectors];
+  for (int i = 0; i < vectors; ++i) v[i] = Isa::mul(I::hadamard(Isa::loadu(x + i * Isa::L)), by);
+  for (int h = 1; h < vectors; h *= 2) {
+    for (int i = 0; i < vectors; ++i) {
+      if ((i & h) != 0) continue;
+      const auto a = v[i], b = v[i + h];
+      v[i] = Isa::add(a, b);
+      v[i + h] = Isa::fma(b, minus, a);
+    }
   }
+  for (int i = 0; i < vectors; ++i) Isa::storef(x + i * Isa::L, v[i]);
+}
+template <class T>
+FEWBIT_INLINE bool rotate_quickly(T* x, size_t size) {
+  if constexpr (Isa::can_turn) {
+    if (size == 4 * Isa::L) return rotate_in_registers<T, 4>(x), true;
+    if (size == 8 * Isa::L) return rotate_in_registers<T, 8>(x), true;
+    if (size == 16 * Isa::L) return rotate_in_registers<T, 16>(x), true;
+  }
+  return false;
 }
 inline void kv_rotate(float* x, size_t size) {
-  for (size_t h = rotate_inside_vectors(x, size); h < size; h *= 2) {
+  if (rotate_quickly(x, size)) return;
+  for (size_t h = 1; h < size; h *= 2) {
     for (size_t i = 0; i < size; i += 2 * h) {
       for (size_t j = i; j < i + h; ++j) {
         const float a = x[j], b = x[j + h];

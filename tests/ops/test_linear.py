@@ -328,6 +328,39 @@ def test_native_code_checks_sizes_itself() -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((1, 64), np.float64),
+        np.zeros((1, 64), np.int32),
+        np.zeros((1, 64), ">f4"),
+        np.zeros((1, 128), np.float32)[:, ::2],
+        np.zeros(64, np.float32),
+        np.zeros(257, np.uint8)[1:].view(np.float32).reshape(1, 64),
+        memoryview(np.zeros((1, 64), np.float32)),
+        [[0.0] * 64],
+        None,
+    ],
+    ids=["f64", "i32", "swapped", "strided", "1-d", "unaligned", "memoryview", "list", "none"],
+)
+def test_native_code_takes_no_array_that_it_would_misread(x: object) -> None:
+    number = cpu.number(get("q4_0"))
+    out = np.zeros((1, 8), np.float32)
+    with pytest.raises(TypeError):
+        cpu._native.linear(number, 32, np.zeros(8 * 36, np.uint8), 8, x, out, 1, False)
+
+
+def test_native_code_writes_to_no_array_that_is_read_only() -> None:
+    number = cpu.number(get("q4_0"))
+    x, out, data = np.zeros((1, 64), np.float32), np.zeros((1, 8), np.float32), np.zeros(8 * 36, np.uint8)
+    for array in (x, data):
+        array.setflags(write=False)
+    cpu._native.linear(number, 32, data, 8, x, out, 1, False)  # what is read may be
+    out.setflags(write=False)
+    with pytest.raises(TypeError):
+        cpu._native.linear(number, 32, data, 8, x, out, 1, False)
+
+
 @pytest.mark.parametrize("m", [1, 6, 12, 40, 70])
 def test_many_products_in_one_call(m: int, isa: str) -> None:
     formats, x = ("q4_k", "q6_k", "q8_0", "f16", "int4"), inputs(m, 512)
