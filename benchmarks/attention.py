@@ -5,7 +5,8 @@
 
 Decode: 16 sequences of 8,192 tokens, 32 query heads, 8 KV heads, 128 values each: more than the caches hold. Cases and
 a plain read loop over the same bytes take turns; figures are medians over the rounds of ratios in the same round. Then
-one sequence of 32,768 tokens with 1 and 2 threads, beside how the read loop gains; and 64 tokens, where what counts is
+one sequence of 32,768 tokens with 1 and 2 threads, beside how the read loop gains (one thread is measured on each core
+in turn, see cores.py); and 64 tokens, where what counts is
 the time beside the arithmetic: `us_beside` is what is left after the time that 64 tokens take more than 1. That is
 measured for the layers of a model, which native code runs one after the other (writing K and V of the new token is part
 of it), and for calls from Python.
@@ -21,6 +22,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from cores import rate_of_one
 
 from fewbit import KVCache, quantize
 from fewbit.formats import get
@@ -95,10 +97,13 @@ def long(names: list[str], rounds: int) -> list[dict[str, Any]]:
     out = []
     for name in names:
         case, rows = Case(name, 1, 32768), []
-        for _ in range(rounds):
-            rows.append([seconds(partial(case.run, t)) for t in (1, 2)] + [case.read(t) for t in (1, 2)])
-        one, two, read_one, read_two = np.array(rows).T
-        gain, limit = float(np.median(one / two)), float(np.median(read_one / read_two))
+        for turn in range(rounds + 1):
+            two, read_two = seconds(partial(case.run, 2)), case.read(2)
+            one = rate_of_one(lambda case=case: 1 / seconds(partial(case.run, 1)), 2)
+            read_one = rate_of_one(lambda case=case: 1 / case.read(1), 2)
+            if turn:  # threads are started in the first
+                rows.append((1 / (one * two), 1 / (read_one * read_two)))
+        gain, limit = (float(np.median(column)) for column in np.array(rows).T)
         out.append({"kv": name, "gain_of_2_threads": gain, "gain_of_reading": limit, "share": gain / limit})
     return out
 
