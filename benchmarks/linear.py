@@ -6,7 +6,8 @@
 Each product takes the next of many copies of the weights, 512 MiB of packed ones and 512 MiB of f32, so that none is
 still in the cache. Both take turns, and the ratio is the median over the rounds. Threads of NumPy's BLAS go on spinning
 for about 100 ms when their work is done, on a core that we want: there is a pause before each turn. A turn is eight
-products, as threads of both have fallen asleep by then and must wake up for the first (one product from batch 64 on).
+products, as threads of both have fallen asleep by then and must wake up for the first (one product from batch 64 on),
+and 50 ms of it are not counted: a core that has been idle is slow at first, which would count more for the shorter one.
 GB/s counts the weights as they lie in memory; NumPy's at batch 1 is a fair picture of what the memory gives. Below 1,
 fewbit takes less time.
 """
@@ -31,7 +32,7 @@ from fewbit.ops import cpu
 FORMATS = ["f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k", "q2_k", "mxfp4", "iq4_xs", "int8", "int4_group"]
 BATCHES = [1, 8, 512]
 ROTATED_BYTES = 512 << 20
-PAUSE = 0.25  # seconds
+PAUSE, WARM = 0.25, 0.05  # seconds
 PRODUCTS = 8  # in a turn
 SAMPLE_ROWS = 64  # quantized; the other rows repeat them
 
@@ -103,7 +104,7 @@ def results(args: argparse.Namespace) -> Iterator[Result]:
 
 def main() -> None:
     args = options()
-    measure.PAUSE = PAUSE
+    measure.PAUSE, measure.WARM = PAUSE, WARM
     if args.json:
         found = [asdict(r) for r in results(args)]
         setup = {"rows": args.rows, "columns": args.columns, "isa": cpu.isa(), "threads": cpu.default_threads()}

@@ -25,7 +25,22 @@ struct ToTiles {
       return false;
   }();
   static constexpr int zero = by_table ? 0 : P::code.zero;
-  static constexpr bool shifts = zero != 0 || C::offset;  // a value is code * scale + shift
+  // Codes of more bits: the byte of a code becomes part of a float, the number `base` + code. Below 128 it stands so
+  // high that it is the whole mantissa.
+  static constexpr bool low = [] {
+    if constexpr (F::kind == Kind::planes)
+      return F::codes.bits() < 8 && F::codebook.used == 0;
+    else
+      return false;
+  }();
+  static constexpr float base = by_table ? 0 : low ? 128 : 32768;
+  // What is too much is taken off with the shift, after the product, if nothing is lost there: with few bits of code,
+  // or of scale. To spread two shifts over a vector takes longer than to subtract.
+  static constexpr bool short_scale = F::scale.real == Real::f16 && F::scale.ints.used == 0 && zero % 128 == 0;
+  static constexpr bool loses = !low && (C::offset || !short_scale);
+  static constexpr bool subtracts = !by_table && (loses || (S::sub == 16 && !C::offset));
+  static_assert(!subtracts || zero == 0 || P::code.times == 1);
+  static constexpr bool shifts = C::offset || (!by_table && !subtracts);  // a value is code * scale + shift
 
   struct Factors {
     alignas(64) float scale[16], shift[16];  // of each group
@@ -39,18 +54,19 @@ struct ToTiles {
   static FEWBIT_INLINE Factors factors(const Spot& s) {
     __m512 f[C::vectors];
     P::factors(s, f);
-    const __m512 scale = C::paired ? Isa::template spread<lanes_of(false)>(f[0]) : f[0];
+    __m512 scale = C::paired ? Isa::template spread<lanes_of(false)>(f[0]) : f[0];
     Factors out;
-    if constexpr (shifts) {
-      __m512 shift = _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(-zero)));
-      if constexpr (C::offset) {
-        const __m512 offset = C::paired ? Isa::template spread<lanes_of(true)>(f[0]) : f[C::vectors - 1];
-        shift = _mm512_fmadd_ps(offset, _mm512_set1_ps(static_cast<float>(F::offset_sign)), shift);
-      }
-      _mm512_store_ps(out.shift, shift);
+    __m512 shift = _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(subtracts ? 0 : -zero)));
+    if constexpr (C::offset) {
+      const __m512 offset = C::paired ? Isa::template spread<lanes_of(true)>(f[0]) : f[C::vectors - 1];
+      shift = _mm512_fmadd_ps(offset, _mm512_set1_ps(static_cast<float>(F::offset_sign)), shift);
     }
-    const bool times = !by_table && P::code.times != 1;
-    _mm512_store_ps(out.scale, times ? _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(P::code.times))) : scale);
+    if constexpr (!by_table) {
+      if constexpr (P::code.times != 1) scale = _mm512_mul_ps(scale, _mm512_set1_ps(static_cast<float>(P::code.times)));
+      if constexpr (!subtracts) shift = _mm512_fnmadd_ps(scale, _mm512_set1_ps(base), shift);
+    }
+    if constexpr (shifts) _mm512_store_ps(out.shift, shift);
+    _mm512_store_ps(out.scale, scale);
     return out;
   }
 
@@ -76,26 +92,34 @@ struct ToTiles {
   static FEWBIT_INLINE __m512i table(const Factors& f, int g) {  // of groups g and g + 1
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(table_values(f, g + 1), table_values(f, g)));
   }
-  template <int j>
-  static FEWBIT_INLINE __m512 of_lanes(const float* v) {  // for each dword of chunk j, its group's entry
-    constexpr int g = j * Isa::W / S::sub;
-    if constexpr (S::sub == 32) {
-      return _mm512_mask_broadcastss_ps(_mm512_set1_ps(v[g]), 0xFF00, _mm_load_ss(v + g + 1));
-    } else {
-      const __m512i four = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-      return _mm512_permutexvar_ps(four, _mm512_castps128_ps512(_mm_load_ps(v + g)));
-    }
+  // The factor of each value of half `h` of chunk j, where even and odd ones lie apart.
+  template <int j, int h>
+  static FEWBIT_INLINE __m512 of_half(const float* v) {
+    constexpr int g = (j * Isa::W + h * Isa::W / 2) / S::sub;
+    if constexpr (S::sub == 32) return _mm512_set1_ps(v[g]);
+    const __m512i two = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    return _mm512_permutexvar_ps(two, _mm512_castps128_ps512(_mm_castsi128_ps(_mm_loadu_si64(v + g))));
   }
-  // Two vectors of floats to one of bf16, in the even and the odd words.
-  static FEWBIT_INLINE __m512i interleave(__m512 even, __m512 odd) {
-    const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-    const __m512i a = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
-    const __m512i b = _mm512_add_epi32(_mm512_castps_si512(odd), half);
-    return _mm512_ternarylogic_epi32(a, b, high, 0xF8);  // a | (b & high)
+  // The even or the odd values of half `h` of chunk j.
+  template <int j, int h, int odd>
+  static FEWBIT_INLINE __m512 values(__m512i codes, const Factors& f) {
+    constexpr int place = low ? 2 : 1;  // of the byte in a float
+    alignas(64) static constexpr auto order = [] {
+      std::array<uint8_t, 64> o{};
+      for (int i = 0; i < 16; ++i) o[4 * i + place] = static_cast<uint8_t>(32 * h + 2 * i + odd);
+      return o;
+    }();
+    const __m512i bases = _mm512_castps_si512(_mm512_set1_ps(base)), index = _mm512_load_si512(order.data());
+    const __m512i v = _mm512_mask_permutexvar_epi8(bases, 0x1111111111111111 << place, index, codes);
+    const __m512 number =
+        subtracts ? _mm512_sub_ps(_mm512_castsi512_ps(v), _mm512_set1_ps(base + zero)) : _mm512_castsi512_ps(v);
+    const __m512 scale = of_half<j, h>(f.scale);
+    if constexpr (shifts) return _mm512_fmadd_ps(number, scale, of_half<j, h>(f.shift));
+    return _mm512_mul_ps(number, scale);
   }
-  static FEWBIT_INLINE __m512 value(__m512i code, __m512 scale, __m512 shift) {
-    const __m512 v = _mm512_cvtepi32_ps(code);
-    return shifts ? _mm512_fmadd_ps(v, scale, shift) : _mm512_mul_ps(v, scale);
+  template <int j, int odd>
+  static FEWBIT_INLINE __m512i halves(__m512i codes, const Factors& f) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(values<j, 1, odd>(codes, f), values<j, 0, odd>(codes, f)));
   }
   // 64 codes to a row of two tiles.
   template <int j>
@@ -107,12 +131,9 @@ struct ToTiles {
       even = _mm512_permutexvar_epi16(q, t);
       odd = _mm512_permutexvar_epi16(_mm512_srli_epi16(q, 8), t);
     } else {
-      const __m512i q = P::template codes<j>(codes), byte = _mm512_set1_epi32(0xFF);
-      const __m512 scale = of_lanes<j>(f.scale), shift = shifts ? of_lanes<j>(f.shift) : _mm512_setzero_ps();
-      even = interleave(value(_mm512_and_si512(q, byte), scale, shift),
-                        value(_mm512_and_si512(_mm512_srli_epi32(q, 16), byte), scale, shift));
-      odd = interleave(value(_mm512_and_si512(_mm512_srli_epi32(q, 8), byte), scale, shift),
-                       value(_mm512_srli_epi32(q, 24), scale, shift));
+      const __m512i q = P::template codes<j>(codes);
+      even = halves<j, 0>(q, f);
+      odd = halves<j, 1>(q, f);
     }
     _mm512_store_si512(out + 4 * j * kTileElements, even);
     _mm512_store_si512(out + (4 * j + 2) * kTileElements, odd);

@@ -16,6 +16,7 @@ from .formats import Format, all_formats
 
 Floats = npt.NDArray[np.float32]
 PAUSE = 0.05  # seconds
+WARM = 0.0  # seconds of calls before those that count
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,10 @@ def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int
 
 
 def settled(call: Callable[[], object], calls: int = 5) -> float:
-    """The median time of a few calls, after a pause: threads of a BLAS spin for a while when their work is done."""
+    """The median time of a few calls, after a pause: threads of a BLAS spin for a while when their work is done. A core
+    that has been idle needs some milliseconds of work to be as fast as it can be."""
     time.sleep(PAUSE)
+    started = time.perf_counter()
+    while time.perf_counter() - started < WARM:
+        call()
     return median(seconds(call) for _ in range(calls))
