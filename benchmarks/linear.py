@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 import fewbit as fb
-from fewbit import measure
+from fewbit import kernels, measure
 from fewbit.formats import get
 from fewbit.measure import gaussian, paired
 from fewbit.ops import cpu
@@ -34,7 +34,6 @@ BATCHES = [1, 8, 512]
 ROTATED_BYTES = 512 << 20
 PAUSE, WARM = 0.25, 0.05  # seconds
 PRODUCTS = 8  # in a turn
-SAMPLE_ROWS = 64  # quantized; the other rows repeat them
 
 Floats = npt.NDArray[np.float32]
 
@@ -47,14 +46,6 @@ class Result:
     gb_per_s: float  # packed weights
     numpy_gb_per_s: float  # f32 weights
     time_to_numpy: float
-
-
-def packed_copies(name: str, rows: int, columns: int) -> list[fb.QuantTensor]:
-    """The same matrix many times, each in memory of its own."""
-    sample = fb.quantize(gaussian(SAMPLE_ROWS, columns), name).to_bytes()
-    data = np.tile(np.frombuffer(sample, np.uint8), rows // SAMPLE_ROWS)
-    count = -(-ROTATED_BYTES // data.nbytes)
-    return [fb.QuantTensor.from_bytes(data.copy(), (rows, columns), name) for _ in range(count)]
 
 
 def dense_copies(rows: int, columns: int) -> Iterator[Floats]:
@@ -84,20 +75,18 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--format", action="append", metavar="F", help=f"default: {', '.join(FORMATS)}")
     parser.add_argument("--batch", action="append", type=int, metavar="M", help="default: 1, 8 and 512")
-    parser.add_argument("--rows", type=int, default=4096, help=f"a multiple of {SAMPLE_ROWS} (default: 4096)")
+    parser.add_argument("--rows", type=int, default=4096, help="default: 4096")
     parser.add_argument("--columns", type=int, default=4096, help="default: 4096")
     parser.add_argument("--rounds", type=int, default=0, help="default: 31, but 7 from batch 64 on")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    args = parser.parse_args()
-    if args.rows < SAMPLE_ROWS or args.rows % SAMPLE_ROWS:
-        parser.error(f"--rows is a multiple of {SAMPLE_ROWS}")
-    return args
+    return parser.parse_args()
 
 
 def results(args: argparse.Namespace) -> Iterator[Result]:
     dense = dense_copies(args.rows, args.columns)
     for name in args.format or FORMATS:
-        packed = packed_copies(get(name).name, args.rows, args.columns)
+        case = kernels.Case(get(name), args.rows, args.columns, 1, cpu.default_threads())
+        packed, _ = kernels.rotating(case, ROTATED_BYTES)
         for batch in args.batch or BATCHES:
             yield run(name, batch, packed, dense, args.rounds or (31 if batch < 64 else 7))
 

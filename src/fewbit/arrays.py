@@ -64,3 +64,17 @@ def _to_numpy(x: Any, what: str) -> npt.NDArray[Any]:
     if array.dtype == object:
         raise DtypeError(f"{what} must be an array of numbers, not {type(x).__name__}")
     return array
+
+
+def bytes_for(size: int) -> npt.NDArray[np.uint8]:
+    """Memory for packed weights, not yet written. Large ones begin and end with huge pages, where the system has them.
+
+    >>> bytes_for(100).size
+    100
+    """
+    huge = 1 << 21
+    if size < 2 * huge:
+        return np.empty(size, np.uint8)
+    room = np.empty((size // huge + 2) * huge, np.uint8)  # NumPy asks for huge pages
+    start = -room.ctypes.data % huge
+    return room[start : start + size]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...arrays import to_floats
+from ...arrays import bytes_for, to_floats
 from ...errors import FewbitError, FormatError, ShapeError
 from ...formats import SPAN, Format, all_formats, get
 from ...tensor import QuantTensor
@@ -82,7 +82,7 @@ def encode(fmt: Format, x: Floats, importance: Floats | None = None, threads: in
 
         tiled = None if importance is None else np.tile(importance, n)
         return spread(fmt, encode(replace(fmt, per_tensor=False), x.reshape(1, n * k), tiled, threads), n, k)
-    out = np.empty((n, fmt.row_bytes(k)), np.uint8)
+    out = bytes_for(n * fmt.row_bytes(k)).reshape(n, fmt.row_bytes(k))
     _native.encode(
         number(fmt), fmt.group, np.ascontiguousarray(x), importance, out.reshape(-1), checked_threads(threads)
     )
