@@ -5,9 +5,9 @@
 
 Each product takes the next of many copies of the weights, 512 MiB of packed ones and 512 MiB of f32, so that none is
 still in the cache. Both take turns, and the ratio is the median over the rounds. Threads of NumPy's BLAS go on spinning
-for about 100 ms when their work is done, on a core that we want: there is a pause before each turn. A turn is eight
-products, as threads of both have fallen asleep by then and must wake up for the first (one product from batch 64 on),
-and 50 ms of it are not counted: a core that has been idle is slow at first, which would count more for the shorter one.
+for about 100 ms when their work is done, on a core that we want: they are told to sleep after a third of a millisecond
+(OpenBLAS), and there is a pause before each turn. A turn is eight products (one from batch 64 on), and 50 ms of it are
+not counted: a core that has been idle is slow at first, which would count more for the shorter one.
 GB/s counts the weights as they lie in memory; NumPy's at batch 1 is a fair picture of what the memory gives. Below 1,
 fewbit takes less time.
 """
@@ -17,8 +17,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # as a power of two, in cycles; read when NumPy is imported
 
 import numpy as np
 import numpy.typing as npt

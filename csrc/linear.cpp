@@ -37,7 +37,7 @@ size_t grain(Path path, size_t n, size_t row_bytes, int threads) {
   }
   // As many pieces for every thread, each about as large.
   const size_t worth =
-      std::clamp<size_t>(share / 32, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
+      std::clamp<size_t>(share / 16, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
   const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
   return std::max<size_t>((share + rounds - 1) / rounds, 1);
 }

@@ -3,7 +3,8 @@
 // the float sums is the same for any number of columns.
 
 // Asks for what will be read soon, each cache line once: far ahead into the second-level cache, nearer into the first.
-// Past the end of the weights this does nothing.
+// Past the end of the weights this does nothing. The more places are read in turns, the nearer.
+template <int places = 1>
 class Ahead {
  public:
   FEWBIT_INLINE explicit Ahead(const uint8_t* p) : next_(reinterpret_cast<uintptr_t>(p)) {}
@@ -19,8 +20,8 @@ class Ahead {
 
  private:
   FEWBIT_INLINE void line() {
-    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchFar), 0, 2);
-    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchNear), 0, 3);
+    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchFar / places), 0, 2);
+    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchNear / (places > 1 ? 2 : 1)), 0, 3);
     next_ += 64;
   }
   uintptr_t next_, end_ = next_;
@@ -191,56 +192,95 @@ struct Dot {
       acc[c][j / 2] = Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][0]), acc[c][j / 2]);
     }
   }
-  // A row times some columns: vectors whose lanes are still to be added up. `more`: bytes that can be read from the
-  // beginning of the row on.
+  // Rows that lie far apart are read in turns, span by span: the memory gives more to several readers than to one.
+  // Grids are bound by what they compute.
   template <int Cols>
-  static FEWBIT_INLINE void row(const uint8_t* w, size_t k, const Layout& at, size_t more, const Activation* x,
-                                size_t x_stride, f32* out) {
-    f32 acc[Cols][chains];
-    for (auto& a : acc) a[0] = a[1] = Isa::zero();
-    Ahead ahead(w);
+  static constexpr int places = is_grid_span<F>() || P::unpacked || Cols > 2 ? 1
+                                : Isa::can_cross && Cols == 1                ? 4
+                                                                             : 2;
+
+  // Some rows times some columns: vectors whose lanes are still to be added up. `more`: bytes that can be read from the
+  // beginning of a row on.
+  template <int Cols, int Rows>
+  static FEWBIT_INLINE void row_set(const uint8_t* const* w, const size_t* more, size_t k, const Layout& at,
+                                    const Activation* x, size_t x_stride, f32 (*out)[Cols]) {
     constexpr size_t step = Shape<F>::span_bytes();
-    const auto add = [&](size_t i, const Spot& s) FEWBIT_LAMBDA_INLINE {
-      ahead.template reach<step>();
-      const Activation* a[Cols];
+    const size_t whole = k / kSpan, rest = k % kSpan, last_group = Shape<F>::row && k ? (k - 1) / at.group : 0;
+    f32 acc[Rows][Cols][chains];
+    std::array<Ahead<Rows>, Rows> ahead = [&]<int... r>(std::integer_sequence<int, r...>) FEWBIT_LAMBDA_INLINE {
+      return std::array{Ahead<Rows>(w[r])...};
+    }(std::make_integer_sequence<int, Rows>{});
+    for (auto& row : acc) {
+      for (auto& a : row) a[0] = a[1] = Isa::zero();
+    }
+    const auto columns = [&](size_t i, const Activation** a) FEWBIT_LAMBDA_INLINE {
       for (int c = 0; c < Cols; ++c) a[c] = x + i + c * x_stride;
-      span<Cols>(s, a, acc);
     };
-    if constexpr (!can_end_early) {
-      each_span<F>(w, k, at, add);
-    } else {
-      Spot s{w, w, &at, 0, 0};
-      for (size_t i = 0; i < k / kSpan; ++i, s.p += step) add(i, s);
-      if (k % kSpan != 0) {
-        ahead.reach(tail_bytes<F>(k % kSpan));
-        alignas(64) uint8_t copy[reads];
-        if (w + more < s.p + reads) s.p = padded_tail<F>(s.p, k % kSpan, copy, reads);
-        const Activation* a[Cols];
-        for (int c = 0; c < Cols; ++c) a[c] = x + k / kSpan + c * x_stride;
-        span<Cols, false>(s, a, acc, k % kSpan);
+    const Activation* a[Cols];
+    for (size_t i = 0; i < whole; ++i) {
+      columns(i, a);
+      for (int r = 0; r < Rows; ++r) {
+        ahead[r].template reach<step>();
+        span<Cols>(Spot{w[r] + i * step, w[r], &at, i * kSpan, last_group}, a, acc[r]);
       }
     }
-    for (int c = 0; c < Cols; ++c) out[c] = total(acc[c]);
+    if (rest != 0) {
+      columns(whole, a);
+      for (int r = 0; r < Rows; ++r) {
+        alignas(64) uint8_t copy[reads];
+        Spot s{w[r] + whole * step, w[r], &at, whole * kSpan, last_group};
+        ahead[r].reach(tail_bytes<F>(rest));
+        if (!can_end_early || w[r] + more[r] < s.p + reads) s.p = padded_tail<F>(s.p, rest, copy, reads);
+        if constexpr (can_end_early)
+          span<Cols, false>(s, a, acc[r], rest);
+        else
+          span<Cols>(s, a, acc[r]);
+      }
+    }
+    for (int r = 0; r < Rows; ++r) {
+      for (int c = 0; c < Cols; ++c) out[r][c] = total(acc[r][c]);
+    }
   }
-  // Four rows at a time: their lanes are added up together.
+  // Up to four rows, some at each of some places: their lanes are added up together.
+  template <int Cols, int Rows>
+  static FEWBIT_INLINE void four_rows(const uint8_t* w, size_t count, size_t first, size_t some, size_t apart, size_t k,
+                                      const Layout& at, const Activation* x, size_t x_stride, float* y,
+                                      size_t y_stride) {
+    f32 sums[Cols][4], found[Rows][Cols];
+    for (auto& s : sums) s[0] = s[1] = s[2] = s[3] = Isa::zero();
+    for (size_t i = 0; i < some; ++i) {
+      const uint8_t* row[Rows];
+      size_t more[Rows];
+      for (int r = 0; r < Rows; ++r) {
+        const size_t at_row = (first + i + r * apart) * at.row_bytes;
+        row[r] = w + at_row;
+        more[r] = count * at.row_bytes - at_row;
+      }
+      row_set<Cols, Rows>(row, more, k, at, x, x_stride, found);
+      for (int r = 0; r < Rows; ++r) {
+        for (int c = 0; c < Cols; ++c) sums[c][i * Rows + r] = found[r][c];
+      }
+    }
+    for (int c = 0; c < Cols; ++c) {
+      float four[4];
+      P::I::sums_of_4(sums[c], four);
+      for (size_t i = 0; i < some; ++i) {
+        for (int r = 0; r < Rows; ++r) y[c * y_stride + first + i + r * apart] = four[i * Rows + r];
+      }
+    }
+  }
   template <int Cols>
   static void rows(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, size_t x_stride,
                    float* y, size_t y_stride) {
-    for (size_t first = 0; first < count; first += 4) {
-      const size_t some = count - first < 4 ? count - first : 4;
-      f32 sums[Cols][4], one[Cols];
-      for (auto& s : sums) s[1] = s[2] = s[3] = Isa::zero();
-      for (size_t r = 0; r < some; ++r) {
-        const size_t at_row = (first + r) * at.row_bytes;
-        row<Cols>(w + at_row, k, at, count * at.row_bytes - at_row, x, x_stride, one);
-        for (int c = 0; c < Cols; ++c) sums[c][r] = one[c];
-      }
-      for (int c = 0; c < Cols; ++c) {
-        float four[4];
-        P::I::sums_of_4(sums[c], four);
-        std::memcpy(y + c * y_stride + first, four, some * sizeof(float));
-      }
+    constexpr int Rows = places<Cols>;
+    constexpr size_t each = 4 / Rows;
+    const size_t apart = count / Rows;
+    for (size_t i = 0; i < apart; i += each) {
+      const size_t some = apart - i < each ? apart - i : each;
+      four_rows<Cols, Rows>(w, count, i, some, apart, k, at, x, x_stride, y, y_stride);
     }
+    const size_t done = apart * Rows;
+    if (done < count) four_rows<Cols, 1>(w, count, done, count - done, 0, k, at, x, x_stride, y, y_stride);
   }
 };
 

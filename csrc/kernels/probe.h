@@ -7,7 +7,7 @@ uint64_t probe_read(const uint8_t* p, size_t bytes) {
   constexpr size_t W = Isa::W;
   typename Isa::bytes acc[8];
   for (auto& a : acc) a = Isa::load(p);
-  Ahead lines(p);
+  Ahead<> lines(p);
   for (size_t i = 0; i + 8 * W <= bytes; i += 8 * W) {
     if constexpr (ahead) lines.template reach<8 * W>();
     for (int j = 0; j < 8; ++j) acc[j] = Isa::either(acc[j], Isa::load(p + i + j * W));
