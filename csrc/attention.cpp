@@ -244,8 +244,8 @@ struct Call {
     codes->pack_queries(own.queries, rows, pad, c);
     const auto both = [&](const Block* b) {
       if (b) {
-        c.keys_ahead = {at(k, b->next), at(k, b->later), b->tokens * k.at.row_bytes};
-        c.values_ahead = {at(v, b->row), at(v, b->next), b->tokens * v.at.row_bytes};
+        c.keys_ahead = {at(k, b->later), b->tokens * k.at.row_bytes};
+        c.values_ahead = {at(v, b->next), b->tokens * v.at.row_bytes};
         k.kernels->kv.key_codes(at(k, b->row), b->tokens, k.at.row_bytes, heads.dim, c);
       }
       if (before.tokens) {

@@ -48,7 +48,7 @@ struct CodeScratch {
   alignas(64) int32_t value_results[kCodeSets][kMostCodeBlocks][16][16];
 
   struct Ahead {  // what will be read: as far as it was asked for
-    const uint8_t *next = nullptr, *later = nullptr;
+    const uint8_t* from = nullptr;
     size_t bytes = 0, at = 0, to = 0;
   } keys_ahead, values_ahead;
 };

@@ -63,13 +63,10 @@ struct KvCodes {
   }
 };
 
-// What comes next is asked for in every step, a little at a time: half of the keys with the keys and half with the
-// values, the values with the four steps between.
+// What comes later is brought to the second-level cache in every step, a little at a time: half of the keys with the
+// keys and half with the values, the values with the four steps between.
 FEWBIT_INLINE void ask(CodeScratch::Ahead& ahead, size_t bytes) {
-  for (ahead.to += bytes; ahead.at < ahead.to; ahead.at += 64) {
-    __builtin_prefetch(ahead.next + ahead.at, 0, 3);
-    __builtin_prefetch(ahead.later + ahead.at, 0, 2);
-  }
+  for (ahead.to += bytes; ahead.at < ahead.to; ahead.at += 64) __builtin_prefetch(ahead.from + ahead.at, 0, 2);
 }
 FEWBIT_INLINE void ask_for_values(CodeScratch& own, size_t parts) {
   ask(own.values_ahead, own.values_ahead.bytes / (4 * parts));
