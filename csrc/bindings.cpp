@@ -1,4 +1,4 @@
-// The native module: the only file that knows Python. Every pointer and size is checked here, before any kernel runs.
+// The native module. Every pointer and size is checked here, before any kernel runs.
 #define FEWBIT_IMPORTS_NUMPY
 #include "bindings.h"
 
