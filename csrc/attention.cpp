@@ -18,9 +18,11 @@ constexpr size_t kMostRows = 64;  // queries times heads that share K and V, in 
 constexpr size_t kMostOnTiles = 128;
 constexpr size_t kFewRows = 8;                                // up to so many, K and V are decoded where they are used
 constexpr size_t kLeastCodeRows = 3, kLeastCodeTokens = 128;  // that are worth int8 tiles
+constexpr size_t kPieces = 8;                                 // for each thread, before one takes several heads
 
-thread_local Workspace scratch;          // of whoever does a piece
-thread_local Workspace code_scratch;     // the same, with int8 tiles
+thread_local Workspace scratch;       // of whoever does a piece
+thread_local Workspace code_scratch;  // the same, with int8 tiles
+thread_local Workspace code_queries;
 thread_local Workspace partial_results;  // of the caller
 
 size_t padded(size_t dim) { return (dim + 31) / 32 * 32; }
@@ -65,11 +67,22 @@ struct Scratch {
     v_tiles = k_tiles + 32 * wide;
     weights = v_tiles + 32 * pad;
   }
+  // What belongs to one of the heads, of `rows` queries each; the rest serves one after the other.
+  Scratch of(size_t head, size_t rows, size_t pad) const {
+    Scratch one = *this;
+    one.queries += head * rows * pad;
+    one.acc += head * rows * pad;
+    one.state += head * rows;
+    one.factors += head * rows;
+    return one;
+  }
 };
 
-// Some queries of a sequence, one KV head, a part of the context.
+// Some queries of a sequence, some KV heads, a part of the context. Pages are read as they lie, head by head: that is
+// faster than to come back for each.
 struct Work {
-  size_t sequence, head;
+  size_t sequence;
+  size_t head, heads;     // the first, and how many
   size_t first, count;    // queries, by their place in the sequence's
   size_t from, to;        // positions of the context
   size_t parts, partial;  // how many pieces share the queries; where their results are kept, if more than one
@@ -91,7 +104,7 @@ struct Call {
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t pad = padded(heads.dim);
-  size_t each = std::max<size_t>((tiles ? kMostOnTiles : kMostRows) / group, 1);  // queries a piece
+  size_t each = std::max<size_t>((tiles ? kMostOnTiles : kMostRows) / group, 1);  // queries a piece, of one head
 
   bool uses_codes() const {
     const bool known = k.kernels->kv.key_codes && v.kernels->kv.value_codes;
@@ -101,17 +114,21 @@ struct Call {
   size_t position(size_t s, size_t query) const {
     return static_cast<size_t>(sequences.lengths[s]) - queries(s) + query;
   }
+  // Rows of a piece: the queries of its first head, then those of the next.
+  size_t rows_of_head(const Work& p) const { return p.count * group; }
+  size_t head_of(const Work& p, size_t row) const { return p.head + row / rows_of_head(p); }
+  size_t q_head_of(const Work& p, size_t row) const { return head_of(p, row) * group + row % group; }
   const float* row_of_q(const Work& p, size_t row) const {
-    const size_t token = static_cast<size_t>(sequences.q_starts[p.sequence]) + p.first + row / group;
-    return q + (token * q_heads + p.head * group + row % group) * heads.dim;
+    const size_t query = p.first + row % rows_of_head(p) / group;
+    const size_t token = static_cast<size_t>(sequences.q_starts[p.sequence]) + query;
+    return q + (token * q_heads + q_head_of(p, row)) * heads.dim;
   }
   float* row_of_out(const Work& p, size_t row) const { return out + (row_of_q(p, row) - q); }
-  float sink(const Work& p, size_t row) const { return logits.sinks[p.head * group + row % group]; }
-  // The number of the row of a store that keeps a token.
-  size_t row_of(const Work& p, size_t token) const {
+  // The number of the row of a store that keeps a token of a head.
+  size_t row_of(const Work& p, size_t token, size_t head) const {
     const size_t page_tokens = heads.page_tokens, index = token / page_tokens;
     const auto page = static_cast<size_t>(sequences.tables[sequences.table_starts[p.sequence] + index]);
-    return (page * heads.kv_heads + p.head) * page_tokens + (token - index * page_tokens);
+    return (page * heads.kv_heads + head) * page_tokens + (token - index * page_tokens);
   }
 
   // Several new tokens of a sequence see each other, so all are packed first. A single one is packed by whoever comes
@@ -130,42 +147,64 @@ struct Call {
     if (!fresh || queries(p.sequence) != 1 || p.to != static_cast<size_t>(sequences.lengths[p.sequence])) return;
     const auto token = static_cast<size_t>(sequences.q_starts[p.sequence]);
     const auto slot = static_cast<size_t>(fresh->slots[token]);
-    const size_t at = (token * heads.kv_heads + p.head) * heads.dim;
-    write_row(k, heads, heads.rotate, fresh->k + at, slot, p.head);
-    write_row(v, heads, false, fresh->v + at, slot, p.head);
+    for (size_t head = p.head; head < p.head + p.heads; ++head) {
+      const size_t at = (token * heads.kv_heads + head) * heads.dim;
+      write_row(k, heads, heads.rotate, fresh->k + at, slot, head);
+      write_row(v, heads, false, fresh->v + at, slot, head);
+    }
   }
 
-  // The cut depends on the sequences alone, so that results do not depend on the threads.
-  size_t cut(std::vector<Work>& pieces) const {
-    size_t partials = 0;
+  // What part of the context queries from `first` on see, and how many pieces share it. That depends on the sequence
+  // alone, so that results do not depend on the threads.
+  struct Part {
+    size_t from, to, parts;
+  };
+  Part part(size_t s, size_t first, size_t count) const {
+    const size_t low = position(s, first), to = position(s, first + count - 1) + 1;
+    const size_t from = logits.window && low + 1 > logits.window ? low + 1 - logits.window : 0;
+    return {from, to, (to - 1) / kSplit - from / kSplit + 1};
+  }
+  template <class Fn>
+  void by_queries(Fn&& f) const {
     for (size_t s = 0; s < sequences.count; ++s) {
-      for (size_t first = 0; first < queries(s); first += each) {
-        const size_t count = std::min(each, queries(s) - first);
-        const size_t low = position(s, first), to = position(s, first + count - 1) + 1;
-        const size_t from = logits.window && low + 1 > logits.window ? low + 1 - logits.window : 0;
-        const size_t parts = (to - 1) / kSplit - from / kSplit + 1;
-        for (size_t head = 0; head < heads.kv_heads; ++head) {
-          for (size_t part = 0; part < parts; ++part) {
-            const size_t begin = part == 0 ? from : (from / kSplit + part) * kSplit;
-            const size_t end = std::min(to, (from / kSplit + part + 1) * kSplit);
-            pieces.push_back({s, head, first, count, begin, end, parts, partials});
-            if (parts > 1) partials += count * group;
-          }
+      for (size_t first = 0; first < queries(s); first += each) f(s, first, std::min(each, queries(s) - first));
+    }
+  }
+  // Heads of one piece: more than one if there are enough pieces for all threads, and few queries.
+  size_t heads_together(size_t count, size_t parts, int threads) const {
+    const size_t rows = count * group;
+    if (rows > kFewRows) return 1;
+    const size_t most = std::min(heads.kv_heads, kMostRows / rows);
+    return std::clamp<size_t>(parts * heads.kv_heads / (kPieces * static_cast<size_t>(std::max(threads, 1))), 1, most);
+  }
+  size_t cut(std::vector<Work>& pieces, int threads) const {
+    size_t parts = 0, partials = 0;
+    by_queries([&](size_t s, size_t first, size_t count) { parts += part(s, first, count).parts; });
+    by_queries([&](size_t s, size_t first, size_t count) {
+      const Part all = part(s, first, count);
+      const size_t together = heads_together(count, parts, threads);
+      for (size_t head = 0; head < heads.kv_heads; head += together) {
+        const size_t some = std::min(together, heads.kv_heads - head);
+        for (size_t i = 0; i < all.parts; ++i) {
+          const size_t begin = i == 0 ? all.from : (all.from / kSplit + i) * kSplit;
+          const size_t end = std::min(all.to, (all.from / kSplit + i + 1) * kSplit);
+          pieces.push_back({s, head, some, first, count, begin, end, all.parts, partials});
+          if (all.parts > 1) partials += some * count * group;
         }
       }
-    }
+    });
     return partials;
   }
 
   void run(const Work& p, KvState* partials, float* sums) const {
     write_own(p);
-    const size_t rows = p.count * group;
+    const size_t rows = rows_of_head(p), all = p.heads * rows;
     const bool on_tiles = tiles && rows > kFewRows;
     const bool by_codes = codes && rows >= kLeastCodeRows && rows <= kMostCodeRows && p.to - p.from >= kLeastCodeTokens;
-    const Scratch own(rows, pad, on_tiles ? tiles->steps(pad) : 0);
-    load_queries(p, rows, own.queries);
-    std::fill_n(own.acc, rows * pad, 0.0f);
-    for (size_t r = 0; r < rows; ++r) own.state[r] = {kNone, 0};
+    const Scratch own(all, pad, on_tiles ? tiles->steps(pad) : 0);
+    load_queries(p, all, own.queries);
+    std::fill_n(own.acc, all * pad, 0.0f);
+    for (size_t r = 0; r < all; ++r) own.state[r] = {kNone, 0};
     if (on_tiles) {
       tiles->pack_queries(own.queries, rows, pad, own.query_tiles);
       auto work = [&] { by_blocks(p, [&](const Block& b) { on_some_tiles(p, rows, b, own); }); };
@@ -174,30 +213,38 @@ struct Call {
       auto work = [&] { on_code_tiles(p, rows, own); };
       codes->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
     } else {
-      by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own); });
+      by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own.of(b.head, rows, pad)); });
     }
     if (p.parts == 1) {
-      for (size_t r = 0; r < rows; ++r) finish(p, r, own.state[r], own.acc + r * pad);
+      for (size_t r = 0; r < all; ++r) finish(p, r, own.state[r], own.acc + r * pad);
     } else {
-      std::copy_n(own.state, rows, partials + p.partial);
-      std::copy_n(own.acc, rows * pad, sums + p.partial * pad);
+      std::copy_n(own.state, all, partials + p.partial);
+      std::copy_n(own.acc, all * pad, sums + p.partial * pad);
     }
   }
-  // Some tokens that lie in one page, and the rows of those that come next and after them.
+  // Some tokens of a head of the piece that lie in one page, and the rows of those that come next and after them.
   struct Block {
-    size_t at, tokens, row, next, later;
+    size_t head, at, tokens, row, next, later;
   };
   size_t tokens_from(const Work& p, size_t at) const {  // that lie in one page
     return std::min({heads.page_tokens - at % heads.page_tokens, p.to - at, kKvTokens});
   }
   template <class Fn>
   void by_blocks(const Work& p, Fn&& f) const {
-    const auto after = [&](size_t at) { return at < p.to ? at + tokens_from(p, at) : at; };
-    const auto row = [&](size_t at) { return row_of(p, std::min(at, p.to - 1)); };
-    for (size_t at = p.from, next = after(at), here = row(at), soon = row(next); at < p.to;) {
-      const size_t later = after(next), last = row(later);
-      f(Block{at, next - at, here, soon, last});
-      at = next, next = later, here = soon, soon = last;
+    struct Place {
+      size_t at, head, row;
+    };
+    const auto after = [&](const Place& x) {  // the last comes after itself
+      const bool same = x.head + 1 < p.heads;
+      const size_t at = same ? x.at : x.at + tokens_from(p, x.at), head = same ? x.head + 1 : 0;
+      return at < p.to ? Place{at, head, row_of(p, at, p.head + head)} : x;
+    };
+    Place here{p.from, 0, row_of(p, p.from, p.head)}, next = after(here);
+    for (bool last = false; !last;) {
+      const Place later = after(next);
+      last = next.at == here.at && next.head == here.head;
+      f(Block{here.head, here.at, tokens_from(p, here.at), here.row, next.row, later.row});
+      here = next, next = later;
     }
   }
   void load_queries(const Work& p, size_t rows, float* to) const {
@@ -209,7 +256,12 @@ struct Call {
     }
   }
   static const uint8_t* at(const Store& store, size_t row) { return store.data + row * store.at.row_bytes; }
-  static KvAhead ahead(const Store& store, const Block& b) { return {at(store, b.next), at(store, b.later)}; }
+  // Half of the keys and values of a later block are asked for with the keys of this one, and half with its values.
+  KvAhead ahead(const Store& store, const Block& b) const {
+    const bool second = &store == &v;
+    const auto half = [&](const Store& x) { return at(x, b.later) + second * (b.tokens * x.at.row_bytes / 2); };
+    return {at(store, b.next), {half(k), half(v)}};
+  }
   void to_floats(const Store& store, const Block& b, float* tile) const {
     store.kernels->kv.floats(at(store, b.row), b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
   }
@@ -239,24 +291,25 @@ struct Call {
   // The keys of a block beside the values of the one before it: while one waits for tiles the other has work to do.
   void on_code_tiles(const Work& p, size_t rows, const Scratch& own) const {
     auto& c = *code_scratch.get<CodeScratch>(1);
+    auto* packed = code_queries.get<CodeQueries>(p.heads);
     const size_t blocks = pad / 32;
     Block before{};
-    codes->pack_queries(own.queries, rows, pad, c);
+    for (size_t h = 0; h < p.heads; ++h) codes->pack_queries(own.of(h, rows, pad).queries, rows, pad, packed[h]);
+    std::memset(c.weights, 0, sizeof c.weights);
     const auto both = [&](const Block* b) {
       if (b) {
-        c.keys_ahead = {at(k, b->later), b->tokens * k.at.row_bytes};
-        c.values_ahead = {at(v, b->next), b->tokens * v.at.row_bytes};
+        c.ahead = {at(k, b->later), at(v, b->next), b->tokens * (k.at.row_bytes + v.at.row_bytes)};
         k.kernels->kv.key_codes(at(k, b->row), b->tokens, k.at.row_bytes, heads.dim, c);
       }
       if (before.tokens) {
         v.kernels->kv.value_codes(at(v, before.row), before.tokens, v.at.row_bytes, heads.dim, c);
         codes->pack_weights(own.scores, rows, before.tokens, blocks, c);
       }
-      if (b) codes->multiply_keys(rows, b->tokens, blocks, c);
+      if (b) codes->multiply_keys(packed[b->head], rows, b->tokens, blocks, c);
       if (before.tokens) codes->multiply_values(rows, blocks, c);
-      if (b) codes->scores(rows, b->tokens, blocks, c, own.scores);
-      if (before.tokens) codes->add_values(rows, blocks, c, own.acc, pad);
-      if (b) weigh(p, rows, *b, own);
+      if (b) codes->scores(packed[b->head], rows, b->tokens, blocks, c, own.scores);
+      if (before.tokens) codes->add_values(rows, blocks, c, own.of(before.head, rows, pad).acc, pad);
+      if (b) weigh(p, rows, *b, own.of(b->head, rows, pad));
     };
     by_blocks(p, [&](const Block& b) {
       both(&b);
@@ -291,14 +344,15 @@ struct Call {
   void finish(const Work& p, size_t row, KvState state, const float* acc) const {
     float by = 1 / state.sum;
     if (logits.sinks) {
-      const float top = std::max(state.max, sink(p, row)), factor = std::exp(state.max - top);
-      by = factor / (state.sum * factor + std::exp(sink(p, row) - top));
+      const float sink = logits.sinks[q_head_of(p, row)], top = std::max(state.max, sink);
+      const float factor = std::exp(state.max - top);
+      by = factor / (state.sum * factor + std::exp(sink - top));
     }
     target.scale(acc, heads.dim, by, row_of_out(p, row));
   }
   // Joins the pieces from `first` on that share their queries.
   void join(const Work* first, const KvState* partials, const float* sums) const {
-    const size_t rows = first->count * group;
+    const size_t rows = first->heads * rows_of_head(*first);
     float* acc = scratch.get<float>(pad);
     for (size_t r = 0; r < rows; ++r) {
       KvState all{kNone, 0};
@@ -335,7 +389,7 @@ void attend(const Store& k, const Store& v, const Heads& heads, const Sequences&
   call.write_prompts(threads);
   thread_local std::vector<Work> pieces;  // kept, so that nothing is allocated again
   pieces.clear();
-  const size_t rows = call.cut(pieces);
+  const size_t rows = call.cut(pieces, threads);
   const std::vector<Work>& all = pieces;
   auto* partials = partial_results.get<KvState>(rows + (rows * call.pad * sizeof(float)) / sizeof(KvState) + 1);
   float* sums = reinterpret_cast<float*>(partials + rows);

@@ -25,8 +25,9 @@ struct KvState {  // of a query: the largest logit, and the sum of weights besid
   float max, sum;
 };
 
-struct KvAhead {  // what will be read next, and after that: null, or as large as what is read now
-  const uint8_t *next = nullptr, *later = nullptr;
+// What will be read next, as large as what is read now, and after that, from two places half as much; null: nothing.
+struct KvAhead {
+  const uint8_t *next = nullptr, *later[2] = {};
 };
 
 // Memory for attention of up to kMostCodeRows queries on int8 tiles.
@@ -35,22 +36,25 @@ constexpr size_t kMostCodeRows = 8, kCodeSets = kMostCodeRows / 4;
 
 inline size_t code_pitch(size_t blocks) { return (blocks + 1) / 2 * 64; }  // bytes between tokens
 
+struct CodeQueries {  // as tiles, and what one unit of each row stands for
+  alignas(64) int8_t tiles[kCodeSets][kMostCodeBlocks / 2][1024];
+  alignas(64) float units[kCodeSets][4];
+};
+
 struct CodeScratch {
-  alignas(64) int8_t queries[kCodeSets][kMostCodeBlocks / 2][1024];
   alignas(64) int8_t keys[kKvTokens * kMostCodeBlocks * 32];  // [token][pitch]
   alignas(64) int8_t values[kMostCodeBlocks / 2][2][1024];
-  alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];
+  alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];  // 0 where nothing is written
   alignas(64) float key_scales[kMostCodeBlocks][kKvTokens];
   alignas(64) float value_scales[kMostCodeBlocks][kKvTokens];
-  alignas(64) float query_units[kCodeSets][4];
   alignas(64) float units[kCodeSets][kMostCodeBlocks * 4];  // of weights, [block][row]
   alignas(64) int32_t key_results[kCodeSets][kMostCodeBlocks / 2][kKvTokens][16];
   alignas(64) int32_t value_results[kCodeSets][kMostCodeBlocks][16][16];
 
-  struct Ahead {  // what will be read: as far as it was asked for
-    const uint8_t* from = nullptr;
+  struct Ahead {  // keys and values that will be read, so many bytes together: as far as they were asked for
+    const uint8_t *keys = nullptr, *values = nullptr;
     size_t bytes = 0, at = 0, to = 0;
-  } keys_ahead, values_ahead;
+  } ahead;
 };
 
 struct KvKernels {
@@ -106,9 +110,9 @@ struct TileAttention {
 
 // Attention of a few queries on int8 tiles, its steps in the order of the data: see kernels/tile_codes.h.
 struct CodeAttention {
-  void (*pack_queries)(const float* q, size_t rows, size_t pad, CodeScratch& own);
-  void (*multiply_keys)(size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
-  void (*scores)(size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s);
+  void (*pack_queries)(const float* q, size_t rows, size_t pad, CodeQueries& out);
+  void (*multiply_keys)(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
+  void (*scores)(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s);
   void (*pack_weights)(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
   void (*multiply_values)(size_t rows, size_t blocks, CodeScratch& own);
   void (*add_values)(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride);

@@ -10,7 +10,8 @@
 //   largest_of_32, quantize_16                        floats to 8-bit activations
 //   small, half, half_pair, two_halves, strided, quads   scales and offsets of blocks
 //   real, eight, splat8, mul8, deal                   one scale, or eight of a row
-//   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum, larger, top, exp   floats
+//   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum, larger, top,
+//   any_positive, exp                                 floats
 //   reals_at, run, either16, lookup16, widen16        rows of the KV cache
 // can_cross, can_gather and can_turn promise more, see avx512.h: turned, shared_halves; points, digits; turn and what
 // follows it.
@@ -294,6 +295,7 @@ struct Isa {
     for (int l = 1; l < L; ++l) v.v[0] = v.v[l] > v.v[0] ? v.v[l] : v.v[0];
     return v.v[0];
   }
+  static FEWBIT_INLINE bool any_positive(f32 v) { return top(v) > 0; }
   static FEWBIT_INLINE f32 exp(f32 x) {
     for (auto& v : x.v) v = __builtin_expf(v);
     return x;

@@ -115,12 +115,14 @@ struct Kv {
   static FEWBIT_INLINE void read_row(const uint8_t* row, size_t first, size_t dim, f32* out) {
     B::template read_at<whole>(row, first, dim, out);
   }
-  // What comes later is brought to the second-level cache, from where what comes next is near.
+  // What comes next is brought near, what comes later to the second-level cache. A core has few places to wait for
+  // lines that somebody asks for; the rest comes by itself where lines are asked for in order, more of it from two
+  // places.
   static FEWBIT_INLINE void ask(KvAhead ahead, size_t at, size_t bytes) {
     if (!ahead.next) return;
     for (size_t c = at; c < at + bytes; c += 64) {
       __builtin_prefetch(ahead.next + c, 0, 3);
-      __builtin_prefetch(ahead.later + c, 0, 2);
+      __builtin_prefetch(ahead.later[c / 64 % 2] + c / 128 * 64, 0, 2);
     }
   }
   template <int Rows, int Tokens>
@@ -168,7 +170,7 @@ struct Kv {
     }
     for (size_t t = 0; t < tokens; ++t) {
       f32 x[vectors];
-      ask(ahead, t * row_bytes + first / 32 * B::bytes, Chunk * B::bytes);
+      ask(ahead, (first / (32 * Chunk) * tokens + t) * (Chunk * B::bytes), Chunk * B::bytes);
       for (int c = 0; c < Chunk; ++c) read_row(v + t * row_bytes, first + 32 * c, dim, x + c * B::vectors);
       for (int r = 0; r < Rows; ++r) {
         const f32 w = Isa::splat(p[r * kKvTokens + t]);
@@ -250,28 +252,52 @@ void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, Kv
 // date; what was summed before has to be multiplied by `factors`. Weights past `tokens`, up to a whole vector, are 0.
 // A score that is only a little larger than the largest does not take its place: weights may well be a little above 1,
 // and nothing has to be multiplied.
-constexpr float kSlack = 8;
+constexpr float kSlack = 8, kNoScore = -__builtin_inff();
 
+template <int Rows>
+FEWBIT_INLINE void largest_of_rows(const float* s, size_t tokens, typename Isa::f32* out) {
+  for (int r = 0; r < Rows; ++r) {
+    out[r] = Isa::loadu(s + r * kKvTokens);
+    for (size_t t = Isa::L; t < tokens; t += Isa::L) out[r] = Isa::larger(Isa::loadu(s + r * kKvTokens + t), out[r]);
+  }
+}
+// Some row has no largest yet, or a score above what its weights may be beside it.
+template <int Rows>
+FEWBIT_INLINE bool has_new_top(const typename Isa::f32* largest, const KvState* state) {
+  auto above = Isa::add(largest[0], Isa::splat(-kSlack - state[0].max));
+  bool first = state[0].max == kNoScore;
+  for (int r = 1; r < Rows; ++r) {
+    above = Isa::larger(above, Isa::add(largest[r], Isa::splat(-kSlack - state[r].max)));
+    first |= state[r].max == kNoScore;
+  }
+  return first || Isa::any_positive(above);
+}
+template <class State, int Rows>
+FEWBIT_INLINE void new_tops(const typename Isa::f32* largest, State* state, float* factors) {
+  float tops[Rows];
+  if constexpr (Rows == 4) {
+    Own<State>::type::tops_of_4(largest, tops);
+  } else {
+    for (int r = 0; r < Rows; ++r) tops[r] = Isa::top(largest[r]);
+  }
+  for (int r = 0; r < Rows; ++r) {
+    const float before = state[r].max;  // before the first all is 0, and may stay so
+    if (tops[r] > before + kSlack) state[r].max = tops[r];
+    factors[r] = before == state[r].max || before == kNoScore ? 1 : __builtin_expf(before - state[r].max);
+    state[r].sum *= factors[r];
+  }
+}
 template <class State, int Rows>
 FEWBIT_INLINE void weigh_rows(float* s, size_t tokens, State* state, float* factors) {
-  using I = typename Own<State>::type;
-  constexpr float none = -__builtin_inff();
   typename Isa::f32 v[Rows];
-  float tops[Rows], sums[Rows];
   for (int r = 0; r < Rows; ++r) {
-    float* row = s + r * kKvTokens;
-    for (size_t t = tokens; t % Isa::L != 0; ++t) row[t] = none;
-    v[r] = Isa::loadu(row);
-    for (size_t t = Isa::L; t < tokens; t += Isa::L) v[r] = Isa::larger(Isa::loadu(row + t), v[r]);
+    for (size_t t = tokens; t % Isa::L != 0; ++t) s[r * kKvTokens + t] = kNoScore;
+    factors[r] = 1;
   }
-  if constexpr (Rows == 4) {
-    I::tops_of_4(v, tops);
-  } else {
-    for (int r = 0; r < Rows; ++r) tops[r] = Isa::top(v[r]);
-  }
+  largest_of_rows<Rows>(s, tokens, v);
+  if (has_new_top<Rows>(v, state)) new_tops<State, Rows>(v, state, factors);
   for (int r = 0; r < Rows; ++r) {
-    tops[r] = tops[r] > state[r].max + kSlack ? tops[r] : state[r].max;
-    const auto shift = Isa::splat(tops[r] == none ? 0 : -tops[r]);
+    const auto shift = Isa::splat(state[r].max == kNoScore ? 0 : -state[r].max);
     v[r] = Isa::zero();
     for (size_t t = 0; t < tokens; t += Isa::L) {
       const auto w = Isa::exp(Isa::add(Isa::loadu(s + r * kKvTokens + t), shift));
@@ -279,16 +305,13 @@ FEWBIT_INLINE void weigh_rows(float* s, size_t tokens, State* state, float* fact
       v[r] = Isa::add(v[r], w);
     }
   }
+  float sums[Rows];
   if constexpr (Rows == 4) {
-    I::sums_of_4(v, sums);
+    Own<State>::type::sums_of_4(v, sums);
   } else {
     for (int r = 0; r < Rows; ++r) sums[r] = Isa::sum(v[r]);
   }
-  for (int r = 0; r < Rows; ++r) {
-    const float before = state[r].max;  // before the first all is 0, and may stay so
-    factors[r] = before == tops[r] || before == none ? 1 : __builtin_expf(before - tops[r]);
-    state[r] = {tops[r], state[r].sum * factors[r] + sums[r]};
-  }
+  for (int r = 0; r < Rows; ++r) state[r].sum += sums[r];
 }
 inline void kv_weigh(float* s, size_t rows, size_t tokens, KvState* state, float* factors) {
   size_t r = 0;

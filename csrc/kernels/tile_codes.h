@@ -63,13 +63,12 @@ struct KvCodes {
   }
 };
 
-// What comes later is brought to the second-level cache in every step, a little at a time: half of the keys with the
-// keys and half with the values, the values with the four steps between.
-FEWBIT_INLINE void ask(CodeScratch::Ahead& ahead, size_t bytes) {
-  for (ahead.to += bytes; ahead.at < ahead.to; ahead.at += 64) __builtin_prefetch(ahead.from + ahead.at, 0, 2);
-}
-FEWBIT_INLINE void ask_for_values(CodeScratch& own, size_t parts) {
-  ask(own.values_ahead, own.values_ahead.bytes / (4 * parts));
+// What comes later is brought to the second-level cache, a little at a time, from two places in turns: a quarter of it
+// with the keys, a quarter with the values, an eighth with each of the four steps between. One of `parts` of an eighth.
+FEWBIT_INLINE void ask(CodeScratch& own, size_t parts) {
+  auto& [keys, values, all, at, to] = own.ahead;
+  for (to += all / (8 * parts); at < to; at += 64)
+    __builtin_prefetch((at / 64 % 2 ? values : keys) + at / 128 * 64, 0, 2);
 }
 
 // Keys as left tiles: [token][pitch].
@@ -79,7 +78,7 @@ void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, Co
   for (size_t t = 0; t < tokens; ++t) {
     const uint8_t* row = x + t * row_bytes;
     if (t % 8 == 0) keep_tiles_awake();
-    if (t % 4 == 0) ask(own.keys_ahead, 2 * row_bytes);
+    if (t % 4 == 0) ask(own, 4);
     for (size_t b = 0; b < blocks; b += 2) {
       const uint8_t* p = row + b * F::bytes;
       const __m512i codes = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
@@ -112,7 +111,7 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
   const auto row = [&](size_t t) { return x + (t < tokens ? t : 0) * row_bytes; };
   for (size_t t = 0; t < kKvTokens && t < tokens; t += 4) {
     if (t % 8 == 0) keep_tiles_awake();
-    ask(own.keys_ahead, 2 * row_bytes);
+    ask(own, 4);
     const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
     const size_t place = t < 16 ? t / 2 : t / 2 - 7;
     for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
@@ -157,13 +156,12 @@ inline float unit_of(const float* q, size_t pad) {
 
 // Queries as right tiles, one for every two blocks. Columns: high bytes for the first block, low ones, the same for the
 // second; four rows in each.
-inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeScratch& own) {
+inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueries& out) {
   by_sets(rows, [&](size_t set, size_t first, size_t count) {
-    float* units = own.query_units[set];
+    float* units = out.units[set];
     for (size_t r = 0; r < 4; ++r) units[r] = r < count ? unit_of(q + (first + r) * pad, pad) : 0;
     for (size_t i = 0; i < (pad + 63) / 64 * 16; ++i) {
-      _mm512_store_si512(own.queries[set][0] + 64 * i, __m512i{});
-      _mm512_store_si512(own.weights[set][0] + 64 * i, __m512i{});
+      _mm512_store_si512(out.tiles[set][0] + 64 * i, __m512i{});
     }
     for (size_t d = 0; d < pad; d += 16) {
       __m128i high[4], low[4];
@@ -172,7 +170,7 @@ inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeScrat
         const __m512 by = _mm512_set1_ps(units[r] > 0 ? 1 / units[r] : 0);
         two_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(v, by)), high[r], low[r]);
       }
-      int8_t* to = own.queries[set][d / 64] + d % 64 * 16 + d / 32 % 2 * 32;
+      int8_t* to = out.tiles[set][d / 64] + d % 64 * 16 + d / 32 % 2 * 32;
       turn_4x4(high, to);
       turn_4x4(low, to + 16);
     }
@@ -227,13 +225,13 @@ FEWBIT_INLINE void multiply_codes(const CodeProducts& p, bool has_second, bool h
   if (has_next && has_second) _tile_stored(3, p.out + p.next_out + p.second_out, 64);
 }
 
-inline void multiply_keys(size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
+inline void multiply_keys(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
   const size_t pitch = code_pitch(blocks);
   by_sets(rows, [&](size_t set, size_t, size_t) {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
-      ask_for_values(own, (blocks + 3) / 4);
-      const CodeProducts p{own.queries[set][i],     own.keys + 64 * i, 1024, 64, 16 * pitch, pitch,
-                           own.key_results[set][i], kKvTokens,         16};
+      ask(own, (blocks + 3) / 4);
+      const CodeProducts p{q.tiles[set][i], own.keys + 64 * i,       1024,      64, 16 * pitch,
+                           pitch,           own.key_results[set][i], kKvTokens, 16};
       multiply_codes<true>(p, tokens > 16, 2 * i + 2 < blocks);
     }
   });
@@ -268,13 +266,13 @@ FEWBIT_INLINE void rows_of_tokens(const __m512* v, __m512* out) {  // [token][ro
 }
 
 // s[row][token] = q[row] . k[token]
-inline void code_scores(size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s) {
+inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s) {
   by_sets(rows, [&](size_t set, size_t first, size_t count) {
-    const __m512 unit = _mm512_broadcast_f32x4(_mm_load_ps(own.query_units[set]));
+    const __m512 unit = _mm512_broadcast_f32x4(_mm_load_ps(q.units[set]));
     for (size_t t = 0; t < tokens; t += 16) {
       __m512 v[4], turned[4];
       for (size_t j = 0; j < 4; ++j) {
-        ask_for_values(own, 8);
+        ask(own, 8);
         __m512 sum = _mm512_setzero_ps();
         for (size_t i = 0; 2 * i < blocks; ++i) {
           __m512 even, odd;
@@ -290,48 +288,49 @@ inline void code_scores(size_t rows, size_t tokens, size_t blocks, CodeScratch& 
   });
 }
 
-// The largest weights of four rows times the scales of each block, to what one unit stands for, and its inverse.
-FEWBIT_INLINE void units_of_weights(const __m512 (*w)[2], size_t blocks, const float (*scales)[kKvTokens], float* units,
-                                    float* inverse) {
-  for (size_t b = 0; b < blocks; ++b) {
-    const __m512 d = _mm512_abs_ps(_mm512_load_ps(scales[b])), e = _mm512_abs_ps(_mm512_load_ps(scales[b] + 16));
-    __m512 top[4];
-    for (size_t r = 0; r < 4; ++r) top[r] = _mm512_max_ps(_mm512_mul_ps(w[r][0], d), _mm512_mul_ps(w[r][1], e));
-    Isa::tops_of_4(top, units + 4 * b);
-  }
-  for (size_t i = 0; i < 4 * blocks; i += 16) {
-    const __m512 top = _mm512_load_ps(units + i), most = _mm512_set1_ps(kMostCode);
-    const __mmask16 some = _mm512_cmp_ps_mask(top, _mm512_setzero_ps(), _CMP_GT_OQ);
-    _mm512_store_ps(inverse + i, _mm512_maskz_div_ps(some, most, top));
-    _mm512_store_ps(units + i, _mm512_div_ps(top, most));
-  }
-}
+// Where the first bytes of words are, tokens 0 to 3, 16 to 19, 4 to 7 and so on, then the second: word 2 * t is that of
+// token t, word 2 * t + 1 that of token t + 16.
+alignas(64) constexpr auto byte_order = [] {
+  std::array<uint8_t, 64> o{};
+  for (int i = 0; i < 64; ++i) o[i] = static_cast<uint8_t>((i % 32 / 8 * 4 + i % 4) * 4 + i / 4 % 2 * 2 + (i < 32));
+  return o;
+}();
 // Weights times scales as left tiles, two blocks in one: rows of high bytes, then of low ones, for the first; then for
 // the second, to the right of them. The rest stays 0.
 FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens, size_t blocks, size_t set,
                                      CodeScratch& own) {
-  alignas(64) float inverse[kMostCodeBlocks * 4];
   const auto known = static_cast<__mmask16>(tokens > 16 ? 0xFFFF : 0);  // nobody wrote the second half, if not
   __m512 w[4][2];
   for (size_t r = 0; r < 4; ++r) {
     w[r][0] = r < rows ? _mm512_loadu_ps(p + r * kKvTokens) : _mm512_setzero_ps();
     w[r][1] = r < rows ? _mm512_maskz_loadu_ps(known, p + r * kKvTokens + 16) : _mm512_setzero_ps();
   }
-  units_of_weights(w, blocks, own.value_scales, own.units[set], inverse);
-  const __m512i apart = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), half = _mm512_set1_epi16(128);
+  // In the last 16 bits of 1.5 * 2^23 + x is the integer x: 128 more than what is wanted, so that the first byte is
+  // rounded and the sign of the second turned.
+  const __m512 base = _mm512_set1_ps(0x1.8p23f + 128);
+  const __m512i order = _mm512_load_si512(byte_order.data());
+  const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
   for (size_t b = 0; b < blocks; ++b) {
     const __m512 d = _mm512_load_ps(own.value_scales[b]), e = _mm512_load_ps(own.value_scales[b] + 16);
+    __m512 x[4][2], top[4];
+    for (size_t r = 0; r < 4; ++r) {
+      x[r][0] = _mm512_mul_ps(w[r][0], d);
+      x[r][1] = _mm512_mul_ps(w[r][1], e);
+      top[r] = _mm512_max_ps(_mm512_abs_ps(x[r][0]), _mm512_abs_ps(x[r][1]));
+    }
+    alignas(16) float most[4], by[4];
+    Isa::tops_of_4(top, most);
+    const __m128 tops = _mm_load_ps(most), all = _mm_set1_ps(kMostCode);
+    _mm_store_ps(by, _mm_maskz_div_ps(_mm_cmp_ps_mask(tops, _mm_setzero_ps(), _CMP_GT_OQ), all, tops));
+    _mm_store_ps(own.units[set] + 4 * b, _mm_div_ps(tops, all));
+    int8_t* to = own.weights[set][b / 2] + b % 2 * (8 * 64 + 32);
     for (size_t r = 0; r < rows; ++r) {
-      const __m512 by = _mm512_set1_ps(inverse[4 * b + r]);
-      const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w[r][0], d), by));
-      const __m512i j = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_mul_ps(w[r][1], e), by));
-      const __m512i words = _mm512_packs_epi32(i, j);
-      const __m512i high = _mm512_srai_epi16(_mm512_add_epi16(words, half), 8);
-      const __m512i low = _mm512_srai_epi16(_mm512_slli_epi16(words, 8), 8);
-      const __m512i both = _mm512_permutexvar_epi64(apart, _mm512_packs_epi16(high, low));
-      auto* to = reinterpret_cast<__m256i*>(own.weights[set][b / 2] + b % 2 * (8 * 64 + 32));
-      _mm256_store_si256(to + 2 * r, _mm512_castsi512_si256(both));
-      _mm256_store_si256(to + 2 * (4 + r), _mm512_extracti64x4_epi64(both, 1));
+      const __m512i i = _mm512_castps_si512(_mm512_fmadd_ps(x[r][0], _mm512_set1_ps(by[r]), base));
+      const __m512i j = _mm512_castps_si512(_mm512_fmadd_ps(x[r][1], _mm512_set1_ps(by[r]), base));
+      const __m512i words = _mm512_mask_blend_epi16(0xAAAAAAAA, i, _mm512_slli_epi32(j, 16));
+      const __m512i bytes = _mm512_xor_si512(_mm512_permutexvar_epi8(order, words), turn);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to + 64 * r), _mm512_castsi512_si256(bytes));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to + 64 * (4 + r)), _mm512_extracti64x4_epi64(bytes, 1));
     }
   }
 }
@@ -343,7 +342,7 @@ inline void pack_weights(const float* p, size_t rows, size_t tokens, size_t bloc
 inline void multiply_values(size_t rows, size_t blocks, CodeScratch& own) {
   by_sets(rows, [&](size_t set, size_t, size_t) {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
-      ask_for_values(own, (blocks + 3) / 4);
+      ask(own, (blocks + 3) / 4);
       const CodeProducts p{
           own.weights[set][i], own.values[i][0], 1024, 2048, 1024, 64, own.value_results[set][2 * i], 32, 16};
       multiply_codes<false>(p, true, 2 * i + 2 < blocks);
@@ -356,7 +355,7 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
     for (size_t i = 0; i < 2 * blocks; ++i) {  // 16 values
       const size_t block = i / 2;
       const auto* c = own.value_results[set][block / 2 * 2 + i % 2] + block % 2 * 8;
-      ask_for_values(own, 2 * blocks);
+      ask(own, 2 * blocks);
       for (size_t r = 0; r < count; ++r) {
         const __m512i high = _mm512_slli_epi32(_mm512_load_si512(c[r]), 8);
         const __m512 v = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(c[4 + r])));

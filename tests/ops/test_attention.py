@@ -238,6 +238,21 @@ def test_writing_rotated_loses_no_more(backend: ModuleType, name: str, dim: int)
     assert ours <= 1.01 * reference + 1e-6
 
 
+@pytest.mark.parametrize("name", ["f16", "q8_0", "q4_1"])
+def test_heads_of_a_page_taken_together(backend: ModuleType, name: str) -> None:
+    """One thread takes several heads at a time where there are many pieces; 64 threads take them one by one."""
+    if backend is attention:
+        pytest.skip("the reference takes every head alone")
+    fmt, sequences = get(name), [(1, 1), (2100, 1), (40, 0), (2049, 1), (2048, 2), (2300, 1)]
+    batch = Batch(sequences, 32, group=3, kv_heads=5, page_tokens=32)
+    k, v = batch.store(backend, fmt, batch.k), batch.store(backend, fmt, batch.v)
+    sinks = np.linspace(-2, 2, 15, dtype=np.float32)
+    together, alone = (batch.attend(backend, k, fmt, v, fmt, sinks=sinks, threads=n) for n in (1, 64))
+    np.testing.assert_array_equal(together, alone)
+    wanted = batch.exact(batch.decoded(k, fmt), batch.decoded(v, fmt), sinks=sinks)
+    assert error(together, wanted) <= 5e-5
+
+
 @pytest.mark.parametrize("name", ["f32", "f16", "q8_0", "q4_0"])
 def test_threads_change_nothing(backend: ModuleType, name: str) -> None:
     fmt, batch = get(name), Batch([(300, 1), (64, 30), (5000, 1)], 64, 4, page_tokens=32)
