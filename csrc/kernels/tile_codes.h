@@ -37,14 +37,18 @@ struct KvCodes {
       return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(((1 << low.bits) - 1) << low.dst)));
     }
   }
+  static FEWBIT_INLINE __m512i integers(__m512i codes) {
+    if constexpr (F::codebook.used > 0)
+      return Isa::lookup<F::codebook, 0>(codes);
+    else if constexpr (F::codes.zero != 0)
+      return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(F::codes.zero)));
+    else
+      return codes;
+  }
   static FEWBIT_INLINE __m512i two_blocks(const uint8_t* p, const uint8_t* q) {
     __m512i v = piece<0>(p, q);
     if constexpr (F::codes.pieces(0) > 1) v = Isa::either(v, piece<1>(p, q));
-    if constexpr (F::codebook.used > 0)
-      v = Isa::lookup<F::codebook, 0>(v);
-    else if constexpr (F::codes.zero != 0)
-      v = _mm512_sub_epi8(v, _mm512_set1_epi8(static_cast<char>(F::codes.zero)));
-    return v;
+    return integers(v);
   }
   // The scales of some blocks of up to 32 rows, [block][row]; 0 past the last row.
   static FEWBIT_INLINE void scales(const uint8_t* x, size_t rows, size_t row_bytes, size_t blocks,
@@ -90,17 +94,37 @@ void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, Co
 }
 
 // 32 values of four tokens as a row of each of two right tiles: four tokens side by side.
-FEWBIT_INLINE void four_tokens(__m512i first_two, __m512i last_two, int8_t* out) {
-  alignas(64) static constexpr auto order = [] {
-    std::array<uint8_t, 128> o{};
-    for (int i = 0; i < 128; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 2 * 32);
-    return o;
-  }();
-  constexpr __mmask64 last = 0xCCCCCCCCCCCCCCCC;
-  for (int h = 0; h < 2; ++h) {
-    const __m512i index = _mm512_load_si512(order.data() + 64 * h);
-    const __m512i v = _mm512_permutexvar_epi8(index, first_two);
-    _mm512_store_si512(out + h * 1024, _mm512_mask_permutexvar_epi8(v, last, index, last_two));
+template <class F>
+FEWBIT_INLINE void four_tokens(const uint8_t* const* r, size_t at, int8_t* out) {
+  using C = KvCodes<F>;
+  if constexpr (KvBlock<F>::by_table) {  // two values in a byte: turned before they are taken apart
+    alignas(64) static constexpr auto order = [] {
+      std::array<uint8_t, 64> o{};
+      for (int i = 0; i < 64; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 4 * 16);
+      return o;
+    }();
+    const size_t codes = at + KvBlock<F>::run(0, 0).at;
+    __m512i v = _mm512_broadcast_i32x4(Isa::load16(r[0] + codes));
+    v = _mm512_mask_broadcast_i32x4(v, 0x00F0, Isa::load16(r[1] + codes));
+    v = _mm512_mask_broadcast_i32x4(v, 0x0F00, Isa::load16(r[2] + codes));
+    v = _mm512_mask_broadcast_i32x4(v, 0xF000, Isa::load16(r[3] + codes));
+    v = _mm512_permutexvar_epi8(_mm512_load_si512(order.data()), v);
+    const __m512i low = _mm512_set1_epi8(15);
+    _mm512_store_si512(out, C::integers(_mm512_and_si512(v, low)));
+    _mm512_store_si512(out + 1024, C::integers(_mm512_and_si512(_mm512_srli_epi16(v, 4), low)));
+  } else {
+    alignas(64) static constexpr auto order = [] {
+      std::array<uint8_t, 128> o{};
+      for (int i = 0; i < 128; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 2 * 32);
+      return o;
+    }();
+    constexpr __mmask64 last = 0xCCCCCCCCCCCCCCCC;
+    const __m512i first_two = C::two_blocks(r[0] + at, r[1] + at), last_two = C::two_blocks(r[2] + at, r[3] + at);
+    for (int h = 0; h < 2; ++h) {
+      const __m512i index = _mm512_load_si512(order.data() + 64 * h);
+      const __m512i v = _mm512_permutexvar_epi8(index, first_two);
+      _mm512_store_si512(out + h * 1024, _mm512_mask_permutexvar_epi8(v, last, index, last_two));
+    }
   }
 }
 // Values as right tiles, two blocks in one: tokens 0 to 3, 16 to 19, 4 to 7, and so on, as weights are packed. Those
@@ -115,8 +139,7 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
     const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
     const size_t place = t < 16 ? t / 2 : t / 2 - 7;
     for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
-      four_tokens(KvCodes<F>::two_blocks(r[0] + at, r[1] + at), KvCodes<F>::two_blocks(r[2] + at, r[3] + at),
-                  own.values[b / 2][0] + (b % 2 * 8 + place) * 64);
+      four_tokens<F>(r, at, own.values[b / 2][0] + (b % 2 * 8 + place) * 64);
     }
   }
   KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.value_scales);
