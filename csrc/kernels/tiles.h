@@ -143,6 +143,27 @@ FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b, bool two) {
   }
 }
 
+// The first 32 values: sums begin anew. Where those before are still to be stored, each goes just before its tile is
+// needed again, so that the unit does not wait for all of them.
+FEWBIT_INLINE void multiply_anew(const uint16_t* a, const uint16_t* b, bool two, float* before) {
+  _tile_loadd(4, a, 64);
+  _tile_stream_loadd(6, b, 64);
+  _tile_loadd(5, a + kTileElements, 64);
+  if (two) _tile_stream_loadd(7, b + kSteps * kTileElements, 64);
+  if (before) _tile_stored(0, before, 64);
+  _tile_zero(0);
+  _tile_dpbf16ps(0, 4, 6);
+  if (before) _tile_stored(1, before + 256, 64);
+  _tile_zero(1);
+  _tile_dpbf16ps(1, 5, 6);
+  if (before) _tile_stored(2, before + 512, 64);
+  _tile_zero(2);
+  if (two) _tile_dpbf16ps(2, 4, 7);
+  if (before) _tile_stored(3, before + 768, 64);
+  _tile_zero(3);
+  if (two) _tile_dpbf16ps(3, 5, 7);
+}
+
 // The results of `rows` rows, strip by strip, to y[column][row]. Columns lie far apart in y: all rows of 16 columns are
 // written before the next 16.
 inline void write_results(const float* results, size_t rows, size_t columns, float* y, size_t stride) {
@@ -305,21 +326,25 @@ void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x,
                               columns - 32 * pair,
                               from == 0,
                               from + deep == spans};
-        zero_results();
+        const bool two = 2 * pair + 1 < x.count;
         for (size_t i = 0; i < deep; ++i) {
           const uint16_t *a = own.strip + i * kStripElements, *b = tile_of(x, from + i, 2 * pair);
           const size_t steps = steps_of(k, from + i);
           for (size_t q = 0; q < kSteps; ++q) {
-            if (q < steps) multiply(a + q * 2 * kTileElements, b + q * kTileElements, 2 * pair + 1 < x.count);
+            if (i == 0 && q == 0)
+              multiply_anew(a, b, two, pair > 0 ? own.fresh : nullptr);
+            else if (q < steps)
+              multiply(a + q * 2 * kTileElements, b + q * kTileElements, two);
             next.ask();
             if (i > 0) continue;
             own_drain.ask(q);
-            drain.part(own.fresh, q);
+            if (q > 0) drain.part(own.fresh, q - 1);
+            if (q + 1 == kSteps) drain.part(own.fresh, q);
           }
         }
-        store_results(own.fresh);
         drain = own_drain;
       }
+      store_results(own.fresh);  // the tiles are used while the next strip is decoded
     }
   }
   for (size_t q = 0; q < kSteps; ++q) drain.part(own.fresh, q);
