@@ -68,11 +68,11 @@ struct KvCodes {
 };
 
 // What comes later is brought to the second-level cache, a little at a time, from two places in turns: a quarter of it
-// with the keys, a quarter with the values, an eighth with each of the four steps between. One of `parts` of an eighth.
-FEWBIT_INLINE void ask(CodeScratch& own, size_t parts) {
+// with the keys, a quarter with the values, an eighth with each of the four steps between. One of `parts` of it all.
+template <int parts>
+FEWBIT_INLINE void ask(CodeScratch& own) {
   auto& [keys, values, all, at, to] = own.ahead;
-  for (to += all / (8 * parts); at < to; at += 64)
-    __builtin_prefetch((at / 64 % 2 ? values : keys) + at / 128 * 64, 0, 2);
+  for (to += all / parts; at < to; at += 64) __builtin_prefetch((at / 64 % 2 ? values : keys) + at / 128 * 64, 0, 2);
 }
 
 // Keys as left tiles: [token][pitch].
@@ -82,7 +82,7 @@ void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, Co
   for (size_t t = 0; t < tokens; ++t) {
     const uint8_t* row = x + t * row_bytes;
     if (t % 8 == 0) keep_tiles_awake();
-    if (t % 4 == 0) ask(own, 4);
+    if (t % 4 == 0) ask<32>(own);
     for (size_t b = 0; b < blocks; b += 2) {
       const uint8_t* p = row + b * F::bytes;
       const __m512i codes = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
@@ -135,7 +135,7 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
   const auto row = [&](size_t t) { return x + (t < tokens ? t : 0) * row_bytes; };
   for (size_t t = 0; t < kKvTokens && t < tokens; t += 4) {
     if (t % 8 == 0) keep_tiles_awake();
-    ask(own, 4);
+    ask<32>(own);
     const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
     const size_t place = t < 16 ? t / 2 : t / 2 - 7;
     for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
@@ -252,7 +252,7 @@ inline void multiply_keys(const CodeQueries& q, size_t rows, size_t tokens, size
   const size_t pitch = code_pitch(blocks);
   by_sets(rows, [&](size_t set, size_t, size_t) {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
-      ask(own, (blocks + 3) / 4);
+      if (i == 0) ask<8>(own);
       const CodeProducts p{q.tiles[set][i], own.keys + 64 * i,       1024,      64, 16 * pitch,
                            pitch,           own.key_results[set][i], kKvTokens, 16};
       multiply_codes<true>(p, tokens > 16, 2 * i + 2 < blocks);
@@ -295,7 +295,7 @@ inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t
     for (size_t t = 0; t < tokens; t += 16) {
       __m512 v[4], turned[4];
       for (size_t j = 0; j < 4; ++j) {
-        ask(own, 8);
+        ask<64>(own);
         __m512 sum = _mm512_setzero_ps();
         for (size_t i = 0; 2 * i < blocks; ++i) {
           __m512 even, odd;
@@ -365,7 +365,7 @@ inline void pack_weights(const float* p, size_t rows, size_t tokens, size_t bloc
 inline void multiply_values(size_t rows, size_t blocks, CodeScratch& own) {
   by_sets(rows, [&](size_t set, size_t, size_t) {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
-      ask(own, (blocks + 3) / 4);
+      if (i == 0) ask<8>(own);
       const CodeProducts p{
           own.weights[set][i], own.values[i][0], 1024, 2048, 1024, 64, own.value_results[set][2 * i], 32, 16};
       multiply_codes<false>(p, true, 2 * i + 2 < blocks);
@@ -378,7 +378,7 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
     for (size_t i = 0; i < 2 * blocks; ++i) {  // 16 values
       const size_t block = i / 2;
       const auto* c = own.value_results[set][block / 2 * 2 + i % 2] + block % 2 * 8;
-      ask(own, 2 * blocks);
+      if (i < 8) ask<64>(own);
       for (size_t r = 0; r < count; ++r) {
         const __m512i high = _mm512_slli_epi32(_mm512_load_si512(c[r]), 8);
         const __m512 v = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(c[4 + r])));
