@@ -345,7 +345,7 @@ struct Isa {
     return _mm_cvtss_f32(_mm_max_ss(half, _mm_movehdup_ps(half)));
   }
   static FEWBIT_INLINE bool any_positive(f32 v) {
-    return _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GT_OQ)) != 0;
+    return _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_NLE_UQ)) != 0;
   }
   static FEWBIT_INLINE f32 exp(f32 x) {
     const f32 least = _mm256_set1_ps(-87.0f), v = _mm256_max_ps(least, x);

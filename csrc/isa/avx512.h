@@ -870,7 +870,7 @@ struct Isa {
   }
   static FEWBIT_INLINE f32 larger(f32 a, f32 b) { return _mm512_max_ps(a, b); }
   static FEWBIT_INLINE float top(f32 v) { return _mm512_reduce_max_ps(v); }
-  static FEWBIT_INLINE bool any_positive(f32 v) { return _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GT_OQ) != 0; }
+  static FEWBIT_INLINE bool any_positive(f32 v) { return _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_NLE_UQ) != 0; }
   // e to the power of numbers that are not positive, to about one unit in the last place.
   static FEWBIT_INLINE f32 exp(f32 x) {
     const f32 v = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);

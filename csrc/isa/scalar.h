@@ -295,7 +295,12 @@ struct Isa {
     for (int l = 1; l < L; ++l) v.v[0] = v.v[l] > v.v[0] ? v.v[l] : v.v[0];
     return v.v[0];
   }
-  static FEWBIT_INLINE bool any_positive(f32 v) { return top(v) > 0; }
+  static FEWBIT_INLINE bool any_positive(f32 v) {  // or no number
+    for (const float x : v.v) {
+      if (!(x <= 0)) return true;
+    }
+    return false;
+  }
   static FEWBIT_INLINE f32 exp(f32 x) {
     for (auto& v : x.v) v = __builtin_expf(v);
     return x;
