@@ -25,6 +25,7 @@ import numpy as np
 from cores import rate_of_one
 
 from fewbit import KVCache, quantize
+from fewbit.cache.layout import Layout, make_store
 from fewbit.formats import get
 from fewbit.ops import cpu
 from fewbit.ops.plan import record
@@ -39,12 +40,13 @@ class Case:
         self.format = get(kv)
         rng = np.random.default_rng(0)
         pages = sequences * -(-length // PAGE)
-        row = DIM // self.format.block * self.format.block_bytes
         x = rng.standard_normal((PAGE, KV_HEADS, DIM)).astype(np.float32)
-        one = np.zeros((1, KV_HEADS, PAGE, row), np.uint8)
-        cpu.kv_write(self.format, one, x, np.arange(PAGE))
-        self.k = np.repeat(one, pages, axis=0)
-        self.v = self.k.copy()
+        layout = Layout(1, KV_HEADS, DIM, self.format, self.format, rotate=False)
+        tiled = cpu.keeps_tiles(self.format, self.format, PAGE, DIM)
+        self.k, self.v = (make_store(layout, is_value, pages, PAGE, tiled).data for is_value in (False, True))
+        for store, is_value in ((self.k, False), (self.v, True)):
+            cpu.kv_write(self.format, store, x, np.arange(PAGE), is_value=is_value)
+            store[1:] = store[0]
         self.tables = rng.permutation(pages).astype(np.int32)
         self.starts = np.arange(sequences + 1, dtype=np.int64) * (pages // sequences)
         self.lengths = np.full(sequences, length, np.int64)

@@ -19,6 +19,7 @@ from statistics import median
 import numpy as np
 from peer import F32_TYPE, INT, POINTER, SIGNATURES, Ggml, InitParams, find_folder
 
+from fewbit.cache.layout import Layout, make_store
 from fewbit.formats import get
 from fewbit.measure import relative_rmse
 from fewbit.ops import cpu
@@ -41,9 +42,10 @@ def ours(kv: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int, exa
     table = np.random.default_rng(1).permutation(pages).astype(np.int32)
     places = np.arange(tokens)
     slots = table[places // PAGE].astype(np.int64) * PAGE + places % PAGE
-    stores = [np.zeros((pages, KV_HEADS, PAGE, DIM // fmt.block * fmt.block_bytes), np.uint8) for _ in range(2)]
-    for store, x in zip(stores, (k, v), strict=True):
-        cpu.kv_write(fmt, store, x, slots)
+    layout, tiled = Layout(1, KV_HEADS, DIM, fmt, fmt, rotate=False), cpu.keeps_tiles(fmt, fmt, PAGE, DIM)
+    stores = [make_store(layout, is_value, pages, PAGE, tiled).data for is_value in (False, True)]
+    for store, x, is_value in zip(stores, (k, v), (False, True), strict=True):
+        cpu.kv_write(fmt, store, x, slots, is_value=is_value)
     starts = np.array([0, pages], np.int64)
     out = np.empty_like(q)
 

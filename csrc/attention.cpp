@@ -23,7 +23,8 @@ constexpr size_t kPieces = 8;                                 // for each thread
 thread_local Workspace scratch;       // of whoever does a piece
 thread_local Workspace code_scratch;  // the same, with int8 tiles
 thread_local Workspace code_queries;
-thread_local Workspace partial_results;  // of the caller
+thread_local Workspace key_rows, value_rows;  // that lay as tiles
+thread_local Workspace partial_results;       // of the caller
 
 size_t padded(size_t dim) { return (dim + 31) / 32 * 32; }
 
@@ -36,12 +37,16 @@ void rotate(const Target& target, float* x, size_t dim) {
 void write_row(const Store& to, const Heads& heads, bool rotates, const float* x, size_t slot, size_t head) {
   const Target& target = current_target();
   const size_t page = slot / heads.page_tokens, place = slot % heads.page_tokens;
-  float* row = scratch.get<float>(padded(heads.dim));
+  float* row = scratch.get<float>(padded(heads.dim) + to.at.row_bytes);  // and the same, packed
   std::copy_n(x, heads.dim, row);
   std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
   if (rotates) rotate(target, row, heads.dim);
-  uint8_t* out = to.data + ((page * heads.kv_heads + head) * heads.page_tokens + place) * to.at.row_bytes;
-  to.kernels->encode(row, kv_row_values(*to.kernels, heads.dim), nullptr, to.at, out);
+  const size_t number = (page * heads.kv_heads + head) * heads.page_tokens + place;
+  auto* packed = to.tiled() ? reinterpret_cast<uint8_t*>(row + padded(heads.dim)) : to.data + number * to.at.row_bytes;
+  to.kernels->encode(row, kv_row_values(*to.kernels, heads.dim), nullptr, to.at, packed);
+  if (!to.tiled()) return;
+  uint8_t* slab = to.data + number / kKvTokens * kKvTokens * to.at.row_bytes;
+  to.kernels->kv.to_tiled(packed, number % kKvTokens, heads.dim, to.order == Order::value_tiles, slab);
 }
 
 size_t pairs_of_tiles(size_t rows) { return (rows + 31) / 32 * 32; }
@@ -101,6 +106,7 @@ struct Call {
   const Target& target = current_target();
   const TileAttention* tiles = exact || !target.tiles ? nullptr : &target.tiles->attention;
   const CodeAttention* codes = uses_codes() ? &target.tiles->codes : nullptr;
+  bool tiled = k.tiled();
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t pad = padded(heads.dim);
@@ -161,7 +167,8 @@ struct Call {
   };
   Part part(size_t s, size_t first, size_t count) const {
     const size_t low = position(s, first), to = position(s, first + count - 1) + 1;
-    const size_t from = logits.window && low + 1 > logits.window ? low + 1 - logits.window : 0;
+    size_t from = logits.window && low + 1 > logits.window ? low + 1 - logits.window : 0;
+    if (tiled) from = from / kKvTokens * kKvTokens;  // what is too much is hidden
     return {from, to, (to - 1) / kSplit - from / kSplit + 1};
   }
   template <class Fn>
@@ -200,7 +207,8 @@ struct Call {
     write_own(p);
     const size_t rows = rows_of_head(p), all = p.heads * rows;
     const bool on_tiles = tiles && rows > kFewRows;
-    const bool by_codes = codes && rows >= kLeastCodeRows && rows <= kMostCodeRows && p.to - p.from >= kLeastCodeTokens;
+    const bool worth = tiled || (rows >= kLeastCodeRows && p.to - p.from >= kLeastCodeTokens);
+    const bool by_codes = codes && rows <= kMostCodeRows && worth;
     const Scratch own(all, pad, on_tiles ? tiles->steps(pad) : 0);
     load_queries(p, all, own.queries);
     std::fill_n(own.acc, all * pad, 0.0f);
@@ -262,15 +270,38 @@ struct Call {
     const auto half = [&](const Store& x) { return at(x, b.later) + second * (b.tokens * x.at.row_bytes / 2); };
     return {at(store, b.next), {half(k), half(v)}};
   }
+  // The rows of a block, wherever they lie.
+  const uint8_t* rows_of(const Store& store, const Block& b) const {
+    if (!tiled) return at(store, b.row);
+    auto* rows = (&store == &v ? value_rows : key_rows).get<uint8_t>(kKvTokens * store.at.row_bytes);
+    for (size_t t = 0; t < b.tokens; ++t) {
+      store.kernels->kv.from_tiled(at(store, b.row), t, heads.dim, &store == &v, rows + t * store.at.row_bytes);
+    }
+    return rows;
+  }
   void to_floats(const Store& store, const Block& b, float* tile) const {
-    store.kernels->kv.floats(at(store, b.row), b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
+    if (tiled && codes) return tiles_to_floats(store, b, tile);
+    const uint8_t* rows = rows_of(store, b);
+    store.kernels->kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
+  }
+  void tiles_to_floats(const Store& store, const Block& b, float* tile) const {
+    auto& c = *code_scratch.get<CodeScratch>(1);
+    const KvKernels& kernels = store.kernels->kv;
+    if (&store == &v) {
+      kernels.value_tiles(at(v, b.row), b.tokens, heads.dim, c);
+      codes->value_floats(b.tokens, pad / 32, c, tile, pad);
+    } else {
+      kernels.key_tiles(at(k, b.row), b.tokens, heads.dim, c);
+      codes->key_floats(b.tokens, pad / 32, c, tile, pad);
+    }
   }
   void some_tokens(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     float* s = own.scores;
     if (rows <= kFewRows) {
-      k.kernels->kv.scores(own.queries, rows, pad, at(k, b.row), b.tokens, k.at.row_bytes, heads.dim, ahead(k, b), s);
+      const uint8_t *keys = rows_of(k, b), *values = rows_of(v, b);
+      k.kernels->kv.scores(own.queries, rows, pad, keys, b.tokens, k.at.row_bytes, heads.dim, ahead(k, b), s);
       weigh(p, rows, b, own);
-      v.kernels->kv.values(s, rows, at(v, b.row), b.tokens, v.at.row_bytes, heads.dim, ahead(v, b), own.acc, pad);
+      v.kernels->kv.values(s, rows, values, b.tokens, v.at.row_bytes, heads.dim, ahead(v, b), own.acc, pad);
     } else {
       const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
       const size_t row_bytes = pad * sizeof(float);
@@ -299,10 +330,16 @@ struct Call {
     const auto both = [&](const Block* b) {
       if (b) {
         c.ahead = {at(k, b->later), at(v, b->next), b->tokens * (k.at.row_bytes + v.at.row_bytes)};
-        k.kernels->kv.key_codes(at(k, b->row), b->tokens, k.at.row_bytes, heads.dim, c);
+        if (tiled)
+          k.kernels->kv.key_tiles(at(k, b->row), b->tokens, heads.dim, c);
+        else
+          k.kernels->kv.key_codes(at(k, b->row), b->tokens, k.at.row_bytes, heads.dim, c);
       }
       if (before.tokens) {
-        v.kernels->kv.value_codes(at(v, before.row), before.tokens, v.at.row_bytes, heads.dim, c);
+        if (tiled)
+          v.kernels->kv.value_tiles(at(v, before.row), before.tokens, heads.dim, c);
+        else
+          v.kernels->kv.value_codes(at(v, before.row), before.tokens, v.at.row_bytes, heads.dim, c);
         codes->pack_weights(own.scores, rows, before.tokens, blocks, c);
       }
       if (b) codes->multiply_keys(packed[b->head], rows, b->tokens, blocks, c);

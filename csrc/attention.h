@@ -5,11 +5,17 @@
 
 namespace fewbit {
 
-// K or V of one layer: [page][head][token of the page][row]. A row is what one head keeps of one token.
+// K or V of one layer: [page][head][token of the page][row]. A row is what one head keeps of one token. In the bytes of
+// every 32 rows their numbers can also lie as matrix tiles want K or V, see kernels/kv_tiled.h.
+enum class Order { rows, key_tiles, value_tiles };
+
 struct Store {
   const Kernels* kernels;
   Layout at;
   uint8_t* data;
+  Order order;
+
+  bool tiled() const { return order != Order::rows; }
 };
 
 struct Heads {

@@ -154,39 +154,46 @@ void py_decode_activations(Bytes x, MutableFloats out) {
   decode_activations(a, m, k, out.data());
 }
 
-void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, bool rotate, int threads) {
-  const Store to = store_of(format, Pages4(store), x.shape(2));
+void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, bool rotate, bool is_value, int threads) {
+  const Store to = store_of(format, Pages4(store), x.shape(2), is_value);
+  const size_t tokens = page_tokens(to, Pages4(store));
   expect(x.shape(1) == store.shape(1), "heads", x.shape(1), store.shape(1));
   expect(slots.size() == x.shape(0), "slots", slots.size(), x.shape(0));
-  const size_t room = times(store.shape(0), store.shape(2));
+  const size_t room = times(store.shape(0), tokens);
   for (size_t t = 0; t < slots.size(); ++t) {
     const int64_t slot = slots.data()[t];
     if (slot < 0 || static_cast<size_t>(slot) >= room) {
       throw std::invalid_argument("slot " + std::to_string(slot) + " of " + std::to_string(room));
     }
   }
-  const Heads heads{store.shape(1), store.shape(2), x.shape(2), rotate};
+  const Heads heads{store.shape(1), tokens, x.shape(2), rotate};
   nb::gil_scoped_release release;
   kv_write(to, heads, x.data(), slots.data(), x.shape(0), threads);
+}
+
+bool py_kv_tiles(size_t format, size_t dim) {
+  const Kernels& kernels = kernels_of(format);
+  return current_target().tiles && kernels.kv.key_tiles && can_tile(kernels.kv, dim);
 }
 
 void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Int32s tables, Int64s table_starts,
                Int64s lengths, Int64s q_starts, float scale, bool rotate, size_t window, float softcap,
                std::optional<Row> sinks, MutableHeads3 out, bool exact, int threads) {
   const size_t dim = q.shape(2);
-  const Store keys = store_of(k_format, k, dim), values = store_of(v_format, v, dim);
+  const Store keys = store_of(k_format, k, dim, false), values = store_of(v_format, v, dim, true);
+  expect_alike(keys, k, values, v);
   for (size_t i = 0; i < 3; ++i) {
-    expect(k.shape(i) == v.shape(i), "sizes of the V store", v.shape(i), k.shape(i));
     expect(out.shape(i) == q.shape(i), "sizes of the result", out.shape(i), q.shape(i));
   }
   expect(q.shape(1) > 0 && q.shape(1) % k.shape(1) == 0, "query heads, a multiple of the heads of K", q.shape(1),
          k.shape(1));
-  const Sequences sequences = sequences_of(tables, table_starts, lengths, q_starts, q.shape(0), k.shape(0), k.shape(2));
+  const size_t tokens = page_tokens(keys, k);
+  const Sequences sequences = sequences_of(tables, table_starts, lengths, q_starts, q.shape(0), k.shape(0), tokens);
   if (sinks) expect(sinks->size() == q.shape(1), "sinks", sinks->size(), q.shape(1));
   if (q.data() < out.data() + out.size() && out.data() < q.data() + q.size()) {
     throw std::invalid_argument("the result of attend must not lie in q");
   }
-  const Heads heads{k.shape(1), k.shape(2), dim, rotate};
+  const Heads heads{k.shape(1), tokens, dim, rotate};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
   nb::gil_scoped_release release;
   attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), nullptr, out.data(), exact, threads);
@@ -255,7 +262,9 @@ NB_MODULE(_native, m) {
   m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("out"), nb::arg("threads"),
         "Floats to 8-bit activations.");
   m.def("kv_write", py_kv_write, nb::arg("format"), nb::arg("store"), nb::arg("x"), nb::arg("slots"), nb::arg("rotate"),
-        nb::arg("threads"), "Pack rows of K or V into pages.");
+        nb::arg("is_value"), nb::arg("threads"), "Pack rows of K or V into pages.");
+  m.def("kv_tiles", py_kv_tiles, nb::arg("format"), nb::arg("dim"),
+        "Whether K and V of this format are best kept as matrix tiles want them.");
   m.def("attend", py_attend, nb::arg("q"), nb::arg("k_format"), nb::arg("k"), nb::arg("v_format"), nb::arg("v"),
         nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"), nb::arg("scale"),
         nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(), nb::arg("out"),

@@ -83,17 +83,30 @@ using MutablePages4 = Array<uint8_t, 4>;
 using Int32s = Array<const int32_t, 1>;
 using Int64s = Array<const int64_t, 1>;
 
-// A store of the KV cache: (pages, heads, tokens of a page, bytes of a row).
-inline Store store_of(size_t format, const Pages4& data, size_t dim) {
+// A store of the KV cache: (pages, heads, tokens of a page, bytes of a row); or, where 32 rows lie as matrix tiles want
+// them, (pages, heads, 32s of tokens of a page, bytes of 32 rows).
+inline Store store_of(size_t format, const Pages4& data, size_t dim, bool is_value) {
   const Kernels& kernels = kernels_of(format);
   if (!kernels.kv.scores || !kernels.encode) {
     throw std::invalid_argument(std::string(kernels.format) + " cannot be used for the KV cache");
   }
   if (dim == 0 || dim > 65536) throw std::invalid_argument("a head has 1 to 65536 values");
   const Layout at = checked_layout(kernels, kv_row_values(kernels, dim), 1);
-  expect(data.shape(3) == at.row_bytes, "bytes of a row of the store", data.shape(3), at.row_bytes);
+  const bool tiled = can_tile(kernels.kv, dim) && data.shape(3) == kKvTokens * at.row_bytes;
+  expect(tiled || data.shape(3) == at.row_bytes, "bytes of a row of the store", data.shape(3), at.row_bytes);
   expect(data.shape(1) > 0 && data.shape(2) > 0, "heads and tokens of a page", data.shape(1) * data.shape(2), 1);
-  return {&kernels, at, const_cast<uint8_t*>(data.data())};
+  const Order order = !tiled ? Order::rows : is_value ? Order::value_tiles : Order::key_tiles;
+  return {&kernels, at, const_cast<uint8_t*>(data.data()), order};
+}
+inline size_t page_tokens(const Store& store, const Pages4& data) {
+  return store.tiled() ? times(data.shape(2), kKvTokens) : data.shape(2);
+}
+// K and V lie in the same way, in as many pages.
+inline void expect_alike(const Store& k, const Pages4& k_data, const Store& v, const Pages4& v_data) {
+  for (size_t i = 0; i < 3; ++i) {
+    expect(k_data.shape(i) == v_data.shape(i), "sizes of the V store", v_data.shape(i), k_data.shape(i));
+  }
+  if (k.tiled() != v.tiled()) throw std::invalid_argument("K and V must both lie as tiles, or as rows");
 }
 
 // Starts that rise from 0 to `end`.

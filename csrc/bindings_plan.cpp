@@ -75,16 +75,16 @@ class PyPlan {
   void attend(size_t k_format, MutablePages4 k_store, size_t v_format, MutablePages4 v_store, size_t dim, bool rotate,
               Buffer q, Buffer k, Buffer v, Buffer out, float scale, size_t window, float softcap,
               std::optional<Row> sinks) {
-    const Store keys = store_of(k_format, Pages4(k_store), dim), values = store_of(v_format, Pages4(v_store), dim);
-    for (size_t i = 0; i < 3; ++i) {
-      expect(k_store.shape(i) == v_store.shape(i), "sizes of the V store", v_store.shape(i), k_store.shape(i));
-    }
+    const Store keys = store_of(k_format, Pages4(k_store), dim, false);
+    const Store values = store_of(v_format, Pages4(v_store), dim, true);
+    expect_alike(keys, Pages4(k_store), values, Pages4(v_store));
+    const size_t tokens = page_tokens(keys, Pages4(k_store));
     if (pages_ == 0) {
       pages_ = k_store.shape(0);
-      page_tokens_ = k_store.shape(2);
+      page_tokens_ = tokens;
     }
     expect(k_store.shape(0) == pages_, "pages", k_store.shape(0), pages_);
-    expect(k_store.shape(2) == page_tokens_, "tokens of a page", k_store.shape(2), page_tokens_);
+    expect(tokens == page_tokens_, "tokens of a page", tokens, page_tokens_);
     const Heads heads{k_store.shape(1), page_tokens_, dim, rotate};
     for (const Buffer b : {k, v}) {
       expect(width(b) == times(heads.kv_heads, dim), "columns of K and V", width(b), times(heads.kv_heads, dim));
@@ -96,8 +96,8 @@ class PyPlan {
     const float* sink = sinks ? keep(*sinks, q_heads, "sinks") : nullptr;
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
-    plan_.add(plan::Attend{k_format, v_format, keys.at, values.at, keys.data, values.data, heads, q_heads,
-                           Logits{scale, window, softcap, sink}, q, k, v, out});
+    plan_.add(plan::Attend{k_format, v_format, keys, values, heads, q_heads, Logits{scale, window, softcap, sink}, q, k,
+                           v, out});
   }
   void norm(Buffer in, Row weight, float eps, Buffer out) {
     expect_same(in, out);

@@ -34,15 +34,14 @@ struct KvAhead {
 constexpr size_t kMostCodeBlocks = 8;  // of 32 values
 constexpr size_t kMostCodeRows = 8, kCodeSets = kMostCodeRows / 4;
 
-inline size_t code_pitch(size_t blocks) { return (blocks + 1) / 2 * 64; }  // bytes between tokens
-
 struct CodeQueries {  // as tiles, and what one unit of each row stands for
   alignas(64) int8_t tiles[kCodeSets][kMostCodeBlocks / 2][1024];
   alignas(64) float units[kCodeSets][4];
 };
 
 struct CodeScratch {
-  alignas(64) int8_t keys[kKvTokens * kMostCodeBlocks * 32];  // [token][pitch]
+  const int8_t *keys_at, *values_at;  // those below, or where they lie in a page
+  alignas(64) int8_t keys[kMostCodeBlocks / 2][kKvTokens][64];
   alignas(64) int8_t values[kMostCodeBlocks / 2][2][1024];
   alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];  // 0 where nothing is written
   alignas(64) float key_scales[kMostCodeBlocks][kKvTokens];
@@ -67,7 +66,15 @@ struct KvKernels {
   // Integers as tiles and their scales; null where they cannot be had, or used. See kernels/tile_codes.h.
   void (*key_codes)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) = nullptr;
   void (*value_codes)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) = nullptr;
+  // The same for what lies in a page as tiles want it, and a row to and from its place there: kernels/kv_tiled.h.
+  void (*key_tiles)(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) = nullptr;
+  void (*value_tiles)(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) = nullptr;
+  void (*to_tiled)(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
+  void (*from_tiled)(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) = nullptr;
 };
+inline bool can_tile(const KvKernels& kernels, size_t dim) {
+  return kernels.to_tiled && dim > 0 && dim % 64 == 0 && dim <= 32 * kMostCodeBlocks;
+}
 
 constexpr size_t kExactRows = 4;  // rows that `exact` takes together: floats of its scratch, times k
 
@@ -116,6 +123,8 @@ struct CodeAttention {
   void (*pack_weights)(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
   void (*multiply_values)(size_t rows, size_t blocks, CodeScratch& own);
   void (*add_values)(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride);
+  void (*key_floats)(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride);
+  void (*value_floats)(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride);
   void (*with_tiles)(void (*work)(void*), void* what);  // all of them are called from `work`
 };
 

@@ -15,7 +15,10 @@ size_t rows_worth(size_t width) { return kWorth / (width + 1) + 1; }
 
 Matrix matrix(const plan::Weight& w) { return {&current_target().kernels()[w.format], w.at, w.data, w.n, w.k}; }
 
-Store store(size_t format, const Layout& at, uint8_t* data) { return {&current_target().kernels()[format], at, data}; }
+Store store(size_t format, Store of) {
+  of.kernels = &current_target().kernels()[format];
+  return of;
+}
 
 }  // namespace
 
@@ -99,7 +102,7 @@ struct Plan::Run {
     });
   }
   void operator()(const plan::Attend& op) const {
-    const Store k = store(op.k_format, op.k_at, op.k_store), v = store(op.v_format, op.v_at, op.v_store);
+    const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
     const Fresh fresh{at(op.k), at(op.v), plan.slots_.data()};
     attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, &fresh, at(op.out), exact, threads);
   }

@@ -71,8 +71,7 @@ struct Turn {  // rotary positions
 };
 struct Attend {  // keeps k and v in the cache, then reads it
   size_t k_format, v_format;
-  Layout k_at, v_at;
-  uint8_t *k_store, *v_store;
+  Store k_store, v_store;
   Heads heads;
   size_t q_heads;
   Logits logits;

@@ -15,3 +15,5 @@
 #include "kernels/lanes.h"
 #include "kernels/probe.h"
 #include "kernels/trits.h"
+//
+#include "kernels/kv_tiled.h"

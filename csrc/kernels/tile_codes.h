@@ -67,28 +67,28 @@ struct KvCodes {
   }
 };
 
-// What comes later is brought to the second-level cache, a little at a time, from two places in turns: a quarter of it
-// with the keys, a quarter with the values, an eighth with each of the four steps between. One of `parts` of it all.
+// What comes later is brought to the second-level cache, a little at a time, from two places in turns: an eighth of it
+// with each of the products, a quarter with each of the steps around them. One of `parts` of it all.
 template <int parts>
 FEWBIT_INLINE void ask(CodeScratch& own) {
   auto& [keys, values, all, at, to] = own.ahead;
   for (to += all / parts; at < to; at += 64) __builtin_prefetch((at / 64 % 2 ? values : keys) + at / 128 * 64, 0, 2);
 }
 
-// Keys as left tiles: [token][pitch].
+// Keys as left tiles, two blocks in one.
 template <class F>
 void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
-  const size_t blocks = (dim + 31) / 32, pitch = code_pitch(blocks);
+  const size_t blocks = (dim + 31) / 32;
   for (size_t t = 0; t < tokens; ++t) {
     const uint8_t* row = x + t * row_bytes;
     if (t % 8 == 0) keep_tiles_awake();
-    if (t % 4 == 0) ask<32>(own);
     for (size_t b = 0; b < blocks; b += 2) {
       const uint8_t* p = row + b * F::bytes;
       const __m512i codes = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
-      _mm512_store_si512(own.keys + t * pitch + 32 * b, codes);
+      _mm512_store_si512(own.keys[b / 2][t], codes);
     }
   }
+  own.keys_at = own.keys[0][0];
   KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.key_scales);
   if (blocks % 2 != 0) std::memset(own.key_scales[blocks], 0, sizeof own.key_scales[0]);  // blocks are read in pairs
 }
@@ -135,14 +135,93 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
   const auto row = [&](size_t t) { return x + (t < tokens ? t : 0) * row_bytes; };
   for (size_t t = 0; t < kKvTokens && t < tokens; t += 4) {
     if (t % 8 == 0) keep_tiles_awake();
-    ask<32>(own);
     const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
     const size_t place = t < 16 ? t / 2 : t / 2 - 7;
     for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
       four_tokens<F>(r, at, own.values[b / 2][0] + (b % 2 * 8 + place) * 64);
     }
   }
+  own.values_at = own.values[0][0];
   KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.value_scales);
+}
+
+// The same for 32 tokens that lie as tiles want them: see kv_tiled.h. Codes of 8 bits stay where they are.
+template <class F>
+FEWBIT_INLINE void tiled_scales(const uint8_t* slab, size_t tokens, size_t dim, float (*out)[kKvTokens]) {
+  const __mmask32 known = tokens >= 32 ? ~0u : (1u << tokens) - 1;
+  for (size_t b = 0; b < dim / 32; ++b) {
+    const __m512i v = _mm512_maskz_loadu_epi16(known, slab + 64 * b);
+    _mm512_store_ps(out[b], _mm512_cvtph_ps(_mm512_castsi512_si256(v)));
+    _mm512_store_ps(out[b] + 16, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)));
+  }
+}
+template <class F>
+FEWBIT_INLINE void two_of_bytes(__m512i v, __m512i& low, __m512i& high) {
+  const __m512i mask = _mm512_set1_epi8(15);
+  low = KvCodes<F>::integers(_mm512_and_si512(v, mask));
+  high = KvCodes<F>::integers(_mm512_and_si512(_mm512_srli_epi16(v, 4), mask));
+}
+template <class F>
+void key_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) {
+  if constexpr (KvTiled<F>::per_byte == 1) {
+    own.keys_at = reinterpret_cast<const int8_t*>(slab) + KvTiled<F>::codes_at(dim);
+  } else {
+    own.keys_at = own.keys[0][0];
+    for (size_t t = 0; t < tokens; ++t) {
+      const uint8_t* from = slab + KvTiled<F>::codes_at(dim) + t * dim / 2;
+      __m512i low, high;
+      for (size_t d = 0; d + 64 < dim; d += 128) {
+        two_of_bytes<F>(_mm512_loadu_si512(from + d / 2), low, high);
+        _mm512_store_si512(own.keys[d / 64][t], low);
+        _mm512_store_si512(own.keys[d / 64 + 1][t], high);
+      }
+      if (dim % 128 != 0) {
+        two_of_bytes<F>(_mm512_castsi256_si512(Isa::load32(from + dim / 2 - 32)), low, high);
+        _mm512_store_si512(own.keys[dim / 64 - 1][t], _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1));
+      }
+    }
+  }
+  tiled_scales<F>(slab, tokens, dim, own.key_scales);
+}
+template <class F>
+void value_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) {
+  if constexpr (KvTiled<F>::per_byte == 1) {
+    own.values_at = reinterpret_cast<const int8_t*>(slab) + KvTiled<F>::codes_at(dim);
+  } else {
+    own.values_at = own.values[0][0];
+    for (size_t i = 0; i < dim / 64; ++i) {
+      for (size_t row = 0; row < 16; ++row) {
+        __m512i low, high;
+        two_of_bytes<F>(_mm512_loadu_si512(slab + KvTiled<F>::codes_at(dim) + i * 1024 + row * 64), low, high);
+        _mm512_store_si512(own.values[i][0] + row * 64, low);
+        _mm512_store_si512(own.values[i][1] + row * 64, high);
+      }
+    }
+  }
+  tiled_scales<F>(slab, tokens, dim, own.value_scales);
+}
+
+// Keys and values of integers, as floats.
+inline void key_floats(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride) {
+  for (size_t t = 0; t < tokens; ++t) {
+    for (size_t d = 0; d < 32 * blocks; d += 16) {
+      const __m512i v = _mm512_cvtepi8_epi32(Isa::load16(own.keys_at + (d / 64 * kKvTokens + t) * 64 + d % 64));
+      const __m512 by = _mm512_set1_ps(own.key_scales[d / 32][t]);
+      _mm512_storeu_ps(out + t * stride + d, _mm512_mul_ps(_mm512_cvtepi32_ps(v), by));
+    }
+  }
+}
+inline void value_floats(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride) {
+  for (size_t t = 0; t < tokens; ++t) {
+    const size_t four = t / 4, place = four < 4 ? 2 * four : 2 * (four - 4) + 1;
+    const __m128i left = _mm_cvtsi32_si128(static_cast<int>(24 - t % 4 * 8));
+    for (size_t d = 0; d < 32 * blocks; d += 16) {
+      const int8_t* line = own.values_at + d / 64 * 2048 + d / 16 % 2 * 1024 + (d / 32 % 2 * 8 + place) * 64;
+      const __m512i v = _mm512_srai_epi32(_mm512_sll_epi32(_mm512_loadu_si512(line), left), 24);
+      const __m512 by = _mm512_set1_ps(own.value_scales[d / 32][t]);
+      _mm512_storeu_ps(out + t * stride + d, _mm512_mul_ps(_mm512_cvtepi32_ps(v), by));
+    }
+  }
 }
 
 // Calls f(set, first row, rows) for every four rows.
@@ -201,24 +280,23 @@ inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueri
 }
 
 // Up to four products, one after the other to hide how long each takes; tiles are not renamed. A shared tile meets one
-// or two others, then the next one does. `right`: the shared tiles stand on the right.
+// or two others, then the next one does; all lie one after the other. `right`: the shared tiles stand on the right.
 struct CodeProducts {
   const int8_t *shared, *other;
-  size_t next_shared, next_other, second, pitch;  // distances: to the next of both, to the second other; between rows
   int32_t (*out)[16];
-  size_t next_out, second_out;
+  size_t next_out;  // rows; the second other's come after 16
 };
 template <bool right>
 FEWBIT_INLINE void multiply_codes(const CodeProducts& p, bool has_second, bool has_next) {
   _tile_loadd(4, p.shared, 64);
-  _tile_loadd(6, p.other, p.pitch);
+  _tile_loadd(6, p.other, 64);
   _tile_zero(0);
   if constexpr (right)
     _tile_dpbssd(0, 6, 4);
   else
     _tile_dpbssd(0, 4, 6);
   if (has_second) {
-    _tile_loadd(7, p.other + p.second, p.pitch);
+    _tile_loadd(7, p.other + 1024, 64);
     _tile_zero(1);
     if constexpr (right)
       _tile_dpbssd(1, 7, 4);
@@ -226,15 +304,15 @@ FEWBIT_INLINE void multiply_codes(const CodeProducts& p, bool has_second, bool h
       _tile_dpbssd(1, 4, 7);
   }
   if (has_next) {
-    _tile_loadd(5, p.shared + p.next_shared, 64);
-    _tile_loadd(6, p.other + p.next_other, p.pitch);
+    _tile_loadd(5, p.shared + 1024, 64);
+    _tile_loadd(6, p.other + 2048, 64);
     _tile_zero(2);
     if constexpr (right)
       _tile_dpbssd(2, 6, 5);
     else
       _tile_dpbssd(2, 5, 6);
     if (has_second) {
-      _tile_loadd(7, p.other + p.next_other + p.second, p.pitch);
+      _tile_loadd(7, p.other + 3072, 64);
       _tile_zero(3);
       if constexpr (right)
         _tile_dpbssd(3, 7, 5);
@@ -243,18 +321,16 @@ FEWBIT_INLINE void multiply_codes(const CodeProducts& p, bool has_second, bool h
     }
   }
   _tile_stored(0, p.out, 64);
-  if (has_second) _tile_stored(1, p.out + p.second_out, 64);
+  if (has_second) _tile_stored(1, p.out + 16, 64);
   if (has_next) _tile_stored(2, p.out + p.next_out, 64);
-  if (has_next && has_second) _tile_stored(3, p.out + p.next_out + p.second_out, 64);
+  if (has_next && has_second) _tile_stored(3, p.out + p.next_out + 16, 64);
 }
 
 inline void multiply_keys(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
-  const size_t pitch = code_pitch(blocks);
   by_sets(rows, [&](size_t set, size_t, size_t) {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
       if (i == 0) ask<8>(own);
-      const CodeProducts p{q.tiles[set][i], own.keys + 64 * i,       1024,      64, 16 * pitch,
-                           pitch,           own.key_results[set][i], kKvTokens, 16};
+      const CodeProducts p{q.tiles[set][i], own.keys_at + 2048 * i, own.key_results[set][i], kKvTokens};
       multiply_codes<true>(p, tokens > 16, 2 * i + 2 < blocks);
     }
   });
@@ -294,8 +370,9 @@ inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t
     const __m512 unit = _mm512_broadcast_f32x4(_mm_load_ps(q.units[set]));
     for (size_t t = 0; t < tokens; t += 16) {
       __m512 v[4], turned[4];
+      keep_tiles_awake();
       for (size_t j = 0; j < 4; ++j) {
-        ask<64>(own);
+        ask<32>(own);
         __m512 sum = _mm512_setzero_ps();
         for (size_t i = 0; 2 * i < blocks; ++i) {
           __m512 even, odd;
@@ -334,6 +411,8 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
   const __m512i order = _mm512_load_si512(byte_order.data());
   const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
   for (size_t b = 0; b < blocks; ++b) {
+    if (b < 4) ask<16>(own);
+    if (b % 2 == 0) keep_tiles_awake();
     const __m512 d = _mm512_load_ps(own.value_scales[b]), e = _mm512_load_ps(own.value_scales[b] + 16);
     __m512 x[4][2], top[4];
     for (size_t r = 0; r < 4; ++r) {
@@ -366,8 +445,7 @@ inline void multiply_values(size_t rows, size_t blocks, CodeScratch& own) {
   by_sets(rows, [&](size_t set, size_t, size_t) {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
       if (i == 0) ask<8>(own);
-      const CodeProducts p{
-          own.weights[set][i], own.values[i][0], 1024, 2048, 1024, 64, own.value_results[set][2 * i], 32, 16};
+      const CodeProducts p{own.weights[set][i], own.values_at + 2048 * i, own.value_results[set][2 * i], 32};
       multiply_codes<false>(p, true, 2 * i + 2 < blocks);
     }
   });
@@ -378,7 +456,8 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
     for (size_t i = 0; i < 2 * blocks; ++i) {  // 16 values
       const size_t block = i / 2;
       const auto* c = own.value_results[set][block / 2 * 2 + i % 2] + block % 2 * 8;
-      if (i < 8) ask<64>(own);
+      if (i < 8) ask<32>(own);
+      if (i % 4 == 0) keep_tiles_awake();
       for (size_t r = 0; r < count; ++r) {
         const __m512i high = _mm512_slli_epi32(_mm512_load_si512(c[r]), 8);
         const __m512 v = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(c[4 + r])));
@@ -390,5 +469,5 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
   });
 }
 
-constexpr CodeAttention code_attention = {pack_code_queries, multiply_keys, code_scores, pack_weights,
-                                          multiply_values,   add_values,    with_tiles};
+constexpr CodeAttention code_attention = {pack_code_queries, multiply_keys, code_scores,  pack_weights, multiply_values,
+                                          add_values,        key_floats,    value_floats, with_tiles};

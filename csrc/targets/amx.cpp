@@ -28,6 +28,7 @@ namespace fewbit::amx {
 #include "kernels/tiles.h"
 //
 #include "kernels/few.h"
+#include "kernels/kv_tiled.h"
 #include "kernels/tile_attention.h"
 #include "kernels/tile_codes.h"
 #include "kernels/tile_probe.h"
@@ -46,6 +47,10 @@ void add_tiles(Kernels& out) {
   if constexpr (KvCodes<F>::can()) {
     out.kv.key_codes = key_codes<F>;
     out.kv.value_codes = value_codes<F>;
+  }
+  if constexpr (KvTiled<F>::can()) {
+    out.kv.key_tiles = key_tiles<F>;
+    out.kv.value_tiles = value_tiles<F>;
   }
 }
 

@@ -17,6 +17,10 @@ Kernels make_kernels() {
     out.least_lanes = Isa::can_turn ? 6 : 12;
   }
   if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};
+  if constexpr (KvTiled<F>::can()) {
+    out.kv.to_tiled = to_tiled<F>;
+    out.kv.from_tiled = from_tiled<F>;
+  }
   out.kv_block = F::kind == Kind::scalar ? 1 : 32;
   return out;
 }

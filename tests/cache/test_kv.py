@@ -123,7 +123,7 @@ def test_chunks_give_what_one_piece_gives(backend: ModuleType, k: str) -> None:
     for layer in range(LAYERS):
         assert error(np.concatenate([chunk[layer] for chunk in chunks]), one[layer]) <= 1e-5
         for store in model.cache._k[layer], model.cache._v[layer]:
-            rows = [store[model.cache._pages.table(s)] for s in (whole, parts)]
+            rows = [store.data[model.cache._pages.table(s)] for s in (whole, parts)]
             np.testing.assert_array_equal(rows[0][:5], rows[1][:5])  # bytes are the same, whenever they are written
 
 
@@ -270,8 +270,8 @@ def test_memory_is_what_the_format_says(name: str, dim: int) -> None:
     cache = KVCache(3, 2, dim, tokens=100, k=name, page_tokens=16, backend=attention)
     values = 7 * 16 * 3 * 2 * 2 * (-(-dim // 32) * 32 if get(name).block == 32 else dim)
     assert cache.nbytes == values * get(name).bits_per_weight / 8
-    assert cache.nbytes == sum(store.nbytes for store in cache._stores())
-    assert all(store.ctypes.data % 64 == 0 for store in cache._stores())
+    assert cache.nbytes == sum(store.data.nbytes for store in cache._stores())
+    assert all(store.data.ctypes.data % 64 == 0 for store in cache._stores())
 
 
 def test_a_batch_can_be_empty(backend: ModuleType) -> None:
@@ -376,10 +376,10 @@ def test_what_is_refused_changes_nothing(
     a = cache.new()
     cache.extend(a, 2)
     cache.append(0, a, ROWS + 1, ROWS + 1)
-    before = [store.copy() for store in cache._stores()], cache.stats(), cache.length(a)
+    before = [store.data.copy() for store in cache._stores()], cache.stats(), cache.length(a)
     with pytest.raises(kind, match=sentence):
         do(cache, a)
-    np.testing.assert_array_equal(before[0], cache._stores())
+    np.testing.assert_array_equal(before[0], [store.data for store in cache._stores()])
     assert (cache.stats(), cache.length(a)) == before[1:]
     cache.append(1, a, ROWS, ROWS)
     cache.commit(a, [1, 2])

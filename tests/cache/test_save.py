@@ -36,7 +36,7 @@ def filled(cache: KVCache, length: int, committed: int, seed: int = 0) -> int:
 def content(cache: KVCache, sequence: int) -> list[bytes]:
     table, length = cache._pages.table(sequence), cache.length(sequence)
     return [
-        store[table].transpose(0, 2, 1, 3).reshape(-1, *store.shape[1::2])[:length].tobytes()
+        b"".join(store.read(page, 1 << 30).tobytes() for page in table)[: length * KV_HEADS * store.row_bytes]
         for store in cache._stores()
     ]
 

@@ -180,6 +180,21 @@ def test_nan_spoils_its_own_query_alone(backend: ModuleType, name: str) -> None:
     np.testing.assert_array_equal(y, good)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["f32", "q8_0"])
+def test_a_bad_query_hides_no_great_score_of_another(backend: ModuleType, name: str, bad: float) -> None:
+    """The largest score so far is only looked for where one passes it: that must not depend on other queries."""
+    fmt, batch = get(name), Batch([(200, 1)], 64, 4, 1, page_tokens=32)
+    batch.k[0][150] = 30 * batch.q[0][0, 2]
+    k, v = batch.store(backend, fmt, batch.k), batch.store(backend, fmt, batch.v)
+    good = batch.attend(backend, k, fmt, v, fmt)
+    batch.q[0][0, 1] = bad
+    y = batch.attend(backend, k, fmt, v, fmt)
+    assert np.isfinite(good).all()
+    np.testing.assert_array_equal(np.delete(y, 1, axis=1), np.delete(good, 1, axis=1))
+
+
 @pytest.mark.parametrize(("k_name", "v_name"), [("q8_0", "q4_0"), ("f32", "q5_1"), ("iq4_nl", "f16"), ("bf16", "q8_0")])
 def test_k_and_v_of_different_formats(backend: ModuleType, k_name: str, v_name: str) -> None:
     k_format, v_format, batch = get(k_name), get(v_name), Batch(RAGGED, 128, 4)

@@ -23,8 +23,17 @@ FEW = 8192  # values whose squares are summed by one thread, faster than the lea
 class Backend(Protocol):
     """A module that packs K and V and reads them: `fewbit.ops.cpu`, or `fewbit.ops.attention`, the slow reference."""
 
+    def keeps_tiles(self, k: Format, v: Format, page_tokens: int, dim: int) -> bool: ...
+
     def kv_write(
-        self, fmt: Format, store: Bytes, x: Floats, slots: Longs, rotate: bool = False, threads: int | None = None
+        self,
+        fmt: Format,
+        store: Bytes,
+        x: Floats,
+        slots: Longs,
+        rotate: bool = False,
+        is_value: bool = False,
+        threads: int | None = None,
     ) -> None: ...
 
     def attend(

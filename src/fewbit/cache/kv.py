@@ -16,7 +16,7 @@ from ..formats import Format
 from ..ops.arguments import result_array
 from .arguments import to_integer, to_size
 from .backend import Backend, Bytes, Floats, Ints, Longs, native, to_number, to_queries, to_rows, to_sinks
-from .layout import Layout, kv_format, total_pages, zeros
+from .layout import Layout, Store, kv_format, make_store, total_pages
 from .pages import PAGE_TOKENS, Pages
 from .pool import Stats
 
@@ -99,11 +99,12 @@ class KVCache:
         self._pages = Pages(
             total, self.page_tokens, self.page_tokens * of.token_bytes, self.page_tokens * of.token_f32_bytes
         )
-        self._k, self._v = (
-            [zeros((total, of.kv_heads, self.page_tokens, row_bytes)) for _ in range(of.layers)]
-            for row_bytes in of.row_bytes
-        )
         self._ops = native() if backend is None else backend
+        tiled = self._ops.keeps_tiles(of.k, of.v, self.page_tokens, of.dim)
+        self._k, self._v = (
+            [make_store(of, is_value, total, self.page_tokens, tiled) for _ in range(of.layers)]
+            for is_value in (False, True)
+        )
         self._layers = frozenset(range(of.layers))
         self._new: dict[int, _New] = {}
         self._batches: dict[tuple[int, ...], Batch] = {}  # all layers of a step ask for the same ones
@@ -150,7 +151,7 @@ class KVCache:
         self._refuse_missing(sequence)
         for source, destination in self._pages.grow(sequence, count):
             for store in self._stores():
-                store[destination] = store[source]
+                store.data[destination] = store.data[source]
         self._new[sequence] = _New(count, self._layers) if count else _New()
         self._forget(sequence)
 
@@ -166,8 +167,8 @@ class KVCache:
         shape = len(slots), of.kv_heads, of.dim
         keys = to_rows(k, "k", shape, of.k, of.most[0])
         values = to_rows(v, "v", shape, of.v, of.most[1])
-        self._ops.kv_write(of.k, self._k[layer], keys, slots, of.rotate, threads)
-        self._ops.kv_write(of.v, self._v[layer], values, slots, False, threads)
+        self._ops.kv_write(of.k, self._k[layer].data, keys, slots, of.rotate, threads=threads)
+        self._ops.kv_write(of.v, self._v[layer].data, values, slots, is_value=True, threads=threads)
         for new in batch.new:
             new.missing -= {layer}
 
@@ -199,7 +200,7 @@ class KVCache:
         of = self.layout
         queries = to_queries(q, int(batch.q_starts[-1]), of.kv_heads, of.dim)
         return self._ops.attend(
-            queries, self._k[layer], of.k, self._v[layer], of.v,
+            queries, self._k[layer].data, of.k, self._v[layer].data, of.v,
             batch.tables, batch.table_starts, batch.lengths, batch.q_starts,
             scale=1 / math.sqrt(of.dim) if scale is None else to_number(scale, "scale"), rotate=of.rotate,
             window=to_size(window, "window"), softcap=to_number(softcap, "softcap", least=0),
@@ -216,10 +217,10 @@ class KVCache:
         return self.layout.rotate
 
     def stores(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]:
-        """Formats and bytes of K and V of a layer, (pages, kv_heads, page_tokens, row bytes): for code that writes and
-        reads all layers of a step itself, with `batch` before and `wrote` after it."""
+        """Formats and bytes of K and V of a layer, as the backend wants them: for code that writes and reads all layers
+        of a step itself, with `batch` before and `wrote` after it."""
         number = self._layer(layer)
-        return self.layout.k, self._k[number], self.layout.v, self._v[number]
+        return self.layout.k, self._k[number].data, self.layout.v, self._v[number].data
 
     def batch(self, sequences: Iterable[int]) -> Batch:
         """Some sequences as a backend wants to see them: their pages, lengths and new tokens."""
@@ -328,7 +329,7 @@ class KVCache:
         self._batches.clear()
         self._alone.pop(sequence, None)
 
-    def _stores(self) -> list[Bytes]:
+    def _stores(self) -> list[Store]:
         return [store for pair in zip(self._k, self._v, strict=True) for store in pair]
 
     def _layer(self, layer: int) -> int:

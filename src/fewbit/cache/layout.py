@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..errors import FormatError, ShapeError
 from ..formats import Format, all_formats, get
+from ..ops import tiled
 from .arguments import to_size
 
 Bytes = npt.NDArray[np.uint8]
@@ -97,6 +98,50 @@ def total_pages(tokens: int | None, pages: int | None, page_tokens: int) -> int:
     if total > MOST_PAGES:
         raise ShapeError(f"a KV cache has at most {MOST_PAGES} pages, {total} were asked for")
     return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """K or V of a layer: rows, (pages, kv_heads, page_tokens, row bytes), or slabs: see `ops.tiled`."""
+
+    data: Bytes
+    layout: Layout
+    is_value: bool
+    page_tokens: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.layout.row_bytes[self.is_value]
+
+    def read(self, page: int, count: int) -> Bytes:
+        """The rows of the first tokens of a page, (count, kv_heads, row bytes)."""
+        rows: Bytes = self.data[page]
+        if self._tiled:
+            rows = tiled.to_rows(self._format, rows, self.layout.dim, self.is_value)
+        return rows[:, :count].swapaxes(0, 1)
+
+    def write(self, page: int, rows: Bytes) -> None:
+        """Fill a page from its first token on; what it holds after them is anything."""
+        if not self._tiled:
+            self.data[page, :, : len(rows)] = rows.swapaxes(0, 1)
+            return
+        whole = np.zeros((self.layout.kv_heads, self.page_tokens, self.row_bytes), np.uint8)
+        whole[:, : len(rows)] = rows.swapaxes(0, 1)
+        self.data[page] = tiled.to_slabs(self._format, whole, self.layout.dim, self.is_value)
+
+    @property
+    def _tiled(self) -> bool:
+        return bool(self.data.shape[3] != self.row_bytes)
+
+    @property
+    def _format(self) -> Format:
+        return self.layout.v if self.is_value else self.layout.k
+
+
+def make_store(layout: Layout, is_value: bool, pages: int, page_tokens: int, keeps_tiles: bool) -> Store:
+    each = tiled.SLAB if keeps_tiles else 1
+    shape = pages, layout.kv_heads, page_tokens // each, each * layout.row_bytes[is_value]
+    return Store(zeros(shape), layout, is_value, page_tokens)
 
 
 def zeros(shape: tuple[int, ...]) -> Bytes:

@@ -27,12 +27,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import FileError, PathError
-from .layout import Layout
-
-Bytes = npt.NDArray[np.uint8]
+from .layout import Layout, Store
 
 MAGIC = b"fewbitKV"
 VERSION = 1
@@ -44,7 +41,7 @@ PIECE_BYTES = 1 << 20
 def write_saved(
     path: str | os.PathLike[str],
     layout: Layout,
-    stores: Sequence[Bytes],
+    stores: Sequence[Store],
     table: Sequence[int],
     length: int,
     tokens: array[int],
@@ -67,13 +64,13 @@ def write_saved(
 
 
 def _pieces(
-    layout: Layout, stores: Sequence[Bytes], table: Sequence[int], length: int, tokens: array[int]
+    layout: Layout, stores: Sequence[Store], table: Sequence[int], length: int, tokens: array[int]
 ) -> Iterator[bytes]:
     yield HEADER.pack(MAGIC, VERSION, *_parameters(layout).values(), length, len(tokens))
     yield np.array(tokens, "<u4").tobytes()
     for store in stores:
         for number, page in enumerate(table):
-            yield store[page, :, : _tokens_in(number, length, store)].transpose(1, 0, 2).tobytes()
+            yield store.read(page, _tokens_in(number, length, store)).tobytes()
 
 
 def _parameters(layout: Layout) -> dict[str, int | bytes]:
@@ -82,10 +79,9 @@ def _parameters(layout: Layout) -> dict[str, int | bytes]:
     return numbers | {"k": layout.k.name.encode().ljust(16, b"\0"), "v": layout.v.name.encode().ljust(16, b"\0")}
 
 
-def _tokens_in(number: int, length: int, store: Bytes) -> int:
+def _tokens_in(number: int, length: int, store: Store) -> int:
     """Tokens in a page of a sequence."""
-    page_tokens: int = store.shape[2]
-    return min(page_tokens, length - number * page_tokens)
+    return min(store.page_tokens, length - number * store.page_tokens)
 
 
 @dataclass(frozen=True)
@@ -97,16 +93,16 @@ class Saved:
     length: int
     tokens: array[int]  # those committed
 
-    def read(self, stores: Sequence[Bytes], table: Sequence[int], first: int) -> None:
+    def read(self, stores: Sequence[Store], table: Sequence[int], first: int) -> None:
         """Fill the pages of a table, from page number `first` on; those before hold their tokens already."""
         at = HEADER.size + 4 * len(self.tokens)
         for store in stores:
-            _, kv_heads, page_tokens, row_bytes = store.shape
-            self.file.seek(at + first * page_tokens * kv_heads * row_bytes)
+            kv_heads, row_bytes = store.layout.kv_heads, store.row_bytes
+            self.file.seek(at + first * store.page_tokens * kv_heads * row_bytes)
             for number in range(first, len(table)):
                 count = _tokens_in(number, self.length, store)
                 rows = np.frombuffer(_read(self.file, self.path, count * kv_heads * row_bytes), np.uint8)
-                store[table[number], :, :count] = rows.reshape(count, kv_heads, row_bytes).transpose(1, 0, 2)
+                store.write(table[number], rows.reshape(count, kv_heads, row_bytes))
             at += self.length * kv_heads * row_bytes
 
 

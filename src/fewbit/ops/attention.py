@@ -40,11 +40,13 @@ def kv_write(
     x: Floats,
     slots: npt.NDArray[np.int64],
     rotate: bool = False,
+    is_value: bool = False,
     threads: int | None = None,
 ) -> None:
     """Pack x, (tokens, kv_heads, dim), into a store; token t goes to slot `page * page_tokens + place` of slots[t].
 
-    The values of a head are one row, padded with zeros to whole blocks; `rotate`: after a Hadamard rotation.
+    The values of a head are one row, padded with zeros to whole blocks; `rotate`: after a Hadamard rotation. Where K
+    and V lie in different ways, `is_value` says which it is; here they do not.
 
     >>> from fewbit.formats import get
     >>> store = np.zeros((4, 1, 8, 34), np.uint8)
@@ -58,6 +60,11 @@ def kv_write(
     padded[:, :dim] = (hadamard(x) if rotate else x).reshape(tokens * kv_heads, dim)
     rows = encode(fmt, padded)
     store[slots // page_tokens, :, slots % page_tokens] = rows.reshape(tokens, kv_heads, row_bytes)
+
+
+def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int) -> bool:
+    """Whether stores hold matrix tiles: never here."""
+    return False
 
 
 def attend(

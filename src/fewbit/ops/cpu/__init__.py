@@ -4,7 +4,7 @@ import os
 
 from ... import _native, tensor
 from ...tensor import QuantTensor
-from .attention import attend, kv_write
+from .attention import attend, keeps_tiles, kv_write
 from .machine import (
     Bytes,
     Floats,
@@ -49,6 +49,7 @@ __all__ = [
     "forced_isa",
     "isa",
     "isas",
+    "keeps_tiles",
     "kernel",
     "kernel_ranges",
     "kv_write",

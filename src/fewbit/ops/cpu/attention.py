@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...formats import Format
+from ..tiled import SLAB
 from .machine import Bytes, Floats, checked_threads, number
 
 
@@ -16,10 +17,20 @@ def kv_write(
     x: Floats,
     slots: npt.NDArray[np.int64],
     rotate: bool = False,
+    is_value: bool = False,
     threads: int | None = None,
 ) -> None:
-    """As in `ops.attention`, natively."""
-    _native.kv_write(number(fmt), store, x, slots, rotate, checked_threads(threads))
+    """As in `ops.attention`, natively, and into stores that hold matrix tiles: see `keeps_tiles`."""
+    _native.kv_write(number(fmt), store, x, slots, rotate, is_value, checked_threads(threads))
+
+
+def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int) -> bool:
+    """Whether stores of K and V are best made with the shape (pages, kv_heads, page_tokens / 32, bytes of 32 rows).
+
+    Their numbers lie then as the matrix tiles of this machine want them: see `ops.tiled`. A store of this shape can be
+    used on any machine, if slowly.
+    """
+    return page_tokens % SLAB == 0 and all(_native.kv_tiles(number(fmt), dim) for fmt in (k, v))
 
 
 def attend(

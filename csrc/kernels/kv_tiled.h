@@ -1,0 +1,121 @@
+// K or V of 32 tokens of a head as matrix tiles want them, in the bytes that their rows would take: first the scales,
+// [block][token], then the codes. Two codes of four bits share a byte, both of one token: what is written for a token
+// takes no part of what another one has. Tiles are read in the order in which they lie.
+//
+//   K, 8 bits  [every 64 values][token][value]
+//   K, 4 bits  [token][byte]: 64 values in the first four bits, the next 64 in the others; of the last 64 of an odd
+//              number, 32 and 32
+//   V          as tiles of 16 rows of 64 bytes, two for every two blocks: see value_line. With 4 bits they share one.
+
+template <class F>
+struct KvTiled {
+  using B = KvBlock<F>;
+  static constexpr bool can() {
+    if constexpr (B::can() && !B::plain) {
+      if (F::offset.present || F::scale.real != Real::f16 || F::codes.times != 1 || F::codes.pieces(0) != 1)
+        return false;
+      const Run16 low = B::run(0, 0), high = B::run(0, 1);
+      if (F::codes.bits() == 8) return high.at == low.at + 16;
+      return F::codes.bits() == 4 && high.at == low.at && low.shift == 0 && high.shift == 4;
+    } else {
+      return false;
+    }
+  }
+  static constexpr int per_byte = 8 / F::codes.bits();
+  static constexpr size_t block_bytes = 32 / per_byte, codes_in_block = static_cast<size_t>(B::run(0, 0).at);
+
+  static size_t scale_at(size_t block, size_t token) { return (block * kKvTokens + token) * 2; }
+  static size_t codes_at(size_t dim) { return scale_at(dim / 32, 0); }
+  static size_t key_block(size_t block, size_t token) {  // with 8 bits
+    return (block / 2 * kKvTokens + token) * 64 + block % 2 * 32;
+  }
+  // Where the values of four tokens lie: 16 values of a block, four tokens side by side. Weights are packed in the
+  // order of tokens 0 to 3, 16 to 19, 4 to 7 and so on.
+  static size_t value_line(size_t block, size_t half, size_t token) {
+    const size_t four = token / 4, place = four < 4 ? 2 * four : 2 * (four - 4) + 1;
+    const size_t tile = per_byte == 1 ? block / 2 * 2 + half : block / 2;
+    return tile * 1024 + (block % 2 * 8 + place) * 64;
+  }
+
+  // Codes of a row, one to a byte, to the bytes of K, or back.
+  template <class Fn>
+  static void by_bytes(size_t dim, Fn&& f) {  // f(byte, value in the first bits, value in the others)
+    for (size_t d = 0; d < dim; d += 128) {
+      const size_t apart = d + 64 < dim ? 64 : 32;
+      for (size_t i = 0; i < apart; ++i) f(d / 2 + i, d + i, d + apart + i);
+    }
+  }
+  static void put_key(const uint8_t* row, size_t token, size_t dim, uint8_t* slab) {
+    uint8_t* to = slab + codes_at(dim);
+    if constexpr (per_byte == 1) {
+      for (size_t b = 0; b < dim / 32; ++b)
+        std::memcpy(to + key_block(b, token), row + b * F::bytes + codes_in_block, 32);
+    } else {
+      uint8_t codes[32 * kMostCodeBlocks];
+      for (size_t b = 0; b < dim / 32; ++b) {
+        for (size_t i = 0; i < 16; ++i) {
+          const uint8_t two = row[b * F::bytes + codes_in_block + i];
+          codes[32 * b + i] = two & 15;
+          codes[32 * b + 16 + i] = two >> 4;
+        }
+      }
+      by_bytes(dim, [&](size_t i, size_t a, size_t b) {
+        to[token * dim / 2 + i] = static_cast<uint8_t>(codes[a] | codes[b] << 4);
+      });
+    }
+  }
+  static void get_key(const uint8_t* slab, size_t token, size_t dim, uint8_t* row) {
+    const uint8_t* from = slab + codes_at(dim);
+    if constexpr (per_byte == 1) {
+      for (size_t b = 0; b < dim / 32; ++b)
+        std::memcpy(row + b * F::bytes + codes_in_block, from + key_block(b, token), 32);
+    } else {
+      uint8_t codes[32 * kMostCodeBlocks];
+      by_bytes(dim, [&](size_t i, size_t a, size_t b) {
+        codes[a] = from[token * dim / 2 + i] & 15;
+        codes[b] = from[token * dim / 2 + i] >> 4;
+      });
+      for (size_t b = 0; b < dim / 32; ++b) {
+        for (size_t i = 0; i < 16; ++i) {
+          row[b * F::bytes + codes_in_block + i] =
+              static_cast<uint8_t>(codes[32 * b + i] | codes[32 * b + 16 + i] << 4);
+        }
+      }
+    }
+  }
+  // A block of V, 16 bytes at a time: f(byte of the row, where it belongs).
+  template <class Fn>
+  static FEWBIT_INLINE void by_values(size_t token, size_t dim, Fn&& f) {
+    for (size_t b = 0; b < dim / 32; ++b) {
+      for (size_t half = 0; half < block_bytes / 16; ++half) {
+        const size_t from = b * F::bytes + codes_in_block + 16 * half,
+                     to = codes_at(dim) + value_line(b, half, token) + token % 4;
+        for (size_t i = 0; i < 16; ++i) f(from + i, to + 4 * i);
+      }
+    }
+  }
+};
+
+// A row of a token to its place, with or without the tokens around it.
+template <class F>
+void to_tiled(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) {
+  using T = KvTiled<F>;
+  if (is_value)
+    T::by_values(token, dim, [&](size_t from, size_t to) { slab[to] = row[from]; });
+  else
+    T::put_key(row, token, dim, slab);
+  for (size_t b = 0; b < dim / 32; ++b) {
+    std::memcpy(slab + T::scale_at(b, token), row + b * F::bytes + F::scale.at, 2);
+  }
+}
+template <class F>
+void from_tiled(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) {
+  using T = KvTiled<F>;
+  if (is_value)
+    T::by_values(token, dim, [&](size_t to, size_t from) { row[to] = slab[from]; });
+  else
+    T::get_key(slab, token, dim, row);
+  for (size_t b = 0; b < dim / 32; ++b) {
+    std::memcpy(row + b * F::bytes + F::scale.at, slab + T::scale_at(b, token), 2);
+  }
+}
