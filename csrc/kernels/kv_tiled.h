@@ -6,6 +6,8 @@
 //   K, 4 bits  [token][byte]: 64 values in the first four bits, the next 64 in the others; of the last 64 of an odd
 //              number, 32 and 32
 //   V          as tiles of 16 rows of 64 bytes, two for every two blocks: see value_line. With 4 bits they share one.
+//
+// Codes of four bits that stand for themselves less 8 lie with their first bit turned: as signed numbers.
 
 template <class F>
 struct KvTiled {
@@ -22,6 +24,8 @@ struct KvTiled {
     }
   }
   static constexpr int per_byte = 8 / F::codes.bits();
+  static constexpr bool is_signed4 = per_byte == 2 && F::codebook.used == 0 && F::codes.zero == 8;
+  static constexpr uint8_t turn = is_signed4 ? 0x88 : 0;
   static constexpr size_t block_bytes = 32 / per_byte, codes_in_block = static_cast<size_t>(B::run(0, 0).at);
 
   static size_t scale_at(size_t block, size_t token) { return (block * kKvTokens + token) * 2; }
@@ -60,7 +64,7 @@ struct KvTiled {
         }
       }
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
-        to[token * dim / 2 + i] = static_cast<uint8_t>(codes[a] | codes[b] << 4);
+        to[token * dim / 2 + i] = static_cast<uint8_t>((codes[a] | codes[b] << 4) ^ turn);
       });
     }
   }
@@ -72,8 +76,9 @@ struct KvTiled {
     } else {
       uint8_t codes[32 * kMostCodeBlocks];
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
-        codes[a] = from[token * dim / 2 + i] & 15;
-        codes[b] = from[token * dim / 2 + i] >> 4;
+        const uint8_t two = from[token * dim / 2 + i] ^ turn;
+        codes[a] = two & 15;
+        codes[b] = two >> 4;
       });
       for (size_t b = 0; b < dim / 32; ++b) {
         for (size_t i = 0; i < 16; ++i) {
@@ -101,7 +106,7 @@ template <class F>
 void to_tiled(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) {
   using T = KvTiled<F>;
   if (is_value)
-    T::by_values(token, dim, [&](size_t from, size_t to) { slab[to] = row[from]; });
+    T::by_values(token, dim, [&](size_t from, size_t to) { slab[to] = row[from] ^ T::turn; });
   else
     T::put_key(row, token, dim, slab);
   for (size_t b = 0; b < dim / 32; ++b) {
@@ -112,7 +117,7 @@ template <class F>
 void from_tiled(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) {
   using T = KvTiled<F>;
   if (is_value)
-    T::by_values(token, dim, [&](size_t to, size_t from) { row[to] = slab[from]; });
+    T::by_values(token, dim, [&](size_t to, size_t from) { row[to] = slab[from] ^ T::turn; });
   else
     T::get_key(slab, token, dim, row);
   for (size_t b = 0; b < dim / 32; ++b) {

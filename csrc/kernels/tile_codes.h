@@ -149,17 +149,25 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
 template <class F>
 FEWBIT_INLINE void tiled_scales(const uint8_t* slab, size_t tokens, size_t dim, float (*out)[kKvTokens]) {
   const __mmask32 known = tokens >= 32 ? ~0u : (1u << tokens) - 1;
+  const __m512 by = _mm512_set1_ps(KvTiled<F>::is_signed4 ? 0x1p-4f : 1);
   for (size_t b = 0; b < dim / 32; ++b) {
     const __m512i v = _mm512_maskz_loadu_epi16(known, slab + 64 * b);
-    _mm512_store_ps(out[b], _mm512_cvtph_ps(_mm512_castsi512_si256(v)));
-    _mm512_store_ps(out[b] + 16, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)));
+    _mm512_store_ps(out[b], _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(v)), by));
+    _mm512_store_ps(out[b] + 16, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)), by));
   }
 }
+// Signed codes of four bits stay in the first half of a byte: their scale is a 16th.
 template <class F>
 FEWBIT_INLINE void two_of_bytes(__m512i v, __m512i& low, __m512i& high) {
-  const __m512i mask = _mm512_set1_epi8(15);
-  low = KvCodes<F>::integers(_mm512_and_si512(v, mask));
-  high = KvCodes<F>::integers(_mm512_and_si512(_mm512_srli_epi16(v, 4), mask));
+  if constexpr (KvTiled<F>::is_signed4) {
+    const __m512i mask = _mm512_set1_epi8(-16);
+    low = _mm512_and_si512(_mm512_slli_epi16(v, 4), mask);
+    high = _mm512_and_si512(v, mask);
+  } else {
+    const __m512i mask = _mm512_set1_epi8(15);
+    low = KvCodes<F>::integers(_mm512_and_si512(v, mask));
+    high = KvCodes<F>::integers(_mm512_and_si512(_mm512_srli_epi16(v, 4), mask));
+  }
 }
 template <class F>
 void key_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) {
@@ -370,7 +378,7 @@ inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t
     const __m512 unit = _mm512_broadcast_f32x4(_mm_load_ps(q.units[set]));
     for (size_t t = 0; t < tokens; t += 16) {
       __m512 v[4], turned[4];
-      keep_tiles_awake();
+      if (t == 0) keep_tiles_awake();
       for (size_t j = 0; j < 4; ++j) {
         ask<32>(own);
         __m512 sum = _mm512_setzero_ps();
@@ -412,7 +420,7 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
   const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
   for (size_t b = 0; b < blocks; ++b) {
     if (b < 4) ask<16>(own);
-    if (b % 2 == 0) keep_tiles_awake();
+    if (b == 0) keep_tiles_awake();
     const __m512 d = _mm512_load_ps(own.value_scales[b]), e = _mm512_load_ps(own.value_scales[b] + 16);
     __m512 x[4][2], top[4];
     for (size_t r = 0; r < 4; ++r) {
@@ -457,7 +465,7 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
       const size_t block = i / 2;
       const auto* c = own.value_results[set][block / 2 * 2 + i % 2] + block % 2 * 8;
       if (i < 8) ask<32>(own);
-      if (i % 4 == 0) keep_tiles_awake();
+      if (i == 4) keep_tiles_awake();
       for (size_t r = 0; r < count; ++r) {
         const __m512i high = _mm512_slli_epi32(_mm512_load_si512(c[r]), 8);
         const __m512 v = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(c[4 + r])));

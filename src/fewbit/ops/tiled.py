@@ -1,6 +1,7 @@
 """How 32 rows of K or V lie as matrix tiles want them, in plain NumPy: csrc/kernels/kv_tiled.h, written out.
 
-A slab has the bytes of 32 rows: first the scales of all tokens, (blocks, tokens), then the codes.
+A slab has the bytes of 32 rows: first the scales of all tokens, (blocks, tokens), then the codes. Codes of four bits
+that stand for themselves less 8 lie with their first bit turned, as signed numbers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..formats import Format
+from ..formats.spec import Ints
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -28,6 +30,7 @@ def to_rows(fmt: Format, slabs: Bytes, dim: int, is_value: bool) -> Bytes:
     flat = slabs.reshape(-1, slabs.shape[-1])
     blocks, size = dim // 32, fmt.block_bytes - SCALE_BYTES
     scales, codes = np.split(flat, [SLAB * blocks * SCALE_BYTES], axis=1)
+    codes = codes ^ _turn(fmt)
     rows = np.empty((len(flat), SLAB, blocks, fmt.block_bytes), np.uint8)
     rows[..., :SCALE_BYTES] = scales.reshape(-1, blocks, SLAB, SCALE_BYTES).swapaxes(1, 2)
     if is_value:  # (pair, half, block of the pair, four tokens, byte, token)
@@ -59,8 +62,13 @@ def to_slabs(fmt: Format, rows: Bytes, dim: int, is_value: bool) -> Bytes:
         codes = values[..., low] | values[..., high] << 4
     else:
         codes = codes.reshape(-1, SLAB, blocks // 2, 2, size).swapaxes(1, 2)
-    slabs = np.concatenate([part.reshape(len(each), -1) for part in (scales, codes)], axis=1)
+    slabs = np.concatenate([part.reshape(len(each), -1) for part in (scales, codes ^ _turn(fmt))], axis=1)
     return slabs.reshape(*rows.shape[:-2], rows.shape[-2] // SLAB, -1)
+
+
+def _turn(fmt: Format) -> np.uint8:
+    is_signed = isinstance(fmt.codes, Ints) and fmt.codes.zero == 8 and fmt.codebook is None
+    return np.uint8(0x88 if is_signed else 0)
 
 
 def _places(dim: int) -> tuple[list[int], list[int]]:
