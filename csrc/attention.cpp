@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "threads.h"
@@ -19,9 +20,13 @@ constexpr size_t kMostOnTiles = 128;
 constexpr size_t kFewRows = 8;                                // up to so many, K and V are decoded where they are used
 constexpr size_t kLeastCodeRows = 3, kLeastCodeTokens = 128;  // that are worth int8 tiles
 constexpr size_t kPieces = 8;                                 // for each thread, before one takes several heads
+constexpr size_t kShort = 4096;                               // tokens times heads: a piece for each thread is enough
 
-thread_local Workspace scratch;       // of whoever does a piece
-thread_local Workspace code_scratch;  // the same, with int8 tiles
+thread_local Workspace scratch;                                   // of whoever does a piece
+CodeScratch& code_scratch() {                                     // the same, with int8 tiles
+  thread_local const auto own = std::make_unique<CodeScratch>();  // zero where nothing is written
+  return *own;
+}
 thread_local Workspace code_queries;
 thread_local Workspace key_rows, value_rows;  // that lay as tiles
 thread_local Workspace partial_results;       // of the caller
@@ -177,19 +182,33 @@ struct Call {
       for (size_t first = 0; first < queries(s); first += each) f(s, first, std::min(each, queries(s) - first));
     }
   }
+  // Pieces of work for one head, and what they read.
+  struct Amount {
+    size_t parts, tokens;
+  };
+  Amount amount() const {
+    Amount out{};
+    by_queries([&](size_t s, size_t first, size_t count) {
+      const Part one = part(s, first, count);
+      out.parts += one.parts;
+      out.tokens += one.to - one.from;
+    });
+    return out;
+  }
   // Heads of one piece: more than one if there are enough pieces for all threads, and few queries.
-  size_t heads_together(size_t count, size_t parts, int threads) const {
+  size_t heads_together(size_t count, const Amount& all, int threads) const {
     const size_t rows = count * group;
     if (rows > kFewRows) return 1;
     const size_t most = std::min(heads.kv_heads, kMostRows / rows);
-    return std::clamp<size_t>(parts * heads.kv_heads / (kPieces * static_cast<size_t>(std::max(threads, 1))), 1, most);
+    const size_t each = all.tokens * heads.kv_heads <= kShort ? 1 : kPieces;
+    return std::clamp<size_t>(all.parts * heads.kv_heads / (each * static_cast<size_t>(std::max(threads, 1))), 1, most);
   }
   size_t cut(std::vector<Work>& pieces, int threads) const {
-    size_t parts = 0, partials = 0;
-    by_queries([&](size_t s, size_t first, size_t count) { parts += part(s, first, count).parts; });
+    const Amount whole = amount();
+    size_t partials = 0;
     by_queries([&](size_t s, size_t first, size_t count) {
       const Part all = part(s, first, count);
-      const size_t together = heads_together(count, parts, threads);
+      const size_t together = heads_together(count, whole, threads);
       for (size_t head = 0; head < heads.kv_heads; head += together) {
         const size_t some = std::min(together, heads.kv_heads - head);
         for (size_t i = 0; i < all.parts; ++i) {
@@ -285,7 +304,7 @@ struct Call {
     store.kernels->kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
   }
   void tiles_to_floats(const Store& store, const Block& b, float* tile) const {
-    auto& c = *code_scratch.get<CodeScratch>(1);
+    auto& c = code_scratch();
     const KvKernels& kernels = store.kernels->kv;
     if (&store == &v) {
       kernels.value_tiles(at(v, b.row), b.tokens, heads.dim, c);
@@ -321,12 +340,11 @@ struct Call {
   }
   // The keys of a block beside the values of the one before it: while one waits for tiles the other has work to do.
   void on_code_tiles(const Work& p, size_t rows, const Scratch& own) const {
-    auto& c = *code_scratch.get<CodeScratch>(1);
+    auto& c = code_scratch();
     auto* packed = code_queries.get<CodeQueries>(p.heads);
     const size_t blocks = pad / 32;
     Block before{};
     for (size_t h = 0; h < p.heads; ++h) codes->pack_queries(own.of(h, rows, pad).queries, rows, pad, packed[h]);
-    std::memset(c.weights, 0, sizeof c.weights);
     const auto both = [&](const Block* b) {
       if (b) {
         c.ahead = {at(k, b->later), at(v, b->next), b->tokens * (k.at.row_bytes + v.at.row_bytes)};

@@ -43,7 +43,7 @@ struct CodeScratch {
   const int8_t *keys_at, *values_at;  // those below, or where they lie in a page
   alignas(64) int8_t keys[kMostCodeBlocks / 2][kKvTokens][64];
   alignas(64) int8_t values[kMostCodeBlocks / 2][2][1024];
-  alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];  // 0 where nothing is written
+  alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];  // 0 where never anything is written
   alignas(64) float key_scales[kMostCodeBlocks][kKvTokens];
   alignas(64) float value_scales[kMostCodeBlocks][kKvTokens];
   alignas(64) float units[kCodeSets][kMostCodeBlocks * 4];  // of weights, [block][row]
