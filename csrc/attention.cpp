@@ -43,12 +43,15 @@ void write_row(const Store& to, const Heads& heads, bool rotates, const float* x
   const Target& target = current_target();
   const size_t page = slot / heads.page_tokens, place = slot % heads.page_tokens;
   float* row = scratch.get<float>(padded(heads.dim) + to.at.row_bytes);  // and the same, packed
-  std::copy_n(x, heads.dim, row);
-  std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
-  if (rotates) rotate(target, row, heads.dim);
+  if (rotates || heads.dim % 32 != 0) {
+    std::copy_n(x, heads.dim, row);
+    std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
+    if (rotates) rotate(target, row, heads.dim);
+    x = row;
+  }
   const size_t number = (page * heads.kv_heads + head) * heads.page_tokens + place;
   auto* packed = to.tiled() ? reinterpret_cast<uint8_t*>(row + padded(heads.dim)) : to.data + number * to.at.row_bytes;
-  to.kernels->encode(row, kv_row_values(*to.kernels, heads.dim), nullptr, to.at, packed);
+  to.kernels->encode(x, kv_row_values(*to.kernels, heads.dim), nullptr, to.at, packed);
   if (!to.tiled()) return;
   uint8_t* slab = to.data + number / kKvTokens * kKvTokens * to.at.row_bytes;
   to.kernels->kv.to_tiled(packed, number % kKvTokens, heads.dim, to.order == Order::value_tiles, slab);

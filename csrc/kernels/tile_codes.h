@@ -255,13 +255,12 @@ FEWBIT_INLINE void turn_4x4(const __m128i* v, int8_t* out) {  // four dwords of 
 
 // What one unit of a row of queries stands for; not a number where the row is not finite.
 inline float unit_of(const float* q, size_t pad) {
-  __m512 top = _mm512_setzero_ps(), sum = top;
+  __m512i top = _mm512_setzero_si512();  // magnitudes as integers: what is not finite is the greatest
   for (size_t d = 0; d < pad; d += 16) {
-    const __m512 v = _mm512_loadu_ps(q + d);
-    top = _mm512_max_ps(_mm512_abs_ps(v), top);
-    sum = _mm512_add_ps(sum, _mm512_sub_ps(v, v));
+    top = _mm512_max_epi32(top, _mm512_castps_si512(_mm512_abs_ps(_mm512_loadu_ps(q + d))));
   }
-  return _mm512_reduce_max_ps(top) / kMostCode + _mm512_reduce_add_ps(sum);
+  const float most = bits_f32(static_cast<uint32_t>(_mm512_reduce_max_epi32(top)));
+  return most / kMostCode + (most - most);
 }
 
 // Queries as right tiles, one for every two blocks. Columns: high bytes for the first block, low ones, the same for the
@@ -269,7 +268,11 @@ inline float unit_of(const float* q, size_t pad) {
 inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueries& out) {
   by_sets(rows, [&](size_t set, size_t first, size_t count) {
     float* units = out.units[set];
-    for (size_t r = 0; r < 4; ++r) units[r] = r < count ? unit_of(q + (first + r) * pad, pad) : 0;
+    __m512 by[4];
+    for (size_t r = 0; r < 4; ++r) {
+      units[r] = r < count ? unit_of(q + (first + r) * pad, pad) : 0;
+      by[r] = _mm512_set1_ps(units[r] > 0 ? 1 / units[r] : 0);
+    }
     for (size_t i = 0; i < (pad + 63) / 64 * 16; ++i) {
       _mm512_store_si512(out.tiles[set][0] + 64 * i, __m512i{});
     }
@@ -277,8 +280,7 @@ inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueri
       __m128i high[4], low[4];
       for (size_t r = 0; r < 4; ++r) {
         const __m512 v = r < count ? _mm512_loadu_ps(q + (first + r) * pad + d) : _mm512_setzero_ps();
-        const __m512 by = _mm512_set1_ps(units[r] > 0 ? 1 / units[r] : 0);
-        two_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(v, by)), high[r], low[r]);
+        two_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(v, by[r])), high[r], low[r]);
       }
       int8_t* to = out.tiles[set][d / 64] + d % 64 * 16 + d / 32 % 2 * 32;
       turn_4x4(high, to);
