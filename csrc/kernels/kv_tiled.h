@@ -9,6 +9,10 @@
 //
 // Codes of four bits that stand for themselves less 8 lie with their first bit turned: as signed numbers.
 
+// The row of a tile of V that holds a token, with three others: tokens 0 to 3, 16 to 19, 4 to 7 and so on, in the order
+// in which weights are packed.
+constexpr size_t row_of_token(size_t token) { return token < 16 ? token / 4 * 2 : (token - 16) / 4 * 2 + 1; }
+
 template <class F>
 struct KvTiled {
   using B = KvBlock<F>;
@@ -33,12 +37,10 @@ struct KvTiled {
   static size_t key_block(size_t block, size_t token) {  // with 8 bits
     return (block / 2 * kKvTokens + token) * 64 + block % 2 * 32;
   }
-  // Where the values of four tokens lie: 16 values of a block, four tokens side by side. Weights are packed in the
-  // order of tokens 0 to 3, 16 to 19, 4 to 7 and so on.
+  // Where 16 values of a block lie, four tokens side by side.
   static size_t value_line(size_t block, size_t half, size_t token) {
-    const size_t four = token / 4, place = four < 4 ? 2 * four : 2 * (four - 4) + 1;
     const size_t tile = per_byte == 1 ? block / 2 * 2 + half : block / 2;
-    return tile * 1024 + (block % 2 * 8 + place) * 64;
+    return tile * 1024 + (block % 2 * 8 + row_of_token(token)) * 64;
   }
 
   // Codes of a row, one to a byte, to the bytes of K, or back.

@@ -127,8 +127,7 @@ FEWBIT_INLINE void four_tokens(const uint8_t* const* r, size_t at, int8_t* out) 
     }
   }
 }
-// Values as right tiles, two blocks in one: tokens 0 to 3, 16 to 19, 4 to 7, and so on, as weights are packed. Those
-// past the last are anything: their weights are 0.
+// Values as right tiles, two blocks in one. Those past the last are anything: their weights are 0.
 template <class F>
 void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
   const size_t blocks = (dim + 31) / 32;
@@ -136,7 +135,7 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
   for (size_t t = 0; t < kKvTokens && t < tokens; t += 4) {
     if (t % 8 == 0) keep_tiles_awake();
     const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
-    const size_t place = t < 16 ? t / 2 : t / 2 - 7;
+    const size_t place = row_of_token(t);
     for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
       four_tokens<F>(r, at, own.values[b / 2][0] + (b % 2 * 8 + place) * 64);
     }
@@ -221,10 +220,10 @@ inline void key_floats(size_t tokens, size_t blocks, const CodeScratch& own, flo
 }
 inline void value_floats(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride) {
   for (size_t t = 0; t < tokens; ++t) {
-    const size_t four = t / 4, place = four < 4 ? 2 * four : 2 * (four - 4) + 1;
+    const size_t row = row_of_token(t);
     const __m128i left = _mm_cvtsi32_si128(static_cast<int>(24 - t % 4 * 8));
     for (size_t d = 0; d < 32 * blocks; d += 16) {
-      const int8_t* line = own.values_at + d / 64 * 2048 + d / 16 % 2 * 1024 + (d / 32 % 2 * 8 + place) * 64;
+      const int8_t* line = own.values_at + d / 64 * 2048 + d / 16 % 2 * 1024 + (d / 32 % 2 * 8 + row) * 64;
       const __m512i v = _mm512_srai_epi32(_mm512_sll_epi32(_mm512_loadu_si512(line), left), 24);
       const __m512 by = _mm512_set1_ps(own.value_scales[d / 32][t]);
       _mm512_storeu_ps(out + t * stride + d, _mm512_mul_ps(_mm512_cvtepi32_ps(v), by));
