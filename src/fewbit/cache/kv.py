@@ -192,7 +192,7 @@ class KVCache:
         many positions a token sees, itself included (0: all); with `softcap` c logits become c * tanh(logit / c);
         `sinks` holds a logit without a value for each query head. NaN in q gives NaN in the result. With `exact` off,
         prompts take about half the time on machines with matrix tiles, which round to bf16. Beside packed K and V, q
-        and the weights of long contexts may be rounded to 16 bits.
+        and the weights may be rounded to 16 bits.
         """
         layer, batch = self._layer(layer), self._batch(sequences)
         if any(layer in new.missing for new in batch.new):
