@@ -19,6 +19,7 @@ constexpr size_t kMostRows = 64;  // queries times heads that share K and V, in 
 constexpr size_t kMostOnTiles = 128;
 constexpr size_t kFewRows = 8;                                // up to so many, K and V are decoded where they are used
 constexpr size_t kLeastCodeRows = 3, kLeastCodeTokens = 128;  // that are worth int8 tiles
+constexpr size_t kFewTokens = 4;                              // in a block, that are not worth them
 constexpr size_t kPieces = 8;                                 // for each thread, before one takes several heads
 constexpr size_t kShort = 4096;                               // tokens times heads: a piece for each thread is enough
 
@@ -50,11 +51,16 @@ void write_row(const Store& to, const Heads& heads, bool rotates, const float* x
     x = row;
   }
   const size_t number = (page * heads.kv_heads + head) * heads.page_tokens + place;
-  auto* packed = to.tiled() ? reinterpret_cast<uint8_t*>(row + padded(heads.dim)) : to.data + number * to.at.row_bytes;
-  to.kernels->encode(x, kv_row_values(*to.kernels, heads.dim), nullptr, to.at, packed);
-  if (!to.tiled()) return;
-  uint8_t* slab = to.data + number / kKvTokens * kKvTokens * to.at.row_bytes;
-  to.kernels->kv.to_tiled(packed, number % kKvTokens, heads.dim, to.order == Order::value_tiles, slab);
+  const size_t values = kv_row_values(*to.kernels, heads.dim);
+  if (!to.tiled()) return to.kernels->encode(x, values, nullptr, to.at, to.data + number * to.at.row_bytes);
+  const KvKernels& kv = to.kernels->kv;
+  const bool is_value = to.order == Order::value_tiles;
+  const size_t token = number % kKvTokens;
+  uint8_t* slab = to.data + (number - token) * to.at.row_bytes;
+  if (kv.quick_to_tiled && kv.quick_to_tiled(x, token, heads.dim, is_value, slab)) return;
+  auto* packed = reinterpret_cast<uint8_t*>(row + padded(heads.dim));
+  to.kernels->encode(x, values, nullptr, to.at, packed);
+  kv.to_tiled(packed, token, heads.dim, is_value, slab);
 }
 
 size_t pairs_of_tiles(size_t rows) { return (rows + 31) / 32 * 32; }
@@ -325,14 +331,17 @@ struct Call {
       weigh(p, rows, b, own);
       v.kernels->kv.values(s, rows, values, b.tokens, v.at.row_bytes, heads.dim, ahead(v, b), own.acc, pad);
     } else {
-      const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
-      const size_t row_bytes = pad * sizeof(float);
-      to_floats(k, b, own.tile);
-      floats.scores(own.queries, rows, pad, bytes, b.tokens, row_bytes, pad, {}, s);
-      weigh(p, rows, b, own);
-      to_floats(v, b, own.tile);
-      floats.values(s, rows, bytes, b.tokens, row_bytes, pad, {}, own.acc, pad);
+      by_floats(p, rows, b, own);
     }
+  }
+  void by_floats(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
+    const size_t row_bytes = pad * sizeof(float);
+    to_floats(k, b, own.tile);
+    floats.scores(own.queries, rows, pad, bytes, b.tokens, row_bytes, pad, {}, own.scores);
+    weigh(p, rows, b, own);
+    to_floats(v, b, own.tile);
+    floats.values(own.scores, rows, bytes, b.tokens, row_bytes, pad, {}, own.acc, pad);
   }
   void on_some_tiles(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     to_floats(k, b, own.tile);
@@ -370,8 +379,10 @@ struct Call {
       if (b) weigh(p, rows, *b, own.of(b->head, rows, pad));
     };
     by_blocks(p, [&](const Block& b) {
-      both(&b);
-      before = b;
+      const bool few = tiled && b.tokens <= kFewTokens;
+      both(few ? nullptr : &b);
+      before = few ? Block{} : b;
+      if (few) by_floats(p, rows, b, own.of(b.head, rows, pad));
     });
     both(nullptr);
   }

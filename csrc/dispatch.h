@@ -71,6 +71,8 @@ struct KvKernels {
   void (*value_tiles)(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) = nullptr;
   void (*to_tiled)(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
   void (*from_tiled)(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) = nullptr;
+  // Floats to their place there; false if it cannot. See kernels/kv_quick.h.
+  bool (*quick_to_tiled)(const float* x, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
 };
 inline bool can_tile(const KvKernels& kernels, size_t dim) {
   return kernels.to_tiled && dim > 0 && dim % 64 == 0 && dim <= 32 * kMostCodeBlocks;

@@ -9,6 +9,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace fewbit {
 namespace {
@@ -20,36 +21,80 @@ struct Inside {
   ~Inside() { inside = false; }
 };
 
-// Each thread has a part of its own, so that what one reads lies together and what it asks for in advance is used by
-// itself. Who is done helps the others.
-struct alignas(64) Part {
-  std::atomic<size_t> next{0};
-  size_t end = 0;
-};
+// Pieces of a job, and those that a thread did: numbers with that of the job before them, so that what is left of an
+// older one can be told from what is new.
+constexpr int kPieceBits = 20;
+constexpr uint64_t kMostPieces = uint64_t{1} << kPieceBits;
+
+uint64_t stamped(uint64_t round, uint64_t number) { return round << kPieceBits | number; }
 
 struct Job {
-  const Task* task;
-  size_t grain;
-  Part* parts;
-  int count;
-  std::atomic<bool> failed{false};
-  std::exception_ptr error{};  // the first one; read when all have left
+  uint64_t round;
+  Task task;
+  size_t items, grain;
+  int threads;
 
-  void work(int seat) noexcept {
-    try {
-      for (int i = 0; i < count; ++i) drain(parts[(seat + i) % count]);
-    } catch (...) {
-      for (int i = 0; i < count; ++i) parts[i].next.store(parts[i].end, std::memory_order_relaxed);
-      if (!failed.exchange(true)) error = std::current_exception();
+  size_t pieces() const { return (items + grain - 1) / grain; }
+  size_t first_of(int seat) const { return pieces() * static_cast<size_t>(seat) / static_cast<size_t>(threads); }
+  void run(size_t piece) const { task(piece * grain, std::min((piece + 1) * grain, items)); }
+};
+
+// Each thread has a part of the pieces of its own, so that what one reads lies together and what it asks for in advance
+// is used by itself. Who is done helps the others. A part is its owner's until then, and begins with whoever takes its
+// first piece: nobody waits for anybody else's memory.
+struct alignas(64) Part {
+  std::atomic<uint64_t> next{0}, done{0};
+
+  // Takes a piece of [first, last); kMostPieces if there is none.
+  size_t take(uint64_t round, size_t first, size_t last) {
+    uint64_t now = next.load(std::memory_order_acquire);
+    while (now >> kPieceBits <= round) {
+      const size_t piece = now >> kPieceBits == round ? now % kMostPieces : first;
+      if (piece >= last) break;
+      if (next.compare_exchange_weak(now, stamped(round, piece + 1), std::memory_order_acq_rel)) return piece;
     }
+    return kMostPieces;
   }
-  void drain(Part& part) {
-    for (;;) {
-      const size_t begin = part.next.fetch_add(grain, std::memory_order_relaxed);
-      if (begin >= part.end) return;
-      (*task)(begin, std::min(begin + grain, part.end));
-    }
+  size_t done_of(uint64_t round) const {
+    const uint64_t now = done.load(std::memory_order_acquire);
+    return now >> kPieceBits == round ? now % kMostPieces : 0;
   }
+};
+
+// Where a helper is told what to do: one line of memory. It is read as a whole or not at all.
+class alignas(64) Letter {
+ public:
+  void write(const Job& job) {
+    round_.store(kOpen, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    object_.store(job.task.object(), std::memory_order_relaxed);
+    call_.store(job.task.call(), std::memory_order_relaxed);
+    items_.store(job.items, std::memory_order_relaxed);
+    grain_.store(job.grain, std::memory_order_relaxed);
+    threads_.store(job.threads, std::memory_order_relaxed);
+    round_.store(job.round, std::memory_order_release);
+  }
+  bool is_new(uint64_t seen) const {
+    const uint64_t now = round_.load(std::memory_order_acquire);
+    return now != seen && now != kOpen;
+  }
+  // False if another was written meanwhile: it is the one to read.
+  bool read(Job& job) const {
+    const uint64_t round = round_.load(std::memory_order_acquire);
+    const Task task(object_.load(std::memory_order_relaxed), call_.load(std::memory_order_relaxed));
+    job = {round, task, items_.load(std::memory_order_relaxed), grain_.load(std::memory_order_relaxed),
+           threads_.load(std::memory_order_relaxed)};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return round != kOpen && round_.load(std::memory_order_relaxed) == round;
+  }
+
+ private:
+  static constexpr uint64_t kOpen = ~uint64_t{0};
+  std::atomic<uint64_t> round_{0};
+  std::atomic<void*> object_{};
+  std::atomic<Task::Call> call_{};
+  std::atomic<size_t> items_{}, grain_{};
+  std::atomic<int> threads_{};
 };
 
 inline void pause() {
@@ -61,71 +106,91 @@ inline void pause() {
 }
 
 constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
-constexpr uint32_t kClosed = uint32_t{1} << 31;
 
-// Helpers spin for a while and then sleep until there is a job. They enter it through a gate that counts them; one that
-// comes late finds the gate closed, and nobody waits for it. While helpers are awake a job takes no lock.
+// Helpers spin for a while and then sleep until there is a job. One that comes late finds nothing left to take, and
+// nobody waits for it: a job is done when all of its pieces are. While helpers are awake a job takes no lock.
 class Pool {
  public:
   std::exception_ptr run(size_t items, size_t grain, int threads, const Task& task) {
     const std::lock_guard<std::mutex> turn(turn_);
     grow(threads - 1);
-    const size_t pieces = (items + grain - 1) / grain, count = static_cast<size_t>(threads);
-    for (size_t i = 0; i < count; ++i) {
-      parts_[i].next.store(pieces * i / count * grain, std::memory_order_relaxed);
-      parts_[i].end = std::min(pieces * (i + 1) / count * grain, items);
-    }
-    Job job{&task, grain, parts_, threads};
-    job_ = &job;
-    gate_.fetch_and(~kClosed, std::memory_order_release);
-    round_.fetch_add(1);
-    if (asleep_.load() > 0) {  // one that lies down now sees the new round
+    const Job job{++round_, task, items, grain, threads};
+    for (int i = 1; i < threads; ++i) letters_[i].write(job);
+    // One that lies down right now may be missed: then it sleeps through this job, which goes on without it.
+    if (asleep_.load(std::memory_order_relaxed) > 0) {
       const std::lock_guard<std::mutex> lock(mutex_);
       wake_.notify_all();
     }
-    job.work(0);
-    gate_.fetch_or(kClosed, std::memory_order_acq_rel);
-    for (int i = 0; gate_.load(std::memory_order_acquire) != kClosed; ++i) {
+    work(job, 0);
+    for (int i = 0; done(job) != job.pieces(); ++i) {
       if (i < kSpins)
         pause();
       else
         std::this_thread::yield();
     }
-    return job.error;
+    if (!failed_.load(std::memory_order_relaxed)) return nullptr;
+    failed_.store(false, std::memory_order_relaxed);
+    return std::exchange(error_, nullptr);
   }
 
  private:
+  void work(const Job& job, int seat) noexcept {
+    size_t count = 0;
+    for (int i = 0; i < job.threads; ++i) {
+      const int other = (seat + i) % job.threads;
+      const size_t first = job.first_of(other), last = job.first_of(other + 1);
+      for (size_t piece; (piece = parts_[other].take(job.round, first, last)) != kMostPieces;) {
+        run(job, piece);
+        parts_[seat].done.store(stamped(job.round, ++count), std::memory_order_release);
+      }
+    }
+  }
+  void run(const Job& job, size_t piece) noexcept {
+    if (failed_.load(std::memory_order_relaxed)) return;  // what is left is only counted
+    try {
+      job.run(piece);
+    } catch (...) {
+      if (!failed_.exchange(true)) error_ = std::current_exception();
+    }
+  }
+  size_t done(const Job& job) const {
+    size_t sum = 0;
+    for (int i = 0; i < job.threads; ++i) sum += parts_[i].done_of(job.round);
+    return sum;
+  }
   void grow(int helpers) {
     for (; helpers_ < helpers; ++helpers_) {
-      std::thread([this, seat = helpers_ + 1, round = round_.load()] { help(seat, round); }).detach();
+      std::thread([this, seat = helpers_ + 1] { help(seat); }).detach();
     }
   }
-  void help(int seat, uint64_t seen) {
+  void help(int seat) {
     inside = true;
-    for (;;) {
-      for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) pause();
-      if (round_.load(std::memory_order_acquire) == seen) sleep(seen);
-      seen = round_.load(std::memory_order_acquire);
-      const bool open = !(gate_.fetch_add(1, std::memory_order_acquire) & kClosed);
-      if (open && seat < job_->count) job_->work(seat);
-      gate_.fetch_sub(1, std::memory_order_release);
+    const Letter& letter = letters_[seat];
+    for (uint64_t seen = 0;;) {
+      for (int i = 0; i < kSpins && !letter.is_new(seen); ++i) pause();
+      if (!letter.is_new(seen)) sleep(letter, seen);
+      Job job;
+      if (!letter.read(job)) continue;
+      seen = job.round;
+      work(job, seat);
     }
   }
-  void sleep(uint64_t seen) {
+  void sleep(const Letter& letter, uint64_t seen) {
     std::unique_lock<std::mutex> lock(mutex_);
     asleep_.fetch_add(1);
-    wake_.wait(lock, [&] { return round_.load() != seen; });
+    wake_.wait(lock, [&] { return letter.is_new(seen); });
     asleep_.fetch_sub(1);
   }
 
   std::mutex turn_, mutex_;
   std::condition_variable wake_;
-  alignas(64) std::atomic<uint64_t> round_{0};
-  alignas(64) std::atomic<uint32_t> gate_{kClosed};  // helpers inside
-  alignas(64) std::atomic<int> asleep_{0};
-  Job* job_ = nullptr;
+  uint64_t round_ = 0;
   int helpers_ = 0;
+  std::exception_ptr error_{};  // the first one; read when all are done
+  alignas(64) std::atomic<bool> failed_{false};
+  std::atomic<int> asleep_{0};
   Part parts_[kMaxThreads];
+  Letter letters_[kMaxThreads];
 };
 
 std::atomic<Pool*> current{nullptr};
@@ -144,7 +209,7 @@ Pool& pool() {
 }  // namespace
 
 void parallel(size_t items, size_t grain, int threads, const Task& task) {
-  grain = std::max<size_t>(grain, 1);
+  grain = std::max<size_t>(grain, items / (kMostPieces - 2) + 1);
   const size_t pieces = (items + grain - 1) / grain;
   threads = static_cast<int>(std::min<size_t>(static_cast<size_t>(std::clamp(threads, 1, kMaxThreads)), pieces));
   if (threads <= 1 || inside) {

@@ -11,15 +11,21 @@ constexpr int kMaxThreads = 256;
 // A reference to something callable; it owns nothing and allocates nothing.
 class Task {
  public:
+  using Call = void (*)(void* object, size_t begin, size_t end);
+
+  Task() = default;
+  Task(void* object, Call call) : object_(object), call_(call) {}
   template <class Fn>
   explicit Task(Fn& fn)
       : object_(std::addressof(fn)),
         call_([](void* object, size_t begin, size_t end) { (*static_cast<Fn*>(object))(begin, end); }) {}
   void operator()(size_t begin, size_t end) const { call_(object_, begin, end); }
+  void* object() const { return object_; }
+  Call call() const { return call_; }
 
  private:
-  void* object_;
-  void (*call_)(void*, size_t, size_t);
+  void* object_ = nullptr;
+  Call call_ = nullptr;
 };
 
 // Calls task(begin, end) for pieces of at most `grain` that cover 0..items, on up to `threads` threads, the caller's

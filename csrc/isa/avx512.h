@@ -887,11 +887,12 @@ struct Isa {
   // The Hadamard transform of the lanes, not normalized: a + b and a - b of lanes 1, 2, 4 and 8 apart.
   template <int apart>
   static FEWBIT_INLINE f32 plus_and_minus(f32 x, f32 swapped) {
-    constexpr auto minus = static_cast<__mmask16>(apart == 1   ? 0xAAAA
-                                                  : apart == 2 ? 0xCCCC
-                                                  : apart == 4 ? 0xF0F0
-                                                               : 0xFF00);
-    return _mm512_mask_sub_ps(add(swapped, x), minus, swapped, x);
+    alignas(64) static constexpr auto signs = [] {
+      std::array<float, 16> out{};
+      for (int i = 0; i < 16; ++i) out[i] = (i & apart) != 0 ? -1 : 1;
+      return out;
+    }();
+    return fma(x, loadf(signs.data()), swapped);
   }
   static FEWBIT_INLINE f32 hadamard(f32 x) {
     x = plus_and_minus<1>(x, _mm512_permute_ps(x, 0xB1));

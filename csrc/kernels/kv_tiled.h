@@ -12,6 +12,7 @@
 // The row of a tile of V that holds a token, with three others: tokens 0 to 3, 16 to 19, 4 to 7 and so on, in the order
 // in which weights are packed.
 constexpr size_t row_of_token(size_t token) { return token < 16 ? token / 4 * 2 : (token - 16) / 4 * 2 + 1; }
+constexpr size_t first_token_of_row(size_t row) { return row / 2 * 4 + row % 2 * 16; }
 
 template <class F>
 struct KvTiled {

@@ -198,6 +198,7 @@ void value_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& ow
     own.values_at = own.values[0][0];
     for (size_t i = 0; i < dim / 64; ++i) {
       for (size_t row = 0; row < 16; ++row) {
+        if (first_token_of_row(row % 8) >= tokens) continue;
         __m512i low, high;
         two_of_bytes<F>(_mm512_loadu_si512(slab + KvTiled<F>::codes_at(dim) + i * 1024 + row * 64), low, high);
         _mm512_store_si512(own.values[i][0] + row * 64, low);
@@ -237,19 +238,26 @@ FEWBIT_INLINE void by_sets(size_t rows, Fn&& f) {
   for (size_t set = 0; 4 * set < rows; ++set) f(set, 4 * set, rows - 4 * set < 4 ? rows - 4 * set : 4);
 }
 
-// Integers to two bytes each, v = 256 * high + low.
-FEWBIT_INLINE void two_bytes(__m512i v, __m128i& high, __m128i& low) {
-  high = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(v, _mm512_set1_epi32(128)), 8));
-  low = _mm512_cvtepi32_epi8(v);
+// Floats to integers of two bytes each, high * 256 + low: in the last 16 bits of 1.5 * 2^23 + x is the integer x. 128
+// more is added, so that the first byte is rounded and the sign of the second turned. The bytes of 32 of them,
+// `order`ed: all high ones, then all low ones. Word 2 * i is that of x[i], word 2 * i + 1 that of y[i].
+FEWBIT_INLINE __m512i high_and_low(__m512 x, __m512 y, float by, __m512i order) {
+  const __m512 base = _mm512_set1_ps(0x1.8p23f + 128), times = _mm512_set1_ps(by);
+  const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
+  const __m512i i = _mm512_castps_si512(_mm512_fmadd_ps(x, times, base));
+  const __m512i j = _mm512_castps_si512(_mm512_fmadd_ps(y, times, base));
+  const __m512i words = _mm512_mask_blend_epi16(0xAAAAAAAA, i, _mm512_slli_epi32(j, 16));
+  return _mm512_xor_si512(_mm512_permutexvar_epi8(order, words), turn);
 }
-FEWBIT_INLINE void turn_4x4(const __m128i* v, int8_t* out) {  // four dwords of four rows, to rows of 64 bytes
-  const __m128i a = _mm_unpacklo_epi32(v[0], v[1]), b = _mm_unpacklo_epi32(v[2], v[3]);
-  const __m128i c = _mm_unpackhi_epi32(v[0], v[1]), d = _mm_unpackhi_epi32(v[2], v[3]);
-  auto* to = reinterpret_cast<__m128i*>(out);
-  _mm_store_si128(to, _mm_unpacklo_epi64(a, b));
-  _mm_store_si128(to + 4, _mm_unpackhi_epi64(a, b));
-  _mm_store_si128(to + 8, _mm_unpacklo_epi64(c, d));
-  _mm_store_si128(to + 12, _mm_unpackhi_epi64(c, d));
+// Where the bytes of 32 words are that stand in the order of `value_of(i)`, 0 to 31.
+template <class Fn>
+constexpr std::array<uint8_t, 64> order_of_bytes(Fn&& value_of) {
+  std::array<uint8_t, 64> o{};
+  for (int i = 0; i < 64; ++i) {
+    const int value = value_of(i % 32), word = value % 16 * 2 + value / 16;
+    o[i] = static_cast<uint8_t>(word * 2 + (i < 32));
+  }
+  return o;
 }
 
 // What one unit of a row of queries stands for; not a number where the row is not finite.
@@ -262,28 +270,40 @@ inline float unit_of(const float* q, size_t pad) {
   return most / kMostCode + (most - most);
 }
 
+// Dwords of four rows side by side: the 8 of high bytes and the 8 of low ones, as the left or right half of tile rows.
+FEWBIT_INLINE void store_turned(const __m512i* v, int8_t* out) {
+  const __m512i a = _mm512_unpacklo_epi32(v[0], v[1]), b = _mm512_unpacklo_epi32(v[2], v[3]);
+  const __m512i c = _mm512_unpackhi_epi32(v[0], v[1]), d = _mm512_unpackhi_epi32(v[2], v[3]);
+  const __m512i turned[] = {_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b), _mm512_unpacklo_epi64(c, d),
+                            _mm512_unpackhi_epi64(c, d)};
+  for (int i = 0; i < 4; ++i) {  // dwords i, i + 4, then the low ones
+    const __m512i two = _mm512_shuffle_i32x4(turned[i], turned[i], 0xD8);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out + 64 * i), _mm512_castsi512_si256(two));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out + 64 * (i + 4)), _mm512_extracti64x4_epi64(two, 1));
+  }
+}
 // Queries as right tiles, one for every two blocks. Columns: high bytes for the first block, low ones, the same for the
-// second; four rows in each.
+// second; four rows in each. The rest is 0 since it was allocated.
 inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueries& out) {
+  alignas(64) static constexpr auto as_they_are = order_of_bytes([](int i) { return i; });
+  const __m512i order = _mm512_load_si512(as_they_are.data());
   by_sets(rows, [&](size_t set, size_t first, size_t count) {
-    float* units = out.units[set];
-    __m512 by[4];
+    const float* row = q + first * pad;
+    float *units = out.units[set], by[4];
     for (size_t r = 0; r < 4; ++r) {
-      units[r] = r < count ? unit_of(q + (first + r) * pad, pad) : 0;
-      by[r] = _mm512_set1_ps(units[r] > 0 ? 1 / units[r] : 0);
+      units[r] = r < count ? unit_of(row + r * pad, pad) : 0;
+      by[r] = units[r] > 0 ? 1 / units[r] : 0;
     }
-    for (size_t i = 0; i < (pad + 63) / 64 * 16; ++i) {
-      _mm512_store_si512(out.tiles[set][0] + 64 * i, __m512i{});
-    }
-    for (size_t d = 0; d < pad; d += 16) {
-      __m128i high[4], low[4];
+    for (size_t d = 0; d < pad; d += 32) {
+      __m512i v[4];
       for (size_t r = 0; r < 4; ++r) {
-        const __m512 v = r < count ? _mm512_loadu_ps(q + (first + r) * pad + d) : _mm512_setzero_ps();
-        two_bytes(_mm512_cvtps_epi32(_mm512_mul_ps(v, by[r])), high[r], low[r]);
+        const float* x = row + (r < count ? r : 0) * pad + d;
+        v[r] = high_and_low(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), by[r], order);
       }
-      int8_t* to = out.tiles[set][d / 64] + d % 64 * 16 + d / 32 % 2 * 32;
-      turn_4x4(high, to);
-      turn_4x4(low, to + 16);
+      store_turned(v, out.tiles[set][d / 64] + d % 64 / 32 * (8 * 64 + 32));
+    }
+    if (pad % 64 != 0) {
+      for (size_t i = 8; i < 16; ++i) _mm512_store_si512(out.tiles[set][pad / 64] + 64 * i, __m512i{});
     }
   });
 }
@@ -397,13 +417,9 @@ inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t
   });
 }
 
-// Where the first bytes of words are, tokens 0 to 3, 16 to 19, 4 to 7 and so on, then the second: word 2 * t is that of
-// token t, word 2 * t + 1 that of token t + 16.
-alignas(64) constexpr auto byte_order = [] {
-  std::array<uint8_t, 64> o{};
-  for (int i = 0; i < 64; ++i) o[i] = static_cast<uint8_t>((i % 32 / 8 * 4 + i % 4) * 4 + i / 4 % 2 * 2 + (i < 32));
-  return o;
-}();
+// Tokens 0 to 3, 16 to 19, 4 to 7 and so on: as rows of V, see row_of_token.
+alignas(64) constexpr auto token_order = order_of_bytes([](int i) { return i / 8 * 4 + i % 4 + i / 4 % 2 * 16; });
+
 // Weights times scales as left tiles, two blocks in one: rows of high bytes, then of low ones, for the first; then for
 // the second, to the right of them. The rest stays 0.
 FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens, size_t blocks, size_t set,
@@ -414,11 +430,7 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
     w[r][0] = r < rows ? _mm512_loadu_ps(p + r * kKvTokens) : _mm512_setzero_ps();
     w[r][1] = r < rows ? _mm512_maskz_loadu_ps(known, p + r * kKvTokens + 16) : _mm512_setzero_ps();
   }
-  // In the last 16 bits of 1.5 * 2^23 + x is the integer x: 128 more than what is wanted, so that the first byte is
-  // rounded and the sign of the second turned.
-  const __m512 base = _mm512_set1_ps(0x1.8p23f + 128);
-  const __m512i order = _mm512_load_si512(byte_order.data());
-  const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
+  const __m512i order = _mm512_load_si512(token_order.data());
   for (size_t b = 0; b < blocks; ++b) {
     if (b < 4) ask<16>(own);
     if (b == 0) keep_tiles_awake();
@@ -436,10 +448,7 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
     _mm_store_ps(own.units[set] + 4 * b, _mm_div_ps(tops, all));
     int8_t* to = own.weights[set][b / 2] + b % 2 * (8 * 64 + 32);
     for (size_t r = 0; r < rows; ++r) {
-      const __m512i i = _mm512_castps_si512(_mm512_fmadd_ps(x[r][0], _mm512_set1_ps(by[r]), base));
-      const __m512i j = _mm512_castps_si512(_mm512_fmadd_ps(x[r][1], _mm512_set1_ps(by[r]), base));
-      const __m512i words = _mm512_mask_blend_epi16(0xAAAAAAAA, i, _mm512_slli_epi32(j, 16));
-      const __m512i bytes = _mm512_xor_si512(_mm512_permutexvar_epi8(order, words), turn);
+      const __m512i bytes = high_and_low(x[r][0], x[r][1], by[r], order);
       _mm256_store_si256(reinterpret_cast<__m256i*>(to + 64 * r), _mm512_castsi512_si256(bytes));
       _mm256_store_si256(reinterpret_cast<__m256i*>(to + 64 * (4 + r)), _mm512_extracti64x4_epi64(bytes, 1));
     }

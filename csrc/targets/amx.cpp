@@ -29,6 +29,8 @@ namespace fewbit::amx {
 //
 #include "kernels/few.h"
 #include "kernels/kv_tiled.h"
+//
+#include "kernels/kv_quick.h"
 #include "kernels/tile_attention.h"
 #include "kernels/tile_codes.h"
 #include "kernels/tile_probe.h"
@@ -52,6 +54,7 @@ void add_tiles(Kernels& out) {
     out.kv.key_tiles = key_tiles<F>;
     out.kv.value_tiles = value_tiles<F>;
   }
+  if constexpr (KvQuick<F>::can()) out.kv.quick_to_tiled = quick_to_tiled<F>;
 }
 
 // The table of AVX-512, with tiles added.

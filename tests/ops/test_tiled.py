@@ -78,6 +78,34 @@ def test_writing_takes_what_it_should_and_touches_nothing_else(
     np.testing.assert_array_equal(slabs, tiled.to_slabs(fmt, rows, dim, is_value))
 
 
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 1e-40, -1e-38, 1e-30, 1e-7, 3e4, 7e4, -3e38, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("is_value", [False, True])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0"])
+@given(
+    scale=st.sampled_from([1e-39, 1e-31, 1e-6, 0.5, 1.0, 3e4, 1e30]),
+    specials=st.lists(st.tuples(st.integers(0, 127), st.sampled_from(SPECIAL)), max_size=6),
+    zeros=st.sampled_from([0, 32, 64]),
+    token=st.integers(0, 31),
+    seed=st.integers(0, 1000),
+)
+def test_any_floats_are_packed_as_in_rows(
+    name: str, is_value: bool, scale: float, specials: list[tuple[int, float]], zeros: int, token: int, seed: int
+) -> None:
+    """Halves lie between two codes, and both signs of the greatest magnitude occur."""
+    fmt, rng = get(name), np.random.default_rng(seed)
+    x = (rng.integers(-254, 255, (1, 1, 128)) / 2 * scale).astype(np.float32)
+    x[..., :zeros] = 0
+    for i, v in specials:
+        x[0, 0, i] = v
+    rows = np.full((1, 1, 32, fmt.row_bytes(128)), 7, np.uint8)
+    slabs = tiled.to_slabs(fmt, rows, 128, is_value)
+    for store in (rows, slabs):
+        cpu.kv_write(fmt, store, x, np.array([token], np.int64), is_value=is_value)
+    np.testing.assert_array_equal(tiled.to_rows(fmt, slabs, 128, is_value), rows)
+
+
 @pytest.mark.parametrize("group", [1, 3, 4, 8, 12])
 @pytest.mark.parametrize("dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("name", FORMATS)
