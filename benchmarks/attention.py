@@ -99,7 +99,7 @@ def long(names: list[str], rounds: int) -> list[dict[str, Any]]:
     out = []
     for name in names:
         case, rows = Case(name, 1, 32768), []
-        for turn in range(rounds + 1):
+        for turn in range(4 * rounds + 1):
             two, read_two = seconds(partial(case.run, 2)), case.read(2)
             one = rate_of_one(lambda case=case: 1 / seconds(partial(case.run, 1)), 2)
             read_one = rate_of_one(lambda case=case: 1 / case.read(1), 2)
@@ -148,12 +148,12 @@ def short(names: list[str], rounds: int, threads: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"kv": name}
         kinds = {"in_a_model": (Layers, Layers.LAYERS), "from_python": (partial(Case, sequences=1), 1)}
         for kind, (make, layers) in kinds.items():
-            cases = [make(name, length=length) for length in (64, 1)]
-            times = {
-                (length, t): min(seconds(partial(case.run, t)) for _ in range(500 * rounds // layers + 50)) / layers
-                for length, case in zip((64, 1), cases, strict=True)
-                for t in {1, threads}
-            }
+            cases = {length: make(name, length=length) for length in (64, 1)}
+            times = dict.fromkeys(((length, t) for length in cases for t in {1, threads}), np.inf)
+            for _ in range(10 * rounds):  # in turns: what disturbs them lasts
+                for length, t in times:
+                    runs = [seconds(partial(cases[length].run, t)) / layers for _ in range(160 // layers + 5)]
+                    times[length, t] = min(times[length, t], *runs)
             arithmetic = (times[64, 1] - times[1, 1]) / threads
             row |= {
                 f"us_{kind}": 1e6 * times[64, threads],

@@ -34,9 +34,9 @@ thread_local Workspace partial_results;       // of the caller
 
 size_t padded(size_t dim) { return (dim + 31) / 32 * 32; }
 
-void rotate(const Target& target, float* x, size_t dim) {
+void rotate(const Target& target, const float* x, size_t dim, float by, float* out) {
   const size_t size = dim & -dim;  // the largest power of two that divides it
-  for (size_t i = 0; i < dim; i += size) target.rotate(x + i, size);
+  for (size_t i = 0; i < dim; i += size) target.rotate(x + i, size, by, out + i);
 }
 
 // Packs what a head keeps of a token.
@@ -45,9 +45,11 @@ void write_row(const Store& to, const Heads& heads, bool rotates, const float* x
   const size_t page = slot / heads.page_tokens, place = slot % heads.page_tokens;
   float* row = scratch.get<float>(padded(heads.dim) + to.at.row_bytes);  // and the same, packed
   if (rotates || heads.dim % 32 != 0) {
-    std::copy_n(x, heads.dim, row);
+    if (rotates)
+      rotate(target, x, heads.dim, 1, row);
+    else
+      std::copy_n(x, heads.dim, row);
     std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
-    if (rotates) rotate(target, row, heads.dim);
     x = row;
   }
   const size_t number = (page * heads.kv_heads + head) * heads.page_tokens + place;
@@ -286,9 +288,11 @@ struct Call {
   void load_queries(const Work& p, size_t rows, float* to) const {
     for (size_t r = 0; r < rows; ++r, to += pad) {
       const float* from = row_of_q(p, r);
-      target.scale(from, heads.dim, logits.scale, to);
+      if (heads.rotate)
+        rotate(target, from, heads.dim, logits.scale, to);
+      else
+        target.scale(from, heads.dim, logits.scale, to);
       std::fill(to + heads.dim, to + pad, 0.0f);
-      if (heads.rotate) rotate(target, to, heads.dim);
     }
   }
   static const uint8_t* at(const Store& store, size_t row) { return store.data + row * store.at.row_bytes; }

@@ -165,7 +165,7 @@ struct Target {
   void (*quantize_row)(const float* x, size_t k, Activation* out);
   void (*weigh)(float* s, size_t rows, size_t tokens, KvState* state, float* factors);  // scores to weights
   void (*scale)(const float* x, size_t count, float by, float* out);
-  void (*rotate)(float* x, size_t size);  // the Hadamard transform
+  void (*rotate)(const float* x, size_t size, float by, float* out);  // the Hadamard transform, times `by`
   RowKernels rows;
   const Tiles* tiles;  // null: there are none
   Probes probes;

@@ -7,6 +7,8 @@
 #include "kernels/decode.h"
 #include "kernels/rows.h"
 //
+#include "isa/no_look_up.h"
+//
 #include "kernels/grids.h"
 //
 #include "kernels/dot.h"

@@ -1,5 +1,5 @@
-// A span of grid points times 8-bit activations. The gathers alone take more than half of the time, and what they leave
-// of the vector units and load ports bounds the rest. So that is done for a whole span at once where it can be, and
+// A span of grid points times 8-bit activations. Gathers alone take more than half of the time, and what they leave of
+// the vector units and load ports bounds the rest. So that is done for a whole span at once where it can be, and
 // values are taken eight at a time: each lane of all four vectors belongs to one group of 32, or to one half of it.
 // Signs are given to the activations; then codes have no zero point. Nothing is stored: gathers would wait for it.
 
@@ -8,6 +8,7 @@ struct GridSpan {
   using I = typename Own<F>::type;
   using G = GridShape<F>;
   static constexpr const Grid& grid = F::codes;
+  using T = LookUp<F>;
   static constexpr int width = grid.width;
   static constexpr bool by_16 = F::group == 16, has_signs = grid.signs.used > 0;
   // Grids without signs have 8 v + 1 or 8 v - 1 for each digit v. A bit tells which, for a group or for a point. That
@@ -83,10 +84,13 @@ struct GridSpan {
     if constexpr (what.pieces(0) > 1) v = I::template with_fields<G::fields(what, 1, 2), 2>(v, p);
     return v;
   }
+  // `words`: numbers of points, or the points.
   template <int c, class bytes>
-  static FEWBIT_INLINE bytes codes(const uint8_t* p, bytes words) {
-    if constexpr (in_words) {
-      return I::template gather<width>(I::template fourth<c>(words), Table::bytes_of.data());
+  static FEWBIT_INLINE bytes codes(const uint8_t* p, const bytes* words) {
+    if constexpr (T::can) {
+      return T::template values<c>(words);
+    } else if constexpr (in_words) {
+      return I::template gather<width>(I::template fourth<c>(words[0]), Table::bytes_of.data());
     } else {
       bytes v = I::template only_fields<G::fields(index, 0, width, c), width>(p);
       if constexpr (pieces > 1) v = I::template with_fields<G::fields(index, 1, width, c), width>(v, p);
@@ -101,7 +105,7 @@ struct GridSpan {
   }
   // Vector j of codes times all columns.
   template <int j, int Cols, class bytes, class ints>
-  static FEWBIT_INLINE void add(const uint8_t* p, bytes words, bytes signs, const Activation* const* a,
+  static FEWBIT_INLINE void add(const uint8_t* p, const bytes* words, bytes signs, const Activation* const* a,
                                 ints (*sums)[2]) {
     const bytes q = codes<j>(p, words);
     if constexpr (has_signs) {
@@ -124,8 +128,9 @@ struct GridSpan {
   template <int Cols, class f32>
   static FEWBIT_INLINE void span(const uint8_t* p, const Activation* const* a, f32 (*acc)[2]) {
     const f32 d = half_at(p), scale = I::template looked_up<scales>(p, levels.codes);
-    typename Isa::bytes words{}, signs{};
-    if constexpr (in_words) words = small_words<index>(p);
+    typename Isa::bytes words[2] = {}, signs{};
+    if constexpr (in_words) words[0] = small_words<index>(p);
+    if constexpr (T::can) T::points(p, words);
     if constexpr (has_signs) signs = sign_words(p);
     typename Isa::ints sums[Cols][2];
     for (auto& s : sums) s[0] = s[1] = Isa::no_ints();

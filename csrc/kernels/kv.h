@@ -325,13 +325,14 @@ inline void kv_scale(const float* x, size_t count, float by, float* out) {
   for (size_t i = 0; i < count; ++i) out[i] = x[i] * by;
 }
 
-// The normalized Hadamard transform of `size` values, a power of two, in place. The order of its steps does not matter.
+// out = by times the normalized Hadamard transform of `size` values, a power of two; x may be out. The order of its
+// steps does not matter.
 template <class T, int vectors>
-FEWBIT_INLINE void rotate_in_registers(T* x) {
+FEWBIT_INLINE void rotate_in_registers(const T* x, float by, T* out) {
   using I = typename Own<T>::type;
-  const auto by = Isa::splat(1 / __builtin_sqrtf(static_cast<float>(vectors * Isa::L))), minus = Isa::splat(-1);
+  const auto times = Isa::splat(by), minus = Isa::splat(-1);
   typename Isa::f32 v[vectors];
-  for (int i = 0; i < vectors; ++i) v[i] = Isa::mul(I::hadamard(Isa::loadu(x + i * Isa::L)), by);
+  for (int i = 0; i < vectors; ++i) v[i] = Isa::mul(I::hadamard(Isa::loadu(x + i * Isa::L)), times);
   for (int h = 1; h < vectors; h *= 2) {
     for (int i = 0; i < vectors; ++i) {
       if ((i & h) != 0) continue;
@@ -340,28 +341,29 @@ FEWBIT_INLINE void rotate_in_registers(T* x) {
       v[i + h] = Isa::fma(b, minus, a);
     }
   }
-  for (int i = 0; i < vectors; ++i) Isa::storef(x + i * Isa::L, v[i]);
+  for (int i = 0; i < vectors; ++i) Isa::storef(out + i * Isa::L, v[i]);
 }
 template <class T>
-FEWBIT_INLINE bool rotate_quickly(T* x, size_t size) {
+FEWBIT_INLINE bool rotate_quickly(const T* x, size_t size, float by, T* out) {
   if constexpr (Isa::can_turn) {
-    if (size == 4 * Isa::L) return rotate_in_registers<T, 4>(x), true;
-    if (size == 8 * Isa::L) return rotate_in_registers<T, 8>(x), true;
-    if (size == 16 * Isa::L) return rotate_in_registers<T, 16>(x), true;
+    if (size == 4 * Isa::L) return rotate_in_registers<T, 4>(x, by, out), true;
+    if (size == 8 * Isa::L) return rotate_in_registers<T, 8>(x, by, out), true;
+    if (size == 16 * Isa::L) return rotate_in_registers<T, 16>(x, by, out), true;
   }
   return false;
 }
-inline void kv_rotate(float* x, size_t size) {
-  if (rotate_quickly(x, size)) return;
+inline void kv_rotate(const float* x, size_t size, float by, float* out) {
+  by /= __builtin_sqrtf(static_cast<float>(size));
+  if (rotate_quickly(x, size, by, out)) return;
+  if (x != out) std::memcpy(out, x, size * sizeof(float));
   for (size_t h = 1; h < size; h *= 2) {
     for (size_t i = 0; i < size; i += 2 * h) {
       for (size_t j = i; j < i + h; ++j) {
-        const float a = x[j], b = x[j + h];
-        x[j] = a + b;
-        x[j + h] = a - b;
+        const float a = out[j], b = out[j + h];
+        out[j] = a + b;
+        out[j + h] = a - b;
       }
     }
   }
-  const float by = 1 / __builtin_sqrtf(static_cast<float>(size));
-  for (size_t i = 0; i < size; ++i) x[i] *= by;
+  for (size_t i = 0; i < size; ++i) out[i] *= by;
 }

@@ -16,6 +16,8 @@ namespace fewbit::amx {
 //
 #include "kernels/span.h"
 //
+#include "isa/look_up.h"
+//
 #include "kernels/activations.h"
 #include "kernels/grids.h"
 //
@@ -41,6 +43,9 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 
 template <class F>
 void add_tiles(Kernels& out) {
+  if constexpr (F::kind == Kind::grid) {
+    if constexpr (LookUp<F>::can) out.dot = Counted<dot_rows<F>>::call;
+  }
   if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
     out.strips = Counted<strip_rows<F>>::call;
