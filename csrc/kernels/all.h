@@ -7,7 +7,7 @@
 #include "kernels/decode.h"
 #include "kernels/rows.h"
 //
-#include "isa/no_look_up.h"
+#include "kernels/no_grid_tables.h"
 //
 #include "kernels/grids.h"
 //

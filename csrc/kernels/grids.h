@@ -8,7 +8,7 @@ struct GridSpan {
   using I = typename Own<F>::type;
   using G = GridShape<F>;
   static constexpr const Grid& grid = F::codes;
-  using T = LookUp<F>;
+  using T = GridTables<F>;
   static constexpr int width = grid.width;
   static constexpr bool by_16 = F::group == 16, has_signs = grid.signs.used > 0;
   // Grids without signs have 8 v + 1 or 8 v - 1 for each digit v. A bit tells which, for a group or for a point. That

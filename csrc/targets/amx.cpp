@@ -16,7 +16,7 @@ namespace fewbit::amx {
 //
 #include "kernels/span.h"
 //
-#include "isa/look_up.h"
+#include "kernels/grid_tables.h"
 //
 #include "kernels/activations.h"
 #include "kernels/grids.h"
@@ -44,7 +44,7 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 template <class F>
 void add_tiles(Kernels& out) {
   if constexpr (F::kind == Kind::grid) {
-    if constexpr (LookUp<F>::can) out.dot = Counted<dot_rows<F>>::call;
+    if constexpr (GridTables<F>::can) out.dot = Counted<dot_rows<F>>::call;
   }
   if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
   if constexpr (to_tiles<F>()) {

@@ -1,5 +1,5 @@
 // Points of grids are gathered.
 template <class F>
-struct LookUp {
+struct GridTables {
   static constexpr bool can = false;
 };

@@ -3,7 +3,7 @@
 // are gathered faster than they are put together from two bits each.
 
 template <class F>
-struct LookUp {
+struct GridTables {
   static constexpr Grid grid = F::codes;
   static constexpr int width = grid.width, bits = 16 / width, count = sizeof(F::points.values) / width;
 
