@@ -445,7 +445,10 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
     Isa::tops_of_4(top, most);
     const __m128 tops = _mm_load_ps(most), all = _mm_set1_ps(kMostCode);
     _mm_store_ps(by, _mm_maskz_div_ps(_mm_cmp_ps_mask(tops, _mm_setzero_ps(), _CMP_GT_OQ), all, tops));
-    _mm_store_ps(own.units[set] + 4 * b, _mm_div_ps(tops, all));
+    constexpr int not_finite = 0x99;
+    const auto bad = _mm512_fpclass_ps_mask(d, not_finite) | _mm512_fpclass_ps_mask(e, not_finite);
+    const __m128 rest = _mm_set1_ps(bad ? __builtin_nanf("") : 0);  // rounding would hide it
+    _mm_store_ps(own.units[set] + 4 * b, _mm_add_ps(_mm_div_ps(tops, all), rest));
     int8_t* to = own.weights[set][b / 2] + b % 2 * (8 * 64 + 32);
     for (size_t r = 0; r < rows; ++r) {
       const __m512i bytes = high_and_low(x[r][0], x[r][1], by[r], order);

@@ -159,6 +159,27 @@ def test_rounding_is_allowed_where_it_is_not_exact(backend: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0"])
+def test_a_bad_value_is_not_silent(backend: ModuleType, name: str, bad: float) -> None:
+    fmt, batch = get(name), TiledBatch([(200, 1), (200, 1)], 128, 4)
+    k, v = batch.both(fmt, fmt)
+    good = batch.attend(backend, k, fmt, v, fmt)
+    batch.v[0][70, 0, 5] = bad
+    y = batch.attend(backend, k, fmt, batch.slabs(fmt, batch.v, True), fmt)
+    assert not np.isfinite(y[0, :4, :32]).any()
+    np.testing.assert_array_equal(y[0, 4:], good[0, 4:])
+    np.testing.assert_array_equal(y[1], good[1])
+
+
+def test_small_values_beside_great_ones_stay_exact(backend: ModuleType) -> None:
+    fmt, batch = get("q8_0"), TiledBatch([(300, 1)], 128, 4)
+    batch.v[0][..., 32:64] *= 1000
+    k, v = batch.both(fmt, fmt)
+    best, y = batch.best(k, fmt, v, fmt), batch.attend(backend, k, fmt, v, fmt)
+    assert error(y[..., :32], best[..., :32]) <= 5e-5
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_query_spoils_its_own_result_alone(backend: ModuleType, bad: float) -> None:
     fmt, batch = get("q8_0"), TiledBatch([(200, 1), (200, 1)], 64, 4)
     k, v = batch.both(fmt, fmt)
