@@ -270,18 +270,18 @@ struct Call {
   template <class Fn>
   void by_blocks(const Work& p, Fn&& f) const {
     struct Place {
-      size_t at, head, row;
+      size_t at, head, tokens, row;
     };
+    const auto first_head = [&](size_t at) { return Place{at, 0, tokens_from(p, at), row_of(p, at, p.head)}; };
     const auto after = [&](const Place& x) {  // the last comes after itself
-      const bool same = x.head + 1 < p.heads;
-      const size_t at = same ? x.at : x.at + tokens_from(p, x.at), head = same ? x.head + 1 : 0;
-      return at < p.to ? Place{at, head, row_of(p, at, p.head + head)} : x;
+      if (x.head + 1 < p.heads) return Place{x.at, x.head + 1, x.tokens, x.row + heads.page_tokens};
+      return x.at + x.tokens < p.to ? first_head(x.at + x.tokens) : x;
     };
-    Place here{p.from, 0, row_of(p, p.from, p.head)}, next = after(here);
+    Place here = first_head(p.from), next = after(here);
     for (bool last = false; !last;) {
       const Place later = after(next);
       last = next.at == here.at && next.head == here.head;
-      f(Block{here.head, here.at, tokens_from(p, here.at), here.row, next.row, later.row});
+      f(Block{here.head, here.at, here.tokens, here.row, next.row, later.row});
       here = next, next = later;
     }
   }
@@ -363,7 +363,7 @@ struct Call {
     for (size_t h = 0; h < p.heads; ++h) codes->pack_queries(own.of(h, rows, pad).queries, rows, pad, packed[h]);
     const auto both = [&](const Block* b) {
       if (b) {
-        c.ahead = {at(k, b->later), at(v, b->next), b->tokens * (k.at.row_bytes + v.at.row_bytes)};
+        c.ahead = {at(k, b->later), at(v, b->next), b->tokens * (k.at.row_bytes + v.at.row_bytes) / 2};
         if (tiled)
           k.kernels->kv.key_tiles(at(k, b->row), b->tokens, heads.dim, c);
         else

@@ -40,17 +40,17 @@ struct CodeQueries {  // as tiles, and what one unit of each row stands for
 };
 
 struct CodeScratch {
-  const int8_t *keys_at, *values_at;  // those below, or where they lie in a page
-  alignas(64) int8_t keys[kMostCodeBlocks / 2][kKvTokens][64];
+  const int8_t *keys_at, *values_at;                      // those below, or where they lie in a page
+  alignas(64) int8_t keys[kMostCodeBlocks / 2][2][1024];  // tiles
   alignas(64) int8_t values[kMostCodeBlocks / 2][2][1024];
   alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];  // 0 where never anything is written
   alignas(64) float key_scales[kMostCodeBlocks][kKvTokens];
   alignas(64) float value_scales[kMostCodeBlocks][kKvTokens];
   alignas(64) float units[kCodeSets][kMostCodeBlocks * 4];  // of weights, [block][row]
-  alignas(64) int32_t key_results[kCodeSets][kMostCodeBlocks / 2][kKvTokens][16];
+  alignas(64) int32_t key_results[kCodeSets][kMostCodeBlocks][16][16];
   alignas(64) int32_t value_results[kCodeSets][kMostCodeBlocks][16][16];
 
-  struct Ahead {  // keys and values that will be read, so many bytes together: as far as they were asked for
+  struct Ahead {  // keys and values that will be read, so many bytes of each: as far as they were asked for
     const uint8_t *keys = nullptr, *values = nullptr;
     size_t bytes = 0, at = 0, to = 0;
   } ahead;

@@ -120,9 +120,11 @@ struct Kv {
   // places.
   static FEWBIT_INLINE void ask(KvAhead ahead, size_t at, size_t bytes) {
     if (!ahead.next) return;
-    for (size_t c = at; c < at + bytes; c += 64) {
+    for (size_t c = (at + 127) / 128 * 128; c < at + bytes; c += 128) {
       __builtin_prefetch(ahead.next + c, 0, 3);
-      __builtin_prefetch(ahead.later[c / 64 % 2] + c / 128 * 64, 0, 2);
+      __builtin_prefetch(ahead.next + c + 64, 0, 3);
+      __builtin_prefetch(ahead.later[0] + c / 2, 0, 2);
+      __builtin_prefetch(ahead.later[1] + c / 2, 0, 2);
     }
   }
   template <int Rows, int Tokens>
@@ -254,8 +256,8 @@ void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, Kv
 // and nothing has to be multiplied.
 constexpr float kSlack = 8, kNoScore = -__builtin_inff();
 
-template <int Rows>
-FEWBIT_INLINE void largest_of_rows(const float* s, size_t tokens, typename Isa::f32* out) {
+template <int Rows, class Tokens>
+FEWBIT_INLINE void largest_of_rows(const float* s, Tokens tokens, typename Isa::f32* out) {
   for (int r = 0; r < Rows; ++r) {
     out[r] = Isa::loadu(s + r * kKvTokens);
     for (size_t t = Isa::L; t < tokens; t += Isa::L) out[r] = Isa::larger(Isa::loadu(s + r * kKvTokens + t), out[r]);
@@ -287,8 +289,8 @@ FEWBIT_INLINE void new_tops(const typename Isa::f32* largest, State* state, floa
     state[r].sum *= factors[r];
   }
 }
-template <class State, int Rows>
-FEWBIT_INLINE void weigh_rows(float* s, size_t tokens, State* state, float* factors) {
+template <class State, int Rows, class Tokens>
+FEWBIT_INLINE void weigh_rows(float* s, Tokens tokens, State* state, float* factors) {
   typename Isa::f32 v[Rows];
   for (int r = 0; r < Rows; ++r) {
     for (size_t t = tokens; t % Isa::L != 0; ++t) s[r * kKvTokens + t] = kNoScore;
@@ -316,7 +318,13 @@ FEWBIT_INLINE void weigh_rows(float* s, size_t tokens, State* state, float* fact
 inline void kv_weigh(float* s, size_t rows, size_t tokens, KvState* state, float* factors) {
   size_t r = 0;
   if constexpr (Isa::can_turn) {
-    for (; r + 4 <= rows; r += 4) weigh_rows<KvState, 4>(s + r * kKvTokens, tokens, state + r, factors + r);
+    constexpr auto all = std::integral_constant<size_t, kKvTokens>{};
+    for (; r + 4 <= rows; r += 4) {
+      if (tokens == all)
+        weigh_rows<KvState, 4>(s + r * kKvTokens, all, state + r, factors + r);
+      else
+        weigh_rows<KvState, 4>(s + r * kKvTokens, tokens, state + r, factors + r);
+    }
   }
   for (; r < rows; ++r) weigh_rows<KvState, 1>(s + r * kKvTokens, tokens, state + r, factors + r);
 }

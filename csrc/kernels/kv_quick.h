@@ -77,18 +77,23 @@ struct KvQuick {
     const __m512i a = _mm512_packs_epi32(c[0], c[1]), b = _mm512_packs_epi32(c[2], c[3]);
     return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(a, b));
   }
+  // Bytes of a token, from number `byte` on: up to 64.
+  static FEWBIT_INLINE void put_bytes(__m512i v, __mmask16 mine, size_t byte, size_t token, size_t dim,
+                                      uint8_t* codes) {
+    const __m512i rows = _mm512_setr_epi32(0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960);
+    _mm512_mask_i32scatter_epi32(codes + T::key_place(byte, token, dim), mine, rows, v, 1);
+  }
   // 128 values from `d` on, or the last 64.
   static FEWBIT_INLINE void put_key(const __m512i* c, size_t d, size_t token, size_t dim, uint8_t* codes) {
     const bool all = d + 64 < dim;
     if constexpr (T::per_byte == 1) {
-      _mm512_storeu_si512(codes + T::key_block(d / 32, token), bytes_of(c));
-      if (all) _mm512_storeu_si512(codes + T::key_block(d / 32 + 2, token), bytes_of(c + 4));
+      put_bytes(bytes_of(c), 0xFFFF, d, token, dim, codes);
+      if (all) put_bytes(bytes_of(c + 4), 0xFFFF, d + 64, token, dim, codes);
     } else {
-      uint8_t* to = codes + (token * dim + d) / 2;
       const __m512i low = bytes_of(c), turn = _mm512_set1_epi8(static_cast<char>(T::turn));
       const __m512i high = all ? bytes_of(c + 4) : _mm512_castsi256_si512(_mm512_extracti64x4_epi64(low, 1));
       const __m512i two = _mm512_xor_si512(_mm512_or_si512(low, _mm512_slli_epi16(high, 4)), turn);
-      _mm512_mask_storeu_epi8(to, all ? ~__mmask64{0} : 0xFFFFFFFF, two);
+      put_bytes(two, all ? 0xFFFF : 0xFF, d / 2, token, dim, codes);
     }
   }
   static FEWBIT_INLINE void put_value(const __m512i* c, size_t d, size_t token, size_t dim, uint8_t* codes) {

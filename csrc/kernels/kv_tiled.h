@@ -2,9 +2,9 @@
 // [block][token], then the codes. Two codes of four bits share a byte, both of one token: what is written for a token
 // takes no part of what another one has. Tiles are read in the order in which they lie.
 //
-//   K, 8 bits  [every 64 values][token][value]
-//   K, 4 bits  [token][byte]: 64 values in the first four bits, the next 64 in the others; of the last 64 of an odd
-//              number, 32 and 32
+//   K          as tiles of 16 rows of 64 bytes, two for every 64 bytes of a token: four bytes of each of 16 tokens side
+//              by side in a row. With 4 bits a byte holds one of 64 values in its first bits, one of the next 64 in the
+//              others; of the last 64 of an odd number, one of 32 and one of 32, in tiles of 8 rows.
 //   V          as tiles of 16 rows of 64 bytes, two for every two blocks: see value_line. With 4 bits they share one.
 //
 // Codes of four bits that stand for themselves less 8 lie with their first bit turned: as signed numbers.
@@ -35,8 +35,10 @@ struct KvTiled {
 
   static size_t scale_at(size_t block, size_t token) { return (block * kKvTokens + token) * 2; }
   static size_t codes_at(size_t dim) { return scale_at(dim / 32, 0); }
-  static size_t key_block(size_t block, size_t token) {  // with 8 bits
-    return (block / 2 * kKvTokens + token) * 64 + block % 2 * 32;
+  // Where four bytes of K lie, the first of them number `byte` of its token; those that follow up to 64 are rows apart.
+  static size_t key_place(size_t byte, size_t token, size_t dim) {
+    const size_t first = byte / 64 * 64, left = dim / per_byte - first, rows = (left < 64 ? left : 64) / 4;
+    return first * kKvTokens + (token / 16 * rows + byte % 64 / 4) * 64 + token % 16 * 4 + byte % 4;
   }
   // Where 16 values of a block lie, four tokens side by side.
   static size_t value_line(size_t block, size_t half, size_t token) {
@@ -54,40 +56,34 @@ struct KvTiled {
   }
   static void put_key(const uint8_t* row, size_t token, size_t dim, uint8_t* slab) {
     uint8_t* to = slab + codes_at(dim);
+    const auto byte_of = [&](size_t value) {
+      return row[value / 32 * F::bytes + codes_in_block + value % block_bytes];
+    };
     if constexpr (per_byte == 1) {
-      for (size_t b = 0; b < dim / 32; ++b)
-        std::memcpy(to + key_block(b, token), row + b * F::bytes + codes_in_block, 32);
+      for (size_t d = 0; d < dim; ++d) to[key_place(d, token, dim)] = byte_of(d);
     } else {
-      uint8_t codes[32 * kMostCodeBlocks];
-      for (size_t b = 0; b < dim / 32; ++b) {
-        for (size_t i = 0; i < 16; ++i) {
-          const uint8_t two = row[b * F::bytes + codes_in_block + i];
-          codes[32 * b + i] = two & 15;
-          codes[32 * b + 16 + i] = two >> 4;
-        }
-      }
+      const auto code = [&](size_t value) { return byte_of(value) >> value % 32 / 16 * 4 & 15; };
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
-        to[token * dim / 2 + i] = static_cast<uint8_t>((codes[a] | codes[b] << 4) ^ turn);
+        to[key_place(i, token, dim)] = static_cast<uint8_t>((code(a) | code(b) << 4) ^ turn);
       });
     }
   }
   static void get_key(const uint8_t* slab, size_t token, size_t dim, uint8_t* row) {
     const uint8_t* from = slab + codes_at(dim);
+    const auto byte_of = [&](size_t value) -> uint8_t& {
+      return row[value / 32 * F::bytes + codes_in_block + value % block_bytes];
+    };
     if constexpr (per_byte == 1) {
-      for (size_t b = 0; b < dim / 32; ++b)
-        std::memcpy(row + b * F::bytes + codes_in_block, from + key_block(b, token), 32);
+      for (size_t d = 0; d < dim; ++d) byte_of(d) = from[key_place(d, token, dim)];
     } else {
       uint8_t codes[32 * kMostCodeBlocks];
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
-        const uint8_t two = from[token * dim / 2 + i] ^ turn;
+        const uint8_t two = from[key_place(i, token, dim)] ^ turn;
         codes[a] = two & 15;
         codes[b] = two >> 4;
       });
-      for (size_t b = 0; b < dim / 32; ++b) {
-        for (size_t i = 0; i < 16; ++i) {
-          row[b * F::bytes + codes_in_block + i] =
-              static_cast<uint8_t>(codes[32 * b + i] | codes[32 * b + 16 + i] << 4);
-        }
+      for (size_t d = 0; d < dim; d += d % 32 == 15 ? 17 : 1) {
+        byte_of(d) = static_cast<uint8_t>(codes[d] | codes[d + 16] << 4);
       }
     }
   }

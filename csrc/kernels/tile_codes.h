@@ -71,26 +71,32 @@ struct KvCodes {
 // with each of the products, a quarter with each of the steps around them. One of `parts` of it all.
 template <int parts>
 FEWBIT_INLINE void ask(CodeScratch& own) {
-  auto& [keys, values, all, at, to] = own.ahead;
-  for (to += all / parts; at < to; at += 64) __builtin_prefetch((at / 64 % 2 ? values : keys) + at / 128 * 64, 0, 2);
+  auto& [keys, values, each, at, to] = own.ahead;
+  to += each / parts;
+  for (; at < to; at += 64) {
+    __builtin_prefetch(keys + at, 0, 2);
+    __builtin_prefetch(values + at, 0, 2);
+  }
 }
 
-// Keys as left tiles, two blocks in one.
+// Keys as right tiles: for every two blocks, 16 tokens and then 16 more. What lies past the last token is anything.
 template <class F>
 void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
   const size_t blocks = (dim + 31) / 32;
-  for (size_t t = 0; t < tokens; ++t) {
-    const uint8_t* row = x + t * row_bytes;
-    if (t % 8 == 0) keep_tiles_awake();
+  for (size_t first = 0; first < tokens; first += 16) {
     for (size_t b = 0; b < blocks; b += 2) {
-      const uint8_t* p = row + b * F::bytes;
-      const __m512i codes = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
-      _mm512_store_si512(own.keys[b / 2][t], codes);
+      __m512i rows[16];
+      keep_tiles_awake();
+      for (size_t i = 0; i < 16; ++i) {
+        const uint8_t* p = x + (first + i < tokens ? first + i : first) * row_bytes + b * F::bytes;
+        rows[i] = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
+      }
+      transpose16(rows);
+      for (size_t i = 0; i < 16; ++i) _mm512_store_si512(own.keys[b / 2][first / 16] + 64 * i, rows[i]);
     }
   }
   own.keys_at = own.keys[0][0];
   KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.key_scales);
-  if (blocks % 2 != 0) std::memset(own.key_scales[blocks], 0, sizeof own.key_scales[0]);  // blocks are read in pairs
 }
 
 // 32 values of four tokens as a row of each of two right tiles: four tokens side by side.
@@ -147,12 +153,14 @@ void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, 
 // The same for 32 tokens that lie as tiles want them: see kv_tiled.h. Codes of 8 bits stay where they are.
 template <class F>
 FEWBIT_INLINE void tiled_scales(const uint8_t* slab, size_t tokens, size_t dim, float (*out)[kKvTokens]) {
-  const __mmask32 known = tokens >= 32 ? ~0u : (1u << tokens) - 1;
+  const uint32_t known = tokens >= 32 ? ~0u : (1u << tokens) - 1;
   const __m512 by = _mm512_set1_ps(KvTiled<F>::is_signed4 ? 0x1p-4f : 1);
   for (size_t b = 0; b < dim / 32; ++b) {
-    const __m512i v = _mm512_maskz_loadu_epi16(known, slab + 64 * b);
-    _mm512_store_ps(out[b], _mm512_mul_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(v)), by));
-    _mm512_store_ps(out[b] + 16, _mm512_mul_ps(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(v, 1)), by));
+    for (size_t half = 0; half < 2; ++half) {
+      const auto mask = static_cast<__mmask16>(known >> 16 * half);
+      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(slab + 64 * b + 32 * half));
+      _mm512_store_ps(out[b] + 16 * half, _mm512_mul_ps(_mm512_maskz_cvtph_ps(mask, v), by));
+    }
   }
 }
 // Signed codes of four bits stay in the first half of a byte: their scale is a 16th.
@@ -170,23 +178,26 @@ FEWBIT_INLINE void two_of_bytes(__m512i v, __m512i& low, __m512i& high) {
 }
 template <class F>
 void key_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) {
+  const uint8_t* from = slab + KvTiled<F>::codes_at(dim);
+  const size_t halves = tokens > 16 ? 2 : 1;
   if constexpr (KvTiled<F>::per_byte == 1) {
-    own.keys_at = reinterpret_cast<const int8_t*>(slab) + KvTiled<F>::codes_at(dim);
+    own.keys_at = reinterpret_cast<const int8_t*>(from);
   } else {
     own.keys_at = own.keys[0][0];
-    for (size_t t = 0; t < tokens; ++t) {
-      const uint8_t* from = slab + KvTiled<F>::codes_at(dim) + t * dim / 2;
-      __m512i low, high;
-      for (size_t d = 0; d + 64 < dim; d += 128) {
-        two_of_bytes<F>(_mm512_loadu_si512(from + d / 2), low, high);
-        _mm512_store_si512(own.keys[d / 64][t], low);
-        _mm512_store_si512(own.keys[d / 64 + 1][t], high);
+    const auto apart = [&](size_t i, size_t rows, size_t next) FEWBIT_LAMBDA_INLINE {
+      for (size_t half = 0; half < halves; ++half) {
+        int8_t* to = own.keys[i][half];
+        for (size_t row = 0; row < rows; ++row) {
+          __m512i low, high;
+          two_of_bytes<F>(_mm512_loadu_si512(from + i * 1024 + (half * rows + row) * 64), low, high);
+          _mm512_store_si512(to + row * 64, low);
+          _mm512_store_si512(to + next + row * 64, high);
+        }
       }
-      if (dim % 128 != 0) {
-        two_of_bytes<F>(_mm512_castsi256_si512(Isa::load32(from + dim / 2 - 32)), low, high);
-        _mm512_store_si512(own.keys[dim / 64 - 1][t], _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1));
-      }
-    }
+    };
+    size_t i = 0;  // every 64 values
+    for (; i + 1 < dim / 64; i += 2) apart(i, 16, 2048);
+    if (i < dim / 64) apart(i, 8, 512);
   }
   tiled_scales<F>(slab, tokens, dim, own.key_scales);
 }
@@ -211,11 +222,17 @@ void value_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& ow
 
 // Keys and values of integers, as floats.
 inline void key_floats(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride) {
-  for (size_t t = 0; t < tokens; ++t) {
-    for (size_t d = 0; d < 32 * blocks; d += 16) {
-      const __m512i v = _mm512_cvtepi8_epi32(Isa::load16(own.keys_at + (d / 64 * kKvTokens + t) * 64 + d % 64));
-      const __m512 by = _mm512_set1_ps(own.key_scales[d / 32][t]);
-      _mm512_storeu_ps(out + t * stride + d, _mm512_mul_ps(_mm512_cvtepi32_ps(v), by));
+  const __m512i by_tokens = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  for (size_t t = 0; t < tokens; t += 4) {
+    for (size_t d = 0; d < 32 * blocks; d += 16) {  // four dwords of each token, one below the other
+      const int8_t* p = own.keys_at + d / 64 * 2048 + t / 16 * 1024 + d % 64 / 4 * 64 + t % 16 * 4;
+      alignas(64) int8_t four[64];
+      const __m512i v = Isa::quarter_rows(reinterpret_cast<const uint8_t*>(p), 16);
+      _mm512_store_si512(four, _mm512_permutexvar_epi32(by_tokens, v));
+      for (size_t i = 0; i < 4 && t + i < tokens; ++i) {
+        const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Isa::load16(four + 16 * i)));
+        _mm512_storeu_ps(out + (t + i) * stride + d, _mm512_mul_ps(x, _mm512_set1_ps(own.key_scales[d / 32][t + i])));
+      }
     }
   }
 }
@@ -232,10 +249,20 @@ inline void value_floats(size_t tokens, size_t blocks, const CodeScratch& own, f
   }
 }
 
-// Calls f(set, first row, rows) for every four rows.
+// Calls f(set, first row, rows, blocks) for every four rows. For what is usual, the last two are known while compiling.
 template <class Fn>
-FEWBIT_INLINE void by_sets(size_t rows, Fn&& f) {
-  for (size_t set = 0; 4 * set < rows; ++set) f(set, 4 * set, rows - 4 * set < 4 ? rows - 4 * set : 4);
+FEWBIT_INLINE void by_sets(size_t rows, size_t blocks, Fn&& f) {
+  constexpr auto two = std::integral_constant<size_t, 2>{};
+  constexpr auto four = std::integral_constant<size_t, 4>{};
+  for (size_t set = 0; 4 * set < rows; ++set) {
+    const size_t first = 4 * set, count = rows - first < 4 ? rows - first : 4;
+    if (count == 4 && blocks == 4)
+      f(set, first, four, four);
+    else if (count == 4 && blocks == 2)
+      f(set, first, four, two);
+    else
+      f(set, first, count, blocks);
+  }
 }
 
 // Floats to integers of two bytes each, high * 256 + low: in the last 16 bits of 1.5 * 2^23 + x is the integer x. 128
@@ -270,149 +297,86 @@ inline float unit_of(const float* q, size_t pad) {
   return most / kMostCode + (most - most);
 }
 
-// Dwords of four rows side by side: the 8 of high bytes and the 8 of low ones, as the left or right half of tile rows.
-FEWBIT_INLINE void store_turned(const __m512i* v, int8_t* out) {
-  const __m512i a = _mm512_unpacklo_epi32(v[0], v[1]), b = _mm512_unpacklo_epi32(v[2], v[3]);
-  const __m512i c = _mm512_unpackhi_epi32(v[0], v[1]), d = _mm512_unpackhi_epi32(v[2], v[3]);
-  const __m512i turned[] = {_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b), _mm512_unpacklo_epi64(c, d),
-                            _mm512_unpackhi_epi64(c, d)};
-  for (int i = 0; i < 4; ++i) {  // dwords i, i + 4, then the low ones
-    const __m512i two = _mm512_shuffle_i32x4(turned[i], turned[i], 0xD8);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out + 64 * i), _mm512_castsi512_si256(two));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out + 64 * (i + 4)), _mm512_extracti64x4_epi64(two, 1));
-  }
+// A row of high bytes and one of low ones, four below it, of a block: the first of two fills rows 0 to 7 of a left tile
+// on their left, the second rows 8 to 15 on their right. The rest is 0 since it was allocated.
+FEWBIT_INLINE void store_high_and_low(__m512i bytes, size_t row, size_t block, int8_t (*tiles)[1024]) {
+  int8_t* to = tiles[block / 2] + block % 2 * (8 * 64 + 32) + 64 * row;
+  _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(bytes));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(to + 4 * 64), _mm512_extracti64x4_epi64(bytes, 1));
 }
-// Queries as right tiles, one for every two blocks. Columns: high bytes for the first block, low ones, the same for the
-// second; four rows in each. The rest is 0 since it was allocated.
+// Queries as left tiles.
 inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueries& out) {
   alignas(64) static constexpr auto as_they_are = order_of_bytes([](int i) { return i; });
   const __m512i order = _mm512_load_si512(as_they_are.data());
-  by_sets(rows, [&](size_t set, size_t first, size_t count) {
-    const float* row = q + first * pad;
-    float *units = out.units[set], by[4];
-    for (size_t r = 0; r < 4; ++r) {
-      units[r] = r < count ? unit_of(row + r * pad, pad) : 0;
-      by[r] = units[r] > 0 ? 1 / units[r] : 0;
-    }
+  for (size_t r = 0; r < rows; ++r) {
+    const float *row = q + r * pad, unit = unit_of(row, pad), by = unit > 0 ? 1 / unit : 0;
+    out.units[r / 4][r % 4] = unit;
     for (size_t d = 0; d < pad; d += 32) {
-      __m512i v[4];
-      for (size_t r = 0; r < 4; ++r) {
-        const float* x = row + (r < count ? r : 0) * pad + d;
-        v[r] = high_and_low(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), by[r], order);
-      }
-      store_turned(v, out.tiles[set][d / 64] + d % 64 / 32 * (8 * 64 + 32));
+      const __m512i v = high_and_low(_mm512_loadu_ps(row + d), _mm512_loadu_ps(row + d + 16), by, order);
+      store_high_and_low(v, r % 4, d / 32, out.tiles[r / 4]);
     }
-    if (pad % 64 != 0) {
-      for (size_t i = 8; i < 16; ++i) _mm512_store_si512(out.tiles[set][pad / 64] + 64 * i, __m512i{});
-    }
-  });
+  }
 }
 
-// Up to four products, one after the other to hide how long each takes; tiles are not renamed. A shared tile meets one
-// or two others, then the next one does; all lie one after the other. `right`: the shared tiles stand on the right.
-struct CodeProducts {
-  const int8_t *shared, *other;
-  int32_t (*out)[16];
-  size_t next_out;  // rows; the second other's come after 16
-};
-template <bool right>
-FEWBIT_INLINE void multiply_codes(const CodeProducts& p, bool has_second, bool has_next) {
-  _tile_loadd(4, p.shared, 64);
-  _tile_loadd(6, p.other, 64);
+// Up to four products, one after the other to hide how long each takes; tiles are not renamed. A left tile meets one or
+// two right ones, then the next one does; all lie one after the other, and so do their results.
+FEWBIT_INLINE void multiply_codes(const int8_t* left, const int8_t* right, bool has_second, bool has_next,
+                                  int32_t (*out)[16]) {
+  _tile_loadd(4, left, 64);
+  _tile_loadd(6, right, 64);
   _tile_zero(0);
-  if constexpr (right)
-    _tile_dpbssd(0, 6, 4);
-  else
-    _tile_dpbssd(0, 4, 6);
+  _tile_dpbssd(0, 4, 6);
   if (has_second) {
-    _tile_loadd(7, p.other + 1024, 64);
+    _tile_loadd(7, right + 1024, 64);
     _tile_zero(1);
-    if constexpr (right)
-      _tile_dpbssd(1, 7, 4);
-    else
-      _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(1, 4, 7);
   }
   if (has_next) {
-    _tile_loadd(5, p.shared + 1024, 64);
-    _tile_loadd(6, p.other + 2048, 64);
+    _tile_loadd(5, left + 1024, 64);
+    _tile_loadd(6, right + 2048, 64);
     _tile_zero(2);
-    if constexpr (right)
-      _tile_dpbssd(2, 6, 5);
-    else
-      _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(2, 5, 6);
     if (has_second) {
-      _tile_loadd(7, p.other + 3072, 64);
+      _tile_loadd(7, right + 3072, 64);
       _tile_zero(3);
-      if constexpr (right)
-        _tile_dpbssd(3, 7, 5);
-      else
-        _tile_dpbssd(3, 5, 7);
+      _tile_dpbssd(3, 5, 7);
     }
   }
-  _tile_stored(0, p.out, 64);
-  if (has_second) _tile_stored(1, p.out + 16, 64);
-  if (has_next) _tile_stored(2, p.out + p.next_out, 64);
-  if (has_next && has_second) _tile_stored(3, p.out + p.next_out + 16, 64);
+  _tile_stored(0, out, 64);
+  if (has_second) _tile_stored(1, out + 16, 64);
+  if (has_next) _tile_stored(2, out + 32, 64);
+  if (has_next && has_second) _tile_stored(3, out + 48, 64);
+}
+// Row `row` of the high bytes' results of a block, with that of the low ones.
+FEWBIT_INLINE __m512 joined(const int32_t (*results)[16], size_t block, size_t row) {
+  const auto* c = results + block % 2 * 8 + row;
+  return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(c[0]), 8), _mm512_load_si512(c[4])));
 }
 
 inline void multiply_keys(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
-  by_sets(rows, [&](size_t set, size_t, size_t) {
+  by_sets(rows, blocks, [&](size_t set, size_t, auto, auto blocks) FEWBIT_LAMBDA_INLINE {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
       if (i == 0) ask<8>(own);
-      const CodeProducts p{q.tiles[set][i], own.keys_at + 2048 * i, own.key_results[set][i], kKvTokens};
-      multiply_codes<true>(p, tokens > 16, 2 * i + 2 < blocks);
+      multiply_codes(q.tiles[set][i], own.keys_at + 2048 * i, tokens > 16, 2 * i + 2 < blocks,
+                     own.key_results[set][2 * i]);
     }
   });
 }
-
-// What was multiplied for four tokens and two blocks: for each block [token][row], as floats.
-FEWBIT_INLINE void join_bytes(const int32_t (*c)[16], __m512& first, __m512& second) {
-  const auto joined = [](const int32_t (*two)[16], __m512i& out) FEWBIT_LAMBDA_INLINE {
-    const __m512i x = _mm512_load_si512(two[0]), y = _mm512_load_si512(two[1]);
-    const __m512i high = _mm512_shuffle_i32x4(x, y, 0x88), low = _mm512_shuffle_i32x4(x, y, 0xDD);
-    out = _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-  };
-  __m512i a, b;
-  joined(c, a);
-  joined(c + 2, b);
-  first = _mm512_cvtepi32_ps(_mm512_shuffle_i32x4(a, b, 0x88));
-  second = _mm512_cvtepi32_ps(_mm512_shuffle_i32x4(a, b, 0xDD));
-}
-FEWBIT_INLINE __m512 four_times(const float* p) {  // p[i] in the four lanes of part i
-  const __m512i each = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  return _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_load_ps(p)), each);
-}
-FEWBIT_INLINE void rows_of_tokens(const __m512* v, __m512* out) {  // [token][row] of four times four tokens, turned
-  const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
-  const __m512 a = _mm512_permutex2var_ps(v[0], low, v[1]), b = _mm512_permutex2var_ps(v[2], low, v[3]);
-  const __m512 c = _mm512_permutex2var_ps(v[0], high, v[1]), d = _mm512_permutex2var_ps(v[2], high, v[3]);
-  out[0] = _mm512_shuffle_f32x4(a, b, 0x44);
-  out[1] = _mm512_shuffle_f32x4(a, b, 0xEE);
-  out[2] = _mm512_shuffle_f32x4(c, d, 0x44);
-  out[3] = _mm512_shuffle_f32x4(c, d, 0xEE);
-}
-
 // s[row][token] = q[row] . k[token]
 inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s) {
-  by_sets(rows, [&](size_t set, size_t first, size_t count) {
-    const __m512 unit = _mm512_broadcast_f32x4(_mm_load_ps(q.units[set]));
-    for (size_t t = 0; t < tokens; t += 16) {
-      __m512 v[4], turned[4];
-      if (t == 0) keep_tiles_awake();
-      for (size_t j = 0; j < 4; ++j) {
+  by_sets(rows, blocks, [&](size_t set, size_t first, auto count, auto blocks) FEWBIT_LAMBDA_INLINE {
+    for (size_t half = 0; 16 * half < tokens; ++half) {
+      if (half == 0) keep_tiles_awake();
+      for (size_t r = 0; r < count; ++r) {
         ask<32>(own);
         __m512 sum = _mm512_setzero_ps();
-        for (size_t i = 0; 2 * i < blocks; ++i) {
-          __m512 even, odd;
-          join_bytes(own.key_results[set][i] + t + 4 * j, even, odd);
-          sum = _mm512_fmadd_ps(even, four_times(own.key_scales[2 * i] + t + 4 * j), sum);
-          sum = _mm512_fmadd_ps(odd, four_times(own.key_scales[2 * i + 1] + t + 4 * j), sum);
+        for (size_t b = 0; b < blocks; ++b) {
+          const __m512 scale = _mm512_load_ps(own.key_scales[b] + 16 * half);
+          sum = _mm512_fmadd_ps(joined(own.key_results[set][b / 2 * 2 + half], b, r), scale, sum);
         }
-        v[j] = _mm512_mul_ps(sum, unit);
+        sum = _mm512_mul_ps(sum, _mm512_set1_ps(q.units[set][r]));
+        _mm512_storeu_ps(s + (first + r) * kKvTokens + 16 * half, sum);
       }
-      rows_of_tokens(v, turned);
-      for (size_t r = 0; r < count; ++r) _mm512_storeu_ps(s + (first + r) * kKvTokens + t, turned[r]);
     }
   });
 }
@@ -420,9 +384,9 @@ inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t
 // Tokens 0 to 3, 16 to 19, 4 to 7 and so on: as rows of V, see row_of_token.
 alignas(64) constexpr auto token_order = order_of_bytes([](int i) { return i / 8 * 4 + i % 4 + i / 4 % 2 * 16; });
 
-// Weights times scales as left tiles, two blocks in one: rows of high bytes, then of low ones, for the first; then for
-// the second, to the right of them. The rest stays 0.
-FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens, size_t blocks, size_t set,
+// Weights times scales as left tiles.
+template <class Rows, class Blocks>
+FEWBIT_INLINE void pack_four_weights(const float* p, Rows rows, size_t tokens, Blocks blocks, size_t set,
                                      CodeScratch& own) {
   const auto known = static_cast<__mmask16>(tokens > 16 ? 0xFFFF : 0);  // nobody wrote the second half, if not
   __m512 w[4][2];
@@ -431,6 +395,7 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
     w[r][1] = r < rows ? _mm512_maskz_loadu_ps(known, p + r * kKvTokens + 16) : _mm512_setzero_ps();
   }
   const __m512i order = _mm512_load_si512(token_order.data());
+  constexpr int greater_magnitude = 0b1011, not_finite = 0x99;
   for (size_t b = 0; b < blocks; ++b) {
     if (b < 4) ask<16>(own);
     if (b == 0) keep_tiles_awake();
@@ -439,52 +404,45 @@ FEWBIT_INLINE void pack_four_weights(const float* p, size_t rows, size_t tokens,
     for (size_t r = 0; r < 4; ++r) {
       x[r][0] = _mm512_mul_ps(w[r][0], d);
       x[r][1] = _mm512_mul_ps(w[r][1], e);
-      top[r] = _mm512_max_ps(_mm512_abs_ps(x[r][0]), _mm512_abs_ps(x[r][1]));
+      top[r] = _mm512_range_ps(x[r][0], x[r][1], greater_magnitude);
     }
     alignas(16) float most[4], by[4];
     Isa::tops_of_4(top, most);
     const __m128 tops = _mm_load_ps(most), all = _mm_set1_ps(kMostCode);
     _mm_store_ps(by, _mm_maskz_div_ps(_mm_cmp_ps_mask(tops, _mm_setzero_ps(), _CMP_GT_OQ), all, tops));
-    constexpr int not_finite = 0x99;
     const auto bad = _mm512_fpclass_ps_mask(d, not_finite) | _mm512_fpclass_ps_mask(e, not_finite);
     const __m128 rest = _mm_set1_ps(bad ? __builtin_nanf("") : 0);  // rounding would hide it
     _mm_store_ps(own.units[set] + 4 * b, _mm_add_ps(_mm_div_ps(tops, all), rest));
-    int8_t* to = own.weights[set][b / 2] + b % 2 * (8 * 64 + 32);
     for (size_t r = 0; r < rows; ++r) {
-      const __m512i bytes = high_and_low(x[r][0], x[r][1], by[r], order);
-      _mm256_store_si256(reinterpret_cast<__m256i*>(to + 64 * r), _mm512_castsi512_si256(bytes));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(to + 64 * (4 + r)), _mm512_extracti64x4_epi64(bytes, 1));
+      store_high_and_low(high_and_low(x[r][0], x[r][1], by[r], order), r, b, own.weights[set]);
     }
   }
 }
 inline void pack_weights(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
-  by_sets(rows, [&](size_t set, size_t first, size_t count) {
+  by_sets(rows, blocks, [&](size_t set, size_t first, auto count, auto blocks) FEWBIT_LAMBDA_INLINE {
     pack_four_weights(p + first * kKvTokens, count, tokens, blocks, set, own);
   });
 }
 inline void multiply_values(size_t rows, size_t blocks, CodeScratch& own) {
-  by_sets(rows, [&](size_t set, size_t, size_t) {
+  by_sets(rows, blocks, [&](size_t set, size_t, auto, auto blocks) FEWBIT_LAMBDA_INLINE {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
       if (i == 0) ask<8>(own);
-      const CodeProducts p{own.weights[set][i], own.values_at + 2048 * i, own.value_results[set][2 * i], 32};
-      multiply_codes<false>(p, true, 2 * i + 2 < blocks);
+      multiply_codes(own.weights[set][i], own.values_at + 2048 * i, true, 2 * i + 2 < blocks,
+                     own.value_results[set][2 * i]);
     }
   });
 }
 // out[row] += sum of p[row][token] * v[token]
 inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride) {
-  by_sets(rows, [&](size_t set, size_t first, size_t count) {
+  by_sets(rows, blocks, [&](size_t set, size_t first, auto count, auto blocks) FEWBIT_LAMBDA_INLINE {
     for (size_t i = 0; i < 2 * blocks; ++i) {  // 16 values
-      const size_t block = i / 2;
-      const auto* c = own.value_results[set][block / 2 * 2 + i % 2] + block % 2 * 8;
+      const size_t b = i / 2;
       if (i < 8) ask<32>(own);
       if (i == 4) keep_tiles_awake();
       for (size_t r = 0; r < count; ++r) {
-        const __m512i high = _mm512_slli_epi32(_mm512_load_si512(c[r]), 8);
-        const __m512 v = _mm512_cvtepi32_ps(_mm512_add_epi32(high, _mm512_load_si512(c[4 + r])));
+        const __m512 v = joined(own.value_results[set][b / 2 * 2 + i % 2], b, r);
         float* to = out + (first + r) * stride + 16 * i;
-        const __m512 unit = _mm512_set1_ps(own.units[set][block * 4 + r]);
-        _mm512_storeu_ps(to, _mm512_fmadd_ps(v, unit, _mm512_loadu_ps(to)));
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(v, _mm512_set1_ps(own.units[set][4 * b + r]), _mm512_loadu_ps(to)));
       }
     }
   });

@@ -36,15 +36,10 @@ def to_rows(fmt: Format, slabs: Bytes, dim: int, is_value: bool) -> Bytes:
     if is_value:  # (pair, half, block of the pair, four tokens, byte, token)
         tiles = codes.reshape(-1, blocks // 2, size // 16, 2, 8, 16, 4)[:, :, :, :, np.argsort(FOURS)]
         rows[..., SCALE_BYTES:] = tiles.transpose(0, 4, 6, 1, 3, 2, 5).reshape(-1, SLAB, blocks, size)
-    elif size == 32:
-        pairs = codes.reshape(-1, blocks // 2, SLAB, 2, size)
-        rows[..., SCALE_BYTES:] = pairs.swapaxes(1, 2).reshape(-1, SLAB, blocks, size)
     else:
-        low, high = _places(dim)
-        values = np.empty((len(flat), SLAB, dim), np.uint8)
-        values[..., low], values[..., high] = (part.reshape(-1, SLAB, dim // 2) for part in (codes & 15, codes >> 4))
-        halves = values.reshape(-1, SLAB, blocks, 2, 16)
-        rows[..., SCALE_BYTES:] = halves[..., 0, :] | halves[..., 1, :] << 4
+        parts = np.split(codes, range(64 * SLAB, codes.shape[1], 64 * SLAB), axis=1)
+        own = np.concatenate([_by_tokens(part) for part in parts], axis=2)
+        rows[..., SCALE_BYTES:] = own.reshape(-1, SLAB, blocks, size) if size == 32 else _from_pairs(own)
     return rows.reshape(*slabs.shape[:-2], -1, blocks * fmt.block_bytes)
 
 
@@ -56,12 +51,9 @@ def to_slabs(fmt: Format, rows: Bytes, dim: int, is_value: bool) -> Bytes:
     if is_value:
         tiles = codes.reshape(-1, 8, 4, blocks // 2, 2, size // 16, 16)[:, FOURS]
         codes = tiles.transpose(0, 3, 5, 4, 1, 6, 2)
-    elif size == 16:
-        low, high = _places(dim)
-        values = np.stack([codes & 15, codes >> 4], axis=3).reshape(-1, SLAB, dim)
-        codes = values[..., low] | values[..., high] << 4
     else:
-        codes = codes.reshape(-1, SLAB, blocks // 2, 2, size).swapaxes(1, 2)
+        own = codes.reshape(-1, SLAB, dim) if size == 32 else _to_pairs(codes)
+        codes = np.concatenate([_by_tiles(own[..., i : i + 64]) for i in range(0, own.shape[2], 64)], axis=1)
     slabs = np.concatenate([part.reshape(len(each), -1) for part in (scales, codes ^ _turn(fmt))], axis=1)
     return slabs.reshape(*rows.shape[:-2], rows.shape[-2] // SLAB, -1)
 
@@ -69,6 +61,37 @@ def to_slabs(fmt: Format, rows: Bytes, dim: int, is_value: bool) -> Bytes:
 def _turn(fmt: Format) -> np.uint8:
     is_signed = isinstance(fmt.codes, Ints) and fmt.codes.zero == 8 and fmt.codebook is None
     return np.uint8(0x88 if is_signed else 0)
+
+
+def _by_tiles(codes: Bytes) -> Bytes:
+    """Up to 64 bytes of each token of K, (slab, token, byte), four of 16 tokens side by side in a row of a tile."""
+    fours = codes.reshape(len(codes), 2, 16, -1, 4)  # (slab, tile, token, row, byte)
+    return fours.swapaxes(2, 3).reshape(len(codes), -1)
+
+
+def _by_tokens(tiles: Bytes) -> Bytes:
+    """The other way."""
+    fours = tiles.reshape(len(tiles), 2, -1, 16, 4)  # (slab, tile, row, token, byte)
+    return fours.swapaxes(2, 3).reshape(len(tiles), SLAB, -1)
+
+
+def _to_pairs(codes: Bytes) -> Bytes:
+    """Codes of four bits as blocks of K hold them, as tiles want them: see `_places`."""
+    low, high = _places(32 * codes.shape[2])
+    values = np.stack([codes & 15, codes >> 4], axis=3).reshape(-1, SLAB, 32 * codes.shape[2])
+    out: Bytes = values[..., low] | values[..., high] << 4
+    return out
+
+
+def _from_pairs(pairs: Bytes) -> Bytes:
+    """The other way."""
+    dim = 2 * pairs.shape[2]
+    low, high = _places(dim)
+    values = np.empty((len(pairs), SLAB, dim), np.uint8)
+    values[..., low], values[..., high] = pairs & 15, pairs >> 4
+    halves = values.reshape(-1, SLAB, dim // 32, 2, 16)
+    out: Bytes = halves[..., 0, :] | halves[..., 1, :] << 4
+    return out
 
 
 def _places(dim: int) -> tuple[list[int], list[int]]:
