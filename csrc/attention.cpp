@@ -138,14 +138,18 @@ struct Call {
   }
   // Rows of a piece: the queries of its first head, then those of the next.
   size_t rows_of_head(const Work& p) const { return p.count * group; }
-  size_t head_of(const Work& p, size_t row) const { return p.head + row / rows_of_head(p); }
-  size_t q_head_of(const Work& p, size_t row) const { return head_of(p, row) * group + row % group; }
-  const float* row_of_q(const Work& p, size_t row) const {
-    const size_t query = p.first + row % rows_of_head(p) / group;
-    const size_t token = static_cast<size_t>(sequences.q_starts[p.sequence]) + query;
-    return q + (token * q_heads + q_head_of(p, row)) * heads.dim;
+  template <class Fn>
+  void by_rows(const Work& p, Fn&& f) const {  // f(row, head of queries, where its values lie in q and out)
+    const size_t token = static_cast<size_t>(sequences.q_starts[p.sequence]) + p.first;
+    size_t row = 0;
+    for (size_t head = p.head; head < p.head + p.heads; ++head) {
+      for (size_t query = 0; query < p.count; ++query) {
+        for (size_t i = head * group; i < (head + 1) * group; ++i, ++row) {
+          f(row, i, ((token + query) * q_heads + i) * heads.dim);
+        }
+      }
+    }
   }
-  float* row_of_out(const Work& p, size_t row) const { return out + (row_of_q(p, row) - q); }
   // The number of the row of a store that keeps a token of a head.
   size_t row_of(const Work& p, size_t token, size_t head) const {
     const size_t page_tokens = heads.page_tokens, index = token / page_tokens;
@@ -240,7 +244,7 @@ struct Call {
     const bool worth = tiled || (rows >= kLeastCodeRows && p.to - p.from >= kLeastCodeTokens);
     const bool by_codes = codes && rows <= kMostCodeRows && worth;
     const Scratch own(all, pad, on_tiles ? tiles->steps(pad) : 0);
-    load_queries(p, all, own.queries);
+    load_queries(p, own.queries);
     std::fill_n(own.acc, all * pad, 0.0f);
     for (size_t r = 0; r < all; ++r) own.state[r] = {kNone, 0};
     if (on_tiles) {
@@ -254,7 +258,7 @@ struct Call {
       by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own.of(b.head, rows, pad)); });
     }
     if (p.parts == 1) {
-      for (size_t r = 0; r < all; ++r) finish(p, r, own.state[r], own.acc + r * pad);
+      by_rows(p, [&](size_t r, size_t head, size_t at) { finish(own.state[r], head, own.acc + r * pad, out + at); });
     } else {
       std::copy_n(own.state, all, partials + p.partial);
       std::copy_n(own.acc, all * pad, sums + p.partial * pad);
@@ -285,15 +289,15 @@ struct Call {
       here = next, next = later;
     }
   }
-  void load_queries(const Work& p, size_t rows, float* to) const {
-    for (size_t r = 0; r < rows; ++r, to += pad) {
-      const float* from = row_of_q(p, r);
+  void load_queries(const Work& p, float* to) const {
+    by_rows(p, [&](size_t, size_t, size_t at) {
       if (heads.rotate)
-        rotate(target, from, heads.dim, logits.scale, to);
+        rotate(target, q + at, heads.dim, logits.scale, to);
       else
-        target.scale(from, heads.dim, logits.scale, to);
+        target.scale(q + at, heads.dim, logits.scale, to);
       std::fill(to + heads.dim, to + pad, 0.0f);
-    }
+      to += pad;
+    });
   }
   static const uint8_t* at(const Store& store, size_t row) { return store.data + row * store.at.row_bytes; }
   // Half of the keys and values of a later block are asked for with the keys of this one, and half with its values.
@@ -395,7 +399,7 @@ struct Call {
     if (logits.softcap > 0) {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
-    if (b.at + b.tokens > position(p.sequence, p.first) || logits.window) hide(p, rows, b, s);
+    if (b.at + b.tokens > position(p.sequence, p.first) + 1 || logits.window) hide(p, rows, b, s);
     for (size_t r = 0; r < rows; r += kFewRows) {
       target.weigh(s + r * kKvTokens, std::min(kFewRows, rows - r), b.tokens, own.state + r, own.factors + r);
       if (tiles && rows > kFewRows) tiles->keep_awake();
@@ -414,20 +418,19 @@ struct Call {
     }
   }
   // The sink counts as one more weight.
-  void finish(const Work& p, size_t row, KvState state, const float* acc) const {
+  void finish(KvState state, size_t head, const float* acc, float* to) const {
     float by = 1 / state.sum;
     if (logits.sinks) {
-      const float sink = logits.sinks[q_head_of(p, row)], top = std::max(state.max, sink);
+      const float sink = logits.sinks[head], top = std::max(state.max, sink);
       const float factor = std::exp(state.max - top);
       by = factor / (state.sum * factor + std::exp(sink - top));
     }
-    target.scale(acc, heads.dim, by, row_of_out(p, row));
+    target.scale(acc, heads.dim, by, to);
   }
   // Joins the pieces from `first` on that share their queries.
   void join(const Work* first, const KvState* partials, const float* sums) const {
-    const size_t rows = first->heads * rows_of_head(*first);
     float* acc = scratch.get<float>(pad);
-    for (size_t r = 0; r < rows; ++r) {
+    by_rows(*first, [&](size_t r, size_t head, size_t at) {
       KvState all{kNone, 0};
       for (size_t i = 0; i < first->parts; ++i) all.max = std::max(all.max, partials[first[i].partial + r].max);
       std::fill_n(acc, pad, 0.0f);
@@ -438,8 +441,8 @@ struct Call {
         all.sum += one.sum * factor;
         for (size_t d = 0; d < pad; ++d) acc[d] += from[d] * factor;
       }
-      finish(*first, r, all, acc);
-    }
+      finish(all, head, acc, out + at);
+    });
   }
 };
 

@@ -2,6 +2,19 @@
 // Only for formats with the simplest rules, and only for scales that need no care: packing the new token was a quarter
 // of a short context's time (benchmarks/attention.py).
 
+// The greatest of four vectors of magnitudes, as integers: what is not finite is above all.
+FEWBIT_INLINE __m128i tops_of_4(const __m512i* v) {
+  const auto by32 = [](__m512i a, __m512i b, __m512i& c) FEWBIT_LAMBDA_INLINE {
+    c = _mm512_max_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  };
+  __m512i a, b;
+  by32(v[0], v[1], a);
+  by32(v[2], v[3], b);
+  const __m512i t = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+  const __m256i u = _mm256_max_epi32(_mm512_castsi512_si256(t), _mm512_extracti64x4_epi64(t, 1));
+  return _mm_max_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
+}
+
 template <class F>
 struct KvQuick {
   using T = KvTiled<F>;
@@ -14,19 +27,6 @@ struct KvQuick {
   }
   static constexpr float least = 0x1p-100f, most = 0x1p15f;  // greatest magnitudes in a block; 0 is allowed, too
 
-  // The greatest of four vectors of magnitudes, as integers: what is not finite is above all.
-  static FEWBIT_INLINE __m128i tops(const __m512i* v) {
-    const auto by32 = [](__m512i a, __m512i b, __m512i& c) FEWBIT_LAMBDA_INLINE {
-      c = _mm512_max_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    };
-    __m512i a, b;
-    by32(v[0], v[1], a);
-    by32(v[2], v[3], b);
-    const __m512i t = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    const __m256i u = _mm256_max_epi32(_mm512_castsi512_si256(t), _mm512_extracti64x4_epi64(t, 1));
-    return _mm_max_epi32(_mm256_castsi256_si128(u), _mm256_extracti128_si256(u, 1));
-  }
-
   // Up to four blocks: their scales, and the codes of each 16 values. False if a scale needs care.
   static FEWBIT_INLINE bool four_blocks(const float* x, size_t blocks, uint16_t* scales, __m512i* codes) {
     __m512 v[8];
@@ -36,7 +36,7 @@ struct KvQuick {
       size[i] = _mm512_castps_si512(_mm512_abs_ps(v[i]));
     }
     for (size_t b = 0; b < 4; ++b) top[b] = _mm512_max_epi32(size[2 * b], size[2 * b + 1]);
-    const __m128i bits = tops(top);
+    const __m128i bits = tops_of_4(top);
     const __m128 greatest = _mm_castsi128_ps(bits);
     const __mmask8 some = _mm_cmpneq_epi32_mask(bits, _mm_setzero_si128());
     const __mmask8 usual = _mm_cmpgt_epi32_mask(bits, _mm_set1_epi32(static_cast<int>(f32_bits(least)))) &

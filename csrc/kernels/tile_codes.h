@@ -287,16 +287,6 @@ constexpr std::array<uint8_t, 64> order_of_bytes(Fn&& value_of) {
   return o;
 }
 
-// What one unit of a row of queries stands for; not a number where the row is not finite.
-inline float unit_of(const float* q, size_t pad) {
-  __m512i top = _mm512_setzero_si512();  // magnitudes as integers: what is not finite is the greatest
-  for (size_t d = 0; d < pad; d += 16) {
-    top = _mm512_max_epi32(top, _mm512_castps_si512(_mm512_abs_ps(_mm512_loadu_ps(q + d))));
-  }
-  const float most = bits_f32(static_cast<uint32_t>(_mm512_reduce_max_epi32(top)));
-  return most / kMostCode + (most - most);
-}
-
 // A row of high bytes and one of low ones, four below it, of a block: the first of two fills rows 0 to 7 of a left tile
 // on their left, the second rows 8 to 15 on their right. The rest is 0 since it was allocated.
 FEWBIT_INLINE void store_high_and_low(__m512i bytes, size_t row, size_t block, int8_t (*tiles)[1024]) {
@@ -304,18 +294,36 @@ FEWBIT_INLINE void store_high_and_low(__m512i bytes, size_t row, size_t block, i
   _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(bytes));
   _mm256_store_si256(reinterpret_cast<__m256i*>(to + 4 * 64), _mm512_extracti64x4_epi64(bytes, 1));
 }
+// What one unit of each of four rows of queries stands for; not a number where the row is not finite.
+FEWBIT_INLINE __m128 units_of_4(const float* const* q, size_t pad) {
+  __m512i top[4] = {};
+  for (size_t d = 0; d < pad; d += 16) {
+    for (size_t r = 0; r < 4; ++r) {
+      top[r] = _mm512_max_epi32(top[r], _mm512_castps_si512(_mm512_abs_ps(_mm512_loadu_ps(q[r] + d))));
+    }
+  }
+  const __m128 most = _mm_castsi128_ps(tops_of_4(top));
+  return _mm_add_ps(_mm_div_ps(most, _mm_set1_ps(kMostCode)), _mm_sub_ps(most, most));
+}
 // Queries as left tiles.
 inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueries& out) {
   alignas(64) static constexpr auto as_they_are = order_of_bytes([](int i) { return i; });
   const __m512i order = _mm512_load_si512(as_they_are.data());
-  for (size_t r = 0; r < rows; ++r) {
-    const float *row = q + r * pad, unit = unit_of(row, pad), by = unit > 0 ? 1 / unit : 0;
-    out.units[r / 4][r % 4] = unit;
-    for (size_t d = 0; d < pad; d += 32) {
-      const __m512i v = high_and_low(_mm512_loadu_ps(row + d), _mm512_loadu_ps(row + d + 16), by, order);
-      store_high_and_low(v, r % 4, d / 32, out.tiles[r / 4]);
+  by_sets(rows, pad / 32, [&](size_t set, size_t first, auto count, auto blocks) FEWBIT_LAMBDA_INLINE {
+    const float* row[4];
+    for (size_t r = 0; r < 4; ++r) row[r] = q + (first + (r < count ? r : 0)) * pad;
+    const __m128 units = units_of_4(row, 32 * blocks), none = _mm_setzero_ps();
+    alignas(16) float by[4];
+    _mm_store_ps(by, _mm_maskz_div_ps(_mm_cmp_ps_mask(units, none, _CMP_GT_OQ), _mm_set1_ps(1), units));
+    _mm_store_ps(out.units[set], units);
+    for (size_t b = 0; b < blocks; ++b) {
+      for (size_t r = 0; r < count; ++r) {
+        const float* x = row[r] + 32 * b;
+        const __m512i v = high_and_low(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), by[r], order);
+        store_high_and_low(v, r, b, out.tiles[set]);
+      }
     }
-  }
+  });
 }
 
 // Up to four products, one after the other to hide how long each takes; tiles are not renamed. A left tile meets one or
