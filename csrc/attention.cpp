@@ -316,19 +316,12 @@ struct Call {
     return rows;
   }
   void to_floats(const Store& store, const Block& b, float* tile) const {
-    if (tiled && codes) return tiles_to_floats(store, b, tile);
-    const uint8_t* rows = rows_of(store, b);
-    store.kernels->kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
-  }
-  void tiles_to_floats(const Store& store, const Block& b, float* tile) const {
-    auto& c = code_scratch();
-    const KvKernels& kernels = store.kernels->kv;
-    if (&store == &v) {
-      kernels.value_tiles(at(v, b.row), b.tokens, heads.dim, c);
-      codes->value_floats(b.tokens, pad / 32, c, tile, pad);
+    const KvKernels& kv = store.kernels->kv;
+    if (tiled && kv.tiled_floats) {
+      kv.tiled_floats(at(store, b.row), b.tokens, heads.dim, &store == &v, tile, pad);
     } else {
-      kernels.key_tiles(at(k, b.row), b.tokens, heads.dim, c);
-      codes->key_floats(b.tokens, pad / 32, c, tile, pad);
+      const uint8_t* rows = rows_of(store, b);
+      kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
     }
   }
   void some_tokens(const Work& p, size_t rows, const Block& b, const Scratch& own) const {

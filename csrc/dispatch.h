@@ -71,6 +71,8 @@ struct KvKernels {
   void (*value_tiles)(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) = nullptr;
   void (*to_tiled)(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
   void (*from_tiled)(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) = nullptr;
+  void (*tiled_floats)(const uint8_t* slab, size_t tokens, size_t dim, bool is_value, float* out,
+                       size_t stride) = nullptr;  // null where there are no tiles
   // Floats to their place there; false if it cannot. See kernels/kv_quick.h.
   bool (*quick_to_tiled)(const float* x, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
 };
@@ -125,8 +127,6 @@ struct CodeAttention {
   void (*pack_weights)(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
   void (*multiply_values)(size_t rows, size_t blocks, CodeScratch& own);
   void (*add_values)(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride);
-  void (*key_floats)(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride);
-  void (*value_floats)(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride);
   void (*with_tiles)(void (*work)(void*), void* what);  // all of them are called from `work`
 };
 

@@ -220,33 +220,65 @@ void value_tiles(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& ow
   tiled_scales<F>(slab, tokens, dim, own.value_scales);
 }
 
-// Keys and values of integers, as floats.
-inline void key_floats(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride) {
-  const __m512i by_tokens = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  for (size_t t = 0; t < tokens; t += 4) {
-    for (size_t d = 0; d < 32 * blocks; d += 16) {  // four dwords of each token, one below the other
-      const int8_t* p = own.keys_at + d / 64 * 2048 + t / 16 * 1024 + d % 64 / 4 * 64 + t % 16 * 4;
-      alignas(64) int8_t four[64];
-      const __m512i v = Isa::quarter_rows(reinterpret_cast<const uint8_t*>(p), 16);
-      _mm512_store_si512(four, _mm512_permutexvar_epi32(by_tokens, v));
-      for (size_t i = 0; i < 4 && t + i < tokens; ++i) {
-        const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Isa::load16(four + 16 * i)));
-        _mm512_storeu_ps(out + (t + i) * stride + d, _mm512_mul_ps(x, _mm512_set1_ps(own.key_scales[d / 32][t + i])));
+// Tokens of a slab as floats: for a few of them nothing else is decoded.
+template <class F>
+struct TiledFloats {
+  using T = KvTiled<F>;
+  const uint8_t* slab;
+  size_t dim;
+
+  FEWBIT_INLINE __m512 scale(size_t value, size_t token) const {
+    const float d = _cvtsh_ss(load<uint16_t>(slab + T::scale_at(value / 32, token)));
+    return _mm512_set1_ps(T::is_signed4 ? d * 0x1p-4f : d);
+  }
+  // Codes of `count` neighbouring values.
+  FEWBIT_INLINE void put(__m512i codes, size_t value, size_t count, size_t token, float* out) const {
+    alignas(64) int8_t bytes[64];
+    _mm512_store_si512(bytes, codes);
+    for (size_t i = 0; i < count; i += 16) {
+      const __m512 v = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(Isa::load16(bytes + i)));
+      _mm512_storeu_ps(out + value + i, _mm512_mul_ps(v, scale(value + i, token)));
+    }
+  }
+  FEWBIT_INLINE void key(size_t token, float* out) const {
+    const __m512i rows = _mm512_setr_epi32(0, 64, 128, 192, 256, 320, 384, 448, 512, 576, 640, 704, 768, 832, 896, 960);
+    for (size_t byte = 0; byte < dim / T::per_byte; byte += 64) {
+      const uint8_t* p = slab + T::codes_at(dim) + T::key_place(byte, token, dim);
+      const size_t left = dim / T::per_byte - byte, all = left < 64 ? left : 64;
+      const auto known = static_cast<__mmask16>((1u << all / 4) - 1);
+      const __m512i v = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), known, rows, p, 1);
+      if constexpr (T::per_byte == 1) {
+        put(v, byte, all, token, out);
+      } else {
+        __m512i low, high;
+        two_of_bytes<F>(v, low, high);
+        put(low, 2 * byte, all, token, out);
+        put(high, 2 * byte + all, all, token, out);
       }
     }
   }
-}
-inline void value_floats(size_t tokens, size_t blocks, const CodeScratch& own, float* out, size_t stride) {
-  for (size_t t = 0; t < tokens; ++t) {
-    const size_t row = row_of_token(t);
-    const __m128i left = _mm_cvtsi32_si128(static_cast<int>(24 - t % 4 * 8));
-    for (size_t d = 0; d < 32 * blocks; d += 16) {
-      const int8_t* line = own.values_at + d / 64 * 2048 + d / 16 % 2 * 1024 + (d / 32 % 2 * 8 + row) * 64;
-      const __m512i v = _mm512_srai_epi32(_mm512_sll_epi32(_mm512_loadu_si512(line), left), 24);
-      const __m512 by = _mm512_set1_ps(own.value_scales[d / 32][t]);
-      _mm512_storeu_ps(out + t * stride + d, _mm512_mul_ps(_mm512_cvtepi32_ps(v), by));
+  FEWBIT_INLINE void value(size_t token, float* out) const {
+    const __m128i left = _mm_cvtsi32_si128(static_cast<int>(24 - token % 4 * 8));
+    const auto own = [&](__m512i line, size_t d) FEWBIT_LAMBDA_INLINE {  // the byte of this token of every four
+      const __m512 v = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_sll_epi32(line, left), 24));
+      _mm512_storeu_ps(out + d, _mm512_mul_ps(v, scale(d, token)));
+    };
+    const uint8_t* codes = slab + T::codes_at(dim);
+    for (size_t b = 0; b < dim / 32; ++b) {
+      __m512i low = _mm512_loadu_si512(codes + T::value_line(b, 0, token)), high;
+      if constexpr (T::per_byte == 1)
+        high = _mm512_loadu_si512(codes + T::value_line(b, 1, token));
+      else
+        two_of_bytes<F>(low, low, high);
+      own(low, 32 * b);
+      own(high, 32 * b + 16);
     }
   }
+};
+template <class F>
+void tiled_floats(const uint8_t* slab, size_t tokens, size_t dim, bool is_value, float* out, size_t stride) {
+  const TiledFloats<F> all{slab, dim};
+  for (size_t t = 0; t < tokens; ++t, out += stride) is_value ? all.value(t, out) : all.key(t, out);
 }
 
 // Calls f(set, first row, rows, blocks) for every four rows. For what is usual, the last two are known while compiling.
@@ -456,5 +488,5 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
   });
 }
 
-constexpr CodeAttention code_attention = {pack_code_queries, multiply_keys, code_scores,  pack_weights, multiply_values,
-                                          add_values,        key_floats,    value_floats, with_tiles};
+constexpr CodeAttention code_attention = {pack_code_queries, multiply_keys, code_scores, pack_weights,
+                                          multiply_values,   add_values,    with_tiles};

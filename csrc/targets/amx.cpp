@@ -58,6 +58,7 @@ void add_tiles(Kernels& out) {
   if constexpr (KvTiled<F>::can()) {
     out.kv.key_tiles = key_tiles<F>;
     out.kv.value_tiles = value_tiles<F>;
+    out.kv.tiled_floats = tiled_floats<F>;
   }
   if constexpr (KvQuick<F>::can()) out.kv.quick_to_tiled = quick_to_tiled<F>;
 }
