@@ -150,7 +150,7 @@ def short(names: list[str], rounds: int, threads: int) -> list[dict[str, Any]]:
         for kind, (make, layers) in kinds.items():
             cases = {length: make(name, length=length) for length in (64, 1)}
             times = dict.fromkeys(((length, t) for length in cases for t in {1, threads}), np.inf)
-            for _ in range(10 * rounds):  # in turns: what disturbs them lasts
+            for _ in range(60 * rounds):  # in turns, and often: what disturbs them lasts, and the least is wanted
                 for length, t in times:
                     runs = [seconds(partial(cases[length].run, t)) / layers for _ in range(160 // layers + 5)]
                     times[length, t] = min(times[length, t], *runs)
