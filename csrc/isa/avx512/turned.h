@@ -1,0 +1,107 @@
+// Sixteen rows side by side: bytes of all of them turned on their side.
+
+FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 rows of 16 dwords
+  __m512i t[16];
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
+    t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
+    t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
+    t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+    r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
+    r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
+  }
+}
+
+struct SideBySide : Factors {
+  // L rows of L dwords, `stride` bytes apart, turned on their side.
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+    __m512i r[16];
+    for (size_t i = 0; i < 16; ++i) r[i] = load(in + i * stride);
+    transpose16(r);
+    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + 64 * i, r[i]);
+  }
+  // 16 bytes of each of 16 rows: out[d] holds dword d of every row.
+  static FEWBIT_INLINE bytes quarter_rows(const uint8_t* p, size_t stride) {  // of every fourth row
+    bytes v = _mm512_broadcast_i32x4(load16(p));
+    v = _mm512_mask_broadcast_i32x4(v, 0xF0, load16(p + 4 * stride));
+    v = _mm512_mask_broadcast_i32x4(v, 0xF00, load16(p + 8 * stride));
+    return _mm512_mask_broadcast_i32x4(v, 0xF000, load16(p + 12 * stride));
+  }
+  static FEWBIT_INLINE void turn(const uint8_t* p, size_t stride, bytes* out) {
+    const bytes a = quarter_rows(p, stride), b = quarter_rows(p + stride, stride);
+    const bytes c = quarter_rows(p + 2 * stride, stride), d = quarter_rows(p + 3 * stride, stride);
+    const bytes e = _mm512_unpacklo_epi32(a, b), f = _mm512_unpackhi_epi32(a, b);
+    const bytes g = _mm512_unpacklo_epi32(c, d), h = _mm512_unpackhi_epi32(c, d);
+    out[0] = _mm512_unpacklo_epi64(e, g);
+    out[1] = _mm512_unpackhi_epi64(e, g);
+    out[2] = _mm512_unpacklo_epi64(f, h);
+    out[3] = _mm512_unpackhi_epi64(f, h);
+  }
+  // `bits` bits of every byte, from bit `shift` to bit `dst`.
+  template <int shift, int bits, int dst>
+  static FEWBIT_INLINE bytes take(bytes v) {
+    if constexpr (bits == 8) return v;
+    constexpr int down = shift - dst;
+    if constexpr (down > 0) v = _mm512_srli_epi16(v, down > 0 ? down : 0);
+    if constexpr (down < 0) v = _mm512_slli_epi16(v, down < 0 ? -down : 0);
+    return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(((1 << bits) - 1) << dst)));
+  }
+  // Four neighbouring bits of byte `byte` of every dword, one to each of its bytes.
+  template <int byte, int shift, int dst>
+  static FEWBIT_INLINE bytes take_bits(bytes v) {
+    constexpr int four = byte * 0x01010101, in_lane = 0x04040404;
+    const __m512i index = _mm512_set4_epi32(four + 3 * in_lane, four + 2 * in_lane, four + in_lane, four);
+    const __mmask64 is_set =
+        _mm512_test_epi8_mask(_mm512_shuffle_epi8(v, index), _mm512_set1_epi32(0x08040201 << shift));
+    return _mm512_maskz_set1_epi8(is_set, static_cast<char>(1 << dst));
+  }
+  // `bits` bits of every dword, from bit `shift` to bit `dst`.
+  template <int shift, int bits, int dst, bool is_signed>
+  static FEWBIT_INLINE ints field(bytes v) {
+    if constexpr (is_signed) return _mm512_srai_epi32(_mm512_slli_epi32(v, 32 - shift - bits), 32 - bits);
+    constexpr int down = shift - dst;
+    if constexpr (down > 0) v = _mm512_srli_epi32(v, down > 0 ? down : 0);
+    if constexpr (down < 0) v = _mm512_slli_epi32(v, down < 0 ? -down : 0);
+    return shift + bits == 32 && dst == 0 ? v : _mm512_and_si512(v, _mm512_set1_epi32(((1 << bits) - 1) << dst));
+  }
+  template <int zero>
+  static FEWBIT_INLINE f32 less_to_floats(ints v) {
+    return _mm512_cvtepi32_ps(zero ? _mm512_sub_epi32(v, _mm512_set1_epi32(zero)) : v);
+  }
+  template <bool high>
+  static FEWBIT_INLINE f32 halves_of(bytes v) {  // the f16 in the low or the high half of every dword
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high ? _mm512_srli_epi32(v, 16) : v));
+  }
+  // A float of each of 16 rows, and the f16 after it. With two bytes before it, it may be the last that can be read.
+  template <Real r, bool offset, bool room_before>
+  static FEWBIT_INLINE void reals(const uint8_t* p, size_t stride, f32& scale, f32& after) {
+    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride)));
+    constexpr bool high = r == Real::f16 && room_before;
+    const __m512i v = _mm512_i32gather_epi32(at, p - (high ? 2 : 0), 1);
+    if constexpr (r == Real::f16) {
+      scale = halves_of<high>(v);
+      if constexpr (offset) after = halves_of<true>(v);
+    } else if constexpr (r == Real::e8m0) {
+      const __m512i e = _mm512_and_si512(v, _mm512_set1_epi32(0xFF));
+      scale = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_subs_epu16(e, _mm512_set1_epi32(1)), 23));
+    } else {
+      static_assert(r == Real::f32);
+      scale = _mm512_castsi512_ps(v);
+    }
+  }
+};
