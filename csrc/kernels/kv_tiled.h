@@ -35,7 +35,7 @@ struct KvTiled {
 
   static size_t scale_at(size_t block, size_t token) { return (block * kKvTokens + token) * 2; }
   static size_t codes_at(size_t dim) { return scale_at(dim / 32, 0); }
-  // Where four bytes of K lie, the first of them number `byte` of its token; those that follow up to 64 are rows apart.
+  // Where byte number `byte` of a token of K lies. Four lie side by side; the next four are 64 bytes further on.
   static size_t key_place(size_t byte, size_t token, size_t dim) {
     const size_t first = byte / 64 * 64, left = dim / per_byte - first, rows = (left < 64 ? left : 64) / 4;
     return first * kKvTokens + (token / 16 * rows + byte % 64 / 4) * 64 + token % 16 * 4 + byte % 4;
