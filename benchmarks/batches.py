@@ -45,8 +45,9 @@ def seconds(x: npt.NDArray[np.float32], turns: Iterator[QuantTensor], out: npt.N
     return (time.perf_counter() - started) / CALLS
 
 
-def measure(name: str, n: int, k: int, batches: list[int], rounds: int) -> list[Result]:
-    matrices, _ = kernels.rotating(kernels.Case(get(name), n, k, 1, cpu.default_threads()), kernels.MEMORY_BYTES)
+def measure(name: str, n: int, k: int, batches: list[int], rounds: int, repack: bool) -> list[Result]:
+    case = kernels.Case(get(name), n, k, 1, cpu.default_threads(), repack)
+    matrices, _ = kernels.rotating(case, kernels.MEMORY_BYTES)
     turns, rng = kernels.endless(matrices), np.random.default_rng(1)
     xs = {m: rng.standard_normal((m, k), np.float32) for m in {1, *batches}}
     outs = {m: np.empty((m, n), np.float32) for m in xs}
@@ -59,7 +60,7 @@ def measure(name: str, n: int, k: int, batches: list[int], rounds: int) -> list[
     for m in batches:
         cheaper = [s for s in batches if s < m and ratio[s] / s < ratio[m] / m]
         before = min(cheaper, key=lambda s: ratio[s] / s, default=None)
-        kernel = cpu.kernel(get(name), k, m)
+        kernel = cpu.kernel(get(name), k, m, matrices[0].abreast)
         results.append(Result(name, m, kernel, 1e3 * median(times[m]), ratio[m], ratio[m] / m, before))
     return results
 
@@ -70,6 +71,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--shape", default="4096x4096", help="rows and columns of the weights")
     parser.add_argument("--batch", default=",".join(map(str, range(1, 65))), help="batch sizes")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -78,7 +80,7 @@ def main() -> None:
     chosen = options()
     n, k = map(int, chosen.shape.split("x"))
     batches = sorted(map(int, chosen.batch.split(",")))
-    results = [r for f in chosen.format or ["q4_k"] for r in measure(f, n, k, batches, chosen.rounds)]
+    results = [r for f in chosen.format or ["q4_k"] for r in measure(f, n, k, batches, chosen.rounds, chosen.repack)]
     if chosen.json:
         print(json.dumps([asdict(r) for r in results], indent=2))
         return

@@ -78,7 +78,7 @@ void py_linear(const nb::list& weights, const nb::object& x, const std::string& 
   std::vector<Product> products;
   for (size_t i = 0; i < weights.size(); ++i) {
     const PyMatrix w = cast_matrix(weights[i]);
-    Product p{matrix(w.format, w.group, w.data, w.n, k), outs[i].data()};
+    Product p{w.of(k), outs[i].data()};
     expect_shape(outs[i], m, w.n);
     if (biases[i]) {
       expect(biases[i]->size() == w.n, "values of the bias", biases[i]->size(), w.n);
@@ -95,10 +95,10 @@ void py_linear(const nb::list& weights, const nb::object& x, const std::string& 
   multiply(products, in, exact, threads);
 }
 
-void py_linear_one(size_t format, size_t group, Bytes data, size_t n, Floats x, MutableFloats out, int threads,
-                   bool exact) {
+void py_linear_one(size_t format, size_t group, Bytes data, size_t n, bool abreast, Floats x, MutableFloats out,
+                   int threads, bool exact) {
   const size_t m = x.shape(0), k = x.shape(1);
-  const Product p{matrix(format, group, data, n, k), out.data()};
+  const Product p{matrix(format, group, data, n, k, abreast), out.data()};
   expect_shape(out, m, n);
   const auto apart = [&](const void* p, size_t bytes) {
     const auto a = reinterpret_cast<uintptr_t>(p), b = reinterpret_cast<uintptr_t>(out.data());
@@ -118,7 +118,7 @@ void py_linear_gated(const nb::tuple& gate, const nb::tuple& up, const std::stri
   const PyMatrix g = cast_matrix(gate), u = cast_matrix(up);
   expect(g.n == u.n, "rows of up", u.n, g.n);
   expect_shape(out, m, g.n);
-  const Matrix a = matrix(g.format, g.group, g.data, g.n, k), b = matrix(u.format, u.group, u.data, u.n, k);
+  const Matrix a = g.of(k), b = u.of(k);
   const Inputs in = inputs_of(x, kind, m, k);
   const Gate by = gate_named(kind_of_gate);
   nb::gil_scoped_release release;
@@ -211,9 +211,21 @@ double py_probe_rate(const std::string& kind, double seconds, int threads) {
   return probe_rate(kind, seconds, threads);
 }
 
-std::string py_path(size_t format, size_t group, size_t k, size_t m) {
+void py_move_abreast(size_t format, Bytes data, size_t n, size_t k, bool back, MutableBytes out, int threads) {
+  const Matrix w = matrix(format, 1, data, n, k, true);
+  expect(out.size() == data.size(), "bytes of the result", out.size(), data.size());
+  if (data.data() < out.data() + out.size() && out.data() < data.data() + data.size()) {
+    throw std::invalid_argument("rows cannot be moved in place");
+  }
+  nb::gil_scoped_release release;
+  move_abreast(w, back, out.data(), threads);
+}
+
+std::string py_path(size_t format, size_t group, size_t k, size_t m, bool abreast) {
   const Kernels& kernels = kernels_of(format);
-  return path_name(choose(kernels, checked_layout(kernels, k, group), k, m));
+  Layout at = checked_layout(kernels, k, group);
+  at.abreast = abreast && kernels.lies_abreast;
+  return path_name(choose(kernels, at, k, m));
 }
 
 std::vector<std::string> py_isas() {
@@ -239,14 +251,23 @@ NB_MODULE(_native, m) {
       "row_bytes",
       [](size_t format, size_t group, size_t k) { return checked_layout(kernels_of(format), k, group).row_bytes; },
       nb::arg("format"), nb::arg("group"), nb::arg("k"), "Bytes of a row of k values.");
-  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"),
+  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"), nb::arg("abreast"),
         "The kernel that multiplies m rows of activations by rows of this format.");
   m.def("decode", py_decode, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
         nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
+  m.def(
+      "worth_abreast",
+      [](size_t format, size_t n, size_t k) {
+        return kernels_of(format).abreast && n >= 16 && k > 0 && k % kSpan == 0;
+      },
+      nb::arg("format"), nb::arg("n"), nb::arg("k"), "Whether n rows of k values are multiplied faster lying abreast.");
+  m.def("move_abreast", py_move_abreast, nb::arg("format"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
+        nb::arg("back"), nb::arg("out"), nb::arg("threads"), "Rows to where 16 of them lie abreast, or back.");
   m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
         nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
-  m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("x"),
-        nb::arg("out"), nb::arg("threads"), nb::arg("exact"), "out = x times the transpose of the packed matrix.");
+  m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("abreast"),
+        nb::arg("x"), nb::arg("out"), nb::arg("threads"), nb::arg("exact"),
+        "out = x times the transpose of the packed matrix.");
   m.def("linear_many", py_linear, nb::arg("weights"), nb::arg("x"), nb::arg("kind"), nb::arg("m"), nb::arg("k"),
         nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"), nb::arg("exact"),
         "Several products of the same activations, with what is added to them.");

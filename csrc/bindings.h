@@ -50,22 +50,32 @@ inline Layout checked_layout(const Kernels& kernels, size_t k, size_t group) {
   return kernels.layout(k, group);
 }
 
-inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k) {
+inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k, bool abreast = false) {
   const Kernels& kernels = kernels_of(format);
-  const Layout at = checked_layout(kernels, k, group);
+  Layout at = checked_layout(kernels, k, group);
+  if (abreast) {
+    if (!kernels.lies_abreast)
+      throw std::invalid_argument(std::string("rows of ") + kernels.format + " never lie abreast");
+    expect(k > 0 && k % kSpan == 0, "values of a row that lies abreast, over whole spans", k % kSpan, 0);
+    at.abreast = true;
+  }
   expect(data.size() == times(n, at.row_bytes), "bytes of the matrix", data.size(), times(n, at.row_bytes));
   return {&kernels, at, data.data(), n, k};
 }
 
-struct PyMatrix {  // format number, group, bytes, rows
+struct PyMatrix {  // format number, group, bytes, rows, whether they lie abreast
   size_t format, group;
   Bytes data;
   size_t n;
+  bool abreast;
+
+  Matrix of(size_t k) const { return matrix(format, group, data, n, k, abreast); }
 };
 inline PyMatrix cast_matrix(const nb::handle& w) {
   const auto t = nb::cast<nb::tuple>(w);
-  expect(t.size() == 4, "parts of a matrix", t.size(), 4);
-  return {nb::cast<size_t>(t[0]), nb::cast<size_t>(t[1]), nb::cast<Bytes>(t[2], false), nb::cast<size_t>(t[3])};
+  expect(t.size() == 5, "parts of a matrix", t.size(), 5);
+  return {nb::cast<size_t>(t[0]), nb::cast<size_t>(t[1]), nb::cast<Bytes>(t[2], false), nb::cast<size_t>(t[3]),
+          nb::cast<bool>(t[4])};
 }
 
 inline Gate gate_named(const std::string& name) {

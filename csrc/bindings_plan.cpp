@@ -179,7 +179,7 @@ class PyPlan {
   }
   plan::Weight weight(const nb::tuple& w, size_t k) {
     const PyMatrix m = cast_matrix(w);
-    const Matrix checked = matrix(m.format, m.group, m.data, m.n, k);
+    const Matrix checked = m.of(k);
     keep_.push_back(m.data.owner());
     return {m.format, checked.at, checked.data, m.n, k};
   }

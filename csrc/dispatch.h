@@ -98,6 +98,12 @@ struct Kernels {
                 float* y, size_t y_stride, void* scratch);
   size_t (*lane_scratch)(size_t k);
   size_t least_lanes;  // columns from which `lanes` is faster than `dot`
+  // The same for rows that lie abreast: multiples of 16 rows and of 256 values. See kernels/abreast.h.
+  bool lies_abreast;  // whether this format ever does
+  void (*abreast)(const uint8_t* w, size_t rows, size_t k, const Activation* x, size_t columns, float* y,
+                  size_t y_stride);
+  void (*few_abreast)(const uint8_t* w, size_t rows, size_t k, const void* x, size_t columns, float* y, size_t y_stride,
+                      void* scratch);
   void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
               size_t y_stride, void* scratch);
   void (*strips)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
@@ -130,11 +136,15 @@ struct CodeAttention {
   void (*with_tiles)(void (*work)(void*), void* what);  // all of them are called from `work`
 };
 
+// How activations of a few columns stand in tiles: on the right for weights with a scale for so many values, or on the
+// left for rows that lie abreast.
+enum class FewForm { right16, right32, left };
+
 // What products on matrix tiles need beside their kernels.
 struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
-  void (*pack_few)(int sub, const Activation* x, size_t stride, size_t columns, void* out);  // one span
-  size_t (*few_bytes)(int sub);                                                              // of one span
+  void (*pack_few)(FewForm form, const Activation* x, size_t stride, size_t columns, void* out);  // one span
+  size_t (*few_bytes)(FewForm form);                                                              // of one span
   size_t (*scratch_bytes)(size_t columns);
   TileAttention attention;
   CodeAttention codes;
@@ -158,6 +168,12 @@ struct RowKernels {
   void (*gate)(Gate kind, const float* x, size_t n, float* out);
 };
 
+// 16 rows, from where they lie abreast to rows that are `stride` bytes apart, and back: 4 bytes of each for every line.
+struct AbreastMoves {
+  void (*from)(const uint8_t* panel, size_t lines, uint8_t* rows, size_t stride);
+  void (*to)(const uint8_t* rows, size_t stride, size_t lines, uint8_t* panel);
+};
+
 struct Target {
   const char* name;
   bool (*available)();
@@ -167,6 +183,7 @@ struct Target {
   void (*scale)(const float* x, size_t count, float by, float* out);
   void (*rotate)(const float* x, size_t size, float by, float* out);  // the Hadamard transform, times `by`
   RowKernels rows;
+  AbreastMoves abreast;
   const Tiles* tiles;  // null: there are none
   Probes probes;
   const std::atomic<uint64_t>& products;  // calls of the kernels that multiply

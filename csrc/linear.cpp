@@ -11,19 +11,22 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace quantized, packed, few_packed[2], decoded, halved;  // of the caller: forms of the inputs
-thread_local Workspace scratch, gates;                                     // of whoever does a piece
+thread_local Workspace quantized, packed, few_packed[3], decoded, halved;  // of the caller: forms of the inputs
+thread_local Workspace scratch, gates, apart;                              // of whoever does a piece
 
 constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
-constexpr size_t kMostFine = 4;                                  // rows that can be taken in 16 bits
+constexpr size_t kMostFewAbreast = 16;
+constexpr size_t kMostFine = 4;                  // rows that can be taken in 16 bits
 constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
 constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
 constexpr size_t kTileBytes = 8192;              // of a span of 16 columns
+constexpr size_t kAbreast = 16, kCopied = 64;    // rows that lie abreast; those of them that are copied at once
 
 size_t spans_of(size_t k) { return (k + kSpan - 1) / kSpan; }
 
 // Rows a piece: small enough to share evenly, large enough to be worth a turn, a multiple of what the kernel takes.
-size_t grain(Path path, size_t n, size_t row_bytes, int threads) {
+size_t grain(Path path, const Matrix& w, int threads) {
+  const size_t n = w.n, row_bytes = w.at.row_bytes;
   const size_t share = n / static_cast<size_t>(std::max(threads, 1));
   const auto pieces = [&](size_t count, size_t unit, size_t most) {
     return std::clamp((share / count + unit - 1) / unit * unit, unit, most);
@@ -39,13 +42,22 @@ size_t grain(Path path, size_t n, size_t row_bytes, int threads) {
   const size_t worth =
       std::clamp<size_t>(share / 16, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
   const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
-  return std::max<size_t>((share + rounds - 1) / rounds, 1);
+  const size_t size = std::max<size_t>((share + rounds - 1) / rounds, 1);
+  if (!w.at.abreast) return size;
+  const size_t unit = size < kCopied ? kAbreast : kCopied;
+  return (size + unit - 1) / unit * unit;
 }
+
+FewForm few_form(const Matrix& w) {
+  if (w.at.abreast && w.kernels->few_abreast) return FewForm::left;
+  return w.kernels->sub == 16 ? FewForm::right16 : FewForm::right32;
+}
+size_t rows_abreast(const Matrix& w) { return w.at.abreast ? w.n / kAbreast * kAbreast : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
   Inputs in;
-  std::array<const void*, 2> few{};  // for scales of 16 and of 32 values
+  std::array<const void*, 3> few{};  // by FewForm
   int threads;
 
   void need_floats() {
@@ -92,15 +104,18 @@ struct Call {
       f(begin, end);
     });
   }
-  void need_few(int sub) {
-    const size_t which = sub == 32, spans = spans_of(in.k);
+  void need_few(FewForm form) {
+    const size_t which = static_cast<size_t>(form), spans = spans_of(in.k);
     if (few[which]) return;
     need_q8();
     const Tiles& tiles = *current_target().tiles;
-    const size_t bytes = tiles.few_bytes(sub);
-    auto* to = few_packed[which].get<uint8_t>(spans * bytes);
-    parallel_for(spans, 4, threads, [&](size_t begin, size_t end) {
-      for (size_t i = begin; i < end; ++i) tiles.pack_few(sub, in.q8 + i, spans, in.m, to + i * bytes);
+    const size_t bytes = tiles.few_bytes(form), sets = (in.m + kMostFew - 1) / kMostFew;
+    auto* to = few_packed[which].get<uint8_t>(spans * sets * bytes);
+    parallel_for(spans * sets, 4, threads, [&](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) {
+        const size_t first = i % sets * kMostFew;
+        tiles.pack_few(form, in.q8 + first * spans + i / sets, spans, std::min(in.m - first, kMostFew), to + i * bytes);
+      }
     });
     few[which] = to;
   }
@@ -118,12 +133,12 @@ struct Call {
     }
     in = {2 * in.m, in.k, to};
   }
-  void need(Path path, int sub) {
+  void need(Path path, const Matrix& w) {
     switch (path) {
       case Path::exact: return need_floats();
       case Path::dot:
       case Path::lanes: return need_q8();
-      case Path::few: return need_few(sub);
+      case Path::few: return need_few(few_form(w));
       default: return need_tiles();
     }
   }
@@ -132,6 +147,7 @@ struct Call {
     const Kernels& kernels = *w.kernels;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     const size_t count = end - begin;
+    if (w.at.abreast) return rows_abreast(w, path, begin, end, y, stride);
     switch (path) {
       case Path::exact:
         return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(kExactRows * w.k));
@@ -140,10 +156,47 @@ struct Call {
         return kernels.lanes(from, count, w.k, w.at, in.q8, in.m, y, stride,
                              scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
       case Path::few:
-        return kernels.few(from, count, w.k, w.at, few[kernels.sub == 32], in.m, y, stride,
+        return kernels.few(from, count, w.k, w.at, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
                            scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       case Path::strips:
       case Path::panels: return on_tiles(w, path, from, count, y, stride);
+    }
+  }
+  // The same of rows that lie abreast: what no kernel takes so is copied. `begin` is a multiple of 16.
+  void rows_abreast(const Matrix& w, Path path, size_t begin, size_t end, float* y, size_t stride) const {
+    const Kernels& kernels = *w.kernels;
+    const size_t whole = fewbit::rows_abreast(w), until = std::max(std::min(end, whole), begin), count = until - begin;
+    const uint8_t* from = w.data + begin * w.at.row_bytes;
+    Matrix plain = w;
+    plain.at.abreast = 0;
+    if (path == Path::few && kernels.few_abreast) {
+      if (count > 0) {
+        kernels.few_abreast(from, count, w.k, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
+                            scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
+      }
+      path = in.m <= kMostFew ? Path::dot : Path::lanes;  // for what is left
+    } else if ((path == Path::dot || path == Path::lanes) && kernels.abreast) {
+      if (count > 0) kernels.abreast(from, count, w.k, in.q8, in.m, y, stride);
+    } else if (path == Path::strips || path == Path::panels) {
+      if (count > 0) on_tiles(w, path, from, count, y, stride);
+    } else {
+      uint8_t* copy = apart.get<uint8_t>(kCopied * w.at.row_bytes);
+      plain.data = copy;
+      for (size_t r = begin; r < until; r += kCopied) {
+        plain.n = std::min(kCopied, until - r);
+        copy_rows(w, r, plain.n, copy);
+        rows(plain, path, 0, plain.n, y + (r - begin), stride);
+      }
+    }
+    if (until == end) return;
+    plain.data = w.data;
+    plain.n = w.n;
+    rows(plain, path, until, end, y + count, stride);
+  }
+  static void copy_rows(const Matrix& w, size_t first, size_t count, uint8_t* out) {
+    const uint8_t* from = w.data + first * w.at.row_bytes;
+    for (size_t at = 0; at < count * w.at.row_bytes; at += kAbreast * w.at.row_bytes) {
+      current_target().abreast.from(from + at, w.at.row_bytes / 4, out + at, w.at.row_bytes);
     }
   }
   // The same of rows that were halved, put together.
@@ -193,6 +246,7 @@ bool wants_tiles(size_t m) { return current_target().tiles && m > kMostFew; }
 
 Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m) {
   if (k == 0 || (kernels.dot && !has_dot(kernels, at, k))) return Path::exact;
+  if (at.abreast && kernels.few_abreast && m > kMostDots && m <= kMostFewAbreast) return Path::few;
   if (kernels.panels && m > kMostStrips) return Path::panels;
   if (kernels.strips && m > kMostFew) return Path::strips;
   if (!kernels.dot) return Path::exact;
@@ -251,16 +305,38 @@ void unpack_tiles(const uint16_t* x, size_t m, size_t k, float* out) {
 }
 
 void decode(const Matrix& w, float* out, int threads) {
-  parallel_for(w.n, grain(Path::exact, w.n, w.at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
+  parallel_for(w.n, grain(Path::exact, w, threads), threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) w.kernels->decode(w.data + r * w.at.row_bytes, w.k, w.at, out + r * w.k);
   });
 }
 
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads) {
-  parallel_for(n, grain(Path::exact, n, at.row_bytes, threads), threads, [&](size_t begin, size_t end) {
+  const size_t size = grain(Path::exact, {&kernels, at, out, n, k}, threads);
+  parallel_for(n, size, threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) kernels.encode(x + r * k, k, importance, at, out + r * at.row_bytes);
   });
+}
+
+void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
+  const AbreastMoves& move = current_target().abreast;
+  const size_t sets = rows_abreast(w) / kAbreast, bytes = w.at.row_bytes, set_bytes = kAbreast * bytes;
+  parallel_for(sets, 4, threads, [&](size_t begin, size_t end) {
+    for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) {
+      if (back)
+        move.from(w.data + at, bytes / 4, out + at, bytes);
+      else
+        move.to(w.data + at, bytes, bytes / 4, out + at);
+    }
+  });
+  std::memcpy(out + sets * set_bytes, w.data + sets * set_bytes, w.n * bytes - sets * set_bytes);
+}
+
+void copy_row(const Matrix& w, size_t row, uint8_t* out) {
+  if (row >= rows_abreast(w)) return void(std::memcpy(out, w.data + row * w.at.row_bytes, w.at.row_bytes));
+  const size_t r = row % kAbreast;
+  const uint8_t* panel = w.data + (row - r) * w.at.row_bytes;
+  for (size_t b = 0; b < w.at.row_bytes; b += 4) std::memcpy(out + b, panel + kAbreast * b + 4 * r, 4);
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.
@@ -272,10 +348,10 @@ void multiply(std::span<const Product> products, Inputs inputs, bool exact, int 
                     });
   if (fine) call.halve();
   const auto path_of = [&](const Product& p) { return path_for(p.w, call.in.m, exact); };
-  const auto size_of = [&](const Product& p) { return grain(path_of(p), p.w.n, p.w.at.row_bytes, threads); };
+  const auto size_of = [&](const Product& p) { return grain(path_of(p), p.w, threads); };
   size_t pieces = 0;
   for (const Product& p : products) {
-    call.need(path_of(p), p.w.kernels->sub);
+    call.need(path_of(p), p.w);
     pieces += (p.w.n + size_of(p) - 1) / size_of(p);
   }
   parallel_for(pieces, 1, threads, [&](size_t begin, size_t end) {
@@ -304,10 +380,10 @@ void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inpu
   if (inputs.m == 0) return;
   Call call{inputs, {}, threads};
   const Path gate_path = path_for(gate, inputs.m, exact), up_path = path_for(up, inputs.m, exact);
-  call.need(gate_path, gate.kernels->sub);
-  call.need(up_path, up.kernels->sub);
-  const size_t size =
-      std::max(grain(gate_path, gate.n, gate.at.row_bytes, threads), grain(up_path, up.n, up.at.row_bytes, threads));
+  call.need(gate_path, gate);
+  call.need(up_path, up);
+  size_t size = std::max(grain(gate_path, gate, threads), grain(up_path, up, threads));
+  if (gate.at.abreast || up.at.abreast) size = (size + kAbreast - 1) / kAbreast * kAbreast;
   parallel_for(gate.n, size, threads, [&](size_t begin, size_t end) {
     const size_t count = end - begin;
     float* g = gates.get<float>(count * inputs.m);

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 import fewbit as fb
 from fewbit.cli import main
 from fewbit.measure import weight_formats
+from fewbit.ops import cpu
 
 COMMANDS = ["doctor", "formats", "table"]
 KERNELS = ["bench", "kernels", "--rounds", "1", "-f", "q8_0", "--shape", "64x256"]
@@ -149,6 +150,8 @@ def test_bench_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first["format"] == "q8_0"
     assert first["share_of_read"] > 0
     assert "q8_0" in run(*KERNELS).output
+    (laid,) = run_json(*KERNELS, "--repack", "--batch", "12")
+    assert laid["kernel"] == cpu.kernel("q8_0", 256, 12, abreast=True)
 
 
 @pytest.mark.parametrize("wrong", [["--shape", "64"], ["--shape", "0x64"], ["--batch", "a"], ["--batch", "1,,2"]])

@@ -160,6 +160,7 @@ struct Layout {
   size_t field_at[3] = {};  // after the codes
   size_t group = 0;         // values a scale; at least 1
   int shift = -1;           // its logarithm, if it is a power of two
+  bool abreast = false;     // 16 rows lie side by side: see kernels/abreast.h
 };
 
 }  // namespace fewbit

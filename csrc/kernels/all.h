@@ -1,6 +1,8 @@
 // Every kernel but the encoders, in the order in which they build on each other. Included once inside the namespace of
 // each instruction set, after its `Isa`: these files have no include guards.
 #include "kernels/span.h"
+//
+#include "kernels/lane_factors.h"
 #include "kernels/turned.h"
 //
 #include "kernels/activations.h"
@@ -12,6 +14,8 @@
 #include "kernels/grids.h"
 //
 #include "kernels/dot.h"
+//
+#include "kernels/abreast.h"
 #include "kernels/exact.h"
 #include "kernels/kv.h"
 #include "kernels/lanes.h"

@@ -203,11 +203,3 @@ void few_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const v
     }
   }
 }
-
-inline void pack_few_columns(int sub, const Activation* x, size_t stride, size_t columns, void* out) {
-  if (sub == 16)
-    pack_few<16>(x, stride, columns, *static_cast<FewColumns<16>*>(out));
-  else
-    pack_few<32>(x, stride, columns, *static_cast<FewColumns<32>*>(out));
-}
-inline size_t few_bytes(int sub) { return sub == 16 ? sizeof(FewColumns<16>) : sizeof(FewColumns<32>); }

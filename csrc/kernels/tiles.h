@@ -189,6 +189,35 @@ struct alignas(64) StripScratch {
   uint16_t strips[2][kStripElements];
 };
 
+// The rows of a strip, a span at a time. `row` is the first of them.
+template <class F, bool abreast = reads_abreast<F>()>
+struct StripRows {
+  FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t span, size_t spans, size_t k, const Layout& at,
+                              uint16_t* out) {
+    const uint8_t* row = rows + r * at.row_bytes;
+    const uint8_t* next = span + 1 < spans ? row + (span + 1) * tile_span_bytes<F>() : row + kStrip * at.row_bytes;
+    for (int c = 0; c < tile_span_bytes<F>(); c += 64) __builtin_prefetch(next + c);
+    span_to_tiles<F>(row, span, k, at, out);
+  }
+};
+// Those that lie abreast are laid apart, 16 of them together.
+template <class F>
+struct StripRows<F, true> {
+  StripRows<F, false> plain;
+  RowsApart<F> apart;
+
+  FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t span, size_t spans, size_t k, const Layout& at,
+                              uint16_t* out) {
+    if (!at.abreast) return plain.to_tiles(rows, r, span, spans, k, at, out);
+    constexpr size_t size = RowsApart<F>::panel_bytes;
+    const uint8_t* panel = rows + r / 16 * 16 * at.row_bytes + span * size;
+    const uint8_t* next = panel + size + (span + 1 < spans ? 0 : kStrip * at.row_bytes - spans * size);
+    for (size_t c = 0; c < size / 16; c += 64) __builtin_prefetch(next + r % 16 * size / 16 + c);
+    if (r % 16 == 0) apart.fill(panel);
+    apart.to_tiles(r % 16, at, out);
+  }
+};
+
 template <class F>
 void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
                 size_t y_stride, void* scratch) {
@@ -210,17 +239,14 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
     }
     if (q == kSteps - 1 && (pairs > 1 || span + 1 == spans)) store_results(results + pair * kPairResults);
   };
+  StripRows<F> decoder;
   for (size_t first = 0; first < rows; first += kStrip) {
     const size_t count = rows - first < kStrip ? rows - first : kStrip;
     for (size_t span = 0; span <= spans; ++span) {
       size_t done = 0;
       for (size_t r = 0; r < kStrip; ++r) {
         if (span < spans && r < count) {
-          const uint8_t* row = w + (first + r) * at.row_bytes;
-          const uint8_t* next =
-              span + 1 < spans ? row + (span + 1) * tile_span_bytes<F>() : row + kStrip * at.row_bytes;
-          for (int c = 0; c < tile_span_bytes<F>(); c += 64) __builtin_prefetch(next + c);
-          span_to_tiles<F>(row, span, k, at, own->strips[span % 2] + r * kTileValues);
+          decoder.to_tiles(w + first * at.row_bytes, r, span, spans, k, at, own->strips[span % 2] + r * kTileValues);
         }
         if (span == 0) continue;
         for (const size_t due = (r + 1) * steps / kStrip; done < due; ++done) step(span - 1, done);
@@ -283,8 +309,29 @@ struct Drain {
 };
 
 template <class F>
+FEWBIT_INLINE void decode_strip_abreast(const uint8_t* w, size_t rows, const Layout& at, size_t from, size_t deep,
+                                        uint16_t* strip) {
+  constexpr size_t size = RowsApart<F>::panel_bytes;
+  RowsApart<F> apart;
+  for (size_t r = 0; r < rows; r += 16) {
+    for (size_t i = 0; i < deep; ++i) {
+      const uint8_t* panel = w + r * at.row_bytes + (from + i) * size;
+      for (size_t c = 0; c < size; c += 64) __builtin_prefetch(panel + 16 * at.row_bytes + c);
+      apart.fill(panel);
+      for (size_t own = 0; own < 16; ++own) {
+        if (own % 8 == 0) keep_tiles_awake();
+        apart.to_tiles(own, at, strip + i * kStripElements + (r + own) * kTileValues);
+      }
+    }
+  }
+}
+
+template <class F>
 FEWBIT_INLINE void decode_strip(const uint8_t* w, size_t rows, size_t k, const Layout& at, size_t from, size_t deep,
                                 uint16_t* strip) {
+  if constexpr (reads_abreast<F>()) {
+    if (at.abreast) return decode_strip_abreast<F>(w, rows, at, from, deep, strip);
+  }
   for (size_t r = 0; r < rows; ++r) {
     const uint8_t* row = w + r * at.row_bytes;
     if (r % 8 == 0) keep_tiles_awake();

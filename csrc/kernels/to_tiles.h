@@ -217,3 +217,23 @@ FEWBIT_INLINE void span_to_tiles(const uint8_t* row, size_t span, size_t k, cons
     with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { ToTiles<F>::span(s, out); });
   }
 }
+
+// A span of 16 rows that lie abreast, laid one row after the other.
+template <class F>
+struct RowsApart {
+  static constexpr size_t lines = Shape<F>::span_bytes() / 4, panel_bytes = 64 * lines;
+  static constexpr size_t stride = (4 * lines + 127) / 64 * 64;
+  alignas(64) uint8_t rows[16][stride];
+
+  FEWBIT_INLINE void fill(const uint8_t* panel) { from_abreast(panel, lines, rows[0], stride); }
+  FEWBIT_INLINE void to_tiles(size_t row, const Layout& at, uint16_t* out) const {
+    ToTiles<F>::span(Spot{rows[row], rows[row], &at, 0, 0}, out);
+  }
+};
+template <class F>
+constexpr bool reads_abreast() {
+  if constexpr (F::kind == Kind::planes)
+    return Abreast<F>::can();
+  else
+    return false;
+}

@@ -111,43 +111,33 @@ struct Turned {
     }
     Isa::storef(out.scale[g], times == 1 ? scale : Isa::mul(scale, Isa::splat(times)));
   }
-  // Scales with small integers, all rows at once.
-  template <Ints what, int g>
-  static FEWBIT_INLINE f32 small(const bytes (*windows)[4]) {
+  struct SmallSource {
     static constexpr Cover cover = TurnedFactors<F>::cover();
-    const auto one = [&]<int k>(std::integral_constant<int, k>, bytes& sum) FEWBIT_LAMBDA_INLINE {
-      constexpr Piece p = what.piece(k, g);
-      constexpr int w = cover.window(p.bit / 8, 1), inside = p.bit - 8 * cover.at[w];
-      const bytes v = I::template field<inside % 32, p.bits, p.dst, what.is_signed>(windows[w][inside / 32]);
-      sum = k == 0 ? v : Isa::either(sum, v);
-    };
-    bytes sum{};
-    [&]<int... k>(std::integer_sequence<int, k...>) FEWBIT_LAMBDA_INLINE {
-      (one(std::integral_constant<int, k>{}, sum), ...);
-    }(std::make_integer_sequence<int, what.pieces(g)>{});
-    constexpr float unit = F::scale.unit;
-    if constexpr (what.times == 1 && unit == 1) {
-      return I::template less_to_floats<what.zero>(sum);
-    } else {
-      return Isa::fma(I::template less_to_floats<0>(sum), Isa::splat(what.times * unit), Isa::splat(-what.zero * unit));
+    bytes windows[cover.used > 0 ? cover.used : 1][4];
+
+    template <int byte>
+    static constexpr int inside() {
+      return byte - cover.at[cover.window(byte, 1)];
     }
-  }
-  template <int at>
-  static FEWBIT_INLINE f32 half_at(const bytes (*windows)[4]) {
-    constexpr Cover cover = TurnedFactors<F>::cover();
-    constexpr int w = cover.window(at, 1), inside = at - cover.at[w];
-    static_assert(inside % 2 == 0);
-    return I::template halves_of<(inside % 4 != 0)>(windows[w][inside / 4]);
-  }
+    template <int byte>
+    static constexpr int place() {
+      return inside<byte>() % 4;
+    }
+    template <int byte>
+    FEWBIT_INLINE bytes dword() const {
+      return windows[cover.window(byte, 1)][inside<byte>() / 4];
+    }
+  };
   static FEWBIT_INLINE void small_factors(const Rows& rows, Factors& out) {
-    constexpr Cover cover = TurnedFactors<F>::cover();
-    bytes windows[cover.used][4];
-    for (int w = 0; w < cover.used; ++w) I::turn(rows.p + cover.at[w], rows.stride, windows[w]);
-    const f32 d = half_at<F::scale.at>(windows), dmin = half_at<C::offset ? F::offset.at : F::scale.at>(windows);
+    using Of = LaneFactors<F>;
+    SmallSource from;
+    for (int w = 0; w < from.cover.used; ++w) I::turn(rows.p + from.cover.at[w], rows.stride, from.windows[w]);
+    constexpr int d_at = F::scale.at, dmin_at = C::offset ? F::offset.at : d_at;
+    const f32 d = Of::template half<d_at>(from), dmin = Of::template half<dmin_at>(from);
+    constexpr Ints offsets = C::offset ? F::offset.ints : F::scale.ints;
     [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-      (store_factors(g, Isa::mul(small<F::scale.ints, g>(windows), d),
-                     C::offset ? Isa::mul(small<C::offset ? F::offset.ints : F::scale.ints, g>(windows), dmin) : d,
-                     out),
+      (store_factors(g, Isa::mul(Of::template small<F::scale.ints, g>(from), d),
+                     C::offset ? Isa::mul(Of::template small<offsets, g>(from), dmin) : d, out),
        ...);
     }(std::make_integer_sequence<int, groups>{});
   }

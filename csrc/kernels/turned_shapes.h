@@ -121,7 +121,8 @@ struct TurnedFactors {
       return false;
     if (F::scale.bits.used > 0 || F::scale.at % 2 != 0) return false;
     if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16 || F::offset.at % 2 != 0)) return false;
-    return in_bytes(F::scale.ints) && (!offset || in_bytes(F::offset.ints));
+    if (offset && F::offset.ints.pieces(0) > 2) return false;
+    return F::scale.ints.pieces(0) <= 2 && in_bytes(F::scale.ints) && (!offset || in_bytes(F::offset.ints));
   }
   static constexpr Cover cover() {
     Cover out;
@@ -145,5 +146,16 @@ struct TurnedFactors {
     return out;
   }
 };
+
+// Whether rows can lie abreast, 16 of them: of every span four bytes of each row, then the next four, and so on. See
+// kernels/abreast.h. With a scale for every 16 values rows that lie one after the other are faster for one column.
+template <class F>
+constexpr bool can_lie_abreast() {
+  if constexpr (F::kind != Kind::planes)
+    return false;
+  else
+    return !Shape<F>::row && Shape<F>::sub == 32 && Shape<F>::span_bytes() % 4 == 0 && TurnedShape<F>::fits() &&
+           (TurnedFactors<F>::fits() || Slots<F, 16>::is_strided());
+}
 
 }  // namespace fewbit

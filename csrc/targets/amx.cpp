@@ -16,12 +16,16 @@ namespace fewbit::amx {
 //
 #include "kernels/span.h"
 //
+#include "kernels/lane_factors.h"
+//
 #include "kernels/grid_tables.h"
 //
 #include "kernels/activations.h"
 #include "kernels/grids.h"
 //
 #include "kernels/dot.h"
+//
+#include "kernels/abreast.h"
 #include "kernels/kv.h"
 #include "kernels/probe.h"
 #include "kernels/rows.h"
@@ -30,6 +34,8 @@ namespace fewbit::amx {
 #include "kernels/tiles.h"
 //
 #include "kernels/few.h"
+//
+#include "kernels/few_abreast.h"
 #include "kernels/kv_tiled.h"
 //
 #include "kernels/kv_quick.h"
@@ -47,6 +53,7 @@ void add_tiles(Kernels& out) {
     if constexpr (GridTables<F>::can) out.dot = Counted<dot_rows<F>>::call;
   }
   if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
+  if constexpr (Abreast<F>::can()) out.few_abreast = Counted<few_abreast_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
     out.strips = Counted<strip_rows<F>>::call;
     out.panels = Counted<panel_rows<F>>::call;
@@ -102,8 +109,8 @@ static bool available() {
 }
 extern const Target target;
 const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes, tile_attention, code_attention};
-const Target target = {"amx",     available,   kernels, quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, &tiles,  probes,       products};
+const Target target = {"amx",     available,   kernels,       quantize_row, kv_weigh, kv_scale,
+                       kv_rotate, row_kernels, abreast_moves, &tiles,       probes,   products};
 
 }  // namespace fewbit::amx
 #endif

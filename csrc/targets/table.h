@@ -15,6 +15,8 @@ Kernels make_kernels() {
     out.lanes = Counted<lane_rows<F>>::call;
     out.lane_scratch = lane_scratch<F>;
     out.least_lanes = Isa::can_turn ? 6 : 12;
+    out.lies_abreast = can_lie_abreast<F>();
+    if constexpr (Abreast<F>::can()) out.abreast = Counted<abreast_rows<F>>::call;
   }
   if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};
   if constexpr (KvTiled<F>::can()) {

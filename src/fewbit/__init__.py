@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .cache.kv import KVCache
     from .files.gguf import read_gguf, write_gguf
     from .llm import LLM
-    from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations
+    from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .tensor import QuantTensor
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
@@ -47,6 +47,7 @@ __all__ = [
     "quantize",
     "quantize_activations",
     "read_gguf",
+    "repack",
     "write_gguf",
 ]
 

@@ -67,14 +67,14 @@ def _to_numpy(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def bytes_for(size: int) -> npt.NDArray[np.uint8]:
-    """Memory for packed weights, not yet written. Large ones begin and end with huge pages, where the system has them.
+    """Memory for packed weights, not yet written, from the start of a cache line on. Large ones begin and end with huge
+    pages, where the system has them.
 
     >>> bytes_for(100).size
     100
     """
-    huge = 1 << 21
-    if size < 2 * huge:
-        return np.empty(size, np.uint8)
-    room = np.empty((size // huge + 2) * huge, np.uint8)  # NumPy asks for huge pages
-    start = -room.ctypes.data % huge
+    huge, line = 1 << 21, 64
+    unit = line if size < 2 * huge else huge
+    room = np.empty((size // unit + 2) * unit, np.uint8)  # NumPy asks for huge pages
+    start = -room.ctypes.data % unit
     return room[start : start + size]

@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import bytes_for
 from .formats import Format
 from .ops import cpu
 from .tensor import QuantTensor
@@ -27,6 +28,7 @@ class Case:
     k: int
     batch: int
     threads: int
+    repack: bool = False  # weights as `fewbit.repack` lays them
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     turns = endless(matrices)
     per_call = _seconds(x, turns, out, case.threads, 1)
     calls = max(1, min(len(matrices), int(ROUND_SECONDS / per_call)))
-    name = cpu.kernel(case.format, case.k, case.batch)
+    name = cpu.kernel(case.format, case.k, case.batch, matrices[0].abreast)
     peak = PEAKS[name]
     kernel, reads, peaks = [], [], []
     for _ in range(rounds):
@@ -83,11 +85,15 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
 
 def rotating(case: Case, memory_bytes: int) -> tuple[list[QuantTensor], npt.NDArray[np.uint8]]:
     """As many copies of one packed matrix as fill the memory, and that memory."""
-    one = sample(case.format, case.n, case.k).data
+    first = sample(case.format, case.n, case.k)
+    if case.repack:
+        first = cpu.repack(first)
+    one = first.stored
     copies = max(1, -(-memory_bytes // max(one.size, 1)))
-    memory = np.tile(one, copies)
-    shape = (case.n, case.k)
-    return [QuantTensor(memory[i * one.size : (i + 1) * one.size], shape, case.format) for i in range(copies)], memory
+    memory = bytes_for(copies * one.size)
+    parts = memory.reshape(copies, -1)
+    parts[:] = one
+    return [QuantTensor(part, first.shape, case.format, first.abreast) for part in parts], memory
 
 
 def sample(fmt: Format, n: int, k: int) -> QuantTensor:

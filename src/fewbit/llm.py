@@ -43,6 +43,7 @@ class LLM:
 
     `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or a pair of formats
     for K and V; `ctx` the longest text in tokens; `exact` keeps activations in f32; `threads` says how many to use.
+    `repack` copies the weights as this machine multiplies up to 16 answers at once fastest: see `fewbit.repack`.
     `progress(what, bytes done, bytes in all or None)` is called while a model is fetched.
 
     All methods may be called from several threads at once: their requests run together, in steps. A prompt that begins
@@ -70,12 +71,13 @@ class LLM:
         exact: bool = False,
         threads: int | None = None,
         *,
+        repack: bool = False,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         path = find(model, progress=progress)
         gguf = read_gguf(path)
         tokenizer = Tokenizer.from_metadata(gguf.metadata)
-        runner = load(gguf, device=device, kv=kv, ctx=ctx, exact=exact, threads=threads)
+        runner = load(gguf, device=device, kv=kv, ctx=ctx, exact=exact, threads=threads, repack=repack)
         self._join(runner, tokenizer, path.stem, path, threads)
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .abreast import from_abreast
 from .arrays import to_bytes_view
 from .errors import ShapeError
 from .formats import get
@@ -35,15 +36,18 @@ class QuantTensor:
     True
     """
 
-    __slots__ = ("_data", "format", "shape")
+    __slots__ = ("abreast", "format", "shape", "stored")
 
     format: Format
     shape: tuple[int, ...]
+    stored: Bytes  # (rows * row bytes,), contiguous, as they lie
+    abreast: bool  # rows lie 16 abreast, see `fewbit.repack`
 
-    def __init__(self, data: Bytes, shape: tuple[int, ...], format: Format) -> None:
-        self._data = data  # (rows * row bytes,), contiguous
+    def __init__(self, data: Bytes, shape: tuple[int, ...], format: Format, abreast: bool = False) -> None:
+        self.stored = data
         self.shape = shape
         self.format = format
+        self.abreast = abreast
 
     @classmethod
     def from_bytes(cls, buf: Any, shape: tuple[int, ...], format: str | Format) -> QuantTensor:
@@ -72,16 +76,18 @@ class QuantTensor:
         >>> QuantTensor.from_bytes(bytes(34), (1, 32), "q8_0").to_bytes() == bytes(34)
         True
         """
-        return self._data.tobytes()
+        return self.data.tobytes()
 
     @property
     def data(self) -> Bytes:
-        """The packed bytes as a flat uint8 array, not copied."""
-        return self._data
+        """The packed bytes as a flat uint8 array, rows after each other; not copied, unless they lie abreast."""
+        if not self.abreast:
+            return self.stored
+        return from_abreast(self.stored, self.rows)
 
     @property
     def nbytes(self) -> int:
-        return self._data.size
+        return self.stored.size
 
     @property
     def rows(self) -> int:
@@ -103,7 +109,7 @@ class QuantTensor:
         >>> QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0").dequantize().shape
         (1, 32)
         """
-        rows = self._data.reshape(self.rows, -1) if self.nbytes else self._data.reshape(self.rows, 0)
+        rows = self.data.reshape(self.rows, -1) if self.nbytes else self.stored.reshape(self.rows, 0)
         return _decoder(self.format, rows, self.shape[-1]).reshape(self.shape)
 
     def __repr__(self) -> str:
@@ -114,7 +120,7 @@ class QuantTensor:
         if not isinstance(other, QuantTensor):
             return NotImplemented
         same = self.format == other.format and self.shape == other.shape
-        return same and bool(np.array_equal(self._data, other._data))
+        return same and bool(np.array_equal(self.data, other.data))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -92,6 +92,24 @@ def test_fast_path_is_near(path: Path) -> None:
         assert np.sqrt((error**2).mean()) <= 0.03 * np.sqrt((expected**2).mean())
 
 
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("format", ["q4_0", "q4_k", "q8_0"])
+def test_repacked_weights(tmp_path: Path, format: str, tied: bool) -> None:
+    shape = {"hidden": 256, "feed_forward": 512, "vocab": 61, "format": format, "tied": tied}
+    gguf = fb.read_gguf(write_llama(tmp_path / "model.gguf", **shape))
+    ids = tokens(40, 61)
+    plain, repacked = (load(gguf, exact=True, repack=on) for on in (False, True))
+    assert repacked.model.blk[0].ffn_up.weight.abreast == (cpu.isa() in ("avx512", "amx"))
+    assert not repacked.model.token_embd.abreast
+    assert np.array_equal(logits(repacked, ids), logits(plain, ids))
+    fast, expected = load(gguf, repack=True), logits(plain, ids)
+    for cuts in ((), tuple(range(1, 40)), (3, 9, 16)):
+        error = logits(fast, ids, *cuts) - expected
+        assert np.sqrt((error**2).mean()) <= 0.03 * np.sqrt((expected**2).mean())
+    with pytest.raises(fb.FewbitError, match="leave repack out"):
+        load(gguf, device="numpy", repack=True)
+
+
 def test_ragged_batch(path: Path) -> None:
     runner = load(fb.read_gguf(path), kv="f32", exact=True)
     texts = [tokens(n, runner.vocab, n) for n in (1, 33, 12, 40)]

@@ -51,6 +51,28 @@ struct SideBySide : Factors {
     out[2] = _mm512_unpacklo_epi64(f, h);
     out[3] = _mm512_unpackhi_epi64(f, h);
   }
+  // Four lines, a dword of each row in them, to 16 bytes of each row, and back.
+  static FEWBIT_INLINE void lines_to_rows(const uint8_t* lines, uint8_t* rows, size_t stride) {
+    const bytes a = load(lines), b = load(lines + 64), c = load(lines + 128), d = load(lines + 192);
+    const bytes e = _mm512_unpacklo_epi32(a, b), f = _mm512_unpackhi_epi32(a, b);
+    const bytes g = _mm512_unpacklo_epi32(c, d), h = _mm512_unpackhi_epi32(c, d);
+    store_quarters(_mm512_unpacklo_epi64(e, g), rows, 4 * stride);
+    store_quarters(_mm512_unpackhi_epi64(e, g), rows + stride, 4 * stride);
+    store_quarters(_mm512_unpacklo_epi64(f, h), rows + 2 * stride, 4 * stride);
+    store_quarters(_mm512_unpackhi_epi64(f, h), rows + 3 * stride, 4 * stride);
+  }
+  static FEWBIT_INLINE void store_quarters(bytes v, uint8_t* p, size_t stride) {
+    const auto at = [&](size_t i) FEWBIT_LAMBDA_INLINE { return reinterpret_cast<__m128i*>(p + i * stride); };
+    _mm_storeu_si128(at(0), _mm512_castsi512_si128(v));
+    _mm_storeu_si128(at(1), _mm512_extracti32x4_epi32(v, 1));
+    _mm_storeu_si128(at(2), _mm512_extracti32x4_epi32(v, 2));
+    _mm_storeu_si128(at(3), _mm512_extracti32x4_epi32(v, 3));
+  }
+  static FEWBIT_INLINE void rows_to_lines(const uint8_t* rows, size_t stride, uint8_t* lines) {
+    bytes out[4];
+    turn(rows, stride, out);
+    for (size_t i = 0; i < 4; ++i) _mm512_storeu_si512(lines + 64 * i, out[i]);
+  }
   // `bits` bits of every byte, from bit `shift` to bit `dst`.
   template <int shift, int bits, int dst>
   static FEWBIT_INLINE bytes take(bytes v) {
@@ -86,6 +108,15 @@ struct SideBySide : Factors {
   static FEWBIT_INLINE f32 halves_of(bytes v) {  // the f16 in the low or the high half of every dword
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high ? _mm512_srli_epi32(v, 16) : v));
   }
+  static FEWBIT_INLINE f32 e8m0(ints e) {  // half of 2^(e - 127), as tables of twice the values want it
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_subs_epu16(e, _mm512_set1_epi32(1)), 23));
+  }
+  static FEWBIT_INLINE f32 as_floats(bytes v) { return _mm512_castsi512_ps(v); }
+  // Dwords from bit `shift` of a on; what is missing comes from b.
+  template <int shift>
+  static FEWBIT_INLINE bytes joined(bytes a, bytes b) {
+    return _mm512_or_si512(_mm512_srli_epi32(a, shift), _mm512_slli_epi32(b, 32 - shift));
+  }
   // A float of each of 16 rows, and the f16 after it. With two bytes before it, it may be the last that can be read.
   template <Real r, bool offset, bool room_before>
   static FEWBIT_INLINE void reals(const uint8_t* p, size_t stride, f32& scale, f32& after) {
@@ -97,8 +128,7 @@ struct SideBySide : Factors {
       scale = halves_of<high>(v);
       if constexpr (offset) after = halves_of<true>(v);
     } else if constexpr (r == Real::e8m0) {
-      const __m512i e = _mm512_and_si512(v, _mm512_set1_epi32(0xFF));
-      scale = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_subs_epu16(e, _mm512_set1_epi32(1)), 23));
+      scale = e8m0(_mm512_and_si512(v, _mm512_set1_epi32(0xFF)));
     } else {
       static_assert(r == Real::f32);
       scale = _mm512_castsi512_ps(v);

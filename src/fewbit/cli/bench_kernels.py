@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 @click.option("--batch", default="1", show_default=True, metavar="B,..", help="Batch sizes.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all usable cores if not given.")
 @click.option("--isa", help="Instruction set; the best if not given.")
+@click.option("--repack", is_flag=True, help="Weights as fb.repack lays them, where it does.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds beside the limits.")
 @as_json
 def bench_kernels(
-    names: tuple[str, ...], shape: str, batch: str, threads: int | None, isa: str | None, rounds: int, as_json: bool
-) -> None:
+    names: tuple[str, ...], shape: str, batch: str, threads: int | None, isa: str | None, repack: bool, rounds: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Time linear for formats and batch sizes, beside a plain read loop and the peak multiply rate.
 
     Weights rotate over 1 GiB, so that no cache holds them. Shares are medians over rounds in which the kernel and the
@@ -34,6 +36,7 @@ def bench_kernels(
     Examples:
       fewbit bench kernels
       fewbit bench kernels -f q4_k -f q6_k --batch 1,8,512
+      fewbit bench kernels -f q4_0 --batch 1,8 --repack
       fewbit bench kernels -f q4_0 --shape 4096x14336 --isa avx2 --json
     """
     from .. import kernels
@@ -45,7 +48,7 @@ def bench_kernels(
     n, k = numbers(shape, "x", "--shape", 2)
     sizes = numbers(batch, ",", "--batch")
     cases = [
-        kernels.Case(get(name), n, k, m, threads or cpu.default_threads())
+        kernels.Case(get(name), n, k, m, threads or cpu.default_threads(), repack)
         for name in names or kernels.FORMATS
         for m in sizes
     ]

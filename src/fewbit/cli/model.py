@@ -41,11 +41,11 @@ def model_and_prompt(first: str | None, second: str | None) -> tuple[str | None,
     return None, first
 
 
-def load(model: str | None, *, ctx: int | None, threads: int | None, kv: str, exact: bool) -> LLM:
+def load(model: str | None, *, ctx: int | None, threads: int | None, kv: str, exact: bool, repack: bool = False) -> LLM:
     """A model, the default one for None; where that takes long, it says so."""
     formats = kv_formats(kv)
     with Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
         from ..llm import LLM
 
         given = {} if model is None else {"model": model}
-        return LLM(**given, kv=formats, ctx=ctx, exact=exact, threads=threads, progress=waiting)
+        return LLM(**given, kv=formats, ctx=ctx, exact=exact, threads=threads, repack=repack, progress=waiting)

@@ -21,6 +21,9 @@ MODEL_OPTIONS = [
     ),
     click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; all usable cores if not given."),
     click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F", help=kv_help),
+    click.option(
+        "--repack", is_flag=True, help="Copy the weights as this machine multiplies several answers at once fastest."
+    ),
     click.option("--exact", is_flag=True, help="Multiply with unquantized activations: slower, a little more exact."),
 ]
 
@@ -66,7 +69,7 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     >>> split_options({"ctx": 64, "temperature": 0.5})
     ({'ctx': 64}, {'temperature': 0.5})
     """
-    of_model = {name: value for name, value in options.items() if name in ("ctx", "threads", "kv", "exact")}
+    of_model = {name: value for name, value in options.items() if name in ("ctx", "threads", "kv", "repack", "exact")}
     return of_model, {name: value for name, value in options.items() if name not in of_model}
 
 

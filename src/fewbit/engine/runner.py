@@ -170,15 +170,18 @@ def load(
     ctx: int | None = None,
     exact: bool = False,
     threads: int | None = None,
+    repack: bool = False,
 ) -> CpuRunner | NumpyRunner:
     """The model of a file on a device: "cpu", or "numpy", the slow reference.
 
     `kv` names the format of K and V, or one of each; `ctx` is the longest sequence, in tokens, 8192 unless the model
-    was made for fewer; `exact` keeps activations in f32.
+    was made for fewer; `exact` keeps activations in f32; `repack` copies the weights, see `fewbit.repack`.
     """
     if device not in ("cpu", "numpy"):
         raise FewbitError(f"there is no device {device!r}; there are: cpu, numpy")
-    model = load_model(gguf)
+    if device == "numpy" and repack:
+        raise FewbitError("device 'numpy' reads weights as they are; leave repack out")
+    model = load_model(gguf, (lambda w: cpu.repack(w, threads)) if repack else None)
     longest = checked_ctx(ctx, model)
     if device == "numpy":
         if threads is not None:

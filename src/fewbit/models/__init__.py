@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from ..errors import FileError
 from ..files.gguf import GGUF
 from ..ops.base import Ops, Rows
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, Prepare
 from .config import Config
 
 _PARTS = ("checkpoint", "config", "layers", "rotary")  # modules here that are no architecture
@@ -34,8 +34,8 @@ def architectures() -> list[str]:
     return [module.name for module in iter_modules(__path__) if module.name not in _PARTS]
 
 
-def load_model(gguf: GGUF) -> Model:
-    """The model of a file. Its weights stay where they are, in the memory map."""
+def load_model(gguf: GGUF, prepare: Prepare | None = None) -> Model:
+    """The model of a file. Its weights stay where they are, in the memory map, unless `prepare` copies them."""
     name = gguf.metadata.get("general.architecture")
     if name not in architectures():
         raise FileError(
@@ -43,7 +43,7 @@ def load_model(gguf: GGUF) -> Model:
             if isinstance(name, str)
             else f"{gguf.path}: general.architecture must be a name, it is {name!r}"
         )
-    checkpoint = Checkpoint(gguf)
+    checkpoint = Checkpoint(gguf, prepare)
     model: Any = import_module(f".{name}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
     return model  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,12 +14,17 @@ from ..files.gguf import GGUF
 from ..tensor import QuantTensor
 
 Floats = npt.NDArray[np.float32]
+Prepare = Callable[[QuantTensor], QuantTensor]
 
 
 class Checkpoint:
-    """Metadata and tensors of one file. Hyperparameters are named without the architecture, `block_count`."""
+    """Metadata and tensors of one file. Hyperparameters are named without the architecture, `block_count`.
 
-    def __init__(self, gguf: GGUF) -> None:
+    `prepare` is called with each matrix that inputs are multiplied by.
+    """
+
+    def __init__(self, gguf: GGUF, prepare: Prepare | None = None) -> None:
+        self._prepare = prepare
         self.path = gguf.path
         self.architecture: str = gguf.metadata["general.architecture"]
         self._gguf = gguf
@@ -71,6 +77,14 @@ class Checkpoint:
             raise ShapeError(f"{self.path}: tensor {name} must be {wanted}, it is {' x '.join(map(str, shape))}")
         self._used.add(name)
         return self._gguf.tensors[name]
+
+    def weight(self, name: str, rows: int, columns: int) -> QuantTensor:
+        """A matrix that inputs are multiplied by; where it was copied, the file's pages are given back."""
+        tensor = self.tensor(name, rows, columns)
+        prepared = tensor if self._prepare is None else self._prepare(tensor)
+        if prepared is not tensor:
+            self._gguf.forget(name)
+        return prepared
 
     def vector(self, name: str, size: int) -> Floats:
         """Some numbers, as floats."""

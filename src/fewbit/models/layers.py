@@ -10,7 +10,7 @@ class Linear:
     """A matrix, and a bias if the file has one."""
 
     def __init__(self, file: Checkpoint, name: str, rows: int, columns: int) -> None:
-        self.weight = file.tensor(f"{name}.weight", rows, columns)
+        self.weight = file.weight(f"{name}.weight", rows, columns)
         self.bias = file.vector_or_none(f"{name}.bias", rows)
 
     def __call__(self, ops: Ops, x: Rows) -> Rows:

@@ -23,7 +23,7 @@ class Model:
         self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
         self.output_norm = file.vector("output_norm.weight", c.hidden)
         tied = not file.has_tensor("output.weight")
-        self.output = self.token_embd if tied else file.tensor("output.weight", c.vocab, c.hidden)
+        self.output = file.weight("token_embd.weight" if tied else "output.weight", c.vocab, c.hidden)
         self.weight_bytes = file.used_bytes - (0 if tied else self.token_embd.nbytes)
 
     def forward(self, ops: Ops) -> Rows:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import mmap as mmap_module
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_READ, PAGESIZE, mmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,7 @@ PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5}
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
 Part = tuple[Path, mmap, Header]
+_DONTNEED: int | None = getattr(mmap_module, "MADV_DONTNEED", None)
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GGUF:
@@ -80,6 +82,13 @@ class GGUF:
     def close(self) -> None:
         """Let the file go; it is unmapped as soon as no tensor uses it."""
         self._maps.clear()
+
+    def forget(self, name: str) -> None:
+        """Give the memory of a tensor back that is not used any more; if it is, it is read from the file again."""
+        info = self.infos[name]
+        start, end = -(-info.offset // PAGESIZE) * PAGESIZE, (info.offset + info.nbytes) // PAGESIZE * PAGESIZE
+        if self._maps and _DONTNEED is not None and start < end:
+            self._maps[info.part].madvise(_DONTNEED, start, end - start)
 
     def __enter__(self) -> GGUF:
         return self

@@ -30,6 +30,7 @@ from .matrices import (
     linear_many,
     quantize,
     quantize_activations,
+    repack,
 )
 from .sampling import log_probabilities, sample, top_tokens
 
@@ -63,6 +64,7 @@ __all__ = [
     "quantize",
     "quantize_activations",
     "read_seconds",
+    "repack",
     "sample",
     "top_tokens",
     "use_isa",

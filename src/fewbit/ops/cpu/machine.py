@@ -50,11 +50,11 @@ def use_isa(name: str) -> None:
         raise FewbitError(str(error)) from None
 
 
-def kernel(format: str | Format, k: int = 4096, m: int = 1) -> str:
+def kernel(format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False) -> str:
     """The kernel that multiplies m rows of inputs by weights of this format: "dot" (a row of weights at a time),
     "lanes" (a row in each lane of a vector), "few", "strips", "panels" (matrix tiles), "f32" (weights as floats)."""
     fmt = get(format)
-    return _native.path(number(fmt), fmt.group, k, m)
+    return _native.path(number(fmt), fmt.group, k, m, abreast)
 
 
 def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list[tuple[int, str]]:
@@ -119,6 +119,6 @@ def number(fmt: Format) -> int:
     return number
 
 
-def packed(w: QuantTensor) -> tuple[int, int, Bytes, int]:
+def packed(w: QuantTensor) -> tuple[int, int, Bytes, int, bool]:
     """A matrix as native code takes it."""
-    return number(w.format), w.format.group, w.data, w.shape[0]
+    return number(w.format), w.format.group, w.stored, w.shape[0], w.abreast

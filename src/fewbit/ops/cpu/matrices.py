@@ -97,6 +97,25 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
     return out
 
 
+def repack(w: QuantTensor, threads: int | None = None) -> QuantTensor:
+    """The same matrix as this machine's kernels read it fastest; w itself where it lies so already.
+
+    Rows are laid 16 abreast, in as many bytes: products with a few rows of inputs then take half to two thirds of the
+    time. This needs AVX-512 and rows of whole 256 values; elsewhere w is returned. The bytes of the result, its values
+    and its products are those of w, but for the order in which sums are rounded.
+
+    >>> import numpy as np
+    >>> w = quantize(np.ones((32, 512), np.float32), "q4_0")
+    >>> repack(w) == w
+    True
+    """
+    if w.abreast or len(w.shape) != 2 or not _native.worth_abreast(number(w.format), *w.shape):
+        return w
+    out = bytes_for(w.nbytes)
+    _native.move_abreast(number(w.format), w.stored, *w.shape, False, out, checked_threads(threads))
+    return QuantTensor(out, w.shape, w.format, abreast=True)
+
+
 def quantize_activations(x: Any, format: str | Format, threads: int | None = None) -> Activations:
     """Pack inputs of (..., k) values once, for weights of this format: in 8 bits, or for many rows on machines with
     matrix tiles in 16.
@@ -165,7 +184,7 @@ def _plain_linear(
         return None
     fmt = w.format
     try:
-        _native.linear(number(fmt), fmt.group, w.data, n, x, out, checked_threads(threads), exact)
+        _native.linear(number(fmt), fmt.group, w.stored, n, w.abreast, x, out, checked_threads(threads), exact)
     except ValueError:  # out overlaps an input: the long way says which
         return None
     return out
@@ -194,7 +213,7 @@ def linear_many(
     k = common_columns(weights)
     shape, data, kind = _inputs(x, k, exact)
     leading, m = shape[:-1], count_rows(shape)
-    inputs = [data, *(w.data for w in weights)]
+    inputs = [data, *(w.stored for w in weights)]
     given = zip(as_many(outs, count, "outs"), weights, strict=True)
     results = [result_array(out, leading, w.shape[0], *inputs) for out, w in given]
     refuse_shared(results)
@@ -233,7 +252,7 @@ def linear_gated(
         raise ShapeError(f"gate and up must have as many rows; gate has {gate.shape[0]}, up has {up.shape[0]}")
     shape, data, kind = _inputs(x, k, exact)
     m, n = count_rows(shape), gate.shape[0]
-    result = result_array(out, shape[:-1], n, data, gate.data, up.data)
+    result = result_array(out, shape[:-1], n, data, gate.stored, up.stored)
     _native.linear_gated(
         packed(gate), packed(up), activation, data, kind, m, k, result.reshape(m, n), checked_threads(threads), exact
     )

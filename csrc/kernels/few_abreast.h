@@ -1,0 +1,204 @@
+// Up to twice eight columns on matrix tiles (AMX, int8), for rows that lie abreast: their codes are right tiles as
+// they come. The left tiles hold two groups' activations in rows of their own and zeros elsewhere, so that a line of
+// results is what 16 rows give for one group and one column: a scale is applied to all rows at once.
+//
+// Three things go on at once: span s is decoded, the tiles of span s - 1 are multiplied, the sums of span s - 2 are
+// scaled.
+
+constexpr int kMostFewSets = 2;
+
+// Eight columns of a span of activations.
+struct alignas(64) LeftColumns {
+  static constexpr int groups = kSpan / 32, tiles = groups / 2;
+  int8_t codes[tiles][16][64];
+  float scales[groups][kFewColumns], sums[groups][kFewColumns];  // sums: times their scale
+};
+
+inline void pack_left(const Activation* x, size_t x_stride, size_t columns, LeftColumns& out) {
+  std::memset(static_cast<void*>(&out), 0, sizeof out);
+  for (size_t c = 0; c < columns; ++c) {
+    const Activation& a = x[c * x_stride];
+    for (size_t g = 0; g < out.groups; ++g) {
+      std::memcpy(out.codes[g / 2][g % 2 * kFewColumns + c] + g % 2 * 32, a.q + g * 32, 32);
+      out.scales[g][c] = a.d32[g];
+      out.sums[g][c] = a.s32[g];
+    }
+  }
+}
+
+template <class F>
+struct FewAbreast {
+  using K = Abreast<F>;
+  using Panel = typename K::Panel;
+  using X = LeftColumns;
+  static constexpr int groups = X::groups, tiles = X::tiles;
+  static constexpr bool is_signed = F::codes.is_signed || F::codes.zero != 0 || F::codebook.used > 0;
+
+  // What a thread needs beside its stack. What is stored and what is loaded soon after it must not lie a multiple of
+  // 4096 bytes apart: the core would take the one for the other, and wait. Hence the gaps.
+  struct alignas(4096) Scratch {
+    struct {
+      uint8_t of[tiles][16][64];
+      uint8_t gap[2048];
+    } codes[2];
+    struct {
+      int32_t lines[tiles][16][16];
+      uint8_t gap[2048];
+    } sums[kMostFewSets][2];
+    struct {
+      float scale[groups][16], shift[K::offset ? groups : 1][16];
+    } factors[3];
+  };
+
+  // Four codes of every row as numbers: signed bytes, or unsigned ones where none is below 0.
+  template <int q>
+  static FEWBIT_INLINE __m512i number(Panel panel) {
+    __m512i v = K::template stored<q>(panel);
+    if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
+    static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
+    if constexpr (F::codes.times == 2) v = _mm512_add_epi8(v, v);
+    if constexpr (F::codes.zero != 0) v = _mm512_sub_epi8(v, _mm512_set1_epi8(F::codes.zero));
+    return v;
+  }
+  template <int t>
+  static FEWBIT_INLINE void decode(Panel panel, typename K::Halves by, uint8_t (*out)[16][64], auto& factors) {
+    [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
+      (_mm512_store_si512(out[t][q], number<16 * t + q>(panel)), ...);
+    }(std::make_integer_sequence<int, 16>{});
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+      (_mm512_store_ps(factors.scale[g], K::template scale<g>(panel, by)), ...);
+      if constexpr (K::offset) (_mm512_store_ps(factors.shift[g], K::template offset_of<g>(panel, by)), ...);
+    }(std::integer_sequence<int, 2 * t, 2 * t + 1>{});
+  }
+  // Product i of a span: right tile i / Sets. Tiles that are still being read have a number of their own.
+  template <int i, int Sets>
+  static FEWBIT_INLINE void product(const uint8_t (*codes)[16][64], const X* x) {
+    constexpr int j = i / Sets;
+#define FEWBIT_PRODUCT(C, A, B)                              \
+  _tile_zero(C);                                             \
+  _tile_loadd(A, x[i % Sets].codes[j], 64);                  \
+  if constexpr (i % Sets == 0) _tile_loadd(B, codes[j], 64); \
+  if constexpr (is_signed)                                   \
+    _tile_dpbssd(C, A, B);                                   \
+  else                                                       \
+    _tile_dpbsud(C, A, B);
+#define FEWBIT_RIGHT(C, A)    \
+  if constexpr (j % 2 == 0) { \
+    FEWBIT_PRODUCT(C, A, 6)   \
+  } else {                    \
+    FEWBIT_PRODUCT(C, A, 7)   \
+  }
+    if constexpr (i % 4 == 0) {
+      FEWBIT_RIGHT(0, 4)
+    } else if constexpr (i % 4 == 1) {
+      FEWBIT_RIGHT(1, 5)
+    } else if constexpr (i % 4 == 2) {
+      FEWBIT_RIGHT(2, 4)
+    } else {
+      FEWBIT_RIGHT(3, 5)
+    }
+#undef FEWBIT_RIGHT
+#undef FEWBIT_PRODUCT
+  }
+  static FEWBIT_INLINE __m512 line(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_load_si512(p)); }
+  template <int j>
+  static FEWBIT_INLINE void scale(const int32_t (*lines)[16], const auto& factors, const X& x, __m512* acc) {
+    const __m512 s0 = _mm512_load_ps(factors.scale[2 * j]), s1 = _mm512_load_ps(factors.scale[2 * j + 1]);
+    const auto column = [&](size_t c) FEWBIT_LAMBDA_INLINE {
+      const __m512 v0 = line(lines[c]), v1 = line(lines[kFewColumns + c]);
+      acc[c] = _mm512_fmadd_ps(v0, _mm512_mul_ps(s0, _mm512_set1_ps(x.scales[2 * j][c])), acc[c]);
+      acc[c] = _mm512_fmadd_ps(v1, _mm512_mul_ps(s1, _mm512_set1_ps(x.scales[2 * j + 1][c])), acc[c]);
+      if constexpr (K::offset) {
+        acc[c] = _mm512_fmadd_ps(_mm512_load_ps(factors.shift[2 * j]), _mm512_set1_ps(x.sums[2 * j][c]), acc[c]);
+        acc[c] =
+            _mm512_fmadd_ps(_mm512_load_ps(factors.shift[2 * j + 1]), _mm512_set1_ps(x.sums[2 * j + 1][c]), acc[c]);
+      }
+    };
+    [&]<size_t... c>(std::index_sequence<c...>)
+        FEWBIT_LAMBDA_INLINE { (column(c), ...); }(std::make_index_sequence<kFewColumns>{});
+  }
+  template <int t>
+  static FEWBIT_INLINE void ask(Panel panel) {  // what comes two spans later
+    for (int l = t * K::lines / tiles; l < (t + 1) * K::lines / tiles; ++l) {
+      __builtin_prefetch(panel.p + 2 * K::panel_bytes + 64 * l, 0, 2);
+    }
+  }
+  // All columns of 16 rows.
+  template <int Sets>
+  static FEWBIT_INLINE void rows(const uint8_t* w, size_t spans, const X* x, Scratch& own, __m512 (*acc)[kFewColumns]) {
+    constexpr int products = tiles * Sets;
+    for (size_t s = 0; s < spans + 2; ++s) {
+      const Panel panel{w + s * K::panel_bytes};
+      typename K::Halves by;
+      if (s < spans) by = K::halves(panel);
+      const auto one = [&]<int i>(std::integral_constant<int, i>) FEWBIT_LAMBDA_INLINE {
+        constexpr int j = i / Sets, set = i % Sets, before = i > 0 ? i - 1 : 0;
+        if (s > 0 && s <= spans) {
+          const size_t in = (s - 1) % 2;
+          product<i, Sets>(own.codes[in].of, x + (s - 1) * Sets);
+          if constexpr (i > 0) store_product(before, own.sums[before % Sets][in].lines[before / Sets][0]);
+          if constexpr (i + 1 == products) store_product(i, own.sums[set][in].lines[j][0]);
+        }
+        if (s > 1) scale<j>(own.sums[set][s % 2].lines[j], own.factors[(s - 2) % 3], x[(s - 2) * Sets + set], acc[set]);
+      };
+      const auto quarter = [&]<int t>(std::integral_constant<int, t>) FEWBIT_LAMBDA_INLINE {
+        if (s < spans) {
+          ask<t>(panel);
+          decode<t>(panel, by, own.codes[s % 2].of, own.factors[s % 3]);
+        }
+        [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+          (one(std::integral_constant<int, Sets * t + i>{}), ...);
+        }(std::make_integer_sequence<int, Sets>{});
+      };
+      quarter(std::integral_constant<int, 0>{});
+      quarter(std::integral_constant<int, 1>{});
+      quarter(std::integral_constant<int, 2>{});
+      quarter(std::integral_constant<int, 3>{});
+    }
+  }
+  template <int Sets>
+  static void all(const uint8_t* w, size_t count, size_t k, const X* x, size_t columns, float* y, size_t y_stride,
+                  Scratch& own) {
+    const size_t spans = k / kSpan;
+    for (size_t first = 0; first < count; first += 16, w += spans * K::panel_bytes) {
+      __m512 acc[Sets][kFewColumns];
+      for (auto& set : acc) {
+        for (auto& a : set) a = _mm512_setzero_ps();
+      }
+      rows<Sets>(w, spans, x, own, acc);
+      [&]<size_t... c>(std::index_sequence<c...>) FEWBIT_LAMBDA_INLINE {  // no index that varies: they are registers
+        ((c < columns ? _mm512_storeu_ps(y + c * y_stride + first, acc[c / kFewColumns][c % kFewColumns]) : void()),
+         ...);
+      }(std::make_index_sequence<Sets * kFewColumns>{});
+    }
+  }
+};
+
+// `rows` is a multiple of 16, k of 256.
+template <class F>
+void few_abreast_rows(const uint8_t* w, size_t rows, size_t k, const void* packed, size_t columns, float* y,
+                      size_t y_stride, void* scratch) {
+  using K = FewAbreast<F>;
+  static_assert(sizeof(typename K::Scratch) <= kFewScratch);
+  const TileUse in_use;
+  const auto all = [&]<int Sets>(std::integral_constant<int, Sets>) {
+    K::template all<Sets>(w, rows, k, static_cast<const typename K::X*>(packed), columns, y, y_stride,
+                          *static_cast<typename K::Scratch*>(scratch));
+  };
+  if (columns <= kFewColumns)
+    all(std::integral_constant<int, 1>{});
+  else
+    all(std::integral_constant<int, kMostFewSets>{});
+}
+
+inline void pack_few_columns(FewForm form, const Activation* x, size_t stride, size_t columns, void* out) {
+  switch (form) {
+    case FewForm::right16: return pack_few<16>(x, stride, columns, *static_cast<FewColumns<16>*>(out));
+    case FewForm::right32: return pack_few<32>(x, stride, columns, *static_cast<FewColumns<32>*>(out));
+    case FewForm::left: return pack_left(x, stride, columns, *static_cast<LeftColumns*>(out));
+  }
+}
+inline size_t few_bytes(FewForm form) {
+  if (form == FewForm::left) return sizeof(LeftColumns);
+  return form == FewForm::right16 ? sizeof(FewColumns<16>) : sizeof(FewColumns<32>);
+}

@@ -1,0 +1,147 @@
+"""Matrices whose rows lie abreast, against NumPy and against the same rows one after the other."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fewbit as fb
+from fewbit import _native
+from fewbit.abreast import ROWS, from_abreast, to_abreast
+from fewbit.formats import SPAN, Format, get
+from fewbit.formats.decode import decode
+from fewbit.ops import cpu
+
+from ..samples import random_rows
+from .test_linear import check, inputs, tensor
+
+FORMATS = [get(name) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "iq4_nl", "iq4_xs", "mxfp4")]
+SHAPES = ((16, 256), (37, 512), (160, 768), (7, 256))
+BATCHES = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 40, 70)  # every kernel
+
+
+def abreast(w: fb.QuantTensor) -> fb.QuantTensor:
+    """Laid by NumPy, so that every instruction set has to read it."""
+    return fb.QuantTensor(to_abreast(w.stored, w.rows), w.shape, w.format, abreast=True)
+
+
+def matrix(fmt: Format, n: int, k: int) -> tuple[fb.QuantTensor, npt.NDArray[np.float32]]:
+    data = random_rows(fmt, n, k, seed=n + k)
+    return tensor(fmt, data, k), decode(fmt, data, k)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "quantized"])
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_products(fmt: Format, n: int, k: int, exact: bool, isa: str) -> None:
+    w, decoded = matrix(fmt, n, k)
+    laid = abreast(w)
+    for m in BATCHES:
+        x = inputs(m, k, seed=m)
+        kernel = "f32" if exact else cpu.kernel(fmt, k, m, abreast=True)
+        one = fb.linear(x, laid, exact=exact, threads=1)
+        check(one, x, decoded, kernel)
+        for threads in (2, 3):
+            assert np.array_equal(fb.linear(x, laid, exact=exact, threads=threads), one), f"batch {m}, {isa}"
+        if kernel in ("f32", "strips", "panels"):  # the same numbers in the same order
+            assert np.array_equal(fb.linear(x, w, exact=exact), one), f"batch {m}, {isa}"
+
+
+@pytest.mark.parametrize(("n", "k"), SHAPES)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_moves(fmt: Format, n: int, k: int, isa: str) -> None:
+    w, decoded = matrix(fmt, n, k)
+    laid = abreast(w)
+    for back, before, after in ((False, w.stored, laid.stored), (True, laid.stored, w.stored)):
+        out = np.empty_like(before)
+        _native.move_abreast(cpu.number(fmt), before, n, k, back, out, 2)
+        assert np.array_equal(out, after)
+    assert laid == w
+    assert laid.to_bytes() == w.to_bytes()
+    assert np.array_equal(laid.dequantize(), decoded)
+    again = pickle.loads(pickle.dumps(laid))
+    assert again == w
+    assert not again.abreast
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(FORMATS), st.integers(1, 70), st.integers(1, 4), st.integers(1, 40), st.integers(1, 4))
+def test_any_shape(fmt: Format, n: int, spans: int, m: int, threads: int) -> None:
+    w, decoded = matrix(fmt, n, spans * SPAN)
+    x = inputs(m, spans * SPAN)
+    check(fb.linear(x, abreast(w), threads=threads), x, decoded, cpu.kernel(fmt, spans * SPAN, m, abreast=True))
+
+
+@given(st.integers(0, 50), st.integers(1, 20))
+def test_numpy_moves_there_and_back(rows: int, words: int) -> None:
+    data = np.random.default_rng(rows).integers(0, 256, rows * words * 4, dtype=np.uint8)
+    laid = to_abreast(data, rows)
+    assert np.array_equal(from_abreast(laid, rows), data)
+    assert np.array_equal(np.sort(laid), np.sort(data))
+
+
+def test_many_products_and_gates(isa: str) -> None:
+    k = 512
+    some = [matrix(get(name), n, k)[0] for name, n in (("q4_0", 48), ("q4_k", 33), ("q6_k", 16), ("q8_0", 64))]
+    laid = [abreast(w) if w.format in FORMATS else w for w in some]
+    for m in (1, 6, 20):
+        x = inputs(m, k)
+        residual, bias = inputs(m, 48, seed=3), inputs(1, 48, seed=4)[0]
+        outs = fb.linear_many(x, laid, biases=[bias, None, None, None], residuals=[residual, None, None, None])
+        plain = fb.linear_many(x, some, biases=[bias, None, None, None], residuals=[residual, None, None, None])
+        for got, wanted in zip(outs, plain, strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-5 * abs(wanted).max())
+        gate, up = matrix(get("q4_0"), 48, k)[0], matrix(get("q5_1"), 48, k)[0]
+        wanted = fb.linear_gated(x, gate, up)
+        for pair in ((abreast(gate), up), (gate, abreast(up)), (abreast(gate), abreast(up))):
+            np.testing.assert_allclose(fb.linear_gated(x, *pair), wanted, atol=1e-5 * abs(wanted).max())
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_repack(fmt: Format) -> None:
+    w, _ = matrix(fmt, 40, 512)
+    laid = fb.repack(w)
+    assert laid == w
+    assert laid.nbytes == w.nbytes
+    assert laid.stored.ctypes.data % 64 == 0 or not laid.abreast
+    assert laid.abreast == (cpu.isa() in ("avx512", "amx"))
+    assert fb.repack(laid) is laid
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "k"),
+    [("q4_0", 15, 256), ("q4_0", 64, 288), ("q6_k", 64, 256), ("f16", 64, 256), ("int4", 64, 256), ("iq2_xs", 64, 256)],
+)
+def test_repack_leaves_what_it_cannot_make_faster(name: str, n: int, k: int) -> None:
+    fmt = get(name)
+    w = tensor(fmt, random_rows(fmt, n, k), k)
+    assert fb.repack(w) is w
+
+
+def test_native_code_checks_what_it_is_told() -> None:
+    w, _ = matrix(get("q4_0"), 32, 512)
+    number, out = cpu.number(w.format), np.empty((1, 32), np.float32)
+    with pytest.raises(ValueError, match="whole spans"):
+        _native.linear(number, 32, w.stored[: 32 * 288 // 32 * 18], 32, True, inputs(1, 288), out, 1, False)
+    with pytest.raises(ValueError, match="bytes of the matrix"):
+        _native.linear(number, 32, w.stored[:-18], 32, True, inputs(1, 512), out, 1, False)
+    with pytest.raises(ValueError, match="never lie abreast"):
+        _native.linear(
+            cpu.number(get("q6_k")), 256, np.zeros(32 * 420, np.uint8), 32, True, inputs(1, 512), out, 1, False
+        )
+    with pytest.raises(ValueError, match="bytes of the result"):
+        _native.move_abreast(number, w.stored, 32, 512, False, np.empty(5, np.uint8), 1)
+    with pytest.raises(ValueError, match="in place"):
+        _native.move_abreast(number, w.stored, 32, 512, False, w.stored, 1)
+
+
+def test_sixteen_rows_are_the_lanes_of_a_vector() -> None:
+    fmt = get("q8_0")
+    w, _ = matrix(fmt, 32, 256)
+    lines = abreast(w).stored.reshape(2, -1, ROWS, 4)
+    assert np.array_equal(lines, w.stored.reshape(2, ROWS, -1, 4).swapaxes(1, 2))
