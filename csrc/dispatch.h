@@ -145,6 +145,7 @@ struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
   void (*pack_few)(FewForm form, const Activation* x, size_t stride, size_t columns, void* out);  // one span
   size_t (*few_bytes)(FewForm form);                                                              // of one span
+  void (*quantize_left)(const float* x, size_t stride, size_t columns, void* out);                // one whole span
   size_t (*scratch_bytes)(size_t columns);
   TileAttention attention;
   CodeAttention codes;

@@ -52,7 +52,7 @@ FewForm few_form(const Matrix& w) {
   if (w.at.abreast && w.kernels->few_abreast) return FewForm::left;
   return w.kernels->sub == 16 ? FewForm::right16 : FewForm::right32;
 }
-size_t rows_abreast(const Matrix& w) { return w.at.abreast ? w.n / kAbreast * kAbreast : 0; }
+size_t count_abreast(const Matrix& w) { return w.at.abreast ? w.n / kAbreast * kAbreast : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
@@ -107,14 +107,18 @@ struct Call {
   void need_few(FewForm form) {
     const size_t which = static_cast<size_t>(form), spans = spans_of(in.k);
     if (few[which]) return;
-    need_q8();
     const Tiles& tiles = *current_target().tiles;
+    const bool straight = form == FewForm::left && !in.q8;
+    straight ? need_floats() : need_q8();
     const size_t bytes = tiles.few_bytes(form), sets = (in.m + kMostFew - 1) / kMostFew;
     auto* to = few_packed[which].get<uint8_t>(spans * sets * bytes);
     parallel_for(spans * sets, 4, threads, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
-        const size_t first = i % sets * kMostFew;
-        tiles.pack_few(form, in.q8 + first * spans + i / sets, spans, std::min(in.m - first, kMostFew), to + i * bytes);
+        const size_t first = i % sets * kMostFew, span = i / sets, columns = std::min(in.m - first, kMostFew);
+        if (straight)
+          tiles.quantize_left(in.x + first * in.k + span * kSpan, in.k, columns, to + i * bytes);
+        else
+          tiles.pack_few(form, in.q8 + first * spans + span, spans, columns, to + i * bytes);
       }
     });
     few[which] = to;
@@ -138,7 +142,9 @@ struct Call {
       case Path::exact: return need_floats();
       case Path::dot:
       case Path::lanes: return need_q8();
-      case Path::few: return need_few(few_form(w));
+      case Path::few:
+        if (count_abreast(w) != w.n) need_q8();  // for rows that are left
+        return need_few(few_form(w));
       default: return need_tiles();
     }
   }
@@ -165,7 +171,7 @@ struct Call {
   // The same of rows that lie abreast: what no kernel takes so is copied. `begin` is a multiple of 16.
   void rows_abreast(const Matrix& w, Path path, size_t begin, size_t end, float* y, size_t stride) const {
     const Kernels& kernels = *w.kernels;
-    const size_t whole = fewbit::rows_abreast(w), until = std::max(std::min(end, whole), begin), count = until - begin;
+    const size_t whole = count_abreast(w), until = std::max(std::min(end, whole), begin), count = until - begin;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     Matrix plain = w;
     plain.at.abreast = 0;
@@ -320,7 +326,7 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
 
 void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
   const AbreastMoves& move = current_target().abreast;
-  const size_t sets = rows_abreast(w) / kAbreast, bytes = w.at.row_bytes, set_bytes = kAbreast * bytes;
+  const size_t sets = count_abreast(w) / kAbreast, bytes = w.at.row_bytes, set_bytes = kAbreast * bytes;
   parallel_for(sets, 4, threads, [&](size_t begin, size_t end) {
     for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) {
       if (back)
@@ -333,7 +339,7 @@ void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
 }
 
 void copy_row(const Matrix& w, size_t row, uint8_t* out) {
-  if (row >= rows_abreast(w)) return void(std::memcpy(out, w.data + row * w.at.row_bytes, w.at.row_bytes));
+  if (row >= count_abreast(w)) return void(std::memcpy(out, w.data + row * w.at.row_bytes, w.at.row_bytes));
   const size_t r = row % kAbreast;
   const uint8_t* panel = w.data + (row - r) * w.at.row_bytes;
   for (size_t b = 0; b < w.at.row_bytes; b += 4) std::memcpy(out + b, panel + kAbreast * b + 4 * r, 4);

@@ -38,7 +38,8 @@ FEWBIT_INLINE void steps(const uint32_t* top, float* d, float* inverse) {  // to
   }
 }
 
-template <class A>
+// `orders`: the same codes in other orders too.
+template <bool orders, class A>
 FEWBIT_INLINE void quantize_span(const float* x, A& out) {
   using I = typename Own<A>::type;
   alignas(64) int sums[16];
@@ -62,6 +63,7 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
     out.pair32[2 * b] = out.pair32[2 * b + 1] = out.s32[b];
     out.d16[2 * b] = out.d16[2 * b + 1] = out.d32[b];
   }
+  if constexpr (!orders) return;
   for (int h = 0; h < 16; ++h) out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
   for (int l = 0; l < 16; ++l) {
     out.d_turned[l] = out.d16[turned_group(l)];
@@ -74,10 +76,10 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {
   const size_t whole = k / kSpan, rest = k % kSpan;
-  for (size_t i = 0; i < whole; ++i) quantize_span(x + i * kSpan, out[i]);
+  for (size_t i = 0; i < whole; ++i) quantize_span<true>(x + i * kSpan, out[i]);
   if (rest) {
     alignas(64) float t[kSpan] = {};
     std::memcpy(t, x + whole * kSpan, rest * sizeof(float));
-    quantize_span(t, out[whole]);
+    quantize_span<true>(t, out[whole]);
   }
 }

@@ -14,15 +14,25 @@ struct alignas(64) LeftColumns {
   float scales[groups][kFewColumns], sums[groups][kFewColumns];  // sums: times their scale
 };
 
+inline void put_left(const Activation& a, size_t column, LeftColumns& out) {
+  for (size_t g = 0; g < out.groups; ++g) {
+    std::memcpy(out.codes[g / 2][g % 2 * kFewColumns + column] + g % 2 * 32, a.q + g * 32, 32);
+    out.scales[g][column] = a.d32[g];
+    out.sums[g][column] = a.s32[g];
+  }
+}
 inline void pack_left(const Activation* x, size_t x_stride, size_t columns, LeftColumns& out) {
   std::memset(static_cast<void*>(&out), 0, sizeof out);
+  for (size_t c = 0; c < columns; ++c) put_left(x[c * x_stride], c, out);
+}
+// The same from floats: what other kernels want is not made.
+inline void quantize_left(const float* x, size_t x_stride, size_t columns, void* to) {
+  auto& out = *static_cast<LeftColumns*>(to);
+  std::memset(to, 0, sizeof out);
   for (size_t c = 0; c < columns; ++c) {
-    const Activation& a = x[c * x_stride];
-    for (size_t g = 0; g < out.groups; ++g) {
-      std::memcpy(out.codes[g / 2][g % 2 * kFewColumns + c] + g % 2 * 32, a.q + g * 32, 32);
-      out.scales[g][c] = a.d32[g];
-      out.sums[g][c] = a.s32[g];
-    }
+    Activation a;
+    quantize_span<false>(x + c * x_stride, a);
+    put_left(a, c, out);
   }
 }
 

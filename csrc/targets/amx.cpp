@@ -108,7 +108,8 @@ static bool available() {
          has_tiles() && granted();
 }
 extern const Target target;
-const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, tile_scratch_bytes, tile_attention, code_attention};
+const Tiles tiles = {pack_columns,       pack_few_columns, few_bytes,     quantize_left,
+                     tile_scratch_bytes, tile_attention,   code_attention};
 const Target target = {"amx",     available,   kernels,       quantize_row, kv_weigh, kv_scale,
                        kv_rotate, row_kernels, abreast_moves, &tiles,       probes,   products};
 
