@@ -128,9 +128,9 @@ struct FewAbreast {
         FEWBIT_LAMBDA_INLINE { (column(c), ...); }(std::make_index_sequence<kFewColumns>{});
   }
   template <int t>
-  static FEWBIT_INLINE void ask(Panel panel) {  // what comes two spans later
+  static FEWBIT_INLINE void ask(Panel panel) {
     for (int l = t * K::lines / tiles; l < (t + 1) * K::lines / tiles; ++l) {
-      __builtin_prefetch(panel.p + 2 * K::panel_bytes + 64 * l, 0, 2);
+      __builtin_prefetch(panel.p + kPrefetchFar + 64 * l, 0, 2);
     }
   }
   // All columns of 16 rows.
