@@ -283,9 +283,9 @@ def test_mistakes_are_named(case: str) -> None:
 def test_native_code_checks_sizes_itself() -> None:
     number, x = cpu.number(get("q4_0")), inputs(1, 64)
     good, out = np.zeros(8 * 36, np.uint8), np.zeros((1, 8), np.float32)
-    cpu._native.linear(number, 32, good, 8, x, out, 1, False)
+    cpu._native.linear(number, 32, good, 8, False, x, out, 1, False)
     usual = {
-        "weights": [(number, 32, good, 8)],
+        "weights": [(number, 32, good, 8, False)],
         "x": x,
         "kind": "f32",
         "m": 1,
@@ -300,20 +300,20 @@ def test_native_code_checks_sizes_itself() -> None:
 
     many()
     for call in (
-        lambda: cpu._native.linear(number, 32, good[:-1], 8, x, out, 1, False),
-        lambda: cpu._native.linear(number, 32, good, 9, x, out, 1, False),
-        lambda: cpu._native.linear(number, 32, good, 8, x, out[:, :7].copy(), 1, False),
-        lambda: cpu._native.linear(999, 32, good, 8, x, out, 1, False),
-        lambda: cpu._native.linear(number, 32, good, 8, x, good[:32].view(np.float32).reshape(1, 8), 1, False),
+        lambda: cpu._native.linear(number, 32, good[:-1], 8, False, x, out, 1, False),
+        lambda: cpu._native.linear(number, 32, good, 9, False, x, out, 1, False),
+        lambda: cpu._native.linear(number, 32, good, 8, False, x, out[:, :7].copy(), 1, False),
+        lambda: cpu._native.linear(999, 32, good, 8, False, x, out, 1, False),
+        lambda: cpu._native.linear(number, 32, good, 8, False, x, good[:32].view(np.float32).reshape(1, 8), 1, False),
         lambda: many(x=good[:-1], kind="q8"),
         lambda: many(x=good[:-1], kind="bf16"),
         lambda: many(x=x[:, 1:].copy()),
         lambda: many(kind="f64"),
-        lambda: many(weights=[(number, 32, good, 8)] * 2),
+        lambda: many(weights=[(number, 32, good, 8, False)] * 2),
         lambda: many(biases=[out[0, :7].copy()]),
         lambda: many(residuals=[out[:, :7].copy()]),
         lambda: cpu._native.linear_gated(
-            (number, 32, good, 8), (number, 32, good[:36], 1), "silu", x, "f32", 1, 64, out, 1, False
+            (number, 32, good, 8, False), (number, 32, good[:36], 1, False), "silu", x, "f32", 1, 64, out, 1, False
         ),
         lambda: cpu._native.decode(number, 32, good, 1 << 62, 64, out, 1),
         lambda: cpu._native.decode(number, 32, good, 8, 1 << 62, out, 1),
@@ -343,7 +343,7 @@ def test_native_code_takes_no_array_that_it_would_misread(x: object) -> None:
     number = cpu.number(get("q4_0"))
     out = np.zeros((1, 8), np.float32)
     with pytest.raises(TypeError):
-        cpu._native.linear(number, 32, np.zeros(8 * 36, np.uint8), 8, x, out, 1, False)
+        cpu._native.linear(number, 32, np.zeros(8 * 36, np.uint8), 8, False, x, out, 1, False)
 
 
 def test_native_code_writes_to_no_array_that_is_read_only() -> None:
@@ -351,10 +351,10 @@ def test_native_code_writes_to_no_array_that_is_read_only() -> None:
     x, out, data = np.zeros((1, 64), np.float32), np.zeros((1, 8), np.float32), np.zeros(8 * 36, np.uint8)
     for array in (x, data):
         array.setflags(write=False)
-    cpu._native.linear(number, 32, data, 8, x, out, 1, False)  # what is read may be
+    cpu._native.linear(number, 32, data, 8, False, x, out, 1, False)  # what is read may be
     out.setflags(write=False)
     with pytest.raises(TypeError):
-        cpu._native.linear(number, 32, data, 8, x, out, 1, False)
+        cpu._native.linear(number, 32, data, 8, False, x, out, 1, False)
 
 
 @pytest.mark.parametrize("m", [1, 6, 12, 40, 70])
