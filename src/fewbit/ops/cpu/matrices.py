@@ -100,9 +100,10 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
 def repack(w: QuantTensor, threads: int | None = None) -> QuantTensor:
     """The same matrix as this machine's kernels read it fastest; w itself where it lies so already.
 
-    Rows are laid 16 abreast, in as many bytes: products with a few rows of inputs then take half to two thirds of the
-    time. This needs AVX-512 and rows of whole 256 values; elsewhere w is returned. The bytes of the result, its values
-    and its products are those of w, but for the order in which sums are rounded.
+    Rows are laid 16 abreast, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.4 times as fast,
+    with 17 to 64 a tenth slower (docs/log.md). This needs AVX-512, rows of whole 256 values and a format with a scale
+    for 32 of them or more; else w is returned. Values and bytes of the result are those of w; products differ in the
+    order in which sums are rounded, and up to 16 rows of inputs are taken in 8 bits.
 
     >>> import numpy as np
     >>> w = quantize(np.ones((32, 512), np.float32), "q4_0")
