@@ -31,6 +31,8 @@ class PyPlan {
     const plan::Weight table = weight(w, width(out));
     expect_rows(out, false);
     if (table.n == 0) throw std::invalid_argument("a table of embeddings has at least one row");
+    if (table.at.abreast)
+      throw std::invalid_argument("a table of embeddings is read row by row: it cannot lie abreast");
     tokens_ = tokens_ ? std::min(tokens_, table.n) : table.n;
     plan_.add(plan::Embed{table, scale, out});
   }

@@ -174,13 +174,13 @@ struct Call {
     const size_t whole = count_abreast(w), until = std::max(std::min(end, whole), begin), count = until - begin;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     Matrix plain = w;
-    plain.at.abreast = 0;
+    plain.at.abreast = false;
     if (path == Path::few && kernels.few_abreast) {
       if (count > 0) {
         kernels.few_abreast(from, count, w.k, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
                             scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       }
-      path = in.m <= kMostFew ? Path::dot : Path::lanes;  // for what is left
+      path = Path::dot;  // for what is left: fewer than 16 rows
     } else if ((path == Path::dot || path == Path::lanes) && kernels.abreast) {
       if (count > 0) kernels.abreast(from, count, w.k, in.q8, in.m, y, stride);
     } else if (path == Path::strips || path == Path::panels) {
@@ -336,13 +336,6 @@ void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
     }
   });
   std::memcpy(out + sets * set_bytes, w.data + sets * set_bytes, w.n * bytes - sets * set_bytes);
-}
-
-void copy_row(const Matrix& w, size_t row, uint8_t* out) {
-  if (row >= count_abreast(w)) return void(std::memcpy(out, w.data + row * w.at.row_bytes, w.at.row_bytes));
-  const size_t r = row % kAbreast;
-  const uint8_t* panel = w.data + (row - r) * w.at.row_bytes;
-  for (size_t b = 0; b < w.at.row_bytes; b += 4) std::memcpy(out + b, panel + kAbreast * b + 4 * r, 4);
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.

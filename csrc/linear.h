@@ -62,7 +62,6 @@ void decode(const Matrix& w, float* out, int threads);
 // Rows to where they lie abreast, 16 of them together, and back (`back`). What is left of n rows stays as it is. `w`
 // says how they shall lie, or do; `out` holds as many bytes.
 void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads);
-void copy_row(const Matrix& w, size_t row, uint8_t* out);  // one row, wherever it lies
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads);
 

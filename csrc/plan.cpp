@@ -73,15 +73,7 @@ struct Plan::Run {
     const Matrix w = matrix(op.w);
     each_row(op.out, [&](size_t r) {
       float* to = at(op.out) + r * w.k;
-      const auto token = static_cast<size_t>(step.tokens[r]);
-      const uint8_t* row = w.data + token * w.at.row_bytes;
-      if (w.at.abreast) {
-        thread_local Workspace apart;
-        uint8_t* copy = apart.get<uint8_t>(w.at.row_bytes);
-        copy_row(w, token, copy);
-        row = copy;
-      }
-      w.kernels->decode(row, w.k, w.at, to);
+      w.kernels->decode(w.data + static_cast<size_t>(step.tokens[r]) * w.at.row_bytes, w.k, w.at, to);
       if (op.scale != 1) current_target().scale(to, w.k, op.scale, to);
     });
   }

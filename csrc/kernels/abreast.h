@@ -1,7 +1,6 @@
 // Rows that lie abreast, 16 of them: of every span four bytes of each row, then the next four, and so on. A line of
 // memory is then a vector with a lane for each row, as matrix tiles want their right side, and nothing has to be
-// turned. Where spans are no whole fours, the last two bytes of each row come after the last span, for one span after
-// the other.
+// turned.
 
 template <class F>
 struct Abreast {

@@ -189,7 +189,7 @@ struct alignas(64) StripScratch {
   uint16_t strips[2][kStripElements];
 };
 
-// The rows of a strip, a span at a time. `row` is the first of them.
+// The rows of a strip, a span at a time. `rows` is where the first of them begins.
 template <class F, bool abreast = reads_abreast<F>()>
 struct StripRows {
   FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t span, size_t spans, size_t k, const Layout& at,

@@ -140,6 +140,13 @@ def test_native_code_checks_what_it_is_told() -> None:
         _native.move_abreast(number, w.stored, 32, 512, False, w.stored, 1)
 
 
+def test_embeddings_are_read_row_by_row() -> None:
+    plan = cpu.Plan()
+    out = plan.buffer(512, False, 0)
+    with pytest.raises(ValueError, match="row by row"):
+        plan.embed(cpu.packed(abreast(matrix(get("q4_0"), 32, 512)[0])), out, 1.0)
+
+
 def test_sixteen_rows_are_the_lanes_of_a_vector() -> None:
     fmt = get("q8_0")
     w, _ = matrix(fmt, 32, 256)

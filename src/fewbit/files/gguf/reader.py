@@ -87,8 +87,9 @@ class GGUF:
         """Give the memory of a tensor back that is not used any more; if it is, it is read from the file again."""
         info = self.infos[name]
         start, end = -(-info.offset // PAGESIZE) * PAGESIZE, (info.offset + info.nbytes) // PAGESIZE * PAGESIZE
-        if self._maps and _DONTNEED is not None and start < end:
-            self._maps[info.part].madvise(_DONTNEED, start, end - start)
+        maps = self._maps.copy()  # another thread may close
+        if maps and _DONTNEED is not None and start < end:
+            maps[info.part].madvise(_DONTNEED, start, end - start)
 
     def __enter__(self) -> GGUF:
         return self
