@@ -122,31 +122,31 @@ struct alignas(4096) FewScratch {
   } factors[3];
 };
 
-// Product p of a span.
+// Product p of a span. Its tile is zero: it is new, or the product before the last one was stored.
 template <class F>
 FEWBIT_INLINE void few_product(const uint8_t (*codes)[1024], const FewColumns<Few<F>::sub>& x, int p) {
-#define FEWBIT_PRODUCT(T, A, B)                                  \
-  _tile_zero(T);                                                 \
-  _tile_loadd(A, codes[FewShape<Few<F>::sub>::chunk_of(p)], 64); \
-  _tile_loadd(B, x.tiles[p], 64);                                \
-  if constexpr (Few<F>::is_signed)                               \
-    _tile_dpbssd(T, A, B);                                       \
-  else                                                           \
-    _tile_dpbusd(T, A, B);
-  switch (p % 4) {
-    case 0: FEWBIT_PRODUCT(0, 4, 6) break;
-    case 1: FEWBIT_PRODUCT(1, 5, 7) break;
-    case 2: FEWBIT_PRODUCT(2, 4, 6) break;
-    default: FEWBIT_PRODUCT(3, 5, 7) break;
+  _tile_loadd(4, codes[FewShape<Few<F>::sub>::chunk_of(p)], 64);
+  _tile_loadd(6, x.tiles[p], 64);
+  if constexpr (Few<F>::is_signed) {
+    if (p % 2 == 0)
+      _tile_dpbssd(0, 4, 6);
+    else
+      _tile_dpbssd(1, 4, 6);
+  } else {
+    if (p % 2 == 0)
+      _tile_dpbusd(0, 4, 6);
+    else
+      _tile_dpbusd(1, 4, 6);
   }
-#undef FEWBIT_PRODUCT
+  zero_operands();
 }
 FEWBIT_INLINE void store_product(int p, int32_t* sums) {
-  switch (p % 4) {
-    case 0: _tile_stored(0, sums, 64); break;
-    case 1: _tile_stored(1, sums, 64); break;
-    case 2: _tile_stored(2, sums, 64); break;
-    default: _tile_stored(3, sums, 64); break;
+  if (p % 2 == 0) {
+    _tile_stored(0, sums, 64);
+    _tile_zero(0);
+  } else {
+    _tile_stored(1, sums, 64);
+    _tile_zero(1);
   }
 }
 

@@ -80,35 +80,25 @@ struct FewAbreast {
       if constexpr (K::offset) (_mm512_store_ps(factors.shift[g], K::template offset_of<g>(panel, by)), ...);
     }(std::integer_sequence<int, 2 * t, 2 * t + 1>{});
   }
-  // Product i of a span: right tile i / Sets. Tiles that are still being read have a number of their own.
+  // Product i of a span: right tile i / Sets. Its own tile is zero, as in few_product.
   template <int i, int Sets>
   static FEWBIT_INLINE void product(const uint8_t (*codes)[16][64], const X* x) {
     constexpr int j = i / Sets;
-#define FEWBIT_PRODUCT(C, A, B)                              \
-  _tile_zero(C);                                             \
-  _tile_loadd(A, x[i % Sets].codes[j], 64);                  \
-  if constexpr (i % Sets == 0) _tile_loadd(B, codes[j], 64); \
-  if constexpr (is_signed)                                   \
-    _tile_dpbssd(C, A, B);                                   \
-  else                                                       \
-    _tile_dpbsud(C, A, B);
-#define FEWBIT_RIGHT(C, A)    \
-  if constexpr (j % 2 == 0) { \
-    FEWBIT_PRODUCT(C, A, 6)   \
-  } else {                    \
-    FEWBIT_PRODUCT(C, A, 7)   \
-  }
-    if constexpr (i % 4 == 0) {
-      FEWBIT_RIGHT(0, 4)
-    } else if constexpr (i % 4 == 1) {
-      FEWBIT_RIGHT(1, 5)
-    } else if constexpr (i % 4 == 2) {
-      FEWBIT_RIGHT(2, 4)
+    if constexpr (i % Sets == 0) _tile_loadd(6, codes[j], 64);
+    _tile_loadd(4, x[i % Sets].codes[j], 64);
+    if constexpr (is_signed) {
+      if constexpr (i % 2 == 0)
+        _tile_dpbssd(0, 4, 6);
+      else
+        _tile_dpbssd(1, 4, 6);
     } else {
-      FEWBIT_RIGHT(3, 5)
+      if constexpr (i % 2 == 0)
+        _tile_dpbsud(0, 4, 6);
+      else
+        _tile_dpbsud(1, 4, 6);
     }
-#undef FEWBIT_RIGHT
-#undef FEWBIT_PRODUCT
+    _tile_zero(4);
+    if constexpr (i % Sets == Sets - 1) _tile_zero(6);
   }
   static FEWBIT_INLINE __m512 line(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_load_si512(p)); }
   template <int j>

@@ -36,27 +36,22 @@ inline void tile_scores(const uint16_t* q, size_t rows, const float* k, size_t t
       pack_tiles(k + 16 * t * pad + at, count, pad, pad - at, packed + (t * steps + at / 32) * kTileElements);
     }
   }
+  constexpr size_t pitch = kKvTokens * sizeof(float);
   for (size_t r = 0; r < rows; r += 32) {
     const uint16_t* left = q + r / 16 * steps * kTileElements;
-    zero_results();
-    for (size_t i = 0; i < steps; ++i) {
-      _tile_loadd(4, left + i * kTileElements, 64);
-      _tile_loadd(5, left + (steps + i) * kTileElements, 64);
-      _tile_loadd(6, packed + i * kTileElements, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 5, 6);
-      if (tiles == 2) {
-        _tile_loadd(7, packed + (steps + i) * kTileElements, 64);
-        _tile_dpbf16ps(2, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
+    for (size_t t = 0; t < tiles; ++t) {
+      zero_results();
+      for (size_t i = 0; i < steps; ++i) {
+        _tile_loadd(6, packed + (t * steps + i) * kTileElements, 64);
+        _tile_loadd(4, left + i * kTileElements, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_zero(4);
+        _tile_loadd(4, left + (steps + i) * kTileElements, 64);
+        _tile_dpbf16ps(1, 4, 6);
+        zero_operands();
       }
-    }
-    constexpr size_t pitch = kKvTokens * sizeof(float);
-    _tile_stored(0, s + r * kKvTokens, pitch);
-    _tile_stored(1, s + (r + 16) * kKvTokens, pitch);
-    if (tiles == 2) {
-      _tile_stored(2, s + r * kKvTokens + 16, pitch);
-      _tile_stored(3, s + (r + 16) * kKvTokens + 16, pitch);
+      _tile_stored(0, s + r * kKvTokens + 16 * t, pitch);
+      _tile_stored(1, s + (r + 16) * kKvTokens + 16 * t, pitch);
     }
   }
 }
@@ -93,23 +88,21 @@ inline void tile_values(const float* p, size_t rows, const float* v, size_t toke
     float *top = out + r * pad, *bottom = top + 16 * pad;
     _tile_loadd(4, packed_p + r * kTileValues, 64);
     _tile_loadd(5, packed_p + (r + 16) * kTileValues, 64);
-    for (size_t d = 0; d < pad; d += 32) {
-      _tile_loadd(0, top + d, pitch);
-      _tile_loadd(1, bottom + d, pitch);
-      _tile_loadd(2, top + d + 16, pitch);
-      _tile_loadd(3, bottom + d + 16, pitch);
+    for (size_t d = 0; d < pad; d += 16) {
       _tile_loadd(6, packed_v + d / 16 * kTileElements, 64);
-      _tile_loadd(7, packed_v + (d / 16 + 1) * kTileElements, 64);
+      _tile_loadd(0, top + d, pitch);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 5, 6);
-      _tile_dpbf16ps(2, 4, 7);
-      _tile_dpbf16ps(3, 5, 7);
       _tile_stored(0, top + d, pitch);
+      _tile_zero(0);
+      _tile_loadd(1, bottom + d, pitch);
+      _tile_dpbf16ps(1, 5, 6);
       _tile_stored(1, bottom + d, pitch);
-      _tile_stored(2, top + d + 16, pitch);
-      _tile_stored(3, bottom + d + 16, pitch);
+      _tile_zero(1);
+      _tile_zero(6);
     }
   }
+  _tile_zero(4);
+  _tile_zero(5);
 }
 
 inline void keep_awake() { keep_tiles_awake(); }

@@ -358,8 +358,8 @@ inline void pack_code_queries(const float* q, size_t rows, size_t pad, CodeQueri
   });
 }
 
-// Up to four products, one after the other to hide how long each takes; tiles are not renamed. A left tile meets one or
-// two right ones, then the next one does; all lie one after the other, and so do their results.
+// Up to four products, each stored after the next one has begun. A left tile meets one or two right ones, then the next
+// one does; all lie one after the other, and so do their results.
 FEWBIT_INLINE void multiply_codes(const int8_t* left, const int8_t* right, bool has_second, bool has_next,
                                   int32_t (*out)[16]) {
   _tile_loadd(4, left, 64);
@@ -367,25 +367,26 @@ FEWBIT_INLINE void multiply_codes(const int8_t* left, const int8_t* right, bool 
   _tile_zero(0);
   _tile_dpbssd(0, 4, 6);
   if (has_second) {
-    _tile_loadd(7, right + 1024, 64);
+    _tile_loadd(6, right + 1024, 64);
     _tile_zero(1);
-    _tile_dpbssd(1, 4, 7);
-  }
-  if (has_next) {
-    _tile_loadd(5, left + 1024, 64);
-    _tile_loadd(6, right + 2048, 64);
-    _tile_zero(2);
-    _tile_dpbssd(2, 5, 6);
-    if (has_second) {
-      _tile_loadd(7, right + 3072, 64);
-      _tile_zero(3);
-      _tile_dpbssd(3, 5, 7);
-    }
+    _tile_dpbssd(1, 4, 6);
   }
   _tile_stored(0, out, 64);
+  if (has_next) {
+    _tile_loadd(4, left + 1024, 64);
+    _tile_loadd(6, right + 2048, 64);
+    _tile_zero(0);
+    _tile_dpbssd(0, 4, 6);
+  }
   if (has_second) _tile_stored(1, out + 16, 64);
-  if (has_next) _tile_stored(2, out + 32, 64);
-  if (has_next && has_second) _tile_stored(3, out + 48, 64);
+  if (has_next && has_second) {
+    _tile_loadd(6, right + 3072, 64);
+    _tile_zero(1);
+    _tile_dpbssd(1, 4, 6);
+  }
+  if (has_next) _tile_stored(0, out + 32, 64);
+  if (has_next && has_second) _tile_stored(1, out + 48, 64);
+  zero_operands();
 }
 // Row `row` of the high bytes' results of a block, with that of the low ones.
 FEWBIT_INLINE __m512 joined(const int32_t (*results)[16], size_t block, size_t row) {

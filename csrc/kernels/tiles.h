@@ -64,8 +64,12 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// While one lives, tiles can be used: 0-3 for results, 4 and 5 for weights, 6 and 7 for activations. Then the thread
-// has back the configuration that it had: another library may count on it.
+// While one lives, tiles can be used: 0 to 3 for results, 4 on the left, 6 on the right. Then the thread has back the
+// configuration that it had: another library may count on it.
+//
+// Two threads of a core share few registers for tiles. While the other one uses tiles too, which may be another guest
+// of the machine, a thread with all eight in use waits for every load. A tile that was zeroed takes no register: so
+// kernels use few of them, and zero what they have read.
 class TileUse {
  public:
   TileUse() : TileUse(TileConfig::whole()) {}
@@ -100,78 +104,64 @@ inline size_t steps_of(size_t k, size_t span) {
   const size_t left = k - span * kSpan;
   return left >= kSpan ? kSteps : (left + 63) / 64 * 2;
 }
-inline size_t pairs_of(const Columns& x) { return (x.count + 1) / 2; }
 inline const uint16_t* tile_of(const Columns& x, size_t span, size_t t) {
   return x.x + (span * x.all + t) * kSteps * kTileElements;
 }
 
-// Results of a strip and a pair of column tiles: four tiles [row][column], column by column.
-constexpr size_t kPairResults = 4 * 256;
+// Results of a strip and a column tile: two tiles [row][column].
+constexpr size_t kTileResults = 2 * 256;
 
 FEWBIT_INLINE void zero_results() {
   _tile_zero(0);
   _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
 }
 FEWBIT_INLINE void load_results(const float* c) {
   _tile_loadd(0, c, 64);
   _tile_loadd(1, c + 256, 64);
-  _tile_loadd(2, c + 512, 64);
-  _tile_loadd(3, c + 768, 64);
 }
 FEWBIT_INLINE void store_results(float* c) {
   _tile_stored(0, c, 64);
   _tile_stored(1, c + 256, 64);
-  _tile_stored(2, c + 512, 64);
-  _tile_stored(3, c + 768, 64);
 }
-// 32 values of a strip and a column tile, or two. Columns must not push the strip out of the first-level cache.
-FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b, bool two) {
-  _tile_loadd(4, a, 64);
+FEWBIT_INLINE void zero_operands() {
+  _tile_zero(4);
+  _tile_zero(6);
+}
+// 32 values of a strip and a column tile. Columns must not push the strip out of the first-level cache.
+FEWBIT_INLINE void multiply(const uint16_t* a, const uint16_t* b) {
   _tile_stream_loadd(6, b, 64);
-  _tile_loadd(5, a + kTileElements, 64);
-  if (two) {
-    _tile_stream_loadd(7, b + kSteps * kTileElements, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 5, 6);
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_dpbf16ps(3, 5, 7);
-  } else {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 5, 6);
-  }
+  _tile_loadd(4, a, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_zero(4);
+  _tile_loadd(4, a + kTileElements, 64);
+  _tile_dpbf16ps(1, 4, 6);
+  zero_operands();
 }
 
 // The first 32 values: sums begin anew. Where those before are still to be stored, each goes just before its tile is
-// needed again, so that the unit does not wait for all of them.
-FEWBIT_INLINE void multiply_anew(const uint16_t* a, const uint16_t* b, bool two, float* before) {
-  _tile_loadd(4, a, 64);
+// needed again, so that the unit does not wait for both.
+FEWBIT_INLINE void multiply_anew(const uint16_t* a, const uint16_t* b, float* before) {
   _tile_stream_loadd(6, b, 64);
-  _tile_loadd(5, a + kTileElements, 64);
-  if (two) _tile_stream_loadd(7, b + kSteps * kTileElements, 64);
+  _tile_loadd(4, a, 64);
   if (before) _tile_stored(0, before, 64);
   _tile_zero(0);
   _tile_dpbf16ps(0, 4, 6);
+  _tile_zero(4);
+  _tile_loadd(4, a + kTileElements, 64);
   if (before) _tile_stored(1, before + 256, 64);
   _tile_zero(1);
-  _tile_dpbf16ps(1, 5, 6);
-  if (before) _tile_stored(2, before + 512, 64);
-  _tile_zero(2);
-  if (two) _tile_dpbf16ps(2, 4, 7);
-  if (before) _tile_stored(3, before + 768, 64);
-  _tile_zero(3);
-  if (two) _tile_dpbf16ps(3, 5, 7);
+  _tile_dpbf16ps(1, 4, 6);
+  zero_operands();
 }
 
 // The results of `rows` rows, strip by strip, to y[column][row]. Columns lie far apart in y: all rows of 16 columns are
 // written before the next 16.
 inline void write_results(const float* results, size_t rows, size_t columns, float* y, size_t stride) {
-  const size_t tiles = column_tiles(columns), strip = (tiles + 1) / 2 * kPairResults;
+  const size_t tiles = column_tiles(columns), strip = tiles * kTileResults;
   for (size_t t = 0; t < tiles; ++t) {
     const size_t some = columns - 16 * t < 16 ? columns - 16 * t : 16;
     for (size_t r = 0; r < rows; r += 16) {
-      const float* c = results + r / kStrip * strip + t / 2 * kPairResults + (t % 2 * 2 + r / 16 % 2) * 256;
+      const float* c = results + r / kStrip * strip + t * kTileResults + r / 16 % 2 * 256;
       __m512i v[16];
       for (int i = 0; i < 16; ++i) v[i] = _mm512_load_si512(c + 16 * i);
       transpose16(v);
@@ -224,20 +214,19 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
   const TileUse in_use;
   auto* own = static_cast<StripScratch*>(scratch);
   float* results = reinterpret_cast<float*>(own + 1);
-  const size_t spans = (k + kSpan - 1) / kSpan, pairs = pairs_of(x), steps = pairs * kSteps;
+  const size_t spans = (k + kSpan - 1) / kSpan, steps = x.count * kSteps;
   const auto step = [&](size_t span, size_t i) FEWBIT_LAMBDA_INLINE {
-    const size_t pair = i / kSteps, q = i % kSteps;
+    const size_t t = i / kSteps, q = i % kSteps;
     if (q == 0) {
       if (span == 0)
         zero_results();
-      else if (pairs > 1)
-        load_results(results + pair * kPairResults);
+      else if (x.count > 1)
+        load_results(results + t * kTileResults);
     }
     if (q < steps_of(k, span)) {
-      multiply(own->strips[span % 2] + q * 2 * kTileElements, tile_of(x, span, 2 * pair) + q * kTileElements,
-               2 * pair + 1 < x.count);
+      multiply(own->strips[span % 2] + q * 2 * kTileElements, tile_of(x, span, t) + q * kTileElements);
     }
-    if (q == kSteps - 1 && (pairs > 1 || span + 1 == spans)) store_results(results + pair * kPairResults);
+    if (q == kSteps - 1 && (x.count > 1 || span + 1 == spans)) store_results(results + t * kTileResults);
   };
   StripRows<F> decoder;
   for (size_t first = 0; first < rows; first += kStrip) {
@@ -256,16 +245,16 @@ void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
   }
 }
 
-// Many columns. A strip of a few spans is decoded and meets all pairs of columns; then the next strip; then the next
-// spans. The strip stays in the first-level cache; columns and sums come from the second. Results leave the tiles
-// through a small buffer and are added to the sums by vectors, while the next pair is multiplied: to load and store
-// tiles of sums would cost a third of the products.
+// Many columns. A strip of a few spans is decoded and meets all column tiles; then the next strip; then the next spans.
+// The strip stays in the first-level cache; columns and sums come from the second. Results leave the tiles through a
+// small buffer and are added to the sums by vectors, while the next column tile is multiplied: to load and store tiles
+// of sums would cost a third of the products.
 struct alignas(64) PanelScratch {
   uint16_t strip[kPanelSpans * kStripElements];
-  float fresh[kPairResults];
+  float fresh[kTileResults];
 };
 
-// Where the fresh results of a strip and a pair go: to their sums, and in the end to y[column][row].
+// Where the fresh results of a strip and a column tile go: to their sums, and in the end to y[column][row].
 struct Drain {
   float* sums = nullptr;
   float* y = nullptr;
@@ -274,10 +263,10 @@ struct Drain {
 
   // The part `q` of kSteps.
   FEWBIT_INLINE void part(const float* fresh, size_t q) const {
-    constexpr size_t values = kPairResults / kSteps;
+    constexpr size_t values = kTileResults / kSteps;
     if (!sums) return;
     if (last) {
-      if (q % 2 == 1) write_tile(fresh, q / 2);
+      if (q % 4 == 3) write_rows(fresh, q / 4 * 16);
     } else if (first) {
       std::memcpy(sums + values * q, fresh + values * q, values * sizeof(float));
     } else {
@@ -288,20 +277,19 @@ struct Drain {
     const __m512 v = _mm512_load_ps(fresh + i);
     return first ? v : _mm512_add_ps(v, _mm512_load_ps(sums + i));
   }
-  FEWBIT_INLINE void write_tile(const float* fresh, size_t tile) const {
-    const size_t row = tile % 2 * 16, column = tile / 2 * 16;
-    if (row >= rows || column >= columns) return;
+  FEWBIT_INLINE void write_rows(const float* fresh, size_t row) const {
+    if (row >= rows) return;
     __m512i v[16];
-    for (size_t i = 0; i < 16; ++i) v[i] = _mm512_castps_si512(sum(fresh, 256 * tile + 16 * i));
+    for (size_t i = 0; i < 16; ++i) v[i] = _mm512_castps_si512(sum(fresh, 16 * row + 16 * i));
     transpose16(v);
     const auto mask = static_cast<__mmask16>(rows - row >= 16 ? 0xFFFF : (1u << (rows - row)) - 1);
-    for (size_t i = 0; i < 16 && column + i < columns; ++i) {
-      _mm512_mask_storeu_ps(y + (column + i) * stride + row, mask, _mm512_castsi512_ps(v[i]));
+    for (size_t i = 0; i < 16 && i < columns; ++i) {
+      _mm512_mask_storeu_ps(y + i * stride + row, mask, _mm512_castsi512_ps(v[i]));
     }
   }
   // Asks for the part `q` of the lines of y: they lie far apart.
   FEWBIT_INLINE void ask(size_t q) const {
-    for (size_t c = 4 * q; last && c < 4 * (q + 1) && c < columns; ++c) {
+    for (size_t c = 2 * q; last && c < 2 * (q + 1) && c < columns; ++c) {
       __builtin_prefetch(y + c * stride, 1);
       if (rows > 16) __builtin_prefetch(y + c * stride + 16, 1);
     }
@@ -355,33 +343,32 @@ struct NextColumns {
 template <class F>
 void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
            size_t y_stride, PanelScratch& own, float* sums) {
-  const size_t spans = (k + kSpan - 1) / kSpan, strips = (rows + kStrip - 1) / kStrip, pairs = pairs_of(x);
-  const size_t most = spans <= kPanelSpans ? spans : pairs <= 8 ? 2 : 1;  // what the second-level cache holds
+  const size_t spans = (k + kSpan - 1) / kSpan, strips = (rows + kStrip - 1) / kStrip;
+  const size_t most = spans <= kPanelSpans ? spans : x.count <= 16 ? 2 : 1;  // what the second-level cache holds
   Drain drain;
   for (size_t from = 0, deep; from < spans; from += deep) {
     deep = std::min(most, spans - from);
     NextColumns next{reinterpret_cast<const char*>(tile_of(x, from + deep, 0)),
-                     from + deep < spans ? std::min<size_t>(32 / strips, 4) : 0};
+                     from + deep < spans ? std::min<size_t>(16 / strips, 2) : 0};
     for (size_t strip = 0; strip < strips; ++strip) {
       const size_t first = strip * kStrip, count = rows - first < kStrip ? rows - first : kStrip;
       decode_strip<F>(w + first * at.row_bytes, count, k, at, from, deep, own.strip);
-      for (size_t pair = 0; pair < pairs; ++pair) {
-        const Drain own_drain{sums + (strip * pairs + pair) * kPairResults,
-                              y + 32 * pair * y_stride + first,
+      for (size_t t = 0; t < x.count; ++t) {
+        const Drain own_drain{sums + (strip * x.count + t) * kTileResults,
+                              y + 16 * t * y_stride + first,
                               y_stride,
                               count,
-                              columns - 32 * pair,
+                              columns - 16 * t,
                               from == 0,
                               from + deep == spans};
-        const bool two = 2 * pair + 1 < x.count;
         for (size_t i = 0; i < deep; ++i) {
-          const uint16_t *a = own.strip + i * kStripElements, *b = tile_of(x, from + i, 2 * pair);
+          const uint16_t *a = own.strip + i * kStripElements, *b = tile_of(x, from + i, t);
           const size_t steps = steps_of(k, from + i);
           for (size_t q = 0; q < kSteps; ++q) {
             if (i == 0 && q == 0)
-              multiply_anew(a, b, two, pair > 0 ? own.fresh : nullptr);
+              multiply_anew(a, b, t > 0 ? own.fresh : nullptr);
             else if (q < steps)
-              multiply(a + q * 2 * kTileElements, b + q * kTileElements, two);
+              multiply(a + q * 2 * kTileElements, b + q * kTileElements);
             next.ask();
             if (i > 0) continue;
             own_drain.ask(q);
@@ -410,6 +397,6 @@ void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
 }
 
 inline size_t tile_scratch_bytes(size_t columns) {  // for any of them
-  const size_t pairs = (column_tiles(columns) + 1) / 2, sums = kPanelRows / kStrip * pairs * kPairResults;
+  const size_t sums = kPanelRows / kStrip * column_tiles(columns) * kTileResults;
   return std::max<size_t>(sizeof(PanelScratch), kFewScratch) + sums * sizeof(float);
 }
