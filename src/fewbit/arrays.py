@@ -78,3 +78,23 @@ def bytes_for(size: int) -> npt.NDArray[np.uint8]:
     room = np.empty((size // unit + 2) * unit, np.uint8)  # NumPy asks for huge pages
     start = -room.ctypes.data % unit
     return room[start : start + size]
+
+
+class Room:
+    """Memory for packed weights that are kept together: they share huge pages, and no more of these are used than they
+    fill.
+
+    >>> room = Room(1000)
+    >>> room.take(100).size, room.take(900).size
+    (100, 900)
+    """
+
+    def __init__(self, size: int) -> None:
+        self._free = bytes_for(size)
+
+    def take(self, size: int) -> npt.NDArray[np.uint8]:
+        """Some of it, as `bytes_for` gives it; where too little is left, memory of its own."""
+        if size > self._free.size:
+            return bytes_for(size)
+        taken, self._free = self._free[:size], self._free[-(-size // 64) * 64 :]
+        return taken

@@ -43,7 +43,9 @@ class LLM:
 
     `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or a pair of formats
     for K and V; `ctx` the longest text in tokens; `exact` keeps activations in f32; `threads` says how many to use.
-    `repack` copies the weights as this machine multiplies up to 16 answers at once fastest: see `fewbit.repack`.
+    `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 answers at once (see
+    `fewbit.repack`); if not given, where that gains and memory is large enough. False keeps them in the file's memory
+    map, which other processes share.
     `progress(what, bytes done, bytes in all or None)` is called while a model is fetched.
 
     All methods may be called from several threads at once: their requests run together, in steps. A prompt that begins
@@ -71,7 +73,7 @@ class LLM:
         exact: bool = False,
         threads: int | None = None,
         *,
-        repack: bool = False,
+        repack: bool | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         path = find(model, progress=progress)

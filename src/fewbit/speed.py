@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .cache.kv import KVCache
 from .cache.pages import PAGE_TOKENS
 from .engine.contract import Chunk, Runner
-from .engine.runner import CpuRunner, checked_ctx
+from .engine.runner import CpuRunner, checked_ctx, preparation
 from .files.gguf import read_gguf
 from .models import Model, load_model
 from .ops import cpu
@@ -80,7 +80,7 @@ def measure(
     """The speeds of a model in a GGUF file, case by case. Cases with the same threads and formats share a runner."""
     memory = np.ones(MEMORY_BYTES, np.uint8)
     with read_gguf(path) as gguf:
-        model = load_model(gguf)
+        model = load_model(gguf, preparation(gguf, exact=exact))
     for _, group in groupby(cases, lambda case: (case.threads, case.kv)):
         yield from _measure_group(model, list(group), exact, rounds, memory)
 

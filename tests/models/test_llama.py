@@ -110,6 +110,32 @@ def test_repacked_weights(tmp_path: Path, format: str, tied: bool) -> None:
         load(gguf, device="numpy", repack=True)
 
 
+def test_weights_are_repacked_where_it_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = fb.read_gguf(write_llama(tmp_path / "model.gguf", hidden=256, feed_forward=512, vocab=61, format="q4_0"))
+
+    def is_laid(**options: Any) -> bool:
+        return bool(load(gguf, **options).model.blk[0].ffn_up.weight.abreast)
+
+    gains = cpu.isa() in ("avx512", "amx")
+    assert is_laid() == gains
+    assert is_laid(exact=True, repack=True) == gains
+    assert not is_laid(repack=False)
+    assert not is_laid(exact=True)
+    assert not is_laid(device="numpy")
+    monkeypatch.setattr("fewbit.engine.runner.machine_memory", lambda: gguf.file_bytes)
+    assert not is_laid(ctx=8)
+    assert is_laid(ctx=8, repack=True) == gains
+
+
+@pytest.mark.skipif(cpu.isa() not in ("avx512", "amx"), reason="weights are repacked with AVX-512")
+def test_repacked_weights_share_memory(tmp_path: Path) -> None:
+    gguf = fb.read_gguf(write_llama(tmp_path / "model.gguf", hidden=256, feed_forward=512, vocab=61, format="q4_0"))
+    block = load(gguf, repack=True).model.blk[0]
+    places = sorted(w.weight.stored.ctypes.data for w in (block.ffn_up, block.ffn_gate, block.ffn_down))
+    assert places[2] - places[0] < gguf.file_bytes
+    assert all(place % 64 == 0 for place in places)
+
+
 def test_ragged_batch(path: Path) -> None:
     runner = load(fb.read_gguf(path), kv="f32", exact=True)
     texts = [tokens(n, runner.vocab, n) for n in (1, 33, 12, 40)]

@@ -41,7 +41,9 @@ def model_and_prompt(first: str | None, second: str | None) -> tuple[str | None,
     return None, first
 
 
-def load(model: str | None, *, ctx: int | None, threads: int | None, kv: str, exact: bool, repack: bool = False) -> LLM:
+def load(
+    model: str | None, *, ctx: int | None, threads: int | None, kv: str, exact: bool, repack: bool | None = None
+) -> LLM:
     """A model, the default one for None; where that takes long, it says so."""
     formats = kv_formats(kv)
     with Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:

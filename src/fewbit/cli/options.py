@@ -22,7 +22,9 @@ MODEL_OPTIONS = [
     click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; all usable cores if not given."),
     click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F", help=kv_help),
     click.option(
-        "--repack", is_flag=True, help="Copy the weights as this machine multiplies several answers at once fastest."
+        "--repack/--no-repack",
+        default=None,
+        help="Lay the weights out anew, as this machine multiplies fastest. [default: where it gains]",
     ),
     click.option("--exact", is_flag=True, help="Multiply with unquantized activations: slower, a little more exact."),
 ]

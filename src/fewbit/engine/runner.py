@@ -9,12 +9,14 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Room
 from ..cache.backend import Backend
 from ..cache.kv import Batch, KVCache
 from ..cache.layout import Layout, kv_format
 from ..errors import FewbitError
 from ..files.gguf import GGUF
 from ..models import Model, load_model
+from ..models.checkpoint import Prepare
 from ..ops import cpu
 from ..ops.numpy import NumpyOps
 from ..ops.plan import record
@@ -170,18 +172,19 @@ def load(
     ctx: int | None = None,
     exact: bool = False,
     threads: int | None = None,
-    repack: bool = False,
+    repack: bool | None = None,
 ) -> CpuRunner | NumpyRunner:
     """The model of a file on a device: "cpu", or "numpy", the slow reference.
 
     `kv` names the format of K and V, or one of each; `ctx` is the longest sequence, in tokens, 8192 unless the model
-    was made for fewer; `exact` keeps activations in f32; `repack` copies the weights, see `fewbit.repack`.
+    was made for fewer; `exact` keeps activations in f32. `repack` says whether weights are laid out anew, see
+    `fewbit.repack`: if not given, where it makes them faster and memory is large enough to hold them.
     """
     if device not in ("cpu", "numpy"):
         raise FewbitError(f"there is no device {device!r}; there are: cpu, numpy")
     if device == "numpy" and repack:
         raise FewbitError("device 'numpy' reads weights as they are; leave repack out")
-    model = load_model(gguf, (lambda w: cpu.repack(w, threads)) if repack else None)
+    model = load_model(gguf, preparation(gguf, device, exact, threads, repack))
     longest = checked_ctx(ctx, model)
     if device == "numpy":
         if threads is not None:
@@ -190,6 +193,18 @@ def load(
 
         return NumpyRunner(model, make_cache(model, kv, longest, attention), longest)
     return CpuRunner(model, make_cache(model, kv, longest), longest, exact, threads)
+
+
+def preparation(
+    gguf: GGUF, device: str = "cpu", exact: bool = False, threads: int | None = None, repack: bool | None = None
+) -> Prepare | None:
+    """What is done with the weights of a model when it is loaded. Exact products read rows as they are in the file."""
+    if repack is None:
+        repack = device == "cpu" and not exact and gguf.file_bytes <= machine_memory() * 3 // 4
+    if not repack:
+        return None
+    room = Room(gguf.file_bytes + 64 * len(gguf.infos))
+    return lambda w: cpu.repack(w, threads, room)
 
 
 def checked_ctx(ctx: int | None, model: Model) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...arrays import bytes_for, to_floats
+from ...arrays import Room, bytes_for, to_floats
 from ...errors import FewbitError, FormatError, ShapeError
 from ...formats import SPAN, Format, all_formats, get
 from ...tensor import QuantTensor
@@ -97,13 +97,13 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
     return out
 
 
-def repack(w: QuantTensor, threads: int | None = None) -> QuantTensor:
+def repack(w: QuantTensor, threads: int | None = None, room: Room | None = None) -> QuantTensor:
     """The same matrix as this machine's kernels read it fastest; w itself where it lies so already.
 
     Rows are laid 16 abreast, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.4 times as fast,
     with 17 to 64 a tenth slower (docs/log.md). This needs AVX-512, rows of whole 256 values and a format with a scale
     for 32 of them or more; else w is returned. Values and bytes of the result are those of w; products differ in the
-    order in which sums are rounded, and up to 16 rows of inputs are taken in 8 bits.
+    order in which sums are rounded, and up to 16 rows of inputs are taken in 8 bits. `room` gives its memory.
 
     >>> import numpy as np
     >>> w = quantize(np.ones((32, 512), np.float32), "q4_0")
@@ -112,7 +112,7 @@ def repack(w: QuantTensor, threads: int | None = None) -> QuantTensor:
     """
     if w.abreast or len(w.shape) != 2 or not _native.worth_abreast(number(w.format), *w.shape):
         return w
-    out = bytes_for(w.nbytes)
+    out = bytes_for(w.nbytes) if room is None else room.take(w.nbytes)
     _native.move_abreast(number(w.format), w.stored, *w.shape, False, out, checked_threads(threads))
     return QuantTensor(out, w.shape, w.format, abreast=True)
 
