@@ -3,11 +3,13 @@
 // the float sums is the same for any number of columns.
 
 // Asks for what will be read soon, each cache line once: far ahead into the second-level cache, nearer into the first.
-// Past the end of the weights this does nothing. The more places are read in turns, the nearer.
-template <int places = 1>
+// Past the end of the weights this does nothing. The more places are read in turns, the nearer; with `by_rows`
+// at least a row ahead: scales that stand at the end of a row are needed with its first codes.
+template <int places = 1, bool by_rows = false>
 class Ahead {
  public:
-  FEWBIT_INLINE explicit Ahead(const uint8_t* p) : next_(reinterpret_cast<uintptr_t>(p)) {}
+  FEWBIT_INLINE explicit Ahead(const uint8_t* p, size_t row_bytes = 0)
+      : next_(reinterpret_cast<uintptr_t>(p)), row_bytes_(row_bytes) {}
   template <int bytes>
   FEWBIT_INLINE void reach() {  // `bytes` bytes further than before
     end_ += bytes;
@@ -20,11 +22,14 @@ class Ahead {
 
  private:
   FEWBIT_INLINE void line() {
-    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchFar / places), 0, 2);
+    constexpr size_t far = kPrefetchFar / places;
+    const size_t distance = by_rows && row_bytes_ > far ? row_bytes_ : far;
+    __builtin_prefetch(reinterpret_cast<const void*>(next_ + distance), 0, 2);
     __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchNear / (places > 1 ? 2 : 1)), 0, 3);
     next_ += 64;
   }
   uintptr_t next_, end_ = next_;
+  size_t row_bytes_;
 };
 
 template <class F>
@@ -207,8 +212,10 @@ struct Dot {
     constexpr size_t step = Shape<F>::span_bytes();
     const size_t whole = k / kSpan, rest = k % kSpan, last_group = Shape<F>::row && k ? (k - 1) / at.group : 0;
     f32 acc[Rows][Cols][chains];
-    std::array<Ahead<Rows>, Rows> ahead = [&]<int... r>(std::integer_sequence<int, r...>) FEWBIT_LAMBDA_INLINE {
-      return std::array{Ahead<Rows>(w[r])...};
+    using Asks = Ahead<Rows, Shape<F>::row>;
+    const size_t of_span = Shape<F>::row && whole > 0 ? (at.row_bytes + whole - 1) / whole : step;
+    std::array<Asks, Rows> ahead = [&]<int... r>(std::integer_sequence<int, r...>) FEWBIT_LAMBDA_INLINE {
+      return std::array{Asks(w[r], at.row_bytes)...};
     }(std::make_integer_sequence<int, Rows>{});
     for (auto& row : acc) {
       for (auto& a : row) a[0] = a[1] = Isa::zero();
@@ -220,7 +227,10 @@ struct Dot {
     for (size_t i = 0; i < whole; ++i) {
       columns(i, a);
       for (int r = 0; r < Rows; ++r) {
-        ahead[r].template reach<step>();
+        if constexpr (Shape<F>::row)
+          ahead[r].reach(of_span);
+        else
+          ahead[r].template reach<step>();
         span<Cols>(Spot{w[r] + i * step, w[r], &at, i * kSpan, last_group}, a, acc[r]);
       }
     }
