@@ -81,6 +81,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=4096, help="default: 4096")
     parser.add_argument("--columns", type=int, default=4096, help="default: 4096")
     parser.add_argument("--rounds", type=int, default=0, help="default: 31, but 7 from batch 64 on")
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -88,7 +89,7 @@ def options() -> argparse.Namespace:
 def results(args: argparse.Namespace) -> Iterator[Result]:
     dense = dense_copies(args.rows, args.columns)
     for name in args.format or FORMATS:
-        case = kernels.Case(get(name), args.rows, args.columns, 1, cpu.default_threads())
+        case = kernels.Case(get(name), args.rows, args.columns, 1, cpu.default_threads(), args.repack)
         packed, _ = kernels.rotating(case, ROTATED_BYTES)
         for batch in args.batch or BATCHES:
             yield run(name, batch, packed, dense, args.rounds or (31 if batch < 64 else 7))
