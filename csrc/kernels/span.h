@@ -203,6 +203,12 @@ struct Span {
     }(std::make_integer_sequence<int, groups>{});
     for (int v = 0; v < C::vectors; ++v) out[v] = Isa::loadf(t + v * L);
   }
+  // The same out of line: rarely needed, and loops around what is needed stay short.
+  static __attribute__((noinline)) void factors_to(Spot s, float* out) {
+    f32 factors[C::vectors];
+    factors_one_by_one(s, factors);
+    for (int v = 0; v < C::vectors; ++v) Isa::storef(out + v * L, factors[v]);
+  }
   // Row placement: eight neighbouring scales at once, where that does not reach past the row.
   static FEWBIT_INLINE void factors_of_row(const Spot& s, f32* out) {
     constexpr Real real = F::scale.real;
@@ -212,7 +218,12 @@ struct Span {
     const uint8_t* offsets = s.row + s.at->field_at[1];
     const size_t group = s.last_group == 0 ? 0 : s.at->shift >= 5 ? s.first >> s.at->shift : ~size_t{0};
     if (group > s.last_group || s.at->field_at[last_field] + (group + 8) * wide > s.at->row_bytes) {
-      if (s.last_group > 0) return factors_one_by_one(s, out);
+      if (s.last_group > 0) {
+        alignas(64) float t[C::vectors * L];
+        factors_to(s, t);
+        for (int v = 0; v < C::vectors; ++v) out[v] = Isa::loadf(t + v * L);
+        return;
+      }
       return Isa::deal(Isa::splat8(factor<0, false>(s)), Isa::splat8(C::offset ? factor<0, C::offset>(s) : 0), 0, out,
                        std::bool_constant<C::offset>{});
     }
