@@ -64,8 +64,8 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// While one lives, tiles can be used: 0 and 1 for results, 4 and 5 on the left, 6 on the right. Then the thread has back
-// the configuration that it had: another library may count on it.
+// While one lives, tiles can be used: 0 and 1 for results, 4 and 5 on the left, 6 on the right. Then the thread has
+// back the configuration that it had: another library may count on it.
 //
 // Two threads of a core share few registers for tiles. While the other one uses tiles too, which may be another guest
 // of the machine, a thread with all eight in use waits for every load. A tile that was zeroed takes no register: so
