@@ -233,7 +233,9 @@ struct Factors : Grids {
   template <bool offset>
   static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
     const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512i lane = _mm512_srlv_epi32(pairs, _mm512_set1_epi32(shift));
+    __m512i lane = pairs;
+    if (shift != 0) [[unlikely]]
+      lane = _mm512_srlv_epi32(pairs, _mm512_set1_epi32(shift));
     out[0] = _mm512_permutexvar_ps(lane, _mm512_castps256_ps512(scales));
     if constexpr (offset) {
       out[0] = _mm512_mask_permutexvar_ps(out[0], 0xAAAA, lane, _mm512_castps256_ps512(offsets));
