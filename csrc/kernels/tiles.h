@@ -67,9 +67,9 @@ static_assert(sizeof(TileConfig) == 64);
 // While one lives, tiles can be used: 0 and 1 for results, 4 and 5 on the left, 6 on the right. Then the thread has
 // back the configuration that it had: another library may count on it.
 //
-// Two threads of a core share few registers for tiles. While the other one uses tiles too, which may be another guest
-// of the machine, a thread with all eight in use waits for every load. A tile that was zeroed takes no register: so
-// kernels use few of them, and zero what they have read.
+// At times, and most likely while the other thread of the core uses tiles too, a thread with all eight in use waits for
+// every load, as if there were hardly a register to spare behind them. A tile that was zeroed takes none: so kernels
+// use few of them, and zero what they have read. See docs/log.md.
 class TileUse {
  public:
   TileUse() : TileUse(TileConfig::whole()) {}

@@ -60,7 +60,7 @@ def test_the_answer_is_that_of_the_library(tiny: str) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     with LLM(tiny, kv=("q8_0", "q4_0"), ctx=128, exact=True, threads=1) as llm:
         expected = llm.chat(messages, max_tokens=8, seed=3, **settings)
-    load = ["--kv", "q8_0/q4_0", "--ctx", "128", "--exact", "--no-repack", "--threads", "1"]
+    load = ["--kv", "q8_0/q4_0", "--ctx", "128", "--exact", "--threads", "1"]
     facts = run_json(tiny, "hi", "--system", "Be brief.", *SHORT, *args, *load)
     assert isinstance(expected, Completion)
     assert (facts["text"], facts["tokens"]) == (expected.text, expected.tokens)

@@ -1,0 +1,30 @@
+"""Options that several commands share reach the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fewbit.cli.model import load
+from fewbit.cli.options import model_options
+from fewbit.ops import cpu
+
+from .tiny import write_tiny
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--repack"], True), (["--no-repack"], False)])
+def test_repack(tmp_path: Path, flags: list[str], wanted: bool) -> None:
+    path = str(write_tiny(tmp_path / "wide.gguf", hidden=256, feed_forward=512, format="q4_0"))
+
+    @click.command()
+    @model_options
+    def is_laid(**options: Any) -> None:
+        with load(path, **options) as llm:
+            click.echo(llm.runner.model.blk[0].ffn_up.weight.abreast)  # type: ignore[attr-defined]
+
+    result = CliRunner().invoke(is_laid, flags)
+    assert result.output.strip() == str(wanted and cpu.isa() in ("avx512", "amx")), result.exception
