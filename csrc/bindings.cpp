@@ -211,8 +211,9 @@ double py_probe_rate(const std::string& kind, double seconds, int threads) {
   return probe_rate(kind, seconds, threads);
 }
 
-void py_move_abreast(size_t format, Bytes data, size_t n, size_t k, bool back, MutableBytes out, int threads) {
-  const Matrix w = matrix(format, 1, data, n, k, true);
+void py_move_abreast(size_t format, size_t group, Bytes data, size_t n, size_t k, bool back, MutableBytes out,
+                     int threads) {
+  const Matrix w = matrix(format, group, data, n, k, true);
   expect(out.size() == data.size(), "bytes of the result", out.size(), data.size());
   if (data.data() < out.data() + out.size() && out.data() < data.data() + data.size()) {
     throw std::invalid_argument("rows cannot be moved in place");
@@ -224,7 +225,7 @@ void py_move_abreast(size_t format, Bytes data, size_t n, size_t k, bool back, M
 std::string py_path(size_t format, size_t group, size_t k, size_t m, bool abreast) {
   const Kernels& kernels = kernels_of(format);
   Layout at = checked_layout(kernels, k, group);
-  at.abreast = abreast && kernels.lies_abreast;
+  at.abreast = abreast && can_lie_abreast(kernels, at, k);
   return path_name(choose(kernels, at, k, m));
 }
 
@@ -257,12 +258,15 @@ NB_MODULE(_native, m) {
         nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
   m.def(
       "worth_abreast",
-      [](size_t format, size_t n, size_t k) {
-        return kernels_of(format).abreast && n >= 16 && k > 0 && k % kSpan == 0;
+      [](size_t format, size_t group, size_t n, size_t k) {
+        const Kernels& kernels = kernels_of(format);
+        return kernels.abreast && n >= 16 && can_lie_abreast(kernels, checked_layout(kernels, k, group), k);
       },
-      nb::arg("format"), nb::arg("n"), nb::arg("k"), "Whether n rows of k values are multiplied faster lying abreast.");
-  m.def("move_abreast", py_move_abreast, nb::arg("format"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
-        nb::arg("back"), nb::arg("out"), nb::arg("threads"), "Rows to where 16 of them lie abreast, or back.");
+      nb::arg("format"), nb::arg("group"), nb::arg("n"), nb::arg("k"),
+      "Whether n rows of k values are multiplied faster lying abreast.");
+  m.def("move_abreast", py_move_abreast, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
+        nb::arg("k"), nb::arg("back"), nb::arg("out"), nb::arg("threads"),
+        "Rows to where 16 of them lie abreast, or back.");
   m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
         nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
   m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("abreast"),

@@ -57,6 +57,8 @@ inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, s
     if (!kernels.lies_abreast)
       throw std::invalid_argument(std::string("rows of ") + kernels.format + " never lie abreast");
     expect(k > 0 && k % kSpan == 0, "values of a row that lies abreast, over whole spans", k % kSpan, 0);
+    if (!can_lie_abreast(kernels, at, k))
+      throw std::invalid_argument("rows with a scale for every " + std::to_string(at.group) + " never lie abreast");
     at.abreast = true;
   }
   expect(data.size() == times(n, at.row_bytes), "bytes of the matrix", data.size(), times(n, at.row_bytes));

@@ -57,4 +57,10 @@ bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
   return kernels.dot && (at.group >= k || at.group == 16 || at.group % kGranule == 0);
 }
 
+bool can_lie_abreast(const Kernels& kernels, const Layout& at, size_t k) {
+  if (!kernels.lies_abreast || k == 0 || k % kSpan != 0) return false;
+  const bool at_end = at.field_at[0] > 0;  // scales at the end of the row
+  return !at_end || at.shift >= 5 || at.group >= k;
+}
+
 }  // namespace fewbit

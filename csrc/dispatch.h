@@ -99,11 +99,12 @@ struct Kernels {
   size_t (*lane_scratch)(size_t k);
   size_t least_lanes;  // columns from which `lanes` is faster than `dot`
   // The same for rows that lie abreast: multiples of 16 rows and of 256 values. See kernels/abreast.h.
-  bool lies_abreast;  // whether this format ever does
-  void (*abreast)(const uint8_t* w, size_t rows, size_t k, const Activation* x, size_t columns, float* y,
-                  size_t y_stride);
-  void (*few_abreast)(const uint8_t* w, size_t rows, size_t k, const void* x, size_t columns, float* y, size_t y_stride,
-                      void* scratch);
+  bool lies_abreast;    // whether this format ever does
+  size_t laid_at_once;  // bytes of a row whose fours, and then the rest, lie together; 0: all of it
+  void (*abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
+                  float* y, size_t y_stride);
+  void (*few_abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns,
+                      float* y, size_t y_stride, void* scratch);
   void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
               size_t y_stride, void* scratch);
   void (*strips)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
@@ -136,16 +137,18 @@ struct CodeAttention {
   void (*with_tiles)(void (*work)(void*), void* what);  // all of them are called from `work`
 };
 
-// How activations of a few columns stand in tiles: on the right for weights with a scale for so many values, or on the
+// How activations of a few columns stand in tiles for weights with a scale for so many values: on the right, or on the
 // left for rows that lie abreast.
-enum class FewForm { right16, right32, left };
+enum class FewForm { right16, right32, left16, left32 };
+constexpr size_t kFewForms = 4;
+constexpr bool is_left(FewForm form) { return form == FewForm::left16 || form == FewForm::left32; }
 
 // What products on matrix tiles need beside their kernels.
 struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
   void (*pack_few)(FewForm form, const Activation* x, size_t stride, size_t columns, void* out);  // one span
   size_t (*few_bytes)(FewForm form);                                                              // of one span
-  void (*quantize_left)(const float* x, size_t stride, size_t columns, void* out);                // one whole span
+  void (*quantize_left)(FewForm form, const float* x, size_t stride, size_t columns, void* out);  // one whole span
   size_t (*scratch_bytes)(size_t columns);
   TileAttention attention;
   CodeAttention codes;
@@ -169,10 +172,10 @@ struct RowKernels {
   void (*gate)(Gate kind, const float* x, size_t n, float* out);
 };
 
-// 16 rows, from where they lie abreast to rows that are `stride` bytes apart, and back: 4 bytes of each for every line.
+// `bytes` bytes of 16 rows, from where they lie abreast to rows that are `stride` bytes apart, and back.
 struct AbreastMoves {
-  void (*from)(const uint8_t* panel, size_t lines, uint8_t* rows, size_t stride);
-  void (*to)(const uint8_t* rows, size_t stride, size_t lines, uint8_t* panel);
+  void (*from)(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stride);
+  void (*to)(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel);
 };
 
 struct Target {
@@ -197,5 +200,7 @@ const std::vector<std::string>& format_names();
 size_t format_number(std::string_view name);  // its place in format_names
 // Whether integer dot products can be used for rows of this layout: groups are whole 32s, or one for the row.
 bool has_dot(const Kernels& kernels, const Layout& at, size_t k);
+// Whether rows of k values can lie abreast: whole spans; with scales at their end, groups that are powers of two.
+bool can_lie_abreast(const Kernels& kernels, const Layout& at, size_t k);
 
 }  // namespace fewbit

@@ -11,8 +11,8 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace quantized, packed, few_packed[3], decoded, halved;  // of the caller: forms of the inputs
-thread_local Workspace scratch, gates, apart;                              // of whoever does a piece
+thread_local Workspace quantized, packed, few_packed[kFewForms], decoded, halved;  // of the caller: forms of the inputs
+thread_local Workspace scratch, gates, apart;                                      // of whoever does a piece
 
 constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
 constexpr size_t kMostFewAbreast = 16;
@@ -21,6 +21,7 @@ constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them a
 constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
 constexpr size_t kTileBytes = 8192;              // of a span of 16 columns
 constexpr size_t kAbreast = 16, kCopied = 64;    // rows that lie abreast; those of them that are copied at once
+constexpr size_t kAtPlaces = 128;                // so many that all places of kernels/abreast.h have some
 
 size_t spans_of(size_t k) { return (k + kSpan - 1) / kSpan; }
 
@@ -44,20 +45,31 @@ size_t grain(Path path, const Matrix& w, int threads) {
   const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
   const size_t size = std::max<size_t>((share + rounds - 1) / rounds, 1);
   if (!w.at.abreast) return size;
-  const size_t unit = size < kCopied ? kAbreast : kCopied;
+  const size_t unit = share < kAtPlaces ? kAbreast : kAtPlaces;
   return (size + unit - 1) / unit * unit;
 }
 
 FewForm few_form(const Matrix& w) {
-  if (w.at.abreast && w.kernels->few_abreast) return FewForm::left;
+  if (w.at.abreast && w.kernels->few_abreast) return w.kernels->sub == 16 ? FewForm::left16 : FewForm::left32;
   return w.kernels->sub == 16 ? FewForm::right16 : FewForm::right32;
+}
+// 16 rows to where they lie abreast, and back.
+void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
+  const AbreastMoves& move = current_target().abreast;
+  const size_t stride = w.at.row_bytes, bytes = w.kernels->laid_at_once ? w.kernels->laid_at_once : stride;
+  for (size_t at = 0; at < stride; at += bytes) {
+    if (back)
+      move.from(from + kAbreast * at, bytes, out + at, stride);
+    else
+      move.to(from + at, stride, bytes, out + kAbreast * at);
+  }
 }
 size_t count_abreast(const Matrix& w) { return w.at.abreast ? w.n / kAbreast * kAbreast : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
   Inputs in;
-  std::array<const void*, 3> few{};  // by FewForm
+  std::array<const void*, kFewForms> few{};  // by FewForm
   int threads;
 
   void need_floats() {
@@ -108,7 +120,7 @@ struct Call {
     const size_t which = static_cast<size_t>(form), spans = spans_of(in.k);
     if (few[which]) return;
     const Tiles& tiles = *current_target().tiles;
-    const bool straight = form == FewForm::left && !in.q8;
+    const bool straight = is_left(form) && !in.q8;
     straight ? need_floats() : need_q8();
     const size_t bytes = tiles.few_bytes(form), sets = (in.m + kMostFew - 1) / kMostFew;
     auto* to = few_packed[which].get<uint8_t>(spans * sets * bytes);
@@ -116,7 +128,7 @@ struct Call {
       for (size_t i = begin; i < end; ++i) {
         const size_t first = i % sets * kMostFew, span = i / sets, columns = std::min(in.m - first, kMostFew);
         if (straight)
-          tiles.quantize_left(in.x + first * in.k + span * kSpan, in.k, columns, to + i * bytes);
+          tiles.quantize_left(form, in.x + first * in.k + span * kSpan, in.k, columns, to + i * bytes);
         else
           tiles.pack_few(form, in.q8 + first * spans + span, spans, columns, to + i * bytes);
       }
@@ -177,12 +189,12 @@ struct Call {
     plain.at.abreast = false;
     if (path == Path::few && kernels.few_abreast) {
       if (count > 0) {
-        kernels.few_abreast(from, count, w.k, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
+        kernels.few_abreast(from, count, w.k, w.at, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
                             scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       }
       path = Path::dot;  // for what is left: fewer than 16 rows
     } else if ((path == Path::dot || path == Path::lanes) && kernels.abreast) {
-      if (count > 0) kernels.abreast(from, count, w.k, in.q8, in.m, y, stride);
+      if (count > 0) kernels.abreast(from, count, w.k, w.at, in.q8, in.m, y, stride);
     } else if (path == Path::strips || path == Path::panels) {
       if (count > 0) on_tiles(w, path, from, count, y, stride);
     } else {
@@ -202,7 +214,7 @@ struct Call {
   static void copy_rows(const Matrix& w, size_t first, size_t count, uint8_t* out) {
     const uint8_t* from = w.data + first * w.at.row_bytes;
     for (size_t at = 0; at < count * w.at.row_bytes; at += kAbreast * w.at.row_bytes) {
-      current_target().abreast.from(from + at, w.at.row_bytes / 4, out + at, w.at.row_bytes);
+      move_set(w, from + at, true, out + at);
     }
   }
   // The same of rows that were halved, put together.
@@ -325,17 +337,11 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
 }
 
 void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
-  const AbreastMoves& move = current_target().abreast;
-  const size_t sets = count_abreast(w) / kAbreast, bytes = w.at.row_bytes, set_bytes = kAbreast * bytes;
+  const size_t sets = count_abreast(w) / kAbreast, set_bytes = kAbreast * w.at.row_bytes, moved = sets * set_bytes;
   parallel_for(sets, 4, threads, [&](size_t begin, size_t end) {
-    for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) {
-      if (back)
-        move.from(w.data + at, bytes / 4, out + at, bytes);
-      else
-        move.to(w.data + at, bytes, bytes / 4, out + at);
-    }
+    for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) move_set(w, w.data + at, back, out + at);
   });
-  std::memcpy(out + sets * set_bytes, w.data + sets * set_bytes, w.n * bytes - sets * set_bytes);
+  std::memcpy(out + moved, w.data + moved, w.n * w.at.row_bytes - moved);
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.

@@ -14,10 +14,11 @@
 //   any_positive, exp                                 floats
 //   reals_at, run, either16, lookup16, widen16        rows of the KV cache
 // can_cross, can_gather and can_turn promise more, see avx512.h: turned, shared_halves; points, digits; turn and what
-// follows it.
+// follows it. can_lie_abreast: take, take_bits, field, less_to_floats, halves_of, byte_real, as_floats, joined and
+// lanes_dot, see avx2/abreast.h.
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = false, can_gather = false, can_turn = false;
+  static constexpr bool can_cross = false, can_gather = false, can_turn = false, can_lie_abreast = false;
   struct bytes {
     uint8_t v[W];
   };

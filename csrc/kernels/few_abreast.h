@@ -1,5 +1,5 @@
 // Up to twice eight columns on matrix tiles (AMX, int8), for rows that lie abreast: their codes are right tiles as
-// they come. The left tiles hold two groups' activations in rows of their own and zeros elsewhere, so that a line of
+// they come. A left tile holds two groups' activations in rows of their own and zeros elsewhere, so that a line of
 // results is what 16 rows give for one group and one column: a scale is applied to all rows at once.
 //
 // Three things go on at once: span s is decoded, the tiles of span s - 1 are multiplied, the sums of span s - 2 are
@@ -7,27 +7,33 @@
 
 constexpr int kMostFewSets = 2;
 
-// Eight columns of a span of activations.
+// Eight columns of a span of activations, for weights with a scale for `sub` values.
+template <int sub>
 struct alignas(64) LeftColumns {
-  static constexpr int groups = kSpan / 32, tiles = groups / 2;
+  static constexpr int groups = kSpan / sub, tiles = groups / 2;
+  static constexpr int in_right = 64 / sub;  // groups in a right tile
   int8_t codes[tiles][16][64];
   float scales[groups][kFewColumns], sums[groups][kFewColumns];  // sums: times their scale
 };
 
-inline void put_left(const Activation& a, size_t column, LeftColumns& out) {
+template <int sub>
+inline void put_left(const Activation& a, size_t column, LeftColumns<sub>& out) {
   for (size_t g = 0; g < out.groups; ++g) {
-    std::memcpy(out.codes[g / 2][g % 2 * kFewColumns + column] + g % 2 * 32, a.q + g * 32, 32);
-    out.scales[g][column] = a.d32[g];
-    out.sums[g][column] = a.s32[g];
+    std::memcpy(out.codes[g / 2][g % 2 * kFewColumns + column] + g % out.in_right * sub, a.q + g * sub, sub);
+    out.scales[g][column] = sub == 16 ? a.d16[g] : a.d32[g];
+    out.sums[g][column] = sub == 16 ? a.s16[g] : a.s32[g];
   }
 }
-inline void pack_left(const Activation* x, size_t x_stride, size_t columns, LeftColumns& out) {
-  std::memset(static_cast<void*>(&out), 0, sizeof out);
+template <int sub>
+inline void pack_left(const Activation* x, size_t x_stride, size_t columns, void* to) {
+  auto& out = *static_cast<LeftColumns<sub>*>(to);
+  std::memset(to, 0, sizeof out);
   for (size_t c = 0; c < columns; ++c) put_left(x[c * x_stride], c, out);
 }
 // The same from floats: what other kernels want is not made.
-inline void quantize_left(const float* x, size_t x_stride, size_t columns, void* to) {
-  auto& out = *static_cast<LeftColumns*>(to);
+template <int sub>
+inline void quantize_left_columns(const float* x, size_t x_stride, size_t columns, void* to) {
+  auto& out = *static_cast<LeftColumns<sub>*>(to);
   std::memset(to, 0, sizeof out);
   for (size_t c = 0; c < columns; ++c) {
     Activation a;
@@ -35,13 +41,17 @@ inline void quantize_left(const float* x, size_t x_stride, size_t columns, void*
     put_left(a, c, out);
   }
 }
+inline void quantize_left(FewForm form, const float* x, size_t x_stride, size_t columns, void* to) {
+  (form == FewForm::left16 ? quantize_left_columns<16> : quantize_left_columns<32>)(x, x_stride, columns, to);
+}
 
 template <class F>
 struct FewAbreast {
   using K = Abreast<F>;
   using Panel = typename K::Panel;
-  using X = LeftColumns;
-  static constexpr int groups = X::groups, tiles = X::tiles;
+  using X = LeftColumns<K::sub>;
+  static constexpr int groups = X::groups, lefts = X::tiles, in_right = X::in_right;
+  static constexpr int tiles = kSpan / 64;  // right ones
   static constexpr bool is_signed = F::codes.is_signed || F::codes.zero != 0 || F::codebook.used > 0;
 
   // What a thread needs beside its stack. What is stored and what is loaded soon after it must not lie a multiple of
@@ -52,7 +62,7 @@ struct FewAbreast {
       uint8_t gap[2048];
     } codes[2];
     struct {
-      int32_t lines[tiles][16][16];
+      int32_t lines[lefts][16][16];
       uint8_t gap[2048];
     } sums[kMostFewSets][2];
     struct {
@@ -62,7 +72,7 @@ struct FewAbreast {
 
   // Four codes of every row as numbers: signed bytes, or unsigned ones where none is below 0.
   template <int q>
-  static FEWBIT_INLINE __m512i number(Panel panel) {
+  static FEWBIT_INLINE __m512i number(const Panel& panel) {
     __m512i v = K::template stored<q>(panel);
     if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
     static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
@@ -71,21 +81,24 @@ struct FewAbreast {
     return v;
   }
   template <int t>
-  static FEWBIT_INLINE void decode(Panel panel, typename K::Halves by, uint8_t (*out)[16][64], auto& factors) {
+  static FEWBIT_INLINE void decode(const Panel& panel, const typename K::Late& by, uint8_t (*out)[16][64],
+                                   auto& factors) {
     [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
       (_mm512_store_si512(out[t][q], number<16 * t + q>(panel)), ...);
     }(std::make_integer_sequence<int, 16>{});
     [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-      (_mm512_store_ps(factors.scale[g], K::template scale<g>(panel, by)), ...);
-      if constexpr (K::offset) (_mm512_store_ps(factors.shift[g], K::template offset_of<g>(panel, by)), ...);
-    }(std::integer_sequence<int, 2 * t, 2 * t + 1>{});
+      (_mm512_store_ps(factors.scale[t * in_right + g], K::template scale<t * in_right + g>(panel, by)), ...);
+      if constexpr (K::offset) {
+        (_mm512_store_ps(factors.shift[t * in_right + g], K::template offset_of<t * in_right + g>(panel, by)), ...);
+      }
+    }(std::make_integer_sequence<int, in_right>{});
   }
-  // Product i of a span: right tile i / Sets. Its own tile is zero, as in few_product.
+  // Product i of a span: left tile i / Sets of a set. Its own tile is zero, as in few_product.
   template <int i, int Sets>
   static FEWBIT_INLINE void product(const uint8_t (*codes)[16][64], const X* x) {
-    constexpr int j = i / Sets;
-    if constexpr (i % Sets == 0) _tile_loadd(6, codes[j], 64);
-    _tile_loadd(4, x[i % Sets].codes[j], 64);
+    constexpr int each = Sets * in_right / 2;  // products of a right tile
+    if constexpr (i % each == 0) _tile_loadd(6, codes[i / each], 64);
+    _tile_loadd(4, x[i % Sets].codes[i / Sets], 64);
     if constexpr (is_signed) {
       if constexpr (i % 2 == 0)
         _tile_dpbssd(0, 4, 6);
@@ -98,7 +111,7 @@ struct FewAbreast {
         _tile_dpbsud(1, 4, 6);
     }
     _tile_zero(4);
-    if constexpr (i % Sets == Sets - 1) _tile_zero(6);
+    if constexpr (i % each == each - 1) _tile_zero(6);
   }
   static FEWBIT_INLINE __m512 line(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_load_si512(p)); }
   template <int j>
@@ -117,20 +130,15 @@ struct FewAbreast {
     [&]<size_t... c>(std::index_sequence<c...>)
         FEWBIT_LAMBDA_INLINE { (column(c), ...); }(std::make_index_sequence<kFewColumns>{});
   }
-  template <int t>
-  static FEWBIT_INLINE void ask(Panel panel) {
-    for (int l = t * K::lines / tiles; l < (t + 1) * K::lines / tiles; ++l) {
-      __builtin_prefetch(panel.p + kPrefetchFar + 64 * l, 0, 2);
-    }
-  }
   // All columns of 16 rows.
   template <int Sets>
-  static FEWBIT_INLINE void rows(const uint8_t* w, size_t spans, const X* x, Scratch& own, __m512 (*acc)[kFewColumns]) {
-    constexpr int products = tiles * Sets;
+  static FEWBIT_INLINE void rows(const uint8_t* w, size_t spans, const Layout& at, const X* x, Scratch& own,
+                                 __m512 (*acc)[kFewColumns]) {
+    constexpr int products = lefts * Sets;
     for (size_t s = 0; s < spans + 2; ++s) {
-      const Panel panel{w + s * K::panel_bytes};
-      typename K::Halves by;
-      if (s < spans) by = K::halves(panel);
+      const Panel panel{w + s * K::panel_bytes, 0, w, &at, s * kSpan};
+      typename K::Late by;
+      if (s < spans) by = K::late_factors(panel);
       const auto one = [&]<int i>(std::integral_constant<int, i>) FEWBIT_LAMBDA_INLINE {
         constexpr int j = i / Sets, set = i % Sets, before = i > 0 ? i - 1 : 0;
         if (s > 0 && s <= spans) {
@@ -143,12 +151,12 @@ struct FewAbreast {
       };
       const auto quarter = [&]<int t>(std::integral_constant<int, t>) FEWBIT_LAMBDA_INLINE {
         if (s < spans) {
-          ask<t>(panel);
+          panel.template ask<t, t + 1, tiles, kPrefetchFar>(spans);
           decode<t>(panel, by, own.codes[s % 2].of, own.factors[s % 3]);
         }
         [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-          (one(std::integral_constant<int, Sets * t + i>{}), ...);
-        }(std::make_integer_sequence<int, Sets>{});
+          (one(std::integral_constant<int, products / tiles * t + i>{}), ...);
+        }(std::make_integer_sequence<int, products / tiles>{});
       };
       quarter(std::integral_constant<int, 0>{});
       quarter(std::integral_constant<int, 1>{});
@@ -157,15 +165,15 @@ struct FewAbreast {
     }
   }
   template <int Sets>
-  static void all(const uint8_t* w, size_t count, size_t k, const X* x, size_t columns, float* y, size_t y_stride,
-                  Scratch& own) {
+  static void all(const uint8_t* w, size_t count, size_t k, const Layout& at, const X* x, size_t columns, float* y,
+                  size_t y_stride, Scratch& own) {
     const size_t spans = k / kSpan;
-    for (size_t first = 0; first < count; first += 16, w += spans * K::panel_bytes) {
+    for (size_t first = 0; first < count; first += 16, w += 16 * at.row_bytes) {
       __m512 acc[Sets][kFewColumns];
       for (auto& set : acc) {
         for (auto& a : set) a = _mm512_setzero_ps();
       }
-      rows<Sets>(w, spans, x, own, acc);
+      rows<Sets>(w, spans, at, x, own, acc);
       [&]<size_t... c>(std::index_sequence<c...>) FEWBIT_LAMBDA_INLINE {  // no index that varies: they are registers
         ((c < columns ? _mm512_storeu_ps(y + c * y_stride + first, acc[c / kFewColumns][c % kFewColumns]) : void()),
          ...);
@@ -176,13 +184,13 @@ struct FewAbreast {
 
 // `rows` is a multiple of 16, k of 256.
 template <class F>
-void few_abreast_rows(const uint8_t* w, size_t rows, size_t k, const void* packed, size_t columns, float* y,
-                      size_t y_stride, void* scratch) {
+void few_abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* packed, size_t columns,
+                      float* y, size_t y_stride, void* scratch) {
   using K = FewAbreast<F>;
   static_assert(sizeof(typename K::Scratch) <= kFewScratch);
   const TileUse in_use;
   const auto all = [&]<int Sets>(std::integral_constant<int, Sets>) {
-    K::template all<Sets>(w, rows, k, static_cast<const typename K::X*>(packed), columns, y, y_stride,
+    K::template all<Sets>(w, rows, k, at, static_cast<const typename K::X*>(packed), columns, y, y_stride,
                           *static_cast<typename K::Scratch*>(scratch));
   };
   if (columns <= kFewColumns)
@@ -195,10 +203,15 @@ inline void pack_few_columns(FewForm form, const Activation* x, size_t stride, s
   switch (form) {
     case FewForm::right16: return pack_few<16>(x, stride, columns, *static_cast<FewColumns<16>*>(out));
     case FewForm::right32: return pack_few<32>(x, stride, columns, *static_cast<FewColumns<32>*>(out));
-    case FewForm::left: return pack_left(x, stride, columns, *static_cast<LeftColumns*>(out));
+    case FewForm::left16: return pack_left<16>(x, stride, columns, out);
+    case FewForm::left32: return pack_left<32>(x, stride, columns, out);
   }
 }
 inline size_t few_bytes(FewForm form) {
-  if (form == FewForm::left) return sizeof(LeftColumns);
-  return form == FewForm::right16 ? sizeof(FewColumns<16>) : sizeof(FewColumns<32>);
+  switch (form) {
+    case FewForm::right16: return sizeof(FewColumns<16>);
+    case FewForm::right32: return sizeof(FewColumns<32>);
+    case FewForm::left16: return sizeof(LeftColumns<16>);
+    default: return sizeof(LeftColumns<32>);
+  }
 }

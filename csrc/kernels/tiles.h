@@ -200,11 +200,12 @@ struct StripRows<F, true> {
                               uint16_t* out) {
     if (!at.abreast) return plain.to_tiles(rows, r, span, spans, k, at, out);
     constexpr size_t size = RowsApart<F>::panel_bytes;
-    const uint8_t* panel = rows + r / 16 * 16 * at.row_bytes + span * size;
+    const uint8_t* set = rows + r / 16 * 16 * at.row_bytes;
+    const uint8_t* panel = set + span * size;
     const uint8_t* next = panel + size + (span + 1 < spans ? 0 : kStrip * at.row_bytes - spans * size);
     for (size_t c = 0; c < size / 16; c += 64) __builtin_prefetch(next + r % 16 * size / 16 + c);
-    if (r % 16 == 0) apart.fill(panel);
-    apart.to_tiles(r % 16, at, out);
+    if (r % 16 == 0) apart.fill(set, span, at);
+    apart.to_tiles(r % 16, out);
   }
 };
 
@@ -303,12 +304,12 @@ FEWBIT_INLINE void decode_strip_abreast(const uint8_t* w, size_t rows, const Lay
   RowsApart<F> apart;
   for (size_t r = 0; r < rows; r += 16) {
     for (size_t i = 0; i < deep; ++i) {
-      const uint8_t* panel = w + r * at.row_bytes + (from + i) * size;
-      for (size_t c = 0; c < size; c += 64) __builtin_prefetch(panel + 16 * at.row_bytes + c);
-      apart.fill(panel);
+      const uint8_t* set = w + r * at.row_bytes;
+      for (size_t c = 0; c < size; c += 64) __builtin_prefetch(set + 16 * at.row_bytes + (from + i) * size + c);
+      apart.fill(set, from + i, at);
       for (size_t own = 0; own < 16; ++own) {
         if (own % 8 == 0) keep_tiles_awake();
-        apart.to_tiles(own, at, strip + i * kStripElements + (r + own) * kTileValues);
+        apart.to_tiles(own, strip + i * kStripElements + (r + own) * kTileValues);
       }
     }
   }

@@ -221,13 +221,27 @@ FEWBIT_INLINE void span_to_tiles(const uint8_t* row, size_t span, size_t k, cons
 // A span of 16 rows that lie abreast, laid one row after the other.
 template <class F>
 struct RowsApart {
-  static constexpr size_t lines = Shape<F>::span_bytes() / 4, panel_bytes = 64 * lines;
-  static constexpr size_t stride = (4 * lines + 127) / 64 * 64;
+  using S = Shape<F>;
+  static constexpr size_t bytes = S::span_bytes(), panel_bytes = 16 * bytes;
+  static constexpr size_t most = bytes + (S::row ? 2 * kSpan / 32 * sizeof(float) : 0);  // with its scales and offsets
+  static constexpr size_t stride = (most + 127) / 64 * 64;
   alignas(64) uint8_t rows[16][stride];
+  Layout at;  // row placement: of a row that is one span
 
-  FEWBIT_INLINE void fill(const uint8_t* panel) { from_abreast(panel, lines, rows[0], stride); }
-  FEWBIT_INLINE void to_tiles(size_t row, const Layout& at, uint16_t* out) const {
-    ToTiles<F>::span(Spot{rows[row], rows[row], &at, 0, 0}, out);
+  // `set`: where the rows begin.
+  FEWBIT_INLINE void fill(const uint8_t* set, size_t span, const Layout& of) {
+    from_abreast(set + span * panel_bytes, bytes, rows[0], stride);
+    if constexpr (S::row) {
+      const size_t first = of.shift >= 0 ? span * kSpan >> of.shift : 0;
+      const size_t group = of.shift >= 0 && of.group < kSpan ? of.group : kSpan, groups = kSpan / group;
+      at = layout<F>(kSpan, group);
+      for (int f = 0; f < 1 + F::offset.present; ++f) {
+        from_abreast(set + 16 * of.field_at[f] + 64 * first, groups * sizeof(float), rows[0] + at.field_at[f], stride);
+      }
+    }
+  }
+  FEWBIT_INLINE void to_tiles(size_t row, uint16_t* out) const {
+    ToTiles<F>::span(Spot{rows[row], rows[row], &at, 0, S::row ? kSpan / at.group - 1 : 0}, out);
   }
 };
 template <class F>

@@ -148,14 +148,20 @@ struct TurnedFactors {
 };
 
 // Whether rows can lie abreast, 16 of them: of every span four bytes of each row, then the next four, and so on. See
-// kernels/abreast.h. With a scale for every 16 values rows that lie one after the other are faster for one column.
+// kernels/abreast.h.
 template <class F>
 constexpr bool can_lie_abreast() {
-  if constexpr (F::kind != Kind::planes)
+  if constexpr (F::kind != Kind::planes) {
     return false;
-  else
-    return !Shape<F>::row && Shape<F>::sub == 32 && Shape<F>::span_bytes() % 4 == 0 && TurnedShape<F>::fits() &&
-           (TurnedFactors<F>::fits() || Slots<F, 16>::is_strided());
+  } else if constexpr (Shape<F>::row) {
+    return TurnedShape<F>::fits() && F::scale.real == Real::f32 && F::scale.ints.used == 0 &&
+           (!F::offset.present || (F::offset.real == Real::f32 && F::offset.ints.used == 0));
+  } else {
+    const int left = Shape<F>::span_bytes() % 4;  // an f16 of every row
+    if (left != 0 && (left != 2 || F::block != kSpan || F::scale.at + 2 != F::bytes)) return false;
+    return TurnedShape<F>::fits() &&
+           (TurnedFactors<F>::fits() || Slots<F, 16>::is_strided() || Slots<F, 16>::is_quads());
+  }
 }
 
 }  // namespace fewbit

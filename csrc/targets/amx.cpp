@@ -10,6 +10,10 @@
 
 FEWBIT_BEGIN_TARGET(FEWBIT_AMX)
 
+#if defined(FEWBIT_EMULATE_TILES)
+#include "isa/emulated_tiles.h"
+#endif
+
 namespace fewbit::amx {
 
 #include "isa/avx512.h"
@@ -104,6 +108,9 @@ static bool has_tiles() {  // gcc 12 does not know their names
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) && (d & int8);
 }
 static bool available() {
+#if defined(FEWBIT_EMULATE_TILES)
+  return avx512::target.available();
+#endif
   return avx512::target.available() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
          has_tiles() && granted();
 }

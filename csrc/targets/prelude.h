@@ -1,5 +1,6 @@
 // What every target file needs before its region opens: standard headers must not be compiled for one instruction set.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -32,7 +33,11 @@
 #define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
 #define FEWBIT_AVX512 \
   "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
+#if defined(FEWBIT_EMULATE_TILES)
+#define FEWBIT_AMX FEWBIT_AVX512
+#else
 #define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,avx512vbmi,amx-tile,amx-int8,amx-bf16"
+#endif
 
 // All that follows is compiled for these extensions, until FEWBIT_END_TARGET.
 #define FEWBIT_PRAGMA(text) _Pragma(#text)

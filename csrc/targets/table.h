@@ -16,6 +16,7 @@ Kernels make_kernels() {
     out.lane_scratch = lane_scratch<F>;
     out.least_lanes = Isa::can_turn ? 6 : 12;
     out.lies_abreast = can_lie_abreast<F>();
+    out.laid_at_once = Shape<F>::row || Shape<F>::span_bytes() % 4 == 0 ? 0 : Shape<F>::span_bytes();
     if constexpr (Abreast<F>::can()) out.abreast = Counted<abreast_rows<F>>::call;
   }
   if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};

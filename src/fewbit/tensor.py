@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .abreast import from_abreast
+from .abreast import from_abreast, laid_together
 from .arrays import to_bytes_view
 from .errors import ShapeError
 from .formats import get
@@ -83,7 +83,7 @@ class QuantTensor:
         """The packed bytes as a flat uint8 array, rows after each other; not copied, unless they lie abreast."""
         if not self.abreast:
             return self.stored
-        return from_abreast(self.stored, self.rows)
+        return from_abreast(self.stored, self.rows, laid_together(self.format, self.shape[-1]))
 
     @property
     def nbytes(self) -> int:

@@ -27,4 +27,4 @@ def test_repack(tmp_path: Path, flags: list[str], wanted: bool) -> None:
             click.echo(llm.runner.model.blk[0].ffn_up.weight.abreast)  # type: ignore[attr-defined]
 
     result = CliRunner().invoke(is_laid, flags)
-    assert result.output.strip() == str(wanted and cpu.isa() in ("avx512", "amx")), result.exception
+    assert result.output.strip() == str(wanted and cpu.isa() != "scalar"), result.exception

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fewbit as fb
 from fewbit import _native
-from fewbit.abreast import ROWS, from_abreast, to_abreast
+from fewbit.abreast import ROWS, from_abreast, laid_together, to_abreast
 from fewbit.formats import SPAN, Format, get
 from fewbit.formats.decode import decode
 from fewbit.ops import cpu
@@ -20,14 +20,19 @@ from fewbit.ops import cpu
 from ..samples import random_rows
 from .test_linear import check, inputs, tensor
 
-FORMATS = [get(name) for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "iq4_nl", "iq4_xs", "mxfp4")]
+NAMES = (
+    "q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k q8_k iq4_nl iq4_xs mxfp4 nvfp4 tq2_0 "
+    "int8 int8:per=tensor int4 int4:block=64 int4:block=256 int4:block=512 int4_group int4_group:group=128"
+)
+FORMATS = [get(name) for name in NAMES.split()]
 SHAPES = ((16, 256), (37, 512), (160, 768), (7, 256))
 BATCHES = (1, 2, 3, 4, 5, 8, 9, 12, 16, 17, 40, 70)  # every kernel
 
 
 def abreast(w: fb.QuantTensor) -> fb.QuantTensor:
     """Laid by NumPy, so that every instruction set has to read it."""
-    return fb.QuantTensor(to_abreast(w.stored, w.rows), w.shape, w.format, abreast=True)
+    data = to_abreast(w.stored, w.rows, laid_together(w.format, w.shape[-1]))
+    return fb.QuantTensor(data, w.shape, w.format, abreast=True)
 
 
 def matrix(fmt: Format, n: int, k: int) -> tuple[fb.QuantTensor, npt.NDArray[np.float32]]:
@@ -59,7 +64,7 @@ def test_moves(fmt: Format, n: int, k: int, isa: str) -> None:
     laid = abreast(w)
     for back, before, after in ((False, w.stored, laid.stored), (True, laid.stored, w.stored)):
         out = np.empty_like(before)
-        _native.move_abreast(cpu.number(fmt), before, n, k, back, out, 2)
+        _native.move_abreast(cpu.number(fmt), fmt.group, before, n, k, back, out, 2)
         assert np.array_equal(out, after)
     assert laid == w
     assert laid.to_bytes() == w.to_bytes()
@@ -77,11 +82,11 @@ def test_any_shape(fmt: Format, n: int, spans: int, m: int, threads: int) -> Non
     check(fb.linear(x, abreast(w), threads=threads), x, decoded, cpu.kernel(fmt, spans * SPAN, m, abreast=True))
 
 
-@given(st.integers(0, 50), st.integers(1, 20))
-def test_numpy_moves_there_and_back(rows: int, words: int) -> None:
-    data = np.random.default_rng(rows).integers(0, 256, rows * words * 4, dtype=np.uint8)
-    laid = to_abreast(data, rows)
-    assert np.array_equal(from_abreast(laid, rows), data)
+@given(st.integers(0, 50), st.integers(1, 5), st.integers(1, 20))
+def test_numpy_moves_there_and_back(rows: int, pieces: int, together: int) -> None:
+    data = np.random.default_rng(rows).integers(0, 256, rows * pieces * together, dtype=np.uint8)
+    laid = to_abreast(data, rows, together)
+    assert np.array_equal(from_abreast(laid, rows, together), data)
     assert np.array_equal(np.sort(laid), np.sort(data))
 
 
@@ -109,13 +114,21 @@ def test_repack(fmt: Format) -> None:
     assert laid == w
     assert laid.nbytes == w.nbytes
     assert laid.stored.ctypes.data % 64 == 0 or not laid.abreast
-    assert laid.abreast == (cpu.isa() in ("avx512", "amx"))
+    assert laid.abreast == (cpu.isa() != "scalar")
     assert fb.repack(laid) is laid
 
 
 @pytest.mark.parametrize(
     ("name", "n", "k"),
-    [("q4_0", 15, 256), ("q4_0", 64, 288), ("q6_k", 64, 256), ("f16", 64, 256), ("int4", 64, 256), ("iq2_xs", 64, 256)],
+    [
+        ("q4_0", 15, 256),
+        ("q4_0", 64, 288),
+        ("f16", 64, 256),
+        ("int4:block=96", 64, 768),
+        ("int4_group:zero=true", 64, 256),
+        ("iq2_xs", 64, 256),
+        ("tq1_0", 64, 256),
+    ],
 )
 def test_repack_leaves_what_it_cannot_make_faster(name: str, n: int, k: int) -> None:
     fmt = get(name)
@@ -132,12 +145,15 @@ def test_native_code_checks_what_it_is_told() -> None:
         _native.linear(number, 32, w.stored[:-18], 32, True, inputs(1, 512), out, 1, False)
     with pytest.raises(ValueError, match="never lie abreast"):
         _native.linear(
-            cpu.number(get("q6_k")), 256, np.zeros(32 * 420, np.uint8), 32, True, inputs(1, 512), out, 1, False
+            cpu.number(get("iq2_xs")), 256, np.zeros(32 * 148, np.uint8), 32, True, inputs(1, 512), out, 1, False
         )
+    data = np.zeros(32 * get("int4:block=96").row_bytes(512), np.uint8)
+    with pytest.raises(ValueError, match="every 96 never lie abreast"):
+        _native.linear(cpu.number(get("int4")), 96, data, 32, True, inputs(1, 512), out, 1, False)
     with pytest.raises(ValueError, match="bytes of the result"):
-        _native.move_abreast(number, w.stored, 32, 512, False, np.empty(5, np.uint8), 1)
+        _native.move_abreast(number, 32, w.stored, 32, 512, False, np.empty(5, np.uint8), 1)
     with pytest.raises(ValueError, match="in place"):
-        _native.move_abreast(number, w.stored, 32, 512, False, w.stored, 1)
+        _native.move_abreast(number, 32, w.stored, 32, 512, False, w.stored, 1)
 
 
 def test_embeddings_are_read_row_by_row() -> None:
@@ -152,3 +168,14 @@ def test_sixteen_rows_are_the_lanes_of_a_vector() -> None:
     w, _ = matrix(fmt, 32, 256)
     lines = abreast(w).stored.reshape(2, -1, ROWS, 4)
     assert np.array_equal(lines, w.stored.reshape(2, ROWS, -1, 4).swapaxes(1, 2))
+
+
+def test_two_bytes_are_left_of_a_span() -> None:
+    fmt = get("q6_k")
+    w, _ = matrix(fmt, 16, 512)
+    spans = abreast(w).stored.reshape(2, 16 * 210)
+    rows = w.stored.reshape(ROWS, 2, 210).swapaxes(0, 1)
+    assert np.array_equal(
+        spans[:, : 16 * 208].reshape(2, 52, ROWS, 4), rows[..., :208].reshape(2, ROWS, 52, 4).swapaxes(1, 2)
+    )
+    assert np.array_equal(spans[:, 16 * 208 :].reshape(2, ROWS, 2), rows[..., 208:])

@@ -2,7 +2,7 @@
 
 struct Floats {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = true, can_gather = true, can_turn = true;
+  static constexpr bool can_cross = true, can_gather = true, can_turn = true, can_lie_abreast = true;
   using bytes = __m512i;
   using f32 = __m512;
   using ints = __m512i;
@@ -26,6 +26,13 @@ struct Floats {
     static_assert(!is_signed);
     return _mm512_dpbusd_epi32(acc, w,
                                _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
+  }
+  // Four codes of every row in each of `count` vectors, times four activations each.
+  template <int count, int most, bool is_signed>
+  static FEWBIT_INLINE ints lanes_dot(const bytes* q, const int8_t* x) {
+    ints sum = no_ints();
+    for (int i = 0; i < count; ++i) sum = lane_dot<is_signed>(sum, q[i], x + 4 * i);
+    return sum;
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }

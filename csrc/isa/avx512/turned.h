@@ -108,6 +108,17 @@ struct SideBySide : Factors {
   static FEWBIT_INLINE f32 halves_of(bytes v) {  // the f16 in the low or the high half of every dword
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high ? _mm512_srli_epi32(v, 16) : v));
   }
+  template <Real r>
+  static FEWBIT_INLINE f32 byte_real(ints v) {
+    if constexpr (r == Real::e8m0) {
+      return e8m0(v);
+    } else {  // half of a ue4m3: with seven bits more it is an f16, 2^8 times too small
+      static_assert(r == Real::ue4m3);
+      const __m256i bits = _mm512_cvtepi32_epi16(_mm512_slli_epi32(_mm512_and_si512(v, _mm512_set1_epi32(0x7f)), 7));
+      const __mmask16 is_number = _mm512_cmpneq_epi32_mask(v, _mm512_set1_epi32(0x7f));
+      return _mm512_maskz_mul_ps(is_number, _mm512_cvtph_ps(bits), _mm512_set1_ps(0x1p7f));
+    }
+  }
   static FEWBIT_INLINE f32 e8m0(ints e) {  // half of 2^(e - 127), as tables of twice the values want it
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_subs_epu16(e, _mm512_set1_epi32(1)), 23));
   }

@@ -100,20 +100,22 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
 def repack(w: QuantTensor, threads: int | None = None, room: Room | None = None) -> QuantTensor:
     """The same matrix as this machine's kernels read it fastest; w itself where it lies so already.
 
-    Rows are laid 16 abreast, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.4 times as fast,
-    with 17 to 64 a tenth slower (docs/log.md). This needs AVX-512, rows of whole 256 values and a format with a scale
-    for 32 of them or more; else w is returned. Values and bytes of the result are those of w; products differ in the
-    order in which sums are rounded, and up to 16 rows of inputs are taken in 8 bits. `room` gives its memory.
+    Rows are laid 16 abreast, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.5 times as fast,
+    with 17 to 64 a tenth slower (docs/log.md). This needs AVX2, rows of whole 256 values, and a format whose codes are
+    numbers (int4, int8, the K-quants and their like, not the grids of iq1 to iq3); else w is returned. Values and bytes
+    of the result are those of w; products differ in the order in which sums are rounded, and up to 16 rows of inputs
+    are taken in 8 bits. `room` gives its memory.
 
     >>> import numpy as np
     >>> w = quantize(np.ones((32, 512), np.float32), "q4_0")
     >>> repack(w) == w
     True
     """
-    if w.abreast or len(w.shape) != 2 or not _native.worth_abreast(number(w.format), *w.shape):
+    format, group = number(w.format), w.format.group
+    if w.abreast or len(w.shape) != 2 or not _native.worth_abreast(format, group, *w.shape):
         return w
     out = bytes_for(w.nbytes) if room is None else room.take(w.nbytes)
-    _native.move_abreast(number(w.format), w.stored, *w.shape, False, out, checked_threads(threads))
+    _native.move_abreast(format, group, w.stored, *w.shape, False, out, checked_threads(threads))
     return QuantTensor(out, w.shape, w.format, abreast=True)
 
 
