@@ -403,6 +403,7 @@ def options() -> argparse.Namespace:
         help="for both (default: %(default)s)",
     )
     parser.add_argument("--rounds", type=count_option, default=5, metavar="R", help="default: 5")
+    parser.add_argument("--repack", action="store_true", help="our weights as fb.repack lays them, as in models")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--ggml", metavar="DIR", help="folder with libggml.so (default: GGML_DIR, else llama_cpp's)")
     args = parser.parse_args()
@@ -416,7 +417,7 @@ def options() -> argparse.Namespace:
 
 def results(ggml: Ggml, args: argparse.Namespace) -> Iterator[Result]:
     for fmt, (n, k), batch in itertools.product(args.format, args.shape, args.batch):
-        yield compare(ggml, Case(fmt, n, k, batch, args.threads), args.rounds)
+        yield compare(ggml, Case(fmt, n, k, batch, args.threads, args.repack), args.rounds)
 
 
 def line(r: Result) -> str:

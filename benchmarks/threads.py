@@ -31,11 +31,12 @@ def rate(batch: int, k: int, n: int, turns: Iterator[QuantTensor], threads: int)
     return calls / (time.perf_counter() - started)
 
 
-def gains(name: str, batch: int, threads: int, rounds: int) -> tuple[float, float, float]:
+def gains(name: str, batch: int, threads: int, rounds: int, repack: bool) -> tuple[float, float, float]:
     """How many times as fast with `threads` as with one: the product, the limit, one beside the other."""
-    case = kernels.Case(get(name), 4096, 4096, batch, threads)
+    case = kernels.Case(get(name), 4096, 4096, batch, threads, repack)
     matrices, memory = kernels.rotating(case, kernels.MEMORY_BYTES)
-    turns, peak = kernels.endless(matrices), kernels.PEAKS[cpu.kernel(case.format, case.k, batch)]
+    turns = kernels.endless(matrices)
+    peak = kernels.PEAKS[cpu.kernel(case.format, case.k, batch, matrices[0].abreast)]
 
     def limit(count: int) -> float:
         return 1 / cpu.read_seconds(memory, count) if batch == 1 else cpu.multiply_rate(peak, count, 0.04)
@@ -57,11 +58,12 @@ def main() -> None:
     parser.add_argument("--format", "-f", action="append", help="a format; may be given again")
     parser.add_argument("--threads", type=int, default=cpu.default_threads())
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
     chosen = parser.parse_args()
     print(f"{'format':8} {'batch':>5} {chosen.threads} threads against 1: {'ours':>6} {'limit':>6} {'share':>6}")
     for name in chosen.format or ["q4_0", "q4_k", "q6_k", "q8_0"]:
         for batch in (1, 512):
-            ours, theirs, share = gains(name, batch, chosen.threads, chosen.rounds)
+            ours, theirs, share = gains(name, batch, chosen.threads, chosen.rounds, chosen.repack)
             print(f"{name:8} {batch:5} {'':22} {ours:6.2f} {theirs:6.2f} {share:6.2f}")
 
 

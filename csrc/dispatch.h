@@ -103,6 +103,8 @@ struct Kernels {
   size_t laid_at_once;  // bytes of a row whose fours, and then the rest, lie together; 0: all of it
   void (*abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
                   float* y, size_t y_stride);
+  void (*lanes_abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
+                        float* y, size_t y_stride, void* scratch);
   void (*few_abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns,
                       float* y, size_t y_stride, void* scratch);
   void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,

@@ -20,8 +20,7 @@ constexpr size_t kMostFine = 4;                  // rows that can be taken in 16
 constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
 constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
 constexpr size_t kTileBytes = 8192;              // of a span of 16 columns
-constexpr size_t kAbreast = 16, kCopied = 64;    // rows that lie abreast; those of them that are copied at once
-constexpr size_t kAtPlaces = 128;                // so many that all places of kernels/abreast.h have some
+constexpr size_t kAbreast = 16, kCopied = 64;    // rows that lie abreast; those that are copied or read in turns
 
 size_t spans_of(size_t k) { return (k + kSpan - 1) / kSpan; }
 
@@ -45,7 +44,7 @@ size_t grain(Path path, const Matrix& w, int threads) {
   const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
   const size_t size = std::max<size_t>((share + rounds - 1) / rounds, 1);
   if (!w.at.abreast) return size;
-  const size_t unit = share < kAtPlaces ? kAbreast : kAtPlaces;
+  const size_t unit = share < kCopied ? kAbreast : kCopied;
   return (size + unit - 1) / unit * unit;
 }
 
@@ -193,8 +192,13 @@ struct Call {
                             scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       }
       path = Path::dot;  // for what is left: fewer than 16 rows
-    } else if ((path == Path::dot || path == Path::lanes) && kernels.abreast) {
+    } else if (path == Path::dot && kernels.abreast) {
       if (count > 0) kernels.abreast(from, count, w.k, w.at, in.q8, in.m, y, stride);
+    } else if (path == Path::lanes && kernels.lanes_abreast) {
+      if (count > 0) {
+        kernels.lanes_abreast(from, count, w.k, w.at, in.q8, in.m, y, stride,
+                              scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
+      }
     } else if (path == Path::strips || path == Path::panels) {
       if (count > 0) on_tiles(w, path, from, count, y, stride);
     } else {
@@ -270,7 +274,9 @@ Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m) {
   if (!kernels.dot) return Path::exact;
   if (at.row_bytes >= kMostTurned) return Path::dot;
   if (kernels.few && m > kMostDots) return Path::few;
-  if (kernels.lanes && m >= kernels.least_lanes) return Path::lanes;
+  if (kernels.lanes && m >= (at.abreast && kernels.lanes_abreast ? kMostDots + 1 : kernels.least_lanes)) {
+    return Path::lanes;
+  }
   return Path::dot;
 }
 

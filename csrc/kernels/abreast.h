@@ -166,12 +166,8 @@ struct AbreastDot {
     if (F::codebook.used > 0) return F::codebook.high() + P::code.zero;
     return (1 << F::codes.bits()) - 1;
   }();
-  // The less is read of a place in turn, the more places; with 16 registers two. Measured, see docs/log.md.
-  static constexpr int most_places = parts > 1 ? 2 : K::panel_bytes / K::groups < 256 ? 8 : 4;
   template <int Cols>
-  static constexpr int places = Cols == 1   ? most_places
-                                : Cols == 2 ? most_places / 2
-                                            : 1;
+  static constexpr size_t places = 4 / Cols;
 
   template <int Cols>
   struct Sums {  // of a span, before the late factors; else of the row
@@ -183,9 +179,9 @@ struct AbreastDot {
     f32 scale[Cols], sum[Cols], zero[Cols];
   };
 
-  template <int g, int Places>
+  template <int g>
   static FEWBIT_INLINE void ask(const typename K::Panel& panel, size_t spans) {
-    constexpr int near = kPrefetchNear / (Places > 1 ? 2 : 1), far = std::max(kPrefetchFar / 4, K::panel_bytes);
+    constexpr int near = kPrefetchNear / 2, far = std::max(kPrefetchFar / 4, K::panel_bytes);
     panel.template ask<g, g + 1, K::groups, far>(spans);
     for (int l = g * K::lines / K::groups; l < (g + 1) * K::lines / K::groups; ++l) {
       __builtin_prefetch(panel.p + near + 64 * l, 0, 3);
@@ -236,61 +232,71 @@ struct AbreastDot {
       }
     }
   }
-  // A set of 16 rows at each of some places that are `apart` bytes apart.
-  template <int Cols, int Places>
-  static FEWBIT_INLINE void sets(const uint8_t* w, size_t apart, size_t spans, const Layout& at, const Activation* x,
-                                 f32 (*acc)[Cols]) {
-    constexpr int count = Places * parts;
-    Sums<Cols> sums[count];
-    for (int r = 0; r < count; ++r) {
-      clear(sums[r]);
-      for (int c = 0; c < Cols; ++c) acc[r][c] = Isa::zero();
+  template <int Cols>
+  struct Columns {
+    const Activation* x;
+    float* y;
+    size_t stride;
+
+    FEWBIT_INLINE void store(size_t row, const f32* acc) const {
+      for (size_t c = 0; c < Cols; ++c) Isa::storef(y + c * stride + row, acc[c]);
     }
+  };
+  // Sets of 16 rows: one at each of `here` places, the first of them number `first`, the others `apart` further. Sums
+  // of several places stay in memory: what is done for every group, written out for each of them, would be too long.
+  template <int Cols>
+  static FEWBIT_ONCE void sets(const uint8_t* w, size_t first, size_t apart, size_t here, size_t spans,
+                               const Layout& at, const Columns<Cols>& columns) {
+    constexpr size_t most = places<Cols>;
+    f32 acc[most][parts][Cols];
+    Sums<Cols> sums[most][parts];
+    const auto each = [&](auto&& f) FEWBIT_LAMBDA_INLINE {
+#pragma GCC unroll 1
+      for (size_t r = 0; r < (most == 1 ? 1 : here); ++r) {
+        for (int part = 0; part < parts; ++part) f(r, part);
+      }
+    };
+    each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
+      clear(sums[r][part]);
+      for (int c = 0; c < Cols; ++c) acc[r][part][c] = Isa::zero();
+    });
     for (size_t s = 0; s < spans; ++s) {
       const Activation* a[Cols];
-      for (int c = 0; c < Cols; ++c) a[c] = x + s + c * spans;
-      const auto panel = [&](int r) FEWBIT_LAMBDA_INLINE {
-        const uint8_t* set = w + static_cast<size_t>(r / parts) * apart;
-        return typename K::Panel{set + s * K::panel_bytes, r % parts, set, &at, s * kSpan};
+      for (int c = 0; c < Cols; ++c) a[c] = columns.x + s + c * spans;
+      const auto panel = [&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
+        const uint8_t* set = w + (first + r * apart) * 16 * at.row_bytes;
+        return typename K::Panel{set + s * K::panel_bytes, part, set, &at, s * kSpan};
       };
       [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
         (
             [&]() FEWBIT_LAMBDA_INLINE {
               Inputs<Cols> in;
               inputs<g>(a, in);
-              for (int r = 0; r < count; ++r) {
-                if (r % parts == 0) ask<g, Places>(panel(r), spans);
-                group<g>(panel(r), a, in, sums[r]);
-              }
+              each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
+                if (part == 0) ask<g>(panel(r, 0), spans);
+                group<g>(panel(r, part), a, in, sums[r][part]);
+              });
             }(),
             ...);
       }(std::make_integer_sequence<int, K::groups>{});
-      if constexpr (K::late) {
-        for (int r = 0; r < count; ++r) {
-          add(sums[r], K::late_factors(panel(r)), acc[r]);
-          clear(sums[r]);
-        }
-      }
+      if constexpr (!K::late) continue;
+      each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
+        add(sums[r][part], K::late_factors(panel(r, part)), acc[r][part]);
+        clear(sums[r][part]);
+      });
     }
-    if constexpr (!K::late) {
-      for (int r = 0; r < count; ++r) add(sums[r], typename K::Late{}, acc[r]);
-    }
+    each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
+      if constexpr (!K::late) add(sums[r][part], typename K::Late{}, acc[r][part]);
+      columns.store(16 * (first + r * apart) + static_cast<size_t>(part) * Isa::L, acc[r][part]);
+    });
   }
-  template <int Cols, int Places>
+  template <int Cols>
   static void some(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, float* y,
                    size_t y_stride) {
-    const size_t set_bytes = 16 * at.row_bytes, each = count / Places;
-    for (size_t i = 0; i < each; ++i) {
-      f32 acc[Places * parts][Cols];
-      sets<Cols, Places>(w + i * set_bytes, each * set_bytes, k / kSpan, at, x, acc);
-      for (int r = 0; r < Places * parts; ++r) {
-        float* to = y + 16 * (r / parts * each + i) + r % parts * Isa::L;
-        for (int c = 0; c < Cols; ++c) Isa::storef(to + c * y_stride, acc[r][c]);
-      }
-    }
-    const size_t done = each * Places;
-    constexpr int fewer = Places > 4 ? 4 : 1;
-    if constexpr (Places > 1) some<Cols, fewer>(w + done * set_bytes, count - done, k, at, x, y + 16 * done, y_stride);
+    const size_t spans = k / kSpan, each = count / places<Cols>, whole = each * places<Cols>;
+    const Columns<Cols> columns{x, y, y_stride};
+    for (size_t i = 0; i < each; ++i) sets(w, i, each, places<Cols>, spans, at, columns);
+    if (whole < count) sets(w, whole, 1, count - whole, spans, at, columns);
   }
 };
 
@@ -300,16 +306,15 @@ void abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, con
                   float* y, size_t y_stride) {
   using K = AbreastDot<F>;
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-    K::template some<Cols, K::template places<Cols>>(w, rows / 16, k, at, x + c * (k / kSpan), y + c * y_stride,
-                                                     y_stride);
+    K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kSpan), y + c * y_stride, y_stride);
   };
-  size_t c = 0;
-  for (; c + 8 <= columns; c += 8) some(std::integral_constant<int, 8>{}, c);
-  for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
-  switch (columns - c) {
-    case 3: return some(std::integral_constant<int, 3>{}, c);
-    case 2: return some(std::integral_constant<int, 2>{}, c);
-    case 1: return some(std::integral_constant<int, 1>{}, c);
+  for (size_t c = 0; c < columns; c += 4) {
+    switch (columns - c) {
+      case 1: some(std::integral_constant<int, 1>{}, c); break;
+      case 2: some(std::integral_constant<int, 2>{}, c); break;
+      case 3: some(std::integral_constant<int, 3>{}, c); break;
+      default: some(std::integral_constant<int, 4>{}, c);
+    }
   }
 }
 

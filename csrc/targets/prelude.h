@@ -29,6 +29,13 @@
 #define FEWBIT_LAMBDA_INLINE __attribute__((always_inline))
 #endif
 
+// Long functions that are compiled once, not for every way in which they are called.
+#if defined(__clang__)
+#define FEWBIT_ONCE __attribute__((noinline))
+#else
+#define FEWBIT_ONCE __attribute__((noinline, noclone))
+#endif
+
 // What a target region is compiled for.
 #define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
 #define FEWBIT_AVX512 \

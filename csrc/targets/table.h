@@ -17,7 +17,10 @@ Kernels make_kernels() {
     out.least_lanes = Isa::can_turn ? 6 : 12;
     out.lies_abreast = can_lie_abreast<F>();
     out.laid_at_once = Shape<F>::row || Shape<F>::span_bytes() % 4 == 0 ? 0 : Shape<F>::span_bytes();
-    if constexpr (Abreast<F>::can()) out.abreast = Counted<abreast_rows<F>>::call;
+    if constexpr (Abreast<F>::can()) {
+      out.abreast = Counted<abreast_rows<F>>::call;
+      out.lanes_abreast = Counted<lane_rows_abreast<F>>::call;
+    }
   }
   if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};
   if constexpr (KvTiled<F>::can()) {
