@@ -1,6 +1,6 @@
 // Points of grids from tables that lie in vectors (AVX-512 VBMI): each point of four values is 16 bits. That is faster
 // than to gather them: by a quarter for iq3_xxs (fewbit bench kernels -f iq3_xxs --isa avx512). Points of eight values
-// are gathered faster than they are put together from two bits each.
+// are gathered faster than they are put together from two bits each (Sapphire Rapids).
 
 template <class F>
 struct GridTables {

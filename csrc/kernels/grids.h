@@ -90,11 +90,11 @@ struct GridSpan {
     if constexpr (T::can) {
       return T::template values<c>(words);
     } else if constexpr (in_words) {
-      return I::template gather<width>(I::template fourth<c>(words[0]), Table::bytes_of.data());
+      return I::template points_at<width>(I::template fourth<c>(words[0]), Table::bytes_of.data());
     } else {
       bytes v = I::template only_fields<G::fields(index, 0, width, c), width>(p);
       if constexpr (pieces > 1) v = I::template with_fields<G::fields(index, 1, width, c), width>(v, p);
-      return I::template gather<width>(v, Table::bytes_of.data());
+      return I::template points_at<width>(v, Table::bytes_of.data());
     }
   }
   static FEWBIT_INLINE auto sign_words(const uint8_t* p) {

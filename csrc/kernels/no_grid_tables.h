@@ -1,4 +1,4 @@
-// Points of grids are gathered.
+// Points of grids are read from memory.
 template <class F>
 struct GridTables {
   static constexpr bool can = false;

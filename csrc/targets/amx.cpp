@@ -53,9 +53,7 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 
 template <class F>
 void add_tiles(Kernels& out) {
-  if constexpr (F::kind == Kind::grid) {
-    if constexpr (GridTables<F>::can) out.dot = Counted<dot_rows<F>>::call;
-  }
+  if constexpr (F::kind == Kind::grid) out.dot = Counted<dot_rows<F>>::call;
   if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
   if constexpr (Abreast<F>::can()) out.few_abreast = Counted<few_abreast_rows<F>>::call;
   if constexpr (to_tiles<F>()) {

@@ -61,3 +61,11 @@ namespace fewbit {
 // Ahead of the weights being read: into the second-level cache, into the first. Measured, see docs/log.md.
 constexpr int kPrefetchFar = 8192, kPrefetchNear = 1024;
 }  // namespace fewbit
+
+// Processors without matrix tiles may take 33 cycles for a gather: their microcode keeps it from leaking data.
+namespace fewbit::avx512 {
+constexpr bool kGathers = false;
+}
+namespace fewbit::amx {
+constexpr bool kGathers = true;
+}

@@ -50,11 +50,7 @@ struct Grids : Codes {
       i = _mm512_and_si512(_mm512_srlv_epi16(i, _mm512_loadu_si512(at.shift)), _mm512_loadu_si512(at.mask));
       if constexpr (at.pieces == 2) i = _mm512_madd_epi16(i, _mm512_loadu_si512(at.weight));
     }
-    bytes v;
-    if constexpr (F::codes.width == 8)
-      v = _mm512_i64gather_epi64(i, Table<F, bias>::bytes_of.data(), 8);
-    else
-      v = _mm512_i32gather_epi32(i, Table<F, bias>::bytes_of.data(), 4);
+    const bytes v = points_at<F::codes.width>(i, Table<F, bias>::bytes_of.data());
     const bytes source = four<bit.window[0], bit.window[1], bit.window[2], bit.window[3], F::bytes>(p);
     __mmask64 is_set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(source, load(bit.byte)), load(bit.bit));
     if constexpr (G::even_signs) is_set = with_even_signs(is_set);
@@ -120,7 +116,12 @@ struct Grids : Codes {
     if constexpr (c == 3) return _mm512_srli_epi64(words, 48);
     return _mm512_and_si512(_mm512_srli_epi64(words, 16 * c), _mm512_set1_epi64(0xFFFF));
   }
-  // Points of a table. In assembly, since gcc 12 neither clears what is written to nor sets the mask in place.
+  // Points of a table, each at its index.
+  template <int width>
+  static FEWBIT_INLINE bytes points_at(bytes index, const uint8_t* table) {
+    return kGathers ? gather<width>(index, table) : one_by_one<width>(index, table);
+  }
+  // In assembly, since gcc 12 neither clears what is written to nor sets the mask in place.
   template <int width>
   static FEWBIT_INLINE bytes gather(bytes index, const uint8_t* table) {
     bytes v;
@@ -134,6 +135,35 @@ struct Grids : Codes {
           : "=&v"(v), "=&Yk"(all)
           : "r"(table), "v"(index));
     return v;
+  }
+  // Indices go through memory in two halves: the upper half of a whole vector would not be forwarded.
+  template <int width>
+  static FEWBIT_INLINE bytes one_by_one(bytes index, const uint8_t* table) {
+    alignas(64) uint8_t at[64];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(at), _mm512_castsi512_si256(index));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(at + 32), _mm512_extracti64x4_epi64(index, 1));
+    asm("" : "+m"(at));
+    __m256i low = _mm256_castsi128_si256(sixteen_bytes<width>(at, table));
+    low = _mm256_inserti128_si256(low, sixteen_bytes<width>(at + 16, table), 1);
+    __m256i high = _mm256_castsi128_si256(sixteen_bytes<width>(at + 32, table));
+    high = _mm256_inserti128_si256(high, sixteen_bytes<width>(at + 48, table), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+  }
+  template <int width>
+  static FEWBIT_INLINE __m128i sixteen_bytes(const uint8_t* at, const uint8_t* table) {
+    if constexpr (width == 8) {
+      const auto* one = reinterpret_cast<const __m128i*>(table + 8 * fewbit::load<uint64_t>(at));
+      const auto* other = reinterpret_cast<const __m64*>(table + 8 * fewbit::load<uint64_t>(at + 8));
+      return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(_mm_loadl_epi64(one)), other));
+    } else {
+      __m128i v = _mm_cvtsi32_si128(point(at, table));
+      v = _mm_insert_epi32(v, point(at + 4, table), 1);
+      v = _mm_insert_epi32(v, point(at + 8, table), 2);
+      return _mm_insert_epi32(v, point(at + 12, table), 3);
+    }
+  }
+  static FEWBIT_INLINE int32_t point(const uint8_t* at, const uint8_t* table) {
+    return fewbit::load<int32_t>(table + size_t{4} * fewbit::load<uint32_t>(at));
   }
   // Words of seven bits, with an eighth that makes the number of ones even.
   static FEWBIT_INLINE bytes with_even_bit(bytes seven) {
