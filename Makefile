@@ -4,7 +4,7 @@ PYTHON ?= python3
 WERROR ?= OFF
 VENV := .venv
 ASAN_VENV := .venv-sanitize
-TILES_VENV := .venv-emulate
+EMULATED_VENV := .venv-emulate
 BIN := $(VENV)/bin
 
 SOURCES := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt pyproject.toml
@@ -70,11 +70,11 @@ sanitize: $(ASAN_VENV)/.built ## Run the tests under the address and undefined-b
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	  $(ASAN_VENV)/bin/python -m pytest -n 2 -m "not slow" --capture=sys
 
-emulate: $(TILES_VENV)/.built ## Run the tests of kernels with matrix tiles emulated, on a machine without AMX
-	$(TILES_VENV)/bin/python -m pytest -n 2 -m "not slow" -k amx
+emulate: $(EMULATED_VENV)/.built ## Run the tests of kernels with VNNI and matrix tiles emulated, where AVX-512 is
+	$(EMULATED_VENV)/bin/python -m pytest -n 2 -m "not slow" -k "amx or avx512"
 
 clean: ## Remove all that was built, the environments too
-	rm -rf build dist $(VENV) $(ASAN_VENV) $(TILES_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(ASAN_VENV) $(EMULATED_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # Stamps: each is touched when its step has succeeded.
 
@@ -109,10 +109,10 @@ $(ASAN_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
 	  -C cmake.define.FEWBIT_SANITIZE=ON -e ".[test]"
 	@touch $@
 
-$(TILES_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
-	@echo "Building fewbit with emulated tiles into $(TILES_VENV)"
-	@test -d $(TILES_VENV) || $(PYTHON) -m venv $(TILES_VENV)
-	@$(TILES_VENV)/bin/python -m pip $(INSTALL) $(BUILD_TOOLS)
-	@$(TILES_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/emulate \
-	  -C cmake.define.FEWBIT_EMULATE_TILES=ON -e ".[test]"
+$(EMULATED_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
+	@echo "Building fewbit with emulated VNNI and tiles into $(EMULATED_VENV)"
+	@test -d $(EMULATED_VENV) || $(PYTHON) -m venv $(EMULATED_VENV)
+	@$(EMULATED_VENV)/bin/python -m pip $(INSTALL) $(BUILD_TOOLS)
+	@$(EMULATED_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/emulate \
+	  -C cmake.define.FEWBIT_EMULATE=ON -e ".[test]"
 	@touch $@

@@ -17,7 +17,8 @@ struct alignas(64) Activation {
   float pair32[16];    // scale times the sum of every 32, twice each
   float d32[8];        // the scale of every 32
   float s32[8];        // scale times the sum of every 32
+  int16_t sums[16];    // the sum of every 16 codes
 };
-static_assert(sizeof(Activation) == 1408);
+static_assert(sizeof(Activation) == 1472);
 
 }  // namespace fewbit

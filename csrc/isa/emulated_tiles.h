@@ -1,5 +1,5 @@
 // Matrix tiles, bf16 and permutations of bytes as plain loops, in the place of the instructions: so that the kernels of
-// targets/amx.cpp can be tested on a machine without them. Built with FEWBIT_EMULATE_TILES=ON, see `make emulate`.
+// targets/amx.cpp can be tested on a machine without them. Built with FEWBIT_EMULATE=ON, see `make emulate`.
 #pragma once
 
 namespace fewbit::emulated {

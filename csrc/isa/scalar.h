@@ -5,20 +5,21 @@
 //   lanes, scattered, lookup, flip, either, load      codes as bytes
 //   signed_codes                                      codes of a grid
 //   dot, widen                                        bytes to floats
-//   ints, no_ints, dot_add, lane_dot, to_floats       sums of integer dot products
-//   transpose, store                                  rows of codes on their side, for lane_dot
+//   ints, no_ints, dot_add, lanes_dot, to_floats      sums of integer dot products
+//   transpose, store                                  rows of codes on their side, for lanes_dot
 //   largest_of_32, quantize_16                        floats to 8-bit activations
 //   small, half, half_pair, two_halves, strided, quads   scales and offsets of blocks
 //   real, eight, splat8, mul8, deal                   one scale, or eight of a row
 //   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum, larger, top,
 //   any_positive, exp                                 floats
 //   reals_at, run, either16, lookup16, widen16        rows of the KV cache
-// can_cross, can_gather and can_turn promise more, see avx512.h: turned, shared_halves; points, digits; turn and what
-// follows it. can_lie_abreast: take, take_bits, field, less_to_floats, halves_of, byte_real, as_floats, joined and
-// lanes_dot, see avx2/abreast.h.
+// can_cross, can_gather, can_digit and can_turn promise more, see avx512.h: turned, shared_halves; points; digits; turn
+// and what follows it. can_pick: joined_points, and signed_codes of vectors, see avx2/grids.h. can_lie_abreast: all
+// of avx2/abreast.h.
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = false, can_gather = false, can_turn = false, can_lie_abreast = false;
+  static constexpr bool can_cross = false, can_gather = false, can_pick = false, can_digit = false, can_turn = false,
+                        can_lie_abreast = false;
   struct bytes {
     uint8_t v[W];
   };
@@ -94,6 +95,15 @@ struct Isa {
   static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {  // the same four for every lane
     for (int i = 0; i < W; ++i) acc.v[i / 4] += (is_signed ? static_cast<int8_t>(w.v[i]) : w.v[i]) * four[i % 4];
     return acc;
+  }
+  template <int sets, int Cols, int count, int most, bool is_signed>
+  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+    for (int s = 0; s < sets; ++s) {
+      for (int c = 0; c < Cols; ++c) {
+        out[s][c] = no_ints();
+        for (int i = 0; i < count; ++i) out[s][c] = lane_dot<is_signed>(out[s][c], q[s][i], x[c] + 4 * i);
+      }
+    }
   }
   // L rows of L dwords, `stride` bytes apart, turned on their side.
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {

@@ -74,16 +74,17 @@ struct Abreast {
           if constexpr (offset) __builtin_prefetch(real_at<offset>(g) + set_bytes, 0, 2);
         }
       }
+#pragma GCC unroll 64
       for (int l = from * lines / of; l < to * lines / of; ++l) __builtin_prefetch(p + distance + 64 * l, 0, 2);
     }
   };
 
-  template <int q, int k>
+  template <int q, int k, int stay = 0>
   static FEWBIT_INLINE bytes piece(const Panel& panel) {
     constexpr Piece p = S::piece(k, 4 * q);
     constexpr int byte = p.bit / 8, shift = p.bit % 8;
     if constexpr (TurnedShape<F>::in_bytes(k))
-      return I::template take<shift, p.bits, p.dst>(panel.template from<byte>());
+      return I::template take<shift, p.bits, p.dst + stay>(panel.template from<byte>());
     else
       return I::template take_bits<byte % 4, shift, p.dst>(panel.template dword<byte>());
   }
@@ -95,9 +96,19 @@ struct Abreast {
     if constexpr (F::codes.pieces(0) > 2) v = Isa::either(v, piece<q, 2>(panel));
     return v;
   }
-  // The same as `Span::code` says.
-  template <int q>
+  // By how many bits the codes of group g are shifted up where they lie: 0 if that is no use.
+  static constexpr int shifted(int g) {
+    if (F::codes.pieces(0) > 1 || F::codebook.used > 0 || P::code.flip || P::code.is_signed) return 0;
+    const int by = S::piece(0, g * sub).bit % 8;
+    for (int e = 0; e < sub; ++e) {
+      if (S::piece(0, g * sub + e).bit % 8 != by) return 0;
+    }
+    return by;
+  }
+  // The same as `Span::code` says; `stay`: times a power of two.
+  template <int q, int stay = 0>
   static FEWBIT_INLINE bytes code(const Panel& panel) {
+    if constexpr (stay > 0) return piece<q, 0, stay>(panel);
     bytes v = stored<q>(panel);
     if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, P::code.is_signed ? 0 : P::code.zero>(v);
     if constexpr (P::code.flip) v = Isa::flip(v);
@@ -127,6 +138,29 @@ struct Abreast {
           panel);
     }
   }
+  // Whether the small integers of four groups in turn lie in the four bytes of a dword.
+  static constexpr bool in_fours(const Ints& what) {
+    if (what.used == 0 || what.times != 1 || F::scale.unit != 1 || (what.is_signed && what.bits() != 8)) return false;
+    for (int g = 0; g < groups; ++g) {
+      for (int k = 0; k < what.pieces(g); ++k) {
+        const Piece p = what.piece(k, g), first = what.piece(k, g / 4 * 4);
+        if (p.bit != first.bit + g % 4 * 8 || p.dst != first.dst || first.bit % 32 + p.bits > 8) return false;
+      }
+      if (what.pieces(g) > 2) return false;
+    }
+    return groups % 4 == 0;
+  }
+  template <Ints what, int j, int k>
+  static FEWBIT_INLINE bytes four_pieces(const Panel& panel) {
+    constexpr Piece p = what.piece(k, 4 * j);
+    return I::template take<p.bit % 8, p.bits, p.dst>(panel.template line<p.bit / 32>());
+  }
+  template <Ints what, int j>
+  static FEWBIT_INLINE bytes four(const Panel& panel) {  // those of groups 4 j to 4 j + 3
+    bytes v = four_pieces<what, j, 0>(panel);
+    if constexpr (what.pieces(4 * j) > 1) v = Isa::either(v, four_pieces<what, j, 1>(panel));
+    return I::template less<what.zero>(v);
+  }
   struct Late {
     f32 d, dmin;
   };
@@ -151,172 +185,6 @@ struct Abreast {
     return F::offset_sign > 0 ? own : Isa::mul(own, Isa::splat(-1));
   }
 };
-
-// Some columns of 8-bit activations, as in lanes.h. Panels that lie far apart are read in turns, group by group: the
-// memory gives more to several readers than to one.
-template <class F>
-struct AbreastDot {
-  using I = typename Own<F>::type;
-  using K = Abreast<F>;
-  using P = Span<F>;
-  using bytes = typename Isa::bytes;
-  using f32 = typename Isa::f32;
-  static constexpr int sub = K::sub, quads = sub / 4, parts = K::parts;
-  static constexpr int most = [] {  // the largest code
-    if (F::codebook.used > 0) return F::codebook.high() + P::code.zero;
-    return (1 << F::codes.bits()) - 1;
-  }();
-  template <int Cols>
-  static constexpr size_t places = 4 / Cols;
-
-  template <int Cols>
-  struct Sums {  // of a span, before the late factors; else of the row
-    f32 dots[Cols], offsets[Cols];
-  };
-  // What a group of a column brings to every row: its scale, its sum, and that times minus the zero point.
-  template <int Cols>
-  struct Inputs {
-    f32 scale[Cols], sum[Cols], zero[Cols];
-  };
-
-  template <int g>
-  static FEWBIT_INLINE void ask(const typename K::Panel& panel, size_t spans) {
-    constexpr int near = kPrefetchNear / 2, far = std::max(kPrefetchFar / 4, K::panel_bytes);
-    panel.template ask<g, g + 1, K::groups, far>(spans);
-    for (int l = g * K::lines / K::groups; l < (g + 1) * K::lines / K::groups; ++l) {
-      __builtin_prefetch(panel.p + near + 64 * l, 0, 3);
-    }
-  }
-  template <int g, int Cols>
-  static FEWBIT_INLINE void inputs(const Activation* const* a, Inputs<Cols>& out) {
-    for (int c = 0; c < Cols; ++c) {
-      out.scale[c] = Isa::splat(sub == 16 ? a[c]->d16[g] : a[c]->d32[g]);
-      out.sum[c] = Isa::splat(sub == 16 ? a[c]->s16[g] : a[c]->s32[g]);
-      out.zero[c] = Isa::mul(out.sum[c], Isa::splat(static_cast<float>(-P::code.zero)));
-    }
-  }
-  template <int g, int Cols>
-  static FEWBIT_INLINE void group(const typename K::Panel& panel, const Activation* const* a, const Inputs<Cols>& in,
-                                  Sums<Cols>& to) {
-    bytes q[quads];
-    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-      ((q[i] = K::template code<g * quads + i>(panel)), ...);
-    }(std::make_integer_sequence<int, quads>{});
-    f32 scale, shift;
-    if constexpr (!K::alone) scale = K::template factor<g, false>(panel);
-    if constexpr (K::offset) shift = K::template factor<g, K::offset>(panel);
-    for (int c = 0; c < Cols; ++c) {
-      const f32 dots = Isa::to_floats(I::template lanes_dot<quads, most, P::code.is_signed>(q, a[c]->q + g * sub));
-      const f32 times = P::code.times == 1 ? in.scale[c] : Isa::mul(in.scale[c], Isa::splat(P::code.times));
-      if constexpr (K::alone) {
-        to.dots[c] = Isa::fma(dots, times, to.dots[c]);
-        if constexpr (P::code.zero != 0) to.dots[c] = Isa::add(to.dots[c], in.zero[c]);
-      } else {
-        const f32 own = P::code.zero != 0 ? Isa::fma(dots, times, in.zero[c]) : Isa::mul(dots, times);
-        to.dots[c] = Isa::fma(own, scale, to.dots[c]);
-      }
-      if constexpr (K::offset) to.offsets[c] = Isa::fma(shift, in.sum[c], to.offsets[c]);
-    }
-  }
-  template <int Cols>
-  static FEWBIT_INLINE void clear(Sums<Cols>& s) {
-    for (int c = 0; c < Cols; ++c) s.dots[c] = s.offsets[c] = Isa::zero();
-  }
-  template <int Cols>
-  static FEWBIT_INLINE void add(const Sums<Cols>& s, const typename K::Late& by, f32* acc) {
-    for (int c = 0; c < Cols; ++c) {
-      acc[c] = K::late ? Isa::fma(s.dots[c], by.d, acc[c]) : Isa::add(s.dots[c], acc[c]);
-      if constexpr (K::offset) {
-        const f32 v = K::late ? Isa::mul(s.offsets[c], by.dmin) : s.offsets[c];
-        acc[c] = F::offset_sign > 0 ? Isa::add(acc[c], v) : Isa::fma(v, Isa::splat(-1), acc[c]);
-      }
-    }
-  }
-  template <int Cols>
-  struct Columns {
-    const Activation* x;
-    float* y;
-    size_t stride;
-
-    FEWBIT_INLINE void store(size_t row, const f32* acc) const {
-      for (size_t c = 0; c < Cols; ++c) Isa::storef(y + c * stride + row, acc[c]);
-    }
-  };
-  // Sets of 16 rows: one at each of `here` places, the first of them number `first`, the others `apart` further. Sums
-  // of several places stay in memory: what is done for every group, written out for each of them, would be too long.
-  template <int Cols>
-  static FEWBIT_ONCE void sets(const uint8_t* w, size_t first, size_t apart, size_t here, size_t spans,
-                               const Layout& at, const Columns<Cols>& columns) {
-    constexpr size_t most = places<Cols>;
-    f32 acc[most][parts][Cols];
-    Sums<Cols> sums[most][parts];
-    const auto each = [&](auto&& f) FEWBIT_LAMBDA_INLINE {
-#pragma GCC unroll 1
-      for (size_t r = 0; r < (most == 1 ? 1 : here); ++r) {
-        for (int part = 0; part < parts; ++part) f(r, part);
-      }
-    };
-    each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-      clear(sums[r][part]);
-      for (int c = 0; c < Cols; ++c) acc[r][part][c] = Isa::zero();
-    });
-    for (size_t s = 0; s < spans; ++s) {
-      const Activation* a[Cols];
-      for (int c = 0; c < Cols; ++c) a[c] = columns.x + s + c * spans;
-      const auto panel = [&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-        const uint8_t* set = w + (first + r * apart) * 16 * at.row_bytes;
-        return typename K::Panel{set + s * K::panel_bytes, part, set, &at, s * kSpan};
-      };
-      [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-        (
-            [&]() FEWBIT_LAMBDA_INLINE {
-              Inputs<Cols> in;
-              inputs<g>(a, in);
-              each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-                if (part == 0) ask<g>(panel(r, 0), spans);
-                group<g>(panel(r, part), a, in, sums[r][part]);
-              });
-            }(),
-            ...);
-      }(std::make_integer_sequence<int, K::groups>{});
-      if constexpr (!K::late) continue;
-      each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-        add(sums[r][part], K::late_factors(panel(r, part)), acc[r][part]);
-        clear(sums[r][part]);
-      });
-    }
-    each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-      if constexpr (!K::late) add(sums[r][part], typename K::Late{}, acc[r][part]);
-      columns.store(16 * (first + r * apart) + static_cast<size_t>(part) * Isa::L, acc[r][part]);
-    });
-  }
-  template <int Cols>
-  static void some(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, float* y,
-                   size_t y_stride) {
-    const size_t spans = k / kSpan, each = count / places<Cols>, whole = each * places<Cols>;
-    const Columns<Cols> columns{x, y, y_stride};
-    for (size_t i = 0; i < each; ++i) sets(w, i, each, places<Cols>, spans, at, columns);
-    if (whole < count) sets(w, whole, 1, count - whole, spans, at, columns);
-  }
-};
-
-// `rows` is a multiple of 16, k of 256.
-template <class F>
-void abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
-                  float* y, size_t y_stride) {
-  using K = AbreastDot<F>;
-  const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-    K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kSpan), y + c * y_stride, y_stride);
-  };
-  for (size_t c = 0; c < columns; c += 4) {
-    switch (columns - c) {
-      case 1: some(std::integral_constant<int, 1>{}, c); break;
-      case 2: some(std::integral_constant<int, 2>{}, c); break;
-      case 3: some(std::integral_constant<int, 3>{}, c); break;
-      default: some(std::integral_constant<int, 4>{}, c);
-    }
-  }
-}
 
 // `bytes` bytes of each of 16 rows: from where they lie abreast to rows that are `stride` bytes apart, and back. Four
 // of each row for every line, then what is left.

@@ -63,7 +63,10 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
     out.pair32[2 * b] = out.pair32[2 * b + 1] = out.s32[b];
     out.d16[2 * b] = out.d16[2 * b + 1] = out.d32[b];
   }
-  for (int h = 0; h < 16; ++h) out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
+  for (int h = 0; h < 16; ++h) {
+    out.s16[h] = out.d16[h] * static_cast<float>(sums[h]);
+    out.sums[h] = static_cast<int16_t>(sums[h]);
+  }
   if constexpr (!orders) return;
   for (int l = 0; l < 16; ++l) {
     out.d_turned[l] = out.d16[turned_group(l)];

@@ -16,6 +16,8 @@
 #include "kernels/dot.h"
 //
 #include "kernels/abreast.h"
+//
+#include "kernels/abreast_dot.h"
 #include "kernels/exact.h"
 #include "kernels/kv.h"
 #include "kernels/lanes.h"

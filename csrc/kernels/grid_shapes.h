@@ -5,6 +5,13 @@
 
 namespace fewbit {
 
+// Base-3 digits of 32 bytes, then 16, five each, then of four bytes, four each: what a byte is multiplied by so that
+// the digit of this code comes first.
+constexpr int power_of_3(int code) {
+  const int digit = code < 160 ? code / 32 : code < 240 ? (code - 160) / 16 : (code - 240) / 4;
+  return digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81;
+}
+
 // The numbers of the points of a grid for a vector of codes, one in each lane of 4 or 8 bytes: a low and a high piece,
 // each from its own 16-byte windows.
 struct PointIndex {

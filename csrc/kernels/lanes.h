@@ -24,57 +24,70 @@ struct Lanewise {
     T::factors(rows, out.factors);
     T::template some_codes<0, 1>(rows, windows, plain, out.codes);
   }
+  static constexpr size_t spans(size_t k) { return (k + kSpan - 1) / kSpan; }
+  // Panels that are decoded together, so that columns come from far away less often. They must stay near.
+  static constexpr size_t held(size_t k) {
+    constexpr size_t near = 192 << 10, most = 8;
+    const size_t fit = near / ((spans(k) + (k == 0)) * sizeof(Panel));
+    return fit < 1 ? 1 : fit > most ? most : fit;
+  }
+  static constexpr int cols = Isa::L == 16 ? 8 : 3, sets = Isa::L == 16 ? 1 : 2;  // as there are registers
   static void multiply_all(const Panel* panels, size_t spans, const Activation* x, size_t columns, size_t rows,
                            float* y, size_t y_stride) {
     const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-      multiply<Cols>(panels, spans, x + c * spans, spans, rows, y + c * y_stride, y_stride);
+      size_t r = 0;
+      for (; r + sets * L <= rows; r += sets * L) {
+        multiply<sets, Cols>(panels + r / L * spans, spans, x + c * spans, L, y + c * y_stride + r, y_stride);
+      }
+      for (; r < rows; r += L) {
+        multiply<1, Cols>(panels + r / L * spans, spans, x + c * spans, rows - r < L ? rows - r : L,
+                          y + c * y_stride + r, y_stride);
+      }
     };
     size_t c = 0;
-    for (; c + 8 <= columns; c += 8) some(std::integral_constant<int, 8>{}, c);
-    for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
+    for (; c + cols <= columns; c += cols) some(std::integral_constant<int, cols>{}, c);
+    constexpr int fewer = cols / 2 > 2 ? cols / 2 : 2;
+    for (; c + fewer <= columns; c += fewer) some(std::integral_constant<int, fewer>{}, c);
     for (; c < columns; ++c) some(std::integral_constant<int, 1>{}, c);
   }
-  template <int Cols>
-  static void multiply(const Panel* panels, size_t spans, const Activation* x, size_t x_stride, size_t rows, float* y,
-                       size_t y_stride) {
-    f32 acc[Cols];
-    for (auto& a : acc) a = Isa::zero();
+  // `rows` of each set of L.
+  template <int sets, int Cols>
+  static void multiply(const Panel* panels, size_t spans, const Activation* x, size_t rows, float* y, size_t y_stride) {
+    f32 acc[sets][Cols];
+    for (auto& set : acc) {
+      for (auto& a : set) a = Isa::zero();
+    }
     for (size_t i = 0; i < spans; ++i) {
-      const Panel& panel = panels[i];
-      const Activation* a = x + i;
       for (int g = 0; g < groups; ++g) {
-        typename Isa::ints dots[Cols];
-        for (auto& d : dots) d = Isa::no_ints();
-        for (int d = 0; d < sub / 4; ++d) {
-          const auto w = Isa::load(panel.codes.quads[g * (sub / 4) + d][0]);
-          for (int c = 0; c < Cols; ++c) {
-            dots[c] = Isa::template lane_dot<T::is_signed>(dots[c], w, a[c * x_stride].q + g * sub + 4 * d);
-          }
+        const typename Isa::bytes* codes[sets];
+        const int8_t* q[Cols];
+        for (int s = 0; s < sets; ++s) {
+          codes[s] = reinterpret_cast<const typename Isa::bytes*>(panels[s * spans + i].codes.quads[g * (sub / 4)]);
         }
-        const f32 scale = Isa::loadf(panel.factors.scale[g]);
-        for (int c = 0; c < Cols; ++c) {
-          const Activation& column = a[c * x_stride];
-          const f32 both = Isa::mul(scale, Isa::splat(sub == 16 ? column.d16[g] : column.d32[g]));
-          acc[c] = Isa::fma(Isa::to_floats(dots[c]), both, acc[c]);
-          if constexpr (T::shifts) {
-            const float sum = sub == 16 ? column.s16[g] : column.s32[g];
-            acc[c] = Isa::fma(Isa::loadf(panel.factors.shift[g]), Isa::splat(sum), acc[c]);
+        for (int c = 0; c < Cols; ++c) q[c] = x[c * spans + i].q + g * sub;
+        typename Isa::ints dots[sets][Cols];
+        Isa::template lanes_dot<sets, Cols, sub / 4, Span<F>::most, T::is_signed>(codes, q, dots);
+        for (int s = 0; s < sets; ++s) {
+          const typename T::Factors& factors = panels[s * spans + i].factors;
+          for (int c = 0; c < Cols; ++c) {
+            const Activation& column = x[c * spans + i];
+            const float d = sub == 16 ? column.d16[g] : column.d32[g], sum = sub == 16 ? column.s16[g] : column.s32[g];
+            const f32 both = Isa::mul(Isa::loadf(factors.scale[g]), Isa::splat(d));
+            acc[s][c] = Isa::fma(Isa::to_floats(dots[s][c]), both, acc[s][c]);
+            if constexpr (T::shifts) acc[s][c] = Isa::fma(Isa::loadf(factors.shift[g]), Isa::splat(sum), acc[s][c]);
           }
         }
       }
     }
-    for (int c = 0; c < Cols; ++c) {
-      alignas(64) float t[L];
-      Isa::storef(t, acc[c]);
-      std::memcpy(y + static_cast<size_t>(c) * y_stride, t, rows * sizeof(float));
+    for (int s = 0; s < sets; ++s) {
+      for (int c = 0; c < Cols; ++c) {
+        alignas(64) float t[L];
+        Isa::storef(t, acc[s][c]);
+        std::memcpy(y + static_cast<size_t>(c) * y_stride + s * L, t, rows * sizeof(float));
+      }
     }
   }
 };
-
-template <class F>
-size_t lane_scratch(size_t k) {
-  return (k + kSpan - 1) / kSpan * sizeof(typename Lanewise<F>::Panel);
-}
 
 // Rows that lie abreast are on their side already.
 template <class F>
@@ -101,16 +114,35 @@ struct LanesAbreast {
 };
 
 template <class F>
+size_t lane_scratch(size_t k) {
+  return Lanewise<F>::held(k) * Lanewise<F>::spans(k) * sizeof(typename Lanewise<F>::Panel);
+}
+
+// `decode(row, span, panel)` makes a panel of the rows from `row` on.
+template <class F, class Decode>
+FEWBIT_INLINE void lanes_of_rows(size_t rows, size_t k, const Activation* x, size_t columns, float* y, size_t y_stride,
+                                 void* scratch, Decode&& decode) {
+  using K = Lanewise<F>;
+  const size_t spans = K::spans(k), together = K::held(k) * K::L;
+  auto* panels = static_cast<typename K::Panel*>(scratch);
+  for (size_t first = 0; first < rows; first += together) {
+    const size_t count = rows - first < together ? rows - first : together;
+    for (size_t r = 0; r < count; r += K::L) {
+      for (size_t i = 0; i < spans; ++i) decode(first + r, i, panels[r / K::L * spans + i]);
+    }
+    K::multiply_all(panels, spans, x, columns, count, y + first, y_stride);
+  }
+}
+
+template <class F>
 void lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns, float* y,
                size_t y_stride, void* scratch) {
   using K = Lanewise<F>;
-  const size_t spans = (k + kSpan - 1) / kSpan;
-  auto* panels = static_cast<typename K::Panel*>(scratch);
-  for (size_t first = 0; first < rows; first += K::L) {
-    const size_t count = rows - first < K::L ? rows - first : K::L;
-    for (size_t i = 0; i < spans; ++i) K::decode(w + first * at.row_bytes, count, i, k, at, panels[i]);
-    K::multiply_all(panels, spans, x, columns, count, y + first, y_stride);
-  }
+  lanes_of_rows<F>(rows, k, x, columns, y, y_stride, scratch,
+                   [&](size_t row, size_t span, typename K::Panel& out) FEWBIT_LAMBDA_INLINE {
+                     const size_t count = rows - row < K::L ? rows - row : K::L;
+                     K::decode(w + row * at.row_bytes, count, span, k, at, out);
+                   });
 }
 
 // `rows` is a multiple of 16, k of 256.
@@ -119,14 +151,11 @@ void lane_rows_abreast(const uint8_t* w, size_t rows, size_t k, const Layout& at
                        float* y, size_t y_stride, void* scratch) {
   using K = Abreast<F>;
   using L = Lanewise<F>;
-  const size_t spans = k / kSpan;
-  auto* panels = static_cast<typename L::Panel*>(scratch);
-  for (size_t first = 0; first < rows; first += L::L) {
-    const uint8_t* set = w + first / 16 * 16 * at.row_bytes;
-    const int part = static_cast<int>(first % 16 / L::L);
-    for (size_t i = 0; i < spans; ++i) {
-      LanesAbreast<F>::decode({set + i * K::panel_bytes, part, set, &at, i * kSpan}, spans, panels[i]);
-    }
-    L::multiply_all(panels, spans, x, columns, L::L, y + first, y_stride);
-  }
+  lanes_of_rows<F>(rows, k, x, columns, y, y_stride, scratch,
+                   [&](size_t row, size_t span, typename L::Panel& out) FEWBIT_LAMBDA_INLINE {
+                     const uint8_t* set = w + row / 16 * 16 * at.row_bytes;
+                     const int part = static_cast<int>(row % 16 / L::L);
+                     LanesAbreast<F>::decode({set + span * K::panel_bytes, part, set, &at, span * kSpan}, k / kSpan,
+                                             out);
+                   });
 }

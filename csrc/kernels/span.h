@@ -54,24 +54,26 @@ FEWBIT_INLINE int number_at(const uint8_t* p) {
   return what.times * code - what.zero;
 }
 
+// A bit for each of codes 8 i to 8 i + 7 of a grid that takes its sign away.
+template <class F, int i>
+FEWBIT_INLINE uint8_t signs_of(const uint8_t* p) {
+  constexpr Grid grid = F::codes;
+  if constexpr (grid.signs.used == 0)
+    return static_cast<uint8_t>(-read_at<grid.shift, i * 8 / grid.shift_every>(p));
+  else if constexpr (grid.signs.bits() == 7)
+    return even_signs.v[read_at<grid.signs, i>(p)];
+  else
+    return static_cast<uint8_t>(read_at<grid.signs, i>(p));
+}
+
 template <class F>
 FEWBIT_INLINE void unpack_grid(const uint8_t* p, Unpacked& out) {
   constexpr Grid grid = F::codes;
   [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
     (std::memcpy(out.codes + i * grid.width, grid.points + read_at<grid.index, i>(p) * grid.width, grid.width), ...);
   }(std::make_integer_sequence<int, kSpan / grid.width>{});
-  if constexpr (grid.signs.used > 0) {
-    constexpr bool even = grid.signs.bits() == 7;
-    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-      ((out.signs[i] =
-            even ? even_signs.v[read_at<grid.signs, i>(p)] : static_cast<uint8_t>(read_at<grid.signs, i>(p))),
-       ...);
-    }(std::make_integer_sequence<int, kSpan / 8>{});
-  } else {
-    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-      ((out.signs[i] = static_cast<uint8_t>(-read_at<grid.shift, i * 8 / grid.shift_every>(p))), ...);
-    }(std::make_integer_sequence<int, kSpan / 8>{});
-  }
+  [&]<int... i>(std::integer_sequence<int, i...>)
+      FEWBIT_LAMBDA_INLINE { ((out.signs[i] = signs_of<F, i>(p)), ...); }(std::make_integer_sequence<int, kSpan / 8>{});
 }
 
 // Digit n of a byte is the whole part of 3 * (byte * 3^n mod 256) / 256.
@@ -108,9 +110,17 @@ struct Span {
   using f32 = typename Isa::f32;
   static constexpr int W = Isa::W, L = Isa::L, chunks = kSpan / W, groups = S::groups;
   static constexpr Coding code = coding<F>(Isa::max_unsigned);
+  static constexpr int most = [] {  // the largest code, if it is not signed
+    if constexpr (F::kind == Kind::planes) {
+      if (!code.is_signed) return F::codebook.used > 0 ? F::codebook.high() + code.zero : (1 << F::codes.bits()) - 1;
+    }
+    return Isa::max_unsigned;
+  }();
   static constexpr bool gathers = [] {  // points of grids and base-3 digits come straight into vectors
     if constexpr (F::kind == Kind::trits)
-      return Isa::can_gather;
+      return Isa::can_digit;
+    else if constexpr (F::kind == Kind::grid && Isa::can_pick)
+      return true;
     else if constexpr (F::kind == Kind::grid)
       return Isa::can_gather && GridShape<F>::can_gather(false) &&
              GridShape<F>::can_gather(Isa::can_cross && S::worth_crossing());
@@ -152,6 +162,8 @@ struct Span {
       return I::template digits<F::codes, j>(p);
     } else if constexpr (F::kind == Kind::trits) {
       return Isa::load(p + j * W);
+    } else if constexpr (gathers && Isa::can_pick) {
+      return picked<j>(p);
     } else if constexpr (gathers) {
       return I::template points<F, j, across, code.zero>(p);
     } else if constexpr (F::kind == Kind::grid) {
@@ -163,6 +175,20 @@ struct Span {
       if constexpr (code.flip) v = Isa::flip(v);
       return v;
     }
+  }
+  // Points of a grid read one by one, and their signs.
+  template <int j>
+  static FEWBIT_INLINE bytes picked(const uint8_t* p) {
+    constexpr Grid grid = F::codes;
+    constexpr int count = W / grid.width;
+    const int8_t* at[count];
+    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+      ((at[i] = grid.points + static_cast<size_t>(read_at<grid.index, j * count + i>(p)) * grid.width), ...);
+    }(std::make_integer_sequence<int, count>{});
+    const uint32_t signs = [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+      return (... | (static_cast<uint32_t>(signs_of<F, j * W / 8 + i>(p)) << 8 * i));
+    }(std::make_integer_sequence<int, W / 8>{});
+    return I::template signed_codes<(grid.shift.used > 0), code.zero>(I::template joined_points<grid.width>(at), signs);
   }
   // Grid and base-3 codes, written out for `codes`.
   static FEWBIT_INLINE void unpack(const uint8_t* p, Unpacked& out) {

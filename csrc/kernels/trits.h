@@ -61,8 +61,8 @@ struct TritRows {
     if constexpr (digit < digits) {
       constexpr int at = value + digit * step, group = at / 32;
       const bytes next = I::thrice(t);
-      sums.these[group] = Isa::template lane_dot<false>(sums.these[group], t, x + at);
-      sums.next[group] = Isa::template lane_dot<false>(sums.next[group], next, x + at);
+      sums.these[group] = I::template lane_dot<false>(sums.these[group], t, x + at);
+      sums.next[group] = I::template lane_dot<false>(sums.next[group], next, x + at);
       digits_of<value, digit + 1, step, digits>(next, x, sums);
     }
   }

@@ -147,6 +147,15 @@ struct TurnedFactors {
   }
 };
 
+// An index for shuffles of 16 bytes: in every dword its bytes in another order, -1: zero.
+template <int a, int b, int c, int d>
+constexpr std::array<int8_t, 16> picked_bytes() {
+  std::array<int8_t, 16> out{};
+  const int from[4] = {a, b, c, d};
+  for (int i = 0; i < 16; ++i) out[i] = static_cast<int8_t>(from[i % 4] < 0 ? -1 : i / 4 * 4 + from[i % 4]);
+  return out;
+}
+
 // Whether rows can lie abreast, 16 of them: of every span four bytes of each row, then the next four, and so on. See
 // kernels/abreast.h.
 template <class F>

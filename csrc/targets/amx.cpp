@@ -10,7 +10,7 @@
 
 FEWBIT_BEGIN_TARGET(FEWBIT_AMX)
 
-#if defined(FEWBIT_EMULATE_TILES)
+#if defined(FEWBIT_EMULATE)
 #include "isa/emulated_tiles.h"
 #endif
 
@@ -30,6 +30,8 @@ namespace fewbit::amx {
 #include "kernels/dot.h"
 //
 #include "kernels/abreast.h"
+//
+#include "kernels/abreast_dot.h"
 #include "kernels/kv.h"
 #include "kernels/probe.h"
 #include "kernels/rows.h"
@@ -106,7 +108,7 @@ static bool has_tiles() {  // gcc 12 does not know their names
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) && (d & int8);
 }
 static bool available() {
-#if defined(FEWBIT_EMULATE_TILES)
+#if defined(FEWBIT_EMULATE)
   return avx512::target.available();
 #endif
   return avx512::target.available() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&

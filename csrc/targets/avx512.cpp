@@ -21,8 +21,10 @@ FEWBIT_END_TARGET
 namespace fewbit::avx512 {
 
 static bool available() {
-  return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#if !defined(FEWBIT_EMULATE)
+  if (!__builtin_cpu_supports("avx512vnni")) return false;
+#endif
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 extern const Target target;
 const Target target = {"avx512",  available,   kernels,       quantize_row, kv_weigh, kv_scale,

@@ -38,11 +38,12 @@
 
 // What a target region is compiled for.
 #define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
-#define FEWBIT_AVX512 \
-  "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
-#if defined(FEWBIT_EMULATE_TILES)
-#define FEWBIT_AMX FEWBIT_AVX512
+#define FEWBIT_AVX512_ALL "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
+#if defined(FEWBIT_EMULATE)
+#define FEWBIT_AVX512 FEWBIT_AVX512_ALL
+#define FEWBIT_AMX FEWBIT_AVX512_ALL
 #else
+#define FEWBIT_AVX512 FEWBIT_AVX512_ALL ",avx512vnni"
 #define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,avx512vbmi,amx-tile,amx-int8,amx-bf16"
 #endif
 

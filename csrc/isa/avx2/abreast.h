@@ -1,6 +1,6 @@
 // Rows that lie abreast, a lane for each of eight: see kernels/abreast.h.
 
-struct SideBySide : Vectors {
+struct SideBySide : Grids {
   template <int shift, int bits, int dst>
   static FEWBIT_INLINE bytes take(bytes v) {
     if constexpr (bits == 8) return v;
@@ -51,26 +51,42 @@ struct SideBySide : Vectors {
   static FEWBIT_INLINE bytes joined(bytes a, bytes b) {
     return _mm256_or_si256(_mm256_srli_epi32(a, shift), _mm256_slli_epi32(b, 32 - shift));
   }
-  // Four codes of at most `most` of every row in each of `count` vectors, times four activations each. As many sums of
-  // 16 bits are added up before they are widened as there is room for.
-  template <int count, int most, bool is_signed>
-  static FEWBIT_INLINE ints lanes_dot(const bytes* q, const int8_t* x) {
-    constexpr int room = is_signed ? 1 : 32767 / (2 * 127 * most), at_once = room < count ? room : count;
-    ints sum;
-    for (int first = 0; first < count; first += at_once) {
-      __m256i pairs;
-      for (int i = first; i < first + at_once && i < count; ++i) {
-        __m256i w = q[i];
-        __m256i four = _mm256_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(x + 4 * i)));
-        if constexpr (is_signed) {
-          four = _mm256_sign_epi8(four, w);
-          w = _mm256_abs_epi8(w);
-        }
-        const __m256i product = _mm256_maddubs_epi16(w, four);
-        pairs = i == first ? product : _mm256_add_epi16(pairs, product);
+  template <int zero>
+  static FEWBIT_INLINE bytes less(bytes v) {
+    return zero ? _mm256_sub_epi8(v, _mm256_set1_epi8(zero)) : v;
+  }
+  // Bytes of every dword in another order, -1: zero.
+  template <int a, int b, int c, int d>
+  static FEWBIT_INLINE bytes pick(bytes v) {
+    static constexpr auto index = picked_bytes<a, b, c, d>();
+    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(load16(index.data())));
+  }
+  // Bytes i and i + 1, as words.
+  template <int i, bool is_signed>
+  static FEWBIT_INLINE ints two_of(bytes v) {
+    return is_signed ? _mm256_srai_epi16(pick<-1, i, -1, i + 1>(v), 8) : pick<i, -1, i + 1, -1>(v);
+  }
+  static FEWBIT_INLINE ints dot_words(ints a, ints b) { return _mm256_madd_epi16(a, b); }
+
+  // What dots are multiplied by: here both sums of 16 bits of a row.
+  template <int i, bool is_signed>
+  static FEWBIT_INLINE ints weight(bytes v) {
+    return is_signed ? _mm256_srai_epi16(pick<-1, i, -1, i>(v), 8) : pick<i, -1, i, -1>(v);
+  }
+  static constexpr bool room_for_words(int, int first) { return first <= 16384; }
+  static FEWBIT_INLINE ints start(int v) { return _mm256_set1_epi32(v & 0xffff); }
+  // `first` and the dots of `count` vectors, times `weight`, added to `sum`.
+  template <int count, int most, int zero>
+  static FEWBIT_INLINE ints weighted(const bytes* q, const int8_t* x, ints first, ints weight, ints sum) {
+    constexpr int room = (32767 - (zero ? 16384 : 0)) / (2 * 127 * most), at_once = room < count ? room : count;
+    static_assert(room > 0);
+    for (int from = 0; from < count; from += at_once) {
+      __m256i pairs = first;
+      for (int i = from; i < from + at_once && i < count; ++i) {
+        const __m256i product = _mm256_maddubs_epi16(q[i], same(x + 4 * i));
+        pairs = i == from && (zero == 0 || from > 0) ? product : in_turn(_mm256_add_epi16(pairs, product));
       }
-      const __m256i wide = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-      sum = first == 0 ? wide : _mm256_add_epi32(sum, wide);
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, weight));
     }
     return sum;
   }

@@ -3,7 +3,8 @@
 
 struct Vectors {
   static constexpr int W = 32, L = 8, max_unsigned = 129;  // 2 * 127 * 129 < 2^15
-  static constexpr bool can_cross = false, can_gather = false, can_turn = false, can_lie_abreast = true;
+  static constexpr bool can_cross = false, can_gather = false, can_pick = true, can_digit = true, can_turn = false,
+                        can_lie_abreast = true;
   using bytes = __m256i;
   using f32 = __m256;
 
@@ -71,21 +72,6 @@ struct Vectors {
     }();
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(table.data())), v);
   }
-  template <bool shift, int bias>
-  static FEWBIT_INLINE bytes signed_codes(const uint8_t* p, const uint8_t* signs) {
-    const bytes spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                          3, 3, 3, 3, 3, 3);
-    const bytes bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201ull));
-    const bytes bits =
-        _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(fewbit::load<int32_t>(signs)), spread), bit);
-    const bytes is_set = _mm256_cmpeq_epi8(bits, bit), v = load(p);
-    if constexpr (shift) {  // 8 * v + 1 + bias - 2 * bit; v is -1, 0 or 1
-      const bytes eight = _mm256_sign_epi8(_mm256_set1_epi8(8), v);
-      return _mm256_add_epi8(_mm256_add_epi8(eight, _mm256_set1_epi8(1 + bias)), _mm256_add_epi8(is_set, is_set));
-    } else {
-      return _mm256_add_epi8(_mm256_sub_epi8(_mm256_xor_si256(v, is_set), is_set), _mm256_set1_epi8(bias));
-    }
-  }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80))); }
   template <bool is_signed>
   static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
@@ -102,14 +88,38 @@ struct Vectors {
     const __m256i pairs = _mm256_maddubs_epi16(q, load(reinterpret_cast<const uint8_t*>(x)));
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
-  template <bool is_signed>
-  static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {
-    bytes x = _mm256_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four)));
-    if constexpr (is_signed) {
-      x = _mm256_sign_epi8(x, w);
-      w = _mm256_abs_epi8(w);
+  static FEWBIT_INLINE ints same(const void* p) {  // four bytes in every lane
+    return _mm256_set1_epi32(fewbit::load<int32_t>(static_cast<const uint8_t*>(p)));
+  }
+  // Kept out of trees of additions, which gcc makes of sums and has no registers for.
+  static FEWBIT_INLINE ints in_turn(ints sum) {
+    __asm__("" : "+x"(sum));
+    return sum;
+  }
+  // Four codes of at most `most` of every row in each of `count` vectors, times four activations of each column; so for
+  // each of `sets`. As many sums of 16 bits are added up before they are widened as there is room for.
+  template <int sets, int Cols, int count, int most, bool is_signed>
+  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+    constexpr int room = is_signed ? 1 : 32767 / (2 * 127 * most), at_once = room < count ? room : count;
+    for (int first = 0; first < count; first += at_once) {
+      __m256i pairs[sets][Cols];
+      for (int i = first; i < first + at_once && i < count; ++i) {
+        for (int c = 0; c < Cols; ++c) {
+          const bytes four = same(x[c] + 4 * i);
+          for (int s = 0; s < sets; ++s) {
+            const bytes w = q[s][i], size = is_signed ? _mm256_abs_epi8(w) : w;
+            const __m256i product = _mm256_maddubs_epi16(size, is_signed ? _mm256_sign_epi8(four, w) : four);
+            pairs[s][c] = i == first ? product : in_turn(_mm256_add_epi16(pairs[s][c], product));
+          }
+        }
+      }
+      for (int s = 0; s < sets; ++s) {
+        for (int c = 0; c < Cols; ++c) {
+          const __m256i wide = _mm256_madd_epi16(pairs[s][c], _mm256_set1_epi16(1));
+          out[s][c] = first == 0 ? wide : _mm256_add_epi32(out[s][c], wide);
+        }
+      }
     }
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
   }
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
     __m256i r[8], t[8];

@@ -2,7 +2,8 @@
 
 struct Floats {
   static constexpr int W = 64, L = 16, max_unsigned = 255;
-  static constexpr bool can_cross = true, can_gather = true, can_turn = true, can_lie_abreast = true;
+  static constexpr bool can_cross = true, can_gather = true, can_pick = false, can_digit = true, can_turn = true,
+                        can_lie_abreast = true;
   using bytes = __m512i;
   using f32 = __m512;
   using ints = __m512i;
@@ -27,12 +28,16 @@ struct Floats {
     return _mm512_dpbusd_epi32(acc, w,
                                _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
   }
-  // Four codes of every row in each of `count` vectors, times four activations each.
-  template <int count, int most, bool is_signed>
-  static FEWBIT_INLINE ints lanes_dot(const bytes* q, const int8_t* x) {
-    ints sum = no_ints();
-    for (int i = 0; i < count; ++i) sum = lane_dot<is_signed>(sum, q[i], x + 4 * i);
-    return sum;
+  // Four codes of every row in each of `count` vectors, times four activations of each column; so for each of `sets`.
+  template <int sets, int Cols, int count, int most, bool is_signed>
+  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+    for (int s = 0; s < sets; ++s) {
+      for (int c = 0; c < Cols; ++c) out[s][c] = no_ints();
+      for (int i = 0; i < count; ++i) {
+        const bytes w = q[s][i];
+        for (int c = 0; c < Cols; ++c) out[s][c] = lane_dot<is_signed>(out[s][c], w, x[c] + 4 * i);
+      }
+    }
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }

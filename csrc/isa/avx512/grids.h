@@ -198,12 +198,7 @@ struct Grids : Codes {
   static FEWBIT_INLINE f32 twice_each(f32 v) {  // the even lanes, or the odd ones
     return odd ? _mm512_movehdup_ps(v) : _mm512_moveldup_ps(v);
   }
-  // Base-3 digits of 32 bytes, then 16, five each, then of four bytes, four each: digit n of a byte b is the whole part
-  // of 3 times the fraction that 3^n b / 256 leaves.
-  static constexpr int power_of_3(int code) {
-    const int digit = code < 160 ? code / 32 : code < 240 ? (code - 160) / 16 : (code - 240) / 4;
-    return digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81;
-  }
+  // Digit n of a byte b is the whole part of 3 times the fraction that 3^n b / 256 leaves.
   template <Trits t, int j>
   static FEWBIT_INLINE bytes digits(const uint8_t* p) {
     static_assert(t.parts[0].bytes == 32 && t.parts[0].digits == 5 && t.parts[1].bytes == 16 &&
