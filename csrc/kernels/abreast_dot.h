@@ -25,8 +25,8 @@ struct AbreastDot {
 
   template <int g>
   static constexpr int stay = [] {  // how far codes are left above their place
-    const int by = K::shifted(g), top = most << by;
-    if (top > Isa::max_unsigned || (in_words && !I::room_for_words(sub * top * 127, 0))) return 0;
+    const int by = K::shifted(g), top = most << by, first = (sub * P::code.zero * 127) << by;
+    if (top > Isa::max_unsigned || (in_words && !I::room_for_words(sub * top * 127, first))) return 0;
     return by;
   }();
 
