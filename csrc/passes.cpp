@@ -15,7 +15,7 @@ namespace fewbit::passes_avx2 {
 }
 FEWBIT_END_TARGET
 
-FEWBIT_BEGIN_TARGET(FEWBIT_AVX512)
+FEWBIT_BEGIN_TARGET(FEWBIT_AVX512BW)
 namespace fewbit::passes_avx512 {
 #include "kernels/passes.h"
 }
@@ -27,7 +27,7 @@ namespace fewbit {
 const Passes& current_passes() {
 #if defined(__x86_64__)
   const std::string_view name = current_target().name;
-  if (name == "amx" || name == "avx512") return passes_avx512::passes;
+  if (name == "amx" || name == "avx512" || name == "avx512bw") return passes_avx512::passes;
   if (name == "avx2") return passes_avx2::passes;
 #endif
   return passes_scalar::passes;

@@ -23,7 +23,7 @@ ALL = [*FORMATS, *NATIVE_VARIANTS] + [
 ]
 PACKED = [f for f in ALL if not f.is_scalar]
 ENCODED = [f for f in ALL if f.rule != "none"]
-ISAS = ["amx", "avx512", "avx2", "scalar"]
+ISAS = ["amx", "avx512", "avx512bw", "avx2", "scalar"]
 
 SCALES = {
     "f16": lambda r, shape: (r.uniform(0.001, 0.01, shape)).astype("<f2"),

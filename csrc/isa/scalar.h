@@ -2,6 +2,7 @@
 // gives the same names:
 //   W, L            bytes and float lanes of a vector; a dot lane sums 4 bytes
 //   max_unsigned    the largest unsigned code that the dot product takes without overflow
+//   lane_columns, lane_sets    how many columns, and vectors of rows, lanes_dot has registers for
 //   lanes, scattered, lookup, flip, either, load      codes as bytes
 //   signed_codes                                      codes of a grid
 //   dot, widen                                        bytes to floats
@@ -17,7 +18,7 @@
 // and what follows it. can_pick: joined_points, and signed_codes of vectors, see avx2/grids.h. can_lie_abreast: all
 // of avx2/abreast.h.
 struct Isa {
-  static constexpr int W = 64, L = 16, max_unsigned = 255;
+  static constexpr int W = 64, L = 16, max_unsigned = 255, lane_columns = 8, lane_sets = 1;
   static constexpr bool can_cross = false, can_gather = false, can_pick = false, can_digit = false, can_turn = false,
                         can_lie_abreast = false;
   struct bytes {
@@ -87,8 +88,9 @@ struct Isa {
     int32_t v[L];
   };
   static FEWBIT_INLINE ints no_ints() { return {}; }
+  template <bool is_signed = false>
   static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
-    for (int i = 0; i < W; ++i) acc.v[i / 4] += q.v[i] * x[i];
+    for (int i = 0; i < W; ++i) acc.v[i / 4] += (is_signed ? static_cast<int8_t>(q.v[i]) : q.v[i]) * x[i];
     return acc;
   }
   template <bool is_signed>

@@ -10,6 +10,7 @@ struct AbreastDot {
   using f32 = typename Isa::f32;
   static constexpr int sub = K::sub, quads = sub / 4, parts = K::parts;
   static constexpr int most = P::most;
+  static constexpr int columns = Isa::L == 16 ? 4 : 2;  // at once, as there are registers
   template <int Cols>
   static constexpr size_t places = 4 / Cols;
 
@@ -249,12 +250,13 @@ void abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, con
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
     K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kSpan), y + c * y_stride, y_stride);
   };
-  for (size_t c = 0; c < columns; c += 4) {
+  constexpr int most = K::columns;
+  for (size_t c = 0; c < columns; c += most) {
     switch (columns - c) {
       case 1: some(std::integral_constant<int, 1>{}, c); break;
-      case 2: some(std::integral_constant<int, 2>{}, c); break;
-      case 3: some(std::integral_constant<int, 3>{}, c); break;
-      default: some(std::integral_constant<int, 4>{}, c);
+      case 2: some(std::integral_constant<int, std::min(most, 2)>{}, c); break;
+      case 3: some(std::integral_constant<int, std::min(most, 3)>{}, c); break;
+      default: some(std::integral_constant<int, most>{}, c);
     }
   }
 }

@@ -9,7 +9,7 @@
 #include "kernels/decode.h"
 #include "kernels/rows.h"
 //
-#include "kernels/no_grid_tables.h"
+#include "kernels/grid_words.h"
 //
 #include "kernels/grids.h"
 //

@@ -140,7 +140,7 @@ struct Dot {
   // Every lane belongs to one group: all vectors of a span can be added as integers, scales lie in order, and what a
   // lane of every span is multiplied by can wait for the end of the row.
   static constexpr bool turns =
-      Isa::can_cross && Shape<F>::can_turn() && (uniform || (P::groups == 16 && C::is_small()));
+      Isa::can_cross && Shape<F>::can_turn(Isa::max_unsigned) && (uniform || (P::groups == 16 && C::is_small()));
   template <bool of_sums>
   static FEWBIT_INLINE f32 late_weights() {
     alignas(64) static constexpr auto by = [] {
@@ -193,7 +193,8 @@ struct Dot {
     const auto q = P::template codes<j, true, P::stays>(codes), r = P::template codes<j + 1, true, P::stays>(codes);
     for (int c = 0; c < Cols; ++c) {
       const int8_t* x = a[c]->across + j * Isa::W;
-      const f32 d = Isa::to_floats(Isa::dot_add(Isa::dot_add(Isa::no_ints(), q, x), r, x + Isa::W));
+      const auto first = Isa::template dot_add<P::code.is_signed>(Isa::no_ints(), q, x);
+      const f32 d = Isa::to_floats(Isa::template dot_add<P::code.is_signed>(first, r, x + Isa::W));
       acc[c][j / 2] = Isa::fma(d, Isa::template spread<P::spread(j)>(scaled[c][0]), acc[c][j / 2]);
     }
   }

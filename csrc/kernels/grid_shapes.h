@@ -206,4 +206,42 @@ struct GridShape {
   }
 };
 
+// What the values of the points of a grid are, each once, and where their numbers lie.
+template <class F>
+struct GridLevels {
+  static constexpr Grid grid = F::codes;
+  static constexpr int width = grid.width, count = sizeof(F::points.values) / width;
+
+  struct List {
+    int8_t values[16] = {};
+    int used = 0;
+
+    constexpr int find(int8_t v) const {
+      int i = 0;
+      while (i < used && values[i] != v) ++i;
+      return i;
+    }
+  };
+  static constexpr List list = [] {
+    List out;
+    for (int i = 0; i < count * width && out.used < 16; ++i) {
+      const int8_t v = F::points.values[i / width][i % width];
+      if (out.find(v) == out.used) out.values[out.used++] = v;
+    }
+    return out;
+  }();
+  static constexpr bool in_order(int piece, int size) {
+    for (int i = 0; i < kSpan / width; ++i) {
+      const Piece p = grid.index.piece(piece, i);
+      if (p.bits != size || p.bit != grid.index.piece(piece, 0).bit + size * i) return false;
+    }
+    return grid.index.piece(piece, 0).bit % 8 == 0;
+  }
+  // Numbers of 64 points as bytes, one after the other, and perhaps a bit for each.
+  static constexpr bool in_bytes() {
+    if (width != 4 || (count != 256 && count != 512)) return false;
+    return in_order(0, 8) && grid.index.pieces(0) == count / 256 && (count == 256 || in_order(1, 1));
+  }
+};
+
 }  // namespace fewbit

@@ -4,46 +4,16 @@
 
 template <class F>
 struct GridTables {
+  using L = GridLevels<F>;
   static constexpr Grid grid = F::codes;
-  static constexpr int width = grid.width, bits = 16 / width, count = sizeof(F::points.values) / width;
-
-  struct Levels {
-    int8_t values[16] = {};
-    int used = 0;
-
-    constexpr int find(int8_t v) const {
-      int i = 0;
-      while (i < used && values[i] != v) ++i;
-      return i;
-    }
-  };
-  static constexpr Levels levels = [] {
-    Levels out;
-    for (int i = 0; i < count * width && out.used < 16; ++i) {
-      const int8_t v = F::points.values[i / width][i % width];
-      if (out.find(v) == out.used) out.values[out.used++] = v;
-    }
-    return out;
-  }();
-  // The numbers of points: bytes, one after the other, and perhaps a bit for each.
-  static constexpr bool in_order(int piece, int size) {
-    const Ints& index = grid.index;
-    for (int i = 0; i < 64; ++i) {
-      const Piece p = index.piece(piece, i);
-      if (p.bits != size || p.bit != index.piece(piece, 0).bit + size * i) return false;
-    }
-    return index.piece(piece, 0).bit % 8 == 0;
-  }
-  static constexpr bool can = [] {
-    if (width != 4 || grid.signs.used == 0 || levels.used > 8 || (count != 256 && count != 512)) return false;
-    return in_order(0, 8) && grid.index.pieces(0) == count / 256 && (count == 256 || in_order(1, 1));
-  }();
+  static constexpr int width = grid.width, bits = 16 / width, count = L::count;
+  static constexpr bool can = grid.signs.used > 0 && L::list.used <= 8 && L::in_bytes();
 
   // All first bytes, then all second ones.
   alignas(64) static constexpr auto table = [] {
     std::array<uint8_t, static_cast<size_t>(count) * width / 2> out{};
     for (int i = 0; i < count * width; ++i) {
-      const int value = i % width, point = i / width, level = levels.find(F::points.values[point][value]);
+      const int value = i % width, point = i / width, level = L::list.find(F::points.values[point][value]);
       out[value / 2 * count + point] |= static_cast<uint8_t>(level << (bits * (value % 2)));
     }
     return out;
@@ -77,7 +47,7 @@ struct GridTables {
     }();
     alignas(64) static constexpr auto value_of = [] {  // what is above the bits does not count
       std::array<int8_t, 64> out{};
-      for (int i = 0; i < 64; ++i) out[i] = levels.values[i % 16];
+      for (int i = 0; i < 64; ++i) out[i] = L::list.values[i % 16];
       return out;
     }();
     const __m512i level = _mm512_multishift_epi64_epi8(_mm512_load_si512(first_bit.data()), points[c / 2]);

@@ -40,7 +40,7 @@ struct GridSpan {
     if (F::offset.present) return false;
     if (F::scale.real != Real::f16 || F::scale.at + 8 > F::bytes) return false;
     for (int k = 0; k < pieces; ++k) {
-      if (!G::fields(index, k, in_words ? 2 : width).fits) return false;
+      if (!G::fields(index, k, in_words || (T::can && width == 8) ? 2 : width).fits) return false;
     }
     if (has_signs) return G::fields(grid.signs, 0, 2).fits;
     return moves_points ? right_after(grid.index, width) : right_after(F::scale.ints, F::group);
@@ -62,7 +62,7 @@ struct GridSpan {
     return out;
   }();
   struct Table {
-    static constexpr int count = sizeof(F::points.values) / width;
+    static constexpr int count = GridLevels<F>::count;
     alignas(64) static constexpr auto bytes_of = [] {
       std::array<uint8_t, static_cast<size_t>(count) * width * (1 + moves_points)> out{};
       for (int i = 0; i < static_cast<int>(out.size()); ++i) {
@@ -72,6 +72,7 @@ struct GridSpan {
       }
       return out;
     }();
+    static_assert(*std::max_element(bytes_of.begin(), bytes_of.end()) <= 64);  // add_two
   };
 
   template <Ints what>
@@ -103,20 +104,20 @@ struct GridSpan {
     else
       return small_words<grid.signs>(p);
   }
-  // Vector j of codes times all columns.
+  template <int j, class bytes>
+  static FEWBIT_INLINE bytes activations(const Activation& a, bytes signs) {
+    const int8_t* x = a.eights + j * Isa::W;
+    if constexpr (has_signs) return I::with_bits(x, I::template bits_of_eights<j>(signs));
+    return I::load(reinterpret_cast<const uint8_t*>(x));
+  }
+  // Vectors j and j + 1 of codes times all columns.
   template <int j, int Cols, class bytes, class ints>
-  static FEWBIT_INLINE void add(const uint8_t* p, const bytes* words, bytes signs, const Activation* const* a,
-                                ints (*sums)[2]) {
-    const bytes q = codes<j>(p, words);
-    if constexpr (has_signs) {
-      const auto minus = I::template bits_of_eights<j>(signs);
-      for (int c = 0; c < Cols; ++c) {
-        sums[c][by_16 && j > 1] = I::dot_add_signed(sums[c][by_16 && j > 1], q, a[c]->eights + j * Isa::W, minus);
-      }
-    } else {
-      for (int c = 0; c < Cols; ++c) {
-        sums[c][by_16 && j > 1] = Isa::dot_add(sums[c][by_16 && j > 1], q, a[c]->eights + j * Isa::W);
-      }
+  static FEWBIT_INLINE void add_two(const uint8_t* p, const bytes* words, bytes signs, const Activation* const* a,
+                                    ints (*sums)[2]) {
+    const bytes q = codes<j>(p, words), r = codes<j + 1>(p, words);
+    for (int c = 0; c < Cols; ++c) {
+      ints& sum = sums[c][by_16 && j > 1];
+      sum = I::add_two(sum, q, activations<j>(*a[c], signs), r, activations<j + 1>(*a[c], signs));
     }
   }
   static FEWBIT_INLINE auto half_at(const uint8_t* p) {
@@ -129,15 +130,13 @@ struct GridSpan {
   static FEWBIT_INLINE void span(const uint8_t* p, const Activation* const* a, f32 (*acc)[2]) {
     const f32 d = half_at(p), scale = I::template looked_up<scales>(p, levels.codes);
     typename Isa::bytes words[2] = {}, signs{};
-    if constexpr (in_words) words[0] = small_words<index>(p);
+    if constexpr (in_words || (T::can && width == 8)) words[0] = small_words<index>(p);
     if constexpr (T::can) T::points(p, words);
     if constexpr (has_signs) signs = sign_words(p);
     typename Isa::ints sums[Cols][2];
     for (auto& s : sums) s[0] = s[1] = Isa::no_ints();
-    add<0, Cols>(p, words, signs, a, sums);
-    add<1, Cols>(p, words, signs, a, sums);
-    add<2, Cols>(p, words, signs, a, sums);
-    add<3, Cols>(p, words, signs, a, sums);
+    add_two<0, Cols>(p, words, signs, a, sums);
+    add_two<2, Cols>(p, words, signs, a, sums);
     for (int c = 0; c < Cols; ++c) {
       const f32 scaled = Isa::mul(scale, Isa::loadf(a[c]->d16));
       f32 all = Isa::mul(Isa::to_floats(sums[c][0]), by_16 ? I::template twice_each<false>(scaled) : scaled);

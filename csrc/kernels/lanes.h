@@ -31,7 +31,7 @@ struct Lanewise {
     const size_t fit = near / ((spans(k) + (k == 0)) * sizeof(Panel));
     return fit < 1 ? 1 : fit > most ? most : fit;
   }
-  static constexpr int cols = Isa::L == 16 ? 8 : 3, sets = Isa::L == 16 ? 1 : 2;  // as there are registers
+  static constexpr int cols = Isa::lane_columns, sets = Isa::lane_sets;
   static void multiply_all(const Panel* panels, size_t spans, const Activation* x, size_t columns, size_t rows,
                            float* y, size_t y_stride) {
     const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {

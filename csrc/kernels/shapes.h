@@ -261,10 +261,11 @@ struct Shape {
   static constexpr int first_bit() { return piece(1, 0).bit / 8; }
   // Codes of two bits, 128 in 32 bytes, or the same and a third bit of each, 256 in 32 bytes. The former are turned as
   // they are loaded; the latter are first joined in the halves of bytes, where places 0 and 2 share a vector.
-  static constexpr bool can_turn() {
+  static constexpr bool can_turn(int max_unsigned) {
     if constexpr (F::kind != Kind::planes) {
       return false;
     } else {
+      if (((1 << F::codes.bits()) - 1) << turned_place(3) > max_unsigned) return false;
       if (F::codes.pieces(0) > 2 || F::codebook.used > 0 || first_code() + 64 > span_bytes()) return false;
       for (int e = 0; e < kSpan; ++e) {
         const Piece two = piece(0, e), one = piece(1, e);

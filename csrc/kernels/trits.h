@@ -2,7 +2,8 @@
 // with t(n) = 3^n * byte mod 256, digit n is (3 t(n) - t(n + 1)) / 256. So the bytes t(n) and t(n + 1) themselves meet
 // the activations of digit n, and the difference of the sums is divided in the scale, all without a rounding. With a
 // row in every lane the sums of a group are one vector, as long as it takes. The columns come one after another, so
-// that their results do not depend on how many there are.
+// that their results do not depend on how many there are. Where a dot product has no room for whole bytes (Pairs),
+// digits are taken out after all, and their products added up in 16 bits.
 
 template <class F>
 struct TritRows {
@@ -12,6 +13,7 @@ struct TritRows {
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L, groups = kSpan / 32;
   static constexpr auto& parts = F::codes.parts;
+  static constexpr bool whole = Isa::max_unsigned >= 255;
 
   static constexpr int first_value(int part) {
     int at = 0;
@@ -53,7 +55,7 @@ struct TritRows {
     out.scale = I::template halves_of<true>(last_quad(rows.p + F::scale.at - 2, rows.stride));
   }
 
-  struct Sums {  // of t(n) and t(n + 1) times the activations of digit n
+  struct Sums {  // of t(n) and t(n + 1) times the activations of digit n; or of digits, in `these`
     ints these[groups], next[groups];
   };
   template <int value, int digit, int step, int digits>
@@ -61,8 +63,12 @@ struct TritRows {
     if constexpr (digit < digits) {
       constexpr int at = value + digit * step, group = at / 32;
       const bytes next = I::thrice(t);
-      sums.these[group] = I::template lane_dot<false>(sums.these[group], t, x + at);
-      sums.next[group] = I::template lane_dot<false>(sums.next[group], next, x + at);
+      if constexpr (whole) {
+        sums.these[group] = I::lane_dot(sums.these[group], t, x + at);
+        sums.next[group] = I::lane_dot(sums.next[group], next, x + at);
+      } else {
+        sums.these[group] = I::add_16(sums.these[group], I::two_products(I::digit(t), I::same(x + at)));
+      }
       digits_of<value, digit + 1, step, digits>(next, x, sums);
     }
   }
@@ -73,6 +79,10 @@ struct TritRows {
       (digits_of<first_value(part) + 4 * q, 0, t.bytes, t.digits>(panel.quads[first_quad(part) + q], x, sums), ...);
     }(std::make_integer_sequence<int, t.bytes / 4>{});
   }
+  static FEWBIT_INLINE f32 dots(ints these, ints next) {  // if whole, 256 times as much
+    if constexpr (whole) return Isa::to_floats(I::thrice_less(these, next));
+    return Isa::to_floats(I::dot_words(these, I::ones_16()));
+  }
   // One span of all rows times one column.
   static FEWBIT_INLINE f32 span(const Panel& panel, const Activation& a, f32 acc) {
     Sums sums;
@@ -82,11 +92,12 @@ struct TritRows {
     add_part<2>(panel, a.q, sums);
     f32 all = Isa::zero(), ones = Isa::zero();
     for (int g = 0; g < groups; ++g) {
-      const f32 digits = Isa::to_floats(I::thrice_less(sums.these[g], sums.next[g]));
+      const f32 digits = dots(sums.these[g], sums.next[g]);
       all = Isa::fma(digits, Isa::splat(a.d32[g]), all);
       ones = Isa::add(ones, Isa::splat(a.s32[g]));  // a digit stands for one less
     }
-    return Isa::fma(panel.scale, Isa::fnma(ones, Isa::splat(1), Isa::mul(all, Isa::splat(1.0f / 256))), acc);
+    return Isa::fma(panel.scale, Isa::fnma(ones, Isa::splat(1), whole ? Isa::mul(all, Isa::splat(1.0f / 256)) : all),
+                    acc);
   }
   // A span of the rows to come, line by line; these rows' next span.
   static FEWBIT_INLINE void ask(const Rows& rows, const uint8_t* w, size_t span, const Layout& at) {

@@ -12,6 +12,7 @@ namespace fewbit::avx2 {
 //
 #include "kernels/all.h"
 //
+extern const Encode encoders[];
 #include "targets/table.h"
 
 }  // namespace fewbit::avx2

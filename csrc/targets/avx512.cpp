@@ -3,6 +3,11 @@
 #include <immintrin.h>
 
 #include "targets/prelude.h"
+#include "targets/targets.h"
+
+namespace fewbit::avx512bw {
+extern const Encode encoders[];
+}
 
 FEWBIT_BEGIN_TARGET(FEWBIT_AVX512)
 
@@ -12,6 +17,7 @@ namespace fewbit::avx512 {
 //
 #include "kernels/all.h"
 //
+using avx512bw::encoders;
 #include "targets/table.h"
 
 }  // namespace fewbit::avx512
@@ -21,10 +27,10 @@ FEWBIT_END_TARGET
 namespace fewbit::avx512 {
 
 static bool available() {
-#if !defined(FEWBIT_EMULATE)
-  if (!__builtin_cpu_supports("avx512vnni")) return false;
+#if defined(FEWBIT_EMULATE)
+  return avx512bw::target.available();
 #endif
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx512bw::target.available() && __builtin_cpu_supports("avx512vnni");
 }
 extern const Target target;
 const Target target = {"avx512",  available,   kernels,       quantize_row, kv_weigh, kv_scale,

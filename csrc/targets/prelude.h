@@ -38,12 +38,12 @@
 
 // What a target region is compiled for.
 #define FEWBIT_AVX2 "avx2,fma,f16c,bmi,bmi2,popcnt"
-#define FEWBIT_AVX512_ALL "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
+#define FEWBIT_AVX512BW "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,popcnt,prefer-vector-width=512"
 #if defined(FEWBIT_EMULATE)
-#define FEWBIT_AVX512 FEWBIT_AVX512_ALL
-#define FEWBIT_AMX FEWBIT_AVX512_ALL
+#define FEWBIT_AVX512 FEWBIT_AVX512BW
+#define FEWBIT_AMX FEWBIT_AVX512BW
 #else
-#define FEWBIT_AVX512 FEWBIT_AVX512_ALL ",avx512vnni"
+#define FEWBIT_AVX512 FEWBIT_AVX512BW ",avx512vnni"
 #define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,avx512vbmi,amx-tile,amx-int8,amx-bf16"
 #endif
 
@@ -64,6 +64,9 @@ constexpr int kPrefetchFar = 8192, kPrefetchNear = 1024;
 }  // namespace fewbit
 
 // Processors without matrix tiles may take 33 cycles for a gather: their microcode keeps it from leaking data.
+namespace fewbit::avx512bw {
+constexpr bool kGathers = false;
+}
 namespace fewbit::avx512 {
 constexpr bool kGathers = false;
 }

@@ -8,6 +8,7 @@ namespace fewbit::scalar {
 //
 #include "kernels/all.h"
 //
+extern const Encode encoders[];
 #include "targets/table.h"
 
 }  // namespace fewbit::scalar

@@ -1,4 +1,4 @@
-// The table of functions of the instruction set whose namespace this is included in.
+// The table of functions of the instruction set whose namespace this is included in, after its `encoders`.
 
 #include "targets/counted.h"
 
@@ -30,8 +30,6 @@ Kernels make_kernels() {
   out.kv_block = F::kind == Kind::scalar ? 1 : 32;
   return out;
 }
-
-extern const Encode encoders[];  // targets/encoders.h
 
 inline const Kernels* kernels() {
 #define FEWBIT_KERNELS(F) make_kernels<formats::F>(),

@@ -14,6 +14,9 @@ extern const Target target;
 namespace avx2 {
 extern const Target target;
 }
+namespace avx512bw {
+extern const Target target;
+}
 namespace avx512 {
 extern const Target target;
 }
@@ -25,7 +28,7 @@ extern const Target target;
 inline std::vector<const Target*> all_targets() {
   return {
 #if defined(__x86_64__)
-      &amx::target, &avx512::target, &avx2::target,
+      &amx::target, &avx512::target, &avx512bw::target, &avx2::target,
 #endif
       &scalar::target};
 }

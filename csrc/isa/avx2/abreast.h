@@ -55,39 +55,9 @@ struct SideBySide : Grids {
   static FEWBIT_INLINE bytes less(bytes v) {
     return zero ? _mm256_sub_epi8(v, _mm256_set1_epi8(zero)) : v;
   }
-  // Bytes of every dword in another order, -1: zero.
-  template <int a, int b, int c, int d>
-  static FEWBIT_INLINE bytes pick(bytes v) {
-    static constexpr auto index = picked_bytes<a, b, c, d>();
-    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(load16(index.data())));
-  }
   // Bytes i and i + 1, as words.
   template <int i, bool is_signed>
   static FEWBIT_INLINE ints two_of(bytes v) {
-    return is_signed ? _mm256_srai_epi16(pick<-1, i, -1, i + 1>(v), 8) : pick<i, -1, i + 1, -1>(v);
-  }
-  static FEWBIT_INLINE ints dot_words(ints a, ints b) { return _mm256_madd_epi16(a, b); }
-
-  // What dots are multiplied by: here both sums of 16 bits of a row.
-  template <int i, bool is_signed>
-  static FEWBIT_INLINE ints weight(bytes v) {
-    return is_signed ? _mm256_srai_epi16(pick<-1, i, -1, i>(v), 8) : pick<i, -1, i, -1>(v);
-  }
-  static constexpr bool room_for_words(int, int first) { return first <= 16384; }
-  static FEWBIT_INLINE ints start(int v) { return _mm256_set1_epi32(v & 0xffff); }
-  // `first` and the dots of `count` vectors, times `weight`, added to `sum`.
-  template <int count, int most, int zero>
-  static FEWBIT_INLINE ints weighted(const bytes* q, const int8_t* x, ints first, ints weight, ints sum) {
-    constexpr int room = (32767 - (zero ? 16384 : 0)) / (2 * 127 * most), at_once = room < count ? room : count;
-    static_assert(room > 0);
-    for (int from = 0; from < count; from += at_once) {
-      __m256i pairs = first;
-      for (int i = from; i < from + at_once && i < count; ++i) {
-        const __m256i product = _mm256_maddubs_epi16(q[i], same(x + 4 * i));
-        pairs = i == from && (zero == 0 || from > 0) ? product : in_turn(_mm256_add_epi16(pairs, product));
-      }
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, weight));
-    }
-    return sum;
+    return is_signed ? high_bytes(pick<-1, i, -1, i + 1>(v)) : pick<i, -1, i + 1, -1>(v);
   }
 };

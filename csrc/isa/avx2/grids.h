@@ -1,6 +1,6 @@
 // Points of grids and base-3 digits, straight into vectors.
 
-struct Grids : Vectors {
+struct Grids : Pairs<Vectors> {
   // 32 bytes from points of four or eight.
   template <int width>
   static FEWBIT_INLINE bytes joined_points(const int8_t* const* at) {

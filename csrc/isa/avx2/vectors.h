@@ -1,12 +1,12 @@
-// What kernels of one row at a time want. The dot product is vpmaddubsw, whose 16-bit sums saturate: codes above 129 go
-// through vpsignb as signed ones.
+// What kernels of one row at a time want, but for dot products: isa/pairs.h.
 
 struct Vectors {
-  static constexpr int W = 32, L = 8, max_unsigned = 129;  // 2 * 127 * 129 < 2^15
+  static constexpr int W = 32, L = 8, lane_columns = 3, lane_sets = 2;
   static constexpr bool can_cross = false, can_gather = false, can_pick = true, can_digit = true, can_turn = false,
                         can_lie_abreast = true;
   using bytes = __m256i;
   using f32 = __m256;
+  using ints = __m256i;
 
   static FEWBIT_INLINE __m256i load(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -73,54 +73,25 @@ struct Vectors {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(table.data())), v);
   }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80))); }
-  template <bool is_signed>
-  static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
-    bytes a = load(reinterpret_cast<const uint8_t*>(x));
-    if constexpr (is_signed) {
-      a = _mm256_sign_epi8(a, q);
-      q = _mm256_abs_epi8(q);
-    }
-    return _mm256_cvtepi32_ps(_mm256_madd_epi16(_mm256_maddubs_epi16(q, a), _mm256_set1_epi16(1)));
-  }
-  using ints = __m256i;
   static FEWBIT_INLINE ints no_ints() { return _mm256_setzero_si256(); }
-  static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
-    const __m256i pairs = _mm256_maddubs_epi16(q, load(reinterpret_cast<const uint8_t*>(x)));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
   static FEWBIT_INLINE ints same(const void* p) {  // four bytes in every lane
     return _mm256_set1_epi32(fewbit::load<int32_t>(static_cast<const uint8_t*>(p)));
   }
-  // Kept out of trees of additions, which gcc makes of sums and has no registers for.
-  static FEWBIT_INLINE ints in_turn(ints sum) {
-    __asm__("" : "+x"(sum));
-    return sum;
+  static FEWBIT_INLINE ints all_32(int v) { return _mm256_set1_epi32(v); }
+  // Bytes of every dword in another order, -1: zero.
+  template <int a, int b, int c, int d>
+  static FEWBIT_INLINE bytes pick(bytes v) {
+    static constexpr auto index = picked_bytes<a, b, c, d>();
+    return _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(load16(index.data())));
   }
-  // Four codes of at most `most` of every row in each of `count` vectors, times four activations of each column; so for
-  // each of `sets`. As many sums of 16 bits are added up before they are widened as there is room for.
-  template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
-    constexpr int room = is_signed ? 1 : 32767 / (2 * 127 * most), at_once = room < count ? room : count;
-    for (int first = 0; first < count; first += at_once) {
-      __m256i pairs[sets][Cols];
-      for (int i = first; i < first + at_once && i < count; ++i) {
-        for (int c = 0; c < Cols; ++c) {
-          const bytes four = same(x[c] + 4 * i);
-          for (int s = 0; s < sets; ++s) {
-            const bytes w = q[s][i], size = is_signed ? _mm256_abs_epi8(w) : w;
-            const __m256i product = _mm256_maddubs_epi16(size, is_signed ? _mm256_sign_epi8(four, w) : four);
-            pairs[s][c] = i == first ? product : in_turn(_mm256_add_epi16(pairs[s][c], product));
-          }
-        }
-      }
-      for (int s = 0; s < sets; ++s) {
-        for (int c = 0; c < Cols; ++c) {
-          const __m256i wide = _mm256_madd_epi16(pairs[s][c], _mm256_set1_epi16(1));
-          out[s][c] = first == 0 ? wide : _mm256_add_epi32(out[s][c], wide);
-        }
-      }
-    }
-  }
+  static FEWBIT_INLINE ints high_bytes(bytes v) { return _mm256_srai_epi16(v, 8); }  // of words, with their signs
+  static FEWBIT_INLINE ints two_products(bytes a, bytes b) { return _mm256_maddubs_epi16(a, b); }
+  static FEWBIT_INLINE ints dot_words(ints a, ints b) { return _mm256_madd_epi16(a, b); }
+  static FEWBIT_INLINE ints add_16(ints a, ints b) { return _mm256_add_epi16(a, b); }
+  static FEWBIT_INLINE ints add_32(ints a, ints b) { return _mm256_add_epi32(a, b); }
+  static FEWBIT_INLINE ints ones_16() { return _mm256_set1_epi16(1); }
+  static FEWBIT_INLINE bytes sizes(bytes v) { return _mm256_abs_epi8(v); }
+  static FEWBIT_INLINE bytes with_signs(bytes v, bytes of) { return _mm256_sign_epi8(v, of); }
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
     __m256i r[8], t[8];
     for (size_t i = 0; i < 8; ++i) r[i] = load(in + i * stride);

@@ -31,7 +31,7 @@ struct Rounding : SideBySide {
   // The sums of every 16 of 256 codes.
   static FEWBIT_INLINE void sums(const int8_t* q, int* out) {
     const auto fours = [&](int j) FEWBIT_LAMBDA_INLINE {
-      return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_load_si512(q + 64 * j));
+      return add_bytes(_mm512_setzero_si512(), _mm512_set1_epi8(1), _mm512_load_si512(q + 64 * j));
     };
     const __m512i a = fours(0), b = fours(1), c = fours(2), d = fours(3);
     const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));

@@ -1,6 +1,6 @@
 // Codes out of the bytes of a span.
 
-struct Codes : Floats {
+struct Codes : Dots {
   template <int a, int b, int c, int d, int room>
   static FEWBIT_INLINE bytes four(const uint8_t* p) {  // 16 bytes from each of four places; `room` bytes may be read
     if constexpr (b == a + 16 && c == a + 32 && d == a + 48)

@@ -28,7 +28,7 @@ struct Factors : Grids {
   static FEWBIT_INLINE __m512i two_that_stay(__m512i window) {
     static constexpr TwoPieces w = two_pieces<t, true>();
     const __m512i v = _mm512_and_si512(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.mask));
-    return _mm512_dpwssd_epi32(_mm512_set1_epi32(-(t.zero[0] << t.stay())), v, _mm512_loadu_si512(w.weight));
+    return add_words(_mm512_set1_epi32(-(t.zero[0] << t.stay())), v, _mm512_loadu_si512(w.weight));
   }
   template <Small t>
   static FEWBIT_INLINE __m512i one_byte(const uint8_t* p) {

@@ -1,7 +1,7 @@
-// Types, loads, floats and dot products: vpdpbusd, unsigned codes times signed activations.
+// Types, loads, floats, and what dot products are made of.
 
 struct Floats {
-  static constexpr int W = 64, L = 16, max_unsigned = 255;
+  static constexpr int W = 64, L = 16;
   static constexpr bool can_cross = true, can_gather = true, can_pick = false, can_digit = true, can_turn = true,
                         can_lie_abreast = true;
   using bytes = __m512i;
@@ -13,31 +13,26 @@ struct Floats {
   static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static FEWBIT_INLINE bytes either(bytes a, bytes b) { return _mm512_or_si512(a, b); }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
-  template <bool is_signed>
-  static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
-    static_assert(!is_signed);
-    return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), q, _mm512_load_si512(x)));
-  }
   static FEWBIT_INLINE ints no_ints() { return _mm512_setzero_si512(); }
-  static FEWBIT_INLINE ints dot_add(ints acc, bytes q, const int8_t* x) {
-    return _mm512_dpbusd_epi32(acc, q, _mm512_load_si512(x));
+  static FEWBIT_INLINE ints same(const void* p) {  // four bytes in every lane
+    return _mm512_set1_epi32(fewbit::load<int32_t>(static_cast<const uint8_t*>(p)));
   }
-  template <bool is_signed>
-  static FEWBIT_INLINE ints lane_dot(ints acc, bytes w, const int8_t* four) {  // the same four for every lane
-    static_assert(!is_signed);
-    return _mm512_dpbusd_epi32(acc, w,
-                               _mm512_set1_epi32(fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(four))));
+  static FEWBIT_INLINE ints all_32(int v) { return _mm512_set1_epi32(v); }
+  // Bytes of every dword in another order, -1: zero.
+  template <int a, int b, int c, int d>
+  static FEWBIT_INLINE bytes pick(bytes v) {
+    static constexpr auto index = picked_bytes<a, b, c, d>();
+    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(load16(index.data())));
   }
-  // Four codes of every row in each of `count` vectors, times four activations of each column; so for each of `sets`.
-  template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
-    for (int s = 0; s < sets; ++s) {
-      for (int c = 0; c < Cols; ++c) out[s][c] = no_ints();
-      for (int i = 0; i < count; ++i) {
-        const bytes w = q[s][i];
-        for (int c = 0; c < Cols; ++c) out[s][c] = lane_dot<is_signed>(out[s][c], w, x[c] + 4 * i);
-      }
-    }
+  static FEWBIT_INLINE ints high_bytes(bytes v) { return _mm512_srai_epi16(v, 8); }  // of words, with their signs
+  static FEWBIT_INLINE ints two_products(bytes a, bytes b) { return _mm512_maddubs_epi16(a, b); }
+  static FEWBIT_INLINE ints dot_words(ints a, ints b) { return _mm512_madd_epi16(a, b); }
+  static FEWBIT_INLINE ints add_16(ints a, ints b) { return _mm512_add_epi16(a, b); }
+  static FEWBIT_INLINE ints add_32(ints a, ints b) { return _mm512_add_epi32(a, b); }
+  static FEWBIT_INLINE ints ones_16() { return _mm512_set1_epi16(1); }
+  static FEWBIT_INLINE bytes sizes(bytes v) { return _mm512_abs_epi8(v); }
+  static FEWBIT_INLINE bytes with_signs(bytes v, bytes of) {
+    return _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(of), _mm512_setzero_si512(), v);
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm512_store_si512(p, v); }
   static FEWBIT_INLINE f32 to_floats(ints a) { return _mm512_cvtepi32_ps(a); }

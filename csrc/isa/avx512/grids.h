@@ -116,6 +116,52 @@ struct Grids : Codes {
     if constexpr (c == 3) return _mm512_srli_epi64(words, 48);
     return _mm512_and_si512(_mm512_srli_epi64(words, 16 * c), _mm512_set1_epi64(0xFFFF));
   }
+  // 64 bytes as words: of every eight the first four, and the others.
+  static FEWBIT_INLINE void bytes_in_halves(const uint8_t* p, bytes* out) {
+    const bytes v = load(p), none = _mm512_setzero_si512();
+    const bytes low = _mm512_unpacklo_epi8(v, none), high = _mm512_unpackhi_epi8(v, none);
+    out[0] = _mm512_unpacklo_epi64(low, high);
+    out[1] = _mm512_unpackhi_epi64(low, high);
+  }
+  // Adds `what` where a bit of 64 is set.
+  static FEWBIT_INLINE void add_to_halves(uint64_t where, int what, bytes* to) {
+    const auto first = static_cast<__mmask32>(_pext_u64(where, 0x0F0F0F0F0F0F0F0Full));
+    const auto other = static_cast<__mmask32>(_pext_u64(where, 0xF0F0F0F0F0F0F0F0ull));
+    const bytes v = _mm512_set1_epi16(static_cast<short>(what));
+    to[0] = _mm512_mask_add_epi16(to[0], first, to[0], v);
+    to[1] = _mm512_mask_add_epi16(to[1], other, to[1], v);
+  }
+  // Words of a table of `count`, each at its index.
+  template <int count>
+  static FEWBIT_INLINE bytes words_at(bytes index, const uint16_t* table) {
+    if constexpr (count == 64) {
+      return _mm512_permutex2var_epi16(_mm512_load_si512(table), index, _mm512_load_si512(table + 32));
+    } else {
+      const __mmask32 above = _mm512_test_epi16_mask(index, _mm512_set1_epi16(count / 2));
+      const bytes low = words_at<count / 2>(index, table), high = words_at<count / 2>(index, table + count / 2);
+      return _mm512_mask_blend_epi16(above, low, high);
+    }
+  }
+  // In eight bytes: the words from `first` on, `each` times each; then every byte `bits` bits further than that of the
+  // same word before, and what these bits stand for.
+  template <int first, int each, int bits, auto list>
+  static FEWBIT_INLINE bytes values_of_words(bytes words) {
+    alignas(64) static constexpr auto index = [] {
+      std::array<uint8_t, 64> out{};
+      for (int i = 0; i < 64; ++i)
+        out[i] = static_cast<uint8_t>(i % 16 / 8 * 8 + 2 * (first + i % 8 / 2 / each) + i % 2);
+      return out;
+    }();
+    alignas(64) static constexpr auto shift = [] {
+      std::array<uint16_t, 32> out{};
+      for (int w = 0; w < 32; ++w) out[w] = static_cast<uint16_t>(bits * (w % each));
+      return out;
+    }();
+    alignas(16) static constexpr auto values = list;
+    const bytes v = _mm512_srlv_epi16(_mm512_shuffle_epi8(words, load(index.data())), _mm512_load_si512(shift.data()));
+    const bytes level = _mm512_and_si512(v, _mm512_set1_epi8((1 << bits) - 1));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(values.values)), level);
+  }
   // Points of a table, each at its index.
   template <int width>
   static FEWBIT_INLINE bytes points_at(bytes index, const uint8_t* table) {
@@ -184,10 +230,10 @@ struct Grids : Codes {
         _mm512_set4_epi32(0x08080808 + 0x02020202 * c, 0x08080808 + 0x02020202 * c, 0x02020202 * c, 0x02020202 * c);
     return _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, index), _mm512_set1_epi64(0x8040201008040201ll));
   }
-  // Activations change their signs where a bit is set.
-  static FEWBIT_INLINE bytes dot_add_signed(bytes acc, bytes q, const int8_t* x, Bits minus) {
+  // Activations that change their signs where a bit is set.
+  static FEWBIT_INLINE bytes with_bits(const int8_t* x, Bits minus) {
     const bytes v = _mm512_load_si512(x);
-    return _mm512_dpbusd_epi32(acc, q, _mm512_mask_sub_epi8(v, minus, _mm512_setzero_si512(), v));
+    return _mm512_mask_sub_epi8(v, minus, _mm512_setzero_si512(), v);
   }
   // What small integers of up to four bits stand for.
   template <Fields f>
@@ -221,6 +267,11 @@ struct Grids : Codes {
     const bytes high = _mm512_and_si512(v, _mm512_set1_epi16(static_cast<short>(0xFF00)));
     const bytes odd = _mm512_mulhi_epu16(_mm512_mullo_epi16(high, by), three);
     return _mm512_or_si512(even, _mm512_slli_epi16(odd, 8));
+  }
+  static FEWBIT_INLINE bytes digit(bytes v) {  // the first one of every byte
+    const __mmask64 some = _mm512_cmpge_epu8_mask(v, _mm512_set1_epi8(86));
+    const __mmask64 two = _mm512_cmpge_epu8_mask(v, _mm512_set1_epi8(static_cast<char>(171)));
+    return _mm512_mask_mov_epi8(_mm512_maskz_mov_epi8(some, _mm512_set1_epi8(1)), two, _mm512_set1_epi8(2));
   }
   static FEWBIT_INLINE bytes thrice(bytes v) { return _mm512_add_epi8(_mm512_add_epi8(v, v), v); }
   static FEWBIT_INLINE ints thrice_less(ints a, ints b) {  // 3 a - b

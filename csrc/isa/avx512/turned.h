@@ -132,35 +132,10 @@ struct SideBySide : Factors {
   static FEWBIT_INLINE bytes less(bytes v) {
     return zero ? _mm512_sub_epi8(v, _mm512_set1_epi8(zero)) : v;
   }
-  // Bytes of every dword in another order, -1: zero.
-  template <int a, int b, int c, int d>
-  static FEWBIT_INLINE bytes pick(bytes v) {
-    static constexpr auto index = picked_bytes<a, b, c, d>();
-    return _mm512_shuffle_epi8(v, _mm512_broadcast_i32x4(load16(index.data())));
-  }
   // Bytes i and i + 1, as words.
   template <int i, bool is_signed>
   static FEWBIT_INLINE ints two_of(bytes v) {
-    return is_signed ? _mm512_srai_epi16(pick<-1, i, -1, i + 1>(v), 8) : pick<i, -1, i + 1, -1>(v);
-  }
-  static FEWBIT_INLINE ints dot_words(ints a, ints b) { return _mm512_madd_epi16(a, b); }
-  static FEWBIT_INLINE ints same(const void* p) {  // four bytes in every lane
-    return _mm512_set1_epi32(fewbit::load<int32_t>(static_cast<const uint8_t*>(p)));
-  }
-
-  // What dots are multiplied by: a word, as long as they are words too; what lies above their sign counts for nothing.
-  template <int i, bool is_signed>
-  static FEWBIT_INLINE ints weight(bytes v) {
-    return is_signed ? _mm512_srai_epi16(pick<-1, i, -1, -1>(v), 8) : pick<i, -1, -1, -1>(v);
-  }
-  static constexpr bool room_for_words(int dot, int first) { return dot + first <= 32767; }
-  static FEWBIT_INLINE ints start(int v) { return _mm512_set1_epi32(v); }
-  // `first` and the dots of `count` vectors, times `weight`, added to `sum`.
-  template <int count, int most, int zero>
-  static FEWBIT_INLINE ints weighted(const bytes* q, const int8_t* x, ints first, ints weight, ints sum) {
-    ints dots = zero ? first : no_ints();
-    for (int i = 0; i < count; ++i) dots = lane_dot<false>(dots, q[i], x + 4 * i);
-    return _mm512_dpwssd_epi32(sum, dots, weight);
+    return is_signed ? high_bytes(pick<-1, i, -1, i + 1>(v)) : pick<i, -1, i + 1, -1>(v);
   }
   // A float of each of 16 rows, and the f16 after it. With two bytes before it, it may be the last that can be read.
   template <Real r, bool offset, bool room_before>

@@ -1,0 +1,9 @@
+// AVX-512 F, BW, DQ and VL: 64 bytes, 16 floats.
+#include "isa/avx512/floats.h"
+#include "isa/pairs.h"
+
+struct Dots : Pairs<Floats> {
+  static constexpr int lane_columns = 6, lane_sets = 2;
+};
+
+#include "isa/avx512/all.h"

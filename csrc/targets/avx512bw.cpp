@@ -1,0 +1,32 @@
+// x86-64 servers from 2017 on (Skylake).
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "targets/prelude.h"
+
+FEWBIT_BEGIN_TARGET(FEWBIT_AVX512BW)
+
+namespace fewbit::avx512bw {
+
+#include "isa/avx512bw.h"
+//
+#include "kernels/all.h"
+//
+extern const Encode encoders[];
+#include "targets/table.h"
+
+}  // namespace fewbit::avx512bw
+
+FEWBIT_END_TARGET
+
+namespace fewbit::avx512bw {
+
+static bool available() {
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+extern const Target target;
+const Target target = {"avx512bw", available,   kernels,       quantize_row, kv_weigh, kv_scale,
+                       kv_rotate,  row_kernels, abreast_moves, nullptr,      probes,   products};
+
+}  // namespace fewbit::avx512bw
+#endif
