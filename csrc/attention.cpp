@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "threads.h"
@@ -16,19 +16,13 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr size_t kSplit = 2048;   // tokens of the context that one piece of work reads
 constexpr size_t kMostRows = 64;  // queries times heads that share K and V, in one piece
-constexpr size_t kMostOnTiles = 128;
-constexpr size_t kFewRows = 8;                                // up to so many, K and V are decoded where they are used
-constexpr size_t kLeastCodeRows = 3, kLeastCodeTokens = 128;  // that are worth int8 tiles
-constexpr size_t kFewTokens = 4;                              // in a block, that are not worth them
-constexpr size_t kPieces = 8;                                 // for each thread, before one takes several heads
-constexpr size_t kShort = 4096;                               // tokens times heads: a piece for each thread is enough
+constexpr size_t kMostMatrixRows = 128;
+constexpr size_t kFewTokens = 4;  // of a slab, that are read as floats
+constexpr size_t kPieces = 8;     // for each thread, before one takes several heads
+constexpr size_t kShort = 4096;   // tokens times heads: a piece for each thread is enough
 
-thread_local Workspace scratch;                                   // of whoever does a piece
-CodeScratch& code_scratch() {                                     // the same, with int8 tiles
-  thread_local const auto own = std::make_unique<CodeScratch>();  // zero where nothing is written
-  return *own;
-}
-thread_local Workspace code_queries;
+thread_local Workspace scratch;  // of whoever does a piece
+thread_local Workspace packed_queries;
 thread_local Workspace key_rows, value_rows;  // that lay as tiles
 thread_local Workspace partial_results;       // of the caller
 
@@ -65,28 +59,23 @@ void write_row(const Store& to, const Heads& heads, bool rotates, const float* x
   kv.to_tiled(packed, token, heads.dim, is_value, slab);
 }
 
-size_t pairs_of_tiles(size_t rows) { return (rows + 31) / 32 * 32; }
-
 // Memory for one piece of work.
 struct Scratch {
   float *queries, *acc, *scores, *tile;
   KvState* state;
   float* factors;
-  uint16_t *query_tiles, *k_tiles, *v_tiles, *weights;  // with matrix tiles only
+  void* matrix;  // for matrix units only
 
-  Scratch(size_t rows, size_t pad, size_t steps) {
-    const size_t some = pairs_of_tiles(rows), wide = 32 * steps;
+  Scratch(size_t rows, size_t pad, size_t matrix_bytes) {
+    const size_t some = (rows + kMatrixRows - 1) / kMatrixRows * kMatrixRows;
     const size_t floats = 2 * some * pad + some * kKvTokens + kKvTokens * pad + 3 * some;
-    queries = scratch.get<float>(floats + (some * (wide + 32) + 32 * (wide + pad)) / 2);
+    queries = scratch.get<float>(floats + matrix_bytes / sizeof(float));
     acc = queries + some * pad;
     scores = acc + some * pad;
     tile = scores + some * kKvTokens;
     state = reinterpret_cast<KvState*>(tile + kKvTokens * pad);
     factors = reinterpret_cast<float*>(state + some);
-    query_tiles = reinterpret_cast<uint16_t*>(factors + some);
-    k_tiles = query_tiles + some * wide;
-    v_tiles = k_tiles + 32 * wide;
-    weights = v_tiles + 32 * pad;
+    matrix = factors + some;
   }
   // What belongs to one of the heads, of `rows` queries each; the rest serves one after the other.
   Scratch of(size_t head, size_t rows, size_t pad) const {
@@ -120,17 +109,21 @@ struct Call {
   float* out;
   bool exact;
   const Target& target = current_target();
-  const TileAttention* tiles = exact || !target.tiles ? nullptr : &target.tiles->attention;
-  const CodeAttention* codes = uses_codes() ? &target.tiles->codes : nullptr;
+  const MatrixAttention* matrix = exact ? nullptr : target.matrix_attention;
+  const IntegerAttention* integers = takes_integers() ? target.integer_attention : nullptr;
   bool tiled = k.tiled();
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t pad = padded(heads.dim);
-  size_t each = std::max<size_t>((tiles ? kMostOnTiles : kMostRows) / group, 1);  // queries a piece, of one head
+  size_t each = std::max<size_t>((matrix ? kMostMatrixRows : kMostRows) / group, 1);  // queries a piece, of one head
 
-  bool uses_codes() const {
-    const bool known = k.kernels->kv.key_codes && v.kernels->kv.value_codes;
-    return target.tiles && known && heads.dim <= 32 * kMostCodeBlocks && heads.page_tokens >= kKvTokens;
+  bool takes_integers() const {
+    const IntegerAttention* can = target.integer_attention;
+    if (!can || (exact && !can->is_exact)) return false;
+    const KvKernels &keys = k.kernels->kv, &values = v.kernels->kv;
+    if (!keys.integer_keys || !values.integer_values) return false;
+    const bool reads = !k.tiled() || (keys.prefers_tiled && values.prefers_tiled);
+    return reads && heads.dim <= can->most_dim && heads.page_tokens >= can->least_page_tokens;
   }
   size_t queries(size_t s) const { return static_cast<size_t>(sequences.q_starts[s + 1] - sequences.q_starts[s]); }
   size_t position(size_t s, size_t query) const {
@@ -240,20 +233,16 @@ struct Call {
   void run(const Work& p, KvState* partials, float* sums) const {
     write_own(p);
     const size_t rows = rows_of_head(p), all = p.heads * rows;
-    const bool on_tiles = tiles && rows > kFewRows;
-    const bool worth = tiled || (rows >= kLeastCodeRows && p.to - p.from >= kLeastCodeTokens);
-    const bool by_codes = codes && rows <= kMostCodeRows && worth;
-    const Scratch own(all, pad, on_tiles ? tiles->steps(pad) : 0);
+    const bool on_matrix = matrix && rows > kFewRows;
+    const Scratch own(all, pad, on_matrix ? matrix->scratch_bytes(rows, pad) : 0);
     load_queries(p, own.queries);
     std::fill_n(own.acc, all * pad, 0.0f);
     for (size_t r = 0; r < all; ++r) own.state[r] = {kNone, 0};
-    if (on_tiles) {
-      tiles->pack_queries(own.queries, rows, pad, own.query_tiles);
-      auto work = [&] { by_blocks(p, [&](const Block& b) { on_some_tiles(p, rows, b, own); }); };
-      tiles->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
-    } else if (by_codes) {
-      auto work = [&] { on_code_tiles(p, rows, own); };
-      codes->with_tiles([](void* what) { (*static_cast<decltype(work)*>(what))(); }, &work);
+    if (on_matrix) {
+      matrix->pack_queries(own.queries, rows, pad, own.matrix);
+      with(matrix->with_units, [&] { by_blocks(p, [&](const Block& b) { on_matrix_units(p, rows, b, own); }); });
+    } else if (worth_integers(p, rows)) {
+      with(integers->with_units, [&] { over_integers(p, rows, own); });
     } else {
       by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own.of(b.head, rows, pad)); });
     }
@@ -263,6 +252,14 @@ struct Call {
       std::copy_n(own.state, all, partials + p.partial);
       std::copy_n(own.acc, all * pad, sums + p.partial * pad);
     }
+  }
+  bool worth_integers(const Work& p, size_t rows) const {
+    if (!integers || rows > kFewRows) return false;
+    return tiled || (rows >= integers->least_rows && p.to - p.from >= integers->least_tokens);
+  }
+  template <class Fn>
+  static void with(WithUnits units, Fn&& work) {
+    units([](void* what) { (*static_cast<std::remove_reference_t<Fn>*>(what))(); }, &work);
   }
   // Some tokens of a head of the piece that lie in one page, and the rows of those that come next and after them.
   struct Block {
@@ -344,48 +341,36 @@ struct Call {
     to_floats(v, b, own.tile);
     floats.values(own.scores, rows, bytes, b.tokens, row_bytes, pad, {}, own.acc, pad);
   }
-  void on_some_tiles(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+  void on_matrix_units(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     to_floats(k, b, own.tile);
-    tiles->scores(own.query_tiles, rows, own.tile, b.tokens, pad, own.k_tiles, own.scores);
+    matrix->scores(own.tile, rows, b.tokens, pad, own.matrix, own.scores);
     weigh(p, rows, b, own);
     to_floats(v, b, own.tile);
-    tiles->values(own.scores, rows, own.tile, b.tokens, pad, own.weights, own.v_tiles, own.acc);
+    matrix->values(own.scores, rows, own.tile, b.tokens, pad, own.matrix, own.acc);
   }
-  // The keys of a block beside the values of the one before it: while one waits for tiles the other has work to do.
-  void on_code_tiles(const Work& p, size_t rows, const Scratch& own) const {
-    auto& c = code_scratch();
-    auto* packed = code_queries.get<CodeQueries>(p.heads);
-    const size_t blocks = pad / 32;
+  KvBlockRows block_rows(const Store& store, const Block& b) const {
+    return {at(store, b.row), b.tokens, store.at.row_bytes, tiled, at(store, b.next), at(store, b.later)};
+  }
+  // The keys of a block beside the values of the one before it.
+  void over_integers(const Work& p, size_t rows, const Scratch& own) const {
+    const size_t bytes = integers->query_bytes(pad);
+    auto* packed = packed_queries.get<uint8_t>(p.heads * bytes);
+    const KvKernels &keys = k.kernels->kv, &values = v.kernels->kv;
+    for (size_t h = 0; h < p.heads; ++h) keys.pack_queries(own.of(h, rows, pad).queries, rows, pad, packed + h * bytes);
     Block before{};
-    for (size_t h = 0; h < p.heads; ++h) codes->pack_queries(own.of(h, rows, pad).queries, rows, pad, packed[h]);
-    const auto both = [&](const Block* b) {
-      if (b) {
-        c.ahead = {at(k, b->later), at(v, b->next), b->tokens * (k.at.row_bytes + v.at.row_bytes) / 2};
-        if (tiled)
-          k.kernels->kv.key_tiles(at(k, b->row), b->tokens, heads.dim, c);
-        else
-          k.kernels->kv.key_codes(at(k, b->row), b->tokens, k.at.row_bytes, heads.dim, c);
-      }
-      if (before.tokens) {
-        if (tiled)
-          v.kernels->kv.value_tiles(at(v, before.row), before.tokens, heads.dim, c);
-        else
-          v.kernels->kv.value_codes(at(v, before.row), before.tokens, v.at.row_bytes, heads.dim, c);
-        codes->pack_weights(own.scores, rows, before.tokens, blocks, c);
-      }
-      if (b) codes->multiply_keys(packed[b->head], rows, b->tokens, blocks, c);
-      if (before.tokens) codes->multiply_values(rows, blocks, c);
-      if (b) codes->scores(packed[b->head], rows, b->tokens, blocks, c, own.scores);
-      if (before.tokens) codes->add_values(rows, blocks, c, own.of(before.head, rows, pad).acc, pad);
-      if (b) weigh(p, rows, *b, own.of(b->head, rows, pad));
+    const auto step = [&](const Block& b) {
+      if (b.tokens) before.later = b.next;
+      integers->step({&keys, &values, block_rows(k, b), block_rows(v, before), packed + b.head * bytes, rows, heads.dim,
+                      pad, own.scores, own.of(before.head, rows, pad).acc});
+      if (b.tokens) weigh(p, rows, b, own.of(b.head, rows, pad));
+      before = b;
     };
     by_blocks(p, [&](const Block& b) {
       const bool few = tiled && b.tokens <= kFewTokens;
-      both(few ? nullptr : &b);
-      before = few ? Block{} : b;
+      step(few ? Block{} : b);
       if (few) by_floats(p, rows, b, own.of(b.head, rows, pad));
     });
-    both(nullptr);
+    step(Block{});
   }
   void weigh(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     float *s = own.scores, *acc = own.acc;
@@ -395,7 +380,7 @@ struct Call {
     if (b.at + b.tokens > position(p.sequence, p.first) + 1 || logits.window) hide(p, rows, b, s);
     for (size_t r = 0; r < rows; r += kFewRows) {
       target.weigh(s + r * kKvTokens, std::min(kFewRows, rows - r), b.tokens, own.state + r, own.factors + r);
-      if (tiles && rows > kFewRows) tiles->keep_awake();
+      if (matrix && rows > kFewRows) matrix->between();
     }
     for (size_t r = 0; r < rows; ++r, acc += pad) {
       if (own.factors[r] != 1) target.scale(acc, pad, own.factors[r], acc);

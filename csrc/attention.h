@@ -6,7 +6,7 @@
 namespace fewbit {
 
 // K or V of one layer: [page][head][token of the page][row]. A row is what one head keeps of one token. In the bytes of
-// every 32 rows their numbers can also lie as matrix tiles want K or V, see kernels/kv_tiled.h.
+// every 32 rows their numbers can also lie in tiles, as some targets want them: see kernels/kv_tiled.h.
 enum class Order { rows, key_tiles, value_tiles };
 
 struct Store {
@@ -51,8 +51,8 @@ struct Fresh {
 };
 
 // out (rows, q_heads, dim) = attention of q, of the same shape, after `fresh` was packed, if it is given. Unless
-// `exact`, many queries are multiplied in bf16 where there are matrix tiles. Beside packed K and V, queries and weights
-// may be rounded to 16 bits: see kernels/tile_codes.h.
+// `exact`, many queries may be multiplied in bf16 on matrix units. Beside packed K and V, queries and weights may be
+// rounded to 16 bits: see IntegerAttention.
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
             const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact, int threads);
 

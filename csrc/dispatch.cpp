@@ -54,7 +54,7 @@ size_t format_number(std::string_view name) {
 }
 
 bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
-  return kernels.dot && (at.group >= k || at.group == 16 || at.group % kGranule == 0);
+  return kernels.dot && (at.group >= k || at.group == static_cast<size_t>(kernels.sub) || at.group % kGranule == 0);
 }
 
 bool can_lie_abreast(const Kernels& kernels, const Layout& at, size_t k) {

@@ -7,6 +7,7 @@
 
 #include "activation.h"
 #include "formats/geometry.h"
+#include "kv_kernels.h"
 
 namespace fewbit {
 
@@ -18,69 +19,21 @@ struct Columns {
   size_t count, all;
 };
 
-// What attention does with rows of the KV cache; null where a format cannot be used there. See kernels/kv.h.
-constexpr size_t kKvTokens = 32;  // at once: the pitch of scores
-
-struct KvState {  // of a query: the largest logit, and the sum of weights beside it
-  float max, sum;
-};
-
-// What will be read next, as large as what is read now, and after that, from two places half as much; null: nothing.
-struct KvAhead {
-  const uint8_t *next = nullptr, *later[2] = {};
-};
-
-// Memory for attention of up to kMostCodeRows queries on int8 tiles.
-constexpr size_t kMostCodeBlocks = 8;  // of 32 values
-constexpr size_t kMostCodeRows = 8, kCodeSets = kMostCodeRows / 4;
-
-struct CodeQueries {  // as tiles, and what one unit of each row stands for
-  alignas(64) int8_t tiles[kCodeSets][kMostCodeBlocks / 2][1024];
-  alignas(64) float units[kCodeSets][4];
-};
-
-struct CodeScratch {
-  const int8_t *keys_at, *values_at;                      // those below, or where they lie in a page
-  alignas(64) int8_t keys[kMostCodeBlocks / 2][2][1024];  // tiles
-  alignas(64) int8_t values[kMostCodeBlocks / 2][2][1024];
-  alignas(64) int8_t weights[kCodeSets][kMostCodeBlocks / 2][1024];  // 0 where never anything is written
-  alignas(64) float key_scales[kMostCodeBlocks][kKvTokens];
-  alignas(64) float value_scales[kMostCodeBlocks][kKvTokens];
-  alignas(64) float units[kCodeSets][kMostCodeBlocks * 4];  // of weights, [block][row]
-  alignas(64) int32_t key_results[kCodeSets][kMostCodeBlocks][16][16];
-  alignas(64) int32_t value_results[kCodeSets][kMostCodeBlocks][16][16];
-
-  struct Ahead {  // keys and values that will be read, so many bytes of each: as far as they were asked for
-    const uint8_t *keys = nullptr, *values = nullptr;
-    size_t bytes = 0, at = 0, to = 0;
-  } ahead;
-};
-
-struct KvKernels {
-  void (*scores)(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
-                 size_t dim, KvAhead ahead, float* s);
-  void (*values)(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
-                 KvAhead ahead, float* out, size_t stride);
-  void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead, float* out,
-                 size_t stride);
-  // Integers as tiles and their scales; null where they cannot be had, or used. See kernels/tile_codes.h.
-  void (*key_codes)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) = nullptr;
-  void (*value_codes)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) = nullptr;
-  // The same for what lies in a page as tiles want it, and a row to and from its place there: kernels/kv_tiled.h.
-  void (*key_tiles)(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) = nullptr;
-  void (*value_tiles)(const uint8_t* slab, size_t tokens, size_t dim, CodeScratch& own) = nullptr;
-  void (*to_tiled)(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
-  void (*from_tiled)(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) = nullptr;
-  void (*tiled_floats)(const uint8_t* slab, size_t tokens, size_t dim, bool is_value, float* out,
-                       size_t stride) = nullptr;  // null where there are no tiles
-  // Floats to their place there; false if it cannot. See kernels/kv_quick.h.
-  bool (*quick_to_tiled)(const float* x, size_t token, size_t dim, bool is_value, uint8_t* slab) = nullptr;
-};
-inline bool can_tile(const KvKernels& kernels, size_t dim) {
-  return kernels.to_tiled && dim > 0 && dim % 64 == 0 && dim <= 32 * kMostCodeBlocks;
-}
-
 constexpr size_t kExactRows = 4;  // rows that `exact` takes together: floats of its scratch, times k
+
+// Products of rows that lie abreast where an instruction takes four activations out of a lane: columns are packed for
+// it first, in sets of four. See kernels/by_lane.h; all null where there is none.
+constexpr size_t kLaneSet = 4;
+
+struct LaneKernels {
+  size_t (*set_bytes)(size_t k);
+  void (*pack)(const Activation* x, size_t columns, size_t k, size_t set, void* out);  // `set` of those of all columns
+  void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
+              size_t y_stride, void* scratch);
+  void (*many)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
+               size_t y_stride, void* scratch);
+  size_t least_many, scratch_bytes;
+};
 
 // What can be done with rows of one format on one instruction set. A null pointer: it cannot be done. All products take
 // `rows` rows of weights and write y[column][row]; those with `scratch` want memory of their thread's own.
@@ -105,6 +58,7 @@ struct Kernels {
                   float* y, size_t y_stride);
   void (*lanes_abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
                         float* y, size_t y_stride, void* scratch);
+  LaneKernels by_lane;  // in the place of the two before
   void (*few_abreast)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns,
                       float* y, size_t y_stride, void* scratch);
   void (*few)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
@@ -115,28 +69,6 @@ struct Kernels {
                  size_t y_stride, void* scratch);
   KvKernels kv;
   int kv_block;  // values that a row of the KV cache is padded to: 1 or 32
-};
-
-// Attention of many queries on matrix tiles: rows of `pad` floats, a multiple of 32. See kernels/tile_attention.h.
-struct TileAttention {
-  size_t (*steps)(size_t pad);  // 1 KiB of tiles for every 16 rows and step
-  void (*pack_queries)(const float* q, size_t rows, size_t pad, uint16_t* out);
-  void (*scores)(const uint16_t* q, size_t rows, const float* k, size_t tokens, size_t pad, uint16_t* packed, float* s);
-  void (*values)(const float* p, size_t rows, const float* v, size_t tokens, size_t pad, uint16_t* packed_p,
-                 uint16_t* packed_v, float* out);
-  void (*keep_awake)();                                 // to be called now and then between them
-  void (*with_tiles)(void (*work)(void*), void* what);  // all three are called from `work`
-};
-
-// Attention of a few queries on int8 tiles, its steps in the order of the data: see kernels/tile_codes.h.
-struct CodeAttention {
-  void (*pack_queries)(const float* q, size_t rows, size_t pad, CodeQueries& out);
-  void (*multiply_keys)(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
-  void (*scores)(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own, float* s);
-  void (*pack_weights)(const float* p, size_t rows, size_t tokens, size_t blocks, CodeScratch& own);
-  void (*multiply_values)(size_t rows, size_t blocks, CodeScratch& own);
-  void (*add_values)(size_t rows, size_t blocks, CodeScratch& own, float* out, size_t stride);
-  void (*with_tiles)(void (*work)(void*), void* what);  // all of them are called from `work`
 };
 
 // How activations of a few columns stand in tiles for weights with a scale for so many values: on the right, or on the
@@ -152,8 +84,6 @@ struct Tiles {
   size_t (*few_bytes)(FewForm form);                                                              // of one span
   void (*quantize_left)(FewForm form, const float* x, size_t stride, size_t columns, void* out);  // one whole span
   size_t (*scratch_bytes)(size_t columns);
-  TileAttention attention;
-  CodeAttention codes;
 };
 
 // What the machine can do at most, measured: csrc/probe.h.
@@ -180,6 +110,7 @@ struct AbreastMoves {
   void (*to)(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel);
 };
 
+// The last two are null where a target cannot do it.
 struct Target {
   const char* name;
   bool (*available)();
@@ -193,6 +124,8 @@ struct Target {
   const Tiles* tiles;  // null: there are none
   Probes probes;
   const std::atomic<uint64_t>& products;  // calls of the kernels that multiply
+  const IntegerAttention* integer_attention = nullptr;
+  const MatrixAttention* matrix_attention = nullptr;
 };
 
 const std::vector<const Target*>& available_targets();  // best first

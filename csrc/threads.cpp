@@ -100,12 +100,37 @@ class alignas(64) Letter {
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile(
+      "isb");  // waits for what is under way; `yield` does nothing, and sched_yield gives a time slice away
 #else
   std::this_thread::yield();
 #endif
 }
 
 constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
+
+// Where one helper sleeps: a job wakes those that it has seats for, and no others.
+class alignas(64) Bed {
+ public:
+  // One that lies down right now may be missed: then it sleeps through this job, which goes on without it.
+  void wake() {
+    if (!taken_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    wake_.notify_one();
+  }
+  void sleep(const Letter& letter, uint64_t seen) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    taken_.store(true);
+    wake_.wait(lock, [&] { return letter.is_new(seen); });
+    taken_.store(false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<bool> taken_{false};
+};
 
 // Helpers spin for a while and then sleep until there is a job. One that comes late finds nothing left to take, and
 // nobody waits for it: a job is done when all of its pieces are. While helpers are awake a job takes no lock.
@@ -116,11 +141,7 @@ class Pool {
     grow(threads - 1);
     const Job job{++round_, task, items, grain, threads};
     for (int i = 1; i < threads; ++i) letters_[i].write(job);
-    // One that lies down right now may be missed: then it sleeps through this job, which goes on without it.
-    if (asleep_.load(std::memory_order_relaxed) > 0) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      wake_.notify_all();
-    }
+    for (int i = 1; i < threads; ++i) beds_[i].wake();
     work(job, 0);
     for (int i = 0; done(job) != job.pieces(); ++i) {
       if (i < kSpins)
@@ -168,29 +189,22 @@ class Pool {
     const Letter& letter = letters_[seat];
     for (uint64_t seen = 0;;) {
       for (int i = 0; i < kSpins && !letter.is_new(seen); ++i) pause();
-      if (!letter.is_new(seen)) sleep(letter, seen);
+      if (!letter.is_new(seen)) beds_[seat].sleep(letter, seen);
       Job job;
       if (!letter.read(job)) continue;
       seen = job.round;
       work(job, seat);
     }
   }
-  void sleep(const Letter& letter, uint64_t seen) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    asleep_.fetch_add(1);
-    wake_.wait(lock, [&] { return letter.is_new(seen); });
-    asleep_.fetch_sub(1);
-  }
 
-  std::mutex turn_, mutex_;
-  std::condition_variable wake_;
+  std::mutex turn_;
   uint64_t round_ = 0;
   int helpers_ = 0;
   std::exception_ptr error_{};  // the first one; read when all are done
   alignas(64) std::atomic<bool> failed_{false};
-  std::atomic<int> asleep_{0};
   Part parts_[kMaxThreads];
   Letter letters_[kMaxThreads];
+  Bed beds_[kMaxThreads];
 };
 
 std::atomic<Pool*> current{nullptr};

@@ -1,26 +1,39 @@
-// No vector instruction at all: arrays of 64 bytes and 16 floats. The reference for the other headers, each of which
-// gives the same names:
-//   W, L            bytes and float lanes of a vector; a dot lane sums 4 bytes
-//   max_unsigned    the largest unsigned code that the dot product takes without overflow
-//   lane_columns, lane_sets    how many columns, and vectors of rows, lanes_dot has registers for
-//   lanes, scattered, lookup, flip, either, load      codes as bytes
-//   signed_codes                                      codes of a grid
-//   dot, widen                                        bytes to floats
-//   ints, no_ints, dot_add, lanes_dot, to_floats      sums of integer dot products
-//   transpose, store                                  rows of codes on their side, for lanes_dot
-//   largest_of_32, quantize_16                        floats to 8-bit activations
-//   small, half, half_pair, two_halves, strided, quads   scales and offsets of blocks
-//   real, eight, splat8, mul8, deal                   one scale, or eight of a row
-//   fma, fnma, fma_odd, mul, add, splat, alternate, spread, sum, larger, top,
-//   any_positive, exp                                 floats
-//   reals_at, run, either16, lookup16, widen16        rows of the KV cache
-// can_cross, can_gather, can_digit and can_turn promise more, see avx512.h: turned, shared_halves; points; digits; turn
-// and what follows it. can_pick: joined_points, and signed_codes of vectors, see avx2/grids.h. can_lie_abreast: all
-// of avx2/abreast.h.
+// No vector instruction at all: arrays of 64 bytes and 16 floats. This is the contract: every instruction set gives an
+// `Isa` with these names, and each does what it does here. What only some have is listed below. An ISA header knows
+// vectors, never a format; a kernel knows names, never an instruction.
+//
+// What the chip is like, measured (docs/log.md):
+//   W, L            bytes and floats of a vector; a dot lane sums 4 bytes
+//   registers       vectors that it has, 16 or 32
+//   max_unsigned    the largest unsigned code that a dot product takes without overflow
+//   lane_columns, lane_sets        columns, and vectors of rows, that lanes_dot has registers for
+//   places          rows far apart that dot.h reads in turns: 4, 2 or 1
+//   least_lanes     columns from which lanes.h is faster than dot.h
+//   prefetch_far, prefetch_near    bytes ahead of the weights being read, to the second- and the first-level cache; 0:
+//                                  nothing is asked for
+//
+// What an instruction set may give beside, each with a bool that tells:
+//   can_cross       shared_halves: codes whose two halves of 16 share eight bytes; turned: codes of 2 or 3 bits in
+//                   the order of `turned_group` (kernels/shapes.h). Chunks are worth to be taken across (`runs` there)
+//   can_gather      points, points_at and what else kernels/grids.h names: points of grids by gathers or tables
+//   can_pick        joined_points: W bytes from points that lie apart; signed_codes of a vector and bits of signs
+//   can_digit       digits: base-3 digits straight into a vector
+//   can_transpose   turn: 16 bytes of each of L rows as four vectors with a dword of every row; reals: a float of each;
+//                   rows_to_lines, lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice, thrice_less
+//   can_reduce      several vectors at once: largest and sums of a span, reorder, sums_of_16
+//   can_transform   tops_of_4, hadamard: what attention does with lanes
+//   has_tables      nibbles: 32 codes of four bits looked up among 16 floats; words_at, values_of_words
+//   can_lie_abreast a vector has a lane for each of L rows: take, take_bits (codes), field, less_to_floats, halves_of,
+//                   byte_real, as_floats (scales), joined, less, two_of, weight, weighted, start: see avx2/abreast.h
+//   dots_by_lane    a vector of codes times the four activations of a lane: all of neon/by_lane.h
+//   integer_kv      K and V as the integers that they are packed as: the rest of neon/kv.h; fma_by where a
+//                   block of 32 floats is more than four vectors (kernels/kv_narrow.h)
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255, lane_columns = 8, lane_sets = 1;
-  static constexpr bool can_cross = false, can_gather = false, can_pick = false, can_digit = false, can_turn = false,
-                        can_lie_abreast = false;
+  static constexpr int registers = 16, places = 2, least_lanes = 12, prefetch_far = 8192, prefetch_near = 1024;
+  static constexpr bool can_cross = false, can_gather = false, can_pick = false, can_digit = false,
+                        can_transpose = false, can_reduce = false, has_tables = false, can_lie_abreast = false,
+                        can_transform = false, integer_kv = false, dots_by_lane = false;
   struct bytes {
     uint8_t v[W];
   };
@@ -28,11 +41,14 @@ struct Isa {
     float v[L];
   };
 
+  // Codes.
+
   static FEWBIT_INLINE bytes load(const uint8_t* p) {
     bytes b;
     std::memcpy(b.v, p, W);
     return b;
   }
+  // One plane of a chunk of codes, 16 from each of some places; `stays`: not shifted down.
   template <Lanes g, bool stays>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     bytes b;
@@ -42,6 +58,7 @@ struct Isa {
     }
     return b;
   }
+  // The same where each code has a byte and a shift of its own.
   template <Scatter g>
   static FEWBIT_INLINE bytes scattered(const uint8_t* p) {
     bytes b;
@@ -51,10 +68,12 @@ struct Isa {
     }
     return b;
   }
+  // Two planes of the same codes, joined.
   static FEWBIT_INLINE bytes either(bytes a, bytes b) {
     for (int i = 0; i < W; ++i) a.v[i] |= b.v[i];
     return a;
   }
+  // What codes stand for, plus a bias.
   template <Codebook book, int bias>
   static FEWBIT_INLINE bytes lookup(bytes b) {
     for (auto& x : b.v) x = static_cast<uint8_t>(book.values[x] + bias);
@@ -70,10 +89,13 @@ struct Isa {
     }
     return b;
   }
+  // Unsigned bytes less 128, or back.
   static FEWBIT_INLINE bytes flip(bytes b) {
     for (auto& x : b.v) x ^= 0x80;
     return b;
   }
+  // Dot products: codes, signed or not, times signed activations, four and four.
+
   template <bool is_signed>
   static FEWBIT_INLINE f32 dot(bytes q, const int8_t* x) {
     f32 out;
@@ -98,6 +120,8 @@ struct Isa {
     for (int i = 0; i < W; ++i) acc.v[i / 4] += (is_signed ? static_cast<int8_t>(w.v[i]) : w.v[i]) * four[i % 4];
     return acc;
   }
+  // `count` vectors with four codes of every row, at most `most`, times 4 * count activations of each column; so for
+  // each of `sets`.
   template <int sets, int Cols, int count, int most, bool is_signed>
   static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     for (int s = 0; s < sets; ++s) {
@@ -119,6 +143,7 @@ struct Isa {
     for (int l = 0; l < L; ++l) out.v[l] = static_cast<float>(a.v[l]);
     return out;
   }
+  // Part `part` of a chunk as floats.
   template <int part, bool is_signed>
   static FEWBIT_INLINE f32 widen(bytes b) {
     f32 out;
@@ -128,6 +153,9 @@ struct Isa {
     }
     return out;
   }
+  // Scales and offsets of a span.
+
+  // Small integers as floats, as stored, less their zero if they are taken once.
   template <Small t>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
     f32 out;
@@ -145,10 +173,12 @@ struct Isa {
     }
     return out;
   }
+  // An f16 in every lane; `room_before`: bytes before it may be read.
   template <bool room_before = false>
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
     return splat(f16_to_f32(fewbit::load<uint16_t>(p)));
   }
+  // Two neighbouring f16 in turns; then each in a vector of its own.
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
   }
@@ -158,6 +188,7 @@ struct Isa {
     b = half<>(p + 2);
   }
   static FEWBIT_INLINE float half_from(uint16_t h) { return f16_to_f32(h); }
+  // One number of any kind.
   template <Real r>
   static FEWBIT_INLINE float real(const uint8_t* p) {
     return read_real(r, p);
@@ -200,11 +231,14 @@ struct Isa {
     }
   }
 
+  // Floats.
+
   static FEWBIT_INLINE f32 splat(float x) { return alternate(x, x); }
   static FEWBIT_INLINE f32 only(f32 x, const uint32_t* ones) {  // the rest is 0
     for (int l = 0; l < L; ++l) x.v[l] = ones[l] ? x.v[l] : 0;
     return x;
   }
+  // a in even lanes, b in odd ones.
   static FEWBIT_INLINE f32 alternate(float a, float b) {
     f32 out;
     for (int i = 0; i < L; ++i) out.v[i] = i % 2 ? b : a;
@@ -231,7 +265,9 @@ struct Isa {
     }
     return sum;
   }
+  // c - a * b.
   static FEWBIT_INLINE f32 fnma(f32 a, f32 b, f32 c) { return add(mul(mul(a, splat(-1)), b), c); }
+  // a * b + c in odd lanes, c in even ones; minus: -a * b + c.
   template <bool minus>
   static FEWBIT_INLINE f32 fma_odd(f32 a, f32 b, f32 c) {
     for (int i = 1; i < L; i += 2) c.v[i] += minus ? -a.v[i] * b.v[i] : a.v[i] * b.v[i];
@@ -245,18 +281,21 @@ struct Isa {
     for (int i = 0; i < L; ++i) a.v[i] += b.v[i];
     return a;
   }
+  // Lanes in another order.
   template <std::array<int, 16> lane>
   static FEWBIT_INLINE f32 spread(f32 v) {
     f32 out;
     for (int i = 0; i < L; ++i) out.v[i] = v.v[lane[i]];
     return out;
   }
+  // Of all lanes, halves first: the same order everywhere with as many lanes.
   static FEWBIT_INLINE float sum(f32 v) {
     for (int half = L / 2; half > 0; half /= 2) {
       for (int i = 0; i < half; ++i) v.v[i] += v.v[i + half];
     }
     return v.v[0];
   }
+  // Aligned, then not.
   static FEWBIT_INLINE f32 loadf(const float* p) { return loadu(p); }
   static FEWBIT_INLINE f32 loadu(const float* p) {
     f32 f;
@@ -275,6 +314,8 @@ struct Isa {
     for (int l = 0; l < L; ++l) out.v[l] = read_real(r, p + l * real_bytes(r));
     return out;
   }
+  // Rows of the KV cache: 16 codes at a time.
+
   struct bytes16 {
     uint8_t v[16];
   };
@@ -300,6 +341,8 @@ struct Isa {
   static FEWBIT_INLINE void widen16(bytes16 v, f32* out) {
     for (int i = 0; i < 16; ++i) out->v[i] = is_signed ? static_cast<float>(static_cast<int8_t>(v.v[i])) : v.v[i];
   }
+  // Softmax.
+
   static FEWBIT_INLINE f32 larger(f32 a, f32 b) {
     for (int l = 0; l < L; ++l) a.v[l] = a.v[l] > b.v[l] ? a.v[l] : b.v[l];
     return a;
@@ -318,6 +361,7 @@ struct Isa {
     for (auto& v : x.v) v = __builtin_expf(v);
     return x;
   }
+  // The lanes of each of four vectors added up.
   static FEWBIT_INLINE void sums_of_4(const f32* v, float* out) {
     for (int i = 0; i < 4; ++i) out[i] = sum(v[i]);
   }

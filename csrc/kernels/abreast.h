@@ -190,8 +190,8 @@ struct Abreast {
 // of each row for every line, then what is left.
 template <class I = Isa>
 void from_abreast(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stride) {
-  const size_t lines = bytes / 4, fours = I::can_turn ? lines / 4 * 4 : 0, left = bytes % 4;
-  if constexpr (I::can_turn) {
+  const size_t lines = bytes / 4, fours = I::can_transpose ? lines / 4 * 4 : 0, left = bytes % 4;
+  if constexpr (I::can_transpose) {
     for (size_t l = 0; l < fours; l += 4) I::lines_to_rows(panel + 64 * l, rows + 4 * l, stride);
   }
   for (size_t i = 16 * fours; i < 16 * lines; ++i) std::memcpy(rows + i % 16 * stride + i / 16 * 4, panel + 4 * i, 4);
@@ -200,8 +200,8 @@ void from_abreast(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stri
 }
 template <class I = Isa>
 void to_abreast(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel) {
-  const size_t lines = bytes / 4, fours = I::can_turn ? lines / 4 * 4 : 0, left = bytes % 4;
-  if constexpr (I::can_turn) {
+  const size_t lines = bytes / 4, fours = I::can_transpose ? lines / 4 * 4 : 0, left = bytes % 4;
+  if constexpr (I::can_transpose) {
     for (size_t l = 0; l < fours; l += 4) I::rows_to_lines(rows + 4 * l, stride, panel + 64 * l);
   }
   for (size_t i = 16 * fours; i < 16 * lines; ++i) std::memcpy(panel + 4 * i, rows + i % 16 * stride + i / 16 * 4, 4);

@@ -10,7 +10,7 @@ struct AbreastDot {
   using f32 = typename Isa::f32;
   static constexpr int sub = K::sub, quads = sub / 4, parts = K::parts;
   static constexpr int most = P::most;
-  static constexpr int columns = Isa::L == 16 ? 4 : 2;  // at once, as there are registers
+  static constexpr int columns = Isa::registers >= 32 ? 4 : 2;  // at once, as there are registers
   template <int Cols>
   static constexpr size_t places = 4 / Cols;
 
@@ -45,7 +45,7 @@ struct AbreastDot {
 
   template <int s>
   static FEWBIT_INLINE void ask(const typename K::Panel& panel, size_t spans) {
-    constexpr int near = kPrefetchNear / 2, far = std::max(kPrefetchFar / 4, K::panel_bytes);
+    constexpr int near = Isa::prefetch_near / 2, far = std::max(Isa::prefetch_far / 4, K::panel_bytes);
     panel.template ask<s, s + 1, steps, far>(spans);
 #pragma GCC unroll 64
     for (int l = s * K::lines / steps; l < (s + 1) * K::lines / steps; ++l) {
@@ -251,12 +251,8 @@ void abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, con
     K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kSpan), y + c * y_stride, y_stride);
   };
   constexpr int most = K::columns;
-  for (size_t c = 0; c < columns; c += most) {
-    switch (columns - c) {
-      case 1: some(std::integral_constant<int, 1>{}, c); break;
-      case 2: some(std::integral_constant<int, std::min(most, 2)>{}, c); break;
-      case 3: some(std::integral_constant<int, std::min(most, 3)>{}, c); break;
-      default: some(std::integral_constant<int, most>{}, c);
-    }
-  }
+  size_t c = 0;
+  for (; c + most <= columns; c += most) some(std::integral_constant<int, most>{}, c);
+  for (; c + 2 <= columns; c += 2) some(std::integral_constant<int, 2>{}, c);
+  if (c < columns) some(std::integral_constant<int, 1>{}, c);
 }

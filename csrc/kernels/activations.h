@@ -20,7 +20,7 @@ constexpr std::array<int, 64> eights_order = [] {
 
 template <std::array<int, 64> at, class A>
 FEWBIT_INLINE void reorder(const A& x, int8_t* out) {
-  if constexpr (Isa::can_turn) {
+  if constexpr (Isa::can_reduce) {
     Own<A>::type::template reorder<at>(x.q, out);
   } else {
     for (int d = 0; d < 64; ++d) std::memcpy(out + 4 * d, x.q + 4 * at[d], 4);
@@ -45,19 +45,19 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
   alignas(64) int sums[16];
   alignas(64) uint32_t top[8];
   alignas(64) float inverse[8];
-  if constexpr (Isa::can_turn) {
+  if constexpr (Isa::can_reduce) {
     I::largest(x, top);
   } else {
     for (int b = 0; b < 8; ++b) top[b] = I::largest_of_32(x + 32 * b);
   }
   steps(top, out.d32, inverse);
   for (int h = 0; h < 16; ++h) {
-    if constexpr (Isa::can_turn)
+    if constexpr (Isa::can_reduce)
       I::quantize_16(x + 16 * h, inverse[h / 2], out.q + 16 * h);
     else
       sums[h] = I::quantize_16(x + 16 * h, inverse[h / 2], out.q + 16 * h);
   }
-  if constexpr (Isa::can_turn) I::sums(out.q, sums);
+  if constexpr (Isa::can_reduce) I::sums(out.q, sums);
   for (int b = 0; b < 8; ++b) {
     out.s32[b] = out.d32[b] * static_cast<float>(sums[2 * b] + sums[2 * b + 1]);
     out.pair32[2 * b] = out.pair32[2 * b + 1] = out.s32[b];

@@ -18,10 +18,23 @@
 #include "kernels/abreast.h"
 //
 #include "kernels/abreast_dot.h"
+#include "kernels/lane_codes.h"
+//
+#include "kernels/lane_columns.h"
+//
+#include "kernels/by_lane.h"
+//
+#include "kernels/by_lane_panels.h"
 #include "kernels/exact.h"
-#include "kernels/kv.h"
+#include "kernels/kv_block.h"
+#include "kernels/kv_weigh.h"
 #include "kernels/lanes.h"
 #include "kernels/probe.h"
 #include "kernels/trits.h"
 //
+#include "kernels/kv_narrow.h"
+//
+#include "kernels/kv.h"
 #include "kernels/kv_tiled.h"
+//
+#include "kernels/kv_integer.h"

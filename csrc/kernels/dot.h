@@ -12,20 +12,23 @@ class Ahead {
       : next_(reinterpret_cast<uintptr_t>(p)), row_bytes_(row_bytes) {}
   template <int bytes>
   FEWBIT_INLINE void reach() {  // `bytes` bytes further than before
+    if constexpr (!asks) return;
     end_ += bytes;
     for (int c = 0; c < bytes / 64; ++c) line();
     if (bytes % 64 != 0 && next_ < end_) line();
   }
   FEWBIT_INLINE void reach(size_t bytes) {
+    if constexpr (!asks) return;
     for (end_ += bytes; next_ < end_;) line();
   }
 
  private:
+  static constexpr bool asks = Isa::prefetch_far > 0 || Isa::prefetch_near > 0;
   FEWBIT_INLINE void line() {
-    constexpr size_t far = kPrefetchFar / places;
+    constexpr size_t far = Isa::prefetch_far / places;
     const size_t distance = by_rows && row_bytes_ > far ? row_bytes_ : far;
     __builtin_prefetch(reinterpret_cast<const void*>(next_ + distance), 0, 2);
-    __builtin_prefetch(reinterpret_cast<const void*>(next_ + kPrefetchNear / (places > 1 ? 2 : 1)), 0, 3);
+    __builtin_prefetch(reinterpret_cast<const void*>(next_ + Isa::prefetch_near / (places > 1 ? 2 : 1)), 0, 3);
     next_ += 64;
   }
   uintptr_t next_, end_ = next_;
@@ -122,7 +125,11 @@ struct Dot {
       if constexpr (P::stays && !turns) factors[v] = Isa::mul(factors[v], P::unshift());
       for (int c = 0; c < Cols; ++c) scaled[c][v] = Isa::mul(factors[v], Isa::loadf(scales(*a[c]) + v * L));
     }
-    if constexpr (!whole) {
+    if constexpr (joins) {
+      [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+        ((g * Shape<F>::sub < static_cast<int>(count) ? group<g, Cols>(codes, a, scaled, acc) : void()), ...);
+      }(std::make_integer_sequence<int, P::groups>{});
+    } else if constexpr (!whole) {
       [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
         ((j * Isa::W < static_cast<int>(count) ? chunk<j, Cols, false>(codes, a, scaled, acc) : void()), ...);
       }(std::make_integer_sequence<int, P::chunks>{});
@@ -135,6 +142,22 @@ struct Dot {
       [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
         (chunk<j, Cols>(codes, a, scaled, acc), ...);
       }(std::make_integer_sequence<int, P::chunks>{});
+    }
+  }
+  // A group is several vectors: their dot products are added as integers and meet the scale together.
+  static constexpr bool joins = Isa::W < Shape<F>::sub;
+  template <int g, int Cols>
+  static FEWBIT_INLINE void group(const uint8_t* codes, const Activation* const* a, f32 (*scaled)[C::scale_vectors],
+                                  f32 (*acc)[chains]) {
+    constexpr int count = Shape<F>::sub / Isa::W, first = g * count;
+    typename Isa::bytes q[count];
+    [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+      ((q[i] = P::template codes<first + i>(codes)), ...);
+    }(std::make_integer_sequence<int, count>{});
+    for (int c = 0; c < Cols; ++c) {
+      const f32 d = P::I::template dots<P::code.is_signed, count>(q, a[c]->q + g * Shape<F>::sub);
+      acc[c][g % chains] =
+          Isa::fma(d, Isa::template spread<P::spread(first)>(scaled[c][P::vector_of(first)]), acc[c][g % chains]);
     }
   }
   // Every lane belongs to one group: all vectors of a span can be added as integers, scales lie in order, and what a
@@ -201,9 +224,27 @@ struct Dot {
   // Rows that lie far apart are read in turns, span by span: the memory gives more to several readers than to one.
   // Grids are bound by what they compute.
   template <int Cols>
-  static constexpr int places = is_grid_span<F>() || P::unpacked || Cols > 2 ? 1
-                                : Isa::can_cross && Cols == 1                ? 4
-                                                                             : 2;
+  static constexpr int places =
+      is_grid_span<F>() || P::unpacked || Cols > 2 ? 1 : std::min(Isa::places, Cols == 1 ? 4 : 2);
+
+  // The values of a row that are no whole span.
+  template <int Cols>
+  static FEWBIT_INLINE void tail(const uint8_t* row, size_t more, size_t k, const Layout& at,
+                                 const Activation* const* a, f32 (*acc)[chains]) {
+    const size_t whole = k / kSpan, rest = k % kSpan, last_group = Shape<F>::row ? (k - 1) / at.group : 0;
+    alignas(64) uint8_t copy[reads];
+    Spot s{row + whole * Shape<F>::span_bytes(), row, &at, whole * kSpan, last_group};
+    if (!can_end_early || row + more < s.p + reads) s.p = padded_tail<F>(s.p, rest, copy, reads);
+    span<Cols, !can_end_early>(s, a, acc, rest);
+  }
+  // The same out of line, with sums in memory: several columns have time for it, and it is compiled once for all rows.
+  template <int Cols>
+  static FEWBIT_ONCE void tail_once(const uint8_t* row, size_t more, size_t k, const Layout& at,
+                                    const Activation* const* a, f32 (*acc)[chains]) {
+    tail<Cols>(row, more, k, at, a, acc);
+  }
+  // A block that fills a span is whole in memory; past the end of the row activations are 0.
+  static constexpr bool ends_whole = !Shape<F>::row && F::block == kSpan;
 
   // Some rows times some columns: vectors whose lanes are still to be added up. `more`: bytes that can be read from the
   // beginning of a row on.
@@ -211,7 +252,8 @@ struct Dot {
   static FEWBIT_INLINE void row_set(const uint8_t* const* w, const size_t* more, size_t k, const Layout& at,
                                     const Activation* x, size_t x_stride, f32 (*out)[Cols]) {
     constexpr size_t step = Shape<F>::span_bytes();
-    const size_t whole = k / kSpan, rest = k % kSpan, last_group = Shape<F>::row && k ? (k - 1) / at.group : 0;
+    const size_t whole = ends_whole ? (k + kSpan - 1) / kSpan : k / kSpan;
+    const size_t last_group = Shape<F>::row && k ? (k - 1) / at.group : 0;
     f32 acc[Rows][Cols][chains];
     using Asks = Ahead<Rows, Shape<F>::row>;
     const size_t of_span = Shape<F>::row && whole > 0 ? (at.row_bytes + whole - 1) / whole : step;
@@ -235,27 +277,28 @@ struct Dot {
         span<Cols>(Spot{w[r] + i * step, w[r], &at, i * kSpan, last_group}, a, acc[r]);
       }
     }
-    if (rest != 0) {
+    if (!ends_whole && k % kSpan != 0) {
       columns(whole, a);
       for (int r = 0; r < Rows; ++r) {
-        alignas(64) uint8_t copy[reads];
-        Spot s{w[r] + whole * step, w[r], &at, whole * kSpan, last_group};
-        ahead[r].reach(tail_bytes<F>(rest));
-        if (!can_end_early || w[r] + more[r] < s.p + reads) s.p = padded_tail<F>(s.p, rest, copy, reads);
-        if constexpr (can_end_early)
-          span<Cols, false>(s, a, acc[r], rest);
-        else
-          span<Cols>(s, a, acc[r]);
+        ahead[r].reach(tail_bytes<F>(k % kSpan));
+        if constexpr (Cols == 1) {
+          tail<Cols>(w[r], more[r], k, at, a, acc[r]);
+        } else {
+          f32 own[Cols][chains];  // a copy: what a function is told the place of is kept in memory
+          for (int c = 0; c < Cols; ++c) own[c][0] = acc[r][c][0], own[c][1] = acc[r][c][1];
+          tail_once<Cols>(w[r], more[r], k, at, a, own);
+          for (int c = 0; c < Cols; ++c) acc[r][c][0] = own[c][0], acc[r][c][1] = own[c][1];
+        }
       }
     }
     for (int r = 0; r < Rows; ++r) {
       for (int c = 0; c < Cols; ++c) out[r][c] = total(acc[r][c]);
     }
   }
-  // Up to four rows, some at each of some places: their lanes are added up together.
+  // Up to four rows, some at each of some places, from row `first` of the place on: their lanes are added up together.
   template <int Cols, int Rows>
-  static FEWBIT_INLINE void four_rows(const uint8_t* w, size_t count, size_t first, size_t some, size_t apart, size_t k,
-                                      const Layout& at, const Activation* x, size_t x_stride, float* y,
+  static FEWBIT_INLINE void four_rows(const uint8_t* w, size_t count, size_t first, size_t some, const size_t* place,
+                                      size_t k, const Layout& at, const Activation* x, size_t x_stride, float* y,
                                       size_t y_stride) {
     f32 sums[Cols][4], found[Rows][Cols];
     for (auto& s : sums) s[0] = s[1] = s[2] = s[3] = Isa::zero();
@@ -263,7 +306,7 @@ struct Dot {
       const uint8_t* row[Rows];
       size_t more[Rows];
       for (int r = 0; r < Rows; ++r) {
-        const size_t at_row = (first + i + r * apart) * at.row_bytes;
+        const size_t at_row = (place[r] + first + i) * at.row_bytes;
         row[r] = w + at_row;
         more[r] = count * at.row_bytes - at_row;
       }
@@ -276,22 +319,22 @@ struct Dot {
       float four[4];
       P::I::sums_of_4(sums[c], four);
       for (size_t i = 0; i < some; ++i) {
-        for (int r = 0; r < Rows; ++r) y[c * y_stride + first + i + r * apart] = four[i * Rows + r];
+        for (int r = 0; r < Rows; ++r) y[c * y_stride + place[r] + first + i] = four[i * Rows + r];
       }
     }
   }
+  // Each place has as many rows. The last ones may share some, which are then multiplied twice.
   template <int Cols>
   static void rows(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, size_t x_stride,
                    float* y, size_t y_stride) {
-    constexpr int Rows = places<Cols>;
-    constexpr size_t each = 4 / Rows;
-    const size_t apart = count / Rows;
-    for (size_t i = 0; i < apart; i += each) {
-      const size_t some = apart - i < each ? apart - i : each;
-      four_rows<Cols, Rows>(w, count, i, some, apart, k, at, x, x_stride, y, y_stride);
+    constexpr size_t Rows = places<Cols>, each = 4 / Rows;
+    const size_t of_place = (count + Rows - 1) / Rows;
+    size_t place[Rows];
+    for (size_t r = 0; r < Rows; ++r) place[r] = std::min(r * of_place, count - of_place);
+    for (size_t i = 0; i < of_place; i += each) {
+      const size_t some = std::min(of_place - i, each);
+      four_rows<Cols, Rows>(w, count, i, some, place, k, at, x, x_stride, y, y_stride);
     }
-    const size_t done = apart * Rows;
-    if (done < count) four_rows<Cols, 1>(w, count, done, count - done, 0, k, at, x, x_stride, y, y_stride);
   }
 };
 
@@ -304,9 +347,6 @@ void dot_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const A
   };
   size_t c = 0;
   for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
-  switch (columns - c) {
-    case 3: return some(std::integral_constant<int, 3>{}, c);
-    case 2: return some(std::integral_constant<int, 2>{}, c);
-    case 1: return some(std::integral_constant<int, 1>{}, c);
-  }
+  for (; c + 2 <= columns; c += 2) some(std::integral_constant<int, 2>{}, c);
+  if (c < columns) some(std::integral_constant<int, 1>{}, c);
 }

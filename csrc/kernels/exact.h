@@ -1,19 +1,12 @@
 // Rows as floats, times float activations: slower than dot.h and as exact as f32 sums are. The sum of a row and a
-// column is made in the same order however many of them are taken together.
+// column is made in the same order however many of them are taken together. Compiled once for each kind of float: what
+// is packed is decoded first, a few rows at a time.
 
-template <class F>
+template <Real real>
 struct Exact {
-  using I = typename Own<F>::type;
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L;
-  static constexpr bool plain = is_plain<F>();  // read where they lie; others are decoded first
-  static constexpr Real real = [] {
-    if constexpr (plain)
-      return F::real;
-    else
-      return Real::f32;
-  }();
-  static constexpr size_t bytes = real == Real::f32 ? 4 : 2;
+  static constexpr size_t bytes = real_bytes(real);
 
   template <int Rows, int Columns>
   static FEWBIT_INLINE void block(const uint8_t* w, size_t row_bytes, size_t k, const float* x, float* y,
@@ -25,7 +18,7 @@ struct Exact {
     size_t i = 0;
     for (; i + L <= k; i += L) {
       f32 row[Rows];
-      for (int r = 0; r < Rows; ++r) row[r] = I::template reals_at<real>(w + r * row_bytes + i * bytes);
+      for (int r = 0; r < Rows; ++r) row[r] = Isa::template reals_at<real>(w + r * row_bytes + i * bytes);
       for (int c = 0; c < Columns; ++c) {
         const f32 v = Isa::loadu(x + c * k + i);
         for (int r = 0; r < Rows; ++r) acc[r][c] = Isa::fma(row[r], v, acc[r][c]);
@@ -42,17 +35,20 @@ struct Exact {
   template <int Rows>
   static void some_rows(const uint8_t* w, size_t row_bytes, size_t k, const float* x, size_t columns, float* y,
                         size_t y_stride) {
-    constexpr int most = Isa::can_turn ? 4 : 2;  // as registers allow
+    constexpr int most = Isa::registers >= 32 ? 4 : 2;
     size_t c = 0;
     for (; c + most <= columns; c += most) block<Rows, most>(w, row_bytes, k, x + c * k, y + c * y_stride, y_stride);
     for (; c < columns; ++c) block<Rows, 1>(w, row_bytes, k, x + c * k, y + c * y_stride, y_stride);
   }
 };
 
-template <class F>
-void exact_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const float* x, size_t columns, float* y,
-                size_t y_stride, float* scratch) {
-  using E = Exact<F>;
+using DecodeRow = void (*)(const uint8_t* row, size_t k, const Layout& at, float* out);
+
+// `decode`: null where rows are read where they lie.
+template <Real real>
+FEWBIT_ONCE void exact_product(DecodeRow decode, const uint8_t* w, size_t rows, size_t k, const Layout& at,
+                               const float* x, size_t columns, float* y, size_t y_stride, float* scratch) {
+  using E = Exact<real>;
   constexpr size_t kept = size_t{1} << 20;  // bytes of columns that stay in the second-level cache
   const size_t each = std::max<size_t>(kept / (k * sizeof(float) + 1), 4);
   for (size_t c = 0; c < columns; c += each) {
@@ -61,8 +57,8 @@ void exact_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const
       const size_t count = std::min(kExactRows, rows - r);
       const uint8_t* from = w + r * at.row_bytes;
       size_t row_bytes = at.row_bytes;
-      if constexpr (!E::plain) {
-        for (size_t i = 0; i < count; ++i) decode_row<F>(from + i * at.row_bytes, k, at, scratch + i * k);
+      if (decode) {
+        for (size_t i = 0; i < count; ++i) decode(from + i * at.row_bytes, k, at, scratch + i * k);
         from = reinterpret_cast<const uint8_t*>(scratch);
         row_bytes = k * sizeof(float);
       }
@@ -76,4 +72,13 @@ void exact_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const
       }
     }
   }
+}
+
+template <class F>
+void exact_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const float* x, size_t columns, float* y,
+                size_t y_stride, float* scratch) {
+  if constexpr (is_plain<F>())
+    exact_product<F::real>(nullptr, w, rows, k, at, x, columns, y, y_stride, scratch);
+  else
+    exact_product<Real::f32>(decode_row<F>, w, rows, k, at, x, columns, y, y_stride, scratch);
 }

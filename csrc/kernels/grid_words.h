@@ -7,7 +7,7 @@ struct GridTables {
   using L = GridLevels<F>;
   static constexpr Grid grid = F::codes;
   static constexpr int width = grid.width, bits = 16 / width, count = L::count;
-  static constexpr bool can = Isa::can_turn && grid.signs.used > 0 && L::list.used <= 1 << bits && count <= 512 &&
+  static constexpr bool can = Isa::has_tables && grid.signs.used > 0 && L::list.used <= 1 << bits && count <= 512 &&
                               (width == 8 || L::in_bytes());
 
   // Even values in the low byte, odd ones in the high byte.

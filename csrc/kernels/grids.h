@@ -35,7 +35,7 @@ struct GridSpan {
   }
   static constexpr Fields scales = G::fields(F::scale.ints, 0, 4, -1);
   static constexpr bool fits = [] {
-    if (!Isa::can_gather || !Isa::can_turn || F::block != kSpan || (F::group != 16 && F::group != 32)) return false;
+    if (!Isa::can_gather || F::block != kSpan || (F::group != 16 && F::group != 32)) return false;
     if (!scales.fits || F::scale.ints.pieces(0) != 1 || F::scale.ints.bits() > 4 || pieces > 2) return false;
     if (F::offset.present) return false;
     if (F::scale.real != Real::f16 || F::scale.at + 8 > F::bytes) return false;
@@ -151,7 +151,7 @@ struct GridSpan {
 
 template <class F>
 constexpr bool is_grid_span() {
-  if constexpr (F::kind == Kind::grid && Isa::can_gather && Isa::can_turn)
+  if constexpr (F::kind == Kind::grid && Isa::can_gather)
     return GridSpan<F>::fits;
   else
     return false;

@@ -76,7 +76,7 @@ struct KvTiled {
     if constexpr (per_byte == 1) {
       for (size_t d = 0; d < dim; ++d) byte_of(d) = from[key_place(d, token, dim)];
     } else {
-      uint8_t codes[32 * kMostCodeBlocks];
+      uint8_t codes[kMostTiledDim];
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
         const uint8_t two = from[key_place(i, token, dim)] ^ turn;
         codes[a] = two & 15;

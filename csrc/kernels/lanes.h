@@ -2,38 +2,28 @@
 // lane for each row. Then four activations meet four codes of all these rows in one instruction, and a scale is applied
 // to all rows at once. The same integers as in dot.h; only the order of the float sums differs.
 
-template <class F>
-struct Lanewise {
-  using T = Turned<F>;
-  using f32 = typename Isa::f32;
-  static constexpr int L = Isa::L, groups = T::groups, sub = Shape<F>::sub;
+// What a product of panels depends on, not the format: so that formats that are alike share it.
+template <int sub_, bool shifts_, bool is_signed_, int most_>
+struct PanelTraits {
+  static constexpr int sub = sub_, groups = kSpan / sub, most = most_;
+  static constexpr bool shifts = shifts_, is_signed = is_signed_;
 
   struct Panel {  // a span of L rows
-    typename T::Codes codes;
-    typename T::Factors factors;
+    TurnedCodes codes;
+    TurnedScales<groups> factors;
   };
+};
+// The largest code, rounded up to where sums of 16 bits (isa/pairs.h) have less room.
+constexpr int code_class(int most) { return most <= 15 ? 15 : most <= 31 ? 31 : most <= 63 ? 63 : Isa::max_unsigned; }
 
-  static void decode(const uint8_t* w, size_t count, size_t span, size_t k, const Layout& at, Panel& out) {
-    for (size_t c = 0; c < L * Shape<F>::span_bytes(); c += 64) {  // the same of the rows to come, line by line
-      __builtin_prefetch(w + L * (at.row_bytes + span * Shape<F>::span_bytes()) + c, 0, 2);
-    }
-    SpanCopy<F> copy;
-    const Rows rows = rows_of<F>(w, count, span, k, at, copy);
-    typename T::Windows windows;
-    typename T::Plain plain;
-    T::factors(rows, out.factors);
-    T::template some_codes<0, 1>(rows, windows, plain, out.codes);
-  }
-  static constexpr size_t spans(size_t k) { return (k + kSpan - 1) / kSpan; }
-  // Panels that are decoded together, so that columns come from far away less often. They must stay near.
-  static constexpr size_t held(size_t k) {
-    constexpr size_t near = 192 << 10, most = 8;
-    const size_t fit = near / ((spans(k) + (k == 0)) * sizeof(Panel));
-    return fit < 1 ? 1 : fit > most ? most : fit;
-  }
-  static constexpr int cols = Isa::lane_columns, sets = Isa::lane_sets;
-  static void multiply_all(const Panel* panels, size_t spans, const Activation* x, size_t columns, size_t rows,
-                           float* y, size_t y_stride) {
+template <class T>
+struct LanewiseProduct {
+  using f32 = typename Isa::f32;
+  using Panel = typename T::Panel;
+  static constexpr int L = Isa::L, cols = Isa::lane_columns, sets = Isa::lane_sets;
+
+  static FEWBIT_ONCE void multiply_all(const Panel* panels, size_t spans, const Activation* x, size_t columns,
+                                       size_t rows, float* y, size_t y_stride) {
     const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
       size_t r = 0;
       for (; r + sets * L <= rows; r += sets * L) {
@@ -53,12 +43,13 @@ struct Lanewise {
   // `rows` of each set of L.
   template <int sets, int Cols>
   static void multiply(const Panel* panels, size_t spans, const Activation* x, size_t rows, float* y, size_t y_stride) {
+    constexpr int sub = T::sub;
     f32 acc[sets][Cols];
     for (auto& set : acc) {
       for (auto& a : set) a = Isa::zero();
     }
     for (size_t i = 0; i < spans; ++i) {
-      for (int g = 0; g < groups; ++g) {
+      for (int g = 0; g < T::groups; ++g) {
         const typename Isa::bytes* codes[sets];
         const int8_t* q[Cols];
         for (int s = 0; s < sets; ++s) {
@@ -66,9 +57,9 @@ struct Lanewise {
         }
         for (int c = 0; c < Cols; ++c) q[c] = x[c * spans + i].q + g * sub;
         typename Isa::ints dots[sets][Cols];
-        Isa::template lanes_dot<sets, Cols, sub / 4, Span<F>::most, T::is_signed>(codes, q, dots);
+        Isa::template lanes_dot<sets, Cols, sub / 4, T::most, T::is_signed>(codes, q, dots);
         for (int s = 0; s < sets; ++s) {
-          const typename T::Factors& factors = panels[s * spans + i].factors;
+          const auto& factors = panels[s * spans + i].factors;
           for (int c = 0; c < Cols; ++c) {
             const Activation& column = x[c * spans + i];
             const float d = sub == 16 ? column.d16[g] : column.d32[g], sum = sub == 16 ? column.s16[g] : column.s32[g];
@@ -86,6 +77,33 @@ struct Lanewise {
         std::memcpy(y + static_cast<size_t>(c) * y_stride + s * L, t, rows * sizeof(float));
       }
     }
+  }
+};
+
+template <class F>
+struct Lanewise {
+  using T = Turned<F>;
+  using Traits = PanelTraits<Shape<F>::sub, T::shifts, T::is_signed, code_class(Span<F>::most)>;
+  using Panel = typename Traits::Panel;
+  static constexpr int L = Isa::L;
+
+  static void decode(const uint8_t* w, size_t count, size_t span, size_t k, const Layout& at, Panel& out) {
+    for (size_t c = 0; c < L * Shape<F>::span_bytes(); c += 64) {  // the same of the rows to come, line by line
+      __builtin_prefetch(w + L * (at.row_bytes + span * Shape<F>::span_bytes()) + c, 0, 2);
+    }
+    SpanCopy<F> copy;
+    const Rows rows = rows_of<F>(w, count, span, k, at, copy);
+    typename T::Windows windows;
+    typename T::Plain plain;
+    T::factors(rows, out.factors);
+    T::template some_codes<0, 1>(rows, windows, plain, out.codes);
+  }
+  static constexpr size_t spans(size_t k) { return (k + kSpan - 1) / kSpan; }
+  // Panels that are decoded together, so that columns come from far away less often. They must stay near.
+  static constexpr size_t held(size_t k) {
+    constexpr size_t near = 192 << 10, most = 8;
+    const size_t fit = near / ((spans(k) + (k == 0)) * sizeof(Panel));
+    return fit < 1 ? 1 : fit > most ? most : fit;
   }
 };
 
@@ -130,7 +148,7 @@ FEWBIT_INLINE void lanes_of_rows(size_t rows, size_t k, const Activation* x, siz
     for (size_t r = 0; r < count; r += K::L) {
       for (size_t i = 0; i < spans; ++i) decode(first + r, i, panels[r / K::L * spans + i]);
     }
-    K::multiply_all(panels, spans, x, columns, count, y + first, y_stride);
+    LanewiseProduct<typename K::Traits>::multiply_all(panels, spans, x, columns, count, y + first, y_stride);
   }
 }
 

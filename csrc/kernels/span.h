@@ -147,8 +147,24 @@ struct Span {
     else
       return Isa::template scattered<S::scatter(k, r)>(p);
   }
+  // Two planes that are joined while they are shifted.
+  template <int j>
+  static constexpr bool in_two() {
+    constexpr Runs r = runs(j, W, false);
+    return Isa::dots_by_lane && pieces == 2 && S::in_lanes(0, r) && S::in_lanes(1, r);
+  }
+  template <int j>
+  static FEWBIT_INLINE bytes two_planes(const uint8_t* p) {
+    constexpr Lanes a = S::lanes(0, runs(j, W, false)), b = S::lanes(1, runs(j, W, false));
+    const bytes v = Isa::load(p + a.at[0]), upper = Isa::load(p + b.at[0]);
+    if constexpr (b.bits == 1)
+      return I::template with_bit<b.shift[0], b.dst>(I::template take<a.shift[0], a.bits, a.dst>(v), upper);
+    else
+      return I::template with_upper<a.shift[0], a.bits, b.shift[0], b.bits>(v, upper);
+  }
   template <int j, bool across, bool stays = false>
   static FEWBIT_INLINE bytes stored(const uint8_t* p) {
+    if constexpr (in_two<j>()) return two_planes<j>(p);
     bytes v = plane<0, j, across, stays>(p);
     if constexpr (pieces > 1) v = Isa::either(v, plane<1, j, across, false>(p));
     if constexpr (pieces > 2) v = Isa::either(v, plane<2, j, across, false>(p));

@@ -135,4 +135,4 @@ struct TritRows {
 };
 
 template <class F>
-using DotOf = std::conditional_t<F::kind == Kind::trits && Isa::can_turn, TritRows<F>, Dot<F>>;
+using DotOf = std::conditional_t<F::kind == Kind::trits && Isa::can_transpose, TritRows<F>, Dot<F>>;

@@ -12,6 +12,14 @@ struct Rows {            // a span of some rows
   FEWBIT_INLINE Spot spot(size_t r) const { return {p + r * stride, row + r * at->row_bytes, at, first, last_group}; }
 };
 
+struct TurnedCodes {  // of a span of L rows: four of every row, then the next four
+  alignas(64) uint8_t quads[kSpan / 4][Isa::L][4];
+};
+template <int groups>
+struct TurnedScales {
+  alignas(64) float scale[groups][Isa::L], shift[groups][Isa::L];
+};
+
 // Codes are as `Span::code` says; zero points go into the shifts.
 template <class F>
 struct Turned {
@@ -23,18 +31,14 @@ struct Turned {
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L, groups = P::groups;
-  static constexpr bool turns = Isa::can_turn && T::fits();
+  static constexpr bool turns = Isa::can_transpose && T::fits();
   static constexpr bool is_signed = P::code.is_signed;
   static constexpr int zero = P::code.zero;
   static constexpr float times = P::code.times;
   static constexpr bool shifts = zero != 0 || C::offset;
 
-  struct Codes {
-    alignas(64) uint8_t quads[kSpan / 4][L][4];
-  };
-  struct Factors {
-    alignas(64) float scale[groups][L], shift[groups][L];
-  };
+  using Codes = TurnedCodes;
+  using Factors = TurnedScales<groups>;
   struct Windows {  // the vectors of the window in use of each piece
     bytes v[T::pieces() > 0 ? T::pieces() : 1][4];
   };
@@ -152,9 +156,9 @@ struct Turned {
     }
   }
   static FEWBIT_INLINE void factors(const Rows& rows, Factors& out) {
-    if constexpr (Isa::can_turn && TurnedFactors<F>::fits()) {
+    if constexpr (Isa::can_transpose && TurnedFactors<F>::fits()) {
       small_factors(rows, out);
-    } else if constexpr (Isa::can_turn && C::is_strided()) {
+    } else if constexpr (Isa::can_transpose && C::is_strided()) {
       strided_factors(rows, out);
     } else {
       alignas(64) float plain[L][C::vectors * L], turned[C::vectors * L][L];

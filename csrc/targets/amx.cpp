@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <memory>
+
 #include "targets/prelude.h"
 #include "targets/targets.h"
 
@@ -22,7 +24,7 @@ namespace fewbit::amx {
 //
 #include "kernels/lane_factors.h"
 //
-#include "kernels/grid_tables.h"
+#include "kernels/amx/grid_tables.h"
 //
 #include "kernels/activations.h"
 #include "kernels/grids.h"
@@ -32,29 +34,35 @@ namespace fewbit::amx {
 #include "kernels/abreast.h"
 //
 #include "kernels/abreast_dot.h"
-#include "kernels/kv.h"
+#include "kernels/kv_block.h"
+#include "kernels/kv_tiled.h"
+#include "kernels/kv_weigh.h"
 #include "kernels/probe.h"
 #include "kernels/rows.h"
-#include "kernels/to_tiles.h"
 //
-#include "kernels/tiles.h"
+#include "kernels/amx/to_tiles.h"
 //
-#include "kernels/few.h"
+#include "kernels/amx/tiles.h"
 //
-#include "kernels/few_abreast.h"
-#include "kernels/kv_tiled.h"
+#include "kernels/amx/few.h"
 //
-#include "kernels/kv_quick.h"
-#include "kernels/tile_attention.h"
-#include "kernels/tile_codes.h"
-#include "kernels/tile_probe.h"
+#include "kernels/amx/code_scratch.h"
+#include "kernels/amx/few_abreast.h"
+#include "kernels/amx/kv_quick.h"
+#include "kernels/amx/tile_attention.h"
+//
+#include "kernels/amx/kv_codes.h"
+//
+#include "kernels/amx/tile_codes.h"
+#include "kernels/amx/tile_probe.h"
 //
 #include "targets/counted.h"
 
 constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8, probe_f32, probe_tiles_bf16};
 
+// AVX-512's, with tiles added.
 template <class F>
-void add_tiles(Kernels& out) {
+void change(Kernels& out) {
   if constexpr (F::kind == Kind::grid) out.dot = Counted<dot_rows<F>>::call;
   if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
   if constexpr (Abreast<F>::can()) out.few_abreast = Counted<few_abreast_rows<F>>::call;
@@ -63,32 +71,19 @@ void add_tiles(Kernels& out) {
     out.panels = Counted<panel_rows<F>>::call;
   }
   if constexpr (KvCodes<F>::can()) {
-    out.kv.key_codes = key_codes<F>;
-    out.kv.value_codes = value_codes<F>;
+    out.kv.pack_queries = pack_code_queries;
+    out.kv.integer_keys = integer_keys<F>;
+    out.kv.integer_values = integer_values<F>;
   }
   if constexpr (KvTiled<F>::can()) {
-    out.kv.key_tiles = key_tiles<F>;
-    out.kv.value_tiles = value_tiles<F>;
+    out.kv.prefers_tiled = true;
     out.kv.tiled_floats = tiled_floats<F>;
   }
   if constexpr (KvQuick<F>::can()) out.kv.quick_to_tiled = quick_to_tiled<F>;
 }
 
-// The table of AVX-512, with tiles added.
-inline const Kernels* kernels() {
-#define FEWBIT_ADD(F) add_tiles<formats::F>(out[i++]);
-#define FEWBIT_COUNT(F) +1
-  static const auto all = [] {
-    std::array<Kernels, 0 FEWBIT_FORMATS(FEWBIT_COUNT)> out;
-    for (size_t i = 0; i < out.size(); ++i) out[i] = avx512::target.kernels()[i];
-    size_t i = 0;
-    FEWBIT_FORMATS(FEWBIT_ADD)
-    return out;
-  }();
-#undef FEWBIT_COUNT
-#undef FEWBIT_ADD
-  return all.data();
-}
+constexpr const Target& base = avx512::target;
+#include "targets/changed_table.h"
 
 }  // namespace fewbit::amx
 
@@ -115,10 +110,9 @@ static bool available() {
          has_tiles() && granted();
 }
 extern const Target target;
-const Tiles tiles = {pack_columns,       pack_few_columns, few_bytes,     quantize_left,
-                     tile_scratch_bytes, tile_attention,   code_attention};
-const Target target = {"amx",     available,   kernels,       quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, abreast_moves, &tiles,       probes,   products};
+const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, quantize_left, tile_scratch_bytes};
+const Target target = {"amx",       available,     kernels, quantize_row, kv_weigh, kv_scale,        kv_rotate,
+                       row_kernels, abreast_moves, &tiles,  probes,       products, &code_attention, &tile_attention};
 
 }  // namespace fewbit::amx
 #endif

@@ -5,10 +5,6 @@
 #include "targets/prelude.h"
 #include "targets/targets.h"
 
-namespace fewbit::avx512bw {
-extern const Encode encoders[];
-}
-
 FEWBIT_BEGIN_TARGET(FEWBIT_AVX512)
 
 namespace fewbit::avx512 {
@@ -17,8 +13,17 @@ namespace fewbit::avx512 {
 //
 #include "kernels/all.h"
 //
-using avx512bw::encoders;
-#include "targets/table.h"
+#include "targets/products.h"
+
+// What does not multiply bytes is AVX-512's without VNNI.
+constexpr const Target& base = avx512bw::target;
+template <class F>
+void change(Kernels& out) {
+  set_products<F>(out);
+}
+#include "targets/changed_table.h"
+
+constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};
 
 }  // namespace fewbit::avx512
 

@@ -46,6 +46,14 @@
 #define FEWBIT_AVX512 FEWBIT_AVX512BW ",avx512vnni"
 #define FEWBIT_AMX FEWBIT_AVX512 ",avx512bf16,avx512vbmi,amx-tile,amx-int8,amx-bf16"
 #endif
+// ARM: gcc knows extensions by what they are added to, clang by their names.
+#if defined(__clang__)
+#define FEWBIT_NEON_DOTPROD "dotprod"
+#define FEWBIT_NEON_I8MM "dotprod,i8mm"
+#else
+#define FEWBIT_NEON_DOTPROD "arch=armv8.2-a+dotprod"
+#define FEWBIT_NEON_I8MM "arch=armv8.2-a+dotprod+i8mm"
+#endif
 
 // All that follows is compiled for these extensions, until FEWBIT_END_TARGET.
 #define FEWBIT_PRAGMA(text) _Pragma(#text)
@@ -57,11 +65,6 @@
 #define FEWBIT_BEGIN_TARGET(extensions) FEWBIT_PRAGMA(GCC push_options) FEWBIT_PRAGMA(GCC target(extensions))
 #define FEWBIT_END_TARGET FEWBIT_PRAGMA(GCC pop_options)
 #endif
-
-namespace fewbit {
-// Ahead of the weights being read: into the second-level cache, into the first. Measured, see docs/log.md.
-constexpr int kPrefetchFar = 8192, kPrefetchNear = 1024;
-}  // namespace fewbit
 
 // Processors without matrix tiles may take 33 cycles for a gather: their microcode keeps it from leaking data.
 namespace fewbit::avx512bw {

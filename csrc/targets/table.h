@@ -1,6 +1,6 @@
 // The table of functions of the instruction set whose namespace this is included in, after its `encoders`.
 
-#include "targets/counted.h"
+#include "targets/products.h"
 
 template <class F>
 Kernels make_kernels() {
@@ -9,20 +9,9 @@ Kernels make_kernels() {
   out.layout = layout<F>;
   out.decode = decode_row<F>;
   out.exact = Counted<exact_rows<F>>::call;
-  if constexpr (F::kind != Kind::scalar) {
-    out.sub = Shape<F>::sub;
-    out.dot = Counted<dot_rows<F, DotOf<F>>>::call;
-    out.lanes = Counted<lane_rows<F>>::call;
-    out.lane_scratch = lane_scratch<F>;
-    out.least_lanes = Isa::can_turn ? 6 : 12;
-    out.lies_abreast = can_lie_abreast<F>();
-    out.laid_at_once = Shape<F>::row || Shape<F>::span_bytes() % 4 == 0 ? 0 : Shape<F>::span_bytes();
-    if constexpr (Abreast<F>::can()) {
-      out.abreast = Counted<abreast_rows<F>>::call;
-      out.lanes_abreast = Counted<lane_rows_abreast<F>>::call;
-    }
-  }
+  set_products<F>(out);
   if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};
+  add_integer_kv<F>(out.kv);
   if constexpr (KvTiled<F>::can()) {
     out.kv.to_tiled = to_tiled<F>;
     out.kv.from_tiled = from_tiled<F>;

@@ -23,12 +23,24 @@ extern const Target target;
 namespace amx {
 extern const Target target;
 }
+#elif defined(__aarch64__)
+namespace neon {
+extern const Target target;
+}
+namespace neon_dotprod {
+extern const Target target;
+}
+namespace neon_i8mm {
+extern const Target target;
+}
 #endif
 
 inline std::vector<const Target*> all_targets() {
   return {
 #if defined(__x86_64__)
       &amx::target, &avx512::target, &avx512bw::target, &avx2::target,
+#elif defined(__aarch64__)
+      &neon_i8mm::target, &neon_dotprod::target, &neon::target,
 #endif
       &scalar::target};
 }

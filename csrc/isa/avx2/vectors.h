@@ -2,8 +2,10 @@
 
 struct Vectors {
   static constexpr int W = 32, L = 8, lane_columns = 3, lane_sets = 2;
-  static constexpr bool can_cross = false, can_gather = false, can_pick = true, can_digit = true, can_turn = false,
-                        can_lie_abreast = true;
+  static constexpr int registers = 16, places = 2, least_lanes = 12, prefetch_far = 8192, prefetch_near = 1024;
+  static constexpr bool can_cross = false, can_gather = false, can_pick = true, can_digit = true, can_transpose = false,
+                        can_reduce = false, has_tables = false, can_lie_abreast = true, can_transform = false,
+                        integer_kv = false, dots_by_lane = false;
   using bytes = __m256i;
   using f32 = __m256;
   using ints = __m256i;

@@ -2,8 +2,10 @@
 
 struct Floats {
   static constexpr int W = 64, L = 16;
-  static constexpr bool can_cross = true, can_gather = true, can_pick = false, can_digit = true, can_turn = true,
-                        can_lie_abreast = true;
+  static constexpr int registers = 32, places = 4, least_lanes = 6, prefetch_far = 8192, prefetch_near = 1024;
+  static constexpr bool can_cross = true, can_gather = true, can_pick = false, can_digit = true, can_transpose = true,
+                        can_reduce = true, has_tables = true, can_lie_abreast = true, can_transform = true,
+                        integer_kv = false, dots_by_lane = false;
   using bytes = __m512i;
   using f32 = __m512;
   using ints = __m512i;

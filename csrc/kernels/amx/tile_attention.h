@@ -6,9 +6,28 @@ inline __m512i to_bf16(__m512 low, __m512 high) { return reinterpret_cast<__m512
 // Steps of 32 values that rows of `pad` values are multiplied in.
 inline size_t attention_steps(size_t pad) { return (pad + 63) / 64 * 2; }
 
+// Tiles of queries, of some keys and values, and of weights: memory for one piece of work.
+struct TileScratch {
+  uint16_t *queries, *keys, *values, *weights;
+
+  static size_t whole(size_t rows) { return (rows + kMatrixRows - 1) / kMatrixRows * kMatrixRows; }
+  TileScratch(void* memory, size_t rows, size_t pad) {
+    const size_t wide = 32 * attention_steps(pad);
+    queries = static_cast<uint16_t*>(memory);
+    keys = queries + whole(rows) * wide;
+    values = keys + 32 * wide;
+    weights = values + 32 * pad;
+  }
+  static size_t bytes(size_t rows, size_t pad) {
+    const size_t wide = 32 * attention_steps(pad);
+    return (whole(rows) * (wide + 32) + 32 * (wide + pad)) * sizeof(uint16_t);
+  }
+};
+
 // Queries as left tiles, [16 rows][step]: of every 64 values first the even ones, then the odd ones, as pack_tiles does
 // it with K.
-inline void pack_queries(const float* q, size_t rows, size_t pad, uint16_t* out) {
+inline void pack_queries(const float* q, size_t rows, size_t pad, void* scratch) {
+  uint16_t* out = TileScratch(scratch, rows, pad).queries;
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   const size_t steps = attention_steps(pad);
@@ -26,8 +45,10 @@ inline void pack_queries(const float* q, size_t rows, size_t pad, uint16_t* out)
 }
 
 // s[row][token] = q[row] . k[token], K as floats.
-inline void tile_scores(const uint16_t* q, size_t rows, const float* k, size_t tokens, size_t pad, uint16_t* packed,
-                        float* s) {
+inline void tile_scores(const float* k, size_t rows, size_t tokens, size_t pad, void* scratch, float* s) {
+  const TileScratch own(scratch, rows, pad);
+  const uint16_t* q = own.queries;
+  uint16_t* packed = own.keys;
   const size_t steps = attention_steps(pad), tiles = (tokens + 15) / 16;
   for (size_t t = 0; t < tiles; ++t) {
     const size_t count = tokens - 16 * t < 16 ? tokens - 16 * t : 16;
@@ -75,8 +96,10 @@ inline void pack_values(const float* v, size_t tokens, size_t pad, uint16_t* out
 }
 
 // out[row] += sum of p[row][token] * v[token], V as floats.
-inline void tile_values(const float* p, size_t rows, const float* v, size_t tokens, size_t pad, uint16_t* packed_p,
-                        uint16_t* packed_v, float* out) {
+inline void tile_values(const float* p, size_t rows, const float* v, size_t tokens, size_t pad, void* scratch,
+                        float* out) {
+  const TileScratch own(scratch, rows, pad);
+  uint16_t *packed_p = own.weights, *packed_v = own.values;
   pack_values(v, tokens, pad, packed_v);
   for (size_t r = 0; r < rows; ++r) {
     const __m512 low = _mm512_loadu_ps(p + r * kKvTokens);
@@ -112,5 +135,9 @@ inline void with_tiles(void (*work)(void*), void* what) {
   work(what);
 }
 
-constexpr TileAttention tile_attention = {attention_steps, pack_queries, tile_scores,
-                                          tile_values,     keep_awake,   with_tiles};
+constexpr MatrixAttention tile_attention = {.scratch_bytes = TileScratch::bytes,
+                                            .pack_queries = pack_queries,
+                                            .scores = tile_scores,
+                                            .values = tile_values,
+                                            .between = keep_awake,
+                                            .with_units = with_tiles};

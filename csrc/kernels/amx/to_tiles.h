@@ -9,7 +9,7 @@ constexpr int kSteps = kSpan / kTileValues;             // tiles along a span
 constexpr int kStripElements = kStrip * kSpan;
 constexpr size_t kPanelRows = 256;               // whose sums are in the second-level cache
 constexpr size_t kPanelSpans = 3;                // rows of no more are taken whole
-constexpr size_t kFewScratch = size_t{1} << 18;  // bytes, at most, that kernels/few.h needs
+constexpr size_t kFewScratch = size_t{1} << 18;  // bytes, at most, that kernels/amx/few.h needs
 
 template <class F>
 struct ToTiles {

@@ -151,7 +151,7 @@ struct FewAbreast {
       };
       const auto quarter = [&]<int t>(std::integral_constant<int, t>) FEWBIT_LAMBDA_INLINE {
         if (s < spans) {
-          panel.template ask<t, t + 1, tiles, kPrefetchFar>(spans);
+          panel.template ask<t, t + 1, tiles, Isa::prefetch_far>(spans);
           decode<t>(panel, by, own.codes[s % 2].of, own.factors[s % 3]);
         }
         [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {

@@ -1,0 +1,137 @@
+// Rows that lie abreast times some columns, where an instruction multiplies by four activations out of one lane. Four
+// rows (a part) by up to four columns: sums stay in registers for a span, activations come packed in the order in which
+// they are wanted, and are read anew for every part.
+
+template <class F>
+struct ByLane16 {  // 16 rows
+  using C = LaneCodes<F>;
+  using K = Abreast<F>;
+  using I = typename Own<F>::type;
+  using Panel = typename K::Panel;
+  using bytes = typename Isa::bytes;
+  using ints = typename Isa::ints;
+  using f32 = typename Isa::f32;
+  static constexpr int sub = C::sub, quads = C::quads, groups = C::groups, parts = K::parts;
+  template <int W>
+  using Group = LaneGroup<sub, W>;
+
+  // Parts that are taken group by group. Codes that are bytes already take so little work that memory is the limit: for
+  // one column it gives most to lines that are read in order, and that nobody asks for.
+  template <int W>
+  static constexpr int at_once = W == 1 && F::codes.bits() == 8 ? parts : 1;
+
+  template <int W>
+  struct Part {
+    Panel panel;
+    typename C::Fours fours;
+    f32 dots[W], offsets[W];  // of a span, before the late factors; else `dots` is all
+
+    FEWBIT_INLINE void begin(const f32* acc) {
+      for (int c = 0; c < W; ++c) dots[c] = K::late ? Isa::zero() : acc[c], offsets[c] = Isa::zero();
+    }
+    template <int g>
+    FEWBIT_INLINE void add(const Group<W>& x) {
+      // Factors first: where they share a line with codes, it is then free to be overwritten.
+      f32 scale, offset;
+      C::template next<g>(panel, fours);
+      if constexpr (!K::alone) scale = C::template factor<g, false>(panel, fours);
+      if constexpr (K::offset) offset = C::template factor<g, K::offset>(panel, fours);
+      bytes q[quads];
+      C::template codes<g>(panel, q);
+      ints n[W];
+      dots_of(q, x, n);
+      const f32 d = Isa::loadf(x.d), s = Isa::loadf(x.s);
+      times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
+        const f32 sum = I::from_start(n[c]);
+        if constexpr (K::alone)
+          dots[c] = I::template fma_lane<c>(dots[c], sum, d);
+        else
+          dots[c] = Isa::fma(sum, I::template mul_lane<c>(scale, d), dots[c]);
+        f32& to = K::late ? offsets[c] : dots[c];
+        if constexpr (K::offset) to = I::template fma_lane<c>(to, offset, s);
+      });
+    }
+    static FEWBIT_INLINE void dots_of(const bytes* q, const Group<W>& x, ints* n) {
+      for (int c = 0; c < W; ++c) n[c] = I::start_at(x.start[c]);
+      times<quads / 4>([&](auto j) FEWBIT_LAMBDA_INLINE {
+        bytes v[W];
+        for (int c = 0; c < W; ++c) v[c] = Isa::load(reinterpret_cast<const uint8_t*>(x.q[c] + 16 * j));
+        times<4>([&](auto l) FEWBIT_LAMBDA_INLINE {
+          for (int c = 0; c < W; ++c) n[c] = I::template dot_lane<l>(n[c], q[4 * j + l], v[c]);
+        });
+      });
+    }
+    FEWBIT_INLINE void end(f32* acc) const {
+      typename K::Late by;
+      if constexpr (K::late) by = K::late_factors(panel);
+      for (int c = 0; c < W; ++c) {
+        acc[c] = K::late ? Isa::fma(dots[c], by.d, acc[c]) : dots[c];
+        if constexpr (K::late && K::offset) acc[c] = Isa::fma(offsets[c], by.dmin, acc[c]);
+      }
+    }
+  };
+
+  // A share of what comes after the panel, and with scales at the end those of the next 16 rows.
+  static FEWBIT_INLINE void ask(const Panel& panel) {
+    constexpr size_t share = K::panel_bytes / parts, far = std::max<size_t>(I::panel_ahead, K::panel_bytes);
+    const uint8_t* p = panel.p + far + static_cast<size_t>(panel.part) * share;
+#pragma GCC unroll 32
+    for (size_t c = 0; c < share; c += 64) __builtin_prefetch(p + c, 0, 3);
+    if constexpr (Shape<F>::row) {
+      for (int g = panel.part * groups / parts; g < (panel.part + 1) * groups / parts; ++g) {
+        __builtin_prefetch(panel.template real_at<0>(g) + 16 * panel.at->row_bytes, 0, 3);
+        if constexpr (K::offset)
+          __builtin_prefetch(panel.template real_at<K::offset>(g) + 16 * panel.at->row_bytes, 0, 3);
+      }
+    }
+  }
+  template <int W>
+  static FEWBIT_INLINE void span(Panel panel, const Group<W>* x, f32 (*acc)[W]) {
+    Part<W> some[at_once<W>];
+    for (int i = 0; i < at_once<W>; ++i) {
+      some[i].panel = panel;
+      some[i].panel.part += i;
+      some[i].begin(acc[i]);
+    }
+    times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
+      const Group<W>* a = x + g;
+      __asm__ volatile("" : "+r"(a));  // read anew: gcc would keep more of x than there are registers
+      times<at_once<W>>([&](auto i) FEWBIT_LAMBDA_INLINE { some[i].template add<g>(*a); });
+    });
+    for (int i = 0; i < at_once<W>; ++i) some[i].end(acc[i]);
+  }
+  // W columns, of which `columns` are written.
+  template <int W>
+  static FEWBIT_ONCE void multiply(const uint8_t* set, size_t spans, const Layout& at, const Group<W>* x,
+                                   size_t columns, float* y, size_t y_stride) {
+    f32 acc[parts][W];
+    for (auto& part : acc) {
+      for (auto& a : part) a = Isa::zero();
+    }
+    for (size_t s = 0; s < spans; ++s, x += groups) {
+#pragma GCC unroll 1
+      for (int part = 0; part < parts; part += at_once<W>) {
+        const Panel panel{set + s * K::panel_bytes, part, set, &at, s * kSpan};
+        if constexpr (at_once<W> == 1) ask(panel);
+        span<W>(panel, x, acc + part);
+      }
+    }
+    for (size_t c = 0; c < W && c < columns; ++c) {
+      for (size_t part = 0; part < parts; ++part) Isa::storef(y + c * y_stride + part * Isa::L, acc[part][c]);
+    }
+  }
+};
+
+// `rows` is a multiple of 16, k of 256; x comes from pack_lanes.
+template <class F>
+void by_lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
+                  size_t y_stride, void*) {
+  using K = ByLane16<F>;
+  for (size_t r = 0; r < rows; r += 16) {
+    each_set(columns, [&](auto width, size_t c) {
+      const auto* group = LaneColumns<F>::template set<LaneGroup<K::sub, width>>(x, c / kLaneSet, k);
+      K::template multiply<width>(w + r * at.row_bytes, k / kSpan, at, group, columns - c, y + c * y_stride + r,
+                                  y_stride);
+    });
+  }
+}

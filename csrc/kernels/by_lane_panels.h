@@ -1,0 +1,223 @@
+// Many columns by rows that lie abreast: 16 rows of some spans are unpacked once to bytes that stay in the first-level
+// cache, then 8 rows meet 4 columns at a time.
+
+template <class F>
+struct LanePanel {
+  using C = LaneCodes<F>;
+  using K = Abreast<F>;
+  using I = typename Own<F>::type;
+  using Panel = typename K::Panel;
+  using bytes = typename Isa::bytes;
+  using f32 = typename Isa::f32;
+  static constexpr int quads = C::quads, groups = C::groups, lanes = I::can_smmla ? 32 : 16;
+
+  // A span of 16 rows. For products of two rows by two columns eight codes of each row lie together, and every factor
+  // stands twice.
+  struct alignas(64) Tile {
+    uint8_t q[kSpan / 4][64];
+    float scale[groups][lanes], offset[groups][lanes];
+  };
+
+  static FEWBIT_INLINE void put_codes(const bytes* q, int part, uint8_t (*out)[64]) {
+    for (int i = 0; i < quads; i += 2) {
+      if constexpr (I::can_smmla) {
+        Isa::store(out[i] + 16 * part, I::zip_low(q[i], q[i + 1]));
+        Isa::store(out[i + 1] + 16 * part, I::zip_high(q[i], q[i + 1]));
+      } else {
+        Isa::store(out[i] + 16 * part, q[i]);
+        Isa::store(out[i + 1] + 16 * part, q[i + 1]);
+      }
+    }
+  }
+  static FEWBIT_INLINE void put_factor(f32 v, int part, float* out) {
+    if constexpr (I::can_smmla) {
+      Isa::storef(out + 8 * part, I::zip_low(v, v));
+      Isa::storef(out + 8 * part + 4, I::zip_high(v, v));
+    } else {
+      Isa::storef(out + 4 * part, v);
+    }
+  }
+  template <int g, bool is_offset>
+  static FEWBIT_INLINE f32 factor(const Panel& panel, const typename C::Fours& fours, f32 late) {
+    if constexpr (K::alone) return late;
+    const f32 own = C::template factor<g, is_offset>(panel, fours);
+    return K::late ? Isa::mul(own, late) : own;
+  }
+  static FEWBIT_ONCE void unpack(Panel panel, Tile& out) {
+#pragma GCC unroll 1
+    for (panel.part = 0; panel.part < K::parts; ++panel.part) {
+      typename K::Late by{};
+      if constexpr (K::late) by = K::late_factors(panel);
+      typename C::Fours fours;
+      times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
+        bytes q[quads];
+        C::template codes<g>(panel, q);
+        put_codes(q, panel.part, out.q + g * quads);
+        C::template next<g>(panel, fours);
+        put_factor(factor<g, false>(panel, fours, by.d), panel.part, out.scale[g]);
+        if constexpr (K::offset) put_factor(factor<g, K::offset>(panel, fours, by.dmin), panel.part, out.offset[g]);
+      });
+    }
+  }
+};
+
+// 8 rows by W columns, a lane for each row.
+template <class F, int columns>
+struct LaneProduct {
+  using T = LanePanel<F>;
+  using I = typename Own<F>::type;
+  using bytes = typename Isa::bytes;
+  using f32 = typename Isa::f32;
+  static constexpr int W = columns, quads = T::quads, vectors = 2;
+  using Group = LaneGroup<LaneCodes<F>::sub, W>;
+  f32 acc[vectors][W];
+
+  FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
+    times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
+      for (int v = 0; v < vectors; ++v) acc[v][c] = add && c < count ? Isa::loadu(y + c * stride + 4 * v) : Isa::zero();
+    });
+  }
+  // `half`: of the 16 rows.
+  FEWBIT_INLINE void group(const typename T::Tile& tile, int g, size_t half, const Group& x) {
+    typename Isa::ints n[vectors][W];
+    for (int v = 0; v < vectors; ++v) {
+      for (int c = 0; c < W; ++c) n[v][c] = I::start_at(x.start[c]);
+    }
+    const auto* q = tile.q + g * quads;
+    times<quads / 4>([&](auto j) FEWBIT_LAMBDA_INLINE {
+      bytes xs[W];
+      for (int c = 0; c < W; ++c) xs[c] = Isa::load(reinterpret_cast<const uint8_t*>(x.q[c] + 16 * j));
+      times<4>([&](auto l) FEWBIT_LAMBDA_INLINE {
+        for (int v = 0; v < vectors; ++v) {
+          const bytes w = Isa::load(q[4 * j + l] + 32 * half + 16 * v);
+          for (int c = 0; c < W; ++c) n[v][c] = I::template dot_lane<l>(n[v][c], w, xs[c]);
+        }
+      });
+    });
+    const f32 d = Isa::loadf(x.d), s = Isa::loadf(x.s);
+    for (int v = 0; v < vectors; ++v) {
+      const f32 scale = Isa::loadf(tile.scale[g] + 8 * half + 4 * v);
+      times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
+        acc[v][c] = Isa::fma(I::from_start(n[v][c]), I::template mul_lane<c>(scale, d), acc[v][c]);
+        if constexpr (Abreast<F>::offset)
+          acc[v][c] = I::template fma_lane<c>(acc[v][c], Isa::loadf(tile.offset[g] + 8 * half + 4 * v), s);
+      });
+    }
+  }
+  FEWBIT_INLINE void end(float* y, size_t stride, size_t count) const {
+    times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
+      if (c >= count) return;
+      for (int v = 0; v < vectors; ++v) Isa::storef(y + c * stride + 4 * v, acc[v][c]);
+    });
+  }
+};
+
+// The same by products of two rows by two columns: a sum holds (row 0, column 0), (row 0, column 1), (row 1, column 0),
+// (row 1, column 1).
+template <class F, int columns>
+struct PairProduct {
+  using T = LanePanel<F>;
+  using I = typename Own<F>::type;
+  using bytes = typename Isa::bytes;
+  using f32 = typename Isa::f32;
+  static constexpr int W = columns < 2 ? 2 : columns, pairs = W / 2, eights = T::quads / 2, rows = 4;  // rows: by two
+  using Group = PairGroup<LaneCodes<F>::sub, W>;
+  f32 acc[rows][pairs];
+
+  FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
+    const auto at = [&](size_t c, size_t v) FEWBIT_LAMBDA_INLINE {
+      return add && c < count ? Isa::loadu(y + c * stride + 4 * v) : Isa::zero();
+    };
+    each([&](auto p, auto v) FEWBIT_LAMBDA_INLINE {
+      const f32 a = at(2 * p, v), b = at(2 * p + 1, v);
+      acc[2 * v][p] = I::zip_low(a, b), acc[2 * v + 1][p] = I::zip_high(a, b);
+    });
+  }
+  // For two columns and four rows.
+  template <class Fn>
+  static FEWBIT_INLINE void each(Fn&& f) {
+    times<pairs>([&](auto p) FEWBIT_LAMBDA_INLINE { times<rows / 2>([&](auto v) FEWBIT_LAMBDA_INLINE { f(p, v); }); });
+  }
+  FEWBIT_INLINE void group(const typename T::Tile& tile, int g, size_t half, const Group& x) {
+    typename Isa::ints n[rows][pairs];
+    for (int r = 0; r < rows; ++r) {
+      for (int p = 0; p < pairs; ++p) n[r][p] = I::start_at(x.start[p]);
+    }
+    const auto* q = tile.q + g * T::quads;
+    times<eights>([&](auto i) FEWBIT_LAMBDA_INLINE {
+      bytes xs[pairs];
+      for (int p = 0; p < pairs; ++p) xs[p] = Isa::load(reinterpret_cast<const uint8_t*>(x.q[i][p]));
+      for (int r = 0; r < rows; ++r) {
+        const bytes w = Isa::load(q[2 * i + r % 2] + 32 * half + 16 * (r / 2));
+        for (int p = 0; p < pairs; ++p) n[r][p] = I::dot_pairs(n[r][p], w, xs[p]);
+      }
+    });
+    for (int r = 0; r < rows; ++r) {
+      const f32 scale = Isa::loadf(tile.scale[g] + 16 * half + 4 * r);
+      for (int p = 0; p < pairs; ++p) {
+        acc[r][p] = Isa::fma(I::from_start(n[r][p]), Isa::mul(scale, Isa::loadf(x.d[p])), acc[r][p]);
+        if constexpr (Abreast<F>::offset)
+          acc[r][p] = Isa::fma(Isa::loadf(tile.offset[g] + 16 * half + 4 * r), Isa::loadf(x.s[p]), acc[r][p]);
+      }
+    }
+  }
+  FEWBIT_INLINE void end(float* y, size_t stride, size_t count) const {
+    each([&](auto p, auto v) FEWBIT_LAMBDA_INLINE {
+      const f32 a = acc[2 * v][p], b = acc[2 * v + 1][p];
+      if (2 * p < count) Isa::storef(y + 2 * p * stride + 4 * v, I::even_of(a, b));
+      if (2 * p + 1 < count) Isa::storef(y + (2 * p + 1) * stride + 4 * v, I::odd_of(a, b));
+    });
+  }
+};
+template <class F, int columns>
+using PanelProduct = std::conditional_t<Own<F>::type::can_smmla, PairProduct<F, columns>, LaneProduct<F, columns>>;
+
+template <class F, class Product>
+FEWBIT_ONCE void multiply_panel(const typename LanePanel<F>::Tile* tiles, size_t spans, size_t half,
+                                const typename Product::Group* x, size_t count, float* y, size_t stride, bool add) {
+  Product product;
+  product.begin(y, stride, count, add);
+  for (size_t s = 0; s < spans; ++s) {
+#pragma GCC unroll 1
+    for (int g = 0; g < LanePanel<F>::groups; ++g, ++x) product.group(tiles[s], g, half, *x);
+  }
+  product.end(y, stride, count);
+}
+
+// `rows` is a multiple of 16, k of 256; x comes from pack_panels.
+template <class F>
+void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
+                    size_t y_stride, void* scratch) {
+  using T = LanePanel<F>;
+  auto* tiles = static_cast<typename T::Tile*>(scratch);
+  const size_t spans = k / kSpan, held = Own<F>::type::panel_spans;
+  for (size_t r = 0; r < rows; r += 16) {
+    const uint8_t* set = w + r * at.row_bytes;
+    for (size_t s = 0; s < spans; s += held) {
+      const size_t count = std::min(held, spans - s);
+      for (size_t i = 0; i < count; ++i) {
+        T::unpack({set + (s + i) * T::K::panel_bytes, 0, set, &at, (s + i) * kSpan}, tiles[i]);
+      }
+      each_set(columns, [&](auto width, size_t c) {
+        using Product = PanelProduct<F, width>;
+        const auto* from = LaneColumns<F>::template set<typename Product::Group>(x, c / kLaneSet, k) + s * T::groups;
+        for (size_t half = 0; half < 2; ++half) {
+          multiply_panel<F, Product>(tiles, count, half, from, columns - c, y + c * y_stride + r + 8 * half, y_stride,
+                                     s > 0);
+        }
+      });
+    }
+  }
+}
+
+template <class F>
+void pack_panels(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
+  using L = LaneColumns<F>;
+  if (columns < Own<F>::type::least_panels) return pack_lanes<F>(x, columns, k, set, out);
+  const size_t spans = k / kSpan, first = set * kLaneSet;
+  each_set(std::min(columns - first, kLaneSet), [&](auto width, size_t) {
+    using Product = PanelProduct<F, width>;
+    L::pack(x + first * spans, columns - first, Product::W, spans,
+            L::template set<typename Product::Group>(out, set, k));
+  });
+}
