@@ -1,0 +1,47 @@
+// ARM with matrix products of bytes: Neoverse-V1 and later, Apple's processors from 2022 on. A few columns are left to
+// dot products.
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "targets/arm_features.h"
+#include "targets/prelude.h"
+#include "targets/targets.h"
+
+FEWBIT_BEGIN_TARGET(FEWBIT_NEON_I8MM)
+
+namespace fewbit::neon_i8mm {
+
+#include "isa/neon_i8mm.h"
+//
+#include "kernels/all.h"
+//
+#include "targets/counted.h"
+//
+#include "targets/by_lane_table.h"
+
+constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};
+constexpr const Target& base = neon_dotprod::target;
+
+template <class F>
+void change(Kernels& out) {
+  if constexpr (F::kind != Kind::scalar) {
+    out.lanes = Counted<lane_rows<F>>::call;
+    if constexpr (Abreast<F>::can()) use_lane_panels<F>(out.by_lane);
+  }
+}
+
+#include "targets/changed_table.h"
+
+}  // namespace fewbit::neon_i8mm
+
+FEWBIT_END_TARGET
+
+namespace fewbit::neon_i8mm {
+
+static bool available() { return neon_dotprod::target.available() && has_i8mm(); }
+extern const Target target;
+const Target target = {"neon_i8mm", available,     kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
+                       row_kernels, abreast_moves, nullptr, probes,       products, &integer_attention};
+
+}  // namespace fewbit::neon_i8mm
+#endif
