@@ -48,7 +48,7 @@ inline float unit_of(float v) {
 // Truncated and kept in range; 0 where t is not finite.
 template <class T>
 static FEWBIT_INLINE int number(T t, T low, T high) {
-  t = t <= static_cast<T>(kGreatest) && t >= -static_cast<T>(kGreatest) ? t : T{0};
+  t = t - t == 0 ? t : T{0};
   t = t < low ? low : t;
   return static_cast<int>(t > high ? high : t);
 }
@@ -172,7 +172,7 @@ struct RowRule {
       const double up = most / (high - zero_low), down = least / (low - zero_high);
       double scale = up > down ? up : down;
       scale = (most - least) / width > scale ? (most - least) / width : scale;
-      Found out = {kept(scale)};
+      Found out = {kept(scale + 0.0)};  // no -0
       out.zero = rounded_number(low - divided(least, out.scale), zero_low, zero_high);
       return out;
     }

@@ -373,3 +373,13 @@ def test_without_a_seed_answers_differ() -> None:
     engine.add(requests)
     run(engine)
     assert requests[0].answer != requests[1].answer
+
+
+def test_who_hears_of_the_end_is_not_counted_any_more() -> None:
+    engine = make_engine(Toy())
+    request = engine.request(PROMPT, WARM, max_tokens=3)[0]
+    counts = []
+    request.sink = lambda _: counts.append(engine.stats().active)
+    engine.add([request])
+    run(engine)
+    assert counts == [0]

@@ -116,7 +116,8 @@ class Engine:
     def stats(self) -> Stats:
         """Counts and times since the start."""
         of = self._scheduler
-        return replace(self._stats, preemptions=of.preemptions, active=len(of.active), waiting=len(of.waiting))
+        active = sum(not request.is_over for request in of.active)  # those that are over may not be swept yet
+        return replace(self._stats, preemptions=of.preemptions, active=active, waiting=len(of.waiting))
 
     def step(self) -> bool:
         """Schedule, forward, sample, commit. Is there more to do?"""

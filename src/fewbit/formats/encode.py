@@ -206,7 +206,7 @@ def _zero_point(fmt: Format, x: Floats, real: npt.NDArray[np.bool_]) -> Found:
     zero_low, zero_high = fmt.offset.ints.range
     least, most = (a.astype(np.float64) for a in (x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)))
     scale = np.maximum((most - least) / (high - low), np.maximum(most / (high - zero_low), least / (low - zero_high)))
-    kept = _kept(fmt, scale)
+    kept = _kept(fmt, scale + 0)  # no -0: of two zeros NumPy takes either
     zero = _numbers(_half_away(low - _divided(least, kept)), zero_low, zero_high)
     return Found(_numbers(_half_away(_divided(x, kept)) + zero, low, high), kept, None, None, zero)
 
