@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +15,21 @@ from .ops import cpu
 REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
 OPTIONAL = ("torch", "triton", "wgpu", "starlette", "uvicorn", "msgspec", "llguidance", "huggingface_hub", "ray")
 
+# What each instruction set adds to the next one in the list, for those who do not have it.
+ADDS = {
+    "amx": "matrix tiles, for prompts and batches",
+    "avx512": "AVX-512 with integer dot products (VNNI)",
+    "avx512bw": "vectors of 512 bits",
+    "avx2": "vectors of 256 bits",
+    "neon_i8mm": "integer matrix products, for prompts and batches",
+    "neon_dotprod": "integer dot products",
+    "neon": "vectors of 128 bits",
+}
+SLOW = (
+    "expect a small part of the usual speed (measured on a Neoverse-N1, SmolLM2 135M in Q4_1 with 2 threads: "
+    "4 tokens/s with scalar kernels, 101 with llama.cpp)"
+)
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -22,9 +38,12 @@ class Machine:
     python: str
     cores: int
     usable_cores: int  # that this process may run on
-    isas: list[str]  # instruction sets that can be used here, best first
+    known_isas: list[str]  # instruction sets that this build has kernels for, best first
+    isas: list[str]  # those of them that can be used here
+    missing_isas: dict[str, str]  # better ones than these -> what they would add
     isa: str  # the one in use
     forced_isa: str | None  # what FEWBIT_ISA says
+    notes: list[str]  # sentences on what costs speed here
     threads: int
     kernels: dict[str, str]  # format -> the kernels that `linear` takes, by batch size
     packages: dict[str, str | None]  # name -> version, None if it is missing
@@ -38,15 +57,19 @@ def describe() -> Machine:
     >>> machine.isa in machine.isas
     True
     """
+    known, usable = cpu.known_isas(), cpu.isas()
     return Machine(
         cpu=cpu_name(),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         cores=os.cpu_count() or 1,
         usable_cores=usable_cores(),
-        isas=list(cpu.isas()),
+        known_isas=known,
+        isas=usable,
+        missing_isas=missing(known, usable),
         isa=cpu.isa(),
         forced_isa=os.environ.get("FEWBIT_ISA"),
+        notes=notes(known, usable, cpu.isa(), platform.machine()),
         threads=cpu.default_threads(),
         kernels={name: kernels_of(fmt) for name, fmt in all_formats().items()},
         packages={name: version(name) for name in REQUIRED},
@@ -66,15 +89,80 @@ def kernels_of(fmt: Format) -> str:
     return ", ".join([*told, f"{ranges[-1][1]} {ranges[-1][0]}+"])
 
 
+def missing(known: list[str], usable: list[str]) -> dict[str, str]:
+    """Instruction sets that are better than the best one here, with what each would add.
+
+    >>> missing(["neon_i8mm", "neon_dotprod", "neon", "scalar"], ["neon_dotprod", "neon", "scalar"])
+    {'neon_i8mm': 'integer matrix products, for prompts and batches'}
+    """
+    return {name: ADDS[name] for name in known[: known.index(usable[0])]}
+
+
+def notes(known: list[str], usable: list[str], used: str, architecture: str) -> list[str]:
+    """What costs speed here and is not plain from the lists.
+
+    >>> notes(["avx2", "scalar"], ["avx2", "scalar"], "avx2", "x86_64")
+    []
+    """
+    if used != usable[0]:
+        return [f"{used} was asked for; {usable[0]} is better and can be used here"]
+    if used != "scalar":
+        return []
+    if known == ["scalar"]:
+        return [f"this build has no kernels for {architecture} but scalar ones: {SLOW}"]
+    return [f"this CPU has no kernels of its own (it has none of {', '.join(known[:-1])}), scalar ones run: {SLOW}"]
+
+
+def only_scalar() -> bool:
+    """Whether nothing better than scalar kernels can be used here."""
+    return cpu.isas() == ["scalar"]
+
+
 def cpu_name() -> str:
     """The processor's name, or its architecture where the system does not tell more."""
     info = Path("/proc/cpuinfo")
     if info.exists():
-        for line in info.read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in ("model name", "Model"):
-                return value.strip()
-    return platform.processor() or platform.machine()
+        named = name_in(info.read_text())
+    elif platform.system() == "Darwin":
+        named = told_by("sysctl", "-n", "machdep.cpu.brand_string")
+    else:
+        named = None
+    return named or platform.processor() or platform.machine()
+
+
+# By the numbers of the maker and of the part, as Linux tells them on ARM.
+ARM_CORES = {
+    ("0x41", "0xd03"): "Cortex-A53",
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd40"): "Neoverse-V1",
+    ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd4f"): "Neoverse-V2",
+}
+
+
+def name_in(cpuinfo: str) -> str | None:
+    """The processor's name in the text of /proc/cpuinfo.
+
+    >>> name_in("processor: 0\\nCPU implementer: 0x41\\nCPU part: 0xd0c")
+    'Neoverse-N1'
+    """
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpuinfo.splitlines())}
+    core = ARM_CORES.get((facts.get("CPU implementer", ""), facts.get("CPU part", "")))
+    return facts.get("model name") or facts.get("Model") or core
+
+
+def told_by(*command: str) -> str | None:
+    """What a command prints; None if it cannot be run or fails.
+
+    >>> told_by("no-such-command") is None
+    True
+    """
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def usable_cores() -> int:

@@ -41,6 +41,8 @@ def doctor(with_limits: bool, as_json: bool) -> None:
         heads = ["memory GB/s", "with prefetch", "cache GB/s", "int8 GMAC/s", "bf16 GMAC/s", "f32 GMAC/s"]
         click.echo()
         print_table({"threads": "right", **dict.fromkeys(heads, "right")}, [limit_cells(row) for row in limits])
+    for note in machine.notes:
+        click.echo(f"\nNote: {note}.")
 
 
 def limit_cells(row: Limits) -> list[str]:
@@ -64,8 +66,10 @@ def machine_rows(m: Machine) -> Rows:
         ["system", f"{m.system}, Python {m.python}"],
         ["cores", f"{m.cores}, {m.usable_cores} usable"],
         ["threads", str(m.threads)],
+        ["known to this build", ", ".join(m.known_isas)],
         ["instruction sets", ", ".join(m.isas)],
         ["in use", chosen],
+        ["missing", "; ".join(f"{name}: {adds}" for name, adds in m.missing_isas.items()) or "-"],
         *([f"kernels: {path}", " ".join(names[path])] for path in paths),
         ["packages", versions(m.packages)],
         ["optional", versions(m.optional_packages)],

@@ -1,0 +1,84 @@
+"""What must work where a wheel was installed: `python -m tests.wheel`, in an environment that has only the wheel.
+
+`make wheel` runs it, and cibuildwheel for every wheel that it builds. With `--default-model` the default model answers
+too, if it can be fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fewbit as fb
+from fewbit.ops import cpu
+
+from .cli.tiny import write_tiny
+
+SOURCES = Path(__file__).parents[1] / "src"
+
+
+def command(*args: str) -> subprocess.CompletedProcess[str]:
+    """The installed command."""
+    installed = str(Path(sys.executable).parent / "fewbit")
+    return subprocess.run([installed, *args], check=False, capture_output=True, text=True)
+
+
+def told(*args: str) -> Any:
+    """What the command says in JSON."""
+    done = command(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check_product(format: str) -> float:
+    """A product on the instruction set in use; its difference from NumPy's, which 8-bit inputs allow."""
+    rng = np.random.default_rng(0)
+    w = fb.quantize(rng.standard_normal((48, 512), dtype=np.float32), format)
+    x = rng.standard_normal((3, 512), dtype=np.float32)
+    wanted = x @ w.dequantize().T
+    assert np.allclose(fb.linear(x, w, exact=True), wanted, atol=1e-3), format
+    error = float(np.linalg.norm(fb.linear(x, w) - wanted) / np.linalg.norm(wanted))
+    assert error < 0.02, (format, error)
+    return error
+
+
+def check_answer() -> None:
+    """A small model with random weights answers."""
+    with tempfile.TemporaryDirectory() as folder:
+        facts = told("run", str(write_tiny(Path(folder) / "tiny.gguf")), "hi", "--max-tokens", "8", "--temp", "0")
+    assert len(facts["tokens"]) == 8, facts
+
+
+def default_model_says() -> str:
+    done = command("run", "--temp", "0", "--max-tokens", "48", "Why is the sky blue?")
+    if done.returncode == 0:
+        assert "sky" in done.stdout or "light" in done.stdout, done.stdout
+        return done.stdout.strip()
+    if command("pull", "smollm2").returncode == 0:
+        raise AssertionError(done.stderr)
+    return f"not asked: {done.stderr.strip().splitlines()[-1]}"
+
+
+def main() -> None:
+    assert SOURCES not in Path(fb.__file__).parents, f"{fb.__file__} is not what was installed"
+    machine = told("doctor")
+    print("installed in", Path(fb.__file__).parent)
+    print("this build has", *machine["known_isas"])
+    for isa in cpu.isas():
+        with cpu.forced_isa(isa):
+            errors = [f"{name} {check_product(name):.4f}" for name in ("q4_0", "q4_k", "q8_0")]
+        print(f"products on {isa} agree with NumPy's:", ", ".join(errors))
+    check_answer()
+    print("a model with random weights answers")
+    if "--default-model" in sys.argv:
+        print("the default model:", default_model_says())
+
+
+if __name__ == "__main__":
+    main()
