@@ -139,7 +139,7 @@ class Layers:
         self.out = np.empty((1, HEADS * DIM), np.float32)
 
     def run(self, threads: int) -> None:
-        self.plan.run(*self.args, self.out, True, threads)
+        self.plan.run(*self.args, self.out, "exact", threads)
 
 
 def short(names: list[str], rounds: int, threads: int) -> list[dict[str, Any]]:

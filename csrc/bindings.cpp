@@ -4,6 +4,7 @@
 
 #include "formats/geometry.h"
 #include "probe.h"
+#include "targets/targets.h"
 #include "threads.h"
 
 using namespace fewbit;
@@ -15,8 +16,8 @@ void expect_shape(const MutableFloats& out, size_t rows, size_t columns) {
   expect(out.shape(1) == columns, "columns of the result", out.shape(1), columns);
 }
 
-const Activation* activations_of(const Bytes& x, size_t m, size_t k) {
-  const size_t wanted = times(activation_count(m, k), sizeof(Activation));
+const Activation* activations_of(const Bytes& x, size_t m, size_t k, bool twice) {
+  const size_t wanted = times(activation_count(twice ? times(m, 2) : m, k), sizeof(Activation));
   expect(x.size() == wanted, "bytes of the activations", x.size(), wanted);
   const auto address = reinterpret_cast<uintptr_t>(x.data());
   expect(x.size() == 0 || address % alignof(Activation) == 0, "alignment of the activations", address % 64, 0);
@@ -59,22 +60,34 @@ Inputs inputs_of(const nb::object& x, const std::string& kind, size_t m, size_t 
     expect(floats.shape(1) == k, "columns of the activations", floats.shape(1), k);
     in.x = floats.data();
   } else if (kind == "q8") {
-    in.q8 = activations_of(nb::cast<Bytes>(x, false), m, k);
+    in.q8 = activations_of(nb::cast<Bytes>(x, false), m, k, false);
+  } else if (kind == "q16") {
+    in.q16 = activations_of(nb::cast<Bytes>(x, false), m, k, true);
   } else if (kind == "bf16") {
     in.tiles = tiles_of(nb::cast<Bytes>(x, false), m, k);
   } else {
-    throw std::invalid_argument("activations are f32, q8 or bf16, not " + kind);
+    throw std::invalid_argument("inputs are f32, q8, q16 or bf16, not " + kind);
   }
   return in;
 }
 
+// What was packed in 8 or in 16 bits stays so.
+Activations activations_for(const Inputs& in, const ActivationsName& name) {
+  const Activations asked = activations_named(name);
+  if (!in.q8 && !in.q16) return asked;
+  const Activations is = in.q8 ? Activations::int8 : Activations::int16;
+  if (asked != Activations::usual && asked != is) throw std::invalid_argument("inputs are not packed as " + *name);
+  return is;
+}
+
 void py_linear(const nb::list& weights, const nb::object& x, const std::string& kind, size_t m, size_t k,
                const std::vector<MutableFloats>& outs, const std::vector<std::optional<Row>>& biases,
-               const std::vector<std::optional<Floats>>& residuals, int threads, bool exact) {
+               const std::vector<std::optional<Floats>>& residuals, int threads, const ActivationsName& activations) {
   expect(outs.size() == weights.size(), "results", outs.size(), weights.size());
   expect(biases.size() == weights.size(), "biases", biases.size(), weights.size());
   expect(residuals.size() == weights.size(), "residuals", residuals.size(), weights.size());
   const Inputs in = inputs_of(x, kind, m, k);
+  const Activations how = activations_for(in, activations);
   std::vector<Product> products;
   for (size_t i = 0; i < weights.size(); ++i) {
     const PyMatrix w = cast_matrix(weights[i]);
@@ -92,11 +105,12 @@ void py_linear(const nb::list& weights, const nb::object& x, const std::string& 
     products.push_back(p);
   }
   nb::gil_scoped_release release;
-  multiply(products, in, exact, threads);
+  multiply(products, in, how, threads);
 }
 
 void py_linear_one(size_t format, size_t group, Bytes data, size_t n, bool abreast, Floats x, MutableFloats out,
-                   int threads, bool exact) {
+                   int threads, const ActivationsName& activations) {
+  const Activations how = activations_named(activations);
   const size_t m = x.shape(0), k = x.shape(1);
   const Product p{matrix(format, group, data, n, k, abreast), out.data()};
   expect_shape(out, m, n);
@@ -110,26 +124,28 @@ void py_linear_one(size_t format, size_t group, Bytes data, size_t n, bool abrea
   Inputs in{m, k};
   in.x = x.data();
   nb::gil_scoped_release release;
-  multiply({&p, 1}, in, exact, threads);
+  multiply({&p, 1}, in, how, threads);
 }
 
 void py_linear_gated(const nb::tuple& gate, const nb::tuple& up, const std::string& kind_of_gate, const nb::object& x,
-                     const std::string& kind, size_t m, size_t k, MutableFloats out, int threads, bool exact) {
+                     const std::string& kind, size_t m, size_t k, MutableFloats out, int threads,
+                     const ActivationsName& activations) {
   const PyMatrix g = cast_matrix(gate), u = cast_matrix(up);
   expect(g.n == u.n, "rows of up", u.n, g.n);
   expect_shape(out, m, g.n);
   const Matrix a = g.of(k), b = u.of(k);
   const Inputs in = inputs_of(x, kind, m, k);
+  const Activations how = activations_for(in, activations);
   const Gate by = gate_named(kind_of_gate);
   nb::gil_scoped_release release;
-  multiply_gated(a, b, by, in, out.data(), exact, threads);
+  multiply_gated(a, b, by, in, out.data(), how, threads);
 }
 
-void py_quantize_activations(Floats x, MutableBytes out, int threads) {
+void py_quantize_activations(Floats x, bool twice, MutableBytes out, int threads) {
   const size_t m = x.shape(0), k = x.shape(1);
-  Activation* a = const_cast<Activation*>(activations_of(Bytes(out), m, k));
+  Activation* a = const_cast<Activation*>(activations_of(Bytes(out), m, k, twice));
   nb::gil_scoped_release release;
-  quantize_activations(x.data(), m, k, a, threads);
+  quantize_activations(x.data(), m, k, twice, a, threads);
 }
 
 void py_pack_tiles(Floats x, MutableBytes out, int threads) {
@@ -147,11 +163,11 @@ void py_unpack_tiles(Bytes x, MutableFloats out) {
   unpack_tiles(from, m, k, out.data());
 }
 
-void py_decode_activations(Bytes x, MutableFloats out) {
+void py_decode_activations(Bytes x, bool twice, MutableFloats out) {
   const size_t m = out.shape(0), k = out.shape(1);
-  const Activation* a = activations_of(x, m, k);
+  const Activation* a = activations_of(x, m, k, twice);
   nb::gil_scoped_release release;
-  decode_activations(a, m, k, out.data());
+  decode_activations(a, m, k, twice, out.data());
 }
 
 void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, bool rotate, bool is_value, int threads) {
@@ -173,7 +189,7 @@ void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, boo
 
 bool py_kv_tiles(size_t format, size_t dim) {
   const Kernels& kernels = kernels_of(format);
-  return current_target().tiles && kernels.kv.key_tiles && can_tile(kernels.kv, dim);
+  return kernels.kv.prefers_tiled && can_tile(kernels.kv, dim);
 }
 
 void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Int32s tables, Int64s table_starts,
@@ -222,16 +238,18 @@ void py_move_abreast(size_t format, size_t group, Bytes data, size_t n, size_t k
   move_abreast(w, back, out.data(), threads);
 }
 
-std::string py_path(size_t format, size_t group, size_t k, size_t m, bool abreast) {
+std::pair<std::string, std::string> py_path(size_t format, size_t group, size_t k, size_t m, bool abreast,
+                                            const ActivationsName& activations) {
   const Kernels& kernels = kernels_of(format);
   Layout at = checked_layout(kernels, k, group);
   at.abreast = abreast && can_lie_abreast(kernels, at, k);
-  return path_name(choose(kernels, at, k, m));
+  const Way way = choose(kernels, at, k, m, activations_named(activations));
+  return {path_name(way.path), inputs_name(way)};
 }
 
-std::vector<std::string> py_isas() {
+std::vector<std::string> names_of(const std::vector<const Target*>& targets) {
   std::vector<std::string> names;
-  for (const Target* t : available_targets()) names.emplace_back(t->name);
+  for (const Target* t : targets) names.emplace_back(t->name);
   return names;
 }
 
@@ -243,7 +261,8 @@ NB_MODULE(_native, m) {
   m.doc() = "Kernels of fewbit. Use them through fewbit.ops.cpu.";
   m.attr("activation_bytes") = sizeof(Activation);
   m.attr("max_threads") = kMaxThreads;
-  m.def("isas", py_isas, "Available instruction sets, best first.");
+  m.def("isas", [] { return names_of(available_targets()); }, "Available instruction sets, best first.");
+  m.def("known_isas", [] { return names_of(all_targets()); }, "Those that this build has kernels for, best first.");
   m.def("isa", [] { return std::string(current_target().name); }, "The instruction set in use.");
   m.def("products", [] { return current_target().products.load(); }, "Products made by the instruction set in use.");
   m.def("use_isa", use_target, nb::arg("name"), "Use an available instruction set from now on.");
@@ -253,14 +272,16 @@ NB_MODULE(_native, m) {
       [](size_t format, size_t group, size_t k) { return checked_layout(kernels_of(format), k, group).row_bytes; },
       nb::arg("format"), nb::arg("group"), nb::arg("k"), "Bytes of a row of k values.");
   m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"), nb::arg("abreast"),
-        "The kernel that multiplies m rows of activations by rows of this format.");
+        nb::arg("activations").none(),
+        "The kernel that multiplies m rows of activations by rows of this format, and how it takes them.");
   m.def("decode", py_decode, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
         nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
   m.def(
       "worth_abreast",
       [](size_t format, size_t group, size_t n, size_t k) {
         const Kernels& kernels = kernels_of(format);
-        return kernels.abreast && n >= 16 && can_lie_abreast(kernels, checked_layout(kernels, k, group), k);
+        const bool has = kernels.abreast || kernels.by_lane.few;
+        return has && n >= 16 && can_lie_abreast(kernels, checked_layout(kernels, k, group), k);
       },
       nb::arg("format"), nb::arg("group"), nb::arg("n"), nb::arg("k"),
       "Whether n rows of k values are multiplied faster lying abreast.");
@@ -270,22 +291,21 @@ NB_MODULE(_native, m) {
   m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
         nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
   m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("abreast"),
-        nb::arg("x"), nb::arg("out"), nb::arg("threads"), nb::arg("exact"),
+        nb::arg("x"), nb::arg("out"), nb::arg("threads"), nb::arg("activations").none(),
         "out = x times the transpose of the packed matrix.");
   m.def("linear_many", py_linear, nb::arg("weights"), nb::arg("x"), nb::arg("kind"), nb::arg("m"), nb::arg("k"),
-        nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"), nb::arg("exact"),
+        nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"), nb::arg("activations").none(),
         "Several products of the same activations, with what is added to them.");
   m.def("linear_gated", py_linear_gated, nb::arg("gate"), nb::arg("up"), nb::arg("kind_of_gate"), nb::arg("x"),
-        nb::arg("kind"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"), nb::arg("exact"),
+        nb::arg("kind"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"), nb::arg("activations").none(),
         "gate(x times gate) * (x times up).");
-  m.def("wants_tiles", wants_tiles, nb::arg("m"), "Whether products of m rows of activations read bf16 tiles.");
   m.def(
       "tile_bytes", [](size_t m, size_t k) { return times(tile_elements(m, k), sizeof(uint16_t)); }, nb::arg("m"),
       nb::arg("k"), "Bytes of m rows of k activations as bf16 tiles.");
   m.def("pack_tiles", py_pack_tiles, nb::arg("x"), nb::arg("out"), nb::arg("threads"), "Floats to bf16 tiles.");
   m.def("unpack_tiles", py_unpack_tiles, nb::arg("x"), nb::arg("out"), "bf16 tiles to floats.");
-  m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("out"), nb::arg("threads"),
-        "Floats to 8-bit activations.");
+  m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("twice"), nb::arg("out"),
+        nb::arg("threads"), "Floats to 8-bit activations, or twice as many rows for 16 bits.");
   m.def("kv_write", py_kv_write, nb::arg("format"), nb::arg("store"), nb::arg("x"), nb::arg("slots"), nb::arg("rotate"),
         nb::arg("is_value"), nb::arg("threads"), "Pack rows of K or V into pages.");
   m.def("kv_tiles", py_kv_tiles, nb::arg("format"), nb::arg("dim"),
@@ -300,5 +320,6 @@ NB_MODULE(_native, m) {
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),
         "Multiply-adds a second in registers; kind is int8, bf16 or f32; 0 where there is none.");
-  m.def("decode_activations", py_decode_activations, nb::arg("x"), nb::arg("out"), "8-bit activations to floats.");
+  m.def("decode_activations", py_decode_activations, nb::arg("x"), nb::arg("twice"), nb::arg("out"),
+        "Activations in 8 or in 16 bits to floats.");
 }

@@ -88,6 +88,15 @@ inline Gate gate_named(const std::string& name) {
   throw std::invalid_argument("gates are silu, gelu, gelu_tanh and relu, not " + name);
 }
 
+using ActivationsName = std::optional<std::string>;
+inline Activations activations_named(const ActivationsName& name) {
+  if (!name) return Activations::usual;
+  if (*name == "int8") return Activations::int8;
+  if (*name == "int16") return Activations::int16;
+  if (*name == "exact") return Activations::exact;
+  throw std::invalid_argument("activations are int8, int16 or exact, not " + *name);
+}
+
 using Heads3 = Array<const float, 3>;
 using MutableHeads3 = Array<float, 3>;
 using Pages4 = Array<const uint8_t, 4>;

@@ -133,7 +133,7 @@ class PyPlan {
   }
 
   void run(Int32s tokens, Int32s tables, Int64s table_starts, Int64s lengths, Int64s q_starts, Int32s wanted,
-           MutableFloats out, bool exact, int threads) {
+           MutableFloats out, const ActivationsName& activations, int threads) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     expect_below(tokens, tokens_, "token");
@@ -143,8 +143,9 @@ class PyPlan {
     const Sequences sequences =
         sequences_of(tables, table_starts, lengths, q_starts, tokens.size(), pages_, page_tokens_);
     const Step step{tokens.data(), tokens.size(), sequences, wanted.data(), wanted.size()};
+    const Activations how = activations_named(activations);
     nb::gil_scoped_release release;
-    plan_.run(step, out.data(), exact, threads);
+    plan_.run(step, out.data(), how, threads);
   }
   void profile(bool on) { plan_.profile(on); }
   std::vector<std::pair<std::string, double>> seconds() const { return plan_.seconds(); }
@@ -214,7 +215,7 @@ void bind_plan(nb::module_& m) {
       .def("pick", &PyPlan::pick, nb::arg("x"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
       .def("run", &PyPlan::run, nb::arg("tokens"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"),
-           nb::arg("q_starts"), nb::arg("wanted"), nb::arg("out"), nb::arg("exact"), nb::arg("threads"))
+           nb::arg("q_starts"), nb::arg("wanted"), nb::arg("out"), nb::arg("activations").none(), nb::arg("threads"))
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds);
 }

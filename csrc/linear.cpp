@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
 #include "threads.h"
@@ -11,18 +10,28 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace quantized, packed, few_packed[kFewForms], decoded, halved;  // of the caller: forms of the inputs
-thread_local Workspace scratch, gates, apart;                                      // of whoever does a piece
+thread_local Workspace quantized[2], few_packed[2][kFewForms], packed, decoded;  // of the caller: forms of the inputs
+thread_local Workspace scratch, gates, apart, pairs;                             // of whoever does a piece
+
+// Columns packed for the kernels of a format, see need_by_lane.
+struct LaneForm {
+  const Kernels* kernels;
+  bool twice;
+  const void* x;
+};
+thread_local std::vector<LaneForm> lane_forms;    // of the call under way
+thread_local std::vector<Workspace> lane_packed;  // where they lie, kept
+std::vector<LaneForm>& no_lane_forms() {
+  lane_forms.clear();
+  return lane_forms;
+}
 
 constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
 constexpr size_t kMostFewAbreast = 16;
-constexpr size_t kMostFine = 4;                  // rows that can be taken in 16 bits
 constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
 constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
-constexpr size_t kTileBytes = 8192;              // of a span of 16 columns
+constexpr size_t kPairs = 65536;                 // results of both columns of rows that are kept near
 constexpr size_t kAbreast = 16, kCopied = 64;    // rows that lie abreast; those that are copied or read in turns
-
-size_t spans_of(size_t k) { return (k + kSpan - 1) / kSpan; }
 
 // Rows a piece: small enough to share evenly, large enough to be worth a turn, a multiple of what the kernel takes.
 size_t grain(Path path, const Matrix& w, int threads) {
@@ -63,33 +72,38 @@ void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
       move.to(from + at, stride, bytes, out + kAbreast * at);
   }
 }
+bool in_bf16(Path path) { return path == Path::strips || path == Path::panels; }
 size_t count_abreast(const Matrix& w) { return w.at.abreast ? w.n / kAbreast * kAbreast : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
   Inputs in;
-  std::array<const void*, kFewForms> few{};  // by FewForm
   int threads;
+  std::array<const void*, kFewForms> few[2]{};  // of as many columns as rows, and of twice as many; by FewForm
+  std::vector<LaneForm>& by_lane = no_lane_forms();
+
+  size_t columns(bool twice) const { return twice ? 2 * in.m : in.m; }
+  const Activation* codes(bool twice) const { return twice ? in.q16 : in.q8; }
 
   void need_floats() {
     if (in.norm.weight) return by_rows(1, [](size_t, size_t) {});
     if (in.x) return;
     float* to = decoded.get<float>(in.m * in.k);
-    if (in.q8)
-      decode_activations(in.q8, in.m, in.k, to);
+    if (in.q8 || in.q16)
+      decode_activations(codes(in.q16), in.m, in.k, in.q16, to);
     else
       unpack_tiles(in.tiles, in.m, in.k, to);
     in.x = to;
   }
-  void need_q8() {
-    if (in.q8) return;
+  void need_codes(bool twice) {
+    if (codes(twice)) return;
     if (!in.x) need_floats();
-    auto* to = quantized.get<Activation>(activation_count(in.m, in.k));
+    const size_t each = spans_of(in.k) * (twice ? 2 : 1);
+    auto* to = quantized[twice].get<Activation>(in.m * each);
     by_rows(1, [&](size_t begin, size_t end) {
-      for (size_t r = begin; r < end; ++r)
-        current_target().quantize_row(in.x + r * in.k, in.k, to + r * spans_of(in.k));
+      for (size_t r = begin; r < end; ++r) quantize_row(in.x + r * in.k, in.k, twice, to + r * each);
     });
-    in.q8 = to;
+    (twice ? in.q16 : in.q8) = to;
   }
   void need_tiles() {
     if (in.tiles) return;
@@ -115,120 +129,142 @@ struct Call {
       f(begin, end);
     });
   }
-  void need_few(FewForm form) {
-    const size_t which = static_cast<size_t>(form), spans = spans_of(in.k);
-    if (few[which]) return;
+  void need_few(FewForm form, bool twice) {
+    const size_t which = static_cast<size_t>(form), spans = spans_of(in.k), all = columns(twice);
+    if (few[twice][which]) return;
     const Tiles& tiles = *current_target().tiles;
-    const bool straight = is_left(form) && !in.q8;
-    straight ? need_floats() : need_q8();
-    const size_t bytes = tiles.few_bytes(form), sets = (in.m + kMostFew - 1) / kMostFew;
-    auto* to = few_packed[which].get<uint8_t>(spans * sets * bytes);
+    const bool straight = is_left(form) && !twice && !in.q8;
+    straight ? need_floats() : need_codes(twice);
+    const size_t bytes = tiles.few_bytes(form), sets = (all + kMostFew - 1) / kMostFew;
+    auto* to = few_packed[twice][which].get<uint8_t>(spans * sets * bytes);
     parallel_for(spans * sets, 4, threads, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
-        const size_t first = i % sets * kMostFew, span = i / sets, columns = std::min(in.m - first, kMostFew);
+        const size_t first = i % sets * kMostFew, span = i / sets, some = std::min(all - first, kMostFew);
         if (straight)
-          tiles.quantize_left(form, in.x + first * in.k + span * kSpan, in.k, columns, to + i * bytes);
+          tiles.quantize_left(form, in.x + first * in.k + span * kSpan, in.k, some, to + i * bytes);
         else
-          tiles.pack_few(form, in.q8 + first * spans + span, spans, columns, to + i * bytes);
+          tiles.pack_few(form, codes(twice) + first * spans + span, spans, some, to + i * bytes);
       }
     });
-    few[which] = to;
+    few[twice][which] = to;
   }
-  // 16 bits as twice 8: each row, and then, as rows of their own, what 8 bits lose of each.
-  void halve() {
-    need_floats();
-    const size_t size = in.m * in.k;
-    float* to = halved.get<float>(2 * size);
-    auto* codes = quantized.get<Activation>(activation_count(in.m, in.k));
-    quantize_activations(in.x, in.m, in.k, codes, threads);
-    decode_activations(codes, in.m, in.k, to + size);
-    for (size_t i = 0; i < size; ++i) {
-      to[i] = in.x[i];
-      to[size + i] = in.x[i] - to[size + i];
+  const void* packed_by_lane(const Matrix& w, bool twice) const {
+    for (const LaneForm& form : by_lane) {
+      if (form.kernels == w.kernels && form.twice == twice) return form.x;
     }
-    in = {2 * in.m, in.k, to};
+    return nullptr;
   }
-  void need(Path path, const Matrix& w) {
-    switch (path) {
+  void need_by_lane(const Matrix& w, bool twice) {
+    if (packed_by_lane(w, twice)) return;
+    const LaneKernels& kernels = w.kernels->by_lane;
+    const size_t all = columns(twice), sets = (all + kLaneSet - 1) / kLaneSet, number = by_lane.size();
+    if (lane_packed.size() <= number) lane_packed.resize(number + 1);
+    auto* to = lane_packed[number].get<uint8_t>(sets * kernels.set_bytes(in.k));
+    parallel_for(sets, 8192 / (in.k + 1) + 1, threads, [&](size_t begin, size_t end) {
+      for (size_t set = begin; set < end; ++set) kernels.pack(codes(twice), all, in.k, set, to);
+    });
+    by_lane.push_back({w.kernels, twice, to});
+  }
+  void need(Way way, const Matrix& w) {
+    switch (way.path) {
       case Path::exact: return need_floats();
       case Path::dot:
-      case Path::lanes: return need_q8();
+      case Path::lanes:
+        need_codes(way.twice);
+        if (w.at.abreast && w.kernels->by_lane.few) need_by_lane(w, way.twice);
+        return;
       case Path::few:
-        if (count_abreast(w) != w.n) need_q8();  // for rows that are left
-        return need_few(few_form(w));
+        if (count_abreast(w) != w.n) need_codes(way.twice);  // for rows that are left
+        return need_few(few_form(w), way.twice);
       default: return need_tiles();
     }
   }
-  // Rows `begin` to `end` of a product, to y[column][row - begin].
-  void rows(const Matrix& w, Path path, size_t begin, size_t end, float* y, size_t stride) const {
+  // Rows `begin` to `end` of a product, to y[row of the activations][row - begin].
+  void rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+    if (!way.twice) return columns_of(w, way, begin, end, y, stride);
+    const size_t most = std::max(kPairs / columns(true) / kCopied, size_t{1}) * kCopied;
+    float* both = pairs.get<float>(columns(true) * std::min(most, end - begin));
+    for (size_t first = begin; first < end; first += most) {
+      const size_t count = std::min(most, end - first);
+      columns_of(w, way, first, first + count, both, count);
+      for (size_t c = 0; c < in.m; ++c) {
+        const float *a = both + 2 * c * count, *b = a + count;
+        float* to = y + c * stride + (first - begin);
+        for (size_t r = 0; r < count; ++r) to[r] = a[r] + b[r];
+      }
+    }
+  }
+  // The same, to y[column][row - begin].
+  void columns_of(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Kernels& kernels = *w.kernels;
+    const Activation* x = codes(way.twice);
+    const size_t all = columns(way.twice);
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     const size_t count = end - begin;
-    if (w.at.abreast) return rows_abreast(w, path, begin, end, y, stride);
-    switch (path) {
+    if (w.at.abreast) return columns_abreast(w, way, begin, end, y, stride);
+    switch (way.path) {
       case Path::exact:
         return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(kExactRows * w.k));
-      case Path::dot: return kernels.dot(from, count, w.k, w.at, in.q8, in.m, y, stride);
+      case Path::dot: return kernels.dot(from, count, w.k, w.at, x, all, y, stride);
       case Path::lanes:
-        return kernels.lanes(from, count, w.k, w.at, in.q8, in.m, y, stride,
+        return kernels.lanes(from, count, w.k, w.at, x, all, y, stride,
                              scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
       case Path::few:
-        return kernels.few(from, count, w.k, w.at, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
+        return kernels.few(from, count, w.k, w.at, few[way.twice][static_cast<size_t>(few_form(w))], all, y, stride,
                            scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       case Path::strips:
-      case Path::panels: return on_tiles(w, path, from, count, y, stride);
+      case Path::panels: return on_tiles(w, way.path, from, count, y, stride);
     }
   }
   // The same of rows that lie abreast: what no kernel takes so is copied. `begin` is a multiple of 16.
-  void rows_abreast(const Matrix& w, Path path, size_t begin, size_t end, float* y, size_t stride) const {
+  void columns_abreast(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Kernels& kernels = *w.kernels;
+    const Activation* x = codes(way.twice);
+    const size_t all = columns(way.twice);
     const size_t whole = count_abreast(w), until = std::max(std::min(end, whole), begin), count = until - begin;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     Matrix plain = w;
     plain.at.abreast = false;
-    if (path == Path::few && kernels.few_abreast) {
+    if (way.path == Path::few && kernels.few_abreast) {
       if (count > 0) {
-        kernels.few_abreast(from, count, w.k, w.at, few[static_cast<size_t>(few_form(w))], in.m, y, stride,
+        kernels.few_abreast(from, count, w.k, w.at, few[way.twice][static_cast<size_t>(few_form(w))], all, y, stride,
                             scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       }
-      path = Path::dot;  // for what is left: fewer than 16 rows
-    } else if (path == Path::dot && kernels.abreast) {
-      if (count > 0) kernels.abreast(from, count, w.k, w.at, in.q8, in.m, y, stride);
-    } else if (path == Path::lanes && kernels.lanes_abreast) {
+      way.path = Path::dot;  // for what is left: fewer than 16 rows
+    } else if ((way.path == Path::dot || way.path == Path::lanes) && kernels.by_lane.few) {
+      const LaneKernels& lanes = kernels.by_lane;
+      const auto multiply = all < lanes.least_many ? lanes.few : lanes.many;
       if (count > 0) {
-        kernels.lanes_abreast(from, count, w.k, w.at, in.q8, in.m, y, stride,
+        multiply(from, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
+                 scratch.get<uint8_t>(lanes.scratch_bytes));
+      }
+    } else if (way.path == Path::dot && kernels.abreast) {
+      if (count > 0) kernels.abreast(from, count, w.k, w.at, x, all, y, stride);
+    } else if (way.path == Path::lanes && kernels.lanes_abreast) {
+      if (count > 0) {
+        kernels.lanes_abreast(from, count, w.k, w.at, x, all, y, stride,
                               scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
       }
-    } else if (path == Path::strips || path == Path::panels) {
-      if (count > 0) on_tiles(w, path, from, count, y, stride);
+    } else if (in_bf16(way.path)) {
+      if (count > 0) on_tiles(w, way.path, from, count, y, stride);
     } else {
       uint8_t* copy = apart.get<uint8_t>(kCopied * w.at.row_bytes);
       plain.data = copy;
       for (size_t r = begin; r < until; r += kCopied) {
         plain.n = std::min(kCopied, until - r);
         copy_rows(w, r, plain.n, copy);
-        rows(plain, path, 0, plain.n, y + (r - begin), stride);
+        columns_of(plain, way, 0, plain.n, y + (r - begin), stride);
       }
     }
     if (until == end) return;
     plain.data = w.data;
     plain.n = w.n;
-    rows(plain, path, until, end, y + count, stride);
+    columns_of(plain, way, until, end, y + count, stride);
   }
   static void copy_rows(const Matrix& w, size_t first, size_t count, uint8_t* out) {
     const uint8_t* from = w.data + first * w.at.row_bytes;
     for (size_t at = 0; at < count * w.at.row_bytes; at += kAbreast * w.at.row_bytes) {
       move_set(w, from + at, true, out + at);
-    }
-  }
-  // The same of rows that were halved, put together.
-  void fine_rows(const Product& p, Path path, size_t begin, size_t end) const {
-    const size_t count = end - begin, m = in.m / 2;
-    float* parts = gates.get<float>(in.m * count);
-    rows(p.w, path, begin, end, parts, count);
-    for (size_t c = 0; c < m; ++c) {
-      float* y = p.out + c * p.w.n + begin;
-      for (size_t r = 0; r < count; ++r) y[r] = parts[c * count + r] + parts[(m + c) * count + r];
     }
   }
   // Columns in blocks of about the same size.
@@ -245,7 +281,24 @@ struct Call {
   }
 };
 
-Path path_for(const Matrix& w, size_t m, bool exact) { return exact ? Path::exact : choose(*w.kernels, w.at, w.k, m); }
+Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns) {
+  if (k == 0 || (kernels.dot && !has_dot(kernels, at, k))) return Path::exact;
+  if (at.abreast && kernels.few_abreast && columns > kMostDots && columns <= kMostFewAbreast) return Path::few;
+  if (kernels.panels && columns > kMostStrips) return Path::panels;
+  if (kernels.strips && columns > kMostFew) return Path::strips;
+  if (!kernels.dot) return Path::exact;
+  if (at.row_bytes >= kMostTurned) return Path::dot;
+  if (kernels.few && columns > kMostDots) return Path::few;
+  const bool has_lanes = at.abreast && (kernels.lanes_abreast || kernels.by_lane.many);
+  if (kernels.lanes && columns >= (has_lanes ? kMostDots + 1 : kernels.least_lanes)) {
+    return Path::lanes;
+  }
+  return Path::dot;
+}
+
+Way way_for(const Matrix& w, size_t m, Activations activations) {
+  return choose(*w.kernels, w.at, w.k, m, activations);
+}
 
 void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
   for (size_t c = 0; c < m && (p.bias || p.residual); ++c) {
@@ -262,22 +315,14 @@ void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
 
 }  // namespace
 
-size_t activation_count(size_t m, size_t k) { return m * spans_of(k); }
-size_t tile_elements(size_t m, size_t k) { return spans_of(k) * ((m + 15) / 16) * kTileBytes / sizeof(uint16_t); }
-bool wants_tiles(size_t m) { return current_target().tiles && m > kMostFew; }
-
-Path choose(const Kernels& kernels, const Layout& at, size_t k, size_t m) {
-  if (k == 0 || (kernels.dot && !has_dot(kernels, at, k))) return Path::exact;
-  if (at.abreast && kernels.few_abreast && m > kMostDots && m <= kMostFewAbreast) return Path::few;
-  if (kernels.panels && m > kMostStrips) return Path::panels;
-  if (kernels.strips && m > kMostFew) return Path::strips;
-  if (!kernels.dot) return Path::exact;
-  if (at.row_bytes >= kMostTurned) return Path::dot;
-  if (kernels.few && m > kMostDots) return Path::few;
-  if (kernels.lanes && m >= (at.abreast && kernels.lanes_abreast ? kMostDots + 1 : kernels.least_lanes)) {
-    return Path::lanes;
-  }
-  return Path::dot;
+// 16 bits are twice as many columns; where those would go to bf16, rows do as they are. Unasked they are to cost less
+// than 8%, and so far they do so nowhere for sure: see docs/log.md.
+Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations) {
+  if (activations == Activations::exact) return {Path::exact, false};
+  if (activations != Activations::int16) return {path_for(kernels, at, k, m), false};
+  const Path path = path_for(kernels, at, k, 2 * m);
+  if (in_bf16(path)) return {path_for(kernels, at, k, std::max(m, kMostFewAbreast + 1)), false};
+  return {path, path != Path::exact};
 }
 
 const char* path_name(Path path) {
@@ -291,41 +336,10 @@ const char* path_name(Path path) {
   }
 }
 
-void quantize_activations(const float* x, size_t m, size_t k, Activation* out, int threads) {
-  const Target& target = current_target();
-  const size_t spans = spans_of(k);
-  parallel_for(m, 8192 / (k + 1) + 1, threads, [&](size_t begin, size_t end) {
-    for (size_t r = begin; r < end; ++r) target.quantize_row(x + r * k, k, out + r * spans);
-  });
-}
-
-void pack_tiles(const float* x, size_t m, size_t k, uint16_t* out, int threads) {
-  const Tiles& tiles = *current_target().tiles;
-  parallel_for((m + 15) / 16, 1, threads,
-               [&](size_t begin, size_t end) { tiles.pack_columns(x, m, k, begin, end, out); });
-}
-
-void decode_activations(const Activation* x, size_t m, size_t k, float* out) {
-  const size_t spans = spans_of(k);
-  for (size_t r = 0; r < m; ++r) {
-    for (size_t i = 0; i < k; ++i) {
-      const Activation& a = x[r * spans + i / kSpan];
-      out[r * k + i] = static_cast<float>(a.q[i % kSpan]) * a.d32[i % kSpan / 32];
-    }
-  }
-}
-
-// Tiles of 16 columns and 32 values: of every 64 values first the even ones, then the odd ones, two and two.
-void unpack_tiles(const uint16_t* x, size_t m, size_t k, float* out) {
-  const size_t tiles = (m + 15) / 16;
-  for (size_t c = 0; c < m; ++c) {
-    const uint16_t* column = x + c / 16 * 4096 + c % 16 * 2;
-    for (size_t i = 0; i < k; ++i) {
-      const size_t tile = i % kSpan / 64 * 2 + i % 2, pair = i % 64 / 4, which = i % 64 / 2 % 2;
-      const uint32_t bits = column[i / kSpan * tiles * 4096 + tile * 512 + pair * 32 + which];
-      out[c * k + i] = std::bit_cast<float>(bits << 16);
-    }
-  }
+const char* inputs_name(Way way) {
+  if (way.path == Path::exact) return "f32";
+  if (in_bf16(way.path)) return "bf16";
+  return way.twice ? "q16" : "q8";
 }
 
 void decode(const Matrix& w, float* out, int threads) {
@@ -351,18 +365,14 @@ void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.
-void multiply(std::span<const Product> products, Inputs inputs, bool exact, int threads) {
+void multiply(std::span<const Product> products, Inputs inputs, Activations activations, int threads) {
   if (inputs.m == 0) return;
-  Call call{inputs, {}, threads};
-  const bool fine = inputs.fine && inputs.m <= kMostFine && std::ranges::all_of(products, [&](const Product& p) {
-                      return path_for(p.w, 2 * inputs.m, exact) != Path::exact;
-                    });
-  if (fine) call.halve();
-  const auto path_of = [&](const Product& p) { return path_for(p.w, call.in.m, exact); };
-  const auto size_of = [&](const Product& p) { return grain(path_of(p), p.w, threads); };
+  Call call{inputs, threads};
+  const auto way_of = [&](const Product& p) { return way_for(p.w, inputs.m, activations); };
+  const auto size_of = [&](const Product& p) { return grain(way_of(p).path, p.w, threads); };
   size_t pieces = 0;
   for (const Product& p : products) {
-    call.need(path_of(p), p.w);
+    call.need(way_of(p), p.w);
     pieces += (p.w.n + size_of(p) - 1) / size_of(p);
   }
   parallel_for(pieces, 1, threads, [&](size_t begin, size_t end) {
@@ -375,10 +385,7 @@ void multiply(std::span<const Product> products, Inputs inputs, bool exact, int 
           continue;
         }
         const size_t first = i * size, last = std::min(first + size, p.w.n);
-        if (fine)
-          call.fine_rows(p, path_of(p), first, last);
-        else
-          call.rows(p.w, path_of(p), first, last, p.out + first, p.w.n);
+        call.rows(p.w, way_of(p), first, last, p.out + first, p.w.n);
         add_rest(p, inputs.m, first, last);
         break;
       }
@@ -386,20 +393,20 @@ void multiply(std::span<const Product> products, Inputs inputs, bool exact, int 
   });
 }
 
-void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, bool exact,
+void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, Activations activations,
                     int threads) {
   if (inputs.m == 0) return;
-  Call call{inputs, {}, threads};
-  const Path gate_path = path_for(gate, inputs.m, exact), up_path = path_for(up, inputs.m, exact);
-  call.need(gate_path, gate);
-  call.need(up_path, up);
-  size_t size = std::max(grain(gate_path, gate, threads), grain(up_path, up, threads));
+  Call call{inputs, threads};
+  const Way gate_way = way_for(gate, inputs.m, activations), up_way = way_for(up, inputs.m, activations);
+  call.need(gate_way, gate);
+  call.need(up_way, up);
+  size_t size = std::max(grain(gate_way.path, gate, threads), grain(up_way.path, up, threads));
   if (gate.at.abreast || up.at.abreast) size = (size + kAbreast - 1) / kAbreast * kAbreast;
   parallel_for(gate.n, size, threads, [&](size_t begin, size_t end) {
     const size_t count = end - begin;
     float* g = gates.get<float>(count * inputs.m);
-    call.rows(gate, gate_path, begin, end, g, count);
-    call.rows(up, up_path, begin, end, out + begin, gate.n);
+    call.rows(gate, gate_way, begin, end, g, count);
+    call.rows(up, up_way, begin, end, out + begin, gate.n);
     for (size_t c = 0; c < inputs.m; ++c) {
       current_target().rows.gate(kind, g + c * count, count, out + c * gate.n + begin);
     }

@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, double>> Plan::seconds() const {
 struct Plan::Run {
   Plan& plan;
   const Step& step;
-  bool exact;
+  Activations activations;
   int threads;
 
   float* at(plan::Buffer b) const { return plan.buffers_[b].data; }
@@ -83,12 +83,11 @@ struct Plan::Run {
     for (const plan::Term& t : op.terms) {
       products.push_back({matrix(t.w), at(t.out), t.bias, t.adds ? at(t.residual) : nullptr});
     }
-    Inputs in = inputs(op.in, op.norm);
-    in.fine = op.fine;
-    multiply(products, in, exact, threads);
+    const bool fine = op.fine && activations != Activations::exact;
+    multiply(products, inputs(op.in, op.norm), fine ? Activations::int16 : activations, threads);
   }
   void operator()(const plan::Gated& op) const {
-    multiply_gated(matrix(op.gate), matrix(op.up), op.kind, inputs(op.in, op.norm), at(op.out), exact, threads);
+    multiply_gated(matrix(op.gate), matrix(op.up), op.kind, inputs(op.in, op.norm), at(op.out), activations, threads);
   }
   void operator()(const plan::Turn& op) const {
     const Rope& rope = plan.ropes_[op.rope];
@@ -104,7 +103,8 @@ struct Plan::Run {
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
     const Fresh fresh{at(op.k), at(op.v), plan.slots_.data()};
-    attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, &fresh, at(op.out), exact, threads);
+    attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, &fresh, at(op.out),
+           activations == Activations::exact, threads);
   }
   void operator()(const plan::Normed& op) const {
     const size_t n = width(op.in);
@@ -180,8 +180,8 @@ void Plan::find_memory(const Step& step) {
   for (Rows& b : buffers_) b.data = places_[b.place].get<float>(place_sizes_[b.place]);
 }
 
-void Plan::run(const Step& step, float* result, bool exact, int threads) {
-  const Run run{*this, step, exact, threads};
+void Plan::run(const Step& step, float* result, Activations activations, int threads) {
+  const Run run{*this, step, activations, threads};
   find_memory(step);
   buffers_[result_].data = result;
   angles_.resize(ropes_.size());

@@ -55,7 +55,7 @@ struct Embed {
 struct Linear {  // terms of the same input
   Buffer in;
   RowNorm norm;
-  bool fine;  // see Inputs
+  bool fine;  // in 16 bits where the others are in 8
   std::vector<Term> terms;
 };
 struct Gated {
@@ -114,7 +114,7 @@ class Plan {
   void set_result(plan::Buffer b) { result_ = b; }
   plan::Buffer result() const { return result_; }
 
-  void run(const Step& step, float* result, bool exact, int threads);
+  void run(const Step& step, float* result, Activations activations, int threads);
 
   // Seconds of each operation, summed up over runs, while it is on.
   void profile(bool on);

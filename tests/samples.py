@@ -15,6 +15,7 @@ ALL = [*FORMATS, *NATIVE_VARIANTS] + [
         "int8:per=tensor",
         "int8_affine:per=tensor",
         "int4:block=6",
+        "int4:block=16",
         "int4:block=64",
         "int4:block=96",
         "int4_group:group=64",
@@ -23,7 +24,7 @@ ALL = [*FORMATS, *NATIVE_VARIANTS] + [
 ]
 PACKED = [f for f in ALL if not f.is_scalar]
 ENCODED = [f for f in ALL if f.rule != "none"]
-ISAS = ["amx", "avx512", "avx512bw", "avx2", "scalar"]
+ISAS = ["amx", "avx512", "avx512bw", "avx2", "neon_i8mm", "neon_dotprod", "neon", "scalar"]
 
 SCALES = {
     "f16": lambda r, shape: (r.uniform(0.001, 0.01, shape)).astype("<f2"),

@@ -152,6 +152,8 @@ def test_bench_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "q8_0" in run(*KERNELS).output
     (laid,) = run_json(*KERNELS, "--repack", "--batch", "12")
     assert laid["kernel"] == cpu.kernel("q8_0", 256, 12, abreast=True)
+    (fine,) = run_json(*KERNELS, "--activations", "int16")
+    assert fine["inputs"] == "q16"
 
 
 @pytest.mark.parametrize("wrong", [["--shape", "64"], ["--shape", "0x64"], ["--batch", "a"], ["--batch", "1,,2"]])

@@ -29,6 +29,7 @@ class Case:
     batch: int
     threads: int
     repack: bool = False  # weights as `fewbit.repack` lays them
+    activations: str | None = None  # as `fewbit.linear` takes it
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Timing:
     threads: int
     isa: str
     kernel: str
+    inputs: str  # how it takes them: q8, q16, bf16 or f32
     ms: float
     weights_gb_per_s: float
     read_gb_per_s: float
@@ -62,19 +64,20 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     x = np.random.default_rng(1).standard_normal((case.batch, case.k), np.float32)
     out = np.empty((case.batch, case.n), np.float32)
     turns = endless(matrices)
-    per_call = _seconds(x, turns, out, case.threads, 1)
+    per_call = _seconds(case, x, turns, out, 1)
     calls = max(1, min(len(matrices), int(ROUND_SECONDS / per_call)))
-    name = cpu.kernel(case.format, case.k, case.batch, matrices[0].abreast)
+    what = case.format, case.k, case.batch, matrices[0].abreast, case.activations
+    name = cpu.kernel(*what)
     peak = PEAKS[name]
     kernel, reads, peaks = [], [], []
     for _ in range(rounds):
         reads.append(memory.size / cpu.read_seconds(memory, case.threads))
         peaks.append(cpu.multiply_rate(peak, case.threads, 0.02))
-        kernel.append(_seconds(x, turns, out, case.threads, calls))
+        kernel.append(_seconds(case, x, turns, out, calls))
     size, flops = matrices[0].nbytes, 2.0 * case.n * case.k * case.batch
     return Timing(
         format=case.format.name, n=case.n, k=case.k, batch=case.batch, threads=case.threads, isa=cpu.isa(),
-        kernel=name, ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
+        kernel=name, inputs=cpu.inputs_of(*what), ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
         read_gb_per_s=median(reads) / 1e9,
         share_of_read=median(size / t / r for t, r in zip(kernel, reads, strict=True)),
         gflop_per_s=flops / median(kernel) / 1e9,
@@ -118,9 +121,9 @@ def endless(matrices: list[QuantTensor]) -> Iterator[QuantTensor]:
 
 
 def _seconds(
-    x: npt.NDArray[np.float32], turns: Iterator[QuantTensor], out: npt.NDArray[np.float32], threads: int, calls: int
+    case: Case, x: npt.NDArray[np.float32], turns: Iterator[QuantTensor], out: npt.NDArray[np.float32], calls: int
 ) -> float:
     started = time.perf_counter()
     for _ in range(calls):
-        cpu.linear(x, next(turns), out=out, threads=threads)
+        cpu.linear(x, next(turns), out=out, threads=case.threads, activations=case.activations)
     return (time.perf_counter() - started) / calls

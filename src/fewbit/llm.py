@@ -21,6 +21,7 @@ from .errors import RequestError
 from .files.gguf import read_gguf
 from .files.hub import find
 from .ops import cpu
+from .ops.arguments import chosen_activations
 from .options import Message, OneAnswer, Options, Prompt, check_messages, check_tools, read_options, split_prompts
 from .text.tokenizer import Tokenizer
 
@@ -42,7 +43,10 @@ class LLM:
             print(piece, end="")
 
     `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or a pair of formats
-    for K and V; `ctx` the longest text in tokens; `exact` keeps activations in f32; `threads` says how many to use.
+    for K and V; `ctx` the longest text in tokens; `threads` says how many to use. `activations` says how
+    exactly weights are multiplied: "int8", which is usual; "int16", 25 times as near to the truth and a tenth or two
+    slower for one answer; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at
+    least.
     `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 answers at once (see
     `fewbit.repack`); if not given, where that gains and memory is large enough. False keeps them in the file's memory
     map, which other processes share.
@@ -73,13 +77,15 @@ class LLM:
         exact: bool = False,
         threads: int | None = None,
         *,
+        activations: str | None = None,
         repack: bool | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         path = find(model, progress=progress)
         gguf = read_gguf(path)
         tokenizer = Tokenizer.from_metadata(gguf.metadata)
-        runner = load(gguf, device=device, kv=kv, ctx=ctx, exact=exact, threads=threads, repack=repack)
+        how = chosen_activations(activations, exact)
+        runner = load(gguf, device=device, kv=kv, ctx=ctx, activations=how, threads=threads, repack=repack)
         self._join(runner, tokenizer, path.stem, path, threads)
 
     @classmethod

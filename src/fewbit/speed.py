@@ -75,18 +75,20 @@ class Speed:
 
 
 def measure(
-    path: str | PathLike[str], cases: Sequence[Case], *, exact: bool = False, rounds: int = 3
+    path: str | PathLike[str], cases: Sequence[Case], *, activations: str | None = None, rounds: int = 3
 ) -> Iterator[Speed]:
     """The speeds of a model in a GGUF file, case by case. Cases with the same threads and formats share a runner."""
     memory = np.ones(MEMORY_BYTES, np.uint8)
     with read_gguf(path) as gguf:
-        model = load_model(gguf, preparation(gguf, exact=exact))
+        model = load_model(gguf, preparation(gguf, activations=activations))
     for _, group in groupby(cases, lambda case: (case.threads, case.kv)):
-        yield from _measure_group(model, list(group), exact, rounds, memory)
+        yield from _measure_group(model, list(group), activations, rounds, memory)
 
 
-def _measure_group(model: Model, cases: Sequence[Case], exact: bool, rounds: int, memory: Bytes) -> Iterator[Speed]:
-    runner = make_runner(model, cases, exact)
+def _measure_group(
+    model: Model, cases: Sequence[Case], activations: str | None, rounds: int, memory: Bytes
+) -> Iterator[Speed]:
+    runner = make_runner(model, cases, activations)
     rng = np.random.default_rng(0)  # one for all, so that no text comes twice and is found in the cache
     prefill = {prompt: prefill_speed(runner, prompt, rounds, rng) for prompt in {case.prompt for case in cases}}
     for case in cases:
@@ -104,14 +106,14 @@ def _measure_group(model: Model, cases: Sequence[Case], exact: bool, rounds: int
         )
 
 
-def make_runner(model: Model, cases: Sequence[Case], exact: bool = False) -> CpuRunner:
+def make_runner(model: Model, cases: Sequence[Case], activations: str | None = None) -> CpuRunner:
     """A runner whose cache has room for the largest of some cases."""
     of, kv = model.config, cases[0].kv
     ctx = checked_ctx(max(case.tokens for case in cases), model)
     k, v = (kv, None) if isinstance(kv, str) else kv
     pages = max(case.pages for case in cases)
     cache = KVCache(of.layers, of.kv_heads, of.dim, pages=pages, k=k, v=v)
-    return CpuRunner(model, cache, ctx, exact, cases[0].threads)
+    return CpuRunner(model, cache, ctx, activations, cases[0].threads)
 
 
 def prefill_speed(runner: Runner, prompt: int, rounds: int, rng: Rng) -> float:

@@ -16,6 +16,25 @@ from fewbit.ops import cpu
 from .tiny import write_tiny
 
 
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [([], None), (["--activations", "int16"], "int16"), (["--exact"], "exact"), (["--activations", "exact"], "exact")],
+)
+def test_activations(tmp_path: Path, flags: list[str], wanted: str | None) -> None:
+    path = str(write_tiny(tmp_path / "tiny.gguf"))
+
+    @click.command()
+    @model_options
+    def activations(**options: Any) -> None:
+        with load(path, **options) as llm:
+            click.echo(str(llm.runner.activations))  # type: ignore[attr-defined]
+
+    result = CliRunner().invoke(activations, flags)
+    assert result.output.strip() == str(wanted), result.exception
+    other = CliRunner().invoke(activations, ["--exact", "--activations", "int8"])
+    assert "is given too" in str(other.exception)
+
+
 @pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--repack"], True), (["--no-repack"], False)])
 def test_repack(tmp_path: Path, flags: list[str], wanted: bool) -> None:
     path = str(write_tiny(tmp_path / "wide.gguf", hidden=256, feed_forward=512, format="q4_0"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,21 +41,23 @@ def matrix(fmt: Format, n: int, k: int) -> tuple[fb.QuantTensor, npt.NDArray[np.
     return tensor(fmt, data, k), decode(fmt, data, k)
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "quantized"])
+@pytest.mark.parametrize("activations", [None, "exact", "int16"])
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
-def test_products(fmt: Format, n: int, k: int, exact: bool, isa: str) -> None:
+def test_products(fmt: Format, n: int, k: int, activations: str | None, isa: str) -> None:
     w, decoded = matrix(fmt, n, k)
     laid = abreast(w)
-    for m in BATCHES:
+    for m in (1, 2, 3, 8, 40) if activations == "int16" else BATCHES:
         x = inputs(m, k, seed=m)
-        kernel = "f32" if exact else cpu.kernel(fmt, k, m, abreast=True)
-        one = fb.linear(x, laid, exact=exact, threads=1)
-        check(one, x, decoded, kernel)
+        taken = cpu.inputs_of(fmt, k, m, True, activations)
+        one = fb.linear(x, laid, activations=activations, threads=1)
+        check(one, x, decoded, taken)
         for threads in (2, 3):
-            assert np.array_equal(fb.linear(x, laid, exact=exact, threads=threads), one), f"batch {m}, {isa}"
-        if kernel in ("f32", "strips", "panels"):  # the same numbers in the same order
-            assert np.array_equal(fb.linear(x, w, exact=exact), one), f"batch {m}, {isa}"
+            other = fb.linear(x, laid, activations=activations, threads=threads)
+            assert np.array_equal(other, one), f"batch {m}, {isa}"
+        if taken in ("f32", "bf16") and cpu.inputs_of(fmt, k, m, False, activations) == taken:
+            # the same numbers in the same order
+            assert np.array_equal(fb.linear(x, w, activations=activations), one), f"batch {m}, {isa}"
 
 
 @pytest.mark.parametrize(("n", "k"), SHAPES)
@@ -79,7 +82,7 @@ def test_moves(fmt: Format, n: int, k: int, isa: str) -> None:
 def test_any_shape(fmt: Format, n: int, spans: int, m: int, threads: int) -> None:
     w, decoded = matrix(fmt, n, spans * SPAN)
     x = inputs(m, spans * SPAN)
-    check(fb.linear(x, abreast(w), threads=threads), x, decoded, cpu.kernel(fmt, spans * SPAN, m, abreast=True))
+    check(fb.linear(x, abreast(w), threads=threads), x, decoded, cpu.inputs_of(fmt, spans * SPAN, m, abreast=True))
 
 
 @given(st.integers(0, 50), st.integers(1, 5), st.integers(1, 20))
@@ -94,17 +97,18 @@ def test_many_products_and_gates(isa: str) -> None:
     k = 512
     some = [matrix(get(name), n, k)[0] for name, n in (("q4_0", 48), ("q4_k", 33), ("q6_k", 16), ("q8_0", 64))]
     laid = [abreast(w) if w.format in FORMATS else w for w in some]
-    for m in (1, 6, 20):
+    for m, activations in ((1, "int8"), (6, "int8"), (20, "int8"), (1, "int16"), (6, "int16")):
         x = inputs(m, k)
         residual, bias = inputs(m, 48, seed=3), inputs(1, 48, seed=4)[0]
-        outs = fb.linear_many(x, laid, biases=[bias, None, None, None], residuals=[residual, None, None, None])
-        plain = fb.linear_many(x, some, biases=[bias, None, None, None], residuals=[residual, None, None, None])
+        more: dict[str, Any] = {"biases": [bias, None, None, None], "residuals": [residual, None, None, None]}
+        outs, plain = (fb.linear_many(x, weights, **more, activations=activations) for weights in (laid, some))
         for got, wanted in zip(outs, plain, strict=True):
             np.testing.assert_allclose(got, wanted, atol=1e-5 * abs(wanted).max())
         gate, up = matrix(get("q4_0"), 48, k)[0], matrix(get("q5_1"), 48, k)[0]
-        wanted = fb.linear_gated(x, gate, up)
+        wanted = fb.linear_gated(x, gate, up, activations=activations)
         for pair in ((abreast(gate), up), (gate, abreast(up)), (abreast(gate), abreast(up))):
-            np.testing.assert_allclose(fb.linear_gated(x, *pair), wanted, atol=1e-5 * abs(wanted).max())
+            got = fb.linear_gated(x, *pair, activations=activations)
+            np.testing.assert_allclose(got, wanted, atol=1e-5 * abs(wanted).max())
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=str)
@@ -140,16 +144,16 @@ def test_native_code_checks_what_it_is_told() -> None:
     w, _ = matrix(get("q4_0"), 32, 512)
     number, out = cpu.number(w.format), np.empty((1, 32), np.float32)
     with pytest.raises(ValueError, match="whole spans"):
-        _native.linear(number, 32, w.stored[: 32 * 288 // 32 * 18], 32, True, inputs(1, 288), out, 1, False)
+        _native.linear(number, 32, w.stored[: 32 * 288 // 32 * 18], 32, True, inputs(1, 288), out, 1, None)
     with pytest.raises(ValueError, match="bytes of the matrix"):
-        _native.linear(number, 32, w.stored[:-18], 32, True, inputs(1, 512), out, 1, False)
+        _native.linear(number, 32, w.stored[:-18], 32, True, inputs(1, 512), out, 1, None)
     with pytest.raises(ValueError, match="never lie abreast"):
         _native.linear(
-            cpu.number(get("iq2_xs")), 256, np.zeros(32 * 148, np.uint8), 32, True, inputs(1, 512), out, 1, False
+            cpu.number(get("iq2_xs")), 256, np.zeros(32 * 148, np.uint8), 32, True, inputs(1, 512), out, 1, None
         )
     data = np.zeros(32 * get("int4:block=96").row_bytes(512), np.uint8)
     with pytest.raises(ValueError, match="every 96 never lie abreast"):
-        _native.linear(cpu.number(get("int4")), 96, data, 32, True, inputs(1, 512), out, 1, False)
+        _native.linear(cpu.number(get("int4")), 96, data, 32, True, inputs(1, 512), out, 1, None)
     with pytest.raises(ValueError, match="bytes of the result"):
         _native.move_abreast(number, 32, w.stored, 32, 512, False, np.empty(5, np.uint8), 1)
     with pytest.raises(ValueError, match="in place"):

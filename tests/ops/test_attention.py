@@ -157,15 +157,16 @@ def test_packed_loses_what_the_format_loses(backend: ModuleType, name: str, rota
 @pytest.mark.parametrize("dim", [32, 80, 96, 128, 256])
 @pytest.mark.parametrize("name", ["q8_0", "q5_0", "q4_0", "iq4_nl"])
 def test_long_contexts_lose_no_more(backend: ModuleType, name: str, dim: int, group: int) -> None:
-    """Where there are int8 tiles, they multiply what is packed: by queries and weights of 16 bits."""
+    """Where there are int8 tiles or dot products, they multiply what is packed: by queries and weights of 16 bits."""
     fmt, batch = get(name), Batch([(128, 1), (147, 1), (2100, 1), (333, 2)], dim, group, 1, page_tokens=32)
     k, v = batch.store(backend, fmt, batch.k, True), batch.store(backend, fmt, batch.v)
     for options in ({}, {"window": 150, "softcap": 3.0, "sinks": np.linspace(-2, 2, group, dtype=np.float32)}):
         wanted = batch.exact(batch.k, batch.v, **options)
         best = batch.exact(batch.decoded(k, fmt, True), batch.decoded(v, fmt), **options)
-        y = batch.attend(backend, k, fmt, v, fmt, rotate=True, **options)
-        assert error(y, best) <= 5e-5
-        assert error(y, wanted) <= 1.05 * error(best, wanted)
+        for is_exact in (True, False):
+            y = batch.attend(backend, k, fmt, v, fmt, rotate=True, exact=is_exact, **options)
+            assert error(y, best) <= 5e-5
+            assert error(y, wanted) <= 1.05 * error(best, wanted)
 
 
 @pytest.mark.parametrize("name", ["f32", "q8_0"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import as_json, numbers
+from .options import activations_option, as_json, numbers
 from .output import measuring, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(1), help="Threads; all usable cores if not given.")
 @click.option("--isa", help="Instruction set; the best if not given.")
 @click.option("--repack", is_flag=True, help="Weights as fb.repack lays them, where it does.")
+@activations_option
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds beside the limits.")
 @as_json
 def bench_kernels(
-    names: tuple[str, ...], shape: str, batch: str, threads: int | None, isa: str | None, repack: bool, rounds: int,
-    as_json: bool,
+    names: tuple[str, ...], shape: str, batch: str, threads: int | None, isa: str | None, repack: bool,
+    activations: str | None, rounds: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Time linear for formats and batch sizes, beside a plain read loop and the peak multiply rate.
 
@@ -48,7 +49,7 @@ def bench_kernels(
     n, k = numbers(shape, "x", "--shape", 2)
     sizes = numbers(batch, ",", "--batch")
     cases = [
-        kernels.Case(get(name), n, k, m, threads or cpu.default_threads(), repack)
+        kernels.Case(get(name), n, k, m, threads or cpu.default_threads(), repack, activations)
         for name in names or kernels.FORMATS
         for m in sizes
     ]
@@ -57,7 +58,7 @@ def bench_kernels(
         print_json([asdict(t) for t in timings])
         return
     click.echo(f"{n} x {k}, {cpu.isa()}, {cases[0].threads} threads")
-    heads = ["batch", "ms", "weights GB/s", "of read", "GFLOP/s", "peak", "of peak", "kernel"]
+    heads = ["batch", "ms", "weights GB/s", "of read", "GFLOP/s", "peak", "of peak", "kernel", "inputs"]
     print_table({"format": "left", **dict.fromkeys(heads, "right")}, [timing_cells(t) for t in timings])
 
 
@@ -73,4 +74,5 @@ def timing_cells(t: Timing) -> list[str]:
         t.peak,
         shares[1],
         t.kernel,
+        t.inputs,
     ]

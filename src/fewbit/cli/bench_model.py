@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import DEFAULT_KV, as_json, kv_formats, kv_help, numbers
+from .options import DEFAULT_KV, activations_option, as_json, kv_formats, kv_help, numbers
 from .output import measuring, print_json, print_table, shown
 from .progress import Waiting
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @click.option("--threads", metavar="N,..", help="Threads; all usable cores if not given.")
 @click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F,..", help=kv_help)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds beside the limit.")
-@click.option("--exact", is_flag=True, help="Multiply with unquantized activations.")
+@activations_option
+@click.option("--exact", is_flag=True, help="The same as --activations exact.")
 @as_json
 def bench_model(
     model: str,
@@ -39,6 +40,7 @@ def bench_model(
     threads: str | None,
     kv: str,
     rounds: int,
+    activations: str | None,
     exact: bool,
     as_json: bool,
 ) -> None:
@@ -56,6 +58,7 @@ def bench_model(
     """
     from ..files.hub import find
     from ..ops import cpu
+    from ..ops.arguments import chosen_activations
     from ..speed import Case, measure
 
     cases = [
@@ -65,9 +68,10 @@ def bench_model(
         for depth_ in numbers(depth, ",", "--depth", least=0)
         for batch_ in numbers(batch, ",", "--batch")
     ]
+    how = chosen_activations(activations, exact)
     with Waiting(f"fetching {shown(model, 60)}") as waiting:
         path = find(model, progress=waiting)
-    speeds = list(measuring(measure(path, cases, exact=exact, rounds=rounds), len(cases)))
+    speeds = list(measuring(measure(path, cases, activations=how, rounds=rounds), len(cases)))
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return

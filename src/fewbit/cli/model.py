@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import click
+
 from .options import kv_formats
 from .output import shown
 from .progress import Waiting
@@ -42,12 +44,27 @@ def model_and_prompt(first: str | None, second: str | None) -> tuple[str | None,
 
 
 def load(
-    model: str | None, *, ctx: int | None, threads: int | None, kv: str, exact: bool, repack: bool | None = None
+    model: str | None,
+    *,
+    ctx: int | None,
+    threads: int | None,
+    kv: str,
+    exact: bool,
+    activations: str | None = None,
+    repack: bool | None = None,
 ) -> LLM:
-    """A model, the default one for None; where that takes long, it says so."""
+    """A model, the default one for None; where that takes long, or answers will, it says so."""
     formats = kv_formats(kv)
     with Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
         from ..llm import LLM
 
         given = {} if model is None else {"model": model}
-        return LLM(**given, kv=formats, ctx=ctx, exact=exact, threads=threads, repack=repack, progress=waiting)
+        llm = LLM(
+            **given, kv=formats, ctx=ctx, exact=exact, threads=threads,
+            activations=activations, repack=repack, progress=waiting,
+        )  # fmt: skip
+    from ..machine import only_scalar
+
+    if only_scalar():
+        click.echo("fewbit: only scalar kernels run on this machine, and slowly; see `fewbit doctor`", err=True)
+    return llm

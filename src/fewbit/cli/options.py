@@ -13,6 +13,12 @@ DEFAULT_KV = "f16"
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
+activations_option = click.option(
+    "--activations",
+    type=click.Choice(["int8", "int16", "exact"]),
+    help="int16 is more exact, and slower where not reading takes longest. [default: int8]",
+)
+
 kv_help = "Format of the KV cache; K/V where they differ: q8_0/q4_0."
 
 MODEL_OPTIONS = [
@@ -26,7 +32,8 @@ MODEL_OPTIONS = [
         default=None,
         help="Lay the weights out anew, as this machine multiplies fastest. [default: where it gains]",
     ),
-    click.option("--exact", is_flag=True, help="Multiply with unquantized activations: slower, a little more exact."),
+    activations_option,
+    click.option("--exact", is_flag=True, help="The same as --activations exact: slow, nothing is lost to them."),
 ]
 
 # Parameter names are those of the fields of the sampling rule. Its own defaults count where an option is not given.
@@ -71,7 +78,8 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     >>> split_options({"ctx": 64, "temperature": 0.5})
     ({'ctx': 64}, {'temperature': 0.5})
     """
-    of_model = {name: value for name, value in options.items() if name in ("ctx", "threads", "kv", "repack", "exact")}
+    names = ("ctx", "threads", "kv", "repack", "activations", "exact")
+    of_model = {name: value for name, value in options.items() if name in names}
     return of_model, {name: value for name, value in options.items() if name not in of_model}
 
 

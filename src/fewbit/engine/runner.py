@@ -18,6 +18,7 @@ from ..files.gguf import GGUF
 from ..models import Model, load_model
 from ..models.checkpoint import Prepare
 from ..ops import cpu
+from ..ops.arguments import chosen_activations
 from ..ops.numpy import NumpyOps
 from ..ops.plan import record
 from ..tensor import QuantTensor
@@ -35,10 +36,12 @@ KvFormats = str | tuple[str, str]  # of K and V
 class CpuRunner:
     """A model on the CPU: one native call a step."""
 
-    def __init__(self, model: Model, cache: KVCache, ctx: int, exact: bool = False, threads: int | None = None) -> None:
+    def __init__(
+        self, model: Model, cache: KVCache, ctx: int, activations: str | None = None, threads: int | None = None
+    ) -> None:
         self.model, self.cache, self.ctx = model, cache, ctx
         self.vocab = model.config.vocab
-        self.exact = exact
+        self.activations = chosen_activations(activations)
         self.threads = cpu.checked_threads(threads)
         self.most_tokens = self.most_wanted = MOST_TOKENS
         self.plan = record(model.forward, cache)
@@ -85,7 +88,7 @@ class CpuRunner:
     def _run(self, tokens: Ints, b: Batch, wanted: Ints, out: Floats) -> None:
         try:
             self.plan.run(
-                tokens, b.tables, b.table_starts, b.lengths, b.q_starts, wanted, out, self.exact, self.threads
+                tokens, b.tables, b.table_starts, b.lengths, b.q_starts, wanted, out, self.activations, self.threads
             )
         except ValueError as error:
             raise FewbitError(str(error)) from None
@@ -173,18 +176,23 @@ def load(
     exact: bool = False,
     threads: int | None = None,
     repack: bool | None = None,
+    activations: str | None = None,
 ) -> CpuRunner | NumpyRunner:
     """The model of a file on a device: "cpu", or "numpy", the slow reference.
 
     `kv` names the format of K and V, or one of each; `ctx` is the longest sequence, in tokens, 8192 unless the model
-    was made for fewer; `exact` keeps activations in f32. `repack` says whether weights are laid out anew, see
+    was made for fewer; `activations` says how products take them, see `fewbit.linear`, and `exact` is short for
+    "exact"; logits are made with 16 bits at least. `repack` says whether weights are laid out anew, see
     `fewbit.repack`: if not given, where it makes them faster and memory is large enough to hold them.
     """
     if device not in ("cpu", "numpy"):
         raise FewbitError(f"there is no device {device!r}; there are: cpu, numpy")
     if device == "numpy" and repack:
         raise FewbitError("device 'numpy' reads weights as they are; leave repack out")
-    model = load_model(gguf, preparation(gguf, device, exact, threads, repack))
+    how = chosen_activations(activations, exact)
+    if device == "numpy" and how not in (None, "exact"):
+        raise FewbitError("device 'numpy' takes activations as they are; leave activations out")
+    model = load_model(gguf, preparation(gguf, device, how, threads, repack))
     longest = checked_ctx(ctx, model)
     if device == "numpy":
         if threads is not None:
@@ -192,15 +200,19 @@ def load(
         from ..ops import attention
 
         return NumpyRunner(model, make_cache(model, kv, longest, attention), longest)
-    return CpuRunner(model, make_cache(model, kv, longest), longest, exact, threads)
+    return CpuRunner(model, make_cache(model, kv, longest), longest, how, threads)
 
 
 def preparation(
-    gguf: GGUF, device: str = "cpu", exact: bool = False, threads: int | None = None, repack: bool | None = None
+    gguf: GGUF,
+    device: str = "cpu",
+    activations: str | None = None,
+    threads: int | None = None,
+    repack: bool | None = None,
 ) -> Prepare | None:
     """What is done with the weights of a model when it is loaded. Exact products read rows as they are in the file."""
     if repack is None:
-        repack = device == "cpu" and not exact and gguf.file_bytes <= machine_memory() * 3 // 4
+        repack = device == "cpu" and activations != "exact" and gguf.file_bytes <= machine_memory() * 3 // 4
     if not repack:
         return None
     room = Room(gguf.file_bytes + 64 * len(gguf.infos))

@@ -9,11 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import to_floats
-from ..errors import DataError, DtypeError, LayoutError, ShapeError
+from ..errors import DataError, DtypeError, FewbitError, LayoutError, ShapeError
 from ..formats import Format
 from ..tensor import QuantTensor
 
 Floats = npt.NDArray[np.float32]
+ACTIVATIONS = ("int8", "int16", "exact")
+
+
+def chosen_activations(activations: str | None, exact: bool = False) -> str | None:
+    """How products take their inputs; None: as is usual. `exact` is short for "exact".
+
+    >>> chosen_activations(None, True), chosen_activations("int16"), chosen_activations(None)
+    ('exact', 'int16', None)
+    """
+    if activations is None:
+        return "exact" if exact else None
+    if activations not in ACTIVATIONS:
+        raise FewbitError(f"activations are {', '.join(ACTIVATIONS)}, or None for what is usual, not {activations!r}")
+    if exact and activations != "exact":
+        raise FewbitError(f"exact=True is activations='exact', but activations={activations!r} is given too")
+    return activations
 
 
 def count_rows(shape: tuple[int, ...]) -> int:

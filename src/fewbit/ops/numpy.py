@@ -46,12 +46,26 @@ def decode_activations(codes: npt.NDArray[np.int8], scales: Floats) -> Floats:
     return codes.astype(np.float32) * per_value
 
 
-def linear(x: Floats, fmt: Format, data: npt.NDArray[np.uint8], exact: bool = True) -> npt.NDArray[np.float64]:
+def rounded_activations(x: Floats, activations: str) -> npt.NDArray[np.float64]:
+    """The values that are multiplied: "int8", "int16", which is what 8 bits keep and what they keep of the rest, or
+    "exact".
+
+    >>> x = np.array([[1.0, -2.0]], np.float32)
+    >>> [rounded_activations(x, a)[0, 0].round(5).tolist() for a in ("int8", "int16", "exact")]
+    [1.00787, 1.0, 1.0]
+    """
+    if activations == "exact":
+        return x.astype(np.float64)
+    kept = decode_activations(*quantize_activations(x))
+    if activations == "int8":
+        return kept.astype(np.float64)
+    return kept.astype(np.float64) + decode_activations(*quantize_activations(x - kept))
+
+
+def linear(x: Floats, fmt: Format, data: npt.NDArray[np.uint8], activations: str = "exact") -> npt.NDArray[np.float64]:
     """x (m, k) times the transpose of packed rows (n, row bytes), in float64."""
-    k = x.shape[1]
-    if not exact and not fmt.is_scalar:
-        x = decode_activations(*quantize_activations(x))
-    return x.astype(np.float64) @ decode(fmt, data, k).astype(np.float64).T
+    w = decode(fmt, data, x.shape[1]).astype(np.float64)
+    return rounded_activations(x, "exact" if fmt.is_scalar else activations) @ w.T
 
 
 class Cache(Protocol):

@@ -26,6 +26,11 @@ def isas() -> list[str]:
     return _native.isas()
 
 
+def known_isas() -> list[str]:
+    """Instruction sets that this build has kernels for, best first."""
+    return _native.known_isas()
+
+
 def isa() -> str:
     """The instruction set in use."""
     return _native.isa()
@@ -50,11 +55,25 @@ def use_isa(name: str) -> None:
         raise FewbitError(str(error)) from None
 
 
-def kernel(format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False) -> str:
+def kernel(
+    format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False, activations: str | None = None
+) -> str:
     """The kernel that multiplies m rows of inputs by weights of this format: "dot" (a row of weights at a time),
     "lanes" (a row in each lane of a vector), "few", "strips", "panels" (matrix tiles), "f32" (weights as floats)."""
     fmt = get(format)
-    return _native.path(number(fmt), fmt.group, k, m, abreast)
+    return _native.path(number(fmt), fmt.group, k, m, abreast, activations)[0]
+
+
+def inputs_of(
+    format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False, activations: str | None = None
+) -> str:
+    """How that kernel takes them: "f32" (as they are), "bf16", "q8" (in 8 bits), "q16" (in 16 bits).
+
+    >>> inputs_of("f32"), inputs_of("q4_k", activations="int8"), inputs_of("q4_k", activations="int16")
+    ('f32', 'q8', 'q16')
+    """
+    fmt = get(format)
+    return _native.path(number(fmt), fmt.group, k, m, abreast, activations)[1]
 
 
 def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list[tuple[int, str]]:
