@@ -109,12 +109,15 @@ Rounded rounded(const Run& run, const Floats& x, const Floats& w, Way way, const
   return out;
 }
 
+// A few weights may be zero or small as differences of larger numbers, of which the largest is about this.
+constexpr double kLeastTop = 0.05;
+
 struct Exact {
   std::vector<double> y, room;  // (m, n) sums, and what their terms can add up to
 };
 Exact multiplied(const Rounded& r, const Shape& s) {
   Exact out;
-  const double top = largest(r.w);
+  const double top = std::max(largest(r.w), kLeastTop);
   for (size_t c = 0; c < s.m; ++c) {
     const std::span<const float> x(r.x.data() + c * s.k, s.k);
     const double room = magnitude(x) * top + 1e-30;
