@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -185,33 +183,6 @@ def test_any_shape_and_seed(
     assert got.shape == (m, n)
     if got.size:
         check(got, x, decode(fmt, data, k), taken)
-
-
-def test_the_forced_instruction_set_really_multiplies(isa: str) -> None:
-    w = fb.quantize(inputs(8, 256), "q4_0")
-    before = {name: _products(name) for name in cpu.isas()}
-    own = {"amx": (5, 9, 70), "neon_i8mm": (70,)}  # fewer are left to the instruction set below
-    for m in own.get(isa, (1, 70)):
-        fb.linear(inputs(m, 256), w)
-    after = {name: _products(name) for name in cpu.isas()}
-    assert {name for name in after if after[name] > before[name]} == {isa}
-
-
-def _products(name: str) -> int:
-    with cpu.forced_isa(name):
-        return int(cpu._native.products())
-
-
-@pytest.mark.parametrize("name", ISAS)
-def test_environment_forces_an_instruction_set(name: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", "from fewbit.ops import cpu; print(cpu.isa())"],
-        env={**os.environ, "FEWBIT_ISA": name}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if name in cpu.isas():
-        assert run.stdout.strip() == name
-    else:
-        assert "is not available here" in run.stderr
 
 
 def test_several_python_threads_at_once() -> None:
