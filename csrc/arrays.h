@@ -45,9 +45,9 @@ class Array {
   bool take(nb::handle from) noexcept {
     if (!PyArray_Check(from.ptr())) return false;
     auto* array = reinterpret_cast<PyArrayObject*>(from.ptr());
-    constexpr int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (std::is_const_v<T> ? 0 : NPY_ARRAY_WRITEABLE);
+    constexpr int flags = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (std::is_const_v<T> ? 0 : NPY_ARRAY_WRITEABLE);
     constexpr char kind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
-    if (PyArray_NDIM(array) != static_cast<int>(N) || !PyArray_CHKFLAGS(array, wanted)) return false;
+    if (PyArray_NDIM(array) != static_cast<int>(N) || !PyArray_CHKFLAGS(array, flags)) return false;
     if (PyArray_DESCR(array)->kind != kind || PyArray_ITEMSIZE(array) != sizeof(T)) return false;
     if (!PyArray_ISNOTSWAPPED(array)) return false;
     for (size_t i = 0; i < N; ++i) shape_[i] = static_cast<size_t>(PyArray_DIM(array, static_cast<int>(i)));

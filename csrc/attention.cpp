@@ -206,7 +206,7 @@ struct Call {
   // Heads of one piece: more than one if there are enough pieces for all threads, and few queries.
   size_t heads_together(size_t count, const Amount& all, int threads) const {
     const size_t rows = count * group;
-    if (rows > kFewRows) return 1;
+    if (rows > kSkinnyQueries) return 1;
     const size_t most = std::min(heads.kv_heads, kMostRows / rows);
     const size_t each = all.tokens * heads.kv_heads <= kShort ? 1 : kPieces;
     return std::clamp<size_t>(all.parts * heads.kv_heads / (each * static_cast<size_t>(std::max(threads, 1))), 1, most);
@@ -233,7 +233,7 @@ struct Call {
   void run(const Work& p, KvState* partials, float* sums) const {
     write_own(p);
     const size_t rows = rows_of_head(p), all = p.heads * rows;
-    const bool on_matrix = matrix && rows > kFewRows;
+    const bool on_matrix = matrix && rows > kSkinnyQueries;
     const Scratch own(all, pad, on_matrix ? matrix->scratch_bytes(rows, pad) : 0);
     load_queries(p, own.queries);
     std::fill_n(own.acc, all * pad, 0.0f);
@@ -254,7 +254,7 @@ struct Call {
     }
   }
   bool worth_integers(const Work& p, size_t rows) const {
-    if (!integers || rows > kFewRows) return false;
+    if (!integers || rows > kSkinnyQueries) return false;
     return tiled || (rows >= integers->least_rows && p.to - p.from >= integers->least_tokens);
   }
   template <class Fn>
@@ -297,8 +297,8 @@ struct Call {
     });
   }
   static const uint8_t* at(const Store& store, size_t row) { return store.data + row * store.at.row_bytes; }
-  // Half of the keys and values of a later block are asked for with the keys of this one, and half with its values.
-  KvAhead ahead(const Store& store, const Block& b) const {
+  // Half of the keys and values of a later block are prefetched with the keys of this one, and half with its values.
+  KvPrefetch to_prefetch(const Store& store, const Block& b) const {
     const bool second = &store == &v;
     const auto half = [&](const Store& x) { return at(x, b.later) + second * (b.tokens * x.at.row_bytes / 2); };
     return {at(store, b.next), {half(k), half(v)}};
@@ -318,16 +318,16 @@ struct Call {
       kv.tiled_floats(at(store, b.row), b.tokens, heads.dim, &store == &v, tile, pad);
     } else {
       const uint8_t* rows = rows_of(store, b);
-      kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, ahead(store, b), tile, pad);
+      kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, to_prefetch(store, b), tile, pad);
     }
   }
   void some_tokens(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
     float* s = own.scores;
-    if (rows <= kFewRows) {
+    if (rows <= kSkinnyQueries) {
       const uint8_t *keys = rows_of(k, b), *values = rows_of(v, b);
-      k.kernels->kv.scores(own.queries, rows, pad, keys, b.tokens, k.at.row_bytes, heads.dim, ahead(k, b), s);
+      k.kernels->kv.scores(own.queries, rows, pad, keys, b.tokens, k.at.row_bytes, heads.dim, to_prefetch(k, b), s);
       weigh(p, rows, b, own);
-      v.kernels->kv.values(s, rows, values, b.tokens, v.at.row_bytes, heads.dim, ahead(v, b), own.acc, pad);
+      v.kernels->kv.values(s, rows, values, b.tokens, v.at.row_bytes, heads.dim, to_prefetch(v, b), own.acc, pad);
     } else {
       by_floats(p, rows, b, own);
     }
@@ -378,9 +378,9 @@ struct Call {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
     if (b.at + b.tokens > position(p.sequence, p.first) + 1 || logits.window) hide(p, rows, b, s);
-    for (size_t r = 0; r < rows; r += kFewRows) {
-      target.weigh(s + r * kKvTokens, std::min(kFewRows, rows - r), b.tokens, own.state + r, own.factors + r);
-      if (matrix && rows > kFewRows) matrix->between();
+    for (size_t r = 0; r < rows; r += kSkinnyQueries) {
+      target.weigh(s + r * kKvTokens, std::min(kSkinnyQueries, rows - r), b.tokens, own.state + r, own.factors + r);
+      if (matrix && rows > kSkinnyQueries) matrix->between();
     }
     for (size_t r = 0; r < rows; ++r, acc += pad) {
       if (own.factors[r] != 1) target.scale(acc, pad, own.factors[r], acc);

@@ -17,8 +17,8 @@ void expect_shape(const MutableFloats& out, size_t rows, size_t columns) {
 }
 
 const Activation* activations_of(const Bytes& x, size_t m, size_t k, bool twice) {
-  const size_t wanted = times(activation_count(twice ? times(m, 2) : m, k), sizeof(Activation));
-  expect(x.size() == wanted, "bytes of the activations", x.size(), wanted);
+  const size_t expected = times(activation_count(twice ? times(m, 2) : m, k), sizeof(Activation));
+  expect(x.size() == expected, "bytes of the activations", x.size(), expected);
   const auto address = reinterpret_cast<uintptr_t>(x.data());
   expect(x.size() == 0 || address % alignof(Activation) == 0, "alignment of the activations", address % 64, 0);
   return reinterpret_cast<const Activation*>(x.data());
@@ -44,8 +44,8 @@ void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importa
 }
 
 const uint16_t* tiles_of(const Bytes& x, size_t m, size_t k) {
-  const size_t wanted = times(tile_elements(m, k), sizeof(uint16_t));
-  expect(x.size() == wanted, "bytes of the activations", x.size(), wanted);
+  const size_t expected = times(tile_elements(m, k), sizeof(uint16_t));
+  expect(x.size() == expected, "bytes of the activations", x.size(), expected);
   const auto address = reinterpret_cast<uintptr_t>(x.data());
   expect(x.size() == 0 || address % 64 == 0, "alignment of the activations", address % 64, 0);
   return reinterpret_cast<const uint16_t*>(x.data());
@@ -73,10 +73,10 @@ Inputs inputs_of(const nb::object& x, const std::string& kind, size_t m, size_t 
 
 // What was packed in 8 or in 16 bits stays so.
 Activations activations_for(const Inputs& in, const ActivationsName& name) {
-  const Activations asked = activations_named(name);
-  if (!in.q8 && !in.q16) return asked;
+  const Activations given = activations_named(name);
+  if (!in.q8 && !in.q16) return given;
   const Activations is = in.q8 ? Activations::int8 : Activations::int16;
-  if (asked != Activations::usual && asked != is) throw std::invalid_argument("inputs are not packed as " + *name);
+  if (given != Activations::usual && given != is) throw std::invalid_argument("inputs are not packed as " + *name);
   return is;
 }
 
@@ -108,11 +108,11 @@ void py_linear(const nb::list& weights, const nb::object& x, const std::string& 
   multiply(products, in, how, threads);
 }
 
-void py_linear_one(size_t format, size_t group, Bytes data, size_t n, bool abreast, Floats x, MutableFloats out,
+void py_linear_one(size_t format, size_t group, Bytes data, size_t n, bool interleaved, Floats x, MutableFloats out,
                    int threads, const ActivationsName& activations) {
   const Activations how = activations_named(activations);
   const size_t m = x.shape(0), k = x.shape(1);
-  const Product p{matrix(format, group, data, n, k, abreast), out.data()};
+  const Product p{matrix(format, group, data, n, k, interleaved), out.data()};
   expect_shape(out, m, n);
   const auto apart = [&](const void* p, size_t bytes) {
     const auto a = reinterpret_cast<uintptr_t>(p), b = reinterpret_cast<uintptr_t>(out.data());
@@ -215,10 +215,10 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
   attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), nullptr, out.data(), exact, threads);
 }
 
-double py_probe_read(Bytes data, int threads, bool ahead) {
+double py_probe_read(Bytes data, int threads, bool prefetch) {
   expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
   nb::gil_scoped_release release;
-  return probe_read(data.data(), data.size(), threads, ahead);
+  return probe_read(data.data(), data.size(), threads, prefetch);
 }
 
 double py_probe_rate(const std::string& kind, double seconds, int threads) {
@@ -227,22 +227,22 @@ double py_probe_rate(const std::string& kind, double seconds, int threads) {
   return probe_rate(kind, seconds, threads);
 }
 
-void py_move_abreast(size_t format, size_t group, Bytes data, size_t n, size_t k, bool back, MutableBytes out,
-                     int threads) {
+void py_interleave(size_t format, size_t group, Bytes data, size_t n, size_t k, bool back, MutableBytes out,
+                   int threads) {
   const Matrix w = matrix(format, group, data, n, k, true);
   expect(out.size() == data.size(), "bytes of the result", out.size(), data.size());
   if (data.data() < out.data() + out.size() && out.data() < data.data() + data.size()) {
     throw std::invalid_argument("rows cannot be moved in place");
   }
   nb::gil_scoped_release release;
-  move_abreast(w, back, out.data(), threads);
+  interleave(w, back, out.data(), threads);
 }
 
-std::pair<std::string, std::string> py_path(size_t format, size_t group, size_t k, size_t m, bool abreast,
+std::pair<std::string, std::string> py_path(size_t format, size_t group, size_t k, size_t m, bool interleaved,
                                             const ActivationsName& activations) {
   const Kernels& kernels = kernels_of(format);
   Layout at = checked_layout(kernels, k, group);
-  at.abreast = abreast && can_lie_abreast(kernels, at, k);
+  at.interleaved = interleaved && can_interleave(kernels, at, k);
   const Way way = choose(kernels, at, k, m, activations_named(activations));
   return {path_name(way.path), inputs_name(way)};
 }
@@ -271,27 +271,26 @@ NB_MODULE(_native, m) {
       "row_bytes",
       [](size_t format, size_t group, size_t k) { return checked_layout(kernels_of(format), k, group).row_bytes; },
       nb::arg("format"), nb::arg("group"), nb::arg("k"), "Bytes of a row of k values.");
-  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"), nb::arg("abreast"),
+  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"), nb::arg("layout"),
         nb::arg("activations").none(),
         "The kernel that multiplies m rows of activations by rows of this format, and how it takes them.");
   m.def("decode", py_decode, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
         nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
   m.def(
-      "worth_abreast",
+      "worth_interleaving",
       [](size_t format, size_t group, size_t n, size_t k) {
         const Kernels& kernels = kernels_of(format);
-        const bool has = kernels.abreast || kernels.by_lane.few;
-        return has && n >= 16 && can_lie_abreast(kernels, checked_layout(kernels, k, group), k);
+        const bool has = kernels.interleaved_gemv || kernels.by_lane.skinny;
+        return has && n >= 16 && can_interleave(kernels, checked_layout(kernels, k, group), k);
       },
       nb::arg("format"), nb::arg("group"), nb::arg("n"), nb::arg("k"),
-      "Whether n rows of k values are multiplied faster lying abreast.");
-  m.def("move_abreast", py_move_abreast, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
-        nb::arg("k"), nb::arg("back"), nb::arg("out"), nb::arg("threads"),
-        "Rows to where 16 of them lie abreast, or back.");
+      "Whether n rows of k values are multiplied faster interleaved.");
+  m.def("interleave", py_interleave, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
+        nb::arg("back"), nb::arg("out"), nb::arg("threads"), "Interleaves rows, 16 together, or back.");
   m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
         nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
-  m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("abreast"),
-        nb::arg("x"), nb::arg("out"), nb::arg("threads"), nb::arg("activations").none(),
+  m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
+        nb::arg("interleaved"), nb::arg("x"), nb::arg("out"), nb::arg("threads"), nb::arg("activations").none(),
         "out = x times the transpose of the packed matrix.");
   m.def("linear_many", py_linear, nb::arg("weights"), nb::arg("x"), nb::arg("kind"), nb::arg("m"), nb::arg("k"),
         nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"), nb::arg("activations").none(),
@@ -316,7 +315,7 @@ NB_MODULE(_native, m) {
         nb::arg("exact"), nb::arg("threads"), "Attention over pages.");
   bind_plan(m);
   bind_sample(m);
-  m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("ahead"),
+  m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),
         "Multiply-adds a second in registers; kind is int8, bf16 or f32; 0 where there is none.");

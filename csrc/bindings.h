@@ -27,10 +27,10 @@ using MutableFloats = Array<float, 2>;
 
 constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
 
-inline void expect(bool holds, std::string_view what, size_t got, size_t wanted) {
+inline void expect(bool holds, std::string_view what, size_t got, size_t expected) {
   if (!holds) {
     throw std::invalid_argument(std::string(what) + ": got " + std::to_string(got) + ", expected " +
-                                std::to_string(wanted));
+                                std::to_string(expected));
   }
 }
 
@@ -50,28 +50,28 @@ inline Layout checked_layout(const Kernels& kernels, size_t k, size_t group) {
   return kernels.layout(k, group);
 }
 
-inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k, bool abreast = false) {
+inline Matrix matrix(size_t format, size_t group, const Bytes& data, size_t n, size_t k, bool interleaved = false) {
   const Kernels& kernels = kernels_of(format);
   Layout at = checked_layout(kernels, k, group);
-  if (abreast) {
-    if (!kernels.lies_abreast)
-      throw std::invalid_argument(std::string("rows of ") + kernels.format + " never lie abreast");
-    expect(k > 0 && k % kSpan == 0, "values of a row that lies abreast, over whole spans", k % kSpan, 0);
-    if (!can_lie_abreast(kernels, at, k))
-      throw std::invalid_argument("rows with a scale for every " + std::to_string(at.group) + " never lie abreast");
-    at.abreast = true;
+  if (interleaved) {
+    if (!kernels.interleaves)
+      throw std::invalid_argument(std::string("rows of ") + kernels.format + " are never interleaved");
+    expect(k > 0 && k % kBlockK == 0, "values of an interleaved row, over whole k-blocks", k % kBlockK, 0);
+    if (!can_interleave(kernels, at, k))
+      throw std::invalid_argument("rows with a scale for every " + std::to_string(at.group) + " are never interleaved");
+    at.interleaved = true;
   }
   expect(data.size() == times(n, at.row_bytes), "bytes of the matrix", data.size(), times(n, at.row_bytes));
   return {&kernels, at, data.data(), n, k};
 }
 
-struct PyMatrix {  // format number, group, bytes, rows, whether they lie abreast
+struct PyMatrix {  // format number, group, bytes, rows, whether they are interleaved
   size_t format, group;
   Bytes data;
   size_t n;
-  bool abreast;
+  bool interleaved;
 
-  Matrix of(size_t k) const { return matrix(format, group, data, n, k, abreast); }
+  Matrix of(size_t k) const { return matrix(format, group, data, n, k, interleaved); }
 };
 inline PyMatrix cast_matrix(const nb::handle& w) {
   const auto t = nb::cast<nb::tuple>(w);

@@ -13,17 +13,17 @@ using plan::Buffer;
 // A plan and the arrays that it reads.
 class PyPlan {
  public:
-  Buffer buffer(size_t width, bool wanted, size_t place) {
+  Buffer buffer(size_t width, bool logits_only, size_t slot) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
-    expect(place <= plan_.buffers(), "place of a buffer", place, plan_.buffers());
+    expect(slot <= plan_.buffers(), "slot of a buffer", slot, plan_.buffers());
     if (ready_) throw std::invalid_argument("the plan has its result: it takes no more buffers");
-    return plan_.buffer(width, wanted, place);
+    return plan_.buffer(width, logits_only, slot);
   }
-  size_t rope(Row inverse, float scale, bool halves) {
-    Rope out{{}, scale, halves};
-    for (size_t i = 0; i < inverse.size(); ++i) {
-      if (!std::isfinite(inverse.data()[i])) throw std::invalid_argument("frequencies must be finite");
-      out.inverse.push_back(inverse.data()[i]);
+  size_t rope(Row inv_freq, float scale, bool neox) {
+    Rope out{{}, scale, neox};
+    for (size_t i = 0; i < inv_freq.size(); ++i) {
+      if (!std::isfinite(inv_freq.data()[i])) throw std::invalid_argument("frequencies must be finite");
+      out.inv_freq.push_back(inv_freq.data()[i]);
     }
     return plan_.rope(std::move(out));
   }
@@ -31,26 +31,26 @@ class PyPlan {
     const plan::Weight table = weight(w, width(out));
     expect_rows(out, false);
     if (table.n == 0) throw std::invalid_argument("a table of embeddings has at least one row");
-    if (table.at.abreast)
-      throw std::invalid_argument("a table of embeddings is read row by row: it cannot lie abreast");
+    if (table.at.interleaved)
+      throw std::invalid_argument("a table of embeddings is read row by row: it cannot be interleaved");
     tokens_ = tokens_ ? std::min(tokens_, table.n) : table.n;
     plan_.add(plan::Embed{table, scale, out});
   }
-  void linear(Buffer in, std::optional<Row> norm, float eps, bool fine, const nb::list& terms) {
-    plan::Linear op{in, norm_of(norm, eps, width(in)), fine, {}};
+  void linear(Buffer in, std::optional<Row> norm, float eps, bool int16, const nb::list& terms) {
+    plan::Linear op{in, norm_of(norm, eps, width(in)), int16, {}};
     for (const nb::handle& term : terms) {
       const auto t = nb::cast<nb::tuple>(term);  // matrix, out, bias, buffer that is added
       expect(t.size() == 4, "parts of a term", t.size(), 4);
       plan::Term out{weight(nb::cast<nb::tuple>(t[0]), width(in)), nb::cast<Buffer>(t[1])};
       expect(width(out.out) == out.w.n, "columns of the result", width(out.out), out.w.n);
-      expect_rows(out.out, plan_.wanted(in));
+      expect_rows(out.out, plan_.logits_only(in));
       expect(out.out != in, "a result that is not the input", out.out, in);
       if (!t[2].is_none()) out.bias = keep(nb::cast<Row>(t[2], false), out.w.n, "values of the bias");
       if (!t[3].is_none()) {
         out.adds = true;
         out.residual = nb::cast<Buffer>(t[3]);
         expect(width(out.residual) == out.w.n, "columns of the residual", width(out.residual), out.w.n);
-        expect_rows(out.residual, plan_.wanted(in));
+        expect_rows(out.residual, plan_.logits_only(in));
       }
       op.terms.push_back(out);
     }
@@ -61,18 +61,18 @@ class PyPlan {
     const plan::Weight g = weight(gate, width(in)), u = weight(up, width(in));
     expect(g.n == u.n, "rows of up", u.n, g.n);
     expect(width(out) == g.n, "columns of the result", width(out), g.n);
-    expect_rows(out, plan_.wanted(in));
+    expect_rows(out, plan_.logits_only(in));
     expect(out != in, "a result that is not the input", out, in);
     plan_.add(plan::Gated{in, norm_of(norm, eps, width(in)), g, u, gate_named(kind), out});
   }
-  void turn(Buffer in, Buffer out, size_t heads, size_t dim, size_t rope) {
+  void apply_rope(Buffer in, Buffer out, size_t heads, size_t dim, size_t rope) {
     expect(rope < plan_.ropes(), "number of a rope", rope, plan_.ropes());
     expect_same(in, out);
     expect(times(heads, dim) == width(in), "columns", width(in), times(heads, dim));
-    expect(2 * plan_.rope_at(rope).inverse.size() <= dim, "values that are turned", dim,
-           2 * plan_.rope_at(rope).inverse.size());
+    expect(2 * plan_.rope_at(rope).inv_freq.size() <= dim, "values that rope rotates", dim,
+           2 * plan_.rope_at(rope).inv_freq.size());
     expect_rows(in, false);
-    plan_.add(plan::Turn{in, out, heads, dim, rope});
+    plan_.add(plan::ApplyRope{in, out, heads, dim, rope});
   }
   void attend(size_t k_format, MutablePages4 k_store, size_t v_format, MutablePages4 v_store, size_t dim, bool rotate,
               Buffer q, Buffer k, Buffer v, Buffer out, float scale, size_t window, float softcap,
@@ -103,12 +103,12 @@ class PyPlan {
   }
   void norm(Buffer in, Row weight, float eps, Buffer out) {
     expect_same(in, out);
-    plan_.add(plan::Normed{in, norm_of(weight, eps, width(in)), out});
+    plan_.add(plan::Norm{in, norm_of(weight, eps, width(in)), out});
   }
-  void sum(Buffer a, Buffer b, Buffer out) {
+  void add(Buffer a, Buffer b, Buffer out) {
     expect_same(a, out);
     expect_same(b, out);
-    plan_.add(plan::Sum{a, b, out});
+    plan_.add(plan::Add{a, b, out});
   }
   void gate(Buffer a, Buffer b, const std::string& kind, Buffer out) {
     expect_same(a, out);
@@ -116,33 +116,33 @@ class PyPlan {
     expect(a != out, "a result that is not the gate", a, out);
     plan_.add(plan::GateOf{a, b, gate_named(kind), out});
   }
-  void pick(Buffer in, Buffer out) {
+  void gather(Buffer in, Buffer out) {
     expect(width(in) == width(out), "columns of the result", width(out), width(in));
     expect_rows(in, false);
     expect_rows(out, true);
-    plan_.add(plan::Pick{in, out});
+    plan_.add(plan::Gather{in, out});
   }
   void set_result(Buffer b) {
     expect_rows(b, true);
-    for (Buffer other = 0; other < plan_.buffers(); ++other) {  // its place has no memory of its own
-      expect(other == b || plan_.place(other) != plan_.place(b), "place of another buffer than the result's",
-             plan_.place(other), plan_.place(b));
+    for (Buffer other = 0; other < plan_.buffers(); ++other) {  // its slot has no memory of its own
+      expect(other == b || plan_.slot(other) != plan_.slot(b), "slot of another buffer than the result's",
+             plan_.slot(other), plan_.slot(b));
     }
     plan_.set_result(b);
     ready_ = true;
   }
 
-  void run(Int32s tokens, Int32s tables, Int64s table_starts, Int64s lengths, Int64s q_starts, Int32s wanted,
+  void run(Int32s tokens, Int32s tables, Int64s table_starts, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     expect_below(tokens, tokens_, "token");
-    expect_below(wanted, tokens.size(), "wanted row");
-    expect(out.shape(0) == wanted.size(), "rows of the result", out.shape(0), wanted.size());
+    expect_below(logits_indices, tokens.size(), "row of logits");
+    expect(out.shape(0) == logits_indices.size(), "rows of the result", out.shape(0), logits_indices.size());
     expect(out.shape(1) == width(plan_.result()), "columns of the result", out.shape(1), width(plan_.result()));
     const Sequences sequences =
         sequences_of(tables, table_starts, lengths, q_starts, tokens.size(), pages_, page_tokens_);
-    const Step step{tokens.data(), tokens.size(), sequences, wanted.data(), wanted.size()};
+    const Step step{tokens.data(), tokens.size(), sequences, logits_indices.data(), logits_indices.size()};
     const Activations how = activations_named(activations);
     nb::gil_scoped_release release;
     plan_.run(step, out.data(), how, threads);
@@ -155,13 +155,14 @@ class PyPlan {
     expect(b < plan_.buffers(), "number of a buffer", b, plan_.buffers());
     return plan_.width(b);
   }
-  void expect_rows(Buffer b, bool wanted) const {
+  void expect_rows(Buffer b, bool logits_only) const {
     width(b);
-    if (plan_.wanted(b) != wanted) throw std::invalid_argument("rows of all tokens and of wanted ones are mixed");
+    if (plan_.logits_only(b) != logits_only)
+      throw std::invalid_argument("rows of all tokens and rows of logits are mixed");
   }
   void expect_same(Buffer a, Buffer b) const {
     expect(width(a) == width(b), "columns of the result", width(b), width(a));
-    expect_rows(a, plan_.wanted(b));
+    expect_rows(a, plan_.logits_only(b));
   }
   static void expect_below(const Int32s& numbers, size_t end, const char* what) {
     for (size_t i = 0; i < numbers.size(); ++i) {
@@ -198,24 +199,26 @@ class PyPlan {
 void bind_plan(nb::module_& m) {
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
       .def(nb::init<>())
-      .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("wanted"), nb::arg("place"))
-      .def("rope", &PyPlan::rope, nb::arg("inverse"), nb::arg("scale"), nb::arg("halves"))
+      .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
+      .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"))
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
-      .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("fine"),
+      .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("int16"),
            nb::arg("terms"))
       .def("gated", &PyPlan::gated, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("gate"),
            nb::arg("up"), nb::arg("kind"), nb::arg("out"))
-      .def("turn", &PyPlan::turn, nb::arg("x"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"), nb::arg("rope"))
+      .def("apply_rope", &PyPlan::apply_rope, nb::arg("x"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"),
+           nb::arg("rope"))
       .def("attend", &PyPlan::attend, nb::arg("k_format"), nb::arg("k_store"), nb::arg("v_format"), nb::arg("v_store"),
            nb::arg("dim"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
            nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none())
       .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"))
-      .def("sum", &PyPlan::sum, nb::arg("a"), nb::arg("b"), nb::arg("out"))
+      .def("add", &PyPlan::add, nb::arg("a"), nb::arg("b"), nb::arg("out"))
       .def("gate", &PyPlan::gate, nb::arg("a"), nb::arg("b"), nb::arg("kind"), nb::arg("out"))
-      .def("pick", &PyPlan::pick, nb::arg("x"), nb::arg("out"))
+      .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
       .def("run", &PyPlan::run, nb::arg("tokens"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"),
-           nb::arg("q_starts"), nb::arg("wanted"), nb::arg("out"), nb::arg("activations").none(), nb::arg("threads"))
+           nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
+           nb::arg("threads"))
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds);
 }

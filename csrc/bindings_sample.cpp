@@ -1,4 +1,4 @@
-// Choosing tokens for Python: sizes, ids and rules are checked here, logits where they are read.
+// Sampling for Python: sizes, ids and parameters are checked here, logits where they are read.
 #include <cmath>
 #include <cstring>
 
@@ -26,31 +26,31 @@ void expect_tokens(const int32_t* tokens, size_t count, size_t vocab, const std:
   }
 }
 
-void expect_rule(const SampleRule& rule, size_t row) {
+void expect_params(const SamplingParams& params, size_t row) {
   const auto within = [&](double value, double least, double most, const char* name) {
     if (!(value >= least && value <= most)) {
-      throw std::invalid_argument("rule of row " + std::to_string(row) + ": " + name + " is out of range");
+      throw std::invalid_argument("params of row " + std::to_string(row) + ": " + name + " is out of range");
     }
   };
-  within(rule.temperature, 0, 1e6, "temperature");
-  within(rule.top_k, 0, INT32_MAX, "top_k");
-  within(rule.top_p, 0, 1, "top_p");
-  within(rule.min_p, 0, 1, "min_p");
-  within(rule.repetition, 1e-6, 1e6, "repetition");
-  within(rule.presence, -1e6, 1e6, "presence");
-  within(rule.frequency, -1e6, 1e6, "frequency");
+  within(params.temperature, 0, 1e6, "temperature");
+  within(params.top_k, 0, INT32_MAX, "top_k");
+  within(params.top_p, 0, 1, "top_p");
+  within(params.min_p, 0, 1, "min_p");
+  within(params.repetition_penalty, 1e-6, 1e6, "repetition_penalty");
+  within(params.presence_penalty, -1e6, 1e6, "presence_penalty");
+  within(params.frequency_penalty, -1e6, 1e6, "frequency_penalty");
 }
 
-// The numbers of all rules, one after another.
-const std::vector<SampleRule>& rules_of(const nb::bytes& packed, size_t rows) {
-  static_assert(sizeof(SampleRule) == 7 * sizeof(double));
-  thread_local std::vector<SampleRule> rules;  // kept, so that nothing is allocated again
-  expect(packed.size() == times(rows, sizeof(SampleRule)), "bytes of the rules", packed.size(),
-         times(rows, sizeof(SampleRule)));
-  rules.resize(rows);
-  if (rows > 0) std::memcpy(rules.data(), packed.c_str(), packed.size());
-  for (size_t r = 0; r < rows; ++r) expect_rule(rules[r], r);
-  return rules;
+// The numbers of all parameters, one after another.
+const std::vector<SamplingParams>& params_of(const nb::bytes& packed, size_t rows) {
+  static_assert(sizeof(SamplingParams) == 7 * sizeof(double));
+  thread_local std::vector<SamplingParams> params;  // kept, so that nothing is allocated again
+  expect(packed.size() == times(rows, sizeof(SamplingParams)), "bytes of the params", packed.size(),
+         times(rows, sizeof(SamplingParams)));
+  params.resize(rows);
+  if (rows > 0) std::memcpy(params.data(), packed.c_str(), packed.size());
+  for (size_t r = 0; r < rows; ++r) expect_params(params[r], r);
+  return params;
 }
 
 Seen seen_of(const Int32s& tokens, const Int32s& counts, const Int64s& starts, size_t rows, size_t vocab) {
@@ -71,7 +71,7 @@ void py_sample(Floats logits, const nb::bytes& packed, Doubles uniforms, std::op
                std::optional<Int32s> counts, std::optional<Int64s> starts, MutableInt32s tokens, MutableRow logprobs,
                int threads) {
   const size_t rows = logits.shape(0), vocab = checked_vocab(logits.shape(1));
-  const std::vector<SampleRule>& rules = rules_of(packed, rows);
+  const std::vector<SamplingParams>& params = params_of(packed, rows);
   expect(uniforms.size() == rows, "uniform numbers", uniforms.size(), rows);
   expect(tokens.size() == rows, "room for tokens", tokens.size(), rows);
   expect(logprobs.size() == rows, "room for log-probabilities", logprobs.size(), rows);
@@ -87,7 +87,7 @@ void py_sample(Floats logits, const nb::bytes& packed, Doubles uniforms, std::op
   }
   const Seen past = seen ? seen_of(*seen, *counts, *starts, rows, vocab) : Seen{};
   nb::gil_scoped_release release;
-  sample({logits.data(), rows, vocab}, rules.data(), uniforms.data(), past, tokens.data(), logprobs.data(), threads);
+  sample({logits.data(), rows, vocab}, params.data(), uniforms.data(), past, tokens.data(), logprobs.data(), threads);
 }
 
 void py_log_probabilities(Floats logits, Int32s tokens, MutableRow out, int threads) {
@@ -110,7 +110,7 @@ void py_top_tokens(Row logits, MutableInt32s tokens, MutableRow logprobs) {
 }  // namespace
 
 void bind_sample(nb::module_& m) {
-  m.def("sample", py_sample, nb::arg("logits"), nb::arg("rules"), nb::arg("uniforms"), nb::arg("seen").none(),
+  m.def("sample", py_sample, nb::arg("logits"), nb::arg("params"), nb::arg("uniforms"), nb::arg("seen").none(),
         nb::arg("counts").none(), nb::arg("starts").none(), nb::arg("tokens"), nb::arg("logprobs"), nb::arg("threads"),
         "A token for each row of logits, and its log-probability.");
   m.def("log_probabilities", py_log_probabilities, nb::arg("logits"), nb::arg("tokens"), nb::arg("out"),

@@ -54,11 +54,12 @@ size_t format_number(std::string_view name) {
 }
 
 bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
-  return kernels.dot && (at.group >= k || at.group == static_cast<size_t>(kernels.sub) || at.group % kGranule == 0);
+  return kernels.gemv &&
+         (at.group >= k || at.group == static_cast<size_t>(kernels.group_size) || at.group % kGranule == 0);
 }
 
-bool can_lie_abreast(const Kernels& kernels, const Layout& at, size_t k) {
-  if (!kernels.lies_abreast || k == 0 || k % kSpan != 0) return false;
+bool can_interleave(const Kernels& kernels, const Layout& at, size_t k) {
+  if (!kernels.interleaves || k == 0 || k % kBlockK != 0) return false;
   const bool at_end = at.field_at[0] > 0;  // scales at the end of the row
   return !at_end || at.shift >= 5 || at.group >= k;
 }

@@ -29,9 +29,9 @@ struct Inputs {
   const uint16_t* tiles = nullptr;
 };
 
-constexpr size_t kTileBytes = 8192;  // of a span of 16 columns
+constexpr size_t kTileBytes = 8192;  // of a k-block of 16 columns
 
-inline size_t spans_of(size_t k) { return (k + kSpan - 1) / kSpan; }
+inline size_t k_blocks_of(size_t k) { return (k + kBlockK - 1) / kBlockK; }
 size_t activation_count(size_t m, size_t k);  // how many Activations m rows of k values take in 8 bits
 size_t tile_elements(size_t m, size_t k);     // how many 16-bit numbers they take as tiles
 

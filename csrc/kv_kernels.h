@@ -1,4 +1,4 @@
-// What attention asks of a target: functions over rows of the KV cache, for each format, and what the target can do
+// What attention needs of a target: functions over rows of the KV cache, for each format, and what the target can do
 // beside them.
 #pragma once
 #include <cstddef>
@@ -6,15 +6,15 @@
 
 namespace fewbit {
 
-constexpr size_t kKvTokens = 32;  // at once: the pitch of scores
-constexpr size_t kFewRows = 8;    // of queries; up to so many, K and V are decoded where they are used
+constexpr size_t kKvTokens = 32;      // at once: the pitch of scores
+constexpr size_t kSkinnyQueries = 8;  // of queries; up to so many, K and V are decoded where they are used
 
 struct KvState {  // of a query: the largest logit, and the sum of weights beside it
   float max, sum;
 };
 
-// What will be read next, as large as what is read now, and after that, from two places half as much; null: nothing.
-struct KvAhead {
+// What will be read next, as large as what is read now, and after that, from two streams half as much; null: nothing.
+struct KvPrefetch {
   const uint8_t *next = nullptr, *later[2] = {};
 };
 
@@ -29,8 +29,8 @@ struct KvBlockRows {
 
 struct KvKernels;
 
-// A step of attention of up to kFewRows queries over integers: scores of some keys, and sums of the values of the block
-// before them, so that one has work to do while the other waits. Either may have no tokens.
+// A step of attention of up to kSkinnyQueries queries over integers: scores of some keys, and sums of the values of the
+// block before them, so that one has work to do while the other waits. Either may have no tokens.
 struct IntegerStep {
   const KvKernels *k, *v;
   KvBlockRows keys, values;
@@ -43,10 +43,10 @@ struct IntegerStep {
 // What attention does with rows of one format; null where it cannot be used there. See kernels/kv.h.
 struct KvKernels {
   void (*scores)(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
-                 size_t dim, KvAhead ahead, float* s);
+                 size_t dim, KvPrefetch to_prefetch, float* s);
   void (*values)(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
-                 KvAhead ahead, float* out, size_t stride);
-  void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead, float* out,
+                 KvPrefetch to_prefetch, float* out, size_t stride);
+  void (*floats)(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvPrefetch to_prefetch, float* out,
                  size_t stride);
   // Queries for keys that are taken as integers, and what a format has to do in a step; null where a target has no
   // IntegerAttention, or the format no integers.
@@ -71,8 +71,8 @@ inline bool can_tile(const KvKernels& kernels, size_t dim) {
 // Units that have to be set up for a piece of work: `work` is called with `what` while they are.
 using WithUnits = void (*)(void (*work)(void*), void* what);
 
-// Attention of up to kFewRows queries over K and V as the integers that they are packed as, queries and weights in 16
-// bits.
+// Attention of up to kSkinnyQueries queries over K and V as the integers that they are packed as, queries and weights
+// in 16 bits.
 struct IntegerAttention {
   size_t most_dim, least_page_tokens;
   size_t least_rows, least_tokens;    // that are worth it, where K and V lie as rows

@@ -10,8 +10,9 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace quantized[2], few_packed[2][kFewForms], packed, decoded;  // of the caller: forms of the inputs
-thread_local Workspace scratch, gates, apart, pairs;                             // of whoever does a piece
+thread_local Workspace quantized[2], skinny_packed[2][kSkinnyForms], packed,
+    decoded;                                          // of the caller: forms of the inputs
+thread_local Workspace scratch, gates, apart, pairs;  // of whoever does a piece
 
 // Columns packed for the kernels of a format, see need_by_lane.
 struct LaneForm {
@@ -26,14 +27,14 @@ std::vector<LaneForm>& no_lane_forms() {
   return lane_forms;
 }
 
-constexpr size_t kMostDots = 4, kMostFew = 8, kMostStrips = 64;  // columns
-constexpr size_t kMostFewAbreast = 16;
-constexpr size_t kMostTurned = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
-constexpr size_t kPanelColumns = 768;            // at once: their results stay in the second-level cache
-constexpr size_t kPairs = 65536;                 // results of both columns of rows that are kept near
-constexpr size_t kAbreast = 16, kCopied = 64;    // rows that lie abreast; those that are copied or read in turns
+constexpr size_t kMostGemv = 4, kMostSkinny = 8, kMostStrips = 64;  // columns
+constexpr size_t kMostInterleavedSkinny = 16;
+constexpr size_t kMostTransposed = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
+constexpr size_t kPanelColumns = 768;                // at once: their results stay in the second-level cache
+constexpr size_t kPairs = 65536;  // results of both columns of rows that are kept in the second-level cache
+constexpr size_t kInterleaved = 16, kCopied = 64;  // interleaved rows; those that are copied or read alternately
 
-// Rows a piece: small enough to share evenly, large enough to be worth a turn, a multiple of what the kernel takes.
+// Rows a piece: small enough to share evenly, large enough to be worth a call, a multiple of what the kernel takes.
 size_t grain(Path path, const Matrix& w, int threads) {
   const size_t n = w.n, row_bytes = w.at.row_bytes;
   const size_t share = n / static_cast<size_t>(std::max(threads, 1));
@@ -41,10 +42,10 @@ size_t grain(Path path, const Matrix& w, int threads) {
     return std::clamp((share / count + unit - 1) / unit * unit, unit, most);
   };
   switch (path) {
-    case Path::few: return pieces(32, 16, 256);
-    case Path::lanes: return pieces(16, 16, 128);
-    case Path::strips: return pieces(16, 32, 256);
-    case Path::panels: return pieces(4, 32, 256);
+    case Path::skinny: return pieces(32, 16, 256);
+    case Path::micro: return pieces(16, 16, 128);
+    case Path::fused: return pieces(16, 32, 256);
+    case Path::packed: return pieces(4, 32, 256);
     default: break;
   }
   // As many pieces for every thread, each about as large.
@@ -52,34 +53,35 @@ size_t grain(Path path, const Matrix& w, int threads) {
       std::clamp<size_t>(share / 16, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
   const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
   const size_t size = std::max<size_t>((share + rounds - 1) / rounds, 1);
-  if (!w.at.abreast) return size;
-  const size_t unit = share < kCopied ? kAbreast : kCopied;
+  if (!w.at.interleaved) return size;
+  const size_t unit = share < kCopied ? kInterleaved : kCopied;
   return (size + unit - 1) / unit * unit;
 }
 
-FewForm few_form(const Matrix& w) {
-  if (w.at.abreast && w.kernels->few_abreast) return w.kernels->sub == 16 ? FewForm::left16 : FewForm::left32;
-  return w.kernels->sub == 16 ? FewForm::right16 : FewForm::right32;
+SkinnyForm skinny_form(const Matrix& w) {
+  if (w.at.interleaved && w.kernels->interleaved_skinny)
+    return w.kernels->group_size == 16 ? SkinnyForm::left16 : SkinnyForm::left32;
+  return w.kernels->group_size == 16 ? SkinnyForm::right16 : SkinnyForm::right32;
 }
-// 16 rows to where they lie abreast, and back.
+// 16 rows interleaved, and back.
 void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
-  const AbreastMoves& move = current_target().abreast;
+  const InterleaveMoves& move = current_target().interleave;
   const size_t stride = w.at.row_bytes, bytes = w.kernels->laid_at_once ? w.kernels->laid_at_once : stride;
   for (size_t at = 0; at < stride; at += bytes) {
     if (back)
-      move.from(from + kAbreast * at, bytes, out + at, stride);
+      move.from(from + kInterleaved * at, bytes, out + at, stride);
     else
-      move.to(from + at, stride, bytes, out + kAbreast * at);
+      move.to(from + at, stride, bytes, out + kInterleaved * at);
   }
 }
-bool in_bf16(Path path) { return path == Path::strips || path == Path::panels; }
-size_t count_abreast(const Matrix& w) { return w.at.abreast ? w.n / kAbreast * kAbreast : 0; }
+bool in_bf16(Path path) { return path == Path::fused || path == Path::packed; }
+size_t count_interleaved(const Matrix& w) { return w.at.interleaved ? w.n / kInterleaved * kInterleaved : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
   Inputs in;
   int threads;
-  std::array<const void*, kFewForms> few[2]{};  // of as many columns as rows, and of twice as many; by FewForm
+  std::array<const void*, kSkinnyForms> skinny[2]{};  // of as many columns as rows, and of twice as many; by SkinnyForm
   std::vector<LaneForm>& by_lane = no_lane_forms();
 
   size_t columns(bool twice) const { return twice ? 2 * in.m : in.m; }
@@ -98,7 +100,7 @@ struct Call {
   void need_codes(bool twice) {
     if (codes(twice)) return;
     if (!in.x) need_floats();
-    const size_t each = spans_of(in.k) * (twice ? 2 : 1);
+    const size_t each = k_blocks_of(in.k) * (twice ? 2 : 1);
     auto* to = quantized[twice].get<Activation>(in.m * each);
     by_rows(1, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) quantize_row(in.x + r * in.k, in.k, twice, to + r * each);
@@ -129,24 +131,24 @@ struct Call {
       f(begin, end);
     });
   }
-  void need_few(FewForm form, bool twice) {
-    const size_t which = static_cast<size_t>(form), spans = spans_of(in.k), all = columns(twice);
-    if (few[twice][which]) return;
+  void need_skinny(SkinnyForm form, bool twice) {
+    const size_t which = static_cast<size_t>(form), k_blocks = k_blocks_of(in.k), all = columns(twice);
+    if (skinny[twice][which]) return;
     const Tiles& tiles = *current_target().tiles;
     const bool straight = is_left(form) && !twice && !in.q8;
     straight ? need_floats() : need_codes(twice);
-    const size_t bytes = tiles.few_bytes(form), sets = (all + kMostFew - 1) / kMostFew;
-    auto* to = few_packed[twice][which].get<uint8_t>(spans * sets * bytes);
-    parallel_for(spans * sets, 4, threads, [&](size_t begin, size_t end) {
+    const size_t bytes = tiles.skinny_bytes(form), sets = (all + kMostSkinny - 1) / kMostSkinny;
+    auto* to = skinny_packed[twice][which].get<uint8_t>(k_blocks * sets * bytes);
+    parallel_for(k_blocks * sets, 4, threads, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
-        const size_t first = i % sets * kMostFew, span = i / sets, some = std::min(all - first, kMostFew);
+        const size_t first = i % sets * kMostSkinny, k_block = i / sets, some = std::min(all - first, kMostSkinny);
         if (straight)
-          tiles.quantize_left(form, in.x + first * in.k + span * kSpan, in.k, some, to + i * bytes);
+          tiles.quantize_left(form, in.x + first * in.k + k_block * kBlockK, in.k, some, to + i * bytes);
         else
-          tiles.pack_few(form, codes(twice) + first * spans + span, spans, some, to + i * bytes);
+          tiles.pack_skinny(form, codes(twice) + first * k_blocks + k_block, k_blocks, some, to + i * bytes);
       }
     });
-    few[twice][which] = to;
+    skinny[twice][which] = to;
   }
   const void* packed_by_lane(const Matrix& w, bool twice) const {
     for (const LaneForm& form : by_lane) {
@@ -168,14 +170,14 @@ struct Call {
   void need(Way way, const Matrix& w) {
     switch (way.path) {
       case Path::exact: return need_floats();
-      case Path::dot:
-      case Path::lanes:
+      case Path::gemv:
+      case Path::micro:
         need_codes(way.twice);
-        if (w.at.abreast && w.kernels->by_lane.few) need_by_lane(w, way.twice);
+        if (w.at.interleaved && w.kernels->by_lane.skinny) need_by_lane(w, way.twice);
         return;
-      case Path::few:
-        if (count_abreast(w) != w.n) need_codes(way.twice);  // for rows that are left
-        return need_few(few_form(w), way.twice);
+      case Path::skinny:
+        if (count_interleaved(w) != w.n) need_codes(way.twice);  // for rows that are left
+        return need_skinny(skinny_form(w), way.twice);
       default: return need_tiles();
     }
   }
@@ -201,49 +203,49 @@ struct Call {
     const size_t all = columns(way.twice);
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     const size_t count = end - begin;
-    if (w.at.abreast) return columns_abreast(w, way, begin, end, y, stride);
+    if (w.at.interleaved) return interleaved_columns(w, way, begin, end, y, stride);
     switch (way.path) {
       case Path::exact:
         return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(kExactRows * w.k));
-      case Path::dot: return kernels.dot(from, count, w.k, w.at, x, all, y, stride);
-      case Path::lanes:
-        return kernels.lanes(from, count, w.k, w.at, x, all, y, stride,
-                             scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
-      case Path::few:
-        return kernels.few(from, count, w.k, w.at, few[way.twice][static_cast<size_t>(few_form(w))], all, y, stride,
-                           scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
-      case Path::strips:
-      case Path::panels: return on_tiles(w, way.path, from, count, y, stride);
+      case Path::gemv: return kernels.gemv(from, count, w.k, w.at, x, all, y, stride);
+      case Path::micro:
+        return kernels.micro(from, count, w.k, w.at, x, all, y, stride,
+                             scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
+      case Path::skinny:
+        return kernels.skinny(from, count, w.k, w.at, skinny[way.twice][static_cast<size_t>(skinny_form(w))], all, y,
+                              stride, scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
+      case Path::fused:
+      case Path::packed: return on_tiles(w, way.path, from, count, y, stride);
     }
   }
-  // The same of rows that lie abreast: what no kernel takes so is copied. `begin` is a multiple of 16.
-  void columns_abreast(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+  // The same of interleaved rows: what no kernel takes so is copied. `begin` is a multiple of 16.
+  void interleaved_columns(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Kernels& kernels = *w.kernels;
     const Activation* x = codes(way.twice);
     const size_t all = columns(way.twice);
-    const size_t whole = count_abreast(w), until = std::max(std::min(end, whole), begin), count = until - begin;
+    const size_t whole = count_interleaved(w), until = std::max(std::min(end, whole), begin), count = until - begin;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
     Matrix plain = w;
-    plain.at.abreast = false;
-    if (way.path == Path::few && kernels.few_abreast) {
+    plain.at.interleaved = false;
+    if (way.path == Path::skinny && kernels.interleaved_skinny) {
       if (count > 0) {
-        kernels.few_abreast(from, count, w.k, w.at, few[way.twice][static_cast<size_t>(few_form(w))], all, y, stride,
-                            scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
+        kernels.interleaved_skinny(from, count, w.k, w.at, skinny[way.twice][static_cast<size_t>(skinny_form(w))], all,
+                                   y, stride, scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
       }
-      way.path = Path::dot;  // for what is left: fewer than 16 rows
-    } else if ((way.path == Path::dot || way.path == Path::lanes) && kernels.by_lane.few) {
+      way.path = Path::gemv;  // for what is left: fewer than 16 rows
+    } else if ((way.path == Path::gemv || way.path == Path::micro) && kernels.by_lane.skinny) {
       const LaneKernels& lanes = kernels.by_lane;
-      const auto multiply = all < lanes.least_many ? lanes.few : lanes.many;
+      const auto multiply = all < lanes.least_panels ? lanes.skinny : lanes.panels;
       if (count > 0) {
         multiply(from, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
                  scratch.get<uint8_t>(lanes.scratch_bytes));
       }
-    } else if (way.path == Path::dot && kernels.abreast) {
-      if (count > 0) kernels.abreast(from, count, w.k, w.at, x, all, y, stride);
-    } else if (way.path == Path::lanes && kernels.lanes_abreast) {
+    } else if (way.path == Path::gemv && kernels.interleaved_gemv) {
+      if (count > 0) kernels.interleaved_gemv(from, count, w.k, w.at, x, all, y, stride);
+    } else if (way.path == Path::micro && kernels.interleaved_micro) {
       if (count > 0) {
-        kernels.lanes_abreast(from, count, w.k, w.at, x, all, y, stride,
-                              scratch.get<uint8_t>(kernels.lane_scratch(w.k)));
+        kernels.interleaved_micro(from, count, w.k, w.at, x, all, y, stride,
+                                  scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
       }
     } else if (in_bf16(way.path)) {
       if (count > 0) on_tiles(w, way.path, from, count, y, stride);
@@ -263,7 +265,7 @@ struct Call {
   }
   static void copy_rows(const Matrix& w, size_t first, size_t count, uint8_t* out) {
     const uint8_t* from = w.data + first * w.at.row_bytes;
-    for (size_t at = 0; at < count * w.at.row_bytes; at += kAbreast * w.at.row_bytes) {
+    for (size_t at = 0; at < count * w.at.row_bytes; at += kInterleaved * w.at.row_bytes) {
       move_set(w, from + at, true, out + at);
     }
   }
@@ -275,25 +277,26 @@ struct Call {
     for (size_t t = 0; t < tiles; t += each) {
       const Columns columns{in.tiles + t * kTileBytes / sizeof(uint16_t), std::min(each, tiles - t), tiles};
       const size_t some = std::min(in.m - 16 * t, 16 * each);
-      (path == Path::strips ? w.kernels->strips : w.kernels->panels)(from, count, w.k, w.at, columns, some,
-                                                                     y + 16 * t * stride, stride, own);
+      (path == Path::fused ? w.kernels->fused : w.kernels->packed)(from, count, w.k, w.at, columns, some,
+                                                                   y + 16 * t * stride, stride, own);
     }
   }
 };
 
 Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns) {
-  if (k == 0 || (kernels.dot && !has_dot(kernels, at, k))) return Path::exact;
-  if (at.abreast && kernels.few_abreast && columns > kMostDots && columns <= kMostFewAbreast) return Path::few;
-  if (kernels.panels && columns > kMostStrips) return Path::panels;
-  if (kernels.strips && columns > kMostFew) return Path::strips;
-  if (!kernels.dot) return Path::exact;
-  if (at.row_bytes >= kMostTurned) return Path::dot;
-  if (kernels.few && columns > kMostDots) return Path::few;
-  const bool has_lanes = at.abreast && (kernels.lanes_abreast || kernels.by_lane.many);
-  if (kernels.lanes && columns >= (has_lanes ? kMostDots + 1 : kernels.least_lanes)) {
-    return Path::lanes;
+  if (k == 0 || (kernels.gemv && !has_dot(kernels, at, k))) return Path::exact;
+  if (at.interleaved && kernels.interleaved_skinny && columns > kMostGemv && columns <= kMostInterleavedSkinny)
+    return Path::skinny;
+  if (kernels.packed && columns > kMostStrips) return Path::packed;
+  if (kernels.fused && columns > kMostSkinny) return Path::fused;
+  if (!kernels.gemv) return Path::exact;
+  if (at.row_bytes >= kMostTransposed) return Path::gemv;
+  if (kernels.skinny && columns > kMostGemv) return Path::skinny;
+  const bool has_micro = at.interleaved && (kernels.interleaved_micro || kernels.by_lane.panels);
+  if (kernels.micro && columns >= (has_micro ? kMostGemv + 1 : kernels.least_micro)) {
+    return Path::micro;
   }
-  return Path::dot;
+  return Path::gemv;
 }
 
 Way way_for(const Matrix& w, size_t m, Activations activations) {
@@ -321,18 +324,18 @@ Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activat
   if (activations == Activations::exact) return {Path::exact, false};
   if (activations != Activations::int16) return {path_for(kernels, at, k, m), false};
   const Path path = path_for(kernels, at, k, 2 * m);
-  if (in_bf16(path)) return {path_for(kernels, at, k, std::max(m, kMostFewAbreast + 1)), false};
+  if (in_bf16(path)) return {path_for(kernels, at, k, std::max(m, kMostInterleavedSkinny + 1)), false};
   return {path, path != Path::exact};
 }
 
 const char* path_name(Path path) {
   switch (path) {
     case Path::exact: return "f32";
-    case Path::dot: return "dot";
-    case Path::lanes: return "lanes";
-    case Path::few: return "few";
-    case Path::strips: return "strips";
-    default: return "panels";
+    case Path::gemv: return "gemv";
+    case Path::micro: return "micro";
+    case Path::skinny: return "skinny";
+    case Path::fused: return "fused";
+    default: return "packed";
   }
 }
 
@@ -356,8 +359,9 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
   });
 }
 
-void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads) {
-  const size_t sets = count_abreast(w) / kAbreast, set_bytes = kAbreast * w.at.row_bytes, moved = sets * set_bytes;
+void interleave(const Matrix& w, bool back, uint8_t* out, int threads) {
+  const size_t sets = count_interleaved(w) / kInterleaved, set_bytes = kInterleaved * w.at.row_bytes,
+               moved = sets * set_bytes;
   parallel_for(sets, 4, threads, [&](size_t begin, size_t end) {
     for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) move_set(w, w.data + at, back, out + at);
   });
@@ -401,7 +405,7 @@ void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inpu
   call.need(gate_way, gate);
   call.need(up_way, up);
   size_t size = std::max(grain(gate_way.path, gate, threads), grain(up_way.path, up, threads));
-  if (gate.at.abreast || up.at.abreast) size = (size + kAbreast - 1) / kAbreast * kAbreast;
+  if (gate.at.interleaved || up.at.interleaved) size = (size + kInterleaved - 1) / kInterleaved * kInterleaved;
   parallel_for(gate.n, size, threads, [&](size_t begin, size_t end) {
     const size_t count = end - begin;
     float* g = gates.get<float>(count * inputs.m);

@@ -16,11 +16,11 @@ struct Matrix {  // n rows of k values
 // How a product is made. `choose` tells which for m rows of activations; the limits are measured, see docs/log.md.
 enum class Path {
   exact,   // rows decoded to floats
-  dot,     // a row at a time, 8-bit activations
-  lanes,   // a row in each lane, 8-bit activations
-  few,     // matrix tiles, 8-bit activations
-  strips,  // matrix tiles, bf16; decoding and multiplying at once
-  panels,  // matrix tiles, bf16; decoding, then multiplying
+  gemv,    // a row at a time, 8-bit activations
+  micro,   // a micro-kernel over packed panels: a row in each lane, 8-bit activations
+  skinny,  // matrix tiles, 8-bit activations
+  fused,   // matrix tiles, bf16; decoding and multiplying at once
+  packed,  // matrix tiles, bf16; decoding, then multiplying
 };
 struct Way {
   Path path;
@@ -39,9 +39,9 @@ struct Product {
 };
 
 void decode(const Matrix& w, float* out, int threads);
-// Rows to where they lie abreast, 16 of them together, and back (`back`). What is left of n rows stays as it is. `w`
+// Interleaves rows, 16 of them together, or goes back (`back`). What is left of n rows stays as it is. `w`
 // says how they shall lie, or do; `out` holds as many bytes.
-void move_abreast(const Matrix& w, bool back, uint8_t* out, int threads);
+void interleave(const Matrix& w, bool back, uint8_t* out, int threads);
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads);
 

@@ -27,7 +27,7 @@ inline int32_t id_of(Key key) { return static_cast<int32_t>(kLastId - static_cas
 
 struct Extent {
   float top, lowest;  // of the finite logits; -infinity and the largest float if there is none
-  bool fine;          // no NaN, no +infinity
+  bool valid;         // no NaN, no +infinity
 };
 
 // A weight is exp((logit - top) * by). Bucket b holds the logits with b <= (top - logit) * steps < b + 1.

@@ -22,9 +22,9 @@ Store store(size_t format, Store of) {
 
 }  // namespace
 
-plan::Buffer Plan::buffer(size_t width, bool wanted, size_t place) {
-  buffers_.push_back({width, wanted, place});
-  while (places_.size() <= place) places_.emplace_back();
+plan::Buffer Plan::buffer(size_t width, bool logits_only, size_t slot) {
+  buffers_.push_back({width, logits_only, slot});
+  while (slots_.size() <= slot) slots_.emplace_back();
   return buffers_.size() - 1;
 }
 
@@ -39,7 +39,7 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {"embed", "linear", "gated", "rope", "attend", "norm", "add", "gate", "pick"};
+  static const char* const names[] = {"embed", "linear", "gated", "rope", "attend", "norm", "add", "gate", "gather"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);
@@ -54,7 +54,7 @@ struct Plan::Run {
   int threads;
 
   float* at(plan::Buffer b) const { return plan.buffers_[b].data; }
-  size_t rows(plan::Buffer b) const { return plan.buffers_[b].wanted ? step.wanted_count : step.count; }
+  size_t rows(plan::Buffer b) const { return plan.buffers_[b].logits_only ? step.logits_count : step.count; }
   size_t width(plan::Buffer b) const { return plan.buffers_[b].width; }
 
   template <class Fn>
@@ -83,36 +83,36 @@ struct Plan::Run {
     for (const plan::Term& t : op.terms) {
       products.push_back({matrix(t.w), at(t.out), t.bias, t.adds ? at(t.residual) : nullptr});
     }
-    const bool fine = op.fine && activations != Activations::exact;
-    multiply(products, inputs(op.in, op.norm), fine ? Activations::int16 : activations, threads);
+    const bool int16 = op.int16 && activations != Activations::exact;
+    multiply(products, inputs(op.in, op.norm), int16 ? Activations::int16 : activations, threads);
   }
   void operator()(const plan::Gated& op) const {
     multiply_gated(matrix(op.gate), matrix(op.up), op.kind, inputs(op.in, op.norm), at(op.out), activations, threads);
   }
-  void operator()(const plan::Turn& op) const {
+  void operator()(const plan::ApplyRope& op) const {
     const Rope& rope = plan.ropes_[op.rope];
-    const size_t pairs = rope.inverse.size();
+    const size_t pairs = rope.inv_freq.size();
     const float* angles = plan.angles_[op.rope].get<float>(step.count * 2 * pairs);
     each_row(op.out, [&](size_t r) {
       const size_t n = op.heads * op.dim;
       const float* own = angles + r * 2 * pairs;
       if (op.in != op.out) std::copy_n(at(op.in) + r * n, n, at(op.out) + r * n);
-      current_target().rows.rope(at(op.out) + r * n, op.heads, op.dim, own, own + pairs, pairs, rope.halves);
+      current_target().rows.rope(at(op.out) + r * n, op.heads, op.dim, own, own + pairs, pairs, rope.neox);
     });
   }
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
-    const Fresh fresh{at(op.k), at(op.v), plan.slots_.data()};
+    const Fresh fresh{at(op.k), at(op.v), plan.kv_slots_.data()};
     attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, &fresh, at(op.out),
            activations == Activations::exact, threads);
   }
-  void operator()(const plan::Normed& op) const {
+  void operator()(const plan::Norm& op) const {
     const size_t n = width(op.in);
     each_row(op.in, [&](size_t r) {
       current_target().rows.norm(at(op.in) + r * n, n, op.norm.weight, op.norm.eps, at(op.out) + r * n);
     });
   }
-  void operator()(const plan::Sum& op) const {
+  void operator()(const plan::Add& op) const {
     const size_t n = width(op.out);
     each_row(op.out, [&](size_t r) {
       for (size_t i = r * n; i < (r + 1) * n; ++i) at(op.out)[i] = at(op.a)[i] + at(op.b)[i];
@@ -126,15 +126,15 @@ struct Plan::Run {
       current_target().rows.gate(op.kind, at(op.a) + r * n, n, to);
     });
   }
-  void operator()(const plan::Pick& op) const {
+  void operator()(const plan::Gather& op) const {
     const size_t n = width(op.in);
     each_row(op.out, [&](size_t r) {
-      std::copy_n(at(op.in) + static_cast<size_t>(step.wanted[r]) * n, n, at(op.out) + r * n);
+      std::copy_n(at(op.in) + static_cast<size_t>(step.logits_indices[r]) * n, n, at(op.out) + r * n);
     });
   }
 
   // Where each token stands, and where its K and V go.
-  void place() const {
+  void find_positions() const {
     const Sequences& s = step.sequences;
     plan.positions_.clear();
     for (size_t i = 0; i < s.count; ++i) {
@@ -146,22 +146,22 @@ struct Plan::Run {
   void find_slots(size_t page_tokens) const {
     const Sequences& s = step.sequences;
     const auto size = static_cast<int64_t>(page_tokens);
-    plan.slots_.clear();
+    plan.kv_slots_.clear();
     for (size_t i = 0; i < s.count; ++i) {
       for (int64_t r = s.q_starts[i]; r < s.q_starts[i + 1]; ++r) {
         const int64_t p = plan.positions_[static_cast<size_t>(r)];
-        plan.slots_.push_back(s.tables[s.table_starts[i] + p / size] * size + p % size);
+        plan.kv_slots_.push_back(s.tables[s.table_starts[i] + p / size] * size + p % size);
       }
     }
   }
   void angles(size_t i) const {
     const Rope& rope = plan.ropes_[i];
-    const size_t pairs = rope.inverse.size();
+    const size_t pairs = rope.inv_freq.size();
     float* out = plan.angles_[i].get<float>(step.count * 2 * pairs);
     parallel_for(step.count, 1024 / (pairs + 1) + 1, threads, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         for (size_t j = 0; j < pairs; ++j) {
-          const double angle = static_cast<double>(plan.positions_[r]) * rope.inverse[j];
+          const double angle = static_cast<double>(plan.positions_[r]) * rope.inv_freq[j];
           out[r * 2 * pairs + j] = rope.scale * static_cast<float>(std::cos(angle));
           out[r * 2 * pairs + pairs + j] = rope.scale * static_cast<float>(std::sin(angle));
         }
@@ -171,13 +171,13 @@ struct Plan::Run {
 };
 
 void Plan::find_memory(const Step& step) {
-  place_sizes_.assign(places_.size(), 0);
+  slot_sizes_.assign(slots_.size(), 0);
   for (const Rows& b : buffers_) {
-    const size_t rows = b.wanted ? step.wanted_count : step.count;
-    place_sizes_[b.place] = std::max(place_sizes_[b.place], rows * b.width);
+    const size_t rows = b.logits_only ? step.logits_count : step.count;
+    slot_sizes_[b.slot] = std::max(slot_sizes_[b.slot], rows * b.width);
   }
-  place_sizes_[buffers_[result_].place] = 0;
-  for (Rows& b : buffers_) b.data = places_[b.place].get<float>(place_sizes_[b.place]);
+  slot_sizes_[buffers_[result_].slot] = 0;
+  for (Rows& b : buffers_) b.data = slots_[b.slot].get<float>(slot_sizes_[b.slot]);
 }
 
 void Plan::run(const Step& step, float* result, Activations activations, int threads) {
@@ -185,7 +185,7 @@ void Plan::run(const Step& step, float* result, Activations activations, int thr
   find_memory(step);
   buffers_[result_].data = result;
   angles_.resize(ropes_.size());
-  run.place();
+  run.find_positions();
   for (size_t i = 0; i < ropes_.size(); ++i) run.angles(i);
   for (const plan::Op& op : ops_) {
     if (const auto* a = std::get_if<plan::Attend>(&op)) {

@@ -15,15 +15,15 @@ struct Step {  // the last tokens of some sequences
   const int32_t* tokens;
   size_t count;
   Sequences sequences;
-  const int32_t* wanted;  // rows whose results are wanted
-  size_t wanted_count;
+  const int32_t* logits_indices;  // rows whose logits are wanted
+  size_t logits_count;
 };
 
 // Angles of rotary positions: position * inverse[pair].
 struct Rope {
-  std::vector<double> inverse;
+  std::vector<double> inv_freq;
   float scale;  // of cosines and sines
-  bool halves;  // which values are pairs: see kernels/rows.h
+  bool neox;    // which values are pairs: see kernels/rows.h
 };
 
 namespace plan {
@@ -55,7 +55,7 @@ struct Embed {
 struct Linear {  // terms of the same input
   Buffer in;
   RowNorm norm;
-  bool fine;  // in 16 bits where the others are in 8
+  bool int16;  // in 16 bits where the others are in 8
   std::vector<Term> terms;
 };
 struct Gated {
@@ -65,7 +65,7 @@ struct Gated {
   Gate kind;
   Buffer out;
 };
-struct Turn {  // rotary positions
+struct ApplyRope {  // rotary positions
   Buffer in, out;
   size_t heads, dim, rope;
 };
@@ -77,12 +77,12 @@ struct Attend {  // keeps k and v in the cache, then reads it
   Logits logits;
   Buffer q, k, v, out;
 };
-struct Normed {
+struct Norm {
   Buffer in;
   RowNorm norm;
   Buffer out;
 };
-struct Sum {
+struct Add {
   Buffer a, b, out;
 };
 struct GateOf {  // gate(a) * b
@@ -90,27 +90,27 @@ struct GateOf {  // gate(a) * b
   Gate kind;
   Buffer out;
 };
-struct Pick {  // the wanted rows
+struct Gather {  // the rows of logits_indices
   Buffer in, out;
 };
 
-using Op = std::variant<Embed, Linear, Gated, Turn, Attend, Normed, Sum, GateOf, Pick>;
+using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather>;
 
 }  // namespace plan
 
 class Plan {
  public:
-  // A buffer of rows: one for each token, or one for each that is wanted. Buffers of the same place share its memory.
-  plan::Buffer buffer(size_t width, bool wanted, size_t place);
+  // A buffer of rows: one for each token, or one for each of logits_indices. Buffers of a slot share its memory.
+  plan::Buffer buffer(size_t width, bool logits_only, size_t slot);
   size_t width(plan::Buffer b) const { return buffers_.at(b).width; }
-  bool wanted(plan::Buffer b) const { return buffers_.at(b).wanted; }
-  size_t place(plan::Buffer b) const { return buffers_.at(b).place; }
+  bool logits_only(plan::Buffer b) const { return buffers_.at(b).logits_only; }
+  size_t slot(plan::Buffer b) const { return buffers_.at(b).slot; }
   size_t buffers() const { return buffers_.size(); }
   size_t ropes() const { return ropes_.size(); }
   size_t rope(Rope rope);
   const Rope& rope_at(size_t i) const { return ropes_.at(i); }
   void add(plan::Op op) { ops_.push_back(std::move(op)); }
-  // The buffer of the result, alone in its place: its rows go to where `run` is told.
+  // The buffer of the result, alone in its slot: its rows go to where `run` is told.
   void set_result(plan::Buffer b) { result_ = b; }
   plan::Buffer result() const { return result_; }
 
@@ -123,23 +123,23 @@ class Plan {
  private:
   struct Rows {
     size_t width;
-    bool wanted;
-    size_t place;
+    bool logits_only;
+    size_t slot;
     float* data = nullptr;
   };
   struct Run;
   void find_memory(const Step& step);
 
   std::vector<Rows> buffers_;
-  std::vector<Workspace> places_;
-  std::vector<size_t> place_sizes_;
+  std::vector<Workspace> slots_;
+  std::vector<size_t> slot_sizes_;
   std::vector<Rope> ropes_;
   std::vector<plan::Op> ops_;
   std::vector<double> seconds_;
   plan::Buffer result_ = 0;
   bool profiling_ = false;
   // Made anew for each step, in memory that is kept.
-  std::vector<int64_t> positions_, slots_;
+  std::vector<int64_t> positions_, kv_slots_;
   std::vector<Workspace> angles_;
   Workspace normed_;
 };

@@ -16,13 +16,14 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 }  // namespace
 
-double probe_read(const uint8_t* data, size_t bytes, int threads, bool ahead) {
+double probe_read(const uint8_t* data, size_t bytes, int threads, bool prefetch) {
   const Probes& probes = current_target().probes;
   const size_t part = bytes / static_cast<size_t>(threads) / 4096 * 4096;
   if (part == 0) throw std::invalid_argument("too few bytes to measure: at least 4096 for each thread");
   const double started = now();
   parallel_for(static_cast<size_t>(threads), 1, threads, [&](size_t begin, size_t end) {
-    for (size_t t = begin; t < end; ++t) kept += (ahead ? probes.read_ahead : probes.read)(data + t * part, part);
+    for (size_t t = begin; t < end; ++t)
+      kept += (prefetch ? probes.read_prefetched : probes.read)(data + t * part, part);
   });
   return (now() - started) * (static_cast<double>(bytes) / static_cast<double>(part * static_cast<size_t>(threads)));
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr double kLargest = std::numeric_limits<float>::max();
 constexpr double kSmallest = 1e-35;  // of a range of logits: less is as good as none
-constexpr double kColdest = 1e-30;   // temperature; what is colder chooses no other way
+constexpr double kColdest = 1e-30;   // temperature; what is colder changes nothing
 constexpr double kSlack = 1e-3;      // in logarithms of weights: far more than rounding can do
 constexpr size_t kFew = 512;         // candidates that are sorted at once
 
@@ -37,9 +37,9 @@ struct LogitRow {
     extent = passes.scan(x, n, groups);
   }
   void refuse(size_t number) const {
-    if (extent.fine && extent.top != kNone) return;
+    if (extent.valid && extent.top != kNone) return;
     throw std::invalid_argument("row " + std::to_string(number) + " of the logits holds " +
-                                (extent.fine ? "no token that can be chosen: all are -infinity" : "NaN or +infinity"));
+                                (extent.valid ? "no token that can be chosen: all are -infinity" : "NaN or +infinity"));
   }
   double total(double by) const { return passes.total(x, n, {extent.top, static_cast<float>(by), 0}); }
   int32_t first_top() const {
@@ -65,7 +65,7 @@ struct LogitRow {
   }
 };
 
-// Tokens that may be chosen, in buckets from likely to unlikely; few tokens are all in one bucket. Only a bucket whose
+// Tokens that may be sampled, in buckets from likely to unlikely; few tokens are all in one bucket. Only a bucket whose
 // tokens are walked over one by one is sorted.
 class Candidates {
  public:
@@ -162,43 +162,45 @@ class Candidates {
 
 // How many times less likely than the likeliest a token may be and still be kept, as a logarithm. Without top_k, and
 // with `total` the weight of all tokens: those that are less likely weigh together less than top_p leaves out.
-double depth(const SampleRule& rule, double uniform, size_t n, double total) {
+double depth(const SamplingParams& params, double uniform, size_t n, double total) {
   double out = std::numeric_limits<double>::infinity();
-  if (rule.top_p < 1 || rule.min_p == 0) {
-    const double kept = rule.top_p < 1 ? rule.top_p : uniform;
+  if (params.top_p < 1 || params.min_p == 0) {
+    const double kept = params.top_p < 1 ? params.top_p : uniform;
     out = std::log(static_cast<double>(n) / ((1 - kept) * total)) + kSlack;
   }
-  if (rule.min_p > 0) out = std::min(out, kSlack - std::log(rule.min_p));
+  if (params.min_p > 0) out = std::min(out, kSlack - std::log(params.min_p));
   return out;
 }
 
 // `total_at_1`: the weight of all tokens at temperature 1, where it is known.
-int32_t choose(const LogitRow& row, const SampleRule& rule, double uniform, double total_at_1 = 0) {
-  if (rule.temperature == 0) return row.first_top();
-  const double temperature = std::max(rule.temperature, kColdest), by = 1 / temperature;
-  const size_t top_k = rule.top_k < static_cast<double>(row.n) ? static_cast<size_t>(rule.top_k) : 0;
-  const bool needs_total = top_k == 0 && (rule.top_p < 1 || rule.min_p == 0);
+int32_t choose(const LogitRow& row, const SamplingParams& params, double uniform, double total_at_1 = 0) {
+  if (params.temperature == 0) return row.first_top();
+  const double temperature = std::max(params.temperature, kColdest), by = 1 / temperature;
+  const size_t top_k = params.top_k < static_cast<double>(row.n) ? static_cast<size_t>(params.top_k) : 0;
+  const bool needs_total = top_k == 0 && (params.top_p < 1 || params.min_p == 0);
   const double total = !needs_total ? 0 : by == 1 && total_at_1 > 0 ? total_at_1 : row.total(by);
   const double least = top_k ? static_cast<double>(row.reached_by(top_k))
-                             : row.extent.top - temperature * depth(rule, uniform, row.n, total);
+                             : row.extent.top - temperature * depth(params, uniform, row.n, total);
   const auto bound = static_cast<float>(std::max<double>(least, row.extent.lowest));
 
-  Candidates candidates(row, by, bound, rule.min_p);
+  Candidates candidates(row, by, bound, params.min_p);
   Candidates::Prefix kept = candidates.all();
   if (needs_total) kept.sum = total;
   if (top_k) kept = candidates.shorten(kept, [&](size_t count, double) { return count >= top_k; });
-  if (rule.top_p < 1) {
-    const double wanted = rule.top_p * kept.sum;
-    kept = candidates.shorten(kept, [&](size_t, double sum) { return sum >= wanted; });
+  if (params.top_p < 1) {
+    const double enough = params.top_p * kept.sum;
+    kept = candidates.shorten(kept, [&](size_t, double sum) { return sum >= enough; });
   }
-  if (rule.min_p > 0) {
+  if (params.min_p > 0) {
     kept = candidates.shorten(kept, [&](size_t count, double) { return count >= candidates.likely(); });
   }
-  const double wanted = uniform * kept.sum;
-  return candidates.last_of(candidates.shorten(kept, [&](size_t, double sum) { return sum > wanted; }));
+  const double enough = uniform * kept.sum;
+  return candidates.last_of(candidates.shorten(kept, [&](size_t, double sum) { return sum > enough; }));
 }
 
-bool penalizes(const SampleRule& rule) { return rule.repetition != 1 || rule.presence != 0 || rule.frequency != 0; }
+bool penalizes(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
+}
 
 void refuse_twice(const int32_t* tokens, size_t count, size_t vocab, size_t number) {
   auto* seen = marks.get<uint64_t>(vocab / 64 + 1);
@@ -212,16 +214,16 @@ void refuse_twice(const int32_t* tokens, size_t count, size_t vocab, size_t numb
   }
 }
 
-const float* penalize(const float* x, size_t n, const SampleRule& rule, const int32_t* tokens, const int32_t* counts,
-                      size_t count) {
+const float* penalize(const float* x, size_t n, const SamplingParams& params, const int32_t* tokens,
+                      const int32_t* counts, size_t count) {
   float* out = penalized.get<float>(n);
   std::copy_n(x, n, out);
   for (size_t i = 0; i < count; ++i) {
     float& logit = out[tokens[i]];
     if (logit == kNone) continue;
     double v = logit;
-    v = v > 0 ? v / rule.repetition : v * rule.repetition;
-    v -= (counts[i] > 0 ? rule.presence : 0) + rule.frequency * counts[i];
+    v = v > 0 ? v / params.repetition_penalty : v * params.repetition_penalty;
+    v -= (counts[i] > 0 ? params.presence_penalty : 0) + params.frequency_penalty * counts[i];
     logit = static_cast<float>(std::clamp(v, -kLargest, kLargest));
   }
   return out;
@@ -240,8 +242,8 @@ void for_rows(const LogitRows& rows, int threads, Fn fn) {
 
 }  // namespace
 
-void sample(const LogitRows& rows, const SampleRule* rules, const double* uniforms, const Seen& seen, int32_t* tokens,
-            float* logprobs, int threads) {
+void sample(const LogitRows& rows, const SamplingParams* params, const double* uniforms, const Seen& seen,
+            int32_t* tokens, float* logprobs, int threads) {
   for_rows(rows, threads, [&](size_t r, const float* x) {
     const LogitRow row(x, rows.vocab);
     row.refuse(r);
@@ -249,11 +251,11 @@ void sample(const LogitRows& rows, const SampleRule* rules, const double* unifor
     const size_t first = seen.starts ? static_cast<size_t>(seen.starts[r]) : 0;
     const size_t count = seen.starts ? static_cast<size_t>(seen.starts[r + 1]) - first : 0;
     if (count > 0) refuse_twice(seen.tokens + first, count, rows.vocab, r);
-    if (count > 0 && penalizes(rules[r])) {
-      const float* y = penalize(x, rows.vocab, rules[r], seen.tokens + first, seen.counts + first, count);
-      tokens[r] = choose(LogitRow(y, rows.vocab), rules[r], uniforms[r]);
+    if (count > 0 && penalizes(params[r])) {
+      const float* y = penalize(x, rows.vocab, params[r], seen.tokens + first, seen.counts + first, count);
+      tokens[r] = choose(LogitRow(y, rows.vocab), params[r], uniforms[r]);
     } else {
-      tokens[r] = choose(row, rules[r], uniforms[r], total);
+      tokens[r] = choose(row, params[r], uniforms[r], total);
     }
     logprobs[r] = logprob(row, total, tokens[r]);
   });

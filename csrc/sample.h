@@ -1,5 +1,5 @@
-// Choosing the next token from rows of logits. Pointers, sizes and rules have been checked by the caller; logits are
-// checked here, and std::invalid_argument says which row cannot be used. src/fewbit/ops/sampling.py tells what each
+// Sampling the next token from rows of logits. Pointers, sizes and parameters have been checked by the caller; logits
+// are checked here, and std::invalid_argument says which row cannot be used. src/fewbit/ops/sampling.py tells what each
 // stage does, slowly.
 #pragma once
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace fewbit {
 
-struct SampleRule {
+struct SamplingParams {
   double temperature;  // 0: the likeliest token
   double top_k;        // an integer; 0: all
   double top_p, min_p;
-  double repetition, presence, frequency;
+  double repetition_penalty, presence_penalty, frequency_penalty;
 };
 
 struct LogitRows {
@@ -27,8 +27,8 @@ struct Seen {
 };
 
 // A token for each row, and its log-probability by the row itself: no penalty, no temperature.
-void sample(const LogitRows& rows, const SampleRule* rules, const double* uniforms, const Seen& seen, int32_t* tokens,
-            float* logprobs, int threads);
+void sample(const LogitRows& rows, const SamplingParams* params, const double* uniforms, const Seen& seen,
+            int32_t* tokens, float* logprobs, int threads);
 
 // The log-probability of one token of each row.
 void log_probabilities(const LogitRows& rows, const int32_t* tokens, float* out, int threads);

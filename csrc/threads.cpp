@@ -35,13 +35,13 @@ struct Job {
   int threads;
 
   size_t pieces() const { return (items + grain - 1) / grain; }
-  size_t first_of(int seat) const { return pieces() * static_cast<size_t>(seat) / static_cast<size_t>(threads); }
+  size_t first_of(int worker) const { return pieces() * static_cast<size_t>(worker) / static_cast<size_t>(threads); }
   void run(size_t piece) const { task(piece * grain, std::min((piece + 1) * grain, items)); }
 };
 
-// Each thread has a part of the pieces of its own, so that what one reads lies together and what it asks for in advance
-// is used by itself. Who is done helps the others. A part is its owner's until then, and begins with whoever takes its
-// first piece: nobody waits for anybody else's memory.
+// Each thread has a part of the pieces of its own, so that what one reads lies together and what it prefetches
+// is used by itself. Who is done steals from the others. A part is its owner's until then, and begins with whoever
+// takes its first piece: nobody waits for anybody else's memory.
 struct alignas(64) Part {
   std::atomic<uint64_t> next{0}, done{0};
 
@@ -61,8 +61,8 @@ struct alignas(64) Part {
   }
 };
 
-// Where a helper is told what to do: one line of memory. It is read as a whole or not at all.
-class alignas(64) Letter {
+// Where a worker is told what to do: one line of memory. It is read as a whole or not at all.
+class alignas(64) Mailbox {
  public:
   void write(const Job& job) {
     round_.store(kOpen, std::memory_order_relaxed);
@@ -110,38 +110,38 @@ inline void pause() {
 
 constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
 
-// Where one helper sleeps: a job wakes those that it has seats for, and no others.
-class alignas(64) Bed {
+// Where one worker sleeps: a job wakes those that it needs, and no others.
+class alignas(64) Parking {
  public:
   // One that lies down right now may be missed: then it sleeps through this job, which goes on without it.
   void wake() {
-    if (!taken_.load(std::memory_order_relaxed)) return;
+    if (!asleep_.load(std::memory_order_relaxed)) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_one();
   }
-  void sleep(const Letter& letter, uint64_t seen) {
+  void sleep(const Mailbox& mailbox, uint64_t seen) {
     std::unique_lock<std::mutex> lock(mutex_);
-    taken_.store(true);
-    wake_.wait(lock, [&] { return letter.is_new(seen); });
-    taken_.store(false);
+    asleep_.store(true);
+    wake_.wait(lock, [&] { return mailbox.is_new(seen); });
+    asleep_.store(false);
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<bool> taken_{false};
+  std::atomic<bool> asleep_{false};
 };
 
-// Helpers spin for a while and then sleep until there is a job. One that comes late finds nothing left to take, and
-// nobody waits for it: a job is done when all of its pieces are. While helpers are awake a job takes no lock.
+// Workers spin for a while and then sleep until there is a job. One that comes late finds nothing left to take, and
+// nobody waits for it: a job is done when all of its pieces are. While workers are awake a job takes no lock.
 class Pool {
  public:
   std::exception_ptr run(size_t items, size_t grain, int threads, const Task& task) {
-    const std::lock_guard<std::mutex> turn(turn_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     grow(threads - 1);
     const Job job{++round_, task, items, grain, threads};
-    for (int i = 1; i < threads; ++i) letters_[i].write(job);
-    for (int i = 1; i < threads; ++i) beds_[i].wake();
+    for (int i = 1; i < threads; ++i) mailboxes_[i].write(job);
+    for (int i = 1; i < threads; ++i) parkings_[i].wake();
     work(job, 0);
     for (int i = 0; done(job) != job.pieces(); ++i) {
       if (i < kSpins)
@@ -155,14 +155,14 @@ class Pool {
   }
 
  private:
-  void work(const Job& job, int seat) noexcept {
+  void work(const Job& job, int worker) noexcept {
     size_t count = 0;
     for (int i = 0; i < job.threads; ++i) {
-      const int other = (seat + i) % job.threads;
+      const int other = (worker + i) % job.threads;
       const size_t first = job.first_of(other), last = job.first_of(other + 1);
       for (size_t piece; (piece = parts_[other].take(job.round, first, last)) != kMostPieces;) {
         run(job, piece);
-        parts_[seat].done.store(stamped(job.round, ++count), std::memory_order_release);
+        parts_[worker].done.store(stamped(job.round, ++count), std::memory_order_release);
       }
     }
   }
@@ -179,32 +179,32 @@ class Pool {
     for (int i = 0; i < job.threads; ++i) sum += parts_[i].done_of(job.round);
     return sum;
   }
-  void grow(int helpers) {
-    for (; helpers_ < helpers; ++helpers_) {
-      std::thread([this, seat = helpers_ + 1] { help(seat); }).detach();
+  void grow(int workers) {
+    for (; workers_ < workers; ++workers_) {
+      std::thread([this, worker = workers_ + 1] { serve(worker); }).detach();
     }
   }
-  void help(int seat) {
+  void serve(int worker) {
     inside = true;
-    const Letter& letter = letters_[seat];
+    const Mailbox& mailbox = mailboxes_[worker];
     for (uint64_t seen = 0;;) {
-      for (int i = 0; i < kSpins && !letter.is_new(seen); ++i) pause();
-      if (!letter.is_new(seen)) beds_[seat].sleep(letter, seen);
+      for (int i = 0; i < kSpins && !mailbox.is_new(seen); ++i) pause();
+      if (!mailbox.is_new(seen)) parkings_[worker].sleep(mailbox, seen);
       Job job;
-      if (!letter.read(job)) continue;
+      if (!mailbox.read(job)) continue;
       seen = job.round;
-      work(job, seat);
+      work(job, worker);
     }
   }
 
-  std::mutex turn_;
+  std::mutex mutex_;
   uint64_t round_ = 0;
-  int helpers_ = 0;
+  int workers_ = 0;
   std::exception_ptr error_{};  // the first one; read when all are done
   alignas(64) std::atomic<bool> failed_{false};
   Part parts_[kMaxThreads];
-  Letter letters_[kMaxThreads];
-  Bed beds_[kMaxThreads];
+  Mailbox mailboxes_[kMaxThreads];
+  Parking parkings_[kMaxThreads];
 };
 
 std::atomic<Pool*> current{nullptr};

@@ -29,7 +29,7 @@ class Task {
 };
 
 // Calls task(begin, end) for pieces of at most `grain` that cover 0..items, on up to `threads` threads, the caller's
-// among them. Calls from several threads take turns; a call from inside a task runs where it is.
+// among them. Calls from several threads wait for each other; a call from inside a task runs where it is.
 void parallel(size_t items, size_t grain, int threads, const Task& task);
 
 template <class Fn>

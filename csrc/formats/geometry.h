@@ -6,7 +6,7 @@
 
 namespace fewbit {
 
-constexpr int kSpan = 256;    // values that a kernel handles at once
+constexpr int kBlockK = 256;  // values that a kernel handles at once
 constexpr int kGranule = 32;  // rows of row-placed formats are padded to a multiple of this many values
 
 struct Digit {
@@ -157,10 +157,10 @@ constexpr Points<Count, Width> make_points(const uint16_t (&numbers)[Count], con
 // A row of k values of a format whose fields lie apart: where they begin. For block placement only row_bytes counts.
 struct Layout {
   size_t row_bytes = 0;
-  size_t field_at[3] = {};  // after the codes
-  size_t group = 0;         // values a scale; at least 1
-  int shift = -1;           // its logarithm, if it is a power of two
-  bool abreast = false;     // 16 rows lie side by side: see kernels/abreast.h
+  size_t field_at[3] = {};   // after the codes
+  size_t group = 0;          // values a scale; at least 1
+  int shift = -1;            // its logarithm, if it is a power of two
+  bool interleaved = false;  // 16 rows are interleaved: see kernels/interleaved.h
 };
 
 }  // namespace fewbit

@@ -4,6 +4,6 @@
 //
 #include "isa/avx2/grids.h"
 //
-#include "isa/avx2/abreast.h"
+#include "isa/avx2/interleaved.h"
 
 struct Isa : SideBySide {};

@@ -3,7 +3,7 @@
 #include "isa/pairs.h"
 
 struct Dots : Pairs<Floats> {
-  static constexpr int lane_columns = 6, lane_sets = 2;
+  static constexpr int micro_columns = 6, micro_sets = 2;
 };
 
 #include "isa/avx512/all.h"

@@ -75,11 +75,11 @@ struct Bytes {
   explicit Bytes(__m512i x) { _mm512_store_si512(v, x); }
   __m512i vector() const { return _mm512_load_si512(v); }
 };
-inline __m512i permute(__mmask64 mask, __m512i otherwise, __m512i index, __m512i low, __m512i high, int places) {
+inline __m512i permute(__mmask64 mask, __m512i otherwise, __m512i index, __m512i low, __m512i high, int count) {
   const Bytes i(index), a(low), b(high);
   Bytes out(otherwise);
   for (int l = 0; l < 64; ++l) {
-    const int at = i.v[l] & (places - 1);
+    const int at = i.v[l] & (count - 1);
     if (mask >> l & 1) out.v[l] = at < 64 ? a.v[at] : b.v[at - 64];
   }
   return out.vector();

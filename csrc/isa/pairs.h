@@ -31,14 +31,14 @@ struct Pairs : V {
     return add_words(sum, pairs<is_signed>(q, activations(x)), V::ones_16());
   }
   // Kept out of trees of additions, which gcc makes of sums and has no registers for.
-  static FEWBIT_INLINE ints in_turn(ints sum) {
+  static FEWBIT_INLINE ints in_order(ints sum) {
     __asm__("" : "+v"(sum));
     return sum;
   }
   // Four codes of at most `most` of every row in each of `count` vectors, times four activations of each column; so for
   // each of `sets`. As many sums of 16 bits are added up before they are widened as there is room for.
   template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+  static FEWBIT_INLINE void panel_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     constexpr int fit = is_signed ? 1 : room(most), at_once = fit < count ? fit : count;
     for (int first = 0; first < count; first += at_once) {
       ints sums[sets][Cols];
@@ -47,7 +47,7 @@ struct Pairs : V {
           const bytes four = V::same(x[c] + 4 * i);
           for (int s = 0; s < sets; ++s) {
             const ints two = pairs<is_signed>(q[s][i], four);
-            sums[s][c] = i == first ? two : in_turn(V::add_16(sums[s][c], two));
+            sums[s][c] = i == first ? two : in_order(V::add_16(sums[s][c], two));
           }
         }
       }
@@ -76,7 +76,7 @@ struct Pairs : V {
       ints sums = first;
       for (int i = from; i < from + at_once && i < count; ++i) {
         const ints two = V::two_products(q[i], V::same(x + 4 * i));
-        sums = i == from && (zero == 0 || from > 0) ? two : in_turn(V::add_16(sums, two));
+        sums = i == from && (zero == 0 || from > 0) ? two : in_order(V::add_16(sums, two));
       }
       sum = add_words(sum, sums, weight);
     }

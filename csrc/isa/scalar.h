@@ -6,33 +6,36 @@
 //   W, L            bytes and floats of a vector; a dot lane sums 4 bytes
 //   registers       vectors that it has, 16 or 32
 //   max_unsigned    the largest unsigned code that a dot product takes without overflow
-//   lane_columns, lane_sets        columns, and vectors of rows, that lanes_dot has registers for
-//   places          rows far apart that dot.h reads in turns: 4, 2 or 1
-//   least_lanes     columns from which lanes.h is faster than dot.h
-//   prefetch_far, prefetch_near    bytes ahead of the weights being read, to the second- and the first-level cache; 0:
-//                                  nothing is asked for
+//   micro_columns, micro_sets      columns, and vectors of rows, that panel_dot has registers for
+//   streams         rows far apart that gemv.h reads alternately: 4, 2 or 1
+//   least_micro     columns from which micro_kernel.h is faster than gemv.h
+//   prefetch_far, prefetch_near    bytes after the weights being read, to the second- and the first-level cache; 0:
+//                                  nothing is prefetched
 //
 // What an instruction set may give beside, each with a bool that tells:
-//   can_cross       shared_halves: codes whose two halves of 16 share eight bytes; turned: codes of 2 or 3 bits in
-//                   the order of `turned_group` (kernels/shapes.h). Chunks are worth to be taken across (`runs` there)
+//   can_stride      shared_halves: codes whose two halves of 16 share eight bytes; transposed: codes of 2 or 3 bits in
+//                   the order of `transposed_group` (kernels/shapes.h). Chunks are worth to be taken in strided order
+//                   (`runs` there)
 //   can_gather      points, points_at and what else kernels/grids.h names: points of grids by gathers or tables
 //   can_pick        joined_points: W bytes from points that lie apart; signed_codes of a vector and bits of signs
 //   can_digit       digits: base-3 digits straight into a vector
-//   can_transpose   turn: 16 bytes of each of L rows as four vectors with a dword of every row; reals: a float of each;
+//   can_transpose   transpose_window: 16 bytes of each of L rows as four vectors with a dword of every row; reals: a
+//   float of each;
 //                   rows_to_lines, lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice, thrice_less
-//   can_reduce      several vectors at once: largest and sums of a span, reorder, sums_of_16
+//   can_reduce      several vectors at once: largest and sums of a k-block, reorder, sums_of_16
 //   can_transform   tops_of_4, hadamard: what attention does with lanes
 //   has_tables      nibbles: 32 codes of four bits looked up among 16 floats; words_at, values_of_words
-//   can_lie_abreast a vector has a lane for each of L rows: take, take_bits (codes), field, less_to_floats, halves_of,
-//                   byte_real, as_floats (scales), joined, less, two_of, weight, weighted, start: see avx2/abreast.h
+//   can_interleave  a vector has a lane for each of L rows: take, take_bits (codes), field, less_to_floats, halves_of,
+//                   byte_real, as_floats (scales), joined, less, two_of, weight, weighted, start: see
+//                   avx2/interleaved.h
 //   dots_by_lane    a vector of codes times the four activations of a lane: all of neon/by_lane.h
 //   integer_kv      K and V as the integers that they are packed as: the rest of neon/kv.h; fma_by where a
 //                   block of 32 floats is more than four vectors (kernels/kv_narrow.h)
 struct Isa {
-  static constexpr int W = 64, L = 16, max_unsigned = 255, lane_columns = 8, lane_sets = 1;
-  static constexpr int registers = 16, places = 2, least_lanes = 12, prefetch_far = 8192, prefetch_near = 1024;
-  static constexpr bool can_cross = false, can_gather = false, can_pick = false, can_digit = false,
-                        can_transpose = false, can_reduce = false, has_tables = false, can_lie_abreast = false,
+  static constexpr int W = 64, L = 16, max_unsigned = 255, micro_columns = 8, micro_sets = 1;
+  static constexpr int registers = 16, streams = 2, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
+  static constexpr bool can_stride = false, can_gather = false, can_pick = false, can_digit = false,
+                        can_transpose = false, can_reduce = false, has_tables = false, can_interleave = false,
                         can_transform = false, integer_kv = false, dots_by_lane = false;
   struct bytes {
     uint8_t v[W];
@@ -48,8 +51,8 @@ struct Isa {
     std::memcpy(b.v, p, W);
     return b;
   }
-  // One plane of a chunk of codes, 16 from each of some places; `stays`: not shifted down.
-  template <Lanes g, bool stays>
+  // One plane of a chunk of codes, 16 from each of some addresses; `unshifted`: not shifted down.
+  template <Lanes g, bool unshifted>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     bytes b;
     constexpr int mask = (1 << g.bits) - 1;
@@ -123,7 +126,7 @@ struct Isa {
   // `count` vectors with four codes of every row, at most `most`, times 4 * count activations of each column; so for
   // each of `sets`.
   template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+  static FEWBIT_INLINE void panel_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     for (int s = 0; s < sets; ++s) {
       for (int c = 0; c < Cols; ++c) {
         out[s][c] = no_ints();
@@ -131,7 +134,7 @@ struct Isa {
       }
     }
   }
-  // L rows of L dwords, `stride` bytes apart, turned on their side.
+  // L rows of L dwords, `stride` bytes apart, transposed.
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
     for (int r = 0; r < L; ++r) {
       for (int d = 0; d < L; ++d) std::memcpy(out + (d * L + r) * 4, in + static_cast<size_t>(r) * stride + 4 * d, 4);
@@ -153,7 +156,7 @@ struct Isa {
     }
     return out;
   }
-  // Scales and offsets of a span.
+  // Scales and offsets of a k-block.
 
   // Small integers as floats, as stored, less their zero if they are taken once.
   template <Small t>
@@ -178,7 +181,7 @@ struct Isa {
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
     return splat(f16_to_f32(fewbit::load<uint16_t>(p)));
   }
-  // Two neighbouring f16 in turns; then each in a vector of its own.
+  // Two neighbouring f16 alternately; then each in a vector of its own.
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
   }

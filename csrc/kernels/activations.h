@@ -2,17 +2,17 @@
 // for every weight format, so that they are made once and shared.
 
 // Where each dword of the other orders comes from: see activation.h.
-constexpr std::array<int, 64> across_order = [] {
+constexpr std::array<int, 64> strided_order = [] {
   std::array<int, 64> out{};
   for (int d = 0; d < 64; ++d) out[(d / 4 % 4 * 4 + d / 16) * 4 + d % 4] = d;
   return out;
 }();
-constexpr std::array<int, 64> turned_order = [] {
+constexpr std::array<int, 64> transposed_order = [] {
   std::array<int, 64> out{};
-  for (int d = 0; d < 64; ++d) out[d] = 4 * turned_group(d % 16) + turned_four(d / 16, d % 16);
+  for (int d = 0; d < 64; ++d) out[d] = 4 * transposed_group(d % 16) + transposed_four(d / 16, d % 16);
   return out;
 }();
-constexpr std::array<int, 64> eights_order = [] {
+constexpr std::array<int, 64> grid_order = [] {
   std::array<int, 64> out{};
   for (int d = 0; d < 64; ++d) out[d] = d % 16 / 2 * 8 + d / 16 * 2 + d % 2;
   return out;
@@ -40,7 +40,7 @@ FEWBIT_INLINE void steps(const uint32_t* top, float* d, float* inverse) {  // to
 
 // `orders`: the same codes in other orders too.
 template <bool orders, class A>
-FEWBIT_INLINE void quantize_span(const float* x, A& out) {
+FEWBIT_INLINE void quantize_k_block(const float* x, A& out) {
   using I = typename Own<A>::type;
   alignas(64) int sums[16];
   alignas(64) uint32_t top[8];
@@ -69,20 +69,20 @@ FEWBIT_INLINE void quantize_span(const float* x, A& out) {
   }
   if constexpr (!orders) return;
   for (int l = 0; l < 16; ++l) {
-    out.d_turned[l] = out.d16[turned_group(l)];
-    out.s_turned[l] = out.s16[turned_group(l)];
+    out.d_transposed[l] = out.d16[transposed_group(l)];
+    out.s_transposed[l] = out.s16[transposed_group(l)];
   }
-  reorder<across_order>(out, out.across);
-  reorder<turned_order>(out, out.turned);
-  reorder<eights_order>(out, out.eights);
+  reorder<strided_order>(out, out.strided);
+  reorder<transposed_order>(out, out.transposed);
+  reorder<grid_order>(out, out.grid);
 }
 
 inline void quantize_row(const float* x, size_t k, Activation* out) {
-  const size_t whole = k / kSpan, rest = k % kSpan;
-  for (size_t i = 0; i < whole; ++i) quantize_span<true>(x + i * kSpan, out[i]);
+  const size_t whole = k / kBlockK, rest = k % kBlockK;
+  for (size_t i = 0; i < whole; ++i) quantize_k_block<true>(x + i * kBlockK, out[i]);
   if (rest) {
-    alignas(64) float t[kSpan] = {};
-    std::memcpy(t, x + whole * kSpan, rest * sizeof(float));
-    quantize_span<true>(t, out[whole]);
+    alignas(64) float t[kBlockK] = {};
+    std::memcpy(t, x + whole * kBlockK, rest * sizeof(float));
+    quantize_k_block<true>(t, out[whole]);
   }
 }

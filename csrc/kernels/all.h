@@ -1,9 +1,9 @@
 // Every kernel but the encoders, in the order in which they build on each other. Included once inside the namespace of
 // each instruction set, after its `Isa`: these files have no include guards.
-#include "kernels/span.h"
+#include "kernels/k_block.h"
 //
 #include "kernels/lane_factors.h"
-#include "kernels/turned.h"
+#include "kernels/transposed.h"
 //
 #include "kernels/activations.h"
 #include "kernels/decode.h"
@@ -13,11 +13,11 @@
 //
 #include "kernels/grids.h"
 //
-#include "kernels/dot.h"
+#include "kernels/gemv.h"
 //
-#include "kernels/abreast.h"
+#include "kernels/interleaved.h"
 //
-#include "kernels/abreast_dot.h"
+#include "kernels/interleaved_gemv.h"
 #include "kernels/lane_codes.h"
 //
 #include "kernels/lane_columns.h"
@@ -28,7 +28,7 @@
 #include "kernels/exact.h"
 #include "kernels/kv_block.h"
 #include "kernels/kv_weigh.h"
-#include "kernels/lanes.h"
+#include "kernels/micro_kernel.h"
 #include "kernels/probe.h"
 #include "kernels/trits.h"
 //

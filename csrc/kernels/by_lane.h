@@ -1,22 +1,22 @@
-// Rows that lie abreast times some columns, where an instruction multiplies by four activations out of one lane. Four
-// rows (a part) by up to four columns: sums stay in registers for a span, activations come packed in the order in which
-// they are wanted, and are read anew for every part.
+// Interleaved rows times some columns, where an instruction multiplies by four activations out of one lane. Four
+// rows (a part) by up to four columns: sums stay in registers for a k-block, activations come packed in the order in
+// which they are wanted, and are read anew for every part.
 
 template <class F>
 struct ByLane16 {  // 16 rows
   using C = LaneCodes<F>;
-  using K = Abreast<F>;
+  using K = Interleaved<F>;
   using I = typename Own<F>::type;
   using Panel = typename K::Panel;
   using bytes = typename Isa::bytes;
   using ints = typename Isa::ints;
   using f32 = typename Isa::f32;
-  static constexpr int sub = C::sub, quads = C::quads, groups = C::groups, parts = K::parts;
+  static constexpr int group_size = C::group_size, quads = C::quads, groups = C::groups, parts = K::parts;
   template <int W>
-  using Group = LaneGroup<sub, W>;
+  using Group = LaneGroup<group_size, W>;
 
   // Parts that are taken group by group. Codes that are bytes already take so little work that memory is the limit: for
-  // one column it gives most to lines that are read in order, and that nobody asks for.
+  // one column it gives most to lines that are read in order, and that nobody prefetches.
   template <int W>
   static constexpr int at_once = W == 1 && F::codes.bits() == 8 ? parts : 1;
 
@@ -24,10 +24,10 @@ struct ByLane16 {  // 16 rows
   struct Part {
     Panel panel;
     typename C::Fours fours;
-    f32 dots[W], offsets[W];  // of a span, before the late factors; else `dots` is all
+    f32 dots[W], offsets[W];  // of a k-block, before the super-block scales; else `dots` is all
 
     FEWBIT_INLINE void begin(const f32* acc) {
-      for (int c = 0; c < W; ++c) dots[c] = K::late ? Isa::zero() : acc[c], offsets[c] = Isa::zero();
+      for (int c = 0; c < W; ++c) dots[c] = K::has_super_scale ? Isa::zero() : acc[c], offsets[c] = Isa::zero();
     }
     template <int g>
     FEWBIT_INLINE void add(const Group<W>& x) {
@@ -47,7 +47,7 @@ struct ByLane16 {  // 16 rows
           dots[c] = I::template fma_lane<c>(dots[c], sum, d);
         else
           dots[c] = Isa::fma(sum, I::template mul_lane<c>(scale, d), dots[c]);
-        f32& to = K::late ? offsets[c] : dots[c];
+        f32& to = K::has_super_scale ? offsets[c] : dots[c];
         if constexpr (K::offset) to = I::template fma_lane<c>(to, offset, s);
       });
     }
@@ -62,18 +62,18 @@ struct ByLane16 {  // 16 rows
       });
     }
     FEWBIT_INLINE void end(f32* acc) const {
-      typename K::Late by;
-      if constexpr (K::late) by = K::late_factors(panel);
+      typename K::SuperScales by;
+      if constexpr (K::has_super_scale) by = K::super_scales(panel);
       for (int c = 0; c < W; ++c) {
-        acc[c] = K::late ? Isa::fma(dots[c], by.d, acc[c]) : dots[c];
-        if constexpr (K::late && K::offset) acc[c] = Isa::fma(offsets[c], by.dmin, acc[c]);
+        acc[c] = K::has_super_scale ? Isa::fma(dots[c], by.d, acc[c]) : dots[c];
+        if constexpr (K::has_super_scale && K::offset) acc[c] = Isa::fma(offsets[c], by.dmin, acc[c]);
       }
     }
   };
 
   // A share of what comes after the panel, and with scales at the end those of the next 16 rows.
-  static FEWBIT_INLINE void ask(const Panel& panel) {
-    constexpr size_t share = K::panel_bytes / parts, far = std::max<size_t>(I::panel_ahead, K::panel_bytes);
+  static FEWBIT_INLINE void prefetch(const Panel& panel) {
+    constexpr size_t share = K::panel_bytes / parts, far = std::max<size_t>(I::panel_prefetch, K::panel_bytes);
     const uint8_t* p = panel.p + far + static_cast<size_t>(panel.part) * share;
 #pragma GCC unroll 32
     for (size_t c = 0; c < share; c += 64) __builtin_prefetch(p + c, 0, 3);
@@ -86,7 +86,7 @@ struct ByLane16 {  // 16 rows
     }
   }
   template <int W>
-  static FEWBIT_INLINE void span(Panel panel, const Group<W>* x, f32 (*acc)[W]) {
+  static FEWBIT_INLINE void k_block(Panel panel, const Group<W>* x, f32 (*acc)[W]) {
     Part<W> some[at_once<W>];
     for (int i = 0; i < at_once<W>; ++i) {
       some[i].panel = panel;
@@ -102,18 +102,18 @@ struct ByLane16 {  // 16 rows
   }
   // W columns, of which `columns` are written.
   template <int W>
-  static FEWBIT_ONCE void multiply(const uint8_t* set, size_t spans, const Layout& at, const Group<W>* x,
+  static FEWBIT_ONCE void multiply(const uint8_t* set, size_t k_blocks, const Layout& at, const Group<W>* x,
                                    size_t columns, float* y, size_t y_stride) {
     f32 acc[parts][W];
     for (auto& part : acc) {
       for (auto& a : part) a = Isa::zero();
     }
-    for (size_t s = 0; s < spans; ++s, x += groups) {
+    for (size_t s = 0; s < k_blocks; ++s, x += groups) {
 #pragma GCC unroll 1
       for (int part = 0; part < parts; part += at_once<W>) {
-        const Panel panel{set + s * K::panel_bytes, part, set, &at, s * kSpan};
-        if constexpr (at_once<W> == 1) ask(panel);
-        span<W>(panel, x, acc + part);
+        const Panel panel{set + s * K::panel_bytes, part, set, &at, s * kBlockK};
+        if constexpr (at_once<W> == 1) prefetch(panel);
+        k_block<W>(panel, x, acc + part);
       }
     }
     for (size_t c = 0; c < W && c < columns; ++c) {
@@ -129,8 +129,8 @@ void by_lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, con
   using K = ByLane16<F>;
   for (size_t r = 0; r < rows; r += 16) {
     each_set(columns, [&](auto width, size_t c) {
-      const auto* group = LaneColumns<F>::template set<LaneGroup<K::sub, width>>(x, c / kLaneSet, k);
-      K::template multiply<width>(w + r * at.row_bytes, k / kSpan, at, group, columns - c, y + c * y_stride + r,
+      const auto* group = LaneColumns<F>::template set<LaneGroup<K::group_size, width>>(x, c / kLaneSet, k);
+      K::template multiply<width>(w + r * at.row_bytes, k / kBlockK, at, group, columns - c, y + c * y_stride + r,
                                   y_stride);
     });
   }

@@ -1,20 +1,20 @@
-// Many columns by rows that lie abreast: 16 rows of some spans are unpacked once to bytes that stay in the first-level
+// Many columns by interleaved rows: 16 rows of some k-blocks are unpacked once to bytes that stay in the first-level
 // cache, then 8 rows meet 4 columns at a time.
 
 template <class F>
 struct LanePanel {
   using C = LaneCodes<F>;
-  using K = Abreast<F>;
+  using K = Interleaved<F>;
   using I = typename Own<F>::type;
   using Panel = typename K::Panel;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
   static constexpr int quads = C::quads, groups = C::groups, lanes = I::can_smmla ? 32 : 16;
 
-  // A span of 16 rows. For products of two rows by two columns eight codes of each row lie together, and every factor
-  // stands twice.
+  // A k-block of 16 rows. For products of two rows by two columns eight codes of each row lie together, and every
+  // factor stands twice.
   struct alignas(64) Tile {
-    uint8_t q[kSpan / 4][64];
+    uint8_t q[kBlockK / 4][64];
     float scale[groups][lanes], offset[groups][lanes];
   };
 
@@ -38,16 +38,16 @@ struct LanePanel {
     }
   }
   template <int g, bool is_offset>
-  static FEWBIT_INLINE f32 factor(const Panel& panel, const typename C::Fours& fours, f32 late) {
-    if constexpr (K::alone) return late;
+  static FEWBIT_INLINE f32 factor(const Panel& panel, const typename C::Fours& fours, f32 super_scale) {
+    if constexpr (K::alone) return super_scale;
     const f32 own = C::template factor<g, is_offset>(panel, fours);
-    return K::late ? Isa::mul(own, late) : own;
+    return K::has_super_scale ? Isa::mul(own, super_scale) : own;
   }
   static FEWBIT_ONCE void unpack(Panel panel, Tile& out) {
 #pragma GCC unroll 1
     for (panel.part = 0; panel.part < K::parts; ++panel.part) {
-      typename K::Late by{};
-      if constexpr (K::late) by = K::late_factors(panel);
+      typename K::SuperScales by{};
+      if constexpr (K::has_super_scale) by = K::super_scales(panel);
       typename C::Fours fours;
       times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
         bytes q[quads];
@@ -69,7 +69,7 @@ struct LaneProduct {
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
   static constexpr int W = columns, quads = T::quads, vectors = 2;
-  using Group = LaneGroup<LaneCodes<F>::sub, W>;
+  using Group = LaneGroup<LaneCodes<F>::group_size, W>;
   f32 acc[vectors][W];
 
   FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
@@ -99,7 +99,7 @@ struct LaneProduct {
       const f32 scale = Isa::loadf(tile.scale[g] + 8 * half + 4 * v);
       times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
         acc[v][c] = Isa::fma(I::from_start(n[v][c]), I::template mul_lane<c>(scale, d), acc[v][c]);
-        if constexpr (Abreast<F>::offset)
+        if constexpr (Interleaved<F>::offset)
           acc[v][c] = I::template fma_lane<c>(acc[v][c], Isa::loadf(tile.offset[g] + 8 * half + 4 * v), s);
       });
     }
@@ -120,8 +120,8 @@ struct PairProduct {
   using I = typename Own<F>::type;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int W = columns < 2 ? 2 : columns, pairs = W / 2, eights = T::quads / 2, rows = 4;  // rows: by two
-  using Group = PairGroup<LaneCodes<F>::sub, W>;
+  static constexpr int W = columns < 2 ? 2 : columns, pairs = W / 2, octets = T::quads / 2, rows = 4;  // rows: by two
+  using Group = PairGroup<LaneCodes<F>::group_size, W>;
   f32 acc[rows][pairs];
 
   FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
@@ -144,7 +144,7 @@ struct PairProduct {
       for (int p = 0; p < pairs; ++p) n[r][p] = I::start_at(x.start[p]);
     }
     const auto* q = tile.q + g * T::quads;
-    times<eights>([&](auto i) FEWBIT_LAMBDA_INLINE {
+    times<octets>([&](auto i) FEWBIT_LAMBDA_INLINE {
       bytes xs[pairs];
       for (int p = 0; p < pairs; ++p) xs[p] = Isa::load(reinterpret_cast<const uint8_t*>(x.q[i][p]));
       for (int r = 0; r < rows; ++r) {
@@ -156,7 +156,7 @@ struct PairProduct {
       const f32 scale = Isa::loadf(tile.scale[g] + 16 * half + 4 * r);
       for (int p = 0; p < pairs; ++p) {
         acc[r][p] = Isa::fma(I::from_start(n[r][p]), Isa::mul(scale, Isa::loadf(x.d[p])), acc[r][p]);
-        if constexpr (Abreast<F>::offset)
+        if constexpr (Interleaved<F>::offset)
           acc[r][p] = Isa::fma(Isa::loadf(tile.offset[g] + 16 * half + 4 * r), Isa::loadf(x.s[p]), acc[r][p]);
       }
     }
@@ -173,11 +173,11 @@ template <class F, int columns>
 using PanelProduct = std::conditional_t<Own<F>::type::can_smmla, PairProduct<F, columns>, LaneProduct<F, columns>>;
 
 template <class F, class Product>
-FEWBIT_ONCE void multiply_panel(const typename LanePanel<F>::Tile* tiles, size_t spans, size_t half,
+FEWBIT_ONCE void multiply_panel(const typename LanePanel<F>::Tile* tiles, size_t k_blocks, size_t half,
                                 const typename Product::Group* x, size_t count, float* y, size_t stride, bool add) {
   Product product;
   product.begin(y, stride, count, add);
-  for (size_t s = 0; s < spans; ++s) {
+  for (size_t s = 0; s < k_blocks; ++s) {
 #pragma GCC unroll 1
     for (int g = 0; g < LanePanel<F>::groups; ++g, ++x) product.group(tiles[s], g, half, *x);
   }
@@ -190,13 +190,13 @@ void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, c
                     size_t y_stride, void* scratch) {
   using T = LanePanel<F>;
   auto* tiles = static_cast<typename T::Tile*>(scratch);
-  const size_t spans = k / kSpan, held = Own<F>::type::panel_spans;
+  const size_t k_blocks = k / kBlockK, held = Own<F>::type::panel_k_blocks;
   for (size_t r = 0; r < rows; r += 16) {
     const uint8_t* set = w + r * at.row_bytes;
-    for (size_t s = 0; s < spans; s += held) {
-      const size_t count = std::min(held, spans - s);
+    for (size_t s = 0; s < k_blocks; s += held) {
+      const size_t count = std::min(held, k_blocks - s);
       for (size_t i = 0; i < count; ++i) {
-        T::unpack({set + (s + i) * T::K::panel_bytes, 0, set, &at, (s + i) * kSpan}, tiles[i]);
+        T::unpack({set + (s + i) * T::K::panel_bytes, 0, set, &at, (s + i) * kBlockK}, tiles[i]);
       }
       each_set(columns, [&](auto width, size_t c) {
         using Product = PanelProduct<F, width>;
@@ -214,10 +214,10 @@ template <class F>
 void pack_panels(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
   using L = LaneColumns<F>;
   if (columns < Own<F>::type::least_panels) return pack_lanes<F>(x, columns, k, set, out);
-  const size_t spans = k / kSpan, first = set * kLaneSet;
+  const size_t k_blocks = k / kBlockK, first = set * kLaneSet;
   each_set(std::min(columns - first, kLaneSet), [&](auto width, size_t) {
     using Product = PanelProduct<F, width>;
-    L::pack(x + first * spans, columns - first, Product::W, spans,
+    L::pack(x + first * k_blocks, columns - first, Product::W, k_blocks,
             L::template set<typename Product::Group>(out, set, k));
   });
 }

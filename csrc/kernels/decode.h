@@ -2,7 +2,7 @@
 
 template <class F>
 struct Decode {
-  using P = Span<F>;
+  using P = KBlock<F>;
   static constexpr int W = Isa::W, L = Isa::L;
 
   template <int j>
@@ -11,7 +11,7 @@ struct Decode {
     [&]<int... part>(std::integer_sequence<int, part...>) FEWBIT_LAMBDA_INLINE {
       (
           [&]() FEWBIT_LAMBDA_INLINE {
-            constexpr int value = j * W + part * L, g = value / Shape<F>::sub;
+            constexpr int value = j * W + part * L, g = value / Shape<F>::group_size;
             auto x = Isa::template widen<part, P::code.is_signed>(v);
             if constexpr (P::code.times != 1) x = Isa::mul(x, Isa::splat(static_cast<float>(P::code.times)));
             if constexpr (P::code.zero != 0) x = Isa::add(x, Isa::splat(static_cast<float>(-P::code.zero)));
@@ -23,7 +23,7 @@ struct Decode {
     }(std::make_integer_sequence<int, W / L>{});
   }
   // 256 values.
-  static void span(const Spot& s, float* out) {
+  static void k_block(const Spot& s, float* out) {
     float scale[P::groups], offset[P::groups];
     Unpacked unpacked;
     [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
@@ -56,8 +56,8 @@ void decode_uneven(const uint8_t* row, size_t k, const Layout& at, float* out) {
       ++g;
       left = at.group;
     }
-    const size_t block = i / kSpan * kSpan * static_cast<size_t>(F::codes.bits()) / 8;
-    out[i] = static_cast<float>(read_int(F::codes, row + block, static_cast<int>(i % kSpan))) * scale;
+    const size_t block = i / kBlockK * kBlockK * static_cast<size_t>(F::codes.bits()) / 8;
+    out[i] = static_cast<float>(read_int(F::codes, row + block, static_cast<int>(i % kBlockK))) * scale;
     if constexpr (F::offset.present) out[i] += offset;
   }
 }
@@ -85,11 +85,11 @@ void decode_row(const uint8_t* row, size_t k, const Layout& at, float* out) {
     if constexpr (F::placement == Placement::row) {
       if (at.group % kGranule != 0 && at.group < k) return decode_uneven<F>(row, k, at, out);
     }
-    each_span<F>(row, k, at, [&](size_t i, const Spot& s) {
-      if (k - i * kSpan >= kSpan) return Decode<F>::span(s, out + i * kSpan);
-      alignas(64) float t[kSpan];
-      Decode<F>::span(s, t);
-      std::memcpy(out + i * kSpan, t, (k - i * kSpan) * sizeof(float));
+    each_k_block<F>(row, k, at, [&](size_t i, const Spot& s) {
+      if (k - i * kBlockK >= kBlockK) return Decode<F>::k_block(s, out + i * kBlockK);
+      alignas(64) float t[kBlockK];
+      Decode<F>::k_block(s, t);
+      std::memcpy(out + i * kBlockK, t, (k - i * kBlockK) * sizeof(float));
     });
   }
 }

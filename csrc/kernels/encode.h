@@ -10,7 +10,7 @@ namespace encoding {
 
 // Codes as bits, before they are packed.
 struct Codes {
-  alignas(64) uint8_t v[kSpan];
+  alignas(64) uint8_t v[kBlockK];
 };
 
 template <Plane plane, int dst>
@@ -66,12 +66,12 @@ void nearest_codes(const Chunk& c, const Choice& found, uint8_t* codes) {
   const Wide back = splat(inverse(found.scale)), offset = splat(found.offset);
   const Wide low = splat(found.low), high = splat(found.high);
   const Wide shift = splat(T::zero_point ? T::low - found.low : 0);
-  for (int i = 0; i < c.n; i += kLanes) {
+  for (int i = 0; i < c.n; i += kWideLanes) {
     const Wide y = T::free_offset ? load_wide(c.x + i) - offset : load_wide(c.x + i);
     const Wholes q = truncated(nearest<F>(y * back, low, high) + shift);
-    int32_t numbers[kLanes];
+    int32_t numbers[kWideLanes];
     std::memcpy(numbers, &q, sizeof numbers);
-    for (int l = 0; l < kLanes; ++l) {
+    for (int l = 0; l < kWideLanes; ++l) {
       if constexpr (T::has_book) {
         codes[i + l] = book_codes<F>.v[numbers[l] + 128];
       } else {
@@ -205,8 +205,8 @@ struct RowEncoder {
     const Found found = RowRule<F>::find(x + first, n);
     write_factors(found, at, group, out);
     Codes codes;
-    for (size_t i = 0; i < n; i += kSpan) {
-      const int count = static_cast<int>(n - i < kSpan ? n - i : kSpan);
+    for (size_t i = 0; i < n; i += kBlockK) {
+      const int count = static_cast<int>(n - i < kBlockK ? n - i : kBlockK);
       for (int j = 0; j < count; ++j) {
         const int code = RowRule<F>::code(x[first + i + static_cast<size_t>(j)], found);
         codes.v[j] = static_cast<uint8_t>(raw_code(F::codes, code));
@@ -224,7 +224,7 @@ struct RowEncoder {
     write_factors({found.scale * unit, found.offset * unit, static_cast<int>(T::low - found.low)}, at, group, out);
     Codes codes;
     Chunk c = {};
-    for (size_t i = 0; i < n; i += kSpan) {
+    for (size_t i = 0; i < n; i += kBlockK) {
       c.load(g, i);
       nearest_codes<F>(c, found, codes.v);
       put(codes.v, first + i, c.n, out);

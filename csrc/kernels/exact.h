@@ -1,4 +1,4 @@
-// Rows as floats, times float activations: slower than dot.h and as exact as f32 sums are. The sum of a row and a
+// Rows as floats, times float activations: slower than gemv.h and as exact as f32 sums are. The sum of a row and a
 // column is made in the same order however many of them are taken together. Compiled once for each kind of float: what
 // is packed is decoded first, a few rows at a time.
 

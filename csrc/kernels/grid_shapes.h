@@ -1,5 +1,5 @@
-// Where the points of grids and their signs lie in a span, computed from the record while compiling: like shapes.h, for
-// instruction sets that can gather.
+// Where the points of grids and their signs lie in a k-block, computed from the record while compiling: like shapes.h,
+// for instruction sets that can gather.
 #pragma once
 #include "kernels/shapes.h"
 
@@ -70,13 +70,13 @@ struct GridShape {
   static constexpr Grid grid = F::codes;
   static constexpr int per_lane = 16 / grid.width;  // points in a run of 16
 
-  // The windows for piece k of what the lanes of vector `vector` need. Across they are the same for all vectors, so
-  // that they are loaded once.
-  static constexpr Windows windows(const Ints& what, int k, int every, int vector, bool across) {
+  // The windows for piece k of what the lanes of vector `vector` need. In strided order they are the same for all
+  // vectors, so that they are loaded once.
+  static constexpr Windows windows(const Ints& what, int k, int every, int vector, bool strided) {
     int first[4] = {1 << 30, 1 << 30, 1 << 30, 1 << 30}, last[4] = {};
-    for (int j = across ? 0 : vector; j <= (across ? 3 : vector); ++j) {
+    for (int j = strided ? 0 : vector; j <= (strided ? 3 : vector); ++j) {
       for (int c = 0; c < 64; ++c) {
-        const int l = c / 16, i = (runs(j, 64, across).first[l] + c % 16) / every;
+        const int l = c / 16, i = (runs(j, 64, strided).first[l] + c % 16) / every;
         const Piece p = what.piece(k, i);
         const int end = (p.bit + p.bits - 1) / 8;
         first[l] = p.bit / 8 < first[l] ? p.bit / 8 : first[l];
@@ -85,21 +85,21 @@ struct GridShape {
     }
     return windows_for(first, last, F::bytes);
   }
-  static constexpr bool fits(const Ints& what, int k, int every, bool across) {
-    for (int c = 0; c < kSpan; ++c) {
-      const int j = c / 64, l = c % 64 / 16, at = windows(what, k, every, j, across).at[l];
-      const Piece p = what.piece(k, (runs(j, 64, across).first[l] + c % 16) / every);
+  static constexpr bool fits(const Ints& what, int k, int every, bool strided) {
+    for (int c = 0; c < kBlockK; ++c) {
+      const int j = c / 64, l = c % 64 / 16, at = windows(what, k, every, j, strided).at[l];
+      const Piece p = what.piece(k, (runs(j, 64, strided).first[l] + c % 16) / every);
       if (p.bit / 8 < at || (p.bit + p.bits - 1) / 8 >= at + 16) return false;
     }
     return true;
   }
-  static constexpr PointIndex index(int j, bool across) {
+  static constexpr PointIndex index(int j, bool strided) {
     PointIndex out;
-    const Runs r = runs(j, 64, across);
+    const Runs r = runs(j, 64, strided);
     for (auto& b : out.byte[0]) b = 0x80;
     for (auto& b : out.byte[1]) b = 0x80;
     for (int k = 0; k < grid.index.pieces(0); ++k) {
-      const Windows w = windows(grid.index, k, grid.width, j, across);
+      const Windows w = windows(grid.index, k, grid.width, j, strided);
       for (int lane = 0; lane < 64 / grid.width; ++lane) {
         const int l = lane / per_lane, i = (r.first[l] + lane % per_lane * grid.width) / grid.width;
         const Piece p = grid.index.piece(k, i);
@@ -115,8 +115,8 @@ struct GridShape {
     }
     return out;
   }
-  // Turned, vector c holds values 32 g + 8 c to 32 g + 8 c + 7 in its eight bytes g. What a lane of it stands for, if
-  // lanes are as large as points; words are the elements themselves, in order. A vector of scales is c = -1.
+  // Transposed, vector c holds values 32 g + 8 c to 32 g + 8 c + 7 in its eight bytes g. What a lane of it stands for,
+  // if lanes are as large as points; words are the elements themselves, in order. A vector of scales is c = -1.
   static constexpr int element(int size, int c, int lane) {
     if (c < 0) return F::group == 16 ? lane : lane / 2;
     return size == 2 ? lane : size == 8 ? 4 * lane + c : lane / 2 * 8 + 2 * c + lane % 2;
@@ -178,13 +178,13 @@ struct GridShape {
     }
     return what.piece(k, 0).bit % 8 == 0;
   }
-  // The bit that turns the sign of each code, or moves it; where seven bits tell eight signs, none for the eighth.
+  // The bit that flips the sign of each code, or moves it; where seven bits tell eight signs, none for the eighth.
   static constexpr const Ints& bits() { return grid.signs.used > 0 ? grid.signs : grid.shift; }
   static constexpr int bits_every = grid.signs.used > 0 ? 8 : grid.shift_every;
-  static constexpr BitOf bit(int j, bool across) {
+  static constexpr BitOf bit(int j, bool strided) {
     BitOf out;
-    const Runs r = runs(j, 64, across);
-    const Windows w = windows(bits(), 0, bits_every, j, across);
+    const Runs r = runs(j, 64, strided);
+    const Windows w = windows(bits(), 0, bits_every, j, strided);
     for (int c = 0; c < 64; ++c) {
       const int l = c / 16, e = r.first[l] + c % 16;
       const Piece p = bits().piece(0, e / bits_every);
@@ -197,10 +197,10 @@ struct GridShape {
     return out;
   }
   static constexpr bool even_signs = grid.signs.used > 0 && grid.signs.bits() == 7;
-  static constexpr bool can_gather(bool across) {
-    if (grid.index.pieces(0) > 2 || bits().pieces(0) != 1 || !fits(bits(), 0, bits_every, across)) return false;
+  static constexpr bool can_gather(bool strided) {
+    if (grid.index.pieces(0) > 2 || bits().pieces(0) != 1 || !fits(bits(), 0, bits_every, strided)) return false;
     for (int k = 0; k < grid.index.pieces(0); ++k) {
-      if (!fits(grid.index, k, grid.width, across)) return false;
+      if (!fits(grid.index, k, grid.width, strided)) return false;
     }
     return true;
   }
@@ -231,7 +231,7 @@ struct GridLevels {
     return out;
   }();
   static constexpr bool in_order(int piece, int size) {
-    for (int i = 0; i < kSpan / width; ++i) {
+    for (int i = 0; i < kBlockK / width; ++i) {
       const Piece p = grid.index.piece(piece, i);
       if (p.bits != size || p.bit != grid.index.piece(piece, 0).bit + size * i) return false;
     }

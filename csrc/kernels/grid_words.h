@@ -19,7 +19,7 @@ struct GridTables {
     }
     return out;
   }();
-  // The points of a span. Of eight values: number 4 g + i in word i of eight bytes g; `words` has their numbers. Of
+  // The points of a k-block. Of eight values: number 4 g + i in word i of eight bytes g; `words` has their numbers. Of
   // four: 8 g + i in the first vector, 8 g + 4 + i in the second.
   template <class bytes>
   static FEWBIT_INLINE void points(const uint8_t* p, bytes* words) {
@@ -33,7 +33,7 @@ struct GridTables {
     }
     words[0] = I::template words_at<count>(words[0], table.data());
   }
-  // Vector c of values, turned: see GridShape::element.
+  // Vector c of values, transposed: see GridShape::element.
   template <int c, class bytes>
   static FEWBIT_INLINE bytes values(const bytes* points) {
     constexpr int first = width == 8 ? c : c % 2 * 2, each = width / 2;  // words of a point

@@ -1,10 +1,10 @@
-// A span of grid points times 8-bit activations. Gathers alone take more than half of the time, and what they leave of
-// the vector units and load ports bounds the rest. So that is done for a whole span at once where it can be, and
+// A k-block of grid points times 8-bit activations. Gathers alone take more than half of the time, and what they leave
+// of the vector units and load ports bounds the rest. So that is done for a whole k-block at once where it can be, and
 // values are taken eight at a time: each lane of all four vectors belongs to one group of 32, or to one half of it.
 // Signs are given to the activations; then codes have no zero point. Nothing is stored: gathers would wait for it.
 
 template <class F>
-struct GridSpan {
+struct GridKBlock {
   using I = typename Own<F>::type;
   using G = GridShape<F>;
   static constexpr const Grid& grid = F::codes;
@@ -27,7 +27,7 @@ struct GridSpan {
 
   // Whether the bit that moves points lies right after these integers.
   static constexpr bool right_after(const Ints& what, int every) {
-    for (int i = 0; i < kSpan / every; ++i) {
+    for (int i = 0; i < kBlockK / every; ++i) {
       const Piece last = what.piece(what.pieces(i) - 1, i);
       if (grid.shift.piece(0, i).bit != last.bit + last.bits) return false;
     }
@@ -35,7 +35,7 @@ struct GridSpan {
   }
   static constexpr Fields scales = G::fields(F::scale.ints, 0, 4, -1);
   static constexpr bool fits = [] {
-    if (!Isa::can_gather || F::block != kSpan || (F::group != 16 && F::group != 32)) return false;
+    if (!Isa::can_gather || F::block != kBlockK || (F::group != 16 && F::group != 32)) return false;
     if (!scales.fits || F::scale.ints.pieces(0) != 1 || F::scale.ints.bits() > 4 || pieces > 2) return false;
     if (F::offset.present) return false;
     if (F::scale.real != Real::f16 || F::scale.at + 8 > F::bytes) return false;
@@ -106,8 +106,8 @@ struct GridSpan {
   }
   template <int j, class bytes>
   static FEWBIT_INLINE bytes activations(const Activation& a, bytes signs) {
-    const int8_t* x = a.eights + j * Isa::W;
-    if constexpr (has_signs) return I::with_bits(x, I::template bits_of_eights<j>(signs));
+    const int8_t* x = a.grid + j * Isa::W;
+    if constexpr (has_signs) return I::with_bits(x, I::template grid_bits<j>(signs));
     return I::load(reinterpret_cast<const uint8_t*>(x));
   }
   // Vectors j and j + 1 of codes times all columns.
@@ -127,7 +127,7 @@ struct GridSpan {
       return I::half_of_8(p + F::scale.at);
   }
   template <int Cols, class f32>
-  static FEWBIT_INLINE void span(const uint8_t* p, const Activation* const* a, f32 (*acc)[2]) {
+  static FEWBIT_INLINE void k_block(const uint8_t* p, const Activation* const* a, f32 (*acc)[2]) {
     const f32 d = half_at(p), scale = I::template looked_up<scales>(p, levels.codes);
     typename Isa::bytes words[2] = {}, signs{};
     if constexpr (in_words || (T::can && width == 8)) words[0] = small_words<index>(p);
@@ -150,9 +150,9 @@ struct GridSpan {
 };
 
 template <class F>
-constexpr bool is_grid_span() {
+constexpr bool is_grid_k_block() {
   if constexpr (F::kind == Kind::grid && Isa::can_gather)
-    return GridSpan<F>::fits;
+    return GridKBlock<F>::fits;
   else
     return false;
 }

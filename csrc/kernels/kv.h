@@ -11,16 +11,16 @@ struct Kv {
     B::template padded<whole>(row + first / 32 * B::bytes, dim - first,
                               [&](const uint8_t* p) FEWBIT_LAMBDA_INLINE { B::read(p, out); });
   }
-  // What comes next is brought near, what comes later to the second-level cache. A core has few places to wait for
-  // lines that somebody asks for; the rest comes by itself where lines are asked for in order, more of it from two
-  // places.
-  static FEWBIT_INLINE void ask(KvAhead ahead, size_t at, size_t bytes) {
-    if (!ahead.next) return;
+  // What comes next is prefetched to the first-level cache, what comes later to the second. A core has few buffers for
+  // lines under way; the rest is prefetched by hardware where lines are read in order, more of it from two
+  // streams.
+  static FEWBIT_INLINE void prefetch(KvPrefetch to_prefetch, size_t at, size_t bytes) {
+    if (!to_prefetch.next) return;
     for (size_t c = (at + 127) / 128 * 128; c < at + bytes; c += 128) {
-      __builtin_prefetch(ahead.next + c, 0, 3);
-      __builtin_prefetch(ahead.next + c + 64, 0, 3);
-      __builtin_prefetch(ahead.later[0] + c / 2, 0, 2);
-      __builtin_prefetch(ahead.later[1] + c / 2, 0, 2);
+      __builtin_prefetch(to_prefetch.next + c, 0, 3);
+      __builtin_prefetch(to_prefetch.next + c + 64, 0, 3);
+      __builtin_prefetch(to_prefetch.later[0] + c / 2, 0, 2);
+      __builtin_prefetch(to_prefetch.later[1] + c / 2, 0, 2);
     }
   }
   template <int Rows, int Tokens>
@@ -48,11 +48,11 @@ struct Kv {
   }
   template <int Rows>
   static void score_rows(const float* q, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes, size_t dim,
-                         KvAhead ahead, float* s) {
+                         KvPrefetch to_prefetch, float* s) {
     constexpr int some = Rows < tile ? tile * tile / Rows : tile;
     size_t t = 0;
     for (; t + some <= tokens; t += some) {
-      ask(ahead, t * row_bytes, some * row_bytes);
+      prefetch(to_prefetch, t * row_bytes, some * row_bytes);
       score<Rows, some>(q, stride, k + t * row_bytes, row_bytes, dim, s + t);
     }
     for (; t < tokens; ++t) score<Rows, 1>(q, stride, k + t * row_bytes, row_bytes, dim, s + t);
@@ -60,7 +60,7 @@ struct Kv {
   // `Chunk` blocks of some rows of results, from value `first` on.
   template <int Rows, int Chunk>
   static FEWBIT_INLINE void add(const float* p, const uint8_t* v, size_t tokens, size_t row_bytes, size_t first,
-                                size_t dim, KvAhead ahead, float* out, size_t stride) {
+                                size_t dim, KvPrefetch to_prefetch, float* out, size_t stride) {
     constexpr int vectors = Chunk * B::vectors;
     f32 acc[Rows][vectors];
     for (int r = 0; r < Rows; ++r) {
@@ -68,7 +68,7 @@ struct Kv {
     }
     for (size_t t = 0; t < tokens; ++t) {
       f32 x[vectors];
-      ask(ahead, (first / (32 * Chunk) * tokens + t) * (Chunk * B::bytes), Chunk * B::bytes);
+      prefetch(to_prefetch, (first / (32 * Chunk) * tokens + t) * (Chunk * B::bytes), Chunk * B::bytes);
       for (int c = 0; c < Chunk; ++c) read_row(v + t * row_bytes, first + 32 * c, dim, x + c * B::vectors);
       for (int r = 0; r < Rows; ++r) {
         const f32 w = Isa::splat(p[r * kKvTokens + t]);
@@ -80,14 +80,14 @@ struct Kv {
     }
   }
   template <int Rows>
-  static void add_rows(const float* p, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead,
-                       float* out, size_t stride) {
+  static void add_rows(const float* p, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
+                       KvPrefetch to_prefetch, float* out, size_t stride) {
     constexpr int most = Isa::registers >= 32 ? 2 : 1;  // blocks at once
     size_t first = 0;
     for (; first + 32 * most <= dim; first += 32 * most) {
-      add<Rows, most>(p, v, tokens, row_bytes, first, dim, ahead, out, stride);
+      add<Rows, most>(p, v, tokens, row_bytes, first, dim, to_prefetch, out, stride);
     }
-    for (; first < dim; first += 32) add<Rows, 1>(p, v, tokens, row_bytes, first, dim, ahead, out, stride);
+    for (; first < dim; first += 32) add<Rows, 1>(p, v, tokens, row_bytes, first, dim, to_prefetch, out, stride);
   }
 };
 
@@ -115,29 +115,29 @@ FEWBIT_INLINE void by_dim(size_t dim, Fn&& f) {
 // s[row][token] = q[row] . k[token], for at most kKvTokens tokens.
 template <class F>
 void kv_scores(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
-               size_t dim, KvAhead ahead, float* s) {
+               size_t dim, KvPrefetch to_prefetch, float* s) {
   by_dim<F>(dim, [&]<class K>(K) {
     by_rows<K::tile>(rows, [&]<int n>(std::integral_constant<int, n>, size_t r) {
-      K::template score_rows<n>(q + r * stride, stride, k, tokens, row_bytes, dim, ahead, s + r * kKvTokens);
+      K::template score_rows<n>(q + r * stride, stride, k, tokens, row_bytes, dim, to_prefetch, s + r * kKvTokens);
     });
   });
 }
 // out[row] += sum of p[row][token] * v[token].
 template <class F>
 void kv_values(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
-               KvAhead ahead, float* out, size_t stride) {
+               KvPrefetch to_prefetch, float* out, size_t stride) {
   by_dim<F>(dim, [&]<class K>(K) {
     by_rows<K::tile>(rows, [&]<int n>(std::integral_constant<int, n>, size_t r) {
-      K::template add_rows<n>(p + r * kKvTokens, v, tokens, row_bytes, dim, ahead, out + r * stride, stride);
+      K::template add_rows<n>(p + r * kKvTokens, v, tokens, row_bytes, dim, to_prefetch, out + r * stride, stride);
     });
   });
 }
 template <class F>
-void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead, float* out,
+void kv_floats(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, KvPrefetch to_prefetch, float* out,
                size_t stride) {
   by_dim<F>(dim, [&]<class K>(K) {
     for (size_t t = 0; t < tokens; ++t) {
-      K::ask(ahead, t * row_bytes, row_bytes);
+      K::prefetch(to_prefetch, t * row_bytes, row_bytes);
       for (size_t d = 0; d < dim; d += 32) {
         typename Isa::f32 v[K::B::vectors];
         K::read_row(x + t * row_bytes, d, dim, v);

@@ -12,7 +12,7 @@ struct TwoBytes {  // 32 integers, high * 256 + low, and where sums with them be
 };
 
 struct IntegerQueries {
-  float units[kFewRows];  // what one unit of each row stands for; not a number where the row is not finite
+  float units[kSkinnyQueries];  // what one unit of each row stands for; not a number where the row is not finite
   TwoBytes* blocks() { return reinterpret_cast<TwoBytes*>(this + 1); }  // [block][row]
   const TwoBytes* blocks() const { return reinterpret_cast<const TwoBytes*>(this + 1); }
 };
@@ -34,9 +34,9 @@ struct KvIntegers {
     }
   }
   static constexpr int zero = F::codebook.used > 0 ? 0 : F::codes.zero;
-  // Codes lie in one place: tokens are zipped before the codes are taken out of their bytes.
-  static constexpr bool in_one_place = F::codes.pieces(0) == 1 && !B::run(0, 0).in_bits;
-  static constexpr int place(int half) { return in_one_place ? B::run(0, half).at : 0; }
+  // Codes lie in one plane: tokens are zipped before the codes are taken out of their bytes.
+  static constexpr bool in_one_plane = F::codes.pieces(0) == 1 && !B::run(0, 0).in_bits;
+  static constexpr int place(int half) { return in_one_plane ? B::run(0, half).at : 0; }
   static constexpr int vectors = 32 / Isa::L;
 
   static FEWBIT_INLINE const uint8_t* raw(const int8_t* p) { return reinterpret_cast<const uint8_t*>(p); }
@@ -105,7 +105,7 @@ struct KvIntegers {
   template <class Rows, class Blocks>
   static FEWBIT_INLINE void score_tokens(const IntegerQueries& q, Rows rows, Blocks blocks, const uint8_t* p,
                                          size_t stride, float* s) {
-    f32 acc[kFewRows];
+    f32 acc[kSkinnyQueries];
     for (size_t r = 0; r < rows; ++r) acc[r] = Isa::zero();
     for (size_t b = 0; b < blocks; ++b) score_4(q.blocks() + b * rows, rows, p + b * F::bytes, stride, acc);
     for (size_t r = 0; r < rows; ++r) Isa::storef(s + r * kKvTokens, Isa::mul(acc[r], Isa::splat(q.units[r])));
@@ -119,7 +119,7 @@ struct KvIntegers {
       score_tokens(q, rows, blocks, k.data + t * row_bytes, row_bytes, s + t);
     }
     for (; t < k.tokens; ++t) {
-      float last[kFewRows * kKvTokens];
+      float last[kSkinnyQueries * kKvTokens];
       score_tokens(q, rows, blocks, k.data + t * row_bytes, 0, last);
       for (size_t r = 0; r < rows; ++r) s[r * kKvTokens + t] = last[r * kKvTokens];
     }
@@ -133,13 +133,13 @@ FEWBIT_INLINE void zip_rows(const uint8_t* const* rows, typename Isa::bytes* out
   using I = typename Own<F>::type;
   typename Isa::bytes v[4];
   for (size_t i = 0; i < 4; ++i) {
-    if constexpr (C::in_one_place)
+    if constexpr (C::in_one_plane)
       v[i] = Isa::load(rows[i]);
     else
       v[i] = C::template codes<half>(rows[i]);
   }
   I::zip_tokens(v, out);
-  if constexpr (C::in_one_place) {
+  if constexpr (C::in_one_plane) {
     for (int i = 0; i < 4; ++i) out[i] = C::integers(I::template run_of<C::B::run(0, half)>(out[i]));
   }
 }
@@ -176,9 +176,9 @@ struct TokensKept {
   template <int half>
   FEWBIT_INLINE void put(const uint8_t* const* rows, size_t at) {
     typename Isa::bytes v[4];
-    const uint8_t* places[4];
-    for (int i = 0; i < 4; ++i) places[i] = rows[i] + KvIntegers<F>::place(half);
-    zip_rows<F, half>(places, v);
+    const uint8_t* codes_at[4];
+    for (int i = 0; i < 4; ++i) codes_at[i] = rows[i] + KvIntegers<F>::place(half);
+    zip_rows<F, half>(codes_at, v);
     for (int i = 0; i < 4; ++i) Isa::store(data[half] + at + 16 * i, v[i]);
   }
   template <int half>
@@ -283,7 +283,7 @@ struct KvSums {
     const size_t tokens = whole ? kKvTokens : v.tokens;
     for (size_t b = 0; b < blocks; ++b, out += 32) {
       f32 d[C::vectors];
-      Weights w[kFewRows];
+      Weights w[kSkinnyQueries];
       scales<whole>(v, b, d);
       for (size_t r = 0; r < rows; ++r) weigh(p + r * kKvTokens, tokens, d, w[r]);
       const uint8_t* x = v.data + b * F::bytes;
@@ -309,7 +309,7 @@ void pack_integer_queries(const float* q, size_t rows, size_t pad, void* out) {
   }
 }
 inline size_t integer_query_bytes(size_t pad) {
-  return sizeof(IntegerQueries) + pad / 32 * kFewRows * sizeof(TwoBytes);
+  return sizeof(IntegerQueries) + pad / 32 * kSkinnyQueries * sizeof(TwoBytes);
 }
 // Calls f(blocks, rows); for what is usual, they are known while compiling.
 template <class Fn>

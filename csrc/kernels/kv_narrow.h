@@ -1,5 +1,5 @@
 // What kv.h does, for short vectors: a block of 32 values does not fit into the registers beside all else, a part of
-// one does. While a row is read, the same row of what comes next is asked for.
+// one does. While a row is read, the same row of what comes next is prefetched.
 
 template <class F, bool whole>
 struct KvNarrow {
@@ -14,15 +14,17 @@ struct KvNarrow {
     B::template padded<whole>(row + first / 32 * B::bytes, dim - first,
                               [&](const uint8_t* p) FEWBIT_LAMBDA_INLINE { B::read(p, out); });
   }
-  static FEWBIT_INLINE void ask_at(const uint8_t* p) {
+  static FEWBIT_INLINE void prefetch_at(const uint8_t* p) {
     for (int c = 0; c < B::bytes; c += 64) __builtin_prefetch(p + c, 0, 3);
   }
-  static FEWBIT_INLINE void ask(KvAhead ahead, size_t at, size_t bytes) {
-    if (!ahead.next) return;
-    for (size_t c = 0; c < bytes; c += 64) __builtin_prefetch(ahead.next + at + c, 0, 3);
+  static FEWBIT_INLINE void prefetch(KvPrefetch to_prefetch, size_t at, size_t bytes) {
+    if (!to_prefetch.next) return;
+    for (size_t c = 0; c < bytes; c += 64) __builtin_prefetch(to_prefetch.next + at + c, 0, 3);
   }
   // How far what comes next is from what is read.
-  static FEWBIT_INLINE ptrdiff_t distance(const uint8_t* p, KvAhead ahead) { return ahead.next ? ahead.next - p : 0; }
+  static FEWBIT_INLINE ptrdiff_t distance(const uint8_t* p, KvPrefetch to_prefetch) {
+    return to_prefetch.next ? to_prefetch.next - p : 0;
+  }
 
   template <int Rows, int Tokens, int part>
   static FEWBIT_INLINE void score_part(const float* q, size_t stride, const uint8_t* const* p, size_t left, f32* acc) {
@@ -52,7 +54,7 @@ struct KvNarrow {
         (score_part<Rows, Tokens, part>(q, stride, p, dim - d, acc), ...);
       }(std::make_integer_sequence<int, B::vectors / vectors_with(Rows)>{});
       for (int t = 0; t < Tokens; ++t) {
-        ask_at(p[t] + next);
+        prefetch_at(p[t] + next);
         p[t] += B::bytes;
       }
     }
@@ -66,9 +68,9 @@ struct KvNarrow {
   }
   template <int Rows>
   static void score_rows(const float* q, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes, size_t dim,
-                         KvAhead ahead, float* s) {
+                         KvPrefetch to_prefetch, float* s) {
     constexpr int some = tokens_with(Rows);
-    const ptrdiff_t next = distance(k, ahead);
+    const ptrdiff_t next = distance(k, to_prefetch);
     size_t t = 0;
     for (; t + some <= tokens; t += some) {
       score<Rows, some>(q, stride, k + t * row_bytes, row_bytes, dim, next, s + t);
@@ -88,7 +90,7 @@ struct KvNarrow {
     }
     for (size_t t = 0; t < tokens; ++t, v += row_bytes, ++w) {
       f32 x[vectors];
-      if constexpr (half == 0) ask_at(v + next);
+      if constexpr (half == 0) prefetch_at(v + next);
       B::template padded<whole>(
           v, left, [&](const uint8_t* p) FEWBIT_LAMBDA_INLINE { B::template read_part<vectors, half>(p, x); });
       for (int r = 0; r < Rows; ++r) {
@@ -100,9 +102,9 @@ struct KvNarrow {
     }
   }
   template <int Rows>
-  static void add_rows(const float* w, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim, KvAhead ahead,
-                       float* out, size_t stride) {
-    const ptrdiff_t next = distance(v, ahead);
+  static void add_rows(const float* w, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
+                       KvPrefetch to_prefetch, float* out, size_t stride) {
+    const ptrdiff_t next = distance(v, to_prefetch);
     for (size_t d = 0; d < dim; d += 32, v += B::bytes, out += 32) {
       add_half<Rows, 0>(w, v, tokens, row_bytes, dim - d, next, out, stride);
       add_half<Rows, 1>(w, v, tokens, row_bytes, dim - d, next, out, stride);

@@ -7,7 +7,7 @@
 //              others; of the last 64 of an odd number, one of 32 and one of 32, in tiles of 8 rows.
 //   V          as tiles of 16 rows of 64 bytes, two for every two blocks: see value_line. With 4 bits they share one.
 //
-// Codes of four bits that stand for themselves less 8 lie with their first bit turned: as signed numbers.
+// Codes of four bits that stand for themselves less 8 lie with their first bit flipped: as signed numbers.
 
 // The row of a tile of V that holds a token, with three others: tokens 0 to 3, 16 to 19, 4 to 7 and so on, in the order
 // in which weights are packed.
@@ -30,7 +30,7 @@ struct KvTiled {
   }
   static constexpr int per_byte = 8 / F::codes.bits();
   static constexpr bool is_signed4 = per_byte == 2 && F::codebook.used == 0 && F::codes.zero == 8;
-  static constexpr uint8_t turn = is_signed4 ? 0x88 : 0;
+  static constexpr uint8_t sign_mask = is_signed4 ? 0x88 : 0;
   static constexpr size_t block_bytes = 32 / per_byte, codes_in_block = static_cast<size_t>(B::run(0, 0).at);
 
   static size_t scale_at(size_t block, size_t token) { return (block * kKvTokens + token) * 2; }
@@ -64,7 +64,7 @@ struct KvTiled {
     } else {
       const auto code = [&](size_t value) { return byte_of(value) >> value % 32 / 16 * 4 & 15; };
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
-        to[key_place(i, token, dim)] = static_cast<uint8_t>((code(a) | code(b) << 4) ^ turn);
+        to[key_place(i, token, dim)] = static_cast<uint8_t>((code(a) | code(b) << 4) ^ sign_mask);
       });
     }
   }
@@ -78,7 +78,7 @@ struct KvTiled {
     } else {
       uint8_t codes[kMostTiledDim];
       by_bytes(dim, [&](size_t i, size_t a, size_t b) {
-        const uint8_t two = from[key_place(i, token, dim)] ^ turn;
+        const uint8_t two = from[key_place(i, token, dim)] ^ sign_mask;
         codes[a] = two & 15;
         codes[b] = two >> 4;
       });
@@ -105,7 +105,7 @@ template <class F>
 void to_tiled(const uint8_t* row, size_t token, size_t dim, bool is_value, uint8_t* slab) {
   using T = KvTiled<F>;
   if (is_value)
-    T::by_values(token, dim, [&](size_t from, size_t to) { slab[to] = row[from] ^ T::turn; });
+    T::by_values(token, dim, [&](size_t from, size_t to) { slab[to] = row[from] ^ T::sign_mask; });
   else
     T::put_key(row, token, dim, slab);
   for (size_t b = 0; b < dim / 32; ++b) {
@@ -116,7 +116,7 @@ template <class F>
 void from_tiled(const uint8_t* slab, size_t token, size_t dim, bool is_value, uint8_t* row) {
   using T = KvTiled<F>;
   if (is_value)
-    T::by_values(token, dim, [&](size_t to, size_t from) { row[to] = slab[from] ^ T::turn; });
+    T::by_values(token, dim, [&](size_t to, size_t from) { row[to] = slab[from] ^ T::sign_mask; });
   else
     T::get_key(slab, token, dim, row);
   for (size_t b = 0; b < dim / 32; ++b) {

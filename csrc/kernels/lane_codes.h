@@ -1,4 +1,4 @@
-// Codes and factors of rows that lie abreast as kernels/by_lane.h wants them: four codes of each row in a vector, which
+// Codes and factors of interleaved rows as kernels/by_lane.h wants them: four codes of each row in a vector, which
 // may stand in another order than in the file. Activations are packed in the same order.
 
 // f(0) to f(count - 1), as constants.
@@ -10,76 +10,77 @@ FEWBIT_INLINE void times(Fn&& f) {
 
 template <class F>
 struct LaneCodes {
-  using K = Abreast<F>;
+  using K = Interleaved<F>;
   using I = typename Own<F>::type;
-  using P = Span<F>;
+  using P = KBlock<F>;
   using S = Shape<F>;
   using Panel = typename K::Panel;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int sub = K::sub, quads = sub / 4, groups = K::groups;
+  static constexpr int group_size = K::group_size, quads = group_size / 4, groups = K::groups;
   static constexpr int pieces = F::codes.pieces(0);
   static_assert(P::code.times == 1);
 
   // Codes of a group that lie in neighbouring bytes, shifted alike.
   static constexpr int run(int g) {
     int n = 1;
-    while (n < sub && S::piece(0, g * sub + n).bit == S::piece(0, g * sub).bit + 8 * n) ++n;
+    while (n < group_size && S::piece(0, g * group_size + n).bit == S::piece(0, g * group_size).bit + 8 * n) ++n;
     return n;
   }
-  // By how many places the runs of group g are turned, so that each begins where a dword does: the first places hold
+  // By how many bytes the runs of group g are rotated, so that each begins where a dword does: the first bytes hold
   // the last codes. Only one line in a run must then be put together from two.
-  static constexpr int turned(int g) {
-    const int n = run(g), by = S::piece(0, g * sub).bit / 8 % 4;
-    for (int e = 0; e < sub; e += n) {
-      if (n % 4 != 0 || S::piece(0, g * sub + e).bit / 8 % 4 != by) return 0;
+  static constexpr int rotated(int g) {
+    const int n = run(g), by = S::piece(0, g * group_size).bit / 8 % 4;
+    for (int e = 0; e < group_size; e += n) {
+      if (n % 4 != 0 || S::piece(0, g * group_size + e).bit / 8 % 4 != by) return 0;
     }
-    if (pieces > 2 || (pieces == 2 && TurnedShape<F>::in_bytes(1))) return 0;
-    for (int e = 0; e < sub && pieces == 2; ++e) {
-      if (S::piece(1, g * sub + e).bit / 32 != S::piece(1, g * sub + e / n * n).bit / 32) return 0;
+    if (pieces > 2 || (pieces == 2 && TransposedShape<F>::in_bytes(1))) return 0;
+    for (int e = 0; e < group_size && pieces == 2; ++e) {
+      if (S::piece(1, g * group_size + e).bit / 32 != S::piece(1, g * group_size + e / n * n).bit / 32) return 0;
     }
     return by;
   }
-  // The code of group g that stands at a place.
+  // The code of group g that stands at a position.
   static constexpr int code_at(int g, int place) {
     const int n = run(g);
-    return place / n * n + (place + n - turned(g)) % n;
+    return place / n * n + (place + n - rotated(g)) % n;
   }
-  // By how many bits codes stay above their place: a shift less. Scales are divided by as much.
-  static constexpr int stay(int g) {
-    const int by = S::piece(0, g * sub).bit % 8;
+  // By how many bits codes are left unshifted: a shift less. Scales are divided by as much.
+  static constexpr int unshifted_by(int g) {
+    const int by = S::piece(0, g * group_size).bit % 8;
     if (F::codebook.used > 0 || P::code.is_signed || P::most << by > Isa::max_unsigned) return 0;
-    if (pieces > 1 && (S::piece(1, 0).bits > 1 || !TurnedShape<F>::in_bytes(1))) return 0;
-    for (int e = 0; e < sub; ++e) {
-      if (S::piece(0, g * sub + e).bit % 8 != by) return 0;
+    if (pieces > 1 && (S::piece(1, 0).bits > 1 || !TransposedShape<F>::in_bytes(1))) return 0;
+    for (int e = 0; e < group_size; ++e) {
+      if (S::piece(0, g * group_size + e).bit % 8 != by) return 0;
     }
     return by;
   }
 
-  // The bytes that hold the first piece of codes at places 4 i to 4 i + 3.
+  // The bytes that hold the first piece of codes at positions 4 i to 4 i + 3.
   template <int g, int i>
   static FEWBIT_INLINE bytes line(const Panel& panel) {
-    constexpr int n = run(g), by = turned(g), first = 4 * i / n * n;
-    constexpr int byte = S::piece(0, g * sub + first).bit / 8 - by + 4 * i - first;
+    constexpr int n = run(g), by = rotated(g), first = 4 * i / n * n;
+    constexpr int byte = S::piece(0, g * group_size + first).bit / 8 - by + 4 * i - first;
     if constexpr (by > 0 && 4 * i == first)
-      return I::template turned_ends<by>(panel.template from<byte>(), panel.template from<byte + n>());
+      return I::template rotated_ends<by>(panel.template from<byte>(), panel.template from<byte + n>());
     else if constexpr (by > 0)
       return panel.template from<byte>();
     else
-      return panel.template from<S::piece(0, g * sub + 4 * i).bit / 8>();
+      return panel.template from<S::piece(0, g * group_size + 4 * i).bit / 8>();
   }
   template <int g, int i>
   static FEWBIT_INLINE bytes stored(const Panel& panel) {
-    constexpr int here = g * sub + 4 * i, first = turned(g) > 0 ? g * sub + 4 * i / run(g) * run(g) : here;
+    constexpr int here = g * group_size + 4 * i,
+                  first = rotated(g) > 0 ? g * group_size + 4 * i / run(g) * run(g) : here;
     constexpr Piece p = S::piece(0, first);
-    constexpr int shift = p.bit % 8, up = stay(g);
+    constexpr int shift = p.bit % 8, up = unshifted_by(g);
     const bytes v = line<g, i>(panel);
     if constexpr (pieces == 1) {
       return I::template take<shift, p.bits, up>(v);
     } else {
       static_assert(pieces == 2 && p.dst == 0);
       constexpr Piece more = S::piece(1, here);
-      if constexpr (!TurnedShape<F>::in_bytes(1)) {
+      if constexpr (!TransposedShape<F>::in_bytes(1)) {
         constexpr std::array<int, 4> at = bits_of(g, i);
         return I::template with_bits<at, more.dst>(I::template take<shift, p.bits, 0>(v),
                                                    panel.template dword<S::piece(1, first).bit / 8>());
@@ -93,10 +94,10 @@ struct LaneCodes {
   }
   static constexpr std::array<int, 4> bits_of(int g, int i) {
     std::array<int, 4> out{};
-    for (int b = 0; b < 4; ++b) out[b] = S::piece(1, g * sub + code_at(g, 4 * i + b)).bit % 32;
+    for (int b = 0; b < 4; ++b) out[b] = S::piece(1, g * group_size + code_at(g, 4 * i + b)).bit % 32;
     return out;
   }
-  // Four codes of each row, at places 4 i to 4 i + 3 of group g.
+  // Four codes of each row, at positions 4 i to 4 i + 3 of group g.
   template <int g, int i>
   static FEWBIT_INLINE bytes code(const Panel& panel) {
     bytes v = stored<g, i>(panel);
@@ -155,7 +156,7 @@ struct LaneCodes {
     bytes scales, offsets;
     f32 reals[4];
   };
-  // To be called for all groups in turn.
+  // To be called for all groups in order.
   template <int g>
   static FEWBIT_INLINE void next(const Panel& panel, Fours& fours) {
     if constexpr (g % 4 == 0) {

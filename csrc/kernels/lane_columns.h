@@ -3,17 +3,17 @@
 
 // What W columns bring to a group: codes in the order of LaneCodes; what their dot products begin with, so that the
 // zero point is in them and they are floats after one subtraction; scales, and scales times sums for offsets.
-template <int sub, int W>
+template <int group_size, int W>
 struct alignas(16) LaneGroup {
-  int8_t q[W][sub];
+  int8_t q[W][group_size];
   int32_t start[W][4];
   float d[4], s[4];
 };
 // The same for products of two rows by two columns, eight values of each: everything by pairs of columns.
-template <int sub, int W>
+template <int group_size, int W>
 struct alignas(16) PairGroup {
   static constexpr int pairs = W / 2;
-  int8_t q[sub / 8][pairs][2][8];
+  int8_t q[group_size / 8][pairs][2][8];
   int32_t start[pairs][4];
   float d[pairs][4], s[pairs][4];
 };
@@ -24,9 +24,9 @@ constexpr int lane_width(size_t columns) { return columns > 2 ? 4 : static_cast<
 template <class F>
 struct LaneColumns {
   using C = LaneCodes<F>;
-  using P = Span<F>;
+  using P = KBlock<F>;
   using I = typename Own<F>::type;
-  static constexpr int sub = C::sub, groups = C::groups;
+  static constexpr int group_size = C::group_size, groups = C::groups;
 
   template <class Group>
   static FEWBIT_INLINE auto* set(auto* x, size_t number, size_t k) {  // the packed set of this number
@@ -35,65 +35,66 @@ struct LaneColumns {
     return reinterpret_cast<To*>(static_cast<Bytes*>(x) + number * bytes(k));
   }
   static size_t bytes(size_t k) {  // of a set
-    return k / kSpan * groups * std::max(sizeof(LaneGroup<sub, 4>), sizeof(PairGroup<sub, 4>));
+    return k / kBlockK * groups * std::max(sizeof(LaneGroup<group_size, 4>), sizeof(PairGroup<group_size, 4>));
   }
 
-  // By how much the runs of each group are turned, and its codes are too large.
+  // By how much the runs of each group are rotated, and its codes are too large.
   struct Order {
-    int8_t turned[groups] = {}, stay[groups] = {};
+    int8_t rotated[groups] = {}, unshifted_by[groups] = {};
   };
   static constexpr Order order = [] {
     Order out;
     for (int g = 0; g < groups; ++g) {
-      out.turned[g] = static_cast<int8_t>(C::turned(g)), out.stay[g] = static_cast<int8_t>(C::stay(g));
+      out.rotated[g] = static_cast<int8_t>(C::rotated(g)),
+      out.unshifted_by[g] = static_cast<int8_t>(C::unshifted_by(g));
     }
     return out;
   }();
-  static constexpr bool turns = [] {
-    for (const int by : order.turned) {
+  static constexpr bool rotates = [] {
+    for (const int by : order.rotated) {
       if (by > 0) return true;
     }
     return false;
   }();
 
   template <int by>
-  static FEWBIT_INLINE void turn(const int8_t* q, int8_t* out) {
+  static FEWBIT_INLINE void rotate(const int8_t* q, int8_t* out) {
     constexpr int n = C::run(0);
-    for (int r = 0; r < sub; r += n) {
+    for (int r = 0; r < group_size; r += n) {
       std::memcpy(out + r, q + r + n - by, by);
       std::memcpy(out + r + by, q + r, n - by);
     }
   }
   static FEWBIT_INLINE void codes(const Activation& x, int g, int8_t* out) {
-    const int8_t* q = x.q + g * sub;
-    switch (turns ? order.turned[g] : 0) {
-      case 1: return turn<1>(q, out);
-      case 2: return turn<2>(q, out);
-      case 3: return turn<3>(q, out);
-      default: std::memcpy(out, q, sub);
+    const int8_t* q = x.q + g * group_size;
+    switch (rotates ? order.rotated[g] : 0) {
+      case 1: return rotate<1>(q, out);
+      case 2: return rotate<2>(q, out);
+      case 3: return rotate<3>(q, out);
+      default: std::memcpy(out, q, group_size);
     }
   }
   static FEWBIT_INLINE float scale(const Activation& x, int g) {
-    return (sub == 16 ? x.d16[g] : x.d32[g]) / static_cast<float>(1 << order.stay[g]);
+    return (group_size == 16 ? x.d16[g] : x.d32[g]) / static_cast<float>(1 << order.unshifted_by[g]);
   }
   static FEWBIT_INLINE float offset(const Activation& x, int g) {
-    return (sub == 16 ? x.s16[g] : x.s32[g]) * F::offset_sign;
+    return (group_size == 16 ? x.s16[g] : x.s32[g]) * F::offset_sign;
   }
   static FEWBIT_INLINE int32_t start(const Activation& x, int g) {
-    const int sum = sub == 16 ? x.sums[g] : x.sums[2 * g] + x.sums[2 * g + 1];
-    return I::start_bits - P::code.zero * sum * (1 << order.stay[g]);
+    const int sum = group_size == 16 ? x.sums[g] : x.sums[2 * g] + x.sums[2 * g + 1];
+    return I::start_bits - P::code.zero * sum * (1 << order.unshifted_by[g]);
   }
   template <int W>
-  static FEWBIT_INLINE void put(const Activation& x, int g, int c, LaneGroup<sub, W>& out) {
+  static FEWBIT_INLINE void put(const Activation& x, int g, int c, LaneGroup<group_size, W>& out) {
     codes(x, g, out.q[c]);
     for (auto& v : out.start[c]) v = start(x, g);
     out.d[c] = scale(x, g), out.s[c] = offset(x, g);
   }
   template <int W>
-  static FEWBIT_INLINE void put(const Activation& x, int g, int c, PairGroup<sub, W>& out) {
-    int8_t q[sub];
+  static FEWBIT_INLINE void put(const Activation& x, int g, int c, PairGroup<group_size, W>& out) {
+    int8_t q[group_size];
     codes(x, g, q);
-    for (int i = 0; i < sub / 8; ++i) std::memcpy(out.q[i][c / 2][c % 2], q + 8 * i, 8);
+    for (int i = 0; i < group_size / 8; ++i) std::memcpy(out.q[i][c / 2][c % 2], q + 8 * i, 8);
     for (int l = c % 2; l < 4; l += 2) {
       out.start[c / 2][l] = start(x, g);
       out.d[c / 2][l] = scale(x, g), out.s[c / 2][l] = offset(x, g);
@@ -101,10 +102,10 @@ struct LaneColumns {
   }
   // Columns that are wanted for the width but not there are those before them.
   template <class Group>
-  static FEWBIT_ONCE void pack(const Activation* x, size_t columns, int width, size_t spans, Group* out) {
-    for (size_t s = 0; s < spans; ++s, out += groups) {
+  static FEWBIT_ONCE void pack(const Activation* x, size_t columns, int width, size_t k_blocks, Group* out) {
+    for (size_t s = 0; s < k_blocks; ++s, out += groups) {
       for (int c = 0; c < width; ++c) {
-        const Activation& column = x[std::min<size_t>(c, columns - 1) * spans + s];
+        const Activation& column = x[std::min<size_t>(c, columns - 1) * k_blocks + s];
 #pragma GCC unroll 1
         for (int g = 0; g < groups; ++g) put(column, g, c, out[g]);
       }
@@ -127,8 +128,9 @@ FEWBIT_INLINE void each_set(size_t columns, Fn&& f) {
 template <class F>
 void pack_lanes(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
   using L = LaneColumns<F>;
-  const size_t spans = k / kSpan, first = set * kLaneSet;
+  const size_t k_blocks = k / kBlockK, first = set * kLaneSet;
   each_set(std::min(columns - first, kLaneSet), [&](auto width, size_t) {
-    L::pack(x + first * spans, columns - first, width, spans, L::template set<LaneGroup<L::sub, width>>(out, set, k));
+    L::pack(x + first * k_blocks, columns - first, width, k_blocks,
+            L::template set<LaneGroup<L::group_size, width>>(out, set, k));
   });
 }

@@ -1,5 +1,5 @@
-// Scales and offsets of a span of as many rows as a vector has lanes, a lane for each row. `Source` finds the bytes:
-// `dword<byte>()` is the vector of dwords that hold this byte of the span, `place<byte>()` where in them it is.
+// Scales and offsets of a k-block of as many rows as a vector has lanes, a lane for each row. `Source` finds the bytes:
+// `dword<byte>()` is the vector of dwords that hold this byte of the k-block, `place<byte>()` where in them it is.
 
 template <class F>
 struct LaneFactors {

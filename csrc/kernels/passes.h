@@ -1,4 +1,4 @@
-// Passes over a row of logits, in plain loops over lanes that compilers turn into vectors. See passes.h.
+// Passes over a row of logits, in plain loops over lanes that compilers vectorize. See passes.h.
 
 constexpr float kInfinity = __builtin_inff(), kMost = __FLT_MAX__;
 
@@ -51,7 +51,7 @@ static Extent scan(const float* x, size_t n, float* groups) {
   Extent out{top, kMost, true};
   for (size_t l = 0; l < kLanes; ++l) {
     out.lowest = least[l] < out.lowest ? least[l] : out.lowest;
-    out.fine = out.fine && !bad[l];
+    out.valid = out.valid && !bad[l];
   }
   return out;
 }
@@ -75,9 +75,9 @@ static double total(const float* x, size_t n, const WeightScale& scale) {
 }
 
 // Keys of the logits that are wanted.
-template <class Wanted>
-static inline size_t keys_of(const float* x, size_t n, size_t most, Key* out, Wanted wanted) {
-  alignas(64) uint32_t is_wanted[kLanes], parts[kLanes];
+template <class Test>
+static inline size_t keys_of(const float* x, size_t n, size_t most, Key* out, Test test) {
+  alignas(64) uint32_t passes[kLanes], parts[kLanes];
   alignas(64) float copy[kLanes];
   size_t count = 0;
   for (size_t at = 0; at < n && count <= most; at += kLanes) {
@@ -88,12 +88,12 @@ static inline size_t keys_of(const float* x, size_t n, size_t most, Key* out, Wa
       from = copy;
     }
     uint32_t any = 0;
-    for (size_t l = 0; l < kLanes; ++l) any |= wanted(from[l]);
+    for (size_t l = 0; l < kLanes; ++l) any |= test(from[l]);
     if (!any) continue;
-    for (size_t l = 0; l < kLanes; ++l) is_wanted[l] = wanted(from[l]), parts[l] = ordered(from[l]);
+    for (size_t l = 0; l < kLanes; ++l) passes[l] = test(from[l]), parts[l] = ordered(from[l]);
     for (size_t l = 0; l < some; ++l) {
       out[count] = static_cast<Key>(parts[l]) << 32 | (kLastId - static_cast<uint32_t>(at + l));
-      count += is_wanted[l];
+      count += passes[l];
     }
   }
   return count;

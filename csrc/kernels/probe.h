@@ -1,15 +1,15 @@
 // What the machine can do at most: reading memory, and multiplying what is in registers already.
 
-// Reads `bytes` bytes (whole runs of 8 vectors) and returns something that depends on all of them; `ahead`: they are
-// asked for in advance.
-template <bool ahead>
+// Reads `bytes` bytes (whole runs of 8 vectors) and returns something that depends on all of them; `prefetch`: they are
+// prefetched.
+template <bool prefetch>
 uint64_t probe_read(const uint8_t* p, size_t bytes) {
   constexpr size_t W = Isa::W;
   typename Isa::bytes acc[8];
   for (auto& a : acc) a = Isa::load(p);
-  Ahead<> lines(p);
+  Prefetcher<> lines(p);
   for (size_t i = 0; i + 8 * W <= bytes; i += 8 * W) {
-    if constexpr (ahead) lines.template reach<8 * W>();
+    if constexpr (prefetch) lines.template reach<8 * W>();
     for (int j = 0; j < 8; ++j) acc[j] = Isa::either(acc[j], Isa::load(p + i + j * W));
   }
   for (int j = 1; j < 8; ++j) acc[0] = Isa::either(acc[0], acc[j]);

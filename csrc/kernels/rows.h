@@ -18,12 +18,12 @@ inline void norm_row(const float* x, size_t n, const float* weight, float eps, f
   for (size_t i = 0; i < n; ++i) out[i] = x[i] * by * weight[i];
 }
 
-// Turns pairs of the first values of each head by angles whose cosines and sines are given. A pair lies side by side,
-// or in the two halves of what is turned.
+// Rotates pairs of the first values of each head by angles whose cosines and sines are given. A pair lies side by side,
+// or (NeoX) in the two halves of what is rotated.
 inline void rope_row(float* x, size_t heads, size_t dim, const float* cosines, const float* sines, size_t pairs,
-                     bool halves) {
+                     bool neox) {
   for (size_t h = 0; h < heads; ++h, x += dim) {
-    if (halves) {
+    if (neox) {
       for (size_t i = 0; i < pairs; ++i) {
         const float a = x[i], b = x[i + pairs];
         x[i] = a * cosines[i] - b * sines[i];

@@ -79,11 +79,11 @@ static FEWBIT_INLINE Wide clip(const Wide& t, float low, float high) { return le
 
 static FEWBIT_INLINE Wide inverse(const Wide& scale) {
   const Wholes usable = magnitude(scale) > splat(kTiny);
-  return pick(usable, splat(1) / pick(usable, scale, splat(1)), splat(0));
+  return select(usable, splat(1) / select(usable, scale, splat(1)), splat(0));
 }
 static FEWBIT_INLINE Wide ratio(const Wide& a, const Wide& b, const Wide& otherwise) {
   const Wholes usable = b > splat(kTiny);
-  return pick(usable, a / pick(usable, b, splat(1)), otherwise);
+  return select(usable, a / select(usable, b, splat(1)), otherwise);
 }
 inline float magnitude(float v) { return v < 0 ? -v : v; }
 inline float inverse(float scale) { return scale > kTiny || scale < -kTiny ? 1 / scale : 0; }
@@ -99,7 +99,7 @@ static FEWBIT_INLINE Wide nearest(const Wide& t, const Wide& low, const Wide& hi
     Wide q = splat(T::book.values[0]);
     for (int i = 1; i < T::book.used; ++i) {
       const Wide middle = splat((T::book.values[i] + T::book.values[i - 1]) * 0.5f);
-      q = pick(t >= middle, splat(T::book.values[i]), q);
+      q = select(t >= middle, splat(T::book.values[i]), q);
     }
     return q;
   } else if constexpr (T::step == 1) {
@@ -115,10 +115,10 @@ static FEWBIT_INLINE Wide nearest(const Wide& t, const Wide& low, const Wide& hi
 struct Chunk {
   const float *x, *w;
   int n;
-  alignas(64) float xs[kSpan], ws[kSpan];
+  alignas(64) float xs[kBlockK], ws[kBlockK];
 
   FEWBIT_INLINE void load(const Group& g, size_t first) {
-    n = static_cast<int>(g.n - first < kSpan ? g.n - first : kSpan);
+    n = static_cast<int>(g.n - first < kBlockK ? g.n - first : kBlockK);
     x = g.x + first;
     w = g.w + first;
     if (!g.is_raw) return;
@@ -138,7 +138,7 @@ void prepare(Group& g) {
   g.least = kGreatest;
   g.most = -kGreatest;
   Chunk c;
-  for (size_t first = 0; first < g.n; first += kSpan) {
+  for (size_t first = 0; first < g.n; first += kBlockK) {
     c.load(g, first);
     float sw = 0, sx = 0, sxx = 0;
     for (int i = 0; i < c.n; ++i) {
@@ -157,7 +157,7 @@ void prepare(Group& g) {
   g.most += 0.0f;
   if constexpr (!Levels<F>::free_offset) return;
   g.center = ratio(g.sx, g.sw, 0);
-  for (size_t first = 0; first < g.n; first += kSpan) {
+  for (size_t first = 0; first < g.n; first += kBlockK) {
     c.load(g, first);
     float rest = 0;
     for (int i = 0; i < c.n; ++i) rest += c.w[i] * (c.x[i] - g.center);
@@ -175,7 +175,7 @@ __attribute__((noinline)) void measure(const Group& g, const Fit& candidates, Su
   const Wide middle = T::free_offset ? nearest<F>((splat(g.center) - fit.offset) * back, low, high) : zero;
   Sums total = {zero, zero, zero, zero, middle};
   Chunk c;
-  for (size_t first = 0; first < g.n; first += kSpan) {
+  for (size_t first = 0; first < g.n; first += kBlockK) {
     c.load(g, first);
     Wide error = zero, sq = zero, sqq = zero, sxq = zero;
     for (int i = 0; i < c.n; ++i) {
@@ -206,8 +206,8 @@ static FEWBIT_INLINE void refit(const Group& g, Fit& fit, const Sums& s) {
       const Wide q = s.q + s.middle * sw, qq = s.qq + s.middle * (s.q + q);
       const Wide xq = s.xq + s.middle * rest + center * q;
       const Wholes above = fit.offset > splat(0);
-      fit.scale = pick(above, ratio(xq, qq, fit.scale), scale);
-      fit.offset = pick(above, splat(0), fit.offset);
+      fit.scale = select(above, ratio(xq, qq, fit.scale), scale);
+      fit.offset = select(above, splat(0), fit.offset);
     } else {
       fit.scale = scale;
     }
@@ -217,11 +217,11 @@ static FEWBIT_INLINE void refit(const Group& g, Fit& fit, const Sums& s) {
 }
 
 struct Lane {
-  alignas(64) float v[kLanes];
+  alignas(64) float v[kWideLanes];
 };
 constexpr Lane lanes_from(float first, float step, int times, int every) {  // first + l / every % times * step
   Lane out = {};
-  for (int l = 0; l < kLanes; ++l) out.v[l] = first + static_cast<float>(l / every % times) * step;
+  for (int l = 0; l < kWideLanes; ++l) out.v[l] = first + static_cast<float>(l / every % times) * step;
   return out;
 }
 
@@ -240,15 +240,15 @@ template <class F>
 static FEWBIT_INLINE void starts_with_offset(const Group& g, Fit& fit, Fit& other) {
   using T = Levels<F>;
   constexpr float share = kSearchCut[T::bits] / 3.0f, steps = T::high - T::low;
-  constexpr bool stays_below = T::free_offset && T::below;
+  constexpr bool below_zero = T::free_offset && T::below;
   static constexpr Lane above = lanes_from(0, share, 4, 1), under = lanes_from(0, share, 4, 4);
-  static constexpr Lane sizes = lanes_from(steps - 2.0f, 0.25f, kLanes, 1);
-  const float bottom = stays_below && g.least > 0 ? 0 : g.least;
-  const Wide span = splat(g.most - bottom), low = splat(T::low), high = splat(T::high);
-  Wide offset = splat(bottom) + load_wide(above.v) * span;
-  if constexpr (stays_below) offset = least(offset, splat(0));
-  fit = {(splat(g.most) - load_wide(under.v) * span - offset) / splat(steps), offset, low, high};
-  other = {span / load_wide(sizes.v), splat(bottom), low, high};
+  static constexpr Lane sizes = lanes_from(steps - 2.0f, 0.25f, kWideLanes, 1);
+  const float bottom = below_zero && g.least > 0 ? 0 : g.least;
+  const Wide k_block = splat(g.most - bottom), low = splat(T::low), high = splat(T::high);
+  Wide offset = splat(bottom) + load_wide(above.v) * k_block;
+  if constexpr (below_zero) offset = least(offset, splat(0));
+  fit = {(splat(g.most) - load_wide(under.v) * k_block - offset) / splat(steps), offset, low, high};
+  other = {k_block / load_wide(sizes.v), splat(bottom), low, high};
   if constexpr (T::zero_point) {
     as_zero_point<F>(g, fit);
     as_zero_point<F>(g, other);
@@ -263,11 +263,11 @@ static FEWBIT_INLINE void starts(const Group& g, Fit& fit) {
   fit = {splat(0), splat(0), splat(T::low), splat(T::high)};
   if constexpr (T::both_signs) {
     static constexpr Lane shrink = lanes_from(r.least, (r.most - r.least) / 7.0f, 8, 1);
-    static constexpr Lane number = lanes_from(0, 1, kLanes, 1);
+    static constexpr Lane number = lanes_from(0, 1, kWideLanes, 1);
     const float c = g.most / -T::low, d = g.least / -T::high, down = c > d ? c : d;
-    fit.scale = pick(load_wide(number.v) < splat(8), splat(up), splat(-down)) * load_wide(shrink.v);
+    fit.scale = select(load_wide(number.v) < splat(8), splat(up), splat(-down)) * load_wide(shrink.v);
   } else {
-    static constexpr Lane shrink = lanes_from(r.least, (r.most - r.least) / 15.0f, kLanes, 1);
+    static constexpr Lane shrink = lanes_from(r.least, (r.most - r.least) / 15.0f, kWideLanes, 1);
     fit.scale = splat(up) * load_wide(shrink.v);
   }
 }
@@ -281,7 +281,7 @@ static FEWBIT_INLINE Wide stored(const Wide& v) {
     const Wholes power = most(bits_of(a) & splat_bits(0x7f800000), splat_bits(113 << 23)) + splat_bits(13 << 23);
     const Wide magic = from_bits(power) * splat(1.5f), rounded = (a + magic) - magic;
     const Wholes sign = bits_of(v) & splat_bits(INT32_MIN);
-    return pick(v == splat(0), splat(0), from_bits(bits_of(rounded) | sign));
+    return select(v == splat(0), splat(0), from_bits(bits_of(rounded) | sign));
   } else {
     return clip(v, -kGreatest, kGreatest);
   }
@@ -291,7 +291,7 @@ static FEWBIT_INLINE Wide stored(const Wide& v) {
 template <Real real>
 static FEWBIT_INLINE Wide kept(const Wide& v, float unit, float back) {
   const Wide again = stored<real>(v * splat(unit)) * splat(back);
-  return pick(magnitude(again) > splat(kTooMuch), splat(0), again);
+  return select(magnitude(again) > splat(kTooMuch), splat(0), again);
 }
 
 template <class F>
@@ -300,16 +300,16 @@ static FEWBIT_INLINE void settle(Fit& fit, float unit, float back) {
   if constexpr (Levels<F>::free_offset) fit.offset = kept<F::offset.real>(fit.offset, unit, back);
 }
 
-static FEWBIT_INLINE Fit pick(const Wholes& where, const Fit& a, const Fit& b) {
-  return {pick(where, a.scale, b.scale), pick(where, a.offset, b.offset), pick(where, a.low, b.low),
-          pick(where, a.high, b.high)};
+static FEWBIT_INLINE Fit select(const Wholes& where, const Fit& a, const Fit& b) {
+  return {select(where, a.scale, b.scale), select(where, a.offset, b.offset), select(where, a.low, b.low),
+          select(where, a.high, b.high)};
 }
 // Keeps the better one in each lane.
 static FEWBIT_INLINE void better_of(Fit& fit, Sums& s, const Fit& other, const Sums& t) {
   const Wholes better = t.error < s.error;
-  fit = pick(better, other, fit);
-  s = {pick(better, t.error, s.error), pick(better, t.q, s.q), pick(better, t.qq, s.qq), pick(better, t.xq, s.xq),
-       pick(better, t.middle, s.middle)};
+  fit = select(better, other, fit);
+  s = {select(better, t.error, s.error), select(better, t.q, s.q), select(better, t.qq, s.qq),
+       select(better, t.xq, s.xq), select(better, t.middle, s.middle)};
 }
 
 // The scale, offset and range of codes that were found for a group.
@@ -330,7 +330,7 @@ Choice search_small_floats(const Group& g, float unit, float back) {
   uint8_t code = last;
   const int first = up > read_real(F::scale.real, &code) ? last + 1 : small_float_code(F::scale.real, up);
   Lane scale;
-  for (int l = 0; l < kLanes; ++l) {
+  for (int l = 0; l < kWideLanes; ++l) {
     const int c = first + 4 - l;
     code = static_cast<uint8_t>(c < 0 ? 0 : c > last ? last : c);
     scale.v[l] = read_real(F::scale.real, &code) * back;
@@ -368,13 +368,13 @@ Choice search_group(const Group& g, float unit, float back) {
     }
     Fit best = fit;
     Wide error = s.error;
-    for (int turn = 1; turn < kRounds; ++turn) {
+    for (int round = 1; round < kRounds; ++round) {
       refit<F>(g, fit, s);
       if constexpr (is_final) settle<F>(fit, unit, back);
       measure<F>(g, fit, s);
       const Wholes better = s.error < error;
-      best = pick(better, fit, best);
-      error = pick(better, s.error, error);
+      best = select(better, fit, best);
+      error = select(better, s.error, error);
     }
     const int lane = least_lane(error);
     Choice out = choice(best, lane);

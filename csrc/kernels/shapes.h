@@ -1,5 +1,5 @@
-// Where the codes and the small scales of a span lie, computed from the record while compiling: what the vector code of
-// an instruction set is made from. Holds no instruction and no format name.
+// Where the codes and the small scales of a k-block lie, computed from the record while compiling: what the vector code
+// of an instruction set is made from. Holds no instruction and no format name.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -8,28 +8,28 @@
 
 namespace fewbit {
 
-// The runs of 16 values that a vector holds, by their first values. In order: run 0, 1, 2, ... Across, for vectors of
+// The runs of 16 values that a vector holds, by their first values. In order: run 0, 1, 2, ... Strided, for vectors of
 // 64 bytes: runs 0, 4, 8, 12, then 1, 5, 9, 13, and so on.
 struct Runs {
   int first[4] = {}, used = 0;
 };
 
-constexpr Runs runs(int vector, int width, bool across) {
+constexpr Runs runs(int vector, int width, bool strided) {
   Runs out;
   out.used = width / 16;
-  for (int l = 0; l < out.used; ++l) out.first[l] = 16 * (across ? vector + 4 * l : vector * out.used + l);
+  for (int l = 0; l < out.used; ++l) out.first[l] = 16 * (strided ? vector + 4 * l : vector * out.used + l);
   return out;
 }
 
-// The turned order: every lane, four values, belongs to one group of 16, which it meets in four vectors. A run of 16
-// bytes with codes of two bits holds four groups, and only its dwords must change places.
-constexpr int turned_group(int lane) { return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2; }
-constexpr int turned_four(int vector, int lane) { return (lane + vector) % 4; }
+// The transposed order: every lane, four values, belongs to one group of 16, which it meets in four vectors. A run of
+// 16 bytes with codes of two bits holds four groups, and only its dwords must be permuted.
+constexpr int transposed_group(int lane) { return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2; }
+constexpr int transposed_four(int vector, int lane) { return (lane + vector) % 4; }
 
 // One plane of a vector of codes whose 16-byte lanes each come from 16 neighbouring bytes, all shifted alike.
 struct Lanes {
   int at[4] = {}, shift[4] = {};
-  int bits = 0, dst = 0, room = 0;  // room: bytes of the span
+  int bits = 0, dst = 0, room = 0;  // room: bytes of the k-block
 };
 
 // The same where the two halves of a run of 16 lie apart, or share their bytes.
@@ -80,7 +80,7 @@ struct Small {
     return alike();
   }
   // Where integers that are not shifted down come to stand: how many bits too high.
-  constexpr int stay() const {
+  constexpr int unshifted_by() const {
     if (wide || is_signed || times != 1) return 0;
     if (alike()) return shift[0][0];
     if (pieces != 2) return 0;
@@ -92,11 +92,11 @@ struct Small {
     }
     return most;
   }
-  // In the turned order of groups.
-  constexpr Small turned() const {
+  // In the transposed order of groups.
+  constexpr Small transposed() const {
     Small out = *this;
     for (int i = 0; i < 48; ++i) {
-      const int k = i / 16, l = i % 16, g = turned_group(l);
+      const int k = i / 16, l = i % 16, g = transposed_group(l);
       out.byte[k][l] = byte[k][g];
       out.bytes[k][l] = bytes[k][g];
       out.shift[k][l] = shift[k][g];
@@ -108,19 +108,19 @@ struct Small {
   }
 };
 
-// The same for two pieces: words 0 and 1 of a dword, to be shifted, masked, multiplied by weights and added. `stays`:
-// only masked, and multiplied so that they fit together.
+// The same for two pieces: words 0 and 1 of a dword, to be shifted, masked, multiplied by weights and added.
+// `unshifted`: only masked, and multiplied so that they fit together.
 struct TwoPieces {
   uint8_t byte[64] = {};
   uint16_t shift[32] = {}, mask[32] = {}, weight[32] = {};
 };
 
-template <Small t, bool stays = false>
+template <Small t, bool unshifted = false>
 constexpr TwoPieces two_pieces() {
   TwoPieces out;
   for (int w = 0; w < 32; ++w) {
     const int l = w / 2, k = w % 2, mask = t.mask[k][l];
-    const int shift = stays ? 0 : t.shift[k][l], up = stays ? t.stay() - t.shift[k][l] : 0;
+    const int shift = unshifted ? 0 : t.shift[k][l], up = unshifted ? t.unshifted_by() - t.shift[k][l] : 0;
     out.byte[2 * w] = static_cast<uint8_t>(mask ? t.byte[k][l] : 0x80);
     out.byte[2 * w + 1] = static_cast<uint8_t>(mask && t.bytes[k][l] > 1 ? t.byte[k][l] + 1 : 0x80);
     out.shift[w] = static_cast<uint16_t>(shift);
@@ -159,18 +159,18 @@ constexpr Coding coding(int max_unsigned) {
 template <class F>
 struct Shape {
   static constexpr bool row = F::placement == Placement::row;
-  static constexpr int sub = F::group == 16 ? 16 : 32;  // values with one scale, as the kernels see it
-  static constexpr int groups = kSpan / sub;
-  static constexpr int blocks = row ? 1 : kSpan / F::block;
-  static constexpr int step = row ? 0 : blocks * F::bytes;  // bytes of a span; row placement: of its codes
+  static constexpr int group_size = F::group == 16 ? 16 : 32;  // values with one scale, as the kernels see it
+  static constexpr int groups = kBlockK / group_size;
+  static constexpr int blocks = row ? 1 : kBlockK / F::block;
+  static constexpr int step = row ? 0 : blocks * F::bytes;  // bytes of a k-block; row placement: of its codes
 
-  static constexpr int span_bytes() {
+  static constexpr int k_block_bytes() {
     if constexpr (row)
-      return kSpan * F::codes.bits() / 8;
+      return kBlockK * F::codes.bits() / 8;
     else
       return step;
   }
-  // Where piece k of element e of a span lies, in bits from the span.
+  // Where piece k of element e of a k-block lies, in bits from the k-block.
   static constexpr Piece piece(int k, int e) {
     if constexpr (row) return F::codes.piece(k, e);
     Piece p = F::codes.piece(k, e % F::block);
@@ -210,7 +210,7 @@ struct Shape {
   }
   static constexpr Lanes lanes(int k, Runs runs) {
     Lanes out;
-    out.room = span_bytes();
+    out.room = k_block_bytes();
     for (int l = 0; l < runs.used; ++l) {
       const Piece p = piece(k, runs.first[l]);
       out.at[l] = p.bit / 8;
@@ -222,14 +222,14 @@ struct Shape {
   }
   static constexpr Scatter scatter(int k, Runs runs) {
     Scatter out;
-    out.room = span_bytes();
+    out.room = k_block_bytes();
     for (int l = 0; l < runs.used; ++l) {
       int low = 1 << 30;
       for (int i = 0; i < 16; ++i) {
         const int byte = piece(k, runs.first[l] + i).bit / 8;
         low = byte < low ? byte : low;
       }
-      const int last = span_bytes() - 16;  // a window never reaches past the span
+      const int last = k_block_bytes() - 16;  // a window never reaches past the k-block
       out.window[l] = low < last ? low : last;
       for (int i = 0; i < 16; ++i) {
         const Piece p = piece(k, runs.first[l] + i);
@@ -241,33 +241,33 @@ struct Shape {
     }
     return out;
   }
-  // Whether codes may stay at their place in a byte, to be divided in the scales of their groups: one plane, and all of
-  // a group at the same place.
-  static constexpr bool can_stay(int max_unsigned) {
+  // Whether codes may be left unshifted in a byte, to be divided in the scales of their groups: one plane, and all of
+  // a group with the same shift.
+  static constexpr bool can_be_unshifted(int max_unsigned) {
     if constexpr (F::kind != Kind::planes) {
       return false;
     } else {
       if (max_unsigned < 255 || F::codes.pieces(0) != 1 || F::codebook.used > 0 || F::codes.bits() > 4) return false;
       bool shifted = false;
-      for (int e = 0; e < kSpan; ++e) {
-        if (piece(0, e).bit % 8 != stay(e / sub)) return false;
-        shifted = shifted || stay(e / sub) > 0;
+      for (int e = 0; e < kBlockK; ++e) {
+        if (piece(0, e).bit % 8 != unshifted_by(e / group_size)) return false;
+        shifted = shifted || unshifted_by(e / group_size) > 0;
       }
       return shifted;
     }
   }
-  static constexpr int stay(int group) { return piece(0, group * sub).bit % 8; }
+  static constexpr int unshifted_by(int group) { return piece(0, group * group_size).bit % 8; }
   static constexpr int first_code() { return piece(0, 0).bit / 8; }
   static constexpr int first_bit() { return piece(1, 0).bit / 8; }
-  // Codes of two bits, 128 in 32 bytes, or the same and a third bit of each, 256 in 32 bytes. The former are turned as
-  // they are loaded; the latter are first joined in the halves of bytes, where places 0 and 2 share a vector.
-  static constexpr bool can_turn(int max_unsigned) {
+  // Codes of two bits, 128 in 32 bytes, or the same and a third bit of each, 256 in 32 bytes. The former are transposed
+  // as they are loaded; the latter are first joined in the halves of bytes, where shifts 0 and 2 share a vector.
+  static constexpr bool can_transpose(int max_unsigned) {
     if constexpr (F::kind != Kind::planes) {
       return false;
     } else {
-      if (((1 << F::codes.bits()) - 1) << turned_place(3) > max_unsigned) return false;
-      if (F::codes.pieces(0) > 2 || F::codebook.used > 0 || first_code() + 64 > span_bytes()) return false;
-      for (int e = 0; e < kSpan; ++e) {
+      if (((1 << F::codes.bits()) - 1) << transposed_shift(3) > max_unsigned) return false;
+      if (F::codes.pieces(0) > 2 || F::codebook.used > 0 || first_code() + 64 > k_block_bytes()) return false;
+      for (int e = 0; e < kBlockK; ++e) {
         const Piece two = piece(0, e), one = piece(1, e);
         if (two.bits != 2 || two.bit != 8 * (first_code() + e / 128 * 32 + e % 32) + e / 32 % 4 * 2) return false;
         if (one.bits > 1 || (one.bits == 1 && one.bit != 8 * (first_bit() + e % 32) + e / 32)) return false;
@@ -276,18 +276,18 @@ struct Shape {
     }
   }
   static constexpr bool joins() { return F::codes.pieces(0) == 2; }
-  static constexpr int turned_place(int lane) { return joins() ? lane % 4 / 2 * 4 : lane % 4 * 2; }  // in a byte
-  // Codes of few bits with a scale for 32 or more: taken across, two vectors in turn have the same scales in their
-  // lanes, and their dot products can be added as integers.
-  static constexpr bool worth_crossing() {
+  static constexpr int transposed_shift(int lane) { return joins() ? lane % 4 / 2 * 4 : lane % 4 * 2; }  // in a byte
+  // Codes of few bits with a scale for 32 or more: taken in strided order, two successive vectors have the same scales
+  // in their lanes, and their dot products can be added as integers.
+  static constexpr bool worth_striding() {
     if constexpr (F::kind == Kind::planes)
-      return sub == 32 && F::codes.bits() < 8 && in_lanes(0, runs(0, 64, true));
+      return group_size == 32 && F::codes.bits() < 8 && in_lanes(0, runs(0, 64, true));
     else
-      return F::kind == Kind::grid && sub == 32;
+      return F::kind == Kind::grid && group_size == 32;
   }
 };
 
-// Scales and offsets of a span as vectors of `lanes` floats. Where two for each group fit into one vector they are
+// Scales and offsets of a k-block as vectors of `lanes` floats. Where two for each group fit into one vector they are
 // neighbours in it (scale, offset, scale, ...); else all scales come first.
 template <class F, int lanes>
 struct Slots {
@@ -344,9 +344,9 @@ struct Slots {
     }
     return out;
   }
-  // f16 times small integers, a whole block to a span: the shape of the K-quants and the grids.
+  // f16 times small integers, a whole block to a k-block: the shape of the K-quants and the grids.
   static constexpr bool is_small() {
-    if (Shape<F>::row || F::block != kSpan || F::scale.ints.used == 0) return false;
+    if (Shape<F>::row || F::block != kBlockK || F::scale.ints.used == 0) return false;
     if (F::scale.real != Real::f16 || (offset && (F::scale.unit != 1 || F::scale.bits.used > 0))) return false;
     if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16)) return false;
     if (paired && offset && F::offset.at != F::scale.at + 2) return false;

@@ -44,8 +44,8 @@ struct SharedSearch {
       d = keep(splat(greatest / high) * load_wide(a.v));
       dmin = keep(splat(deepest / top) * load_wide(b.v));
     } else {
-      static constexpr Lane a = lanes_from(first, width, 8, 1), number = lanes_from(0, 1, kLanes, 1);
-      const Wide end = pick(load_wide(number.v) < splat(8), splat(greatest / low), splat(greatest / high));
+      static constexpr Lane a = lanes_from(first, width, 8, 1), number = lanes_from(0, 1, kWideLanes, 1);
+      const Wide end = select(load_wide(number.v) < splat(8), splat(greatest / low), splat(greatest / high));
       d = keep(end * load_wide(a.v));
     }
     Wide scale[groups], offset[groups], total = splat(0);
@@ -118,13 +118,13 @@ struct SharedSearch {
     start(found, now);
     float least_error = __builtin_inff();
     best = now;
-    for (int turn = 0; turn < kSharedRounds; ++turn) {
+    for (int round = 0; round < kSharedRounds; ++round) {
       const float total = neighbours(now);
       if (total < least_error) {
         best = now;
         least_error = total;
       }
-      if (turn < kSharedRounds - 1) refit_floats(now);
+      if (round < kSharedRounds - 1) refit_floats(now);
     }
   }
 };

@@ -11,7 +11,7 @@ struct TritRows {
   using bytes = typename Isa::bytes;
   using ints = typename Isa::ints;
   using f32 = typename Isa::f32;
-  static constexpr int L = Isa::L, groups = kSpan / 32;
+  static constexpr int L = Isa::L, groups = kBlockK / 32;
   static constexpr auto& parts = F::codes.parts;
   static constexpr bool whole = Isa::max_unsigned >= 255;
 
@@ -36,7 +36,7 @@ struct TritRows {
     constexpr TritPart t = parts[part];
     bytes* to = out.quads + first_quad(part);
     if constexpr (t.bytes % 16 == 0) {
-      for (int b = 0; b < t.bytes; b += 16) I::turn(rows.p + t.first + b, rows.stride, to + b / 4);
+      for (int b = 0; b < t.bytes; b += 16) I::transpose_window(rows.p + t.first + b, rows.stride, to + b / 4);
     } else {
       static_assert(t.bytes == 4 && t.first >= 12);
       to[0] = last_quad(rows.p + t.first, rows.stride);
@@ -44,7 +44,7 @@ struct TritRows {
   }
   static FEWBIT_INLINE bytes last_quad(const uint8_t* p, size_t stride) {  // nothing past it is read
     bytes window[4];
-    I::turn(p - 12, stride, window);
+    I::transpose_window(p - 12, stride, window);
     return window[3];
   }
   static FEWBIT_INLINE void load(const Rows& rows, Panel& out) {
@@ -83,8 +83,8 @@ struct TritRows {
     if constexpr (whole) return Isa::to_floats(I::thrice_less(these, next));
     return Isa::to_floats(I::dot_words(these, I::ones_16()));
   }
-  // One span of all rows times one column.
-  static FEWBIT_INLINE f32 span(const Panel& panel, const Activation& a, f32 acc) {
+  // One k-block of all rows times one column.
+  static FEWBIT_INLINE f32 k_block(const Panel& panel, const Activation& a, f32 acc) {
     Sums sums;
     for (int g = 0; g < groups; ++g) sums.these[g] = sums.next[g] = Isa::no_ints();
     add_part<0>(panel, a.q, sums);
@@ -99,10 +99,10 @@ struct TritRows {
     return Isa::fma(panel.scale, Isa::fnma(ones, Isa::splat(1), whole ? Isa::mul(all, Isa::splat(1.0f / 256)) : all),
                     acc);
   }
-  // A span of the rows to come, line by line; these rows' next span.
-  static FEWBIT_INLINE void ask(const Rows& rows, const uint8_t* w, size_t span, const Layout& at) {
-    constexpr size_t step = Shape<F>::span_bytes();
-    for (size_t c = 0; c < L * step; c += 64) __builtin_prefetch(w + L * (at.row_bytes + span * step) + c, 0, 2);
+  // A k-block of the rows to come, line by line; these rows' next k-block.
+  static FEWBIT_INLINE void prefetch(const Rows& rows, const uint8_t* w, size_t k_block, const Layout& at) {
+    constexpr size_t step = Shape<F>::k_block_bytes();
+    for (size_t c = 0; c < L * step; c += 64) __builtin_prefetch(w + L * (at.row_bytes + k_block * step) + c, 0, 2);
     for (size_t r = 0; r < L; ++r) __builtin_prefetch(rows.p + r * rows.stride + 2 * step, 0, 3);
   }
   template <int Cols>
@@ -110,13 +110,13 @@ struct TritRows {
                         size_t x_stride, float* y, size_t y_stride) {
     f32 acc[Cols];
     for (auto& a : acc) a = Isa::zero();
-    SpanCopy<F> copy;
-    for (size_t i = 0; i * kSpan < k; ++i) {
+    KBlockCopy<F> copy;
+    for (size_t i = 0; i * kBlockK < k; ++i) {
       const Rows rows = rows_of<F>(w, count, i, k, at, copy);
-      ask(rows, w, i, at);
+      prefetch(rows, w, i, at);
       Panel panel;
       load(rows, panel);
-      for (int c = 0; c < Cols; ++c) acc[c] = span(panel, x[i + c * x_stride], acc[c]);
+      for (int c = 0; c < Cols; ++c) acc[c] = k_block(panel, x[i + c * x_stride], acc[c]);
     }
     for (int c = 0; c < Cols; ++c) {
       alignas(64) float t[L];
@@ -135,4 +135,4 @@ struct TritRows {
 };
 
 template <class F>
-using DotOf = std::conditional_t<F::kind == Kind::trits && Isa::can_transpose, TritRows<F>, Dot<F>>;
+using GemvOf = std::conditional_t<F::kind == Kind::trits && Isa::can_transpose, TritRows<F>, Gemv<F>>;

@@ -1,9 +1,9 @@
 // Sixteen floats side by side, in the compiler's own vectors: as many registers as the instruction set needs. Every
 // operation is an IEEE one, so that results are the same everywhere.
 
-constexpr int kLanes = 16;
+constexpr int kWideLanes = 16;
 constexpr int kRegister = alignof(Isa::f32) / sizeof(float);  // floats; where Isa has no registers, SSE and NEON have 4
-constexpr int kPart = kRegister < 4 ? 4 : kRegister < kLanes ? kRegister : kLanes, kParts = kLanes / kPart;
+constexpr int kPart = kRegister < 4 ? 4 : kRegister < kWideLanes ? kRegister : kWideLanes, kParts = kWideLanes / kPart;
 
 struct Wide {
   typedef float Floats __attribute__((vector_size(4 * kPart)));
@@ -39,7 +39,7 @@ FEWBIT_WIDE(Wide, most, Wide, Wide, a.part[p] > b.part[p] ? a.part[p] : b.part[p
 FEWBIT_WIDE(Wide, least, Wide, Wide, a.part[p] < b.part[p] ? a.part[p] : b.part[p])
 #undef FEWBIT_WIDE
 
-static FEWBIT_INLINE Wide pick(const Wholes& where, const Wide& a, const Wide& b) {
+static FEWBIT_INLINE Wide select(const Wholes& where, const Wide& a, const Wide& b) {
   Wide out;
   for (int p = 0; p < kParts; ++p) out.part[p] = where.part[p] ? a.part[p] : b.part[p];
   return out;
@@ -79,14 +79,14 @@ static FEWBIT_INLINE Wholes truncated(const Wide& v) {
 
 // The first lane of those with the least value.
 static FEWBIT_INLINE int least_lane(const Wide& v) {
-  float lanes[kLanes];
+  float lanes[kWideLanes];
   store_wide(lanes, v);
   int at = 0;
-  for (int l = 1; l < kLanes; ++l) at = lanes[l] < lanes[at] ? l : at;
+  for (int l = 1; l < kWideLanes; ++l) at = lanes[l] < lanes[at] ? l : at;
   return at;
 }
 static FEWBIT_INLINE float lane_of(const Wide& v, int lane) {
-  float lanes[kLanes];
+  float lanes[kWideLanes];
   store_wide(lanes, v);
   return lanes[lane];
 }

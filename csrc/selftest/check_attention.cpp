@@ -175,11 +175,11 @@ std::vector<double> attended(const Case& c, const Packed& p, const float* q, siz
 struct Sums {
   double wrong = 0, right = 0;
 
-  void add(std::span<const double> wanted, const float* got) {
-    for (size_t d = 0; d < wanted.size(); ++d) {
-      const double difference = static_cast<double>(got[d]) - wanted[d];
+  void add(std::span<const double> expected, const float* got) {
+    for (size_t d = 0; d < expected.size(); ++d) {
+      const double difference = static_cast<double>(got[d]) - expected[d];
       wrong += difference * difference;
-      right += wanted[d] * wanted[d];
+      right += expected[d] * expected[d];
     }
   }
 };

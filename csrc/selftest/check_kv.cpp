@@ -79,9 +79,9 @@ void values_case(Run& run, size_t format, const Rows& v, size_t rows, Edge edge)
   for (size_t r = 0; r < rows; ++r) {
     const double room = top * (1 + magnitude({p.data() + r * kKvTokens, v.tokens}));
     for (size_t d = 0; d < v.dim; ++d) {
-      double wanted = static_cast<double>(before[r * v.pad + d]);
-      for (size_t t = 0; t < v.tokens; ++t) wanted += double(p[r * kKvTokens + t]) * double(v.of(t)[d]);
-      error = worse(error, std::fabs(static_cast<double>(out[r * v.pad + d]) - wanted) / room);
+      double expected = static_cast<double>(before[r * v.pad + d]);
+      for (size_t t = 0; t < v.tokens; ++t) expected += double(p[r * kKvTokens + t]) * double(v.of(t)[d]);
+      error = worse(error, std::fabs(static_cast<double>(out[r * v.pad + d]) - expected) / room);
     }
   }
   run.expect(error < kLimit && out.intact(), "error %.2g", error);

@@ -14,23 +14,23 @@ namespace {
 constexpr const char* kInputNames[] = {"as usual", "8 bits", "16 bits", "exact"};  // by Activations
 constexpr size_t kColumns[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 70};     // of activations: every kernel
 constexpr size_t kRows[] = {1, 3, 15, 16, 17, 33, 69};
-constexpr size_t kRowsAbreast[] = {16, 17, 33, 69};
+constexpr size_t kInterleavedRows[] = {16, 17, 33, 69};
 constexpr size_t kLengths[] = {1, 31, 32, 64, 96, 255, 256, 288, 512, 800};
-constexpr size_t kLengthsAbreast[] = {256, 512, 768};
+constexpr size_t kInterleavedLengths[] = {256, 512, 768};
 constexpr size_t kMostIn16Bits = 9;  // rows in 16 bits, unless in full: they take twice as many columns
 
 struct Shape {
   size_t n, k, m, group;
-  bool abreast;
+  bool interleaved;
   Activations inputs;
   Edge edge;
 };
 
-Shape random_shape(Random& random, size_t format, size_t m, bool abreast, Activations inputs, Edge edge) {
-  if (abreast) {
+Shape random_shape(Random& random, size_t format, size_t m, bool interleaved, Activations inputs, Edge edge) {
+  if (interleaved) {
     constexpr size_t groups[] = {0, 32, 32, 64, 128};
-    return {random.one_of(kRowsAbreast),
-            random.one_of(kLengthsAbreast),
+    return {random.one_of(kInterleavedRows),
+            random.one_of(kInterleavedLengths),
             m,
             has_groups(format) ? random.one_of(groups) : 0,
             true,
@@ -50,16 +50,16 @@ struct Weights {
       : matrix{&run.target.kernels()[format], at, nullptr, s.n, s.k},
         bytes(rows.size(), s.edge),
         floats(decoded(run.scalar, format, rows, s.n, s.k, at)) {
-    matrix.at.abreast = s.abreast;
+    matrix.at.interleaved = s.interleaved;
     matrix.data = bytes.data();
-    if (!s.abreast) {
+    if (!s.interleaved) {
       std::copy(rows.begin(), rows.end(), bytes.data());
       return;
     }
     const Using scalar(run.scalar);
     Matrix plain = matrix;
     plain.data = rows.data();
-    move_abreast(plain, false, bytes.data(), 1);
+    interleave(plain, false, bytes.data(), 1);
   }
 };
 
@@ -70,12 +70,12 @@ Weights make_weights(Run& run, size_t format, const Shape& s) {
 
 bool can(const Run& run, size_t format, const Shape& s) {
   const Kernels& kernels = run.target.kernels()[format];
-  return !s.abreast || can_lie_abreast(kernels, kernels.layout(s.k, s.group), s.k);
+  return !s.interleaved || can_interleave(kernels, kernels.layout(s.k, s.group), s.k);
 }
 
 Way way_of(const Matrix& w, const Shape& s) { return choose(*w.kernels, w.at, w.k, s.m, s.inputs); }
 
-bool on_tiles(Path path) { return path == Path::strips || path == Path::panels; }
+bool on_tiles(Path path) { return path == Path::fused || path == Path::packed; }
 
 void round_to_bf16(Floats& x) {
   for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
@@ -129,10 +129,10 @@ Exact multiplied(const Rounded& r, const Shape& s) {
   return out;
 }
 
-double error_of(std::span<const float> got, const Exact& wanted) {
+double error_of(std::span<const float> got, const Exact& expected) {
   double error = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    error = worse(error, std::fabs(static_cast<double>(got[i]) - wanted.y[i]) / wanted.room[i]);
+    error = worse(error, std::fabs(static_cast<double>(got[i]) - expected.y[i]) / expected.room[i]);
   }
   return error;
 }
@@ -145,7 +145,7 @@ Inputs inputs_of(const Guarded<float>& x, const Shape& s) {
 
 void name_case(Run& run, const Shape& s, Way way) {
   run.at("%s, n %zu, k %zu, %zu columns, group %zu, %s, %s, guard at the %s", path_name(way.path), s.n, s.k, s.m,
-         s.group, s.abreast ? "interleaved" : "rows", kInputNames[static_cast<int>(s.inputs)], edge_name(s.edge));
+         s.group, s.interleaved ? "interleaved" : "rows", kInputNames[static_cast<int>(s.inputs)], edge_name(s.edge));
 }
 
 void product_case(Run& run, size_t format, const Shape& s) {
@@ -207,13 +207,13 @@ void gated_case(Run& run, size_t format, const Shape& s) {
   multiply_gated(gate.matrix, up.matrix, Gate::silu, inputs_of(x, s), other.data(), s.inputs, threads);
   const Rounded rg = rounded(run, values, gate.floats, way, s), ru = rounded(run, values, up.floats, way, s);
   const Exact g = multiplied(rg, s), u = multiplied(ru, s);
-  Exact wanted = g;
+  Exact expected = g;
   for (size_t i = 0; i < g.y.size(); ++i) {  // the slope of silu is at most 1.1
-    wanted.y[i] = silu(g.y[i]) * u.y[i];
-    wanted.room[i] = 1.1 * g.room[i] * (std::fabs(u.y[i]) + u.room[i] * rg.limit) +
-                     std::fabs(silu(g.y[i])) * u.room[i] + 2 * std::fabs(wanted.y[i]);
+    expected.y[i] = silu(g.y[i]) * u.y[i];
+    expected.room[i] = 1.1 * g.room[i] * (std::fabs(u.y[i]) + u.room[i] * rg.limit) +
+                       std::fabs(silu(g.y[i])) * u.room[i] + 2 * std::fabs(expected.y[i]);
   }
-  const double error = error_of(y, wanted);
+  const double error = error_of(y, expected);
   run.expect(error < rg.limit, "error %.2g, at most %.2g was expected", error, rg.limit);
   run.expect(same_floats(y, other), "%d threads give other bits than one", threads);
   run.expect(y.intact() && other.intact(), "written outside of the result");
@@ -223,12 +223,12 @@ void gated_case(Run& run, size_t format, const Shape& s) {
 template <class Fn>
 void each_shape(Run& run, size_t format, std::span<const size_t> columns, size_t draws, Fn&& check) {
   for (const size_t m : columns) {
-    for (const bool abreast : {false, true}) {
-      if (abreast && !run.target.kernels()[format].lies_abreast) continue;
+    for (const bool interleaved : {false, true}) {
+      if (interleaved && !run.target.kernels()[format].interleaves) continue;
       for (const Activations inputs : {Activations::int8, Activations::int16, Activations::exact}) {
         if (inputs == Activations::int16 && m > kMostIn16Bits && !run.full) continue;
         for (size_t i = 0; i < draws; ++i) {
-          check(run, format, random_shape(run.random, format, m, abreast, inputs, run.edge()));
+          check(run, format, random_shape(run.random, format, m, interleaved, inputs, run.edge()));
         }
       }
     }

@@ -51,9 +51,9 @@ void move_case(Run& run, const Matrix& w, const Bytes& rows, bool back, Edge edg
   Matrix guarded = w, plain = w;
   guarded.data = from.data();
   plain.data = rows.data();
-  move_abreast(guarded, back, out.data(), run.threads());
+  interleave(guarded, back, out.data(), run.threads());
   const Using scalar(run.scalar);
-  move_abreast(plain, back, expected.data(), 1);
+  interleave(plain, back, expected.data(), 1);
   run.expect(same_bytes<uint8_t>(out, expected) && out.intact(), "not where scalar moves them");
 }
 
@@ -83,8 +83,8 @@ void check_moves(Run& run, size_t format) {
   for (size_t i = 0; i < run.draws(2, 40); ++i) {
     const size_t n = 1 + run.random.below(70), k = 256 * (1 + run.random.below(3));
     Layout at = kernels.layout(k, has_groups(format) ? 32 : 0);
-    if (!can_lie_abreast(kernels, at, k)) return;
-    at.abreast = true;
+    if (!can_interleave(kernels, at, k)) return;
+    at.interleaved = true;
     const Bytes rows = random_bytes(run.random, n * at.row_bytes);
     for (const bool back : {false, true}) move_case(run, {&kernels, at, nullptr, n, k}, rows, back, run.edge());
   }

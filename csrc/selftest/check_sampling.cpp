@@ -59,29 +59,29 @@ void passes_case(Run& run, size_t n) {
   const size_t bucket = run.random.below(40);
   run.at("%zu logits, bucket %zu, guard at the %s", n, bucket, edge_name(edge));
   const Guarded<float> x(logits(run.random, n), edge);
-  const Told own = told(run.target, x, bucket), wanted = told(run.scalar, x, bucket);
-  run.expect(own.extent.top == wanted.extent.top && own.extent.lowest == wanted.extent.lowest &&
-                 own.extent.fine == wanted.extent.fine && same_floats(own.groups, wanted.groups),
+  const Told own = told(run.target, x, bucket), expected = told(run.scalar, x, bucket);
+  run.expect(own.extent.top == expected.extent.top && own.extent.lowest == expected.extent.lowest &&
+                 own.extent.valid == expected.extent.valid && same_floats(own.groups, expected.groups),
              "another extent");
-  run.expect(own.total == wanted.total, "another total");
-  run.expect(own.collected == wanted.collected, "other tokens collected");
-  run.expect(own.likely == wanted.likely && same_tally(*own.tally, *wanted.tally), "another tally");
-  run.expect(own.members == wanted.members, "other members of a bucket");
+  run.expect(own.total == expected.total, "another total");
+  run.expect(own.collected == expected.collected, "other tokens collected");
+  run.expect(own.likely == expected.likely && same_tally(*own.tally, *expected.tally), "another tally");
+  run.expect(own.members == expected.members, "other members of a bucket");
 }
 
-constexpr SampleRule kRules[] = {
+constexpr SamplingParams kRules[] = {
     {0, 0, 1, 0, 1, 0, 0},           {1, 0, 1, 0, 1, 0, 0},      {0.7, 40, 0.9, 0.05, 1, 0, 0},
     {1.5, 0, 0.8, 0, 1.3, 0.2, 0.1}, {1, 900, 0.99, 0, 1, 0, 0}, {0.3, 0, 1, 0.1, 1, 0, 0},
 };
 constexpr size_t kRuleCount = std::size(kRules);
 
-struct Chosen {
+struct Sampled {
   std::vector<int32_t> tokens;
   Floats logprobs;
 };
-Chosen chosen(const Target& target, const Guarded<float>& x, size_t n, const double* uniforms, int threads) {
+Sampled sampled(const Target& target, const Guarded<float>& x, size_t n, const double* uniforms, int threads) {
   const Using used(target);
-  Chosen out{std::vector<int32_t>(kRuleCount), Floats(kRuleCount)};
+  Sampled out{std::vector<int32_t>(kRuleCount), Floats(kRuleCount)};
   const int32_t tokens[] = {0}, counts[] = {2};
   const int64_t starts[kRuleCount + 1] = {0, 1, 1, 1, 1, 1, 1};
   sample({x.data(), kRuleCount, n}, kRules, uniforms, {tokens, counts, starts}, out.tokens.data(), out.logprobs.data(),
@@ -100,9 +100,10 @@ void sample_case(Run& run, size_t n) {
     u = static_cast<double>(run.random.uniform());
   }
   const Guarded<float> x(rows, edge);
-  const Chosen own = chosen(run.target, x, n, uniforms, run.threads()), wanted = chosen(run.scalar, x, n, uniforms, 1);
-  run.expect(own.tokens == wanted.tokens, "other tokens");
-  run.expect(same_floats(own.logprobs, wanted.logprobs), "other probabilities");
+  const Sampled own = sampled(run.target, x, n, uniforms, run.threads()),
+                expected = sampled(run.scalar, x, n, uniforms, 1);
+  run.expect(own.tokens == expected.tokens, "other tokens");
+  run.expect(same_floats(own.logprobs, expected.logprobs), "other probabilities");
 }
 
 }  // namespace

@@ -12,22 +12,22 @@ namespace {
 constexpr size_t kLengths[] = {1, 3, 16, 31, 64, 80, 127, 256, 257, 576, 1000};
 
 // The largest difference as a share of `room`.
-double error_of(std::span<const float> got, std::span<const double> wanted, double room) {
+double error_of(std::span<const float> got, std::span<const double> expected, double room) {
   double error = 0;
-  for (size_t i = 0; i < got.size(); ++i) error = worse(error, std::fabs(static_cast<double>(got[i]) - wanted[i]));
+  for (size_t i = 0; i < got.size(); ++i) error = worse(error, std::fabs(static_cast<double>(got[i]) - expected[i]));
   return error / room;
 }
 
 void quantize_case(Run& run, size_t k, size_t kind) {
   const Edge edge = run.edge();
   run.at("k %zu, values: %s, guard at the %s", k, value_kind_name(kind), edge_name(edge));
-  const size_t spans = activation_count(1, k);
+  const size_t k_blocks = activation_count(1, k);
   const Guarded<float> x(values_of_kind(run.random, kind, k), edge);
-  const Guarded<Activation> own(spans, edge), expected(spans, edge);
+  const Guarded<Activation> own(k_blocks, edge), expected(k_blocks, edge);
   run.target.quantize_row(x.data(), k, own.data());
   run.scalar.quantize_row(x.data(), k, expected.data());
   bool same = own.intact();
-  for (size_t i = 0; i < spans; ++i) {
+  for (size_t i = 0; i < k_blocks; ++i) {
     same = same && same_bytes<int8_t>(own[i].q, expected[i].q) && same_floats(own[i].d32, expected[i].d32);
   }
   run.expect(same, "not the codes and scales of scalar");
@@ -39,21 +39,21 @@ void norm_case(Run& run, size_t n) {
   const Guarded<float> x(normals(run.random, n), edge), weight(normals(run.random, n), edge), out(n, edge);
   run.target.rows.norm(x.data(), n, weight.data(), 1e-5f, out.data());
   const double by = 1 / std::sqrt(sum_of(x, x) / static_cast<double>(n) + 1e-5);
-  std::vector<double> wanted;
-  for (size_t i = 0; i < n; ++i) wanted.push_back(static_cast<double>(x[i]) * by * static_cast<double>(weight[i]));
-  const double error = error_of(out, wanted, by * largest(x) * largest(weight));
+  std::vector<double> expected;
+  for (size_t i = 0; i < n; ++i) expected.push_back(static_cast<double>(x[i]) * by * static_cast<double>(weight[i]));
+  const double error = error_of(out, expected, by * largest(x) * largest(weight));
   run.expect(error < 1e-6 && out.intact(), "error %.2g", error);
 }
 
-void rope_case(Run& run, size_t dim, size_t pairs, bool halves) {
+void rope_case(Run& run, size_t dim, size_t pairs, bool neox) {
   const Edge edge = run.edge();
   constexpr size_t heads = 3;
-  run.at("dim %zu, %zu pairs, %s, guard at the %s", dim, pairs, halves ? "halves" : "neighbours", edge_name(edge));
+  run.at("dim %zu, %zu pairs, %s, guard at the %s", dim, pairs, neox ? "neox" : "neighbours", edge_name(edge));
   const Guarded<float> x(normals(run.random, heads * dim), edge);
   const Guarded<float> cosines(normals(run.random, pairs), edge), sines(normals(run.random, pairs), edge);
   Floats expected(x.data(), x.data() + x.size());
-  run.target.rows.rope(x.data(), heads, dim, cosines.data(), sines.data(), pairs, halves);
-  run.scalar.rows.rope(expected.data(), heads, dim, cosines.data(), sines.data(), pairs, halves);
+  run.target.rows.rope(x.data(), heads, dim, cosines.data(), sines.data(), pairs, neox);
+  run.scalar.rows.rope(expected.data(), heads, dim, cosines.data(), sines.data(), pairs, neox);
   double error = 0;
   for (size_t i = 0; i < x.size(); ++i) error = worse(error, std::fabs(static_cast<double>(x[i] - expected[i])));
   run.expect(error < 1e-5 && x.intact(), "error %.2g", error);
@@ -74,11 +74,12 @@ void gate_case(Run& run, Gate kind, size_t n) {
   Floats values = normals(run.random, n);
   for (float& v : values) v *= 4;
   const Guarded<float> x(values, edge), out(normals(run.random, n), edge);
-  std::vector<double> wanted;
-  for (size_t i = 0; i < n; ++i) wanted.push_back(gate(kind, static_cast<double>(x[i])) * static_cast<double>(out[i]));
+  std::vector<double> expected;
+  for (size_t i = 0; i < n; ++i)
+    expected.push_back(gate(kind, static_cast<double>(x[i])) * static_cast<double>(out[i]));
   const double room = largest(x) * largest(out);
   run.target.rows.gate(kind, x.data(), n, out.data());
-  const double error = error_of(out, wanted, room);
+  const double error = error_of(out, expected, room);
   run.expect(error < 1e-6 && out.intact(), "error %.2g", error);
 }
 
@@ -89,12 +90,12 @@ void rotate_case(Run& run, size_t size, bool in_place) {
   const Guarded<float> x(values, edge), apart(size, edge);
   const Guarded<float>& out = in_place ? x : apart;
   run.target.rotate(x.data(), size, 0.3f, out.data());
-  std::vector<double> wanted(size);
+  std::vector<double> expected(size);
   const double by = 0.3 / std::sqrt(static_cast<double>(size));
   for (size_t i = 0; i < size; ++i) {
-    for (size_t j = 0; j < size; ++j) wanted[i] += (__builtin_popcountll(i & j) % 2 ? -by : by) * double(values[j]);
+    for (size_t j = 0; j < size; ++j) expected[i] += (__builtin_popcountll(i & j) % 2 ? -by : by) * double(values[j]);
   }
-  const double error = error_of(out, wanted, by * magnitude(values));
+  const double error = error_of(out, expected, by * magnitude(values));
   run.expect(error < 1e-6 && out.intact(), "error %.2g", error);
 }
 
@@ -124,9 +125,9 @@ void check_norm(Run& run) {
 
 void check_rope(Run& run) {
   for (const size_t dim : {2, 64, 80, 128, 130}) {
-    for (const bool halves : {false, true}) {
-      rope_case(run, dim, dim / 2, halves);
-      rope_case(run, dim, (dim + 2) / 4, halves);
+    for (const bool neox : {false, true}) {
+      rope_case(run, dim, dim / 2, neox);
+      rope_case(run, dim, (dim + 2) / 4, neox);
     }
   }
 }

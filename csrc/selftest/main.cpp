@@ -71,7 +71,7 @@ Options parse(int count, char** arguments) {
   return out;
 }
 
-bool wanted(const std::string& filter, const char* name) { return filter.empty() || filter == name; }
+bool selected(const std::string& filter, const char* name) { return filter.empty() || filter == name; }
 
 void list() {
   std::printf("instruction sets:");
@@ -96,13 +96,13 @@ std::string counted(Run& run, const char* name, Fn&& check) {
 void check_formats(Run& run, const Options& options, const FormatCheck& check) {
   for (size_t i = 0; i < format_names().size(); ++i) {
     const char* format = format_names()[i].c_str();
-    if (!wanted(options.format, format)) continue;
+    if (!selected(options.format, format)) continue;
     run.begin(check.name, format);
     check.run(run, i);
   }
 }
 
-// Products really came from the kernels that were asked for, none from the scalar ones.
+// Products really came from the kernels that were chosen, none from the scalar ones.
 void check_counters(Run& run, uint64_t own_before, uint64_t scalar_before) {
   run.begin("counters", "");
   run.at("after all products");
@@ -116,12 +116,12 @@ void check_target(Run& run, const Options& options) {
   const uint64_t own = run.target.products, scalar = run.scalar.products;
   std::string line = run.target.name + std::string(":");
   for (const FormatCheck& check : kFormatChecks) {
-    if (wanted(options.check, check.name))
+    if (selected(options.check, check.name))
       line += counted(run, check.name, [&] { check_formats(run, options, check); });
   }
-  if (wanted(options.check, "products")) check_counters(run, own, scalar);
+  if (selected(options.check, "products")) check_counters(run, own, scalar);
   for (const PlainCheck& check : kPlainChecks) {
-    if (!wanted(options.check, check.name)) continue;
+    if (!selected(options.check, check.name)) continue;
     run.begin(check.name, "");
     line += counted(run, check.name, [&] { check.run(run); });
   }
@@ -137,7 +137,7 @@ int main(int count, char** arguments) {
   report_faults();
   size_t passed = 0, failed = 0;
   for (const Target* target : available_targets()) {
-    if (!wanted(options.target, target->name)) continue;
+    if (!selected(options.target, target->name)) continue;
     Run run(*target, *available_targets().back(), options.full, options.seed);
     check_target(run, options);
     passed += run.passed();

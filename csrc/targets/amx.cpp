@@ -20,7 +20,7 @@ namespace fewbit::amx {
 
 #include "isa/avx512.h"
 //
-#include "kernels/span.h"
+#include "kernels/k_block.h"
 //
 #include "kernels/lane_factors.h"
 //
@@ -29,11 +29,11 @@ namespace fewbit::amx {
 #include "kernels/activations.h"
 #include "kernels/grids.h"
 //
-#include "kernels/dot.h"
+#include "kernels/gemv.h"
 //
-#include "kernels/abreast.h"
+#include "kernels/interleaved.h"
 //
-#include "kernels/abreast_dot.h"
+#include "kernels/interleaved_gemv.h"
 #include "kernels/kv_block.h"
 #include "kernels/kv_tiled.h"
 #include "kernels/kv_weigh.h"
@@ -44,11 +44,11 @@ namespace fewbit::amx {
 //
 #include "kernels/amx/tiles.h"
 //
-#include "kernels/amx/few.h"
+#include "kernels/amx/skinny.h"
 //
 #include "kernels/amx/code_scratch.h"
-#include "kernels/amx/few_abreast.h"
 #include "kernels/amx/kv_quick.h"
+#include "kernels/amx/skinny_interleaved.h"
 #include "kernels/amx/tile_attention.h"
 //
 #include "kernels/amx/kv_codes.h"
@@ -63,12 +63,12 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 // AVX-512's, with tiles added.
 template <class F>
 void change(Kernels& out) {
-  if constexpr (F::kind == Kind::grid) out.dot = Counted<dot_rows<F>>::call;
-  if constexpr (F::kind != Kind::scalar) out.few = Counted<few_rows<F>>::call;
-  if constexpr (Abreast<F>::can()) out.few_abreast = Counted<few_abreast_rows<F>>::call;
+  if constexpr (F::kind == Kind::grid) out.gemv = Counted<gemv_rows<F>>::call;
+  if constexpr (F::kind != Kind::scalar) out.skinny = Counted<skinny_rows<F>>::call;
+  if constexpr (Interleaved<F>::can()) out.interleaved_skinny = Counted<interleaved_skinny_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
-    out.strips = Counted<strip_rows<F>>::call;
-    out.panels = Counted<panel_rows<F>>::call;
+    out.fused = Counted<fused_rows<F>>::call;
+    out.packed = Counted<packed_rows<F>>::call;
   }
   if constexpr (KvCodes<F>::can()) {
     out.kv.pack_queries = pack_code_queries;
@@ -110,9 +110,10 @@ static bool available() {
          has_tiles() && granted();
 }
 extern const Target target;
-const Tiles tiles = {pack_columns, pack_few_columns, few_bytes, quantize_left, tile_scratch_bytes};
-const Target target = {"amx",       available,     kernels, quantize_row, kv_weigh, kv_scale,        kv_rotate,
-                       row_kernels, abreast_moves, &tiles,  probes,       products, &code_attention, &tile_attention};
+const Tiles tiles = {pack_columns, pack_skinny_columns, skinny_bytes, quantize_left, tile_scratch_bytes};
+const Target target = {"amx",    available, kernels,         quantize_row,     kv_weigh,
+                       kv_scale, kv_rotate, row_kernels,     interleave_moves, &tiles,
+                       probes,   products,  &code_attention, &tile_attention};
 
 }  // namespace fewbit::amx
 #endif

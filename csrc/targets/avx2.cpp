@@ -25,8 +25,8 @@ static bool available() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 extern const Target target;
-const Target target = {"avx2",    available,   kernels,       quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, abreast_moves, nullptr,      probes,   products};
+const Target target = {"avx2",    available,   kernels,          quantize_row, kv_weigh, kv_scale,
+                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
 
 }  // namespace fewbit::avx2
 #endif

@@ -38,8 +38,8 @@ static bool available() {
   return avx512bw::target.available() && __builtin_cpu_supports("avx512vnni");
 }
 extern const Target target;
-const Target target = {"avx512",  available,   kernels,       quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, abreast_moves, nullptr,      probes,   products};
+const Target target = {"avx512",  available,   kernels,          quantize_row, kv_weigh, kv_scale,
+                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
 
 }  // namespace fewbit::avx512
 #endif

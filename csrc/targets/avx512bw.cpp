@@ -25,8 +25,8 @@ static bool available() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 extern const Target target;
-const Target target = {"avx512bw", available,   kernels,       quantize_row, kv_weigh, kv_scale,
-                       kv_rotate,  row_kernels, abreast_moves, nullptr,      probes,   products};
+const Target target = {"avx512bw", available,   kernels,          quantize_row, kv_weigh, kv_scale,
+                       kv_rotate,  row_kernels, interleave_moves, nullptr,      probes,   products};
 
 }  // namespace fewbit::avx512bw
 #endif

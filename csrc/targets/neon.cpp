@@ -15,8 +15,8 @@ extern const Encode encoders[];
 
 static bool available() { return true; }
 extern const Target target;
-const Target target = {"neon",    available,   kernels,       quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, abreast_moves, nullptr,      probes,   products};
+const Target target = {"neon",    available,   kernels,          quantize_row, kv_weigh, kv_scale,
+                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
 
 }  // namespace fewbit::neon
 #endif

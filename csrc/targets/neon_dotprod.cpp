@@ -34,8 +34,8 @@ namespace fewbit::neon_dotprod {
 
 static bool available() { return has_dotprod(); }
 extern const Target target;
-const Target target = {"neon_dotprod", available,     kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
-                       row_kernels,    abreast_moves, nullptr, probes,       products, &integer_attention};
+const Target target = {"neon_dotprod", available,        kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
+                       row_kernels,    interleave_moves, nullptr, probes,       products, &integer_attention};
 
 }  // namespace fewbit::neon_dotprod
 #endif

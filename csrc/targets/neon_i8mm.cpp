@@ -25,8 +25,8 @@ constexpr const Target& base = neon_dotprod::target;
 template <class F>
 void change(Kernels& out) {
   if constexpr (F::kind != Kind::scalar) {
-    out.lanes = Counted<lane_rows<F>>::call;
-    if constexpr (Abreast<F>::can()) use_lane_panels<F>(out.by_lane);
+    out.micro = Counted<micro_rows<F>>::call;
+    if constexpr (Interleaved<F>::can()) use_by_lane_panels<F>(out.by_lane);
   }
 }
 
@@ -40,8 +40,8 @@ namespace fewbit::neon_i8mm {
 
 static bool available() { return neon_dotprod::target.available() && has_i8mm(); }
 extern const Target target;
-const Target target = {"neon_i8mm", available,     kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
-                       row_kernels, abreast_moves, nullptr, probes,       products, &integer_attention};
+const Target target = {"neon_i8mm", available,        kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
+                       row_kernels, interleave_moves, nullptr, probes,       products, &integer_attention};
 
 }  // namespace fewbit::neon_i8mm
 #endif

@@ -17,7 +17,7 @@
 #include "formats/write.h"
 #include "kernels/grid_shapes.h"
 #include "kernels/shapes.h"
-#include "kernels/turned_shapes.h"
+#include "kernels/transposed_shapes.h"
 
 // Forced inlining keeps vectors in registers. Without it a file builds several times as fast: for the scalar kernels,
 // which have none, and under sanitizers.

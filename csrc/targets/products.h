@@ -7,18 +7,18 @@
 template <class F>
 void set_products(Kernels& out) {
   if constexpr (F::kind != Kind::scalar) {
-    out.sub = Shape<F>::sub;
-    out.dot = Counted<dot_rows<F, DotOf<F>>>::call;
-    out.lanes = Counted<lane_rows<F>>::call;
-    out.lane_scratch = lane_scratch<F>;
-    out.least_lanes = Isa::least_lanes;
-    out.lies_abreast = can_lie_abreast<F>();
-    out.laid_at_once = Shape<F>::row || Shape<F>::span_bytes() % 4 == 0 ? 0 : Shape<F>::span_bytes();
-    if constexpr (Abreast<F>::can() && Isa::dots_by_lane) {
-      use_lanes<F>(out.by_lane);
-    } else if constexpr (Abreast<F>::can()) {
-      out.abreast = Counted<abreast_rows<F>>::call;
-      out.lanes_abreast = Counted<lane_rows_abreast<F>>::call;
+    out.group_size = Shape<F>::group_size;
+    out.gemv = Counted<gemv_rows<F, GemvOf<F>>>::call;
+    out.micro = Counted<micro_rows<F>>::call;
+    out.micro_scratch = micro_scratch<F>;
+    out.least_micro = Isa::least_micro;
+    out.interleaves = can_interleave<F>();
+    out.laid_at_once = Shape<F>::row || Shape<F>::k_block_bytes() % 4 == 0 ? 0 : Shape<F>::k_block_bytes();
+    if constexpr (Interleaved<F>::can() && Isa::dots_by_lane) {
+      use_by_lane<F>(out.by_lane);
+    } else if constexpr (Interleaved<F>::can()) {
+      out.interleaved_gemv = Counted<interleaved_gemv_rows<F>>::call;
+      out.interleaved_micro = Counted<interleaved_micro_rows<F>>::call;
     }
   }
 }

@@ -17,7 +17,7 @@ namespace fewbit::scalar {
 
 static bool available() { return true; }
 extern const Target target;
-const Target target = {"scalar",  available,   kernels,       quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, abreast_moves, nullptr,      probes,   products};
+const Target target = {"scalar",  available,   kernels,          quantize_row, kv_weigh, kv_scale,
+                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
 
 }  // namespace fewbit::scalar

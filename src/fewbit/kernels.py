@@ -18,7 +18,7 @@ from .tensor import QuantTensor
 FORMATS = ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")
 MEMORY_BYTES = 1 << 30  # weights in turn, so that no cache holds them
 ROUND_SECONDS = 0.3
-PEAKS = {"f32": "f32", "dot": "int8", "lanes": "int8", "few": "int8", "strips": "bf16", "panels": "bf16"}
+PEAKS = {"f32": "f32", "gemv": "int8", "micro": "int8", "skinny": "int8", "fused": "bf16", "packed": "bf16"}
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def test_put_together() -> None:
     assert isinstance(runner, CpuRunner)
     kinds = [kind for kind, _ in _operations(runner)]
     block = ["linear", "rope", "rope", "attend", "linear", "gated", "linear"]
-    last = [*block[:4], "pick", "pick", *block[4:]]
+    last = [*block[:4], "gather", "gather", *block[4:]]
     assert kinds == ["embed", *block, *block, *last, "linear"]
 
 
@@ -262,9 +262,9 @@ def test_result_of_a_plan_is_alone_in_its_place() -> None:
     plan.set_result(result)
     with pytest.raises(ValueError, match="takes no more buffers"):
         plan.buffer(8, True, 0)
-    with pytest.raises(ValueError, match="place of another buffer"):
+    with pytest.raises(ValueError, match="slot of another buffer"):
         other.set_result(shared)
-    with pytest.raises(ValueError, match="place of a buffer"):
+    with pytest.raises(ValueError, match="slot of a buffer"):
         cpu.Plan().buffer(8, False, 1)
 
 

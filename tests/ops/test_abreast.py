@@ -67,7 +67,7 @@ def test_moves(fmt: Format, n: int, k: int, isa: str) -> None:
     laid = abreast(w)
     for back, before, after in ((False, w.stored, laid.stored), (True, laid.stored, w.stored)):
         out = np.empty_like(before)
-        _native.move_abreast(cpu.number(fmt), fmt.group, before, n, k, back, out, 2)
+        _native.interleave(cpu.number(fmt), fmt.group, before, n, k, back, out, 2)
         assert np.array_equal(out, after)
     assert laid == w
     assert laid.to_bytes() == w.to_bytes()
@@ -147,17 +147,17 @@ def test_native_code_checks_what_it_is_told() -> None:
         _native.linear(number, 32, w.stored[: 32 * 288 // 32 * 18], 32, True, inputs(1, 288), out, 1, None)
     with pytest.raises(ValueError, match="bytes of the matrix"):
         _native.linear(number, 32, w.stored[:-18], 32, True, inputs(1, 512), out, 1, None)
-    with pytest.raises(ValueError, match="never lie abreast"):
+    with pytest.raises(ValueError, match="are never interleaved"):
         _native.linear(
             cpu.number(get("iq2_xs")), 256, np.zeros(32 * 148, np.uint8), 32, True, inputs(1, 512), out, 1, None
         )
     data = np.zeros(32 * get("int4:block=96").row_bytes(512), np.uint8)
-    with pytest.raises(ValueError, match="every 96 never lie abreast"):
+    with pytest.raises(ValueError, match="every 96 are never interleaved"):
         _native.linear(cpu.number(get("int4")), 96, data, 32, True, inputs(1, 512), out, 1, None)
     with pytest.raises(ValueError, match="bytes of the result"):
-        _native.move_abreast(number, 32, w.stored, 32, 512, False, np.empty(5, np.uint8), 1)
+        _native.interleave(number, 32, w.stored, 32, 512, False, np.empty(5, np.uint8), 1)
     with pytest.raises(ValueError, match="in place"):
-        _native.move_abreast(number, 32, w.stored, 32, 512, False, w.stored, 1)
+        _native.interleave(number, 32, w.stored, 32, 512, False, w.stored, 1)
 
 
 def test_embeddings_are_read_row_by_row() -> None:

@@ -1,11 +1,11 @@
 // What kernels of one row at a time want, but for dot products: isa/pairs.h.
 
 struct Vectors {
-  static constexpr int W = 32, L = 8, lane_columns = 3, lane_sets = 2;
-  static constexpr int registers = 16, places = 2, least_lanes = 12, prefetch_far = 8192, prefetch_near = 1024;
-  static constexpr bool can_cross = false, can_gather = false, can_pick = true, can_digit = true, can_transpose = false,
-                        can_reduce = false, has_tables = false, can_lie_abreast = true, can_transform = false,
-                        integer_kv = false, dots_by_lane = false;
+  static constexpr int W = 32, L = 8, micro_columns = 3, micro_sets = 2;
+  static constexpr int registers = 16, streams = 2, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
+  static constexpr bool can_stride = false, can_gather = false, can_pick = true, can_digit = true,
+                        can_transpose = false, can_reduce = false, has_tables = false, can_interleave = true,
+                        can_transform = false, integer_kv = false, dots_by_lane = false;
   using bytes = __m256i;
   using f32 = __m256;
   using ints = __m256i;
@@ -16,7 +16,7 @@ struct Vectors {
   static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static FEWBIT_INLINE __m256i table(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   template <int a, int b>
-  static FEWBIT_INLINE bytes two(const uint8_t* p) {  // 16 bytes from each of two places
+  static FEWBIT_INLINE bytes two(const uint8_t* p) {  // 16 bytes from each of two addresses
     if constexpr (b == a + 16)
       return load(p + a);
     else if constexpr (b == a)
@@ -24,7 +24,7 @@ struct Vectors {
     else
       return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(p + a)), load16(p + b), 1);
   }
-  template <Lanes g, bool stays>
+  template <Lanes g, bool unshifted>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     const bytes v = two<g.at[0], g.at[1]>(p);
     constexpr int a = g.shift[0] - g.dst, b = g.shift[1] - g.dst;
@@ -189,7 +189,7 @@ struct Vectors {
   }
   template <Real r, int block, int size, bool offset, bool room_before>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
-    if constexpr (block == kSpan && r == Real::f16)
+    if constexpr (block == kBlockK && r == Real::f16)
       out[0] = half<>(p);
     else
       out[0] = eight_apart<r, block, size>(p);

@@ -5,7 +5,7 @@
 //
 #include "isa/avx512/factors.h"
 //
-#include "isa/avx512/turned.h"
+#include "isa/avx512/transposed.h"
 //
 #include "isa/avx512/activations.h"
 //

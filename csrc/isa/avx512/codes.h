@@ -1,8 +1,8 @@
-// Codes out of the bytes of a span.
+// Codes out of the bytes of a k-block.
 
 struct Codes : Dots {
   template <int a, int b, int c, int d, int room>
-  static FEWBIT_INLINE bytes four(const uint8_t* p) {  // 16 bytes from each of four places; `room` bytes may be read
+  static FEWBIT_INLINE bytes four(const uint8_t* p) {  // 16 bytes from each of four addresses; `room` bytes may be read
     if constexpr (b == a + 16 && c == a + 32 && d == a + 48)
       return load(p + a);
     else if constexpr (b == a + 16 && c == a && d == b)
@@ -24,11 +24,11 @@ struct Codes : Dots {
       return _mm512_mask_broadcast_i32x4(v, 0xF000, load16(p + d));
     }
   }
-  template <Lanes g, bool stays>
+  template <Lanes g, bool unshifted>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     const bytes v = four<g.at[0], g.at[1], g.at[2], g.at[3], g.room>(p);
     if constexpr (g.bits == 8) return v;
-    if constexpr (stays) {
+    if constexpr (unshifted) {
       constexpr int m = (1 << g.bits) - 1;
       constexpr int a = static_cast<int>(0x01010101u * (m << g.shift[0])),
                     b = static_cast<int>(0x01010101u * (m << g.shift[1]));
@@ -57,7 +57,7 @@ struct Codes : Dots {
     }();
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table.data())), v);
   }
-  // Codes of two bits and of one, joined: those of places 0 and 2 in the halves of bytes, and those of places 1 and 3.
+  // Codes of two bits and of one, joined: those of shifts 0 and 2 in the halves of bytes, and those of shifts 1 and 3.
   template <class F>
   static FEWBIT_INLINE void joined(const uint8_t* p, bytes& even, bytes& odd) {
     using S = Shape<F>;
@@ -68,31 +68,31 @@ struct Codes : Dots {
     even = _mm512_or_si512(_mm512_and_si512(two, mask), two_bits<0>(four));
     odd = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi16(two, 2), mask), two_bits<1>(four));
   }
-  // Codes in the turned order, left at their place in their bytes.
+  // Codes in the transposed order, left unshifted in their bytes.
   template <int v>
-  static FEWBIT_INLINE bytes turned_joined(bytes even, bytes odd) {
+  static FEWBIT_INLINE bytes transposed_joined(bytes even, bytes odd) {
     alignas(64) static constexpr auto index = [] {
       std::array<int, 16> out{};
-      for (int l = 0; l < 16; ++l) out[l] = l / 4 * 4 + turned_four(v, l) + l % 2 * 16;
+      for (int l = 0; l < 16; ++l) out[l] = l / 4 * 4 + transposed_four(v, l) + l % 2 * 16;
       return out;
     }();
     return _mm512_permutex2var_epi32(even, _mm512_load_si512(index.data()), odd);
   }
   template <class F>
-  static FEWBIT_INLINE void turned(const uint8_t* p, bytes* out) {
+  static FEWBIT_INLINE void transposed(const uint8_t* p, bytes* out) {
     using S = Shape<F>;
     alignas(16) static constexpr auto masks = [] {
       std::array<uint32_t, 4> out{};
-      for (int l = 0; l < 4; ++l) out[l] = 0x01010101u * (((1u << F::codes.bits()) - 1) << S::turned_place(l));
+      for (int l = 0; l < 4; ++l) out[l] = 0x01010101u * (((1u << F::codes.bits()) - 1) << S::transposed_shift(l));
       return out;
     }();
     if constexpr (S::joins()) {
       bytes even, odd;
       joined<F>(p, even, odd);
-      out[0] = turned_joined<0>(even, odd);
-      out[1] = turned_joined<1>(even, odd);
-      out[2] = turned_joined<2>(even, odd);
-      out[3] = turned_joined<3>(even, odd);
+      out[0] = transposed_joined<0>(even, odd);
+      out[1] = transposed_joined<1>(even, odd);
+      out[2] = transposed_joined<2>(even, odd);
+      out[3] = transposed_joined<3>(even, odd);
     } else {
       out[0] = load(p + S::first_code());
       out[1] = _mm512_shuffle_epi32(out[0], _MM_PERM_ADCB);

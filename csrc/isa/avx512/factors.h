@@ -1,4 +1,4 @@
-// Scales and offsets of a span.
+// Scales and offsets of a k-block.
 
 struct Factors : Grids {
   template <Small t, int k>
@@ -25,10 +25,10 @@ struct Factors : Grids {
   }
   // The same, not shifted down, less the zero.
   template <Small t>
-  static FEWBIT_INLINE __m512i two_that_stay(__m512i window) {
+  static FEWBIT_INLINE __m512i two_unshifted(__m512i window) {
     static constexpr TwoPieces w = two_pieces<t, true>();
     const __m512i v = _mm512_and_si512(_mm512_shuffle_epi8(window, load(w.byte)), _mm512_loadu_si512(w.mask));
-    return add_words(_mm512_set1_epi32(-(t.zero[0] << t.stay())), v, _mm512_loadu_si512(w.weight));
+    return add_words(_mm512_set1_epi32(-(t.zero[0] << t.unshifted_by())), v, _mm512_loadu_si512(w.weight));
   }
   template <Small t>
   static FEWBIT_INLINE __m512i one_byte(const uint8_t* p) {
@@ -36,14 +36,14 @@ struct Factors : Grids {
     static constexpr TwoPieces w = two_pieces<t>();  // of which there is only the first
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(p)), load(w.byte));
   }
-  // `stays`: times 2 to the power of t.stay().
-  template <Small t, bool stays = false>
+  // `unshifted`: times 2 to the power of t.unshifted_by().
+  template <Small t, bool unshifted = false>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
     __m512i v;
     if constexpr (t.in_order() && t.is_signed) {
       return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load16(p + t.window)));
     } else if constexpr (t.alike() && !t.is_signed) {
-      constexpr int mask = t.mask[0][0], shift = t.shift[0][0], up = stays ? t.stay() : 0;
+      constexpr int mask = t.mask[0][0], shift = t.shift[0][0], up = unshifted ? t.unshifted_by() : 0;
       v = one_byte<t>(p + t.window);
       if constexpr (mask == 15 && shift == 0 && t.zero[0] == 0) {
         const f32 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -51,8 +51,8 @@ struct Factors : Grids {
       }
       if constexpr (up < shift) v = _mm512_srli_epi32(v, shift - up);
       if constexpr (up > 0 || mask << shift < 0x80) v = _mm512_and_si512(v, _mm512_set1_epi32(mask << up));
-    } else if constexpr (stays && t.stay() > 0) {
-      return _mm512_cvtepi32_ps(two_that_stay<t>(_mm512_broadcast_i32x4(load16(p + t.window))));
+    } else if constexpr (unshifted && t.unshifted_by() > 0) {
+      return _mm512_cvtepi32_ps(two_unshifted<t>(_mm512_broadcast_i32x4(load16(p + t.window))));
     } else if constexpr (t.wide) {
       static constexpr Small w = t;
       v = _mm512_permutexvar_epi32(_mm512_loadu_si512(w.byte[0]), load(p + t.window));
@@ -68,7 +68,7 @@ struct Factors : Grids {
       }
       if constexpr (t.is_signed) v = _mm512_srai_epi32(_mm512_slli_epi32(v, 24), 24);
     }
-    constexpr int zero = t.is_signed || t.times != 1 ? 0 : t.zero[0] << (stays ? t.stay() : 0);
+    constexpr int zero = t.is_signed || t.times != 1 ? 0 : t.zero[0] << (unshifted ? t.unshifted_by() : 0);
     if constexpr (zero != 0) v = _mm512_sub_epi32(v, _mm512_set1_epi32(zero));
     return _mm512_cvtepi32_ps(v);
   }
@@ -124,8 +124,8 @@ struct Factors : Grids {
   static FEWBIT_INLINE __m256i powers(__m256i e) {
     return _mm256_slli_epi32(_mm256_subs_epu16(e, _mm256_set1_epi32(1)), 23);
   }
-  // Words that lie 32 values apart, one for each of eight groups: which 64-byte window of the span holds each of them,
-  // at which of its dwords, and how far up in that.
+  // Words that lie 32 values apart, one for each of eight groups: which 64-byte window of the k-block holds each of
+  // them, at which of its dwords, and how far up in that.
   struct Words {
     int windows = 0, at[8] = {}, window[8] = {}, shift[8] = {};
     std::array<int, 16> index[2] = {};  // for windows 0 and 1, 2 and 3
@@ -133,7 +133,7 @@ struct Factors : Grids {
   template <int block, int size>
   static constexpr Words words() {
     Words out;
-    constexpr int last = kSpan / block * size - 64;
+    constexpr int last = kBlockK / block * size - 64;
     for (int g = 0; g < 8; ++g) {
       const int byte = g * 32 / block * size;
       if (out.windows == 0 || byte + 4 > out.at[out.windows - 1] + 64) {
@@ -155,7 +155,7 @@ struct Factors : Grids {
   }
   template <int block, int size>
   static FEWBIT_INLINE __m256i eight_words(const uint8_t* p) {
-    if constexpr (kSpan / block * size < 64) {
+    if constexpr (kBlockK / block * size < 64) {
       return _mm256_inserti128_si256(_mm256_castsi128_si256(four_words<block, size, 0>(p)),
                                      four_words<block, size, 4>(p), 1);
     } else {
@@ -191,7 +191,7 @@ struct Factors : Grids {
   // One float a block in the even lanes; the ones right after each, if `offset`, in the odd lanes.
   template <Real r, int block, int size, bool offset, bool room_before>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
-    if constexpr (block == kSpan && !offset) {
+    if constexpr (block == kBlockK && !offset) {
       if constexpr (r == Real::f16)
         out[0] = half<room_before>(p);
       else

@@ -33,11 +33,11 @@ struct Grids : Codes {
     v ^= v >> 1;
     return seven | (v & 0x0101010101010101ull) << 7;
   }
-  template <class F, int j, bool across, int bias>
+  template <class F, int j, bool strided, int bias>
   static FEWBIT_INLINE bytes points(const uint8_t* p) {
     using G = GridShape<F>;
-    static constexpr PointIndex at = G::index(j, across);
-    static constexpr BitOf bit = G::bit(j, across);
+    static constexpr PointIndex at = G::index(j, strided);
+    static constexpr BitOf bit = G::bit(j, strided);
     constexpr bool whole = at.pieces == 1 && at.mask[0] == 255 && at.shift[0] == 0;
     bytes i = _mm512_shuffle_epi8(four<at.window[0][0], at.window[0][1], at.window[0][2], at.window[0][3], F::bytes>(p),
                                   load(at.byte[0]));
@@ -225,7 +225,7 @@ struct Grids : Codes {
   // The bits of word c of every four, of which each has 8.
   using Bits = __mmask64;
   template <int c>
-  static FEWBIT_INLINE Bits bits_of_eights(bytes words) {
+  static FEWBIT_INLINE Bits grid_bits(bytes words) {
     const __m512i index =
         _mm512_set4_epi32(0x08080808 + 0x02020202 * c, 0x08080808 + 0x02020202 * c, 0x02020202 * c, 0x02020202 * c);
     return _mm512_test_epi8_mask(_mm512_shuffle_epi8(words, index), _mm512_set1_epi64(0x8040201008040201ll));

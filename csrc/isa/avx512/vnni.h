@@ -4,7 +4,7 @@
 #endif
 
 struct Dots : Floats {
-  static constexpr int max_unsigned = 255, lane_columns = 8, lane_sets = 1;
+  static constexpr int max_unsigned = 255, micro_columns = 8, micro_sets = 1;
 
   static FEWBIT_INLINE ints add_words(ints sum, ints a, ints b) { return _mm512_dpwssd_epi32(sum, a, b); }
   static FEWBIT_INLINE ints add_bytes(ints sum, bytes q, bytes x) { return _mm512_dpbusd_epi32(sum, q, x); }
@@ -26,7 +26,7 @@ struct Dots : Floats {
   }
   // Four codes of every row in each of `count` vectors, times four activations of each column; so for each of `sets`.
   template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+  static FEWBIT_INLINE void panel_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     static_assert(!is_signed);
     for (int s = 0; s < sets; ++s) {
       for (int c = 0; c < Cols; ++c) out[s][c] = no_ints();

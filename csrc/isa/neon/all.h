@@ -1,7 +1,7 @@
 // What NEON has to offer beside dot products, each part on top of those before it. The first builds on `Dots`.
 #include "isa/neon/grids.h"
 //
-#include "isa/neon/abreast.h"
+#include "isa/neon/interleaved.h"
 //
 #include "isa/neon/by_lane.h"
 //

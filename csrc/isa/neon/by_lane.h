@@ -2,10 +2,10 @@
 
 struct ByLane : SideBySide {
   static constexpr bool dots_by_lane = true;
-  static constexpr int panel_spans = 8;       // unpacked at once: 32 KiB of codes
+  static constexpr int panel_k_blocks = 8;    // unpacked at once: 32 KiB of codes
   static constexpr size_t least_panels = 16;  // columns from which unpacking once is worth it
-  // How far ahead weights are asked for: past the panel, never less. None where whole lines are read in order.
-  static constexpr size_t panel_ahead = 4096;
+  // How far weights are prefetched: past the panel, never less. None where whole lines are read in order.
+  static constexpr size_t panel_prefetch = 4096;
 
   template <int i>
   static FEWBIT_INLINE f32 fma_lane(f32 sum, f32 a, f32 x) {
@@ -42,7 +42,7 @@ struct ByLane : SideBySide {
   }
   // Bytes 0 to count - 1 of every dword of `last`, the others of `first`.
   template <int count>
-  static FEWBIT_INLINE bytes turned_ends(bytes first, bytes last) {
+  static FEWBIT_INLINE bytes rotated_ends(bytes first, bytes last) {
     return vbslq_u8(vreinterpretq_u8_u32(vdupq_n_u32((1u << 8 * count) - 1)), last, first);
   }
   // `n` bits from bit `shift` of v on, and above them `m` bits from bit `from` of `upper` on.
@@ -80,7 +80,7 @@ struct ByLane : SideBySide {
     return vbslq_u8(vdupq_n_u8(1 << to), is_set, v);
   }
 
-  // Dwords of both in turns, and apart again.
+  // Dwords of both alternately, and apart again.
   static FEWBIT_INLINE f32 zip_low(f32 a, f32 b) { return vzip1q_f32(a, b); }
   static FEWBIT_INLINE f32 zip_high(f32 a, f32 b) { return vzip2q_f32(a, b); }
   static FEWBIT_INLINE f32 even_of(f32 a, f32 b) { return vuzp1q_f32(a, b); }

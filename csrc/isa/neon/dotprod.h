@@ -14,7 +14,7 @@ struct DotProducts : Factors {
   // Four codes of every row in each of `count` vectors, times four activations of each column; so for each of `sets`.
   // A load of 16 activations serves four vectors.
   template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+  static FEWBIT_INLINE void panel_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     static_assert(count % 4 == 0);
     for (int s = 0; s < sets; ++s) {
       for (int c = 0; c < Cols; ++c) out[s][c] = no_ints();

@@ -21,7 +21,7 @@ struct Dots : Factors {
   // Four codes of at most `most` of every row in each of `count` vectors, times four activations of each column; so for
   // each of `sets`. As many products are added up as 16 bits as there is room for.
   template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+  static FEWBIT_INLINE void panel_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     constexpr int fit = is_signed ? 1 : room(most), at_once = fit < count ? fit : count;
     [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
       (some_lanes<sets, Cols, i * at_once, std::min((i + 1) * at_once, count)>(q, x, out), ...);

@@ -16,10 +16,10 @@ struct Dots : DotProducts {
     return vreinterpretq_s8_s32(last ? vzip2q_s32(v, w) : vzip1q_s32(v, w));
   }
   template <int sets, int Cols, int count, int most, bool is_signed>
-  static FEWBIT_INLINE void lanes_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
+  static FEWBIT_INLINE void panel_dot(const bytes* const* q, const int8_t* const* x, ints (*out)[Cols]) {
     static_assert(count % 2 == 0);
     if constexpr (Cols % 2 != 0) {
-      return DotProducts::lanes_dot<sets, Cols, count, most, is_signed>(q, x, out);
+      return DotProducts::panel_dot<sets, Cols, count, most, is_signed>(q, x, out);
     } else {
       ints sums[sets][2][Cols / 2];  // two rows of two columns
       for (auto& set : sums) {

@@ -1,12 +1,12 @@
 // What kernels of one row at a time want, but for dot products: dots.h or dotprod.h.
 
 struct Vectors {
-  static constexpr int W = 16, L = 4, lane_columns = 4, lane_sets = 2;
+  static constexpr int W = 16, L = 4, micro_columns = 4, micro_sets = 2;
   static constexpr int max_unsigned = 127;  // signed bytes times signed bytes
-  static constexpr int registers = 32, places = 1, least_lanes = 12, prefetch_far = 0, prefetch_near = 0;
-  static constexpr bool can_cross = false, can_gather = false, can_pick = true, can_digit = true, can_transpose = false,
-                        can_reduce = false, has_tables = false, can_lie_abreast = false, can_transform = true,
-                        integer_kv = false;
+  static constexpr int registers = 32, streams = 1, least_micro = 12, prefetch_far = 0, prefetch_near = 0;
+  static constexpr bool can_stride = false, can_gather = false, can_pick = true, can_digit = true,
+                        can_transpose = false, can_reduce = false, has_tables = false, can_interleave = false,
+                        can_transform = true, integer_kv = false;
   using bytes = uint8x16_t;
   using f32 = float32x4_t;
   using ints = int32x4_t;
@@ -27,7 +27,7 @@ struct Vectors {
     constexpr bool alone = down > 0 ? shift + bits == 8 && dst == 0 : down < 0 && shift == 0 && dst + bits == 8;
     return alone ? v : vandq_u8(v, mask);
   }
-  template <Lanes g, bool stays>
+  template <Lanes g, bool unshifted>
   static FEWBIT_INLINE bytes lanes(const uint8_t* p) {
     return moved<g.shift[0], g.bits, g.dst>(load(p + g.at[0]));
   }

@@ -1,5 +1,5 @@
-// Memory for attention of up to kFewRows queries on int8 tiles.
-constexpr size_t kMostCodeBlocks = kMostTiledDim / 32, kCodeSets = kFewRows / 4;
+// Memory for attention of up to kSkinnyQueries queries on int8 tiles.
+constexpr size_t kMostCodeBlocks = kMostTiledDim / 32, kCodeSets = kSkinnyRows / 4;
 
 struct CodeQueries {  // as tiles, and what one unit of each row stands for
   alignas(64) int8_t tiles[kCodeSets][kMostCodeBlocks / 2][1024];
@@ -17,10 +17,10 @@ struct CodeScratch {
   alignas(64) int32_t key_results[kCodeSets][kMostCodeBlocks][16][16];
   alignas(64) int32_t value_results[kCodeSets][kMostCodeBlocks][16][16];
 
-  struct Ahead {  // keys and values that will be read, so many bytes of each: as far as they were asked for
+  struct ToPrefetch {  // keys and values that will be read, so many bytes of each: as far as they were prefetched
     const uint8_t *keys = nullptr, *values = nullptr;
     size_t bytes = 0, at = 0, to = 0;
-  } ahead;
+  } to_prefetch;
 };
 
 inline CodeScratch& code_scratch() {
@@ -28,11 +28,11 @@ inline CodeScratch& code_scratch() {
   return *own;
 }
 
-// What comes later is brought to the second-level cache, a little at a time, from two places in turns: an eighth of it
-// with each of the products, a quarter with each of the steps around them. One of `parts` of it all.
+// What comes later is prefetched to the second-level cache, a little at a time, from two streams alternately: an eighth
+// of it with each of the products, a quarter with each of the steps around them. One of `parts` of it all.
 template <int parts>
-FEWBIT_INLINE void ask(CodeScratch& own) {
-  auto& [keys, values, each, at, to] = own.ahead;
+FEWBIT_INLINE void prefetch(CodeScratch& own) {
+  auto& [keys, values, each, at, to] = own.to_prefetch;
   to += each / parts;
   for (; at < to; at += 64) {
     __builtin_prefetch(keys + at, 0, 2);

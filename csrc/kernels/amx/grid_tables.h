@@ -29,7 +29,7 @@ struct GridTables {
     const auto above = load<uint64_t>(p + grid.index.piece(grid.index.pieces(0) - 1, 0).bit / 8);
     return _mm512_mask_blend_epi8(above, v, of_256(number, from + 256));
   }
-  // The points of a span: in the first vector numbers 8 g to 8 g + 3 in eight bytes g, in the second the next four.
+  // The points of a k-block: in the first vector numbers 8 g to 8 g + 3 in eight bytes g, in the second the next four.
   static FEWBIT_INLINE void points(const uint8_t* p, __m512i* out) {
     const __m512i number = _mm512_loadu_si512(p + grid.index.piece(0, 0).bit / 8);
     const __m512i low = of_all(number, p, table.data()), high = of_all(number, p, table.data() + count);
@@ -37,7 +37,7 @@ struct GridTables {
     out[0] = _mm512_unpacklo_epi64(a, b);
     out[1] = _mm512_unpackhi_epi64(a, b);
   }
-  // Vector c of values, turned: see GridShape::element.
+  // Vector c of values, transposed: see GridShape::element.
   template <int c>
   static FEWBIT_INLINE __m512i values(const __m512i* points) {
     alignas(64) static constexpr auto first_bit = [] {

@@ -49,8 +49,8 @@ struct KvCodes {
   // The scales of some blocks of up to 32 rows, [block][row]; 0 past the last row.
   static FEWBIT_INLINE void scales(const uint8_t* x, size_t rows, size_t row_bytes, size_t blocks,
                                    float (*out)[kKvTokens]) {
-    const __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i at = _mm512_mullo_epi32(places, _mm512_set1_epi32(static_cast<int>(row_bytes)));
+    const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(static_cast<int>(row_bytes)));
     for (size_t first = 0; first < kKvTokens; first += 16) {
       const size_t left = rows > first ? rows - first : 0;
       const auto known = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1 << left) - 1);
@@ -87,7 +87,7 @@ void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, Co
 template <class F>
 FEWBIT_INLINE void four_tokens(const uint8_t* const* r, size_t at, int8_t* out) {
   using C = KvCodes<F>;
-  if constexpr (KvBlock<F>::by_table) {  // two values in a byte: turned before they are taken apart
+  if constexpr (KvBlock<F>::by_table) {  // two values in a byte: transposed before they are taken apart
     alignas(64) static constexpr auto order = [] {
       std::array<uint8_t, 64> o{};
       for (int i = 0; i < 64; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 4 * 16);

@@ -90,9 +90,9 @@ struct KvQuick {
       put_bytes(bytes_of(c), 0xFFFF, d, token, dim, codes);
       if (all) put_bytes(bytes_of(c + 4), 0xFFFF, d + 64, token, dim, codes);
     } else {
-      const __m512i low = bytes_of(c), turn = _mm512_set1_epi8(static_cast<char>(T::turn));
+      const __m512i low = bytes_of(c), sign_mask = _mm512_set1_epi8(static_cast<char>(T::sign_mask));
       const __m512i high = all ? bytes_of(c + 4) : _mm512_castsi256_si512(_mm512_extracti64x4_epi64(low, 1));
-      const __m512i two = _mm512_xor_si512(_mm512_or_si512(low, _mm512_slli_epi16(high, 4)), turn);
+      const __m512i two = _mm512_xor_si512(_mm512_or_si512(low, _mm512_slli_epi16(high, 4)), sign_mask);
       put_bytes(two, all ? 0xFFFF : 0xFF, d / 2, token, dim, codes);
     }
   }
@@ -105,8 +105,8 @@ struct KvQuick {
         _mm512_mask_storeu_epi8(codes + T::value_line(d / 32 + b, 0, token), mine, _mm512_sll_epi32(low, left));
         _mm512_mask_storeu_epi8(codes + T::value_line(d / 32 + b, 1, token), mine, _mm512_sll_epi32(high, left));
       } else {
-        const __m512i turn = _mm512_set1_epi32(T::turn);
-        const __m512i two = _mm512_xor_si512(_mm512_or_si512(low, _mm512_slli_epi32(high, 4)), turn);
+        const __m512i sign_mask = _mm512_set1_epi32(T::sign_mask);
+        const __m512i two = _mm512_xor_si512(_mm512_or_si512(low, _mm512_slli_epi32(high, 4)), sign_mask);
         _mm512_mask_storeu_epi8(codes + T::value_line(d / 32 + b, 0, token), mine, _mm512_sll_epi32(two, left));
       }
     }

@@ -22,15 +22,15 @@ FEWBIT_INLINE void by_sets(size_t rows, size_t blocks, Fn&& f) {
 }
 
 // Floats to integers of two bytes each, high * 256 + low: in the last 16 bits of 1.5 * 2^23 + x is the integer x. 128
-// more is added, so that the first byte is rounded and the sign of the second turned. The bytes of 32 of them,
+// more is added, so that the first byte is rounded and the sign of the second flipped. The bytes of 32 of them,
 // `order`ed: all high ones, then all low ones. Word 2 * i is that of x[i], word 2 * i + 1 that of y[i].
 FEWBIT_INLINE __m512i high_and_low(__m512 x, __m512 y, float by, __m512i order) {
   const __m512 base = _mm512_set1_ps(0x1.8p23f + 128), times = _mm512_set1_ps(by);
-  const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
+  const __m512i sign_mask = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-128), 1);
   const __m512i i = _mm512_castps_si512(_mm512_fmadd_ps(x, times, base));
   const __m512i j = _mm512_castps_si512(_mm512_fmadd_ps(y, times, base));
   const __m512i words = _mm512_mask_blend_epi16(0xAAAAAAAA, i, _mm512_slli_epi32(j, 16));
-  return _mm512_xor_si512(_mm512_permutexvar_epi8(order, words), turn);
+  return _mm512_xor_si512(_mm512_permutexvar_epi8(order, words), sign_mask);
 }
 // Where the bytes of 32 words are that stand in the order of `value_of(i)`, 0 to 31.
 template <class Fn>
@@ -122,7 +122,7 @@ FEWBIT_INLINE __m512 joined(const int32_t (*results)[16], size_t block, size_t r
 inline void multiply_keys(const CodeQueries& q, size_t rows, size_t tokens, size_t blocks, CodeScratch& own) {
   by_sets(rows, blocks, [&](size_t set, size_t, auto, auto blocks) FEWBIT_LAMBDA_INLINE {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
-      if (i == 0) ask<8>(own);
+      if (i == 0) prefetch<8>(own);
       multiply_codes(q.tiles[set][i], own.keys_at + 2048 * i, tokens > 16, 2 * i + 2 < blocks,
                      own.key_results[set][2 * i]);
     }
@@ -134,7 +134,7 @@ inline void code_scores(const CodeQueries& q, size_t rows, size_t tokens, size_t
     for (size_t half = 0; 16 * half < tokens; ++half) {
       if (half == 0) keep_tiles_awake();
       for (size_t r = 0; r < count; ++r) {
-        ask<32>(own);
+        prefetch<32>(own);
         __m512 sum = _mm512_setzero_ps();
         for (size_t b = 0; b < blocks; ++b) {
           const __m512 scale = _mm512_load_ps(own.key_scales[b] + 16 * half);
@@ -163,7 +163,7 @@ FEWBIT_INLINE void pack_four_weights(const float* p, Rows rows, size_t tokens, B
   const __m512i order = _mm512_load_si512(token_order.data());
   constexpr int greater_magnitude = 0b1011, not_finite = 0x99;
   for (size_t b = 0; b < blocks; ++b) {
-    if (b < 4) ask<16>(own);
+    if (b < 4) prefetch<16>(own);
     if (b == 0) keep_tiles_awake();
     const __m512 d = _mm512_load_ps(own.value_scales[b]), e = _mm512_load_ps(own.value_scales[b] + 16);
     __m512 x[4][2], top[4];
@@ -192,7 +192,7 @@ inline void pack_weights(const float* p, size_t rows, size_t tokens, size_t bloc
 inline void multiply_values(size_t rows, size_t blocks, CodeScratch& own) {
   by_sets(rows, blocks, [&](size_t set, size_t, auto, auto blocks) FEWBIT_LAMBDA_INLINE {
     for (size_t i = 0; 2 * i < blocks; i += 2) {
-      if (i == 0) ask<8>(own);
+      if (i == 0) prefetch<8>(own);
       multiply_codes(own.weights[set][i], own.values_at + 2048 * i, true, 2 * i + 2 < blocks,
                      own.value_results[set][2 * i]);
     }
@@ -203,7 +203,7 @@ inline void add_values(size_t rows, size_t blocks, CodeScratch& own, float* out,
   by_sets(rows, blocks, [&](size_t set, size_t first, auto count, auto blocks) FEWBIT_LAMBDA_INLINE {
     for (size_t i = 0; i < 2 * blocks; ++i) {  // 16 values
       const size_t b = i / 2;
-      if (i < 8) ask<32>(own);
+      if (i < 8) prefetch<32>(own);
       if (i == 4) keep_tiles_awake();
       for (size_t r = 0; r < count; ++r) {
         const __m512 v = joined(own.value_results[set][b / 2 * 2 + i % 2], b, r);
@@ -221,7 +221,7 @@ inline void code_step(const IntegerStep& step) {
   const KvBlockRows &keys = step.keys, &values = step.values;
   const size_t rows = step.rows, blocks = step.pad / 32;
   if (keys.tokens) {
-    own.ahead = {keys.later, values.later, keys.tokens * (keys.row_bytes + values.row_bytes) / 2};
+    own.to_prefetch = {keys.later, values.later, keys.tokens * (keys.row_bytes + values.row_bytes) / 2};
     step.k->integer_keys(step);
   }
   if (values.tokens) {

@@ -1,7 +1,7 @@
 // Products on bf16 tiles: up to a few dozen columns strip by strip, more of them panel by panel.
 
-// Packed activations: for each span, for each 16 columns, eight right tiles. Columns and values that are not there are
-// zero.
+// Packed activations: for each k-block, for each 16 columns, eight right tiles. Columns and values that are not there
+// are zero.
 inline size_t column_tiles(size_t m) { return (m + 15) / 16; }
 
 // 64 values of up to 16 columns to two tiles.
@@ -36,8 +36,8 @@ inline void pack_columns(const float* x, size_t m, size_t k, size_t first, size_
   const size_t tiles = column_tiles(m);
   for (size_t t = first; t < last; ++t) {
     const size_t columns = m - 16 * t < 16 ? m - 16 * t : 16;
-    for (size_t at = 0; at < (k + kSpan - 1) / kSpan * kSpan; at += 64) {
-      uint16_t* to = out + ((at / kSpan * tiles + t) * kSteps + at % kSpan / 32) * kTileElements;
+    for (size_t at = 0; at < (k + kBlockK - 1) / kBlockK * kBlockK; at += 64) {
+      uint16_t* to = out + ((at / kBlockK * tiles + t) * kSteps + at % kBlockK / 32) * kTileElements;
       if (at < k)
         pack_tiles(x + 16 * t * k + at, columns, k, k - at, to);
       else
@@ -99,13 +99,13 @@ class TileUse {
 // that nobody reads keeps it awake: the sum in tile 0 begins anew with every use.
 FEWBIT_INLINE void keep_tiles_awake() { _tile_dpbssd(0, 4, 6); }
 
-// Tiles along a span of a row of k values that hold anything.
-inline size_t steps_of(size_t k, size_t span) {
-  const size_t left = k - span * kSpan;
-  return left >= kSpan ? kSteps : (left + 63) / 64 * 2;
+// Tiles along a k-block of a row of k values that hold anything.
+inline size_t steps_of(size_t k, size_t k_block) {
+  const size_t left = k - k_block * kBlockK;
+  return left >= kBlockK ? kSteps : (left + 63) / 64 * 2;
 }
-inline const uint16_t* tile_of(const Columns& x, size_t span, size_t t) {
-  return x.x + (span * x.all + t) * kSteps * kTileElements;
+inline const uint16_t* tile_of(const Columns& x, size_t k_block, size_t t) {
+  return x.x + (k_block * x.all + t) * kSteps * kTileElements;
 }
 
 // Results of a strip and a column tile: two tiles [row][column].
@@ -173,85 +173,87 @@ inline void write_results(const float* results, size_t rows, size_t columns, flo
   }
 }
 
-// Up to a few dozen columns: while the tiles of one span are multiplied, the next span is decoded. The two use
+// Up to a few dozen columns: while the tiles of one k-block are multiplied, the next k-block is decoded. The two use
 // different parts of the core.
 struct alignas(64) StripScratch {
   uint16_t strips[2][kStripElements];
 };
 
-// The rows of a strip, a span at a time. `rows` is where the first of them begins.
-template <class F, bool abreast = reads_abreast<F>()>
+// The rows of a strip, a k-block at a time. `rows` is where the first of them begins.
+template <class F, bool interleaved = reads_interleaved<F>()>
 struct StripRows {
-  FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t span, size_t spans, size_t k, const Layout& at,
-                              uint16_t* out) {
+  FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t k_block, size_t k_blocks, size_t k,
+                              const Layout& at, uint16_t* out) {
     const uint8_t* row = rows + r * at.row_bytes;
-    const uint8_t* next = span + 1 < spans ? row + (span + 1) * tile_span_bytes<F>() : row + kStrip * at.row_bytes;
-    for (int c = 0; c < tile_span_bytes<F>(); c += 64) __builtin_prefetch(next + c);
-    span_to_tiles<F>(row, span, k, at, out);
+    const uint8_t* next =
+        k_block + 1 < k_blocks ? row + (k_block + 1) * tile_k_block_bytes<F>() : row + kStrip * at.row_bytes;
+    for (int c = 0; c < tile_k_block_bytes<F>(); c += 64) __builtin_prefetch(next + c);
+    k_block_to_tiles<F>(row, k_block, k, at, out);
   }
 };
-// Those that lie abreast are laid apart, 16 of them together.
+// Interleaved ones are laid apart, 16 of them together.
 template <class F>
 struct StripRows<F, true> {
   StripRows<F, false> plain;
   RowsApart<F> apart;
 
-  FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t span, size_t spans, size_t k, const Layout& at,
-                              uint16_t* out) {
-    if (!at.abreast) return plain.to_tiles(rows, r, span, spans, k, at, out);
+  FEWBIT_INLINE void to_tiles(const uint8_t* rows, size_t r, size_t k_block, size_t k_blocks, size_t k,
+                              const Layout& at, uint16_t* out) {
+    if (!at.interleaved) return plain.to_tiles(rows, r, k_block, k_blocks, k, at, out);
     constexpr size_t size = RowsApart<F>::panel_bytes;
     const uint8_t* set = rows + r / 16 * 16 * at.row_bytes;
-    const uint8_t* panel = set + span * size;
-    const uint8_t* next = panel + size + (span + 1 < spans ? 0 : kStrip * at.row_bytes - spans * size);
+    const uint8_t* panel = set + k_block * size;
+    const uint8_t* next = panel + size + (k_block + 1 < k_blocks ? 0 : kStrip * at.row_bytes - k_blocks * size);
     for (size_t c = 0; c < size / 16; c += 64) __builtin_prefetch(next + r % 16 * size / 16 + c);
-    if (r % 16 == 0) apart.fill(set, span, at);
+    if (r % 16 == 0) apart.fill(set, k_block, at);
     apart.to_tiles(r % 16, out);
   }
 };
 
 template <class F>
-void strip_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+void fused_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
                 size_t y_stride, void* scratch) {
   const TileUse in_use;
   auto* own = static_cast<StripScratch*>(scratch);
   float* results = reinterpret_cast<float*>(own + 1);
-  const size_t spans = (k + kSpan - 1) / kSpan, steps = x.count * kSteps;
-  const auto step = [&](size_t span, size_t i) FEWBIT_LAMBDA_INLINE {
+  const size_t k_blocks = (k + kBlockK - 1) / kBlockK, steps = x.count * kSteps;
+  const auto step = [&](size_t k_block, size_t i) FEWBIT_LAMBDA_INLINE {
     const size_t t = i / kSteps, q = i % kSteps;
     if (q == 0) {
-      if (span == 0)
+      if (k_block == 0)
         zero_results();
       else if (x.count > 1)
         load_results(results + t * kTileResults);
     }
-    if (q < steps_of(k, span)) {
-      multiply(own->strips[span % 2] + q * 2 * kTileElements, tile_of(x, span, t) + q * kTileElements);
+    if (q < steps_of(k, k_block)) {
+      multiply(own->strips[k_block % 2] + q * 2 * kTileElements, tile_of(x, k_block, t) + q * kTileElements);
     }
-    if (q == kSteps - 1 && (x.count > 1 || span + 1 == spans)) store_results(results + t * kTileResults);
+    if (q == kSteps - 1 && (x.count > 1 || k_block + 1 == k_blocks)) store_results(results + t * kTileResults);
   };
   StripRows<F> decoder;
   for (size_t first = 0; first < rows; first += kStrip) {
     const size_t count = rows - first < kStrip ? rows - first : kStrip;
-    for (size_t span = 0; span <= spans; ++span) {
+    for (size_t k_block = 0; k_block <= k_blocks; ++k_block) {
       size_t done = 0;
       for (size_t r = 0; r < kStrip; ++r) {
-        if (span < spans && r < count) {
-          decoder.to_tiles(w + first * at.row_bytes, r, span, spans, k, at, own->strips[span % 2] + r * kTileValues);
+        if (k_block < k_blocks && r < count) {
+          decoder.to_tiles(w + first * at.row_bytes, r, k_block, k_blocks, k, at,
+                           own->strips[k_block % 2] + r * kTileValues);
         }
-        if (span == 0) continue;
-        for (const size_t due = (r + 1) * steps / kStrip; done < due; ++done) step(span - 1, done);
+        if (k_block == 0) continue;
+        for (const size_t due = (r + 1) * steps / kStrip; done < due; ++done) step(k_block - 1, done);
       }
     }
     write_results(results, count, columns, y + first, y_stride);
   }
 }
 
-// Many columns. A strip of a few spans is decoded and meets all column tiles; then the next strip; then the next spans.
-// The strip stays in the first-level cache; columns and sums come from the second. Results leave the tiles through a
-// small buffer and are added to the sums by vectors, while the next column tile is multiplied: to load and store tiles
-// of sums would cost a third of the products.
+// Many columns. A strip of a few k-blocks is decoded and meets all column tiles; then the next strip; then the next
+// k-blocks. The strip stays in the first-level cache; columns and sums come from the second. Results leave the tiles
+// through a small buffer and are added to the sums by vectors, while the next column tile is multiplied: to load and
+// store tiles of sums would cost a third of the products.
 struct alignas(64) PanelScratch {
-  uint16_t strip[kPanelSpans * kStripElements];
+  uint16_t strip[kPanelKBlocks * kStripElements];
   float fresh[kTileResults];
 };
 
@@ -288,8 +290,8 @@ struct Drain {
       _mm512_mask_storeu_ps(y + i * stride + row, mask, _mm512_castsi512_ps(v[i]));
     }
   }
-  // Asks for the part `q` of the lines of y: they lie far apart.
-  FEWBIT_INLINE void ask(size_t q) const {
+  // Prefetches the part `q` of the lines of y: they lie far apart.
+  FEWBIT_INLINE void prefetch(size_t q) const {
     for (size_t c = 2 * q; last && c < 2 * (q + 1) && c < columns; ++c) {
       __builtin_prefetch(y + c * stride, 1);
       if (rows > 16) __builtin_prefetch(y + c * stride + 16, 1);
@@ -298,8 +300,8 @@ struct Drain {
 };
 
 template <class F>
-FEWBIT_INLINE void decode_strip_abreast(const uint8_t* w, size_t rows, const Layout& at, size_t from, size_t deep,
-                                        uint16_t* strip) {
+FEWBIT_INLINE void decode_interleaved_strip(const uint8_t* w, size_t rows, const Layout& at, size_t from, size_t deep,
+                                            uint16_t* strip) {
   constexpr size_t size = RowsApart<F>::panel_bytes;
   RowsApart<F> apart;
   for (size_t r = 0; r < rows; r += 16) {
@@ -318,25 +320,25 @@ FEWBIT_INLINE void decode_strip_abreast(const uint8_t* w, size_t rows, const Lay
 template <class F>
 FEWBIT_INLINE void decode_strip(const uint8_t* w, size_t rows, size_t k, const Layout& at, size_t from, size_t deep,
                                 uint16_t* strip) {
-  if constexpr (reads_abreast<F>()) {
-    if (at.abreast) return decode_strip_abreast<F>(w, rows, at, from, deep, strip);
+  if constexpr (reads_interleaved<F>()) {
+    if (at.interleaved) return decode_interleaved_strip<F>(w, rows, at, from, deep, strip);
   }
   for (size_t r = 0; r < rows; ++r) {
     const uint8_t* row = w + r * at.row_bytes;
     if (r % 8 == 0) keep_tiles_awake();
     for (size_t i = 0; i < deep; ++i) {
-      const uint8_t* ahead = row + (from + i) * tile_span_bytes<F>() + 8 * at.row_bytes;
-      for (int c = 0; c < tile_span_bytes<F>(); c += 64) __builtin_prefetch(ahead + c);
-      span_to_tiles<F>(row, from + i, k, at, strip + i * kStripElements + r * kTileValues);
+      const uint8_t* to_prefetch = row + (from + i) * tile_k_block_bytes<F>() + 8 * at.row_bytes;
+      for (int c = 0; c < tile_k_block_bytes<F>(); c += 64) __builtin_prefetch(to_prefetch + c);
+      k_block_to_tiles<F>(row, from + i, k, at, strip + i * kStripElements + r * kTileValues);
     }
   }
 }
 
-// Brings columns of the next spans to the second-level cache, a few lines at each step.
+// Prefetches columns of the next k-blocks to the second-level cache, a few lines at each step.
 struct NextColumns {
   const char* at;
   size_t lines;
-  FEWBIT_INLINE void ask() {
+  FEWBIT_INLINE void prefetch() {
     for (size_t i = 0; i < lines; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T1);
   }
 };
@@ -344,13 +346,15 @@ struct NextColumns {
 template <class F>
 void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
            size_t y_stride, PanelScratch& own, float* sums) {
-  const size_t spans = (k + kSpan - 1) / kSpan, strips = (rows + kStrip - 1) / kStrip;
-  const size_t most = spans <= kPanelSpans ? spans : x.count <= 16 ? 2 : 1;  // what the second-level cache holds
+  const size_t k_blocks = (k + kBlockK - 1) / kBlockK, strips = (rows + kStrip - 1) / kStrip;
+  const size_t most = k_blocks <= kPanelKBlocks ? k_blocks
+                      : x.count <= 16           ? 2
+                                                : 1;  // what the second-level cache holds
   Drain drain;
-  for (size_t from = 0, deep; from < spans; from += deep) {
-    deep = std::min(most, spans - from);
+  for (size_t from = 0, deep; from < k_blocks; from += deep) {
+    deep = std::min(most, k_blocks - from);
     NextColumns next{reinterpret_cast<const char*>(tile_of(x, from + deep, 0)),
-                     from + deep < spans ? std::min<size_t>(16 / strips, 2) : 0};
+                     from + deep < k_blocks ? std::min<size_t>(16 / strips, 2) : 0};
     for (size_t strip = 0; strip < strips; ++strip) {
       const size_t first = strip * kStrip, count = rows - first < kStrip ? rows - first : kStrip;
       decode_strip<F>(w + first * at.row_bytes, count, k, at, from, deep, own.strip);
@@ -361,7 +365,7 @@ void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x,
                               count,
                               columns - 16 * t,
                               from == 0,
-                              from + deep == spans};
+                              from + deep == k_blocks};
         for (size_t i = 0; i < deep; ++i) {
           const uint16_t *a = own.strip + i * kStripElements, *b = tile_of(x, from + i, t);
           const size_t steps = steps_of(k, from + i);
@@ -370,9 +374,9 @@ void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x,
               multiply_anew(a, b, t > 0 ? own.fresh : nullptr);
             else if (q < steps)
               multiply(a + q * 2 * kTileElements, b + q * kTileElements);
-            next.ask();
+            next.prefetch();
             if (i > 0) continue;
-            own_drain.ask(q);
+            own_drain.prefetch(q);
             if (q > 0) drain.part(own.fresh, q - 1);
             if (q + 1 == kSteps) drain.part(own.fresh, q);
           }
@@ -386,8 +390,8 @@ void panel(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x,
 }
 
 template <class F>
-void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
-                size_t y_stride, void* scratch) {
+void packed_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
+                 size_t y_stride, void* scratch) {
   const TileUse in_use;
   auto* own = static_cast<PanelScratch*>(scratch);
   float* sums = reinterpret_cast<float*>(own + 1);
@@ -399,5 +403,5 @@ void panel_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, Colum
 
 inline size_t tile_scratch_bytes(size_t columns) {  // for any of them
   const size_t sums = kPanelRows / kStrip * column_tiles(columns) * kTileResults;
-  return std::max<size_t>(sizeof(PanelScratch), kFewScratch) + sums * sizeof(float);
+  return std::max<size_t>(sizeof(PanelScratch), kSkinnyScratch) + sums * sizeof(float);
 }

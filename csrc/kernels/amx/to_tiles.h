@@ -5,22 +5,22 @@
 constexpr int kTileRows = 16, kTileValues = 32;         // of a left tile; a right tile holds 16 columns of 32 values
 constexpr int kTileElements = kTileRows * kTileValues;  // 1 KiB of bf16
 constexpr int kStrip = 2 * kTileRows;                   // rows that are multiplied together
-constexpr int kSteps = kSpan / kTileValues;             // tiles along a span
-constexpr int kStripElements = kStrip * kSpan;
-constexpr size_t kPanelRows = 256;               // whose sums are in the second-level cache
-constexpr size_t kPanelSpans = 3;                // rows of no more are taken whole
-constexpr size_t kFewScratch = size_t{1} << 18;  // bytes, at most, that kernels/amx/few.h needs
+constexpr int kSteps = kBlockK / kTileValues;           // tiles along a k-block
+constexpr int kStripElements = kStrip * kBlockK;
+constexpr size_t kPanelRows = 256;                  // whose sums are in the second-level cache
+constexpr size_t kPanelKBlocks = 3;                 // rows of no more are taken whole
+constexpr size_t kSkinnyScratch = size_t{1} << 18;  // bytes, at most, that kernels/amx/skinny.h needs
 
 template <class F>
 struct ToTiles {
-  using P = Span<F>;
+  using P = KBlock<F>;
   using S = Shape<F>;
   using C = typename P::C;
   static constexpr int groups = P::groups;
   // Codes of few bits: all values of a group as bf16 in a register, and a permutation picks among them.
   static constexpr bool by_table = [] {
     if constexpr (F::kind == Kind::planes)
-      return F::codes.bits() <= 4 && S::sub == 32;
+      return F::codes.bits() <= 4 && S::group_size == 32;
     else
       return false;
   }();
@@ -38,7 +38,7 @@ struct ToTiles {
   // or of scale. To spread two shifts over a vector takes longer than to subtract.
   static constexpr bool short_scale = F::scale.real == Real::f16 && F::scale.ints.used == 0 && zero % 128 == 0;
   static constexpr bool loses = !low && (C::offset || !short_scale);
-  static constexpr bool subtracts = !by_table && (loses || (S::sub == 16 && !C::offset));
+  static constexpr bool subtracts = !by_table && (loses || (S::group_size == 16 && !C::offset));
   static_assert(!subtracts || zero == 0 || P::code.times == 1);
   static constexpr bool shifts = C::offset || (!by_table && !subtracts);  // a value is code * scale + shift
 
@@ -95,8 +95,8 @@ struct ToTiles {
   // The factor of each value of half `h` of chunk j, where even and odd ones lie apart.
   template <int j, int h>
   static FEWBIT_INLINE __m512 of_half(const float* v) {
-    constexpr int g = (j * Isa::W + h * Isa::W / 2) / S::sub;
-    if constexpr (S::sub == 32) return _mm512_set1_ps(v[g]);
+    constexpr int g = (j * Isa::W + h * Isa::W / 2) / S::group_size;
+    if constexpr (S::group_size == 32) return _mm512_set1_ps(v[g]);
     const __m512i two = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     return _mm512_permutexvar_ps(two, _mm512_castps128_ps512(_mm_castsi128_ps(_mm_loadu_si64(v + g))));
   }
@@ -138,8 +138,9 @@ struct ToTiles {
     _mm512_store_si512(out + 4 * j * kTileElements, even);
     _mm512_store_si512(out + (4 * j + 2) * kTileElements, odd);
   }
-  // A span of one row; `out` is its place in the first of the strip's tiles: step 0 rows 0-15, rows 16-31, step 1, ...
-  static FEWBIT_INLINE void span(const Spot& s, uint16_t* out) {
+  // A k-block of one row; `out` is its place in the first of the strip's tiles: step 0 rows 0-15, rows 16-31, step 1,
+  // ...
+  static FEWBIT_INLINE void k_block(const Spot& s, uint16_t* out) {
     const Factors f = factors(s);
     Unpacked unpacked;
     const uint8_t* codes = s.p;
@@ -155,7 +156,7 @@ struct ToTiles {
 // Numbers of 16 bits: f16 is rounded, bf16 only put in order.
 template <class F>
 struct RealsToTiles {
-  static constexpr int span_bytes = kSpan * F::bytes;
+  static constexpr int k_block_bytes = kBlockK * F::bytes;
 
   static FEWBIT_INLINE void chunk(const uint8_t* p, uint16_t* even, uint16_t* odd) {  // 64 of them
     if constexpr (F::real == Real::bf16) {
@@ -182,8 +183,8 @@ struct RealsToTiles {
       pick(odds, odd);
     }
   }
-  static FEWBIT_INLINE void span(const uint8_t* p, uint16_t* out) {
-    for (int j = 0; j < kSpan / 64; ++j) {
+  static FEWBIT_INLINE void k_block(const uint8_t* p, uint16_t* out) {
+    for (int j = 0; j < kBlockK / 64; ++j) {
       chunk(p + 64 * j * F::bytes, out + 4 * j * kTileElements, out + (4 * j + 2) * kTileElements);
     }
   }
@@ -197,57 +198,59 @@ constexpr bool to_tiles() {  // whether there is a way
     return true;
 }
 template <class F>
-constexpr int tile_span_bytes() {
+constexpr int tile_k_block_bytes() {
   if constexpr (F::kind == Kind::scalar)
-    return RealsToTiles<F>::span_bytes;
+    return RealsToTiles<F>::k_block_bytes;
   else
-    return Shape<F>::span_bytes();
+    return Shape<F>::k_block_bytes();
 }
 
-// A span of a row, padded with zeros, to its place in the tiles of a strip.
+// A k-block of a row, padded with zeros, to its place in the tiles of a strip.
 template <class F>
-FEWBIT_INLINE void span_to_tiles(const uint8_t* row, size_t span, size_t k, const Layout& at, uint16_t* out) {
+FEWBIT_INLINE void k_block_to_tiles(const uint8_t* row, size_t k_block, size_t k, const Layout& at, uint16_t* out) {
   if constexpr (F::kind == Kind::scalar) {
-    const uint8_t* p = row + span * tile_span_bytes<F>();
-    if ((span + 1) * kSpan <= k) return RealsToTiles<F>::span(p, out);
-    alignas(64) uint8_t copy[RealsToTiles<F>::span_bytes] = {};
-    std::memcpy(copy, p, (k - span * kSpan) * F::bytes);
-    RealsToTiles<F>::span(copy, out);
+    const uint8_t* p = row + k_block * tile_k_block_bytes<F>();
+    if ((k_block + 1) * kBlockK <= k) return RealsToTiles<F>::k_block(p, out);
+    alignas(64) uint8_t copy[RealsToTiles<F>::k_block_bytes] = {};
+    std::memcpy(copy, p, (k - k_block * kBlockK) * F::bytes);
+    RealsToTiles<F>::k_block(copy, out);
   } else {
-    with_span<F>(row, span, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { ToTiles<F>::span(s, out); });
+    with_k_block<F>(row, k_block, k, at, [&](const Spot& s) FEWBIT_LAMBDA_INLINE { ToTiles<F>::k_block(s, out); });
   }
 }
 
-// A span of 16 rows that lie abreast, laid one row after the other.
+// A k-block of 16 interleaved rows, laid one row after the other.
 template <class F>
 struct RowsApart {
   using S = Shape<F>;
-  static constexpr size_t bytes = S::span_bytes(), panel_bytes = 16 * bytes;
-  static constexpr size_t most = bytes + (S::row ? 2 * kSpan / 32 * sizeof(float) : 0);  // with its scales and offsets
+  static constexpr size_t bytes = S::k_block_bytes(), panel_bytes = 16 * bytes;
+  static constexpr size_t most =
+      bytes + (S::row ? 2 * kBlockK / 32 * sizeof(float) : 0);  // with its scales and offsets
   static constexpr size_t stride = (most + 127) / 64 * 64;
   alignas(64) uint8_t rows[16][stride];
-  Layout at;  // row placement: of a row that is one span
+  Layout at;  // row placement: of a row that is one k-block
 
   // `set`: where the rows begin.
-  FEWBIT_INLINE void fill(const uint8_t* set, size_t span, const Layout& of) {
-    from_abreast(set + span * panel_bytes, bytes, rows[0], stride);
+  FEWBIT_INLINE void fill(const uint8_t* set, size_t k_block, const Layout& of) {
+    from_interleaved(set + k_block * panel_bytes, bytes, rows[0], stride);
     if constexpr (S::row) {
-      const size_t first = of.shift >= 0 ? span * kSpan >> of.shift : 0;
-      const size_t group = of.shift >= 0 && of.group < kSpan ? of.group : kSpan, groups = kSpan / group;
-      at = layout<F>(kSpan, group);
+      const size_t first = of.shift >= 0 ? k_block * kBlockK >> of.shift : 0;
+      const size_t group = of.shift >= 0 && of.group < kBlockK ? of.group : kBlockK, groups = kBlockK / group;
+      at = layout<F>(kBlockK, group);
       for (int f = 0; f < 1 + F::offset.present; ++f) {
-        from_abreast(set + 16 * of.field_at[f] + 64 * first, groups * sizeof(float), rows[0] + at.field_at[f], stride);
+        from_interleaved(set + 16 * of.field_at[f] + 64 * first, groups * sizeof(float), rows[0] + at.field_at[f],
+                         stride);
       }
     }
   }
   FEWBIT_INLINE void to_tiles(size_t row, uint16_t* out) const {
-    ToTiles<F>::span(Spot{rows[row], rows[row], &at, 0, S::row ? kSpan / at.group - 1 : 0}, out);
+    ToTiles<F>::k_block(Spot{rows[row], rows[row], &at, 0, S::row ? kBlockK / at.group - 1 : 0}, out);
   }
 };
 template <class F>
-constexpr bool reads_abreast() {
+constexpr bool reads_interleaved() {
   if constexpr (F::kind == Kind::planes)
-    return Abreast<F>::can();
+    return Interleaved<F>::can();
   else
     return false;
 }

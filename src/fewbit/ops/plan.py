@@ -270,7 +270,7 @@ class _Builder:
                 np.ascontiguousarray(rope.inverse, np.float32), rope.scale, rope.halves
             )
         heads = node.args["heads"]
-        self.plan.turn(x, self._out(node), heads, node.inputs[0].width // heads, self.ropes[id(rope)])
+        self.plan.apply_rope(x, self._out(node), heads, node.inputs[0].width // heads, self.ropes[id(rope)])
 
     def _attend(self, node: Node, q: int, k: int, v: int) -> None:
         args = node.args
@@ -281,10 +281,10 @@ class _Builder:
         )  # fmt: skip
 
     def _sum(self, node: Node, a: int, b: int) -> None:
-        self.plan.sum(a, b, self._out(node))
+        self.plan.add(a, b, self._out(node))
 
     def _pick(self, node: Node, x: int) -> None:
-        self.plan.pick(x, self._out(node))
+        self.plan.gather(x, self._out(node))
 
 
 def _norm_of(node: Node) -> tuple[Floats | None, float]:

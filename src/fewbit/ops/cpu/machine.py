@@ -58,8 +58,9 @@ def use_isa(name: str) -> None:
 def kernel(
     format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False, activations: str | None = None
 ) -> str:
-    """The kernel that multiplies m rows of inputs by weights of this format: "dot" (a row of weights at a time),
-    "lanes" (a row in each lane of a vector), "few", "strips", "panels" (matrix tiles), "f32" (weights as floats)."""
+    """The kernel that multiplies m rows of inputs by weights of this format: "gemv" (a row of weights at a time),
+    "micro" (a micro-kernel over packed panels), "skinny" (8-bit matrix tiles), "fused" and "packed" (bf16 matrix
+    tiles, decoding while or before they multiply), "f32" (weights as floats)."""
     fmt = get(format)
     return _native.path(number(fmt), fmt.group, k, m, abreast, activations)[0]
 

@@ -117,10 +117,10 @@ def repack(w: QuantTensor, threads: int | None = None, room: Room | None = None)
     True
     """
     format, group = number(w.format), w.format.group
-    if w.abreast or len(w.shape) != 2 or not _native.worth_abreast(format, group, *w.shape):
+    if w.abreast or len(w.shape) != 2 or not _native.worth_interleaving(format, group, *w.shape):
         return w
     out = bytes_for(w.nbytes) if room is None else room.take(w.nbytes)
-    _native.move_abreast(format, group, w.stored, *w.shape, False, out, checked_threads(threads))
+    _native.interleave(format, group, w.stored, *w.shape, False, out, checked_threads(threads))
     return QuantTensor(out, w.shape, w.format, abreast=True)
 
 

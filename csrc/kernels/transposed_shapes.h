@@ -1,12 +1,12 @@
-// Where the codes and the scales of a span lie for kernels that read as many rows as a vector has lanes side by side:
-// 16-byte windows of every row become four vectors, each with one dword of every row. Computed from the record while
-// compiling; holds no instruction and no format name.
+// Where the codes and the scales of a k-block lie for kernels that read as many rows as a vector has lanes side by
+// side: 16-byte windows of every row become four vectors, each with one dword of every row. Computed from the record
+// while compiling; holds no instruction and no format name.
 #pragma once
 #include "kernels/shapes.h"
 
 namespace fewbit {
 
-// Sixteen-byte windows of a span, as few as cover what was asked for.
+// Sixteen-byte windows of a k-block, as few as cover what is needed.
 struct Cover {
   int at[64] = {}, used = 0;
 
@@ -32,10 +32,10 @@ struct Quad {
 };
 
 template <class F>
-struct TurnedShape {
+struct TransposedShape {
   using S = Shape<F>;
-  static constexpr int quads = kSpan / 4;
-  static constexpr int room = S::span_bytes();
+  static constexpr int quads = kBlockK / 4;
+  static constexpr int room = S::k_block_bytes();
 
   static constexpr int pieces() {
     if constexpr (F::kind == Kind::planes)
@@ -44,7 +44,7 @@ struct TurnedShape {
       return 0;
   }
   static constexpr bool neighbours(int k, int step) {
-    for (int e = 0; e < kSpan; ++e) {
+    for (int e = 0; e < kBlockK; ++e) {
       if (S::piece(k, e).bit != S::piece(k, e / 4 * 4).bit + e % 4 * step) return false;
     }
     return true;
@@ -52,7 +52,7 @@ struct TurnedShape {
   static constexpr bool in_bytes(int k) { return neighbours(k, 8); }
   static constexpr bool in_bits(int k) {
     if (S::piece(k, 0).bits != 1 || !neighbours(k, 1)) return false;
-    for (int e = 0; e < kSpan; e += 4) {
+    for (int e = 0; e < kBlockK; e += 4) {
       if (S::piece(k, e).bit % 8 > 4) return false;
     }
     return true;
@@ -102,10 +102,10 @@ struct TurnedShape {
   }
 };
 
-// Where the small scales and offsets of a block that fills a span lie, in the windows of `cover`.
+// Where the small scales and offsets of a block that fills a k-block lie, in the windows of `cover`.
 template <class F>
-struct TurnedFactors {
-  static constexpr int room = Shape<F>::span_bytes(), groups = Shape<F>::groups;
+struct TransposedFactors {
+  static constexpr int room = Shape<F>::k_block_bytes(), groups = Shape<F>::groups;
   static constexpr bool offset = F::offset.present;
 
   static constexpr bool in_bytes(const Ints& what) {
@@ -117,7 +117,7 @@ struct TurnedFactors {
     return !what.is_signed || what.bits() == 8;
   }
   static constexpr bool fits() {
-    if (Shape<F>::row || F::block != kSpan || F::scale.ints.used == 0 || F::scale.real != Real::f16 || room < 16)
+    if (Shape<F>::row || F::block != kBlockK || F::scale.ints.used == 0 || F::scale.real != Real::f16 || room < 16)
       return false;
     if (F::scale.bits.used > 0 || F::scale.at % 2 != 0) return false;
     if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16 || F::offset.at % 2 != 0)) return false;
@@ -156,20 +156,20 @@ constexpr std::array<int8_t, 16> picked_bytes() {
   return out;
 }
 
-// Whether rows can lie abreast, 16 of them: of every span four bytes of each row, then the next four, and so on. See
-// kernels/abreast.h.
+// Whether rows can be interleaved, 16 of them: of every k-block four bytes of each row, then the next four, and so on.
+// See kernels/interleaved.h.
 template <class F>
-constexpr bool can_lie_abreast() {
+constexpr bool can_interleave() {
   if constexpr (F::kind != Kind::planes) {
     return false;
   } else if constexpr (Shape<F>::row) {
-    return TurnedShape<F>::fits() && F::scale.real == Real::f32 && F::scale.ints.used == 0 &&
+    return TransposedShape<F>::fits() && F::scale.real == Real::f32 && F::scale.ints.used == 0 &&
            (!F::offset.present || (F::offset.real == Real::f32 && F::offset.ints.used == 0));
   } else {
-    const int left = Shape<F>::span_bytes() % 4;  // an f16 of every row
-    if (left != 0 && (left != 2 || F::block != kSpan || F::scale.at + 2 != F::bytes)) return false;
-    return TurnedShape<F>::fits() &&
-           (TurnedFactors<F>::fits() || Slots<F, 16>::is_strided() || Slots<F, 16>::is_quads());
+    const int left = Shape<F>::k_block_bytes() % 4;  // an f16 of every row
+    if (left != 0 && (left != 2 || F::block != kBlockK || F::scale.at + 2 != F::bytes)) return false;
+    return TransposedShape<F>::fits() &&
+           (TransposedFactors<F>::fits() || Slots<F, 16>::is_strided() || Slots<F, 16>::is_quads());
   }
 }
 

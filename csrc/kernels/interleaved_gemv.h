@@ -1,38 +1,39 @@
-// Some columns of 8-bit activations, as in lanes.h. Panels that lie far apart are read in turns, group by group: the
-// memory gives more to several readers than to one.
+// Some columns of 8-bit activations, as in micro_kernel.h. Panels that lie far apart are read alternately, group by
+// group: the memory gives more to several readers than to one.
 template <class F>
-struct AbreastDot {
+struct InterleavedGemv {
   using I = typename Own<F>::type;
-  using K = Abreast<F>;
-  using P = Span<F>;
+  using K = Interleaved<F>;
+  using P = KBlock<F>;
   using bytes = typename Isa::bytes;
   using ints = typename Isa::ints;
   using f32 = typename Isa::f32;
-  static constexpr int sub = K::sub, quads = sub / 4, parts = K::parts;
+  static constexpr int group_size = K::group_size, quads = group_size / 4, parts = K::parts;
   static constexpr int most = P::most;
   static constexpr int columns = Isa::registers >= 32 ? 4 : 2;  // at once, as there are registers
   template <int Cols>
-  static constexpr size_t places = 4 / Cols;
+  static constexpr size_t streams = 4 / Cols;
 
   // Small scales and offsets of four groups at once, where the dots of a group are small enough to be multiplied by
   // them as integers, and two groups with the same scale of x are added up.
-  static constexpr bool in_words = sub == 16 && K::in_fours(F::scale.ints) &&
+  static constexpr bool in_words = group_size == 16 && K::in_fours(F::scale.ints) &&
                                    (!K::offset || K::in_fours(F::offset.ints)) && F::codebook.used == 0 &&
-                                   !P::code.is_signed && I::room_for_words(sub * most * 127, sub* P::code.zero * 127);
+                                   !P::code.is_signed &&
+                                   I::room_for_words(group_size * most * 127, group_size* P::code.zero * 127);
   static constexpr int at_once = in_words ? 4 : 1, steps = K::groups / at_once;
 
   // Less their zero points small integers may be negative.
   static constexpr bool signed_scales = F::scale.ints.low() < 0, signed_offsets = F::offset.ints.low() < 0;
 
   template <int g>
-  static constexpr int stay = [] {  // how far codes are left above their place
-    const int by = K::shifted(g), top = most << by, first = (sub * P::code.zero * 127) << by;
-    if (top > Isa::max_unsigned || (in_words && !I::room_for_words(sub * top * 127, first))) return 0;
+  static constexpr int unshifted_by = [] {  // by how many bits codes are left unshifted
+    const int by = K::shifted(g), top = most << by, first = (group_size * P::code.zero * 127) << by;
+    if (top > Isa::max_unsigned || (in_words && !I::room_for_words(group_size * top * 127, first))) return 0;
     return by;
   }();
 
   template <int Cols>
-  struct Sums {  // of a span, before the late factors; else of the row
+  struct Sums {  // of a k-block, before the super-block scales; else of the row
     f32 dots[Cols], offsets[Cols];
   };
   // What a group of a column brings to every row: its scale, its sum, and that times minus the zero point. In words:
@@ -44,9 +45,9 @@ struct AbreastDot {
   };
 
   template <int s>
-  static FEWBIT_INLINE void ask(const typename K::Panel& panel, size_t spans) {
+  static FEWBIT_INLINE void prefetch(const typename K::Panel& panel, size_t k_blocks) {
     constexpr int near = Isa::prefetch_near / 2, far = std::max(Isa::prefetch_far / 4, K::panel_bytes);
-    panel.template ask<s, s + 1, steps, far>(spans);
+    panel.template prefetch<s, s + 1, steps, far>(k_blocks);
 #pragma GCC unroll 64
     for (int l = s * K::lines / steps; l < (s + 1) * K::lines / steps; ++l) {
       __builtin_prefetch(panel.p + near + 64 * l, 0, 3);
@@ -54,15 +55,15 @@ struct AbreastDot {
   }
   template <int g, int Cols>
   static FEWBIT_INLINE void inputs(const Activation* const* a, Inputs<Cols>& out) {
-    constexpr float unit = static_cast<float>(P::code.times) / static_cast<float>(1 << stay<g>);
+    constexpr float unit = static_cast<float>(P::code.times) / static_cast<float>(1 << unshifted_by<g>);
     for (int c = 0; c < Cols; ++c) {
       const Activation& x = *a[c];
-      out.scale[c] = Isa::splat((sub == 16 ? x.d16[g] : x.d32[g]) * unit);
+      out.scale[c] = Isa::splat((group_size == 16 ? x.d16[g] : x.d32[g]) * unit);
       if constexpr (in_words) {
-        if constexpr (P::code.zero != 0) out.first[c] = I::start(-P::code.zero * x.sums[g] * (1 << stay<g>));
+        if constexpr (P::code.zero != 0) out.first[c] = I::start(-P::code.zero * x.sums[g] * (1 << unshifted_by<g>));
         if constexpr (K::offset && g % 2 == 0) out.two[c] = I::same(x.sums + g), out.sum[c] = Isa::splat(x.d16[g]);
       } else {
-        out.sum[c] = Isa::splat(sub == 16 ? x.s16[g] : x.s32[g]);
+        out.sum[c] = Isa::splat(group_size == 16 ? x.s16[g] : x.s32[g]);
         out.zero[c] = Isa::mul(K::alone ? all_sums(x) : out.sum[c], Isa::splat(static_cast<float>(-P::code.zero)));
       }
     }
@@ -75,7 +76,7 @@ struct AbreastDot {
   template <int g>
   static FEWBIT_INLINE void codes(const typename K::Panel& panel, bytes* q) {
     [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-      ((q[i] = K::template code<g * quads + i, stay<g>>(panel)), ...);
+      ((q[i] = K::template code<g * quads + i, unshifted_by<g>>(panel)), ...);
     }(std::make_integer_sequence<int, quads>{});
   }
   template <int g, int Cols>
@@ -87,10 +88,10 @@ struct AbreastDot {
     if constexpr (!K::alone) scale = K::template factor<g, false>(panel);
     if constexpr (K::offset) shift = K::template factor<g, K::offset>(panel);
     const int8_t* x[Cols];
-    for (int c = 0; c < Cols; ++c) x[c] = a[c]->q + g * sub;
+    for (int c = 0; c < Cols; ++c) x[c] = a[c]->q + g * group_size;
     ints sums[1][Cols];
     const bytes* set[1] = {q};
-    I::template lanes_dot<1, Cols, quads, (most << stay<g>), P::code.is_signed>(set, x, sums);
+    I::template panel_dot<1, Cols, quads, (most << unshifted_by<g>), P::code.is_signed>(set, x, sums);
     for (int c = 0; c < Cols; ++c) {
       const f32 dots = Isa::to_floats(sums[0][c]);
       if constexpr (K::alone) {
@@ -108,7 +109,7 @@ struct AbreastDot {
   static FEWBIT_INLINE void two_groups(const typename K::Panel& panel, const Activation* const* a,
                                        const Inputs<Cols>* in, bytes scales, bytes shifts, Sums<Cols>& to) {
     constexpr int i = g % 4;
-    static_assert(stay<g> == stay<g + 1>);
+    static_assert(unshifted_by<g> == unshifted_by<g + 1>);
     bytes q[2][quads];
     codes<g>(panel, q[0]);
     codes<g + 1>(panel, q[1]);
@@ -116,10 +117,10 @@ struct AbreastDot {
                odd = I::template weight<i + 1, signed_scales>(scales);
     for (int c = 0; c < Cols; ++c) {
       ints sum = I::no_ints();
-      sum = I::template weighted<quads, (most << stay<g>), P::code.zero>(q[0], a[c]->q + g * sub, in[0].first[c], even,
-                                                                         sum);
-      sum = I::template weighted<quads, (most << stay<g>), P::code.zero>(q[1], a[c]->q + (g + 1) * sub, in[1].first[c],
-                                                                         odd, sum);
+      sum = I::template weighted<quads, (most << unshifted_by<g>), P::code.zero>(q[0], a[c]->q + g * group_size,
+                                                                                 in[0].first[c], even, sum);
+      sum = I::template weighted<quads, (most << unshifted_by<g>), P::code.zero>(q[1], a[c]->q + (g + 1) * group_size,
+                                                                                 in[1].first[c], odd, sum);
       to.dots[c] = Isa::fma(Isa::to_floats(sum), in[0].scale[c], to.dots[c]);
       if constexpr (K::offset) {
         const ints own = I::dot_words(I::template two_of<i, signed_offsets>(shifts), in[0].two[c]);
@@ -145,11 +146,11 @@ struct AbreastDot {
     for (int c = 0; c < Cols; ++c) s.dots[c] = s.offsets[c] = Isa::zero();
   }
   template <int Cols>
-  static FEWBIT_INLINE void add(const Sums<Cols>& s, const typename K::Late& by, f32* acc) {
+  static FEWBIT_INLINE void add(const Sums<Cols>& s, const typename K::SuperScales& by, f32* acc) {
     for (int c = 0; c < Cols; ++c) {
-      acc[c] = K::late ? Isa::fma(s.dots[c], by.d, acc[c]) : Isa::add(s.dots[c], acc[c]);
+      acc[c] = K::has_super_scale ? Isa::fma(s.dots[c], by.d, acc[c]) : Isa::add(s.dots[c], acc[c]);
       if constexpr (K::offset) {
-        const f32 v = K::late ? Isa::mul(s.offsets[c], by.dmin) : s.offsets[c];
+        const f32 v = K::has_super_scale ? Isa::mul(s.offsets[c], by.dmin) : s.offsets[c];
         acc[c] = F::offset_sign > 0 ? Isa::add(acc[c], v) : Isa::fma(v, Isa::splat(-1), acc[c]);
       }
     }
@@ -164,16 +165,16 @@ struct AbreastDot {
       for (size_t c = 0; c < Cols; ++c) Isa::storef(y + c * stride + row, acc[c]);
     }
   };
-  // 16 rows at each of some places. Sums of several places stay in memory: what is done for every group, written out
+  // 16 rows in each of some streams. Sums of several streams stay in memory: what is done for every group, written out
   // for each of them, would be too long.
   template <int Cols>
   struct Rows {
-    const uint8_t* set[places<Cols>];
-    f32 acc[places<Cols>][parts][Cols];
-    Sums<Cols> sums[places<Cols>][parts];
+    const uint8_t* set[streams<Cols>];
+    f32 acc[streams<Cols>][parts][Cols];
+    Sums<Cols> sums[streams<Cols>][parts];
   };
   template <int i, int Cols>
-  static FEWBIT_INLINE void visit(Rows<Cols>& rows, size_t here, size_t s, size_t spans, const Layout* at,
+  static FEWBIT_INLINE void visit(Rows<Cols>& rows, size_t here, size_t s, size_t k_blocks, const Layout* at,
                                   const Activation* const* x) {
     Inputs<Cols> in[at_once];
     [&]<int... g>(std::integer_sequence<int, g...>)
@@ -183,11 +184,11 @@ struct AbreastDot {
       const Activation* a[Cols];
       for (int c = 0; c < Cols; ++c) {
         a[c] = x[c];
-        // Read anew at every place: gcc would keep more of it than there are registers.
+        // Read anew in every stream: gcc would keep more of it than there are registers.
         if constexpr (at_once > 1) __asm__ volatile("" : "+r"(a[c]));
       }
-      typename K::Panel panel{rows.set[r] + s * K::panel_bytes, 0, rows.set[r], at, s * kSpan};
-      ask<i>(panel, spans);
+      typename K::Panel panel{rows.set[r] + s * K::panel_bytes, 0, rows.set[r], at, s * kBlockK};
+      prefetch<i>(panel, k_blocks);
 #pragma GCC unroll 2
       for (int part = 0; part < parts; ++part) {
         panel.part = part;
@@ -197,11 +198,11 @@ struct AbreastDot {
       }
     }
   }
-  // Sets of 16 rows: one at each of `here` places, the first of them number `first`, the others `apart` further.
+  // Sets of 16 rows: one in each of `here` streams, the first of them number `first`, the others `apart` further.
   template <int Cols>
-  static FEWBIT_ONCE void sets(const uint8_t* w, size_t first, size_t apart, size_t here, size_t spans,
+  static FEWBIT_ONCE void sets(const uint8_t* w, size_t first, size_t apart, size_t here, size_t k_blocks,
                                const Layout& at, const Columns<Cols>& columns) {
-    if constexpr (places<Cols> == 1) here = 1;
+    if constexpr (streams<Cols> == 1) here = 1;
     Rows<Cols> rows;
     const auto each = [&](auto&& f) FEWBIT_LAMBDA_INLINE {
 #pragma GCC unroll 1
@@ -214,41 +215,41 @@ struct AbreastDot {
       clear(rows.sums[r][part]);
       for (int c = 0; c < Cols; ++c) rows.acc[r][part][c] = Isa::zero();
     });
-    for (size_t s = 0; s < spans; ++s) {
+    for (size_t s = 0; s < k_blocks; ++s) {
       const Activation* a[Cols];
-      for (int c = 0; c < Cols; ++c) a[c] = columns.x + s + c * spans;
+      for (int c = 0; c < Cols; ++c) a[c] = columns.x + s + c * k_blocks;
       [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-        (visit<i>(rows, here, s, spans, &at, a), ...);
+        (visit<i>(rows, here, s, k_blocks, &at, a), ...);
       }(std::make_integer_sequence<int, steps>{});
-      if constexpr (!K::late) continue;
+      if constexpr (!K::has_super_scale) continue;
       each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-        const typename K::Panel panel{rows.set[r] + s * K::panel_bytes, part, rows.set[r], &at, s * kSpan};
-        add(rows.sums[r][part], K::late_factors(panel), rows.acc[r][part]);
+        const typename K::Panel panel{rows.set[r] + s * K::panel_bytes, part, rows.set[r], &at, s * kBlockK};
+        add(rows.sums[r][part], K::super_scales(panel), rows.acc[r][part]);
         clear(rows.sums[r][part]);
       });
     }
     each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
-      if constexpr (!K::late) add(rows.sums[r][part], typename K::Late{}, rows.acc[r][part]);
+      if constexpr (!K::has_super_scale) add(rows.sums[r][part], typename K::SuperScales{}, rows.acc[r][part]);
       columns.store(16 * (first + r * apart) + static_cast<size_t>(part) * Isa::L, rows.acc[r][part]);
     });
   }
   template <int Cols>
   static void some(const uint8_t* w, size_t count, size_t k, const Layout& at, const Activation* x, float* y,
                    size_t y_stride) {
-    const size_t spans = k / kSpan, each = count / places<Cols>, whole = each * places<Cols>;
+    const size_t k_blocks = k / kBlockK, each = count / streams<Cols>, whole = each * streams<Cols>;
     const Columns<Cols> columns{x, y, y_stride};
-    for (size_t i = 0; i < each; ++i) sets(w, i, each, places<Cols>, spans, at, columns);
-    if (whole < count) sets(w, whole, 1, count - whole, spans, at, columns);
+    for (size_t i = 0; i < each; ++i) sets(w, i, each, streams<Cols>, k_blocks, at, columns);
+    if (whole < count) sets(w, whole, 1, count - whole, k_blocks, at, columns);
   }
 };
 
 // `rows` is a multiple of 16, k of 256.
 template <class F>
-void abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
-                  float* y, size_t y_stride) {
-  using K = AbreastDot<F>;
+void interleaved_gemv_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
+                           size_t columns, float* y, size_t y_stride) {
+  using K = InterleavedGemv<F>;
   const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
-    K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kSpan), y + c * y_stride, y_stride);
+    K::template some<Cols>(w, rows / 16, k, at, x + c * (k / kBlockK), y + c * y_stride, y_stride);
   };
   constexpr int most = K::columns;
   size_t c = 0;

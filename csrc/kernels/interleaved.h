@@ -1,26 +1,27 @@
-// Rows that lie abreast, 16 of them: of every span four bytes of each row, then the next four, and so on. A line of
+// Interleaved rows, 16 of them: of every k-block four bytes of each row, then the next four, and so on. A line of
 // memory is then a vector with a lane for each row, as matrix tiles want their right side, and nothing has to be
-// turned. What is left of a span, two bytes of each row, is half a line. Row placement: four bytes after four from the
-// codes to the last scale.
+// transposed. What is left of a k-block, two bytes of each row, is half a line. Row placement: four bytes after four
+// from the codes to the last scale.
 
 template <class F>
-struct Abreast {
+struct Interleaved {
   using I = typename Own<F>::type;
-  using P = Span<F>;
+  using P = KBlock<F>;
   using S = Shape<F>;
   using Of = LaneFactors<F>;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int sub = S::sub, groups = S::groups, lines = S::span_bytes() / 4,
-                       panel_bytes = 16 * S::span_bytes();
+  static constexpr int group_size = S::group_size, groups = S::groups, lines = S::k_block_bytes() / 4,
+                       panel_bytes = 16 * S::k_block_bytes();
   static constexpr int parts = 16 / Isa::L;  // of 16 rows
   static constexpr bool offset = F::offset.present;
-  // What a whole span is multiplied by, after the small integers of its groups, or alone.
-  static constexpr bool small = F::scale.ints.used > 0, alone = !S::row && F::group == kSpan, late = small || alone;
+  // What a whole k-block is multiplied by, after the small integers of its groups, or alone.
+  static constexpr bool small = F::scale.ints.used > 0, alone = !S::row && F::group == kBlockK,
+                        has_super_scale = small || alone;
 
-  static constexpr bool can() { return Isa::can_lie_abreast && can_lie_abreast<F>(); }
+  static constexpr bool can() { return Isa::can_interleave && can_interleave<F>(); }
 
-  // A span of 16 rows, or of a part of them.
+  // A k-block of 16 rows, or of a part of them.
   struct Panel {
     const uint8_t* p;
     int part = 0;
@@ -58,17 +59,17 @@ struct Abreast {
     // Row placement: the scale or the offset of group g.
     template <int field>
     FEWBIT_INLINE const uint8_t* real_at(int g) const {
-      const size_t value = first + static_cast<size_t>(g * sub), group = at->shift >= 0 ? value >> at->shift : 0;
+      const size_t value = first + static_cast<size_t>(g * group_size), group = at->shift >= 0 ? value >> at->shift : 0;
       return set + 16 * at->field_at[field] + 64 * group + part * Isa::W;
     }
-    // Brings parts `from` to `to` of `of` of what comes `far` bytes later to the second-level cache. Row placement: of
-    // the next span, with scales and offsets of the next 16 rows.
+    // Prefetches parts `from` to `to` of `of` of what comes `far` bytes later to the second-level cache. Row placement:
+    // of the next k-block, with scales and offsets of the next 16 rows.
     template <int from, int to, int of, size_t far>
-    FEWBIT_INLINE void ask(size_t spans) const {
+    FEWBIT_INLINE void prefetch(size_t k_blocks) const {
       size_t distance = far;
       if constexpr (S::row) {
-        const size_t set_bytes = 16 * at->row_bytes, last = (spans - 1) * kSpan;
-        distance = first < last ? panel_bytes : set_bytes - (spans - 1) * panel_bytes;
+        const size_t set_bytes = 16 * at->row_bytes, last = (k_blocks - 1) * kBlockK;
+        distance = first < last ? panel_bytes : set_bytes - (k_blocks - 1) * panel_bytes;
         for (int g = from * groups / of; g < to * groups / of; ++g) {
           __builtin_prefetch(real_at<0>(g) + set_bytes, 0, 2);
           if constexpr (offset) __builtin_prefetch(real_at<offset>(g) + set_bytes, 0, 2);
@@ -79,12 +80,12 @@ struct Abreast {
     }
   };
 
-  template <int q, int k, int stay = 0>
+  template <int q, int k, int unshifted_by = 0>
   static FEWBIT_INLINE bytes piece(const Panel& panel) {
     constexpr Piece p = S::piece(k, 4 * q);
     constexpr int byte = p.bit / 8, shift = p.bit % 8;
-    if constexpr (TurnedShape<F>::in_bytes(k))
-      return I::template take<shift, p.bits, p.dst + stay>(panel.template from<byte>());
+    if constexpr (TransposedShape<F>::in_bytes(k))
+      return I::template take<shift, p.bits, p.dst + unshifted_by>(panel.template from<byte>());
     else
       return I::template take_bits<byte % 4, shift, p.dst>(panel.template dword<byte>());
   }
@@ -99,16 +100,16 @@ struct Abreast {
   // By how many bits the codes of group g are shifted up where they lie: 0 if that is no use.
   static constexpr int shifted(int g) {
     if (F::codes.pieces(0) > 1 || F::codebook.used > 0 || P::code.flip || P::code.is_signed) return 0;
-    const int by = S::piece(0, g * sub).bit % 8;
-    for (int e = 0; e < sub; ++e) {
-      if (S::piece(0, g * sub + e).bit % 8 != by) return 0;
+    const int by = S::piece(0, g * group_size).bit % 8;
+    for (int e = 0; e < group_size; ++e) {
+      if (S::piece(0, g * group_size + e).bit % 8 != by) return 0;
     }
     return by;
   }
-  // The same as `Span::code` says; `stay`: times a power of two.
-  template <int q, int stay = 0>
+  // The same as `KBlock::code` says; `unshifted_by`: times a power of two.
+  template <int q, int unshifted_by = 0>
   static FEWBIT_INLINE bytes code(const Panel& panel) {
-    if constexpr (stay > 0) return piece<q, 0, stay>(panel);
+    if constexpr (unshifted_by > 0) return piece<q, 0, unshifted_by>(panel);
     bytes v = stored<q>(panel);
     if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, P::code.is_signed ? 0 : P::code.zero>(v);
     if constexpr (P::code.flip) v = Isa::flip(v);
@@ -124,7 +125,7 @@ struct Abreast {
     else
       return I::template byte_real<real>(I::template field<byte % 4 * 8, 8, 0, false>(panel.template dword<byte>()));
   }
-  // The factor of a group; where they come late the small integer.
+  // The factor of a group; where a super-block scale comes after, the small integer.
   template <int g, bool is_offset>
   static FEWBIT_INLINE f32 factor(const Panel& panel) {
     constexpr const Factor& f = is_offset ? F::offset : F::scale;
@@ -133,12 +134,12 @@ struct Abreast {
     } else if constexpr (small) {
       return Of::template small<f.ints, g>(panel);
     } else {
-      constexpr int value = g * sub;
+      constexpr int value = g * group_size;
       return real_at<f.real, value / F::block * F::bytes + f.at + value % F::block / F::group * real_bytes(f.real)>(
           panel);
     }
   }
-  // Whether the small integers of four groups in turn lie in the four bytes of a dword.
+  // Whether the small integers of four successive groups lie in the four bytes of a dword.
   static constexpr bool in_fours(const Ints& what) {
     if (what.used == 0 || what.times != 1 || F::scale.unit != 1 || (what.is_signed && what.bits() != 8)) return false;
     for (int g = 0; g < groups; ++g) {
@@ -161,35 +162,35 @@ struct Abreast {
     if constexpr (what.pieces(4 * j) > 1) v = Isa::either(v, four_pieces<what, j, 1>(panel));
     return I::template less<what.zero>(v);
   }
-  struct Late {
+  struct SuperScales {
     f32 d, dmin;
   };
-  static FEWBIT_INLINE Late late_factors(const Panel& panel) {
-    Late out;
-    if constexpr (late) {
+  static FEWBIT_INLINE SuperScales super_scales(const Panel& panel) {
+    SuperScales out;
+    if constexpr (has_super_scale) {
       out.d = real_at<F::scale.real, F::scale.at>(panel);
       if constexpr (offset) out.dmin = real_at<F::offset.real, F::offset.at>(panel);
     }
     return out;
   }
   template <int g>
-  static FEWBIT_INLINE f32 scale(const Panel& panel, const Late& by) {
+  static FEWBIT_INLINE f32 scale(const Panel& panel, const SuperScales& by) {
     if constexpr (alone) return by.d;
     const f32 v = factor<g, false>(panel);
-    return late ? Isa::mul(v, by.d) : v;
+    return has_super_scale ? Isa::mul(v, by.d) : v;
   }
   // With its sign.
   template <int g>
-  static FEWBIT_INLINE f32 offset_of(const Panel& panel, const Late& by) {
-    const f32 v = factor<g, offset>(panel), own = late ? Isa::mul(v, by.dmin) : v;
+  static FEWBIT_INLINE f32 offset_of(const Panel& panel, const SuperScales& by) {
+    const f32 v = factor<g, offset>(panel), own = has_super_scale ? Isa::mul(v, by.dmin) : v;
     return F::offset_sign > 0 ? own : Isa::mul(own, Isa::splat(-1));
   }
 };
 
-// `bytes` bytes of each of 16 rows: from where they lie abreast to rows that are `stride` bytes apart, and back. Four
+// `bytes` bytes of each of 16 rows: from interleaved ones to rows that are `stride` bytes apart, and back. Four
 // of each row for every line, then what is left.
 template <class I = Isa>
-void from_abreast(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stride) {
+void from_interleaved(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stride) {
   const size_t lines = bytes / 4, fours = I::can_transpose ? lines / 4 * 4 : 0, left = bytes % 4;
   if constexpr (I::can_transpose) {
     for (size_t l = 0; l < fours; l += 4) I::lines_to_rows(panel + 64 * l, rows + 4 * l, stride);
@@ -199,7 +200,7 @@ void from_abreast(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stri
     std::memcpy(rows + r * stride + 4 * lines, panel + 64 * lines + r * left, left);
 }
 template <class I = Isa>
-void to_abreast(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel) {
+void to_interleaved(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel) {
   const size_t lines = bytes / 4, fours = I::can_transpose ? lines / 4 * 4 : 0, left = bytes % 4;
   if constexpr (I::can_transpose) {
     for (size_t l = 0; l < fours; l += 4) I::rows_to_lines(rows + 4 * l, stride, panel + 64 * l);
@@ -208,4 +209,4 @@ void to_abreast(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel
   for (size_t r = 0; r < 16 && left; ++r)
     std::memcpy(panel + 64 * lines + r * left, rows + r * stride + 4 * lines, left);
 }
-constexpr AbreastMoves abreast_moves = {from_abreast<>, to_abreast<>};
+constexpr InterleaveMoves interleave_moves = {from_interleaved<>, to_interleaved<>};

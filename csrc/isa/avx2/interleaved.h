@@ -1,4 +1,4 @@
-// Rows that lie abreast, a lane for each of eight: see kernels/abreast.h.
+// Interleaved rows, a lane for each of eight: see kernels/interleaved.h.
 
 struct SideBySide : Grids {
   template <int shift, int bits, int dst>

@@ -1,6 +1,6 @@
-// A span of 256 values: its codes as vectors of bytes, its scales and offsets as vectors of floats.
+// A k-block of 256 values: its codes as vectors of bytes, its scales and offsets as vectors of floats.
 
-struct Spot {          // a span in memory
+struct Spot {          // a k-block in memory
   const uint8_t* p;    // its blocks; row placement: its codes
   const uint8_t* row;  // row placement: the row, for the scales
   const Layout* at;
@@ -10,8 +10,8 @@ struct Spot {          // a span in memory
 
 // Codes that are not bit planes, written out: bytes, and for grids a bit for each that takes its sign away.
 struct Unpacked {
-  alignas(64) uint8_t codes[kSpan];
-  uint8_t signs[kSpan / 8];
+  alignas(64) uint8_t codes[kBlockK];
+  uint8_t signs[kBlockK / 8];
 };
 
 // The eighth sign that makes the number of minus signs even.
@@ -39,7 +39,7 @@ FEWBIT_INLINE int read_piece_at(const uint8_t* p) {
   return (word >> shift & ((1 << at.bits) - 1)) << at.dst;
 }
 
-// The bits of element i, all places known while compiling.
+// The bits of element i, all positions known while compiling.
 template <Ints what, int i>
 FEWBIT_INLINE int read_at(const uint8_t* p) {
   return [&]<int... k>(std::integer_sequence<int, k...>) FEWBIT_LAMBDA_INLINE {
@@ -71,9 +71,10 @@ FEWBIT_INLINE void unpack_grid(const uint8_t* p, Unpacked& out) {
   constexpr Grid grid = F::codes;
   [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
     (std::memcpy(out.codes + i * grid.width, grid.points + read_at<grid.index, i>(p) * grid.width, grid.width), ...);
-  }(std::make_integer_sequence<int, kSpan / grid.width>{});
-  [&]<int... i>(std::integer_sequence<int, i...>)
-      FEWBIT_LAMBDA_INLINE { ((out.signs[i] = signs_of<F, i>(p)), ...); }(std::make_integer_sequence<int, kSpan / 8>{});
+  }(std::make_integer_sequence<int, kBlockK / grid.width>{});
+  [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+    ((out.signs[i] = signs_of<F, i>(p)), ...);
+  }(std::make_integer_sequence<int, kBlockK / 8>{});
 }
 
 // Digit n of a byte is the whole part of 3 * (byte * 3^n mod 256) / 256.
@@ -102,13 +103,13 @@ struct Own {
 };
 
 template <class F>
-struct Span {
+struct KBlock {
   using I = typename Own<F>::type;
   using S = Shape<F>;
   using C = Slots<F, Isa::L>;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int W = Isa::W, L = Isa::L, chunks = kSpan / W, groups = S::groups;
+  static constexpr int W = Isa::W, L = Isa::L, chunks = kBlockK / W, groups = S::groups;
   static constexpr Coding code = coding<F>(Isa::max_unsigned);
   static constexpr int most = [] {  // the largest code, if it is not signed
     if constexpr (F::kind == Kind::planes) {
@@ -123,13 +124,13 @@ struct Span {
       return true;
     else if constexpr (F::kind == Kind::grid)
       return Isa::can_gather && GridShape<F>::can_gather(false) &&
-             GridShape<F>::can_gather(Isa::can_cross && S::worth_crossing());
+             GridShape<F>::can_gather(Isa::can_stride && S::worth_striding());
     else
       return false;
   }();
   static constexpr bool unpacked = F::kind != Kind::planes && !gathers;  // codes are first written out as bytes
-  static constexpr bool across = Isa::can_cross && S::worth_crossing() && !unpacked;
-  static constexpr bool stays = Isa::can_cross && S::can_stay(Isa::max_unsigned) && C::scale_vectors == 1;
+  static constexpr bool strided = Isa::can_stride && S::worth_striding() && !unpacked;
+  static constexpr bool unshifted = Isa::can_stride && S::can_be_unshifted(Isa::max_unsigned) && C::scale_vectors == 1;
   static constexpr int pieces = [] {
     if constexpr (unpacked)
       return 0;
@@ -137,12 +138,12 @@ struct Span {
       return F::codes.pieces(0);
   }();
 
-  template <int k, int j, bool across, bool stays>
+  template <int k, int j, bool strided, bool unshifted>
   static FEWBIT_INLINE bytes plane(const uint8_t* p) {
-    constexpr Runs r = runs(j, W, across);
+    constexpr Runs r = runs(j, W, strided);
     if constexpr (S::in_lanes(k, r))
-      return Isa::template lanes<S::lanes(k, r), stays>(p);
-    else if constexpr (Isa::can_cross && S::in_shared_halves(k, r))
+      return Isa::template lanes<S::lanes(k, r), unshifted>(p);
+    else if constexpr (Isa::can_stride && S::in_shared_halves(k, r))
       return I::template shared_halves<S::halves(k, r)>(p);
     else
       return Isa::template scattered<S::scatter(k, r)>(p);
@@ -162,17 +163,17 @@ struct Span {
     else
       return I::template with_upper<a.shift[0], a.bits, b.shift[0], b.bits>(v, upper);
   }
-  template <int j, bool across, bool stays = false>
+  template <int j, bool strided, bool unshifted = false>
   static FEWBIT_INLINE bytes stored(const uint8_t* p) {
     if constexpr (in_two<j>()) return two_planes<j>(p);
-    bytes v = plane<0, j, across, stays>(p);
-    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j, across, false>(p));
-    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j, across, false>(p));
+    bytes v = plane<0, j, strided, unshifted>(p);
+    if constexpr (pieces > 1) v = Isa::either(v, plane<1, j, strided, false>(p));
+    if constexpr (pieces > 2) v = Isa::either(v, plane<2, j, strided, false>(p));
     static_assert(pieces <= 3);
     return v;
   }
-  // Chunk j of the codes, as `code` says; `stays`: not shifted, see `unshift`.
-  template <int j, bool across = false, bool stays = false>
+  // Chunk j of the codes, as `code` says; `unshifted`: not shifted, see `unshift`.
+  template <int j, bool strided = false, bool unshifted = false>
   static FEWBIT_INLINE bytes codes(const uint8_t* p) {
     if constexpr (F::kind == Kind::trits && gathers) {
       return I::template digits<F::codes, j>(p);
@@ -181,12 +182,12 @@ struct Span {
     } else if constexpr (gathers && Isa::can_pick) {
       return picked<j>(p);
     } else if constexpr (gathers) {
-      return I::template points<F, j, across, code.zero>(p);
+      return I::template points<F, j, strided, code.zero>(p);
     } else if constexpr (F::kind == Kind::grid) {
       const auto* u = reinterpret_cast<const Unpacked*>(p);
       return Isa::template signed_codes<(F::codes.shift.used > 0), code.zero>(u->codes + j * W, u->signs + j * W / 8);
     } else {
-      bytes v = stored<j, across, stays>(p);
+      bytes v = stored<j, strided, unshifted>(p);
       if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);
       if constexpr (code.flip) v = Isa::flip(v);
       return v;
@@ -220,11 +221,11 @@ struct Span {
   static FEWBIT_INLINE float factor(const Spot& s) {
     constexpr const Factor& f = is_offset ? F::offset : F::scale;
     if constexpr (S::row) {
-      const size_t value = s.first + g * S::sub;
+      const size_t value = s.first + g * S::group_size;
       const size_t group = s.at->shift >= 0 ? value >> s.at->shift : value / s.at->group;
       return read_row_factor(f, *s.at, s.row, group < s.last_group ? group : s.last_group);
     } else {
-      constexpr int value = g * S::sub, in_block = value % F::block / F::group;
+      constexpr int value = g * S::group_size, in_block = value % F::block / F::group;
       const uint8_t* p = s.p + value / F::block * F::bytes;
       float v;
       if constexpr (f.bits.used > 0) {
@@ -289,16 +290,16 @@ struct Span {
     if constexpr (what.times == 1 && unit == 1) return x;
     return Isa::fma(x, Isa::splat(what.times * unit), Isa::splat(what.times == 1 ? 0 : -what.zero * unit));
   }
-  // `turned`: in the turned order, not shifted down, too large by what `lift` says.
-  template <int v, bool turned>
+  // `transposed`: in the transposed order, not shifted down, too large by what `lift` says.
+  template <int v, bool transposed>
   static FEWBIT_INLINE f32 small(const uint8_t* p) {
-    if constexpr (turned)
-      return of_unit<v>(I::template small<C::small(v).turned(), true>(p));
+    if constexpr (transposed)
+      return of_unit<v>(I::template small<C::small(v).transposed(), true>(p));
     else
       return of_unit<v>(Isa::template small<C::small(v)>(p));
   }
-  static constexpr int lift(int v) { return C::is_small() ? 1 << C::small(v).stay() : 1; }
-  template <bool turned = false>
+  static constexpr int lift(int v) { return C::is_small() ? 1 << C::small(v).unshifted_by() : 1; }
+  template <bool transposed = false>
   static FEWBIT_INLINE void factors(const Spot& s, f32* out) {
     if constexpr (C::is_small()) {
       f32 d, dmin;
@@ -312,10 +313,10 @@ struct Span {
         d = Isa::template half<(F::scale.at >= 6)>(s.p + F::scale.at),
         dmin = C::offset ? Isa::template half<>(s.p + F::offset.at) : d;
       [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
-        ((out[v] = Isa::mul(small<v, turned>(s.p), v < C::scale_vectors ? d : dmin)), ...);
+        ((out[v] = Isa::mul(small<v, transposed>(s.p), v < C::scale_vectors ? d : dmin)), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {
-      static_assert(F::scale.at == 0 || F::block == kSpan);  // what is read with the scales stays inside the span
+      static_assert(F::scale.at == 0 || F::block == kBlockK);  // what is read with the scales stays inside the k-block
       Isa::template strided<F::scale.real, F::block, F::bytes, C::offset, (F::scale.at >= 6)>(s.p + F::scale.at, out);
     } else if constexpr (C::is_quads()) {
       Isa::template quads<F::scale.real, F::bytes>(s.p + F::scale.at, out);
@@ -325,26 +326,27 @@ struct Span {
       factors_one_by_one(s, out);
     }
   }
-  // What scales are multiplied by if codes stay at their place.
+  // What scales are multiplied by if codes are left unshifted.
   static FEWBIT_INLINE f32 unshift() {
     alignas(64) static constexpr auto by = [] {
       std::array<float, L> out{};
-      for (int l = 0; l < L; ++l) out[l] = 1.0f / (1 << (stays ? S::stay(C::paired ? l / 2 : l % groups) : 0));
+      for (int l = 0; l < L; ++l)
+        out[l] = 1.0f / (1 << (unshifted ? S::unshifted_by(C::paired ? l / 2 : l % groups) : 0));
       return out;
     }();
     return Isa::loadf(by.data());
   }
   // For each dot lane of chunk j, where its scale is in vector `vector_of(j)`.
-  static constexpr int vector_of(int j) { return across ? 0 : C::slot(j * W / S::sub, false) / L; }
-  static constexpr std::array<int, 16> spread(int j, bool is_across = across) {
+  static constexpr int vector_of(int j) { return strided ? 0 : C::slot(j * W / S::group_size, false) / L; }
+  static constexpr std::array<int, 16> spread(int j, bool is_strided = strided) {
     std::array<int, 16> out{};
     for (int l = 0; l < L; ++l)
-      out[l] = C::slot((runs(j, W, is_across).first[l / 4] + 4 * (l % 4)) / S::sub, false) % L;
+      out[l] = C::slot((runs(j, W, is_strided).first[l / 4] + 4 * (l % 4)) / S::group_size, false) % L;
     return out;
   }
 };
 
-// Bytes of the `rest` values that are no whole span; row placement: of their codes.
+// Bytes of the `rest` values that are no whole k-block; row placement: of their codes.
 template <class F>
 constexpr size_t tail_bytes(size_t rest) {
   if constexpr (Shape<F>::row)
@@ -361,14 +363,14 @@ const uint8_t* padded_tail(const uint8_t* p, size_t rest, uint8_t* copy, size_t 
   return copy;
 }
 
-// Calls f(span number, spot) for each span of a row; the last one may be a copy padded with zeros.
+// Calls f(k-block number, spot) for each k-block of a row; the last one may be a copy padded with zeros.
 template <class F, class Fn>
-FEWBIT_INLINE void each_span(const uint8_t* row, size_t k, const Layout& at, Fn&& f) {
+FEWBIT_INLINE void each_k_block(const uint8_t* row, size_t k, const Layout& at, Fn&& f) {
   using S = Shape<F>;
-  constexpr size_t step = S::span_bytes();
+  constexpr size_t step = S::k_block_bytes();
   Spot s{row, row, &at, 0, S::row && k ? (k - 1) / at.group : 0};
-  const size_t whole = k / kSpan, rest = k % kSpan;
-  for (size_t i = 0; i < whole; ++i, s.p += step, s.first += kSpan) f(i, s);
+  const size_t whole = k / kBlockK, rest = k % kBlockK;
+  for (size_t i = 0; i < whole; ++i, s.p += step, s.first += kBlockK) f(i, s);
   if (rest) {
     alignas(64) uint8_t copy[step + 64];
     s.p = padded_tail<F>(s.p, rest, copy, sizeof copy);
@@ -376,16 +378,16 @@ FEWBIT_INLINE void each_span(const uint8_t* row, size_t k, const Layout& at, Fn&
   }
 }
 
-// Calls f(spot) for one span of a row; the last one may be a copy padded with zeros.
+// Calls f(spot) for one k-block of a row; the last one may be a copy padded with zeros.
 template <class F, class Fn>
-FEWBIT_INLINE void with_span(const uint8_t* row, size_t span, size_t k, const Layout& at, Fn&& f) {
+FEWBIT_INLINE void with_k_block(const uint8_t* row, size_t k_block, size_t k, const Layout& at, Fn&& f) {
   using S = Shape<F>;
-  Spot s{row + span * S::span_bytes(), row, &at, span * kSpan, S::row && k ? (k - 1) / at.group : 0};
-  if ((span + 1) * kSpan <= k) {
+  Spot s{row + k_block * S::k_block_bytes(), row, &at, k_block * kBlockK, S::row && k ? (k - 1) / at.group : 0};
+  if ((k_block + 1) * kBlockK <= k) {
     f(s);
   } else {
-    alignas(64) uint8_t copy[S::span_bytes() + 64];
-    s.p = padded_tail<F>(s.p, k % kSpan, copy, sizeof copy);
+    alignas(64) uint8_t copy[S::k_block_bytes() + 64];
+    s.p = padded_tail<F>(s.p, k % kBlockK, copy, sizeof copy);
     f(s);
   }
 }

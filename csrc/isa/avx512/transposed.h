@@ -1,4 +1,4 @@
-// Sixteen rows side by side: bytes of all of them turned on their side.
+// Sixteen rows side by side: bytes of all of them transposed.
 
 FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 rows of 16 dwords
   __m512i t[16];
@@ -27,7 +27,7 @@ FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 rows of 16 dwords
 }
 
 struct SideBySide : Factors {
-  // L rows of L dwords, `stride` bytes apart, turned on their side.
+  // L rows of L dwords, `stride` bytes apart, transposed.
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
     __m512i r[16];
     for (size_t i = 0; i < 16; ++i) r[i] = load(in + i * stride);
@@ -41,7 +41,7 @@ struct SideBySide : Factors {
     v = _mm512_mask_broadcast_i32x4(v, 0xF00, load16(p + 8 * stride));
     return _mm512_mask_broadcast_i32x4(v, 0xF000, load16(p + 12 * stride));
   }
-  static FEWBIT_INLINE void turn(const uint8_t* p, size_t stride, bytes* out) {
+  static FEWBIT_INLINE void transpose_window(const uint8_t* p, size_t stride, bytes* out) {
     const bytes a = quarter_rows(p, stride), b = quarter_rows(p + stride, stride);
     const bytes c = quarter_rows(p + 2 * stride, stride), d = quarter_rows(p + 3 * stride, stride);
     const bytes e = _mm512_unpacklo_epi32(a, b), f = _mm512_unpackhi_epi32(a, b);
@@ -70,7 +70,7 @@ struct SideBySide : Factors {
   }
   static FEWBIT_INLINE void rows_to_lines(const uint8_t* rows, size_t stride, uint8_t* lines) {
     bytes out[4];
-    turn(rows, stride, out);
+    transpose_window(rows, stride, out);
     for (size_t i = 0; i < 4; ++i) _mm512_storeu_si512(lines + 64 * i, out[i]);
   }
   // `bits` bits of every byte, from bit `shift` to bit `dst`.

@@ -1,8 +1,8 @@
-// A span of as many rows as a vector has lanes, turned on its side: vectors that hold four codes of every row, and a
-// scale and a shift of every row for each group. The bytes are turned as they are stored, before the codes are taken
-// out of them: there are fewer of them then. What does not lie so that this can be done is decoded row by row.
+// A k-block of as many rows as a vector has lanes, transposed: vectors that hold four codes of every row, and a
+// scale and a shift of every row for each group. The bytes are transposed as they are stored, before the codes are
+// taken out of them: there are fewer of them then. What does not lie so that this can be done is decoded row by row.
 
-struct Rows {            // a span of some rows
+struct Rows {            // a k-block of some rows
   const uint8_t* p;      // of the first: its blocks; row placement: its codes
   size_t stride, count;  // `count` rows are wanted; there is room for L
   const uint8_t* row;    // row placement: the first row, for the scales
@@ -12,33 +12,33 @@ struct Rows {            // a span of some rows
   FEWBIT_INLINE Spot spot(size_t r) const { return {p + r * stride, row + r * at->row_bytes, at, first, last_group}; }
 };
 
-struct TurnedCodes {  // of a span of L rows: four of every row, then the next four
-  alignas(64) uint8_t quads[kSpan / 4][Isa::L][4];
+struct TransposedCodes {  // of a k-block of L rows: four of every row, then the next four
+  alignas(64) uint8_t quads[kBlockK / 4][Isa::L][4];
 };
 template <int groups>
-struct TurnedScales {
+struct TransposedScales {
   alignas(64) float scale[groups][Isa::L], shift[groups][Isa::L];
 };
 
-// Codes are as `Span::code` says; zero points go into the shifts.
+// Codes are as `KBlock::code` says; zero points go into the shifts.
 template <class F>
-struct Turned {
+struct Transposed {
   using I = typename Own<F>::type;
-  using P = Span<F>;
+  using P = KBlock<F>;
   using C = typename P::C;
   using S = Shape<F>;
-  using T = TurnedShape<F>;
+  using T = TransposedShape<F>;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
   static constexpr int L = Isa::L, groups = P::groups;
-  static constexpr bool turns = Isa::can_transpose && T::fits();
+  static constexpr bool transposes = Isa::can_transpose && T::fits();
   static constexpr bool is_signed = P::code.is_signed;
   static constexpr int zero = P::code.zero;
   static constexpr float times = P::code.times;
   static constexpr bool shifts = zero != 0 || C::offset;
 
-  using Codes = TurnedCodes;
-  using Factors = TurnedScales<groups>;
+  using Codes = TransposedCodes;
+  using Factors = TransposedScales<groups>;
   struct Windows {  // the vectors of the window in use of each piece
     bytes v[T::pieces() > 0 ? T::pieces() : 1][4];
   };
@@ -60,7 +60,7 @@ struct Turned {
     constexpr int number = order<0>[i];
     constexpr Quad q = quads_at<k>[number];
     if constexpr (i == 0 || q.window != quads_at<k>[order<0>[i > 0 ? i - 1 : 0]].window) {
-      I::turn(rows.p + cover_at<k>.at[q.window], rows.stride, windows.v[k]);
+      I::transpose_window(rows.p + cover_at<k>.at[q.window], rows.stride, windows.v[k]);
     }
     constexpr Piece p = S::piece(k, 4 * number);
     if constexpr (T::in_bytes(k))
@@ -75,7 +75,7 @@ struct Turned {
     if constexpr (T::pieces() > 2) v = Isa::either(v, piece<i, 2>(rows, windows));
     Isa::store(out.quads[order<0>[i]][0], finish(v));
   }
-  // One row, not turned.
+  // One row, not transposed.
   static FEWBIT_INLINE void codes_of_row(const Spot& s, uint8_t* out) {
     Unpacked unpacked;
     const uint8_t* p = s.p;
@@ -89,11 +89,11 @@ struct Turned {
   }
   // Part `part` of `parts` of the work on codes; all parts must be done in order.
   struct Plain {
-    alignas(64) uint8_t rows[L][kSpan];
+    alignas(64) uint8_t rows[L][kBlockK];
   };
   template <int part, int parts>
   static FEWBIT_INLINE void some_codes(const Rows& rows, Windows& windows, Plain& plain, Codes& out) {
-    if constexpr (turns) {
+    if constexpr (transposes) {
       constexpr int first = part * T::quads / parts, count = (part + 1) * T::quads / parts - first;
       [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
         (quad<first + i>(rows, windows, out), ...);
@@ -103,7 +103,7 @@ struct Turned {
         codes_of_row(rows.spot(r), plain.rows[r]);
       }
       if constexpr (part + 1 == parts) {
-        for (int d = 0; d < kSpan / 4; d += L) Isa::transpose(plain.rows[0] + 4 * d, kSpan, out.quads[d][0]);
+        for (int d = 0; d < kBlockK / 4; d += L) Isa::transpose(plain.rows[0] + 4 * d, kBlockK, out.quads[d][0]);
       }
     }
   }
@@ -116,7 +116,7 @@ struct Turned {
     Isa::storef(out.scale[g], times == 1 ? scale : Isa::mul(scale, Isa::splat(times)));
   }
   struct SmallSource {
-    static constexpr Cover cover = TurnedFactors<F>::cover();
+    static constexpr Cover cover = TransposedFactors<F>::cover();
     bytes windows[cover.used > 0 ? cover.used : 1][4];
 
     template <int byte>
@@ -135,7 +135,8 @@ struct Turned {
   static FEWBIT_INLINE void small_factors(const Rows& rows, Factors& out) {
     using Of = LaneFactors<F>;
     SmallSource from;
-    for (int w = 0; w < from.cover.used; ++w) I::turn(rows.p + from.cover.at[w], rows.stride, from.windows[w]);
+    for (int w = 0; w < from.cover.used; ++w)
+      I::transpose_window(rows.p + from.cover.at[w], rows.stride, from.windows[w]);
     constexpr int d_at = F::scale.at, dmin_at = C::offset ? F::offset.at : d_at;
     const f32 d = Of::template half<d_at>(from), dmin = Of::template half<dmin_at>(from);
     constexpr Ints offsets = C::offset ? F::offset.ints : F::scale.ints;
@@ -147,7 +148,7 @@ struct Turned {
   }
   // A float for each block, or two f16 side by side.
   static FEWBIT_INLINE void strided_factors(const Rows& rows, Factors& out) {
-    constexpr int blocks = kSpan / F::block, each = groups / blocks;
+    constexpr int blocks = kBlockK / F::block, each = groups / blocks;
     for (int b = 0; b < blocks; ++b) {
       f32 scale, offset = Isa::zero();
       I::template reals<F::scale.real, C::offset, (F::scale.at >= 2)>(rows.p + b * F::bytes + F::scale.at, rows.stride,
@@ -156,12 +157,12 @@ struct Turned {
     }
   }
   static FEWBIT_INLINE void factors(const Rows& rows, Factors& out) {
-    if constexpr (Isa::can_transpose && TurnedFactors<F>::fits()) {
+    if constexpr (Isa::can_transpose && TransposedFactors<F>::fits()) {
       small_factors(rows, out);
     } else if constexpr (Isa::can_transpose && C::is_strided()) {
       strided_factors(rows, out);
     } else {
-      alignas(64) float plain[L][C::vectors * L], turned[C::vectors * L][L];
+      alignas(64) float plain[L][C::vectors * L], transposed[C::vectors * L][L];
       for (size_t r = 0; r < rows.count; ++r) {
         f32 f[C::vectors];
         P::factors(rows.spot(r), f);
@@ -169,29 +170,30 @@ struct Turned {
       }
       for (int v = 0; v < C::vectors; ++v) {
         Isa::transpose(reinterpret_cast<const uint8_t*>(plain[0] + v * L), sizeof plain[0],
-                       reinterpret_cast<uint8_t*>(turned[v * L]));
+                       reinterpret_cast<uint8_t*>(transposed[v * L]));
       }
       for (int g = 0; g < groups; ++g) {
-        store_factors(g, Isa::loadf(turned[C::slot(g, false)]),
-                      C::offset ? Isa::loadf(turned[C::slot(g, C::offset)]) : Isa::zero(), out);
+        store_factors(g, Isa::loadf(transposed[C::slot(g, false)]),
+                      C::offset ? Isa::loadf(transposed[C::slot(g, C::offset)]) : Isa::zero(), out);
       }
     }
   }
 };
 
-// One span of `count` rows. Where rows are missing or end inside the span, it is a copy.
+// One k-block of `count` rows. Where rows are missing or end inside the k-block, it is a copy.
 template <class F>
-struct SpanCopy {
-  alignas(64) uint8_t rows[Isa::L][(Shape<F>::span_bytes() + 127) / 64 * 64];
+struct KBlockCopy {
+  alignas(64) uint8_t rows[Isa::L][(Shape<F>::k_block_bytes() + 127) / 64 * 64];
 };
 template <class F>
-FEWBIT_INLINE Rows rows_of(const uint8_t* w, size_t count, size_t span, size_t k, const Layout& at, SpanCopy<F>& copy) {
+FEWBIT_INLINE Rows rows_of(const uint8_t* w, size_t count, size_t k_block, size_t k, const Layout& at,
+                           KBlockCopy<F>& copy) {
   using S = Shape<F>;
-  constexpr size_t step = S::span_bytes();
-  Rows rows{w + span * step, at.row_bytes, count, w, &at, span * kSpan, S::row && k ? (k - 1) / at.group : 0};
-  if (count == Isa::L && (span + 1) * kSpan <= k) return rows;
+  constexpr size_t step = S::k_block_bytes();
+  Rows rows{w + k_block * step, at.row_bytes, count, w, &at, k_block * kBlockK, S::row && k ? (k - 1) / at.group : 0};
+  if (count == Isa::L && (k_block + 1) * kBlockK <= k) return rows;
   std::memset(&copy, 0, sizeof copy);
-  const size_t bytes = (span + 1) * kSpan <= k ? step : tail_bytes<F>(k % kSpan);
+  const size_t bytes = (k_block + 1) * kBlockK <= k ? step : tail_bytes<F>(k % kBlockK);
   for (size_t r = 0; r < count; ++r) std::memcpy(copy.rows[r], rows.p + r * at.row_bytes, bytes);
   rows.p = copy.rows[0];
   rows.stride = sizeof copy.rows[0];

@@ -1,57 +1,58 @@
-// Up to twice eight columns on matrix tiles (AMX, int8), for rows that lie abreast: their codes are right tiles as
+// Up to twice eight columns on matrix tiles (AMX, int8), for interleaved rows: their codes are right tiles as
 // they come. A left tile holds two groups' activations in rows of their own and zeros elsewhere, so that a line of
 // results is what 16 rows give for one group and one column: a scale is applied to all rows at once.
 //
-// Three things go on at once: span s is decoded, the tiles of span s - 1 are multiplied, the sums of span s - 2 are
-// scaled.
+// Three things go on at once: k-block s is decoded, the tiles of k-block s - 1 are multiplied, the sums of k-block s -
+// 2 are scaled.
 
-constexpr int kMostFewSets = 2;
+constexpr int kMostSkinnySets = 2;
 
-// Eight columns of a span of activations, for weights with a scale for `sub` values.
-template <int sub>
+// Eight columns of a k-block of activations, for weights with a scale for `group_size` values.
+template <int group_size>
 struct alignas(64) LeftColumns {
-  static constexpr int groups = kSpan / sub, tiles = groups / 2;
-  static constexpr int in_right = 64 / sub;  // groups in a right tile
+  static constexpr int groups = kBlockK / group_size, tiles = groups / 2;
+  static constexpr int in_right = 64 / group_size;  // groups in a right tile
   int8_t codes[tiles][16][64];
-  float scales[groups][kFewColumns], sums[groups][kFewColumns];  // sums: times their scale
+  float scales[groups][kSkinnyColumns], sums[groups][kSkinnyColumns];  // sums: times their scale
 };
 
-template <int sub>
-inline void put_left(const Activation& a, size_t column, LeftColumns<sub>& out) {
+template <int group_size>
+inline void put_left(const Activation& a, size_t column, LeftColumns<group_size>& out) {
   for (size_t g = 0; g < out.groups; ++g) {
-    std::memcpy(out.codes[g / 2][g % 2 * kFewColumns + column] + g % out.in_right * sub, a.q + g * sub, sub);
-    out.scales[g][column] = sub == 16 ? a.d16[g] : a.d32[g];
-    out.sums[g][column] = sub == 16 ? a.s16[g] : a.s32[g];
+    std::memcpy(out.codes[g / 2][g % 2 * kSkinnyColumns + column] + g % out.in_right * group_size, a.q + g * group_size,
+                group_size);
+    out.scales[g][column] = group_size == 16 ? a.d16[g] : a.d32[g];
+    out.sums[g][column] = group_size == 16 ? a.s16[g] : a.s32[g];
   }
 }
-template <int sub>
+template <int group_size>
 inline void pack_left(const Activation* x, size_t x_stride, size_t columns, void* to) {
-  auto& out = *static_cast<LeftColumns<sub>*>(to);
+  auto& out = *static_cast<LeftColumns<group_size>*>(to);
   std::memset(to, 0, sizeof out);
   for (size_t c = 0; c < columns; ++c) put_left(x[c * x_stride], c, out);
 }
 // The same from floats: what other kernels want is not made.
-template <int sub>
+template <int group_size>
 inline void quantize_left_columns(const float* x, size_t x_stride, size_t columns, void* to) {
-  auto& out = *static_cast<LeftColumns<sub>*>(to);
+  auto& out = *static_cast<LeftColumns<group_size>*>(to);
   std::memset(to, 0, sizeof out);
   for (size_t c = 0; c < columns; ++c) {
     Activation a;
-    quantize_span<false>(x + c * x_stride, a);
+    quantize_k_block<false>(x + c * x_stride, a);
     put_left(a, c, out);
   }
 }
-inline void quantize_left(FewForm form, const float* x, size_t x_stride, size_t columns, void* to) {
-  (form == FewForm::left16 ? quantize_left_columns<16> : quantize_left_columns<32>)(x, x_stride, columns, to);
+inline void quantize_left(SkinnyForm form, const float* x, size_t x_stride, size_t columns, void* to) {
+  (form == SkinnyForm::left16 ? quantize_left_columns<16> : quantize_left_columns<32>)(x, x_stride, columns, to);
 }
 
 template <class F>
-struct FewAbreast {
-  using K = Abreast<F>;
+struct InterleavedSkinny {
+  using K = Interleaved<F>;
   using Panel = typename K::Panel;
-  using X = LeftColumns<K::sub>;
+  using X = LeftColumns<K::group_size>;
   static constexpr int groups = X::groups, lefts = X::tiles, in_right = X::in_right;
-  static constexpr int tiles = kSpan / 64;  // right ones
+  static constexpr int tiles = kBlockK / 64;  // right ones
   static constexpr bool is_signed = F::codes.is_signed || F::codes.zero != 0 || F::codebook.used > 0;
 
   // What a thread needs beside its stack. What is stored and what is loaded soon after it must not lie a multiple of
@@ -64,7 +65,7 @@ struct FewAbreast {
     struct {
       int32_t lines[lefts][16][16];
       uint8_t gap[2048];
-    } sums[kMostFewSets][2];
+    } sums[kMostSkinnySets][2];
     struct {
       float scale[groups][16], shift[K::offset ? groups : 1][16];
     } factors[3];
@@ -81,7 +82,7 @@ struct FewAbreast {
     return v;
   }
   template <int t>
-  static FEWBIT_INLINE void decode(const Panel& panel, const typename K::Late& by, uint8_t (*out)[16][64],
+  static FEWBIT_INLINE void decode(const Panel& panel, const typename K::SuperScales& by, uint8_t (*out)[16][64],
                                    auto& factors) {
     [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
       (_mm512_store_si512(out[t][q], number<16 * t + q>(panel)), ...);
@@ -93,7 +94,7 @@ struct FewAbreast {
       }
     }(std::make_integer_sequence<int, in_right>{});
   }
-  // Product i of a span: left tile i / Sets of a set. Its own tile is zero, as in few_product.
+  // Product i of a k-block: left tile i / Sets of a set. Its own tile is zero, as in skinny_product.
   template <int i, int Sets>
   static FEWBIT_INLINE void product(const uint8_t (*codes)[16][64], const X* x) {
     constexpr int each = Sets * in_right / 2;  // products of a right tile
@@ -118,7 +119,7 @@ struct FewAbreast {
   static FEWBIT_INLINE void scale(const int32_t (*lines)[16], const auto& factors, const X& x, __m512* acc) {
     const __m512 s0 = _mm512_load_ps(factors.scale[2 * j]), s1 = _mm512_load_ps(factors.scale[2 * j + 1]);
     const auto column = [&](size_t c) FEWBIT_LAMBDA_INLINE {
-      const __m512 v0 = line(lines[c]), v1 = line(lines[kFewColumns + c]);
+      const __m512 v0 = line(lines[c]), v1 = line(lines[kSkinnyColumns + c]);
       acc[c] = _mm512_fmadd_ps(v0, _mm512_mul_ps(s0, _mm512_set1_ps(x.scales[2 * j][c])), acc[c]);
       acc[c] = _mm512_fmadd_ps(v1, _mm512_mul_ps(s1, _mm512_set1_ps(x.scales[2 * j + 1][c])), acc[c]);
       if constexpr (K::offset) {
@@ -128,20 +129,20 @@ struct FewAbreast {
       }
     };
     [&]<size_t... c>(std::index_sequence<c...>)
-        FEWBIT_LAMBDA_INLINE { (column(c), ...); }(std::make_index_sequence<kFewColumns>{});
+        FEWBIT_LAMBDA_INLINE { (column(c), ...); }(std::make_index_sequence<kSkinnyColumns>{});
   }
   // All columns of 16 rows.
   template <int Sets>
-  static FEWBIT_INLINE void rows(const uint8_t* w, size_t spans, const Layout& at, const X* x, Scratch& own,
-                                 __m512 (*acc)[kFewColumns]) {
+  static FEWBIT_INLINE void rows(const uint8_t* w, size_t k_blocks, const Layout& at, const X* x, Scratch& own,
+                                 __m512 (*acc)[kSkinnyColumns]) {
     constexpr int products = lefts * Sets;
-    for (size_t s = 0; s < spans + 2; ++s) {
-      const Panel panel{w + s * K::panel_bytes, 0, w, &at, s * kSpan};
-      typename K::Late by;
-      if (s < spans) by = K::late_factors(panel);
+    for (size_t s = 0; s < k_blocks + 2; ++s) {
+      const Panel panel{w + s * K::panel_bytes, 0, w, &at, s * kBlockK};
+      typename K::SuperScales by;
+      if (s < k_blocks) by = K::super_scales(panel);
       const auto one = [&]<int i>(std::integral_constant<int, i>) FEWBIT_LAMBDA_INLINE {
         constexpr int j = i / Sets, set = i % Sets, before = i > 0 ? i - 1 : 0;
-        if (s > 0 && s <= spans) {
+        if (s > 0 && s <= k_blocks) {
           const size_t in = (s - 1) % 2;
           product<i, Sets>(own.codes[in].of, x + (s - 1) * Sets);
           if constexpr (i > 0) store_product(before, own.sums[before % Sets][in].lines[before / Sets][0]);
@@ -150,8 +151,8 @@ struct FewAbreast {
         if (s > 1) scale<j>(own.sums[set][s % 2].lines[j], own.factors[(s - 2) % 3], x[(s - 2) * Sets + set], acc[set]);
       };
       const auto quarter = [&]<int t>(std::integral_constant<int, t>) FEWBIT_LAMBDA_INLINE {
-        if (s < spans) {
-          panel.template ask<t, t + 1, tiles, Isa::prefetch_far>(spans);
+        if (s < k_blocks) {
+          panel.template prefetch<t, t + 1, tiles, Isa::prefetch_far>(k_blocks);
           decode<t>(panel, by, own.codes[s % 2].of, own.factors[s % 3]);
         }
         [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
@@ -167,51 +168,52 @@ struct FewAbreast {
   template <int Sets>
   static void all(const uint8_t* w, size_t count, size_t k, const Layout& at, const X* x, size_t columns, float* y,
                   size_t y_stride, Scratch& own) {
-    const size_t spans = k / kSpan;
+    const size_t k_blocks = k / kBlockK;
     for (size_t first = 0; first < count; first += 16, w += 16 * at.row_bytes) {
-      __m512 acc[Sets][kFewColumns];
+      __m512 acc[Sets][kSkinnyColumns];
       for (auto& set : acc) {
         for (auto& a : set) a = _mm512_setzero_ps();
       }
-      rows<Sets>(w, spans, at, x, own, acc);
+      rows<Sets>(w, k_blocks, at, x, own, acc);
       [&]<size_t... c>(std::index_sequence<c...>) FEWBIT_LAMBDA_INLINE {  // no index that varies: they are registers
-        ((c < columns ? _mm512_storeu_ps(y + c * y_stride + first, acc[c / kFewColumns][c % kFewColumns]) : void()),
+        ((c < columns ? _mm512_storeu_ps(y + c * y_stride + first, acc[c / kSkinnyColumns][c % kSkinnyColumns])
+                      : void()),
          ...);
-      }(std::make_index_sequence<Sets * kFewColumns>{});
+      }(std::make_index_sequence<Sets * kSkinnyColumns>{});
     }
   }
 };
 
 // `rows` is a multiple of 16, k of 256.
 template <class F>
-void few_abreast_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* packed, size_t columns,
-                      float* y, size_t y_stride, void* scratch) {
-  using K = FewAbreast<F>;
-  static_assert(sizeof(typename K::Scratch) <= kFewScratch);
+void interleaved_skinny_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* packed,
+                             size_t columns, float* y, size_t y_stride, void* scratch) {
+  using K = InterleavedSkinny<F>;
+  static_assert(sizeof(typename K::Scratch) <= kSkinnyScratch);
   const TileUse in_use;
   const auto all = [&]<int Sets>(std::integral_constant<int, Sets>) {
     K::template all<Sets>(w, rows, k, at, static_cast<const typename K::X*>(packed), columns, y, y_stride,
                           *static_cast<typename K::Scratch*>(scratch));
   };
-  if (columns <= kFewColumns)
+  if (columns <= kSkinnyColumns)
     all(std::integral_constant<int, 1>{});
   else
-    all(std::integral_constant<int, kMostFewSets>{});
+    all(std::integral_constant<int, kMostSkinnySets>{});
 }
 
-inline void pack_few_columns(FewForm form, const Activation* x, size_t stride, size_t columns, void* out) {
+inline void pack_skinny_columns(SkinnyForm form, const Activation* x, size_t stride, size_t columns, void* out) {
   switch (form) {
-    case FewForm::right16: return pack_few<16>(x, stride, columns, *static_cast<FewColumns<16>*>(out));
-    case FewForm::right32: return pack_few<32>(x, stride, columns, *static_cast<FewColumns<32>*>(out));
-    case FewForm::left16: return pack_left<16>(x, stride, columns, out);
-    case FewForm::left32: return pack_left<32>(x, stride, columns, out);
+    case SkinnyForm::right16: return pack_skinny<16>(x, stride, columns, *static_cast<SkinnyColumns<16>*>(out));
+    case SkinnyForm::right32: return pack_skinny<32>(x, stride, columns, *static_cast<SkinnyColumns<32>*>(out));
+    case SkinnyForm::left16: return pack_left<16>(x, stride, columns, out);
+    case SkinnyForm::left32: return pack_left<32>(x, stride, columns, out);
   }
 }
-inline size_t few_bytes(FewForm form) {
+inline size_t skinny_bytes(SkinnyForm form) {
   switch (form) {
-    case FewForm::right16: return sizeof(FewColumns<16>);
-    case FewForm::right32: return sizeof(FewColumns<32>);
-    case FewForm::left16: return sizeof(LeftColumns<16>);
+    case SkinnyForm::right16: return sizeof(SkinnyColumns<16>);
+    case SkinnyForm::right32: return sizeof(SkinnyColumns<32>);
+    case SkinnyForm::left16: return sizeof(LeftColumns<16>);
     default: return sizeof(LeftColumns<32>);
   }
 }

@@ -1,7 +1,7 @@
-// Rows that lie abreast, a lane for each of four: see kernels/abreast.h.
+// Interleaved rows, a lane for each of four: see kernels/interleaved.h.
 
 struct SideBySide : Grids {
-  static constexpr bool can_lie_abreast = true;
+  static constexpr bool can_interleave = true;
   template <int shift, int bits, int dst>
   static FEWBIT_INLINE bytes take(bytes v) {
     return moved<shift, bits, dst>(v);

@@ -1,0 +1,183 @@
+// Many columns without matrix tiles: as many rows as a vector has lanes are decoded once and transposed, a
+// lane for each row. Then four activations meet four codes of all these rows in one instruction, and a scale is applied
+// to all rows at once. The same integers as in gemv.h; only the order of the float sums differs.
+
+// What a product of panels depends on, not the format: so that formats that are alike share it.
+template <int group_size_, bool shifts_, bool is_signed_, int most_>
+struct PanelTraits {
+  static constexpr int group_size = group_size_, groups = kBlockK / group_size, most = most_;
+  static constexpr bool shifts = shifts_, is_signed = is_signed_;
+
+  struct Panel {  // a k-block of L rows
+    TransposedCodes codes;
+    TransposedScales<groups> factors;
+  };
+};
+// The largest code, rounded up to where sums of 16 bits (isa/pairs.h) have less room.
+constexpr int code_class(int most) { return most <= 15 ? 15 : most <= 31 ? 31 : most <= 63 ? 63 : Isa::max_unsigned; }
+
+template <class T>
+struct MicroKernel {
+  using f32 = typename Isa::f32;
+  using Panel = typename T::Panel;
+  static constexpr int L = Isa::L, cols = Isa::micro_columns, sets = Isa::micro_sets;
+
+  static FEWBIT_ONCE void multiply_all(const Panel* panels, size_t k_blocks, const Activation* x, size_t columns,
+                                       size_t rows, float* y, size_t y_stride) {
+    const auto some = [&]<int Cols>(std::integral_constant<int, Cols>, size_t c) {
+      size_t r = 0;
+      for (; r + sets * L <= rows; r += sets * L) {
+        multiply<sets, Cols>(panels + r / L * k_blocks, k_blocks, x + c * k_blocks, L, y + c * y_stride + r, y_stride);
+      }
+      for (; r < rows; r += L) {
+        multiply<1, Cols>(panels + r / L * k_blocks, k_blocks, x + c * k_blocks, rows - r < L ? rows - r : L,
+                          y + c * y_stride + r, y_stride);
+      }
+    };
+    size_t c = 0;
+    for (; c + cols <= columns; c += cols) some(std::integral_constant<int, cols>{}, c);
+    constexpr int fewer = cols / 2 > 2 ? cols / 2 : 2;
+    for (; c + fewer <= columns; c += fewer) some(std::integral_constant<int, fewer>{}, c);
+    for (; c < columns; ++c) some(std::integral_constant<int, 1>{}, c);
+  }
+  // `rows` of each set of L.
+  template <int sets, int Cols>
+  static void multiply(const Panel* panels, size_t k_blocks, const Activation* x, size_t rows, float* y,
+                       size_t y_stride) {
+    constexpr int group_size = T::group_size;
+    f32 acc[sets][Cols];
+    for (auto& set : acc) {
+      for (auto& a : set) a = Isa::zero();
+    }
+    for (size_t i = 0; i < k_blocks; ++i) {
+      for (int g = 0; g < T::groups; ++g) {
+        const typename Isa::bytes* codes[sets];
+        const int8_t* q[Cols];
+        for (int s = 0; s < sets; ++s) {
+          codes[s] =
+              reinterpret_cast<const typename Isa::bytes*>(panels[s * k_blocks + i].codes.quads[g * (group_size / 4)]);
+        }
+        for (int c = 0; c < Cols; ++c) q[c] = x[c * k_blocks + i].q + g * group_size;
+        typename Isa::ints dots[sets][Cols];
+        Isa::template panel_dot<sets, Cols, group_size / 4, T::most, T::is_signed>(codes, q, dots);
+        for (int s = 0; s < sets; ++s) {
+          const auto& factors = panels[s * k_blocks + i].factors;
+          for (int c = 0; c < Cols; ++c) {
+            const Activation& column = x[c * k_blocks + i];
+            const float d = group_size == 16 ? column.d16[g] : column.d32[g],
+                        sum = group_size == 16 ? column.s16[g] : column.s32[g];
+            const f32 both = Isa::mul(Isa::loadf(factors.scale[g]), Isa::splat(d));
+            acc[s][c] = Isa::fma(Isa::to_floats(dots[s][c]), both, acc[s][c]);
+            if constexpr (T::shifts) acc[s][c] = Isa::fma(Isa::loadf(factors.shift[g]), Isa::splat(sum), acc[s][c]);
+          }
+        }
+      }
+    }
+    for (int s = 0; s < sets; ++s) {
+      for (int c = 0; c < Cols; ++c) {
+        alignas(64) float t[L];
+        Isa::storef(t, acc[s][c]);
+        std::memcpy(y + static_cast<size_t>(c) * y_stride + s * L, t, rows * sizeof(float));
+      }
+    }
+  }
+};
+
+template <class F>
+struct PackedPanel {
+  using T = Transposed<F>;
+  using Traits = PanelTraits<Shape<F>::group_size, T::shifts, T::is_signed, code_class(KBlock<F>::most)>;
+  using Panel = typename Traits::Panel;
+  static constexpr int L = Isa::L;
+
+  static void decode(const uint8_t* w, size_t count, size_t k_block, size_t k, const Layout& at, Panel& out) {
+    for (size_t c = 0; c < L * Shape<F>::k_block_bytes(); c += 64) {  // the same of the rows to come, line by line
+      __builtin_prefetch(w + L * (at.row_bytes + k_block * Shape<F>::k_block_bytes()) + c, 0, 2);
+    }
+    KBlockCopy<F> copy;
+    const Rows rows = rows_of<F>(w, count, k_block, k, at, copy);
+    typename T::Windows windows;
+    typename T::Plain plain;
+    T::factors(rows, out.factors);
+    T::template some_codes<0, 1>(rows, windows, plain, out.codes);
+  }
+  static constexpr size_t k_blocks(size_t k) { return (k + kBlockK - 1) / kBlockK; }
+  // Panels that are decoded together, so that columns come from far away less often. They must stay in the second-level
+  // cache.
+  static constexpr size_t held(size_t k) {
+    constexpr size_t near = 192 << 10, most = 8;
+    const size_t fit = near / ((k_blocks(k) + (k == 0)) * sizeof(Panel));
+    return fit < 1 ? 1 : fit > most ? most : fit;
+  }
+};
+
+// Interleaved rows are transposed already.
+template <class F>
+struct InterleavedPanel {
+  using K = Interleaved<F>;
+  using T = Transposed<F>;
+
+  static FEWBIT_ONCE void decode(const typename K::Panel& panel, size_t k_blocks, typename PackedPanel<F>::Panel& out) {
+    panel.template prefetch<0, 1, 1, K::panel_bytes>(k_blocks);
+    const typename K::SuperScales by = K::super_scales(panel);
+    [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
+      (Isa::store(out.codes.quads[q][0], K::template code<q>(panel)), ...);
+    }(std::make_integer_sequence<int, kBlockK / 4>{});
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+      (T::store_factors(g, K::template scale<g>(panel, by), offset<g>(panel, by), out.factors), ...);
+    }(std::make_integer_sequence<int, K::groups>{});
+  }
+  template <int g>
+  static FEWBIT_INLINE typename Isa::f32 offset(const typename K::Panel& panel, const typename K::SuperScales& by) {
+    if constexpr (!K::offset) return Isa::zero();
+    const auto v = K::template factor<g, K::offset>(panel);
+    return K::has_super_scale ? Isa::mul(v, by.dmin) : v;
+  }
+};
+
+template <class F>
+size_t micro_scratch(size_t k) {
+  return PackedPanel<F>::held(k) * PackedPanel<F>::k_blocks(k) * sizeof(typename PackedPanel<F>::Panel);
+}
+
+// `decode(row, k-block, panel)` makes a panel of the rows from `row` on.
+template <class F, class Decode>
+FEWBIT_INLINE void multiply_panels(size_t rows, size_t k, const Activation* x, size_t columns, float* y,
+                                   size_t y_stride, void* scratch, Decode&& decode) {
+  using K = PackedPanel<F>;
+  const size_t k_blocks = K::k_blocks(k), together = K::held(k) * K::L;
+  auto* panels = static_cast<typename K::Panel*>(scratch);
+  for (size_t first = 0; first < rows; first += together) {
+    const size_t count = rows - first < together ? rows - first : together;
+    for (size_t r = 0; r < count; r += K::L) {
+      for (size_t i = 0; i < k_blocks; ++i) decode(first + r, i, panels[r / K::L * k_blocks + i]);
+    }
+    MicroKernel<typename K::Traits>::multiply_all(panels, k_blocks, x, columns, count, y + first, y_stride);
+  }
+}
+
+template <class F>
+void micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
+                float* y, size_t y_stride, void* scratch) {
+  using K = PackedPanel<F>;
+  multiply_panels<F>(rows, k, x, columns, y, y_stride, scratch,
+                     [&](size_t row, size_t k_block, typename K::Panel& out) FEWBIT_LAMBDA_INLINE {
+                       const size_t count = rows - row < K::L ? rows - row : K::L;
+                       K::decode(w + row * at.row_bytes, count, k_block, k, at, out);
+                     });
+}
+
+// `rows` is a multiple of 16, k of 256.
+template <class F>
+void interleaved_micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
+                            size_t columns, float* y, size_t y_stride, void* scratch) {
+  using K = Interleaved<F>;
+  using L = PackedPanel<F>;
+  multiply_panels<F>(rows, k, x, columns, y, y_stride, scratch,
+                     [&](size_t row, size_t k_block, typename L::Panel& out) FEWBIT_LAMBDA_INLINE {
+                       const uint8_t* set = w + row / 16 * 16 * at.row_bytes;
+                       const int part = static_cast<int>(row % 16 / L::L);
+                       InterleavedPanel<F>::decode({set + k_block * K::panel_bytes, part, set, &at, k_block * kBlockK},
+                                                   k / kBlockK, out);
+                     });
+}
