@@ -1,3 +1,4 @@
+// Attention over pages: how the work is cut, and the kernels that each piece takes.
 #include "attention.h"
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "attention_work.h"
+#include "kv_rows.h"
 #include "threads.h"
 #include "workspace.h"
 
@@ -14,94 +17,53 @@ namespace fewbit {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr size_t kSplit = 2048;   // tokens of the context that one piece of work reads
-constexpr size_t kMostRows = 64;  // queries times heads that share K and V, in one piece
-constexpr size_t kMostMatrixRows = 128;
-constexpr size_t kFewTokens = 4;  // of a slab, that are read as floats
-constexpr size_t kPieces = 8;     // for each thread, before one takes several heads
-constexpr size_t kShort = 4096;   // tokens times heads: a piece for each thread is enough
+constexpr size_t kMaxMatrixRows = 128;  // of one piece, on matrix units
+constexpr size_t kFewTokens = 4;        // of a slab, that are read as floats
 
 thread_local Workspace scratch;  // of whoever does a piece
 thread_local Workspace packed_queries;
 thread_local Workspace key_rows, value_rows;  // that lay as tiles
 thread_local Workspace partial_results;       // of the caller
 
-size_t padded(size_t dim) { return (dim + 31) / 32 * 32; }
-
-void rotate(const Target& target, const float* x, size_t dim, float by, float* out) {
-  const size_t size = dim & -dim;  // the largest power of two that divides it
-  for (size_t i = 0; i < dim; i += size) target.rotate(x + i, size, by, out + i);
-}
-
-// Packs what a head keeps of a token.
-void write_row(const Store& to, const Heads& heads, bool rotates, const float* x, size_t slot, size_t head) {
-  const Target& target = current_target();
-  const size_t page = slot / heads.page_tokens, place = slot % heads.page_tokens;
-  float* row = scratch.get<float>(padded(heads.dim) + to.at.row_bytes);  // and the same, packed
-  if (rotates || heads.dim % 32 != 0) {
-    if (rotates)
-      rotate(target, x, heads.dim, 1, row);
-    else
-      std::copy_n(x, heads.dim, row);
-    std::fill(row + heads.dim, row + padded(heads.dim), 0.0f);
-    x = row;
-  }
-  const size_t number = (page * heads.kv_heads + head) * heads.page_tokens + place;
-  const size_t values = kv_row_values(*to.kernels, heads.dim);
-  if (!to.tiled()) return to.kernels->encode(x, values, nullptr, to.at, to.data + number * to.at.row_bytes);
-  const KvKernels& kv = to.kernels->kv;
-  const bool is_value = to.order == Order::value_tiles;
-  const size_t token = number % kKvTokens;
-  uint8_t* slab = to.data + (number - token) * to.at.row_bytes;
-  if (kv.quick_to_tiled && kv.quick_to_tiled(x, token, heads.dim, is_value, slab)) return;
-  auto* packed = reinterpret_cast<uint8_t*>(row + padded(heads.dim));
-  to.kernels->encode(x, values, nullptr, to.at, packed);
-  kv.to_tiled(packed, token, heads.dim, is_value, slab);
-}
-
 // Memory for one piece of work.
 struct Scratch {
   float *queries, *acc, *scores, *tile;
   KvState* state;
   float* factors;
-  void* matrix;  // for matrix units only
+  char *key_units, *value_units;  // for matrix units only
+  size_t k_pad, v_pad;
 
-  Scratch(size_t rows, size_t pad, size_t matrix_bytes) {
+  Scratch(size_t rows, size_t k_pad, size_t v_pad, const MatrixAttention* matrix) : k_pad(k_pad), v_pad(v_pad) {
     const size_t some = (rows + kMatrixRows - 1) / kMatrixRows * kMatrixRows;
-    const size_t floats = 2 * some * pad + some * kKvTokens + kKvTokens * pad + 3 * some;
-    queries = scratch.get<float>(floats + matrix_bytes / sizeof(float));
-    acc = queries + some * pad;
-    scores = acc + some * pad;
+    const size_t key_bytes = matrix ? matrix->scratch_bytes(rows, k_pad) : 0;
+    const size_t value_bytes = matrix && v_pad != k_pad ? matrix->scratch_bytes(rows, v_pad) : 0;
+    const size_t tile_floats = kKvTokens * std::max(k_pad, v_pad);
+    const size_t floats = some * (k_pad + v_pad) + some * kKvTokens + tile_floats + 3 * some;
+    queries = scratch.get<float>(floats + (key_bytes + value_bytes) / sizeof(float));
+    acc = queries + some * k_pad;
+    scores = acc + some * v_pad;
     tile = scores + some * kKvTokens;
-    state = reinterpret_cast<KvState*>(tile + kKvTokens * pad);
+    state = reinterpret_cast<KvState*>(tile + tile_floats);
     factors = reinterpret_cast<float*>(state + some);
-    matrix = factors + some;
+    key_units = reinterpret_cast<char*>(factors + some);
+    value_units = v_pad == k_pad ? key_units : key_units + key_bytes;
   }
   // What belongs to one of the heads, of `rows` queries each; the rest serves one after the other.
-  Scratch of(size_t head, size_t rows, size_t pad) const {
+  Scratch of(size_t head, size_t rows) const {
     Scratch one = *this;
-    one.queries += head * rows * pad;
-    one.acc += head * rows * pad;
+    one.queries += head * rows * k_pad;
+    one.acc += head * rows * v_pad;
     one.state += head * rows;
     one.factors += head * rows;
     return one;
   }
 };
 
-// Some queries of a sequence, some KV heads, a part of the context. Pages are read as they lie, head by head: that is
-// faster than to come back for each.
-struct Work {
-  size_t sequence;
-  size_t head, heads;     // the first, and how many
-  size_t first, count;    // queries, by their place in the sequence's
-  size_t from, to;        // positions of the context
-  size_t parts, partial;  // how many pieces share the queries; where their results are kept, if more than one
-};
-
 struct Call {
   const Store &k, &v;
   const Heads& heads;
   const Sequences& sequences;
+  const PageTables& tables;
   const Logits& logits;
   const float* q;
   size_t q_heads;
@@ -114,8 +76,10 @@ struct Call {
   bool tiled = k.tiled();
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
-  size_t pad = padded(heads.dim);
-  size_t each = std::max<size_t>((matrix ? kMostMatrixRows : kMostRows) / group, 1);  // queries a piece, of one head
+  size_t k_pad = k.pad(), v_pad = v.pad();
+  Cut pieces{sequences,     heads.kv_heads,
+             group,         std::max<size_t>((matrix ? kMaxMatrixRows : kMaxPieceRows) / group, 1),
+             logits.window, tiled};
 
   bool takes_integers() const {
     const IntegerAttention* can = target.integer_attention;
@@ -123,30 +87,26 @@ struct Call {
     const KvKernels &keys = k.kernels->kv, &values = v.kernels->kv;
     if (!keys.integer_keys || !values.integer_values) return false;
     const bool reads = !k.tiled() || (keys.prefers_tiled && values.prefers_tiled);
-    return reads && heads.dim <= can->most_dim && heads.page_tokens >= can->least_page_tokens;
-  }
-  size_t queries(size_t s) const { return static_cast<size_t>(sequences.q_starts[s + 1] - sequences.q_starts[s]); }
-  size_t position(size_t s, size_t query) const {
-    return static_cast<size_t>(sequences.lengths[s]) - queries(s) + query;
+    return reads && std::max(k.dim, v.dim) <= can->most_dim && heads.page_tokens >= can->least_page_tokens;
   }
   // Rows of a piece: the queries of its first head, then those of the next.
-  size_t rows_of_head(const Work& p) const { return p.count * group; }
+  size_t rows_of_head(const WorkItem& p) const { return p.count * group; }
   template <class Fn>
-  void by_rows(const Work& p, Fn&& f) const {  // f(row, head of queries, where its values lie in q and out)
+  void by_rows(const WorkItem& p, Fn&& f) const {  // f(row, head of queries, row of q and out)
     const size_t token = static_cast<size_t>(sequences.q_starts[p.sequence]) + p.first;
     size_t row = 0;
     for (size_t head = p.head; head < p.head + p.heads; ++head) {
       for (size_t query = 0; query < p.count; ++query) {
         for (size_t i = head * group; i < (head + 1) * group; ++i, ++row) {
-          f(row, i, ((token + query) * q_heads + i) * heads.dim);
+          f(row, i, (token + query) * q_heads + i);
         }
       }
     }
   }
   // The number of the row of a store that keeps a token of a head.
-  size_t row_of(const Work& p, size_t token, size_t head) const {
+  size_t row_of(const WorkItem& p, size_t token, size_t head) const {
     const size_t page_tokens = heads.page_tokens, index = token / page_tokens;
-    const auto page = static_cast<size_t>(sequences.tables[sequences.table_starts[p.sequence] + index]);
+    const auto page = static_cast<size_t>(tables.pages[tables.starts[p.sequence] + index]);
     return (page * heads.kv_heads + head) * page_tokens + (token - index * page_tokens);
   }
 
@@ -156,104 +116,51 @@ struct Call {
     Heads plain = heads;
     plain.rotate = false;
     for (size_t s = 0; fresh && s < sequences.count; ++s) {
-      if (queries(s) == 1) continue;
-      const auto first = static_cast<size_t>(sequences.q_starts[s]), at = first * heads.kv_heads * heads.dim;
-      kv_write(k, heads, fresh->k + at, fresh->slots + first, queries(s), threads);
-      kv_write(v, plain, fresh->v + at, fresh->slots + first, queries(s), threads);
+      const size_t count = pieces.queries(s);
+      if (count == 1) continue;
+      const auto first = static_cast<size_t>(sequences.q_starts[s]), row = first * heads.kv_heads;
+      kv_write(k, heads, fresh->k + row * k.dim, fresh->slots + first, count, threads);
+      kv_write(v, plain, fresh->v + row * v.dim, fresh->slots + first, count, threads);
     }
   }
-  void write_own(const Work& p) const {
-    if (!fresh || queries(p.sequence) != 1 || p.to != static_cast<size_t>(sequences.lengths[p.sequence])) return;
+  void write_own(const WorkItem& p) const {
+    if (!fresh || pieces.queries(p.sequence) != 1) return;
+    if (p.to != static_cast<size_t>(sequences.lengths[p.sequence])) return;
     const auto token = static_cast<size_t>(sequences.q_starts[p.sequence]);
     const auto slot = static_cast<size_t>(fresh->slots[token]);
     for (size_t head = p.head; head < p.head + p.heads; ++head) {
-      const size_t at = (token * heads.kv_heads + head) * heads.dim;
-      write_row(k, heads, heads.rotate, fresh->k + at, slot, head);
-      write_row(v, heads, false, fresh->v + at, slot, head);
+      const size_t row = token * heads.kv_heads + head;
+      write_row(k, heads, heads.rotate, fresh->k + row * k.dim, slot, head);
+      write_row(v, heads, false, fresh->v + row * v.dim, slot, head);
     }
   }
 
-  // What part of the context queries from `first` on see, and how many pieces share it. That depends on the sequence
-  // alone, so that results do not depend on the threads.
-  struct Part {
-    size_t from, to, parts;
-  };
-  Part part(size_t s, size_t first, size_t count) const {
-    const size_t low = position(s, first), to = position(s, first + count - 1) + 1;
-    size_t from = logits.window && low + 1 > logits.window ? low + 1 - logits.window : 0;
-    if (tiled) from = from / kKvTokens * kKvTokens;  // what is too much is hidden
-    return {from, to, (to - 1) / kSplit - from / kSplit + 1};
-  }
-  template <class Fn>
-  void by_queries(Fn&& f) const {
-    for (size_t s = 0; s < sequences.count; ++s) {
-      for (size_t first = 0; first < queries(s); first += each) f(s, first, std::min(each, queries(s) - first));
-    }
-  }
-  // Pieces of work for one head, and what they read.
-  struct Amount {
-    size_t parts, tokens;
-  };
-  Amount amount() const {
-    Amount out{};
-    by_queries([&](size_t s, size_t first, size_t count) {
-      const Part one = part(s, first, count);
-      out.parts += one.parts;
-      out.tokens += one.to - one.from;
-    });
-    return out;
-  }
-  // Heads of one piece: more than one if there are enough pieces for all threads, and few queries.
-  size_t heads_together(size_t count, const Amount& all, int threads) const {
-    const size_t rows = count * group;
-    if (rows > kSkinnyQueries) return 1;
-    const size_t most = std::min(heads.kv_heads, kMostRows / rows);
-    const size_t each = all.tokens * heads.kv_heads <= kShort ? 1 : kPieces;
-    return std::clamp<size_t>(all.parts * heads.kv_heads / (each * static_cast<size_t>(std::max(threads, 1))), 1, most);
-  }
-  size_t cut(std::vector<Work>& pieces, int threads) const {
-    const Amount whole = amount();
-    size_t partials = 0;
-    by_queries([&](size_t s, size_t first, size_t count) {
-      const Part all = part(s, first, count);
-      const size_t together = heads_together(count, whole, threads);
-      for (size_t head = 0; head < heads.kv_heads; head += together) {
-        const size_t some = std::min(together, heads.kv_heads - head);
-        for (size_t i = 0; i < all.parts; ++i) {
-          const size_t begin = i == 0 ? all.from : (all.from / kSplit + i) * kSplit;
-          const size_t end = std::min(all.to, (all.from / kSplit + i + 1) * kSplit);
-          pieces.push_back({s, head, some, first, count, begin, end, all.parts, partials});
-          if (all.parts > 1) partials += some * count * group;
-        }
-      }
-    });
-    return partials;
-  }
-
-  void run(const Work& p, KvState* partials, float* sums) const {
+  void run(const WorkItem& p, KvState* partials, float* sums) const {
     write_own(p);
     const size_t rows = rows_of_head(p), all = p.heads * rows;
     const bool on_matrix = matrix && rows > kSkinnyQueries;
-    const Scratch own(all, pad, on_matrix ? matrix->scratch_bytes(rows, pad) : 0);
+    const Scratch own(all, k_pad, v_pad, on_matrix ? matrix : nullptr);
     load_queries(p, own.queries);
-    std::fill_n(own.acc, all * pad, 0.0f);
+    std::fill_n(own.acc, all * v_pad, 0.0f);
     for (size_t r = 0; r < all; ++r) own.state[r] = {kNone, 0};
     if (on_matrix) {
-      matrix->pack_queries(own.queries, rows, pad, own.matrix);
+      matrix->pack_queries(own.queries, rows, k_pad, own.key_units);
       with(matrix->with_units, [&] { by_blocks(p, [&](const Block& b) { on_matrix_units(p, rows, b, own); }); });
     } else if (worth_integers(p, rows)) {
       with(integers->with_units, [&] { over_integers(p, rows, own); });
     } else {
-      by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own.of(b.head, rows, pad)); });
+      by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own.of(b.head, rows)); });
     }
     if (p.parts == 1) {
-      by_rows(p, [&](size_t r, size_t head, size_t at) { finish(own.state[r], head, own.acc + r * pad, out + at); });
+      by_rows(p, [&](size_t r, size_t head, size_t row) {
+        finish(own.state[r], head, own.acc + r * v_pad, out + row * v.dim);
+      });
     } else {
       std::copy_n(own.state, all, partials + p.partial);
-      std::copy_n(own.acc, all * pad, sums + p.partial * pad);
+      std::copy_n(own.acc, all * v_pad, sums + p.partial * v_pad);
     }
   }
-  bool worth_integers(const Work& p, size_t rows) const {
+  bool worth_integers(const WorkItem& p, size_t rows) const {
     if (!integers || rows > kSkinnyQueries) return false;
     return tiled || (rows >= integers->least_rows && p.to - p.from >= integers->least_tokens);
   }
@@ -265,11 +172,11 @@ struct Call {
   struct Block {
     size_t head, at, tokens, row, next, later;
   };
-  size_t tokens_from(const Work& p, size_t at) const {  // that lie in one page
+  size_t tokens_from(const WorkItem& p, size_t at) const {  // that lie in one page
     return std::min({heads.page_tokens - at % heads.page_tokens, p.to - at, kKvTokens});
   }
   template <class Fn>
-  void by_blocks(const Work& p, Fn&& f) const {
+  void by_blocks(const WorkItem& p, Fn&& f) const {
     struct Place {
       size_t at, head, tokens, row;
     };
@@ -286,14 +193,15 @@ struct Call {
       here = next, next = later;
     }
   }
-  void load_queries(const Work& p, float* to) const {
-    by_rows(p, [&](size_t, size_t, size_t at) {
+  void load_queries(const WorkItem& p, float* to) const {
+    by_rows(p, [&](size_t, size_t, size_t row) {
+      const float* own = q + row * k.dim;
       if (heads.rotate)
-        rotate(target, q + at, heads.dim, logits.scale, to);
+        rotate_row(target, own, k.dim, logits.scale, to);
       else
-        target.scale(q + at, heads.dim, logits.scale, to);
-      std::fill(to + heads.dim, to + pad, 0.0f);
-      to += pad;
+        target.scale(own, k.dim, logits.scale, to);
+      std::fill(to + k.dim, to + k_pad, 0.0f);
+      to += k_pad;
     });
   }
   static const uint8_t* at(const Store& store, size_t row) { return store.data + row * store.at.row_bytes; }
@@ -308,88 +216,89 @@ struct Call {
     if (!tiled) return at(store, b.row);
     auto* rows = (&store == &v ? value_rows : key_rows).get<uint8_t>(kKvTokens * store.at.row_bytes);
     for (size_t t = 0; t < b.tokens; ++t) {
-      store.kernels->kv.from_tiled(at(store, b.row), t, heads.dim, &store == &v, rows + t * store.at.row_bytes);
+      store.kernels->kv.from_tiled(at(store, b.row), t, store.dim, &store == &v, rows + t * store.at.row_bytes);
     }
     return rows;
   }
   void to_floats(const Store& store, const Block& b, float* tile) const {
     const KvKernels& kv = store.kernels->kv;
     if (tiled && kv.tiled_floats) {
-      kv.tiled_floats(at(store, b.row), b.tokens, heads.dim, &store == &v, tile, pad);
+      kv.tiled_floats(at(store, b.row), b.tokens, store.dim, &store == &v, tile, store.pad());
     } else {
       const uint8_t* rows = rows_of(store, b);
-      kv.floats(rows, b.tokens, store.at.row_bytes, heads.dim, to_prefetch(store, b), tile, pad);
+      kv.floats(rows, b.tokens, store.at.row_bytes, store.dim, to_prefetch(store, b), tile, store.pad());
     }
   }
-  void some_tokens(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+  void some_tokens(const WorkItem& p, size_t rows, const Block& b, const Scratch& own) const {
     float* s = own.scores;
     if (rows <= kSkinnyQueries) {
       const uint8_t *keys = rows_of(k, b), *values = rows_of(v, b);
-      k.kernels->kv.scores(own.queries, rows, pad, keys, b.tokens, k.at.row_bytes, heads.dim, to_prefetch(k, b), s);
+      k.kernels->kv.scores(own.queries, rows, k_pad, keys, b.tokens, k.at.row_bytes, k.dim, to_prefetch(k, b), s);
       weigh(p, rows, b, own);
-      v.kernels->kv.values(s, rows, values, b.tokens, v.at.row_bytes, heads.dim, to_prefetch(v, b), own.acc, pad);
+      v.kernels->kv.values(s, rows, values, b.tokens, v.at.row_bytes, v.dim, to_prefetch(v, b), own.acc, v_pad);
     } else {
       by_floats(p, rows, b, own);
     }
   }
-  void by_floats(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+  void by_floats(const WorkItem& p, size_t rows, const Block& b, const Scratch& own) const {
     const auto* bytes = reinterpret_cast<const uint8_t*>(own.tile);
-    const size_t row_bytes = pad * sizeof(float);
+    const auto row_bytes = [](size_t pad) { return pad * sizeof(float); };
     to_floats(k, b, own.tile);
-    floats.scores(own.queries, rows, pad, bytes, b.tokens, row_bytes, pad, {}, own.scores);
+    floats.scores(own.queries, rows, k_pad, bytes, b.tokens, row_bytes(k_pad), k_pad, {}, own.scores);
     weigh(p, rows, b, own);
     to_floats(v, b, own.tile);
-    floats.values(own.scores, rows, bytes, b.tokens, row_bytes, pad, {}, own.acc, pad);
+    floats.values(own.scores, rows, bytes, b.tokens, row_bytes(v_pad), v_pad, {}, own.acc, v_pad);
   }
-  void on_matrix_units(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+  void on_matrix_units(const WorkItem& p, size_t rows, const Block& b, const Scratch& own) const {
     to_floats(k, b, own.tile);
-    matrix->scores(own.tile, rows, b.tokens, pad, own.matrix, own.scores);
+    matrix->scores(own.tile, rows, b.tokens, k_pad, own.key_units, own.scores);
     weigh(p, rows, b, own);
     to_floats(v, b, own.tile);
-    matrix->values(own.scores, rows, own.tile, b.tokens, pad, own.matrix, own.acc);
+    matrix->values(own.scores, rows, own.tile, b.tokens, v_pad, own.value_units, own.acc);
   }
   KvBlockRows block_rows(const Store& store, const Block& b) const {
-    return {at(store, b.row), b.tokens, store.at.row_bytes, tiled, at(store, b.next), at(store, b.later)};
+    return {at(store, b.row), b.tokens, store.at.row_bytes, store.dim,
+            store.pad(),      tiled,    at(store, b.next),  at(store, b.later)};
   }
   // The keys of a block beside the values of the one before it.
-  void over_integers(const Work& p, size_t rows, const Scratch& own) const {
-    const size_t bytes = integers->query_bytes(pad);
+  void over_integers(const WorkItem& p, size_t rows, const Scratch& own) const {
+    const size_t bytes = integers->query_bytes(k_pad);
     auto* packed = packed_queries.get<uint8_t>(p.heads * bytes);
     const KvKernels &keys = k.kernels->kv, &values = v.kernels->kv;
-    for (size_t h = 0; h < p.heads; ++h) keys.pack_queries(own.of(h, rows, pad).queries, rows, pad, packed + h * bytes);
+    for (size_t h = 0; h < p.heads; ++h) keys.pack_queries(own.of(h, rows).queries, rows, k_pad, packed + h * bytes);
     Block before{};
     const auto step = [&](const Block& b) {
       if (b.tokens) before.later = b.next;
-      integers->step({&keys, &values, block_rows(k, b), block_rows(v, before), packed + b.head * bytes, rows, heads.dim,
-                      pad, own.scores, own.of(before.head, rows, pad).acc});
-      if (b.tokens) weigh(p, rows, b, own.of(b.head, rows, pad));
+      integers->step({&keys, &values, block_rows(k, b), block_rows(v, before), packed + b.head * bytes, rows,
+                      own.scores, own.of(before.head, rows).acc});
+      if (b.tokens) weigh(p, rows, b, own.of(b.head, rows));
       before = b;
     };
     by_blocks(p, [&](const Block& b) {
       const bool few = tiled && b.tokens <= kFewTokens;
       step(few ? Block{} : b);
-      if (few) by_floats(p, rows, b, own.of(b.head, rows, pad));
+      if (few) by_floats(p, rows, b, own.of(b.head, rows));
     });
     step(Block{});
   }
-  void weigh(const Work& p, size_t rows, const Block& b, const Scratch& own) const {
+  void weigh(const WorkItem& p, size_t rows, const Block& b, const Scratch& own) const {
     float *s = own.scores, *acc = own.acc;
     if (logits.softcap > 0) {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
-    if (b.at + b.tokens > position(p.sequence, p.first) + 1 || logits.window) hide(p, rows, b, s);
+    if (b.at + b.tokens > pieces.position(p.sequence, p.first) + 1 || logits.window) hide(p, rows, b, s);
     for (size_t r = 0; r < rows; r += kSkinnyQueries) {
       target.weigh(s + r * kKvTokens, std::min(kSkinnyQueries, rows - r), b.tokens, own.state + r, own.factors + r);
       if (matrix && rows > kSkinnyQueries) matrix->between();
     }
-    for (size_t r = 0; r < rows; ++r, acc += pad) {
-      if (own.factors[r] != 1) target.scale(acc, pad, own.factors[r], acc);
+    for (size_t r = 0; r < rows; ++r, acc += v_pad) {
+      if (own.factors[r] != 1) target.scale(acc, v_pad, own.factors[r], acc);
     }
   }
   // Takes away what a query must not see: later tokens, and those before its window.
-  void hide(const Work& p, size_t rows, const Block& b, float* s) const {
+  void hide(const WorkItem& p, size_t rows, const Block& b, float* s) const {
     for (size_t r = 0; r < rows; ++r, s += kKvTokens) {
-      const size_t own = position(p.sequence, p.first + r / group);
+      const size_t own = pieces.position(p.sequence, p.first + r / group);
       for (size_t t = own >= b.at ? own - b.at + 1 : 0; t < b.tokens; ++t) s[t] = kNone;
       const size_t first = logits.window && own >= logits.window ? own - logits.window + 1 : 0;
       for (size_t t = 0; t < b.tokens && b.at + t < first; ++t) s[t] = kNone;
@@ -403,49 +312,39 @@ struct Call {
       const float factor = std::exp(state.max - top);
       by = factor / (state.sum * factor + std::exp(sink - top));
     }
-    target.scale(acc, heads.dim, by, to);
+    target.scale(acc, v.dim, by, to);
   }
   // Joins the pieces from `first` on that share their queries.
-  void join(const Work* first, const KvState* partials, const float* sums) const {
-    float* acc = scratch.get<float>(pad);
-    by_rows(*first, [&](size_t r, size_t head, size_t at) {
+  void join(const WorkItem* first, const KvState* partials, const float* sums) const {
+    float* acc = scratch.get<float>(v_pad);
+    by_rows(*first, [&](size_t r, size_t head, size_t row) {
       KvState all{kNone, 0};
       for (size_t i = 0; i < first->parts; ++i) all.max = std::max(all.max, partials[first[i].partial + r].max);
-      std::fill_n(acc, pad, 0.0f);
+      std::fill_n(acc, v_pad, 0.0f);
       for (size_t i = 0; i < first->parts; ++i) {
         const KvState& one = partials[first[i].partial + r];
         const float factor = one.max == kNone ? 0 : std::exp(one.max - all.max);
-        const float* from = sums + (first[i].partial + r) * pad;
+        const float* from = sums + (first[i].partial + r) * v_pad;
         all.sum += one.sum * factor;
-        for (size_t d = 0; d < pad; ++d) acc[d] += from[d] * factor;
+        for (size_t d = 0; d < v_pad; ++d) acc[d] += from[d] * factor;
       }
-      finish(all, head, acc, out + at);
+      finish(all, head, acc, out + row * v.dim);
     });
   }
 };
 
 }  // namespace
 
-size_t kv_row_values(const Kernels& kernels, size_t dim) { return kernels.kv_block == 1 ? dim : padded(dim); }
-
-void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads) {
-  parallel_for(tokens * heads.kv_heads, 4096 / (heads.dim + 1) + 1, threads, [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      const auto slot = static_cast<size_t>(slots[i / heads.kv_heads]);
-      write_row(to, heads, heads.rotate, x + i * heads.dim, slot, i % heads.kv_heads);
-    }
-  });
-}
-
-void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
-            const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact, int threads) {
-  const Call call{k, v, heads, sequences, logits, q, q_heads, fresh, out, exact};
+void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const PageTables& tables,
+            const Logits& logits, const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact,
+            int threads) {
+  const Call call{k, v, heads, sequences, tables, logits, q, q_heads, fresh, out, exact};
   call.write_prompts(threads);
-  thread_local std::vector<Work> pieces;  // kept, so that nothing is allocated again
+  thread_local std::vector<WorkItem> pieces;  // kept, so that nothing is allocated again
   pieces.clear();
-  const size_t rows = call.cut(pieces, threads);
-  const std::vector<Work>& all = pieces;
-  auto* partials = partial_results.get<KvState>(rows + (rows * call.pad * sizeof(float)) / sizeof(KvState) + 1);
+  const size_t rows = call.pieces.cut(pieces, threads);
+  const std::vector<WorkItem>& all = pieces;
+  auto* partials = partial_results.get<KvState>(rows + (rows * call.v_pad * sizeof(float)) / sizeof(KvState) + 1);
   float* sums = reinterpret_cast<float*>(partials + rows);
   parallel_for(all.size(), 1, threads, [&](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) call.run(all[i], partials, sums);

@@ -9,26 +9,34 @@ namespace fewbit {
 // every 32 rows their numbers can also lie in tiles, as some targets want them: see kernels/kv_tiled.h.
 enum class Order { rows, key_tiles, value_tiles };
 
+// Rows as floats are padded with zeros to blocks of 32.
+constexpr size_t padded(size_t dim) { return (dim + 31) / 32 * 32; }
+
 struct Store {
   const Kernels* kernels;
   Layout at;
   uint8_t* data;
   Order order;
+  size_t dim;  // values of a row; those of K and V may differ
 
   bool tiled() const { return order != Order::rows; }
+  size_t pad() const { return padded(dim); }
 };
 
 struct Heads {
-  size_t kv_heads, page_tokens, dim;
+  size_t kv_heads, page_tokens;
   bool rotate;  // K is kept, and so q is taken, after a Hadamard transform
 };
 
 struct Sequences {
-  const int32_t* tables;  // pages, those of one sequence after another
-  const int64_t* table_starts;
   const int64_t* lengths;   // tokens, the queries among them: they are the last ones
   const int64_t* q_starts;  // rows of q
   size_t count;
+};
+
+struct PageTables {
+  const int32_t* pages;  // those of one sequence after another
+  const int64_t* starts;
 };
 
 struct Logits {
@@ -44,16 +52,18 @@ size_t kv_row_values(const Kernels& kernels, size_t dim);
 // Packs x (tokens, kv_heads, dim); token t goes to slots[t] = page * page_tokens + place in the page.
 void kv_write(const Store& to, const Heads& heads, const float* x, const int64_t* slots, size_t tokens, int threads);
 
-// K and V of the queries' tokens, (rows, kv_heads, dim), and where they go.
+// K and V of the queries' tokens, (rows, kv_heads, dim of K or V), and where they go.
 struct Fresh {
   const float *k, *v;
   const int64_t* slots;
 };
 
-// out (rows, q_heads, dim) = attention of q, of the same shape, after `fresh` was packed, if it is given. Unless
-// `exact`, many queries may be multiplied in bf16 on matrix units. Beside packed K and V, queries and weights may be
-// rounded to 16 bits: see IntegerAttention.
-void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const Logits& logits,
-            const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact, int threads);
+// out (rows, q_heads, dim of V) = attention of q (rows, q_heads, dim of K), after `fresh` was packed, if it is given.
+// Tokens before the window are not read: tables may hold any page for them. Unless `exact`, many queries may be
+// multiplied in bf16 on matrix units. Beside packed K and V, queries and weights may be rounded to 16 bits: see
+// IntegerAttention.
+void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const PageTables& tables,
+            const Logits& logits, const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact,
+            int threads);
 
 }  // namespace fewbit

@@ -182,7 +182,7 @@ void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, boo
       throw std::invalid_argument("slot " + std::to_string(slot) + " of " + std::to_string(room));
     }
   }
-  const Heads heads{store.shape(1), tokens, x.shape(2), rotate};
+  const Heads heads{store.shape(1), tokens, rotate};
   nb::gil_scoped_release release;
   kv_write(to, heads, x.data(), slots.data(), x.shape(0), threads);
 }
@@ -195,24 +195,25 @@ bool py_kv_tiles(size_t format, size_t dim) {
 void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Int32s tables, Int64s table_starts,
                Int64s lengths, Int64s q_starts, float scale, bool rotate, size_t window, float softcap,
                std::optional<Row> sinks, MutableHeads3 out, bool exact, int threads) {
-  const size_t dim = q.shape(2);
-  const Store keys = store_of(k_format, k, dim, false), values = store_of(v_format, v, dim, true);
+  const Store keys = store_of(k_format, k, q.shape(2), false), values = store_of(v_format, v, out.shape(2), true);
   expect_alike(keys, k, values, v);
-  for (size_t i = 0; i < 3; ++i) {
+  for (size_t i = 0; i < 2; ++i) {
     expect(out.shape(i) == q.shape(i), "sizes of the result", out.shape(i), q.shape(i));
   }
   expect(q.shape(1) > 0 && q.shape(1) % k.shape(1) == 0, "query heads, a multiple of the heads of K", q.shape(1),
          k.shape(1));
   const size_t tokens = page_tokens(keys, k);
-  const Sequences sequences = sequences_of(tables, table_starts, lengths, q_starts, q.shape(0), k.shape(0), tokens);
+  expect_lengths(lengths, q_starts, q.shape(0));
+  const Sequences sequences{lengths.data(), q_starts.data(), lengths.size()};
+  const PageTables pages = tables_of(tables, table_starts, lengths, k.shape(0), tokens);
   if (sinks) expect(sinks->size() == q.shape(1), "sinks", sinks->size(), q.shape(1));
   if (q.data() < out.data() + out.size() && out.data() < q.data() + q.size()) {
     throw std::invalid_argument("the result of attend must not lie in q");
   }
-  const Heads heads{k.shape(1), tokens, dim, rotate};
+  const Heads heads{k.shape(1), tokens, rotate};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
   nb::gil_scoped_release release;
-  attend(keys, values, heads, sequences, logits, q.data(), q.shape(1), nullptr, out.data(), exact, threads);
+  attend(keys, values, heads, sequences, pages, logits, q.data(), q.shape(1), nullptr, out.data(), exact, threads);
 }
 
 double py_probe_read(Bytes data, int threads, bool prefetch) {

@@ -117,7 +117,7 @@ inline Store store_of(size_t format, const Pages4& data, size_t dim, bool is_val
   expect(tiled || data.shape(3) == at.row_bytes, "bytes of a row of the store", data.shape(3), at.row_bytes);
   expect(data.shape(1) > 0 && data.shape(2) > 0, "heads and tokens of a page", data.shape(1) * data.shape(2), 1);
   const Order order = !tiled ? Order::rows : is_value ? Order::value_tiles : Order::key_tiles;
-  return {&kernels, at, const_cast<uint8_t*>(data.data()), order};
+  return {&kernels, at, const_cast<uint8_t*>(data.data()), order, dim};
 }
 inline size_t page_tokens(const Store& store, const Pages4& data) {
   return store.tiled() ? times(data.shape(2), kKvTokens) : data.shape(2);
@@ -142,25 +142,31 @@ inline void expect_starts(const Int64s& starts, size_t count, size_t end, std::s
   expect(static_cast<size_t>(before) == end, what, static_cast<size_t>(before), end);
 }
 
-// The last tokens of some sequences, whose pages are among `pages` of `page_tokens` tokens.
-inline Sequences sequences_of(const Int32s& tables, const Int64s& table_starts, const Int64s& lengths,
-                              const Int64s& q_starts, size_t rows, size_t pages, size_t page_tokens) {
-  const size_t count = lengths.size();
-  expect_starts(table_starts, count, tables.size(), "starts of page tables");
-  expect_starts(q_starts, count, rows, "starts of queries");
+// How many tokens sequences have, and which rows of queries are their last ones.
+inline void expect_lengths(const Int64s& lengths, const Int64s& q_starts, size_t rows) {
+  expect_starts(q_starts, lengths.size(), rows, "starts of queries");
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    if (lengths.data()[s] < q_starts.data()[s + 1] - q_starts.data()[s]) {
+      throw std::invalid_argument("a sequence has more queries than tokens");
+    }
+  }
+}
+// The pages of sequences, among `pages` of `page_tokens` tokens.
+inline PageTables tables_of(const Int32s& tables, const Int64s& starts, const Int64s& lengths, size_t pages,
+                            size_t page_tokens) {
+  expect_starts(starts, lengths.size(), tables.size(), "starts of page tables");
   for (size_t i = 0; i < tables.size(); ++i) {
     const int32_t page = tables.data()[i];
     if (page < 0 || static_cast<size_t>(page) >= pages) {
       throw std::invalid_argument("page " + std::to_string(page) + " of " + std::to_string(pages));
     }
   }
-  for (size_t s = 0; s < count; ++s) {
-    const int64_t length = lengths.data()[s], queries = q_starts.data()[s + 1] - q_starts.data()[s];
-    const auto room = static_cast<size_t>(table_starts.data()[s + 1] - table_starts.data()[s]) * page_tokens;
-    if (length < queries) throw std::invalid_argument("a sequence has more queries than tokens");
-    expect(static_cast<size_t>(length) <= room, "tokens of a sequence", static_cast<size_t>(length), room);
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    const auto room = static_cast<size_t>(starts.data()[s + 1] - starts.data()[s]) * page_tokens;
+    const auto length = static_cast<size_t>(lengths.data()[s]);
+    expect(length <= room, "tokens of a sequence", length, room);
   }
-  return {tables.data(), table_starts.data(), lengths.data(), q_starts.data(), count};
+  return {tables.data(), starts.data()};
 }
 
 void bind_plan(nb::module_& m);

@@ -10,6 +10,8 @@ namespace {
 
 using plan::Buffer;
 
+constexpr size_t kMaxGroups = 1024;
+
 // A plan and the arrays that it reads.
 class PyPlan {
  public:
@@ -74,32 +76,26 @@ class PyPlan {
     expect_rows(in, false);
     plan_.add(plan::ApplyRope{in, out, heads, dim, rope});
   }
-  void attend(size_t k_format, MutablePages4 k_store, size_t v_format, MutablePages4 v_store, size_t dim, bool rotate,
-              Buffer q, Buffer k, Buffer v, Buffer out, float scale, size_t window, float softcap,
-              std::optional<Row> sinks) {
-    const Store keys = store_of(k_format, Pages4(k_store), dim, false);
-    const Store values = store_of(v_format, Pages4(v_store), dim, true);
+  void attend(size_t k_format, MutablePages4 k_store, size_t k_dim, size_t v_format, MutablePages4 v_store,
+              size_t v_dim, size_t group, bool rotate, Buffer q, Buffer k, Buffer v, Buffer out, float scale,
+              size_t window, float softcap, std::optional<Row> sinks) {
+    const Store keys = store_of(k_format, Pages4(k_store), k_dim, false);
+    const Store values = store_of(v_format, Pages4(v_store), v_dim, true);
     expect_alike(keys, Pages4(k_store), values, Pages4(v_store));
-    const size_t tokens = page_tokens(keys, Pages4(k_store));
-    if (pages_ == 0) {
-      pages_ = k_store.shape(0);
-      page_tokens_ = tokens;
-    }
-    expect(k_store.shape(0) == pages_, "pages", k_store.shape(0), pages_);
-    expect(tokens == page_tokens_, "tokens of a page", tokens, page_tokens_);
-    const Heads heads{k_store.shape(1), page_tokens_, dim, rotate};
-    for (const Buffer b : {k, v}) {
-      expect(width(b) == times(heads.kv_heads, dim), "columns of K and V", width(b), times(heads.kv_heads, dim));
-    }
-    const size_t q_heads = width(q) / dim;
-    expect(width(q) % times(heads.kv_heads, dim) == 0, "columns of q, a multiple of those of K", width(q), width(k));
-    expect(width(out) == width(q), "columns of the result", width(out), width(q));
+    const Heads heads{k_store.shape(1), page_tokens(keys, Pages4(k_store)), rotate};
+    const size_t k_width = times(heads.kv_heads, k_dim), v_width = times(heads.kv_heads, v_dim);
+    expect(width(k) == k_width, "columns of K", width(k), k_width);
+    expect(width(v) == v_width, "columns of V", width(v), v_width);
+    expect(width(q) % k_width == 0, "columns of q, a multiple of those of K", width(q), k_width);
+    const size_t q_heads = width(q) / k_dim;
+    expect(width(out) == times(q_heads, v_dim), "columns of the result", width(out), times(q_heads, v_dim));
     for (const Buffer b : {q, k, v, out}) expect_rows(b, false);
+    expect_group(group, {k_store.shape(0), heads.page_tokens});
     const float* sink = sinks ? keep(*sinks, q_heads, "sinks") : nullptr;
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
-    plan_.add(plan::Attend{k_format, v_format, keys, values, heads, q_heads, Logits{scale, window, softcap, sink}, q, k,
-                           v, out});
+    plan_.add(plan::Attend{k_format, v_format, keys, values, heads, group, q_heads,
+                           Logits{scale, window, softcap, sink}, q, k, v, out});
   }
   void norm(Buffer in, Row weight, float eps, Buffer out) {
     expect_same(in, out);
@@ -132,7 +128,7 @@ class PyPlan {
     ready_ = true;
   }
 
-  void run(Int32s tokens, Int32s tables, Int64s table_starts, Int64s lengths, Int64s q_starts, Int32s logits_indices,
+  void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
@@ -140,9 +136,12 @@ class PyPlan {
     expect_below(logits_indices, tokens.size(), "row of logits");
     expect(out.shape(0) == logits_indices.size(), "rows of the result", out.shape(0), logits_indices.size());
     expect(out.shape(1) == width(plan_.result()), "columns of the result", out.shape(1), width(plan_.result()));
-    const Sequences sequences =
-        sequences_of(tables, table_starts, lengths, q_starts, tokens.size(), pages_, page_tokens_);
-    const Step step{tokens.data(), tokens.size(), sequences, logits_indices.data(), logits_indices.size()};
+    expect_lengths(lengths, q_starts, tokens.size());
+    const Sequences sequences{lengths.data(), q_starts.data(), lengths.size()};
+    const nb::tuple held(groups);  // so that nobody takes the arrays away while it runs
+    take_tables(held, lengths);
+    const Step step{tokens.data(),  tokens.size(),         sequences,
+                    tables_.data(), logits_indices.data(), logits_indices.size()};
     const Activations how = activations_named(activations);
     nb::gil_scoped_release release;
     plan_.run(step, out.data(), how, threads);
@@ -151,6 +150,38 @@ class PyPlan {
   std::vector<std::pair<std::string, double>> seconds() const { return plan_.seconds(); }
 
  private:
+  struct Pages {  // of a group of layers
+    size_t count = 0, tokens = 0;
+  };
+
+  // All layers of a group have as many pages, and these as many tokens.
+  void expect_group(size_t group, const Pages& pages) {
+    expect(group < kMaxGroups, "number of a group, at most", group, kMaxGroups - 1);
+    expect(pages.count > 0, "pages", pages.count, 1);
+    if (group >= groups_.size()) groups_.resize(group + 1);
+    Pages& own = groups_[group];
+    if (own.count == 0) own = pages;
+    expect(pages.count == own.count, "pages", pages.count, own.count);
+    expect(pages.tokens == own.tokens, "tokens of a page", pages.tokens, own.tokens);
+    plan_.set_page_tokens(group, own.tokens);
+  }
+  // (tables, table_starts) of each group; of those that no operation reads, anything.
+  void take_tables(const nb::tuple& groups, const Int64s& lengths) {
+    expect(groups.size() >= groups_.size(), "groups of page tables", groups.size(), groups_.size());
+    tables_.resize(groups_.size());
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].count == 0) continue;
+      nb::tuple pair;
+      Int32s tables;
+      Int64s starts;
+      if (!nb::try_cast(groups[g], pair, false) || pair.size() != 2 || !nb::try_cast(pair[0], tables, false) ||
+          !nb::try_cast(pair[1], starts, false)) {
+        throw std::invalid_argument("group " + std::to_string(g) +
+                                    " must be a tuple of page tables (int32) and starts (int64)");
+      }
+      tables_[g] = tables_of(tables, starts, lengths, groups_[g].count, groups_[g].tokens);
+    }
+  }
   size_t width(Buffer b) const {
     expect(b < plan_.buffers(), "number of a buffer", b, plan_.buffers());
     return plan_.width(b);
@@ -190,7 +221,9 @@ class PyPlan {
 
   Plan plan_;
   std::vector<nb::object> keep_;
-  size_t tokens_ = 0, pages_ = 0, page_tokens_ = 0;
+  std::vector<Pages> groups_;
+  std::vector<PageTables> tables_;  // of a step; kept, so that nothing is allocated again
+  size_t tokens_ = 0;
   bool ready_ = false;
 };
 
@@ -208,17 +241,17 @@ void bind_plan(nb::module_& m) {
            nb::arg("up"), nb::arg("kind"), nb::arg("out"))
       .def("apply_rope", &PyPlan::apply_rope, nb::arg("x"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"),
            nb::arg("rope"))
-      .def("attend", &PyPlan::attend, nb::arg("k_format"), nb::arg("k_store"), nb::arg("v_format"), nb::arg("v_store"),
-           nb::arg("dim"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"),
-           nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none())
+      .def("attend", &PyPlan::attend, nb::arg("k_format"), nb::arg("k_store"), nb::arg("k_dim"), nb::arg("v_format"),
+           nb::arg("v_store"), nb::arg("v_dim"), nb::arg("group"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"),
+           nb::arg("v"), nb::arg("out"), nb::arg("scale"), nb::arg("window"), nb::arg("softcap"),
+           nb::arg("sinks").none())
       .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"))
       .def("add", &PyPlan::add, nb::arg("a"), nb::arg("b"), nb::arg("out"))
       .def("gate", &PyPlan::gate, nb::arg("a"), nb::arg("b"), nb::arg("kind"), nb::arg("out"))
       .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
-      .def("run", &PyPlan::run, nb::arg("tokens"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"),
-           nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
-           nb::arg("threads"))
+      .def("run", &PyPlan::run, nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"), nb::arg("q_starts"),
+           nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(), nb::arg("threads"))
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds);
 }

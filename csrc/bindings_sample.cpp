@@ -1,6 +1,8 @@
 // Sampling for Python: sizes, ids and parameters are checked here, logits where they are read.
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "bindings.h"
 #include "sample.h"
@@ -53,23 +55,64 @@ const std::vector<SamplingParams>& params_of(const nb::bytes& packed, size_t row
   return params;
 }
 
-Seen seen_of(const Int32s& tokens, const Int32s& counts, const Int64s& starts, size_t rows, size_t vocab) {
-  expect(counts.size() == tokens.size(), "counts of seen tokens", counts.size(), tokens.size());
-  expect_starts(starts, rows, tokens.size(), "starts of seen tokens");
+template <class Number>
+TokenNumbers<Number> numbers_of(const std::optional<Int32s>& tokens,
+                                const std::optional<Array<const Number, 1>>& numbers,
+                                const std::optional<Int64s>& starts, size_t rows, size_t vocab, const char* what) {
+  const std::string name = what;
+  if (tokens.has_value() != starts.has_value() || numbers.has_value() != starts.has_value()) {
+    throw std::invalid_argument(name + ": tokens come with numbers and starts");
+  }
+  if (!tokens) return {};
+  expect(numbers->size() == tokens->size(), "numbers of the " + name, numbers->size(), tokens->size());
+  expect_starts(*starts, rows, tokens->size(), "starts of the " + name);
   for (size_t r = 0; r < rows; ++r) {
-    const int64_t first = starts.data()[r], end = starts.data()[r + 1];
-    const std::string what = first < end ? "seen tokens of row " + std::to_string(r) : "";
-    expect_tokens(tokens.data() + first, static_cast<size_t>(end - first), vocab, what);
+    const int64_t first = starts->data()[r], end = starts->data()[r + 1];
+    if (first == end) continue;
+    const std::string of = name + " of row " + std::to_string(r);
+    expect_tokens(tokens->data() + first, static_cast<size_t>(end - first), vocab, of);
     for (int64_t i = first; i < end; ++i) {
-      if (counts.data()[i] < 0) throw std::invalid_argument(what + ": a count is negative");
+      const Number number = numbers->data()[i];
+      if constexpr (std::is_integral_v<Number>) {
+        if (number < 0) throw std::invalid_argument(of + ": a count is negative");
+      } else if (!(number < std::numeric_limits<Number>::infinity())) {
+        throw std::invalid_argument(of + ": a value is NaN or +infinity");
+      }
     }
   }
-  return {tokens.data(), counts.data(), starts.data()};
+  return {tokens->data(), numbers->data(), starts->data()};
 }
 
-void py_sample(Floats logits, const nb::bytes& packed, Doubles uniforms, std::optional<Int32s> seen,
-               std::optional<Int32s> counts, std::optional<Int64s> starts, MutableInt32s tokens, MutableRow logprobs,
-               int threads) {
+using MaskWords = Array<const uint32_t, 2>;
+Masks masks_of(const std::optional<MaskWords>& masks, const std::optional<Int32s>& mask_rows, size_t rows,
+               size_t vocab) {
+  if (masks.has_value() != mask_rows.has_value()) throw std::invalid_argument("masks come with mask_rows");
+  if (!masks) return {};
+  const size_t width = (vocab + 31) / 32;
+  expect(masks->shape(1) == width, "words of a mask", masks->shape(1), width);
+  expect(mask_rows->size() == rows, "mask_rows", mask_rows->size(), rows);
+  for (size_t r = 0; r < rows; ++r) {
+    const int64_t at = mask_rows->data()[r];
+    if (at < -1 || at >= static_cast<int64_t>(masks->shape(0))) {
+      throw std::invalid_argument("mask of row " + std::to_string(r) + ": " + std::to_string(at) + " of " +
+                                  std::to_string(masks->shape(0)));
+    }
+  }
+  return {masks->data(), width, mask_rows->data()};
+}
+
+// As Python has them: numbers of rows, and why.
+using Reasons = std::vector<std::pair<size_t, int>>;
+Reasons listed(const BadRows& bad) {
+  Reasons out;
+  for (const auto& [row, why] : bad) out.emplace_back(row, static_cast<int>(why));
+  return out;
+}
+
+Reasons py_sample(Floats logits, const nb::bytes& packed, Doubles uniforms, std::optional<Int32s> seen,
+                  std::optional<Int32s> counts, std::optional<Int64s> starts, std::optional<Int32s> bias_ids,
+                  std::optional<Row> bias_values, std::optional<Int64s> bias_starts, std::optional<MaskWords> masks,
+                  std::optional<Int32s> mask_rows, MutableInt32s tokens, MutableRow logprobs, int threads) {
   const size_t rows = logits.shape(0), vocab = checked_vocab(logits.shape(1));
   const std::vector<SamplingParams>& params = params_of(packed, rows);
   expect(uniforms.size() == rows, "uniform numbers", uniforms.size(), rows);
@@ -82,41 +125,44 @@ void py_sample(Floats logits, const nb::bytes& packed, Doubles uniforms, std::op
                                   " is not at least 0 and less than 1");
     }
   }
-  if (seen.has_value() != starts.has_value() || counts.has_value() != starts.has_value()) {
-    throw std::invalid_argument("seen tokens come with counts and starts");
-  }
-  const Seen past = seen ? seen_of(*seen, *counts, *starts, rows, vocab) : Seen{};
+  const Changes changes{numbers_of<int32_t>(seen, counts, starts, rows, vocab, "seen tokens"),
+                        numbers_of<float>(bias_ids, bias_values, bias_starts, rows, vocab, "bias"),
+                        masks_of(masks, mask_rows, rows, vocab)};
   nb::gil_scoped_release release;
-  sample({logits.data(), rows, vocab}, params.data(), uniforms.data(), past, tokens.data(), logprobs.data(), threads);
+  return listed(sample({logits.data(), rows, vocab}, params.data(), uniforms.data(), changes, tokens.data(),
+                       logprobs.data(), threads));
 }
 
-void py_log_probabilities(Floats logits, Int32s tokens, MutableRow out, int threads) {
+Reasons py_log_probabilities(Floats logits, Int32s tokens, MutableRow out, int threads) {
   const size_t rows = logits.shape(0), vocab = checked_vocab(logits.shape(1));
   expect(tokens.size() == rows, "tokens", tokens.size(), rows);
   expect(out.size() == rows, "room for log-probabilities", out.size(), rows);
   for (size_t r = 0; r < rows; ++r) expect_tokens(tokens.data() + r, 1, vocab, "token of row " + std::to_string(r));
   nb::gil_scoped_release release;
-  log_probabilities({logits.data(), rows, vocab}, tokens.data(), out.data(), threads);
+  return listed(log_probabilities({logits.data(), rows, vocab}, tokens.data(), out.data(), threads));
 }
 
-void py_top_tokens(Row logits, MutableInt32s tokens, MutableRow logprobs) {
+Reasons py_top_tokens(Row logits, MutableInt32s tokens, MutableRow logprobs) {
   const size_t vocab = checked_vocab(logits.size()), count = tokens.size();
-  expect(count <= vocab, "tokens wanted, at most", count, vocab);
+  expect(count <= vocab, "number of tokens, at most", count, vocab);
   expect(logprobs.size() == count, "room for log-probabilities", logprobs.size(), count);
   nb::gil_scoped_release release;
-  top_tokens(logits.data(), vocab, count, tokens.data(), logprobs.data());
+  return listed(top_tokens(logits.data(), vocab, count, tokens.data(), logprobs.data()));
 }
 
 }  // namespace
 
 void bind_sample(nb::module_& m) {
   m.def("sample", py_sample, nb::arg("logits"), nb::arg("params"), nb::arg("uniforms"), nb::arg("seen").none(),
-        nb::arg("counts").none(), nb::arg("starts").none(), nb::arg("tokens"), nb::arg("logprobs"), nb::arg("threads"),
-        "A token for each row of logits, and its log-probability.");
+        nb::arg("counts").none(), nb::arg("starts").none(), nb::arg("bias_ids").none(), nb::arg("bias_values").none(),
+        nb::arg("bias_starts").none(), nb::arg("masks").none(), nb::arg("mask_rows").none(), nb::arg("tokens"),
+        nb::arg("logprobs"), nb::arg("threads"),
+        "A token for each row of logits, and its log-probability; returns the rows that have none, and why.");
   m.def("log_probabilities", py_log_probabilities, nb::arg("logits"), nb::arg("tokens"), nb::arg("out"),
-        nb::arg("threads"), "The log-probability of one token of each row of logits.");
+        nb::arg("threads"),
+        "The log-probability of one token of each row of logits; returns the rows that have none, and why.");
   m.def("top_tokens", py_top_tokens, nb::arg("logits"), nb::arg("tokens"), nb::arg("logprobs"),
-        "The likeliest tokens of one row of logits, as many as there is room for.");
+        "The likeliest tokens of one row of logits, as many as there is room for; returns what is wrong with the row.");
 }
 
 }  // namespace fewbit

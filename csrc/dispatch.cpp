@@ -1,3 +1,4 @@
+// Which instruction set is used: the best that the machine has, or the one that is asked for.
 #include "dispatch.h"
 
 #include <atomic>

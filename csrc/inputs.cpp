@@ -1,3 +1,4 @@
+// Activations, packed once for all products that read them.
 #include "inputs.h"
 
 #include <algorithm>

@@ -23,6 +23,7 @@ struct KvPrefetch {
 struct KvBlockRows {
   const uint8_t* data = nullptr;
   size_t tokens = 0, row_bytes = 0;
+  size_t dim = 0, pad = 0;  // values of a row, and of a row of floats
   bool tiled = false;
   const uint8_t *next = nullptr, *later = nullptr;
 };
@@ -35,9 +36,9 @@ struct IntegerStep {
   const KvKernels *k, *v;
   KvBlockRows keys, values;
   const void* queries;  // of the head of the keys, as `pack_queries` left them
-  size_t rows, dim, pad;
+  size_t rows;
   float* scores;  // [row][kKvTokens]: the weights of the values, then the scores of the keys
-  float* sums;    // of the head of the values, rows of `pad`
+  float* sums;    // of the head of the values, rows of `values.pad`
 };
 
 // What attention does with rows of one format; null where it cannot be used there. See kernels/kv.h.

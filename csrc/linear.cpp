@@ -1,3 +1,4 @@
+// Products: which kernel runs, on which threads, on which rows.
 #include "linear.h"
 
 #include <algorithm>
@@ -27,11 +28,8 @@ std::vector<LaneForm>& no_lane_forms() {
   return lane_forms;
 }
 
-constexpr size_t kMostGemv = 4, kMostSkinny = 8, kMostStrips = 64;  // columns
-constexpr size_t kMostInterleavedSkinny = 16;
-constexpr size_t kMostTransposed = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
-constexpr size_t kPanelColumns = 768;                // at once: their results stay in the second-level cache
-constexpr size_t kPairs = 65536;  // results of both columns of rows that are kept in the second-level cache
+constexpr size_t kPanelColumns = 768;  // at once: their results stay in the second-level cache
+constexpr size_t kPairs = 65536;       // results of both columns of rows that are kept in the second-level cache
 constexpr size_t kInterleaved = 16, kCopied = 64;  // interleaved rows; those that are copied or read alternately
 
 // Rows a piece: small enough to share evenly, large enough to be worth a call, a multiple of what the kernel takes.
@@ -74,7 +72,6 @@ void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
       move.to(from + at, stride, bytes, out + kInterleaved * at);
   }
 }
-bool in_bf16(Path path) { return path == Path::fused || path == Path::packed; }
 size_t count_interleaved(const Matrix& w) { return w.at.interleaved ? w.n / kInterleaved * kInterleaved : 0; }
 
 // The inputs of a call, with the forms that its products need.
@@ -283,22 +280,6 @@ struct Call {
   }
 };
 
-Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns) {
-  if (k == 0 || (kernels.gemv && !has_dot(kernels, at, k))) return Path::exact;
-  if (at.interleaved && kernels.interleaved_skinny && columns > kMostGemv && columns <= kMostInterleavedSkinny)
-    return Path::skinny;
-  if (kernels.packed && columns > kMostStrips) return Path::packed;
-  if (kernels.fused && columns > kMostSkinny) return Path::fused;
-  if (!kernels.gemv) return Path::exact;
-  if (at.row_bytes >= kMostTransposed) return Path::gemv;
-  if (kernels.skinny && columns > kMostGemv) return Path::skinny;
-  const bool has_micro = at.interleaved && (kernels.interleaved_micro || kernels.by_lane.panels);
-  if (kernels.micro && columns >= (has_micro ? kMostGemv + 1 : kernels.least_micro)) {
-    return Path::micro;
-  }
-  return Path::gemv;
-}
-
 Way way_for(const Matrix& w, size_t m, Activations activations) {
   return choose(*w.kernels, w.at, w.k, m, activations);
 }
@@ -317,33 +298,6 @@ void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
 }
 
 }  // namespace
-
-// 16 bits are twice as many columns; where those would go to bf16, rows do as they are. Unasked they are to cost less
-// than 8%, and so far they do so nowhere for sure: see docs/log.md.
-Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations) {
-  if (activations == Activations::exact) return {Path::exact, false};
-  if (activations != Activations::int16) return {path_for(kernels, at, k, m), false};
-  const Path path = path_for(kernels, at, k, 2 * m);
-  if (in_bf16(path)) return {path_for(kernels, at, k, std::max(m, kMostInterleavedSkinny + 1)), false};
-  return {path, path != Path::exact};
-}
-
-const char* path_name(Path path) {
-  switch (path) {
-    case Path::exact: return "f32";
-    case Path::gemv: return "gemv";
-    case Path::micro: return "micro";
-    case Path::skinny: return "skinny";
-    case Path::fused: return "fused";
-    default: return "packed";
-  }
-}
-
-const char* inputs_name(Way way) {
-  if (way.path == Path::exact) return "f32";
-  if (in_bf16(way.path)) return "bf16";
-  return way.twice ? "q16" : "q8";
-}
 
 void decode(const Matrix& w, float* out, int threads) {
   parallel_for(w.n, grain(Path::exact, w, threads), threads, [&](size_t begin, size_t end) {

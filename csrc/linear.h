@@ -26,6 +26,8 @@ struct Way {
   Path path;
   bool twice;  // activations in 16 bits: two columns for each row of them
 };
+constexpr size_t kMostSkinny = 8;  // columns of a set of the skinny GEMM
+inline bool in_bf16(Path path) { return path == Path::fused || path == Path::packed; }
 Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations);
 const char* path_name(Path path);
 const char* inputs_name(Way way);  // f32, q8, q16 or bf16

@@ -1,3 +1,4 @@
+// Passes over a row of logits that every instruction set shares.
 #include "passes.h"
 
 #include <string_view>

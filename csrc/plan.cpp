@@ -1,3 +1,4 @@
+// Runs a plan: one operation after another, on all threads.
 #include "plan.h"
 
 #include <algorithm>
@@ -31,6 +32,11 @@ plan::Buffer Plan::buffer(size_t width, bool logits_only, size_t slot) {
 size_t Plan::rope(Rope rope) {
   ropes_.push_back(std::move(rope));
   return ropes_.size() - 1;
+}
+
+void Plan::set_page_tokens(size_t group, size_t page_tokens) {
+  if (group >= page_tokens_.size()) page_tokens_.resize(group + 1);
+  page_tokens_[group] = page_tokens;
 }
 
 void Plan::profile(bool on) {
@@ -102,8 +108,8 @@ struct Plan::Run {
   }
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
-    const Fresh fresh{at(op.k), at(op.v), plan.kv_slots_.data()};
-    attend(k, v, op.heads, step.sequences, op.logits, at(op.q), op.q_heads, &fresh, at(op.out),
+    const Fresh fresh{at(op.k), at(op.v), plan.kv_slots_[op.group].data()};
+    attend(k, v, op.heads, step.sequences, step.groups[op.group], op.logits, at(op.q), op.q_heads, &fresh, at(op.out),
            activations == Activations::exact, threads);
   }
   void operator()(const plan::Norm& op) const {
@@ -143,14 +149,16 @@ struct Plan::Run {
       }
     }
   }
-  void find_slots(size_t page_tokens) const {
+  void find_slots(size_t group) const {
     const Sequences& s = step.sequences;
-    const auto size = static_cast<int64_t>(page_tokens);
-    plan.kv_slots_.clear();
+    const PageTables& tables = step.groups[group];
+    const auto size = static_cast<int64_t>(plan.page_tokens_[group]);
+    std::vector<int64_t>& out = plan.kv_slots_[group];
+    out.clear();
     for (size_t i = 0; i < s.count; ++i) {
       for (int64_t r = s.q_starts[i]; r < s.q_starts[i + 1]; ++r) {
         const int64_t p = plan.positions_[static_cast<size_t>(r)];
-        plan.kv_slots_.push_back(s.tables[s.table_starts[i] + p / size] * size + p % size);
+        out.push_back(tables.pages[tables.starts[i] + p / size] * size + p % size);
       }
     }
   }
@@ -187,11 +195,9 @@ void Plan::run(const Step& step, float* result, Activations activations, int thr
   angles_.resize(ropes_.size());
   run.find_positions();
   for (size_t i = 0; i < ropes_.size(); ++i) run.angles(i);
-  for (const plan::Op& op : ops_) {
-    if (const auto* a = std::get_if<plan::Attend>(&op)) {
-      run.find_slots(a->heads.page_tokens);
-      break;
-    }
+  kv_slots_.resize(page_tokens_.size());
+  for (size_t g = 0; g < page_tokens_.size(); ++g) {
+    if (page_tokens_[g]) run.find_slots(g);
   }
   for (size_t i = 0; i < ops_.size(); ++i) {
     const auto start = profiling_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};

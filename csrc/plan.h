@@ -15,11 +15,12 @@ struct Step {  // the last tokens of some sequences
   const int32_t* tokens;
   size_t count;
   Sequences sequences;
+  const PageTables* groups;       // page tables of each group of layers
   const int32_t* logits_indices;  // rows whose logits are wanted
   size_t logits_count;
 };
 
-// Angles of rotary positions: position * inverse[pair].
+// Angles of rotary positions: position * inv_freq[pair].
 struct Rope {
   std::vector<double> inv_freq;
   float scale;  // of cosines and sines
@@ -73,7 +74,7 @@ struct Attend {  // keeps k and v in the cache, then reads it
   size_t k_format, v_format;
   Store k_store, v_store;
   Heads heads;
-  size_t q_heads;
+  size_t group, q_heads;  // whose page tables, and heads of q
   Logits logits;
   Buffer q, k, v, out;
 };
@@ -110,6 +111,8 @@ class Plan {
   size_t rope(Rope rope);
   const Rope& rope_at(size_t i) const { return ropes_.at(i); }
   void add(plan::Op op) { ops_.push_back(std::move(op)); }
+  // Layers of this group keep K and V in pages of so many tokens, in page tables of their own.
+  void set_page_tokens(size_t group, size_t page_tokens);
   // The buffer of the result, alone in its slot: its rows go to where `run` is told.
   void set_result(plan::Buffer b) { result_ = b; }
   plan::Buffer result() const { return result_; }
@@ -135,11 +138,13 @@ class Plan {
   std::vector<size_t> slot_sizes_;
   std::vector<Rope> ropes_;
   std::vector<plan::Op> ops_;
+  std::vector<size_t> page_tokens_;  // of each group; 0: no operation reads it
   std::vector<double> seconds_;
   plan::Buffer result_ = 0;
   bool profiling_ = false;
   // Made anew for each step, in memory that is kept.
-  std::vector<int64_t> positions_, kv_slots_;
+  std::vector<int64_t> positions_;
+  std::vector<std::vector<int64_t>> kv_slots_;  // of each group
   std::vector<Workspace> angles_;
   Workspace normed_;
 };

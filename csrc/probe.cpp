@@ -1,3 +1,4 @@
+// Limits of the machine: how fast memory is read, how fast registers are multiplied.
 #include "probe.h"
 
 #include <atomic>

@@ -1,9 +1,11 @@
+// Sampling from rows of logits, without sorting the vocabulary.
 #include "sample.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -15,13 +17,13 @@ namespace fewbit {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr double kLargest = std::numeric_limits<float>::max();
+constexpr double kMaxLogit = std::numeric_limits<float>::max();
 constexpr double kSmallest = 1e-35;  // of a range of logits: less is as good as none
 constexpr double kColdest = 1e-30;   // temperature; what is colder changes nothing
 constexpr double kSlack = 1e-3;      // in logarithms of weights: far more than rounding can do
 constexpr size_t kFew = 512;         // candidates that are sorted at once
 
-thread_local Workspace group_tops, penalized, found_keys, key_weights, marks, tallies;  // of whoever does a row
+thread_local Workspace group_tops, changed_logits, found_keys, key_weights, marks, tallies;  // of whoever does a row
 
 size_t chunks_of(size_t n) { return (n + kChunk - 1) / kChunk; }
 
@@ -36,20 +38,17 @@ struct LogitRow {
   LogitRow(const float* x, size_t n) : x(x), n(n), groups(group_tops.get<float>(chunks_of(n) * kLanes)) {
     extent = passes.scan(x, n, groups);
   }
-  void refuse(size_t number) const {
-    if (extent.valid && extent.top != kNone) return;
-    throw std::invalid_argument("row " + std::to_string(number) + " of the logits holds " +
-                                (extent.valid ? "no token that can be chosen: all are -infinity" : "NaN or +infinity"));
-  }
   double total(double by) const { return passes.total(x, n, {extent.top, static_cast<float>(by), 0}); }
   int32_t first_top() const {
+    const float top = extent.top;
+    const auto has_top = [&](const float* lanes) {  // without a branch for each of them
+      int found = 0;
+      for (size_t l = 0; l < kLanes; ++l) found |= lanes[l] == top;
+      return found != 0;
+    };
     size_t chunk = 0;
-    while (std::find(groups + chunk * kLanes, groups + (chunk + 1) * kLanes, extent.top) ==
-           groups + (chunk + 1) * kLanes) {
-      ++chunk;
-    }
-    const float* from = x + chunk * kChunk;
-    return static_cast<int32_t>(std::find(from, x + n, extent.top) - x);
+    while (!has_top(groups + chunk * kLanes)) ++chunk;
+    return static_cast<int32_t>(std::find(x + chunk * kChunk, x + n, top) - x);
   }
   // A logit that at least k tokens reach, and in most rows few more: the k-th largest of the largest of some groups.
   // It changes the groups.
@@ -135,7 +134,7 @@ class Candidates {
   }
   void deal(float least, float likely) {
     const double range = static_cast<double>(scale_.top) - static_cast<double>(least);
-    scale_.steps = static_cast<float>(kBuckets * (1 - 1e-6) / std::clamp(range, kSmallest, kLargest));
+    scale_.steps = static_cast<float>(kBuckets * (1 - 1e-6) / std::clamp(range, kSmallest, kMaxLogit));
     buckets_ = kBuckets;
     likely_ = row_.passes.tally(row_.x, row_.n, scale_, likely, &tally_);
   }
@@ -173,7 +172,7 @@ double depth(const SamplingParams& params, double uniform, size_t n, double tota
 }
 
 // `total_at_1`: the weight of all tokens at temperature 1, where it is known.
-int32_t choose(const LogitRow& row, const SamplingParams& params, double uniform, double total_at_1 = 0) {
+int32_t sample_row(const LogitRow& row, const SamplingParams& params, double uniform, double total_at_1 = 0) {
   if (params.temperature == 0) return row.first_top();
   const double temperature = std::max(params.temperature, kColdest), by = 1 / temperature;
   const size_t top_k = params.top_k < static_cast<double>(row.n) ? static_cast<size_t>(params.top_k) : 0;
@@ -198,34 +197,70 @@ int32_t choose(const LogitRow& row, const SamplingParams& params, double uniform
   return candidates.last_of(candidates.shorten(kept, [&](size_t, double sum) { return sum > enough; }));
 }
 
-bool penalizes(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
-}
-
-void refuse_twice(const int32_t* tokens, size_t count, size_t vocab, size_t number) {
+void refuse_twice(const int32_t* tokens, size_t count, size_t vocab, const char* what, size_t row) {
+  if (count == 0) return;
   auto* seen = marks.get<uint64_t>(vocab / 64 + 1);
   std::fill_n(seen, vocab / 64 + 1, 0);
   for (size_t i = 0; i < count; ++i) {
     const auto token = static_cast<size_t>(tokens[i]);
     if (seen[token / 64] >> token % 64 & 1) {
-      throw std::invalid_argument("seen tokens of row " + std::to_string(number) + ": a token is given twice");
+      throw std::invalid_argument(std::string(what) + " of row " + std::to_string(row) + ": a token is given twice");
     }
     seen[token / 64] |= uint64_t{1} << token % 64;
   }
 }
 
-const float* penalize(const float* x, size_t n, const SamplingParams& params, const int32_t* tokens,
-                      const int32_t* counts, size_t count) {
-  float* out = penalized.get<float>(n);
-  std::copy_n(x, n, out);
+float limited(double logit) { return static_cast<float>(std::clamp(logit, -kMaxLogit, kMaxLogit)); }
+
+// x where a mask has a bit, -inf elsewhere. Most words of a mask are all 0 or all 1.
+void apply_mask(const float* x, size_t n, const uint32_t* mask, float* out) {
+  for (size_t i = 0; i < n; i += 32) {
+    const uint32_t word = mask[i / 32];
+    const size_t count = std::min<size_t>(32, n - i);
+    if (word == ~uint32_t{0}) {
+      std::copy_n(x + i, count, out + i);
+    } else if (word == 0) {
+      std::fill_n(out + i, count, kNone);
+    } else {
+      for (size_t bit = 0; bit < count; ++bit) out[i + bit] = word >> bit & 1 ? x[i + bit] : kNone;
+    }
+  }
+}
+void add_bias(const int32_t* tokens, const float* values, size_t count, float* logits) {
   for (size_t i = 0; i < count; ++i) {
-    float& logit = out[tokens[i]];
+    float& logit = logits[tokens[i]];
+    if (logit == kNone) continue;
+    logit = values[i] == kNone ? kNone : limited(static_cast<double>(logit) + static_cast<double>(values[i]));
+  }
+}
+bool penalizes(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
+}
+void penalize(const SamplingParams& params, const int32_t* tokens, const int32_t* counts, size_t count, float* logits) {
+  for (size_t i = 0; i < count; ++i) {
+    float& logit = logits[tokens[i]];
     if (logit == kNone) continue;
     double v = logit;
     v = v > 0 ? v / params.repetition_penalty : v * params.repetition_penalty;
-    v -= (counts[i] > 0 ? params.presence_penalty : 0) + params.frequency_penalty * counts[i];
-    logit = static_cast<float>(std::clamp(v, -kLargest, kLargest));
+    logit = limited(v - ((counts[i] > 0 ? params.presence_penalty : 0) + params.frequency_penalty * counts[i]));
   }
+}
+// Row r with bias, mask and penalties; null: it has none of them.
+const float* changed(const float* x, size_t n, const Changes& by, const SamplingParams& params, size_t r) {
+  const auto& seen = by.seen;
+  const auto& bias = by.bias;
+  const uint32_t* mask = by.masks.of(r);
+  refuse_twice(seen.tokens + seen.first(r), seen.count(r), n, "seen tokens", r);
+  refuse_twice(bias.tokens + bias.first(r), bias.count(r), n, "bias", r);
+  const size_t penalized = penalizes(params) ? seen.count(r) : 0;
+  if (!mask && bias.count(r) == 0 && penalized == 0) return nullptr;
+  float* out = changed_logits.get<float>(n);
+  if (mask)
+    apply_mask(x, n, mask, out);
+  else
+    std::copy_n(x, n, out);
+  add_bias(bias.tokens + bias.first(r), bias.numbers + bias.first(r), bias.count(r), out);
+  penalize(params, seen.tokens + seen.first(r), seen.numbers + seen.first(r), penalized, out);
   return out;
 }
 
@@ -233,55 +268,69 @@ float logprob(const LogitRow& row, double total, int32_t token) {
   return static_cast<float>(static_cast<double>(row.x[token]) - static_cast<double>(row.extent.top) - std::log(total));
 }
 
+// Calls f(row number, row) for every row that has logits; names the others, and those of which f says that nothing is
+// allowed there.
 template <class Fn>
-void for_rows(const LogitRows& rows, int threads, Fn fn) {
+BadRows for_rows(const LogitRows& rows, int threads, Fn f) {
+  BadRows bad;
+  std::mutex lock;
   parallel_for(rows.count, 16384 / (rows.vocab + 1) + 1, threads, [&](size_t begin, size_t end) {
-    for (size_t r = begin; r < end; ++r) fn(r, rows.data + r * rows.vocab);
+    for (size_t r = begin; r < end; ++r) {
+      const LogitRow row(rows.data + r * rows.vocab, rows.vocab);
+      BadRow why = BadRow::nothing_allowed;
+      if (!row.extent.valid)
+        why = BadRow::bad_logits;
+      else if (row.extent.top == kNone)
+        why = BadRow::no_logits;
+      else if (f(r, row))
+        continue;
+      const std::lock_guard<std::mutex> hold(lock);
+      bad.emplace_back(r, why);
+    }
   });
+  std::sort(bad.begin(), bad.end());
+  return bad;
 }
 
 }  // namespace
 
-void sample(const LogitRows& rows, const SamplingParams* params, const double* uniforms, const Seen& seen,
-            int32_t* tokens, float* logprobs, int threads) {
-  for_rows(rows, threads, [&](size_t r, const float* x) {
-    const LogitRow row(x, rows.vocab);
-    row.refuse(r);
+BadRows sample(const LogitRows& rows, const SamplingParams* params, const double* uniforms, const Changes& changes,
+               int32_t* tokens, float* logprobs, int threads) {
+  return for_rows(rows, threads, [&](size_t r, const LogitRow& row) {
     const double total = row.total(1);
-    const size_t first = seen.starts ? static_cast<size_t>(seen.starts[r]) : 0;
-    const size_t count = seen.starts ? static_cast<size_t>(seen.starts[r + 1]) - first : 0;
-    if (count > 0) refuse_twice(seen.tokens + first, count, rows.vocab, r);
-    if (count > 0 && penalizes(params[r])) {
-      const float* y = penalize(x, rows.vocab, params[r], seen.tokens + first, seen.counts + first, count);
-      tokens[r] = choose(LogitRow(y, rows.vocab), params[r], uniforms[r]);
+    if (const float* y = changed(row.x, row.n, changes, params[r], r)) {
+      const LogitRow own(y, row.n);
+      if (own.extent.top == kNone) return false;
+      tokens[r] = sample_row(own, params[r], uniforms[r]);
     } else {
-      tokens[r] = choose(row, params[r], uniforms[r], total);
+      tokens[r] = sample_row(row, params[r], uniforms[r], total);
     }
     logprobs[r] = logprob(row, total, tokens[r]);
+    return true;
   });
 }
 
-void log_probabilities(const LogitRows& rows, const int32_t* tokens, float* out, int threads) {
-  for_rows(rows, threads, [&](size_t r, const float* x) {
-    const LogitRow row(x, rows.vocab);
-    row.refuse(r);
+BadRows log_probabilities(const LogitRows& rows, const int32_t* tokens, float* out, int threads) {
+  return for_rows(rows, threads, [&](size_t r, const LogitRow& row) {
     out[r] = logprob(row, row.total(1), tokens[r]);
+    return true;
   });
 }
 
-void top_tokens(const float* x, size_t vocab, size_t count, int32_t* tokens, float* logprobs) {
-  const LogitRow row(x, vocab);
-  row.refuse(0);
-  if (count == 0) return;
-  const double total = row.total(1);
-  Key* keys = found_keys.get<Key>(vocab + kLanes);
-  const size_t found = row.passes.collect(x, vocab, row.reached_by(count), vocab, keys);
-  if (count < found) std::nth_element(keys, keys + count, keys + found, std::greater<>());
-  std::sort(keys, keys + count, std::greater<>());
-  for (size_t i = 0; i < count; ++i) {
-    tokens[i] = id_of(keys[i]);
-    logprobs[i] = logprob(row, total, tokens[i]);
-  }
+BadRows top_tokens(const float* x, size_t vocab, size_t count, int32_t* tokens, float* logprobs) {
+  return for_rows({x, 1, vocab}, 1, [&](size_t, const LogitRow& row) {
+    if (count == 0) return true;
+    const double total = row.total(1);
+    Key* keys = found_keys.get<Key>(vocab + kLanes);
+    const size_t found = row.passes.collect(x, vocab, row.reached_by(count), vocab, keys);
+    if (count < found) std::nth_element(keys, keys + count, keys + found, std::greater<>());
+    std::sort(keys, keys + count, std::greater<>());
+    for (size_t i = 0; i < count; ++i) {
+      tokens[i] = id_of(keys[i]);
+      logprobs[i] = logprob(row, total, tokens[i]);
+    }
+    return true;
+  });
 }
 
 }  // namespace fewbit

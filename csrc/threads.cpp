@@ -1,3 +1,4 @@
+// The pool of threads: woken once a step, barriers inside, work stealing at the end of a product.
 #include "threads.h"
 
 #include <pthread.h>

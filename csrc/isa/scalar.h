@@ -4,7 +4,7 @@
 //
 // What the chip is like, measured (docs/log.md):
 //   W, L            bytes and floats of a vector; a dot lane sums 4 bytes
-//   registers       vectors that it has, 16 or 32
+//   registers       vectors that it has, 16 or 32; 0: none, and what is compiled for speed is left out
 //   max_unsigned    the largest unsigned code that a dot product takes without overflow
 //   micro_columns, micro_sets      columns, and vectors of rows, that panel_dot has registers for
 //   streams         rows far apart that gemv.h reads alternately: 4, 2 or 1
@@ -20,8 +20,8 @@
 //   can_pick        joined_points: W bytes from points that lie apart; signed_codes of a vector and bits of signs
 //   can_digit       digits: base-3 digits straight into a vector
 //   can_transpose   transpose_window: 16 bytes of each of L rows as four vectors with a dword of every row; reals: a
-//   float of each;
-//                   rows_to_lines, lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice, thrice_less
+//                   float of each; rows_to_lines, lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice,
+//                   thrice_less
 //   can_reduce      several vectors at once: largest and sums of a k-block, reorder, sums_of_16
 //   can_transform   tops_of_4, hadamard: what attention does with lanes
 //   has_tables      nibbles: 32 codes of four bits looked up among 16 floats; words_at, values_of_words
@@ -33,7 +33,7 @@
 //                   block of 32 floats is more than four vectors (kernels/kv_narrow.h)
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255, micro_columns = 8, micro_sets = 1;
-  static constexpr int registers = 16, streams = 2, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
+  static constexpr int registers = 0, streams = 1, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
   static constexpr bool can_stride = false, can_gather = false, can_pick = false, can_digit = false,
                         can_transpose = false, can_reduce = false, has_tables = false, can_interleave = false,
                         can_transform = false, integer_kv = false, dots_by_lane = false;

@@ -93,11 +93,17 @@ struct ByLane16 {  // 16 rows
       some[i].panel.part += i;
       some[i].begin(acc[i]);
     }
-    times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
-      const Group<W>* a = x + g;
-      __asm__ volatile("" : "+r"(a));  // read anew: gcc would keep more of x than there are registers
-      times<at_once<W>>([&](auto i) FEWBIT_LAMBDA_INLINE { some[i].template add<g>(*a); });
-    });
+#pragma GCC unroll 1
+    for (int j = 0; j < K::repeats; ++j, x += K::period) {
+      times<K::period>([&](auto g) FEWBIT_LAMBDA_INLINE {
+        const Group<W>* a = x + g;
+        __asm__ volatile("" : "+r"(a));  // read anew: gcc would keep more of x than there are registers
+        times<at_once<W>>([&](auto i) FEWBIT_LAMBDA_INLINE { some[i].template add<g>(*a); });
+      });
+      if constexpr (K::repeats > 1) {
+        for (auto& part : some) part.panel = part.panel.after(1);
+      }
+    }
     for (int i = 0; i < at_once<W>; ++i) some[i].end(acc[i]);
   }
   // W columns, of which `columns` are written.

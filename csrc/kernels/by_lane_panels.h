@@ -1,15 +1,12 @@
 // Many columns by interleaved rows: 16 rows of some k-blocks are unpacked once to bytes that stay in the first-level
 // cache, then 8 rows meet 4 columns at a time.
 
-template <class F>
-struct LanePanel {
-  using C = LaneCodes<F>;
-  using K = Interleaved<F>;
-  using I = typename Own<F>::type;
-  using Panel = typename K::Panel;
-  using bytes = typename Isa::bytes;
-  using f32 = typename Isa::f32;
-  static constexpr int quads = C::quads, groups = C::groups, lanes = I::can_smmla ? 32 : 16;
+// What a product of panels depends on, not the format: so that formats that are alike share it.
+template <int group_size_, bool offset_>
+struct LaneTraits {
+  static constexpr int group_size = group_size_, groups = kBlockK / group_size, quads = group_size / 4;
+  static constexpr bool offset = offset_;
+  static constexpr int lanes = Own<LaneTraits>::type::can_smmla ? 32 : 16;
 
   // A k-block of 16 rows. For products of two rows by two columns eight codes of each row lie together, and every
   // factor stands twice.
@@ -17,6 +14,19 @@ struct LanePanel {
     uint8_t q[kBlockK / 4][64];
     float scale[groups][lanes], offset[groups][lanes];
   };
+};
+
+template <class F>
+struct LanePanel {
+  using C = LaneCodes<F>;
+  using K = Interleaved<F>;
+  using I = typename Own<F>::type;
+  using Traits = LaneTraits<C::group_size, K::offset>;
+  using Tile = typename Traits::Tile;
+  using Panel = typename K::Panel;
+  using bytes = typename Isa::bytes;
+  using f32 = typename Isa::f32;
+  static constexpr int quads = C::quads, groups = C::groups;
 
   static FEWBIT_INLINE void put_codes(const bytes* q, int part, uint8_t (*out)[64]) {
     for (int i = 0; i < quads; i += 2) {
@@ -49,27 +59,31 @@ struct LanePanel {
       typename K::SuperScales by{};
       if constexpr (K::has_super_scale) by = K::super_scales(panel);
       typename C::Fours fours;
-      times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
-        bytes q[quads];
-        C::template codes<g>(panel, q);
-        put_codes(q, panel.part, out.q + g * quads);
-        C::template next<g>(panel, fours);
-        put_factor(factor<g, false>(panel, fours, by.d), panel.part, out.scale[g]);
-        if constexpr (K::offset) put_factor(factor<g, K::offset>(panel, fours, by.dmin), panel.part, out.offset[g]);
-      });
+#pragma GCC unroll 1
+      for (int first = 0; first < groups; first += K::period) {
+        const Panel own = panel.after(static_cast<size_t>(first / K::period));
+        times<K::period>([&](auto g) FEWBIT_LAMBDA_INLINE {
+          const int to = first + g;
+          bytes q[quads];
+          C::template codes<g>(own, q);
+          put_codes(q, own.part, out.q + to * quads);
+          C::template next<g>(own, fours);
+          put_factor(factor<g, false>(own, fours, by.d), own.part, out.scale[to]);
+          if constexpr (K::offset) put_factor(factor<g, K::offset>(own, fours, by.dmin), own.part, out.offset[to]);
+        });
+      }
     }
   }
 };
 
-// 8 rows by W columns, a lane for each row.
-template <class F, int columns>
+// 8 rows by 4 columns, a lane for each row.
+template <class T>
 struct LaneProduct {
-  using T = LanePanel<F>;
-  using I = typename Own<F>::type;
+  using I = typename Own<T>::type;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int W = columns, quads = T::quads, vectors = 2;
-  using Group = LaneGroup<LaneCodes<F>::group_size, W>;
+  static constexpr int W = kLaneSet, quads = T::quads, vectors = 2;
+  using Group = LaneGroup<T::group_size, W>;
   f32 acc[vectors][W];
 
   FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
@@ -99,7 +113,7 @@ struct LaneProduct {
       const f32 scale = Isa::loadf(tile.scale[g] + 8 * half + 4 * v);
       times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
         acc[v][c] = Isa::fma(I::from_start(n[v][c]), I::template mul_lane<c>(scale, d), acc[v][c]);
-        if constexpr (Interleaved<F>::offset)
+        if constexpr (T::offset)
           acc[v][c] = I::template fma_lane<c>(acc[v][c], Isa::loadf(tile.offset[g] + 8 * half + 4 * v), s);
       });
     }
@@ -114,14 +128,13 @@ struct LaneProduct {
 
 // The same by products of two rows by two columns: a sum holds (row 0, column 0), (row 0, column 1), (row 1, column 0),
 // (row 1, column 1).
-template <class F, int columns>
+template <class T>
 struct PairProduct {
-  using T = LanePanel<F>;
-  using I = typename Own<F>::type;
+  using I = typename Own<T>::type;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int W = columns < 2 ? 2 : columns, pairs = W / 2, octets = T::quads / 2, rows = 4;  // rows: by two
-  using Group = PairGroup<LaneCodes<F>::group_size, W>;
+  static constexpr int W = kLaneSet, pairs = W / 2, octets = T::quads / 2, rows = 4;  // rows: by two
+  using Group = PairGroup<T::group_size, W>;
   f32 acc[rows][pairs];
 
   FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
@@ -156,7 +169,7 @@ struct PairProduct {
       const f32 scale = Isa::loadf(tile.scale[g] + 16 * half + 4 * r);
       for (int p = 0; p < pairs; ++p) {
         acc[r][p] = Isa::fma(I::from_start(n[r][p]), Isa::mul(scale, Isa::loadf(x.d[p])), acc[r][p]);
-        if constexpr (Interleaved<F>::offset)
+        if constexpr (T::offset)
           acc[r][p] = Isa::fma(Isa::loadf(tile.offset[g] + 16 * half + 4 * r), Isa::loadf(x.s[p]), acc[r][p]);
       }
     }
@@ -169,17 +182,18 @@ struct PairProduct {
     });
   }
 };
-template <class F, int columns>
-using PanelProduct = std::conditional_t<Own<F>::type::can_smmla, PairProduct<F, columns>, LaneProduct<F, columns>>;
+template <class T>
+using PanelProduct = std::conditional_t<Own<T>::type::can_smmla, PairProduct<T>, LaneProduct<T>>;
 
-template <class F, class Product>
-FEWBIT_ONCE void multiply_panel(const typename LanePanel<F>::Tile* tiles, size_t k_blocks, size_t half,
-                                const typename Product::Group* x, size_t count, float* y, size_t stride, bool add) {
-  Product product;
+template <class T>
+FEWBIT_ONCE void multiply_panel(const typename T::Tile* tiles, size_t k_blocks, size_t half,
+                                const typename PanelProduct<T>::Group* x, size_t count, float* y, size_t stride,
+                                bool add) {
+  PanelProduct<T> product;
   product.begin(y, stride, count, add);
   for (size_t s = 0; s < k_blocks; ++s) {
 #pragma GCC unroll 1
-    for (int g = 0; g < LanePanel<F>::groups; ++g, ++x) product.group(tiles[s], g, half, *x);
+    for (int g = 0; g < T::groups; ++g, ++x) product.group(tiles[s], g, half, *x);
   }
   product.end(y, stride, count);
 }
@@ -188,36 +202,35 @@ FEWBIT_ONCE void multiply_panel(const typename LanePanel<F>::Tile* tiles, size_t
 template <class F>
 void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
                     size_t y_stride, void* scratch) {
-  using T = LanePanel<F>;
-  auto* tiles = static_cast<typename T::Tile*>(scratch);
+  using P = LanePanel<F>;
+  using T = typename P::Traits;
+  auto* tiles = static_cast<typename P::Tile*>(scratch);
   const size_t k_blocks = k / kBlockK, held = Own<F>::type::panel_k_blocks;
   for (size_t r = 0; r < rows; r += 16) {
     const uint8_t* set = w + r * at.row_bytes;
     for (size_t s = 0; s < k_blocks; s += held) {
       const size_t count = std::min(held, k_blocks - s);
       for (size_t i = 0; i < count; ++i) {
-        T::unpack({set + (s + i) * T::K::panel_bytes, 0, set, &at, (s + i) * kBlockK}, tiles[i]);
+        P::unpack({set + (s + i) * P::K::panel_bytes, 0, set, &at, (s + i) * kBlockK}, tiles[i]);
       }
-      each_set(columns, [&](auto width, size_t c) {
-        using Product = PanelProduct<F, width>;
-        const auto* from = LaneColumns<F>::template set<typename Product::Group>(x, c / kLaneSet, k) + s * T::groups;
+      for (size_t c = 0; c < columns; c += kLaneSet) {
+        using Group = typename PanelProduct<T>::Group;
+        const auto* from = LaneColumns<F>::template set<Group>(x, c / kLaneSet, k) + s * T::groups;
         for (size_t half = 0; half < 2; ++half) {
-          multiply_panel<F, Product>(tiles, count, half, from, columns - c, y + c * y_stride + r + 8 * half, y_stride,
-                                     s > 0);
+          multiply_panel<T>(tiles, count, half, from, columns - c, y + c * y_stride + r + 8 * half, y_stride, s > 0);
         }
-      });
+      }
     }
   }
 }
 
+// Always four columns: the last ones are there several times, if they are fewer.
 template <class F>
 void pack_panels(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
   using L = LaneColumns<F>;
+  using Product = PanelProduct<typename LanePanel<F>::Traits>;
   if (columns < Own<F>::type::least_panels) return pack_lanes<F>(x, columns, k, set, out);
   const size_t k_blocks = k / kBlockK, first = set * kLaneSet;
-  each_set(std::min(columns - first, kLaneSet), [&](auto width, size_t) {
-    using Product = PanelProduct<F, width>;
-    L::pack(x + first * k_blocks, columns - first, Product::W, k_blocks,
-            L::template set<typename Product::Group>(out, set, k));
-  });
+  L::pack(x + first * k_blocks, columns - first, Product::W, k_blocks,
+          L::template set<typename Product::Group>(out, set, k));
 }

@@ -22,6 +22,17 @@ struct Decode {
           ...);
     }(std::make_integer_sequence<int, W / L>{});
   }
+  // The same as a loop.
+  static void values(const typename Isa::bytes& codes, int first, const float* scale, const float* offset, float* out) {
+    alignas(64) uint8_t t[W];
+    Isa::store(t, codes);
+    for (int i = 0; i < W; ++i) {
+      const int g = (first + i) / Shape<F>::group_size;
+      auto x = static_cast<float>(P::code.is_signed ? static_cast<int8_t>(t[i]) : t[i]);
+      x = (x * P::code.times - P::code.zero) * scale[g];
+      out[first + i] = F::offset.present ? x + offset[g] : x;
+    }
+  }
   // 256 values.
   static void k_block(const Spot& s, float* out) {
     float scale[P::groups], offset[P::groups];
@@ -38,7 +49,10 @@ struct Decode {
       codes = unpacked.codes;
     }
     [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-      (chunk<j>(codes, scale, offset, out), ...);
+      if constexpr (Isa::registers > 0)
+        (chunk<j>(codes, scale, offset, out), ...);
+      else
+        (values(P::template codes<j>(codes), j * W, scale, offset, out), ...);
     }(std::make_integer_sequence<int, P::chunks>{});
   }
 };

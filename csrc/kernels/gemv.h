@@ -173,8 +173,8 @@ struct Gemv {
       constexpr int v = C::vectors - 1;
       std::array<float, L> out{};
       for (int l = 0; l < L; ++l) {
-        const int stream = Shape<F>::transposed_shift(l);
-        out[l] = of_sums ? weight(v, !uniform && l % 2 == 1) / P::lift(v) : 1.0f / (1 << stream) / P::lift(0);
+        const int shift = Shape<F>::transposed_shift(l);
+        out[l] = of_sums ? weight(v, !uniform && l % 2 == 1) / P::lift(v) : 1.0f / (1 << shift) / P::lift(0);
       }
       return out;
     }();
@@ -351,7 +351,9 @@ void gemv_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const 
     Kernel::template rows<Cols>(w, rows, k, at, x + c * k_blocks, k_blocks, y + c * y_stride, y_stride);
   };
   size_t c = 0;
-  for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
-  for (; c + 2 <= columns; c += 2) some(std::integral_constant<int, 2>{}, c);
-  if (c < columns) some(std::integral_constant<int, 1>{}, c);
+  if constexpr (Isa::registers > 0) {
+    for (; c + 4 <= columns; c += 4) some(std::integral_constant<int, 4>{}, c);
+    for (; c + 2 <= columns; c += 2) some(std::integral_constant<int, 2>{}, c);
+  }
+  for (; c < columns; ++c) some(std::integral_constant<int, 1>{}, c);
 }

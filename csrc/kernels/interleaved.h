@@ -19,6 +19,9 @@ struct Interleaved {
   static constexpr bool small = F::scale.ints.used > 0, alone = !S::row && F::group == kBlockK,
                         has_super_scale = small || alone;
 
+  // Groups that are written out, and the bytes of a row that hold them: the rest is a loop.
+  static constexpr int period = Repeats<F>::period(), repeats = groups / period, step = S::k_block_bytes() / repeats;
+
   static constexpr bool can() { return Isa::can_interleave && can_interleave<F>(); }
 
   // A k-block of 16 rows, or of a part of them.
@@ -62,21 +65,26 @@ struct Interleaved {
       const size_t value = first + static_cast<size_t>(g * group_size), group = at->shift >= 0 ? value >> at->shift : 0;
       return set + 16 * at->field_at[field] + 64 * group + part * Isa::W;
     }
-    // Prefetches parts `from` to `to` of `of` of what comes `far` bytes later to the second-level cache. Row placement:
-    // of the next k-block, with scales and offsets of the next 16 rows.
-    template <int from, int to, int of, size_t far>
+    // The same after `count` periods.
+    FEWBIT_INLINE Panel after(size_t count) const {
+      return {p + count * 16 * step, part, set, at, first + count * period * group_size};
+    }
+    // Prefetches parts `from` to `to` of `of` of what comes `far` bytes after the first `some` groups to the
+    // second-level cache. Row placement: of the next k-block, with scales and offsets of the next 16 rows.
+    template <int from, int to, int of, size_t far, int some = groups>
     FEWBIT_INLINE void prefetch(size_t k_blocks) const {
+      constexpr int count = lines * some / groups;
       size_t distance = far;
       if constexpr (S::row) {
         const size_t set_bytes = 16 * at->row_bytes, last = (k_blocks - 1) * kBlockK;
         distance = first < last ? panel_bytes : set_bytes - (k_blocks - 1) * panel_bytes;
-        for (int g = from * groups / of; g < to * groups / of; ++g) {
+        for (int g = from * some / of; g < to * some / of; ++g) {
           __builtin_prefetch(real_at<0>(g) + set_bytes, 0, 2);
           if constexpr (offset) __builtin_prefetch(real_at<offset>(g) + set_bytes, 0, 2);
         }
       }
 #pragma GCC unroll 64
-      for (int l = from * lines / of; l < to * lines / of; ++l) __builtin_prefetch(p + distance + 64 * l, 0, 2);
+      for (int l = from * count / of; l < to * count / of; ++l) __builtin_prefetch(p + distance + 64 * l, 0, 2);
     }
   };
 
@@ -134,9 +142,7 @@ struct Interleaved {
     } else if constexpr (small) {
       return Of::template small<f.ints, g>(panel);
     } else {
-      constexpr int value = g * group_size;
-      return real_at<f.real, value / F::block * F::bytes + f.at + value % F::block / F::group * real_bytes(f.real)>(
-          panel);
+      return real_at<f.real, Repeats<F>::factor_at(f, g)>(panel);
     }
   }
   // Whether the small integers of four successive groups lie in the four bytes of a dword.

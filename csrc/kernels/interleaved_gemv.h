@@ -20,7 +20,8 @@ struct InterleavedGemv {
                                    (!K::offset || K::in_fours(F::offset.ints)) && F::codebook.used == 0 &&
                                    !P::code.is_signed &&
                                    I::room_for_words(group_size * most * 127, group_size* P::code.zero * 127);
-  static constexpr int at_once = in_words ? 4 : 1, steps = K::groups / at_once;
+  static constexpr int at_once = in_words ? 4 : 1, steps = K::period / at_once;
+  static_assert(!in_words || K::repeats == 1);
 
   // Less their zero points small integers may be negative.
   static constexpr bool signed_scales = F::scale.ints.low() < 0, signed_offsets = F::offset.ints.low() < 0;
@@ -47,23 +48,24 @@ struct InterleavedGemv {
   template <int s>
   static FEWBIT_INLINE void prefetch(const typename K::Panel& panel, size_t k_blocks) {
     constexpr int near = Isa::prefetch_near / 2, far = std::max(Isa::prefetch_far / 4, K::panel_bytes);
-    panel.template prefetch<s, s + 1, steps, far>(k_blocks);
+    panel.template prefetch<s, s + 1, steps, far, K::period>(k_blocks);
+    constexpr int lines = K::step / 4;
 #pragma GCC unroll 64
-    for (int l = s * K::lines / steps; l < (s + 1) * K::lines / steps; ++l) {
+    for (int l = s * lines / steps; l < (s + 1) * lines / steps; ++l) {
       __builtin_prefetch(panel.p + near + 64 * l, 0, 3);
     }
   }
   template <int g, int Cols>
-  static FEWBIT_INLINE void inputs(const Activation* const* a, Inputs<Cols>& out) {
+  static FEWBIT_INLINE void inputs(const Activation* const* a, size_t first, Inputs<Cols>& out) {
     constexpr float unit = static_cast<float>(P::code.times) / static_cast<float>(1 << unshifted_by<g>);
     for (int c = 0; c < Cols; ++c) {
       const Activation& x = *a[c];
-      out.scale[c] = Isa::splat((group_size == 16 ? x.d16[g] : x.d32[g]) * unit);
+      out.scale[c] = Isa::splat((group_size == 16 ? x.d16[first + g] : x.d32[first + g]) * unit);
       if constexpr (in_words) {
         if constexpr (P::code.zero != 0) out.first[c] = I::start(-P::code.zero * x.sums[g] * (1 << unshifted_by<g>));
         if constexpr (K::offset && g % 2 == 0) out.two[c] = I::same(x.sums + g), out.sum[c] = Isa::splat(x.d16[g]);
       } else {
-        out.sum[c] = Isa::splat(group_size == 16 ? x.s16[g] : x.s32[g]);
+        out.sum[c] = Isa::splat(group_size == 16 ? x.s16[first + g] : x.s32[first + g]);
         out.zero[c] = Isa::mul(K::alone ? all_sums(x) : out.sum[c], Isa::splat(static_cast<float>(-P::code.zero)));
       }
     }
@@ -79,16 +81,17 @@ struct InterleavedGemv {
       ((q[i] = K::template code<g * quads + i, unshifted_by<g>>(panel)), ...);
     }(std::make_integer_sequence<int, quads>{});
   }
+  // Group g of the period that begins with group `first`.
   template <int g, int Cols>
-  static FEWBIT_INLINE void group(const typename K::Panel& panel, const Activation* const* a, const Inputs<Cols>& in,
-                                  Sums<Cols>& to) {
+  static FEWBIT_INLINE void group(const typename K::Panel& panel, const Activation* const* a, size_t first,
+                                  const Inputs<Cols>& in, Sums<Cols>& to) {
     bytes q[quads];
     codes<g>(panel, q);
     f32 scale, shift;
     if constexpr (!K::alone) scale = K::template factor<g, false>(panel);
     if constexpr (K::offset) shift = K::template factor<g, K::offset>(panel);
     const int8_t* x[Cols];
-    for (int c = 0; c < Cols; ++c) x[c] = a[c]->q + g * group_size;
+    for (int c = 0; c < Cols; ++c) x[c] = a[c]->q + (first + g) * group_size;
     ints sums[1][Cols];
     const bytes* set[1] = {q};
     I::template panel_dot<1, Cols, quads, (most << unshifted_by<g>), P::code.is_signed>(set, x, sums);
@@ -129,8 +132,8 @@ struct InterleavedGemv {
     }
   }
   template <int s, int Cols>
-  static FEWBIT_INLINE void step(const typename K::Panel& panel, const Activation* const* a, const Inputs<Cols>* in,
-                                 Sums<Cols>& to) {
+  static FEWBIT_INLINE void step(const typename K::Panel& panel, const Activation* const* a, size_t first,
+                                 const Inputs<Cols>* in, Sums<Cols>& to) {
     if constexpr (in_words) {
       const bytes scales = K::template four<F::scale.ints, s>(panel);
       bytes shifts;
@@ -138,7 +141,7 @@ struct InterleavedGemv {
       two_groups<4 * s>(panel, a, in, scales, shifts, to);
       two_groups<4 * s + 2>(panel, a, in + 2, scales, shifts, to);
     } else {
-      group<s>(panel, a, in[0], to);
+      group<s>(panel, a, first, in[0], to);
     }
   }
   template <int Cols>
@@ -174,11 +177,13 @@ struct InterleavedGemv {
     Sums<Cols> sums[streams<Cols>][parts];
   };
   template <int i, int Cols>
-  static FEWBIT_INLINE void visit(Rows<Cols>& rows, size_t here, size_t s, size_t k_blocks, const Layout* at,
-                                  const Activation* const* x) {
+  static FEWBIT_INLINE void visit(Rows<Cols>& rows, size_t here, size_t s, size_t repeat, size_t k_blocks,
+                                  const Layout* at, const Activation* const* x) {
+    const size_t first = repeat * K::period;
     Inputs<Cols> in[at_once];
-    [&]<int... g>(std::integer_sequence<int, g...>)
-        FEWBIT_LAMBDA_INLINE { (inputs<i * at_once + g>(x, in[g]), ...); }(std::make_integer_sequence<int, at_once>{});
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+      (inputs<i * at_once + g>(x, first, in[g]), ...);
+    }(std::make_integer_sequence<int, at_once>{});
 #pragma GCC unroll 1
     for (size_t r = 0; r < here; ++r) {
       const Activation* a[Cols];
@@ -187,13 +192,14 @@ struct InterleavedGemv {
         // Read anew in every stream: gcc would keep more of it than there are registers.
         if constexpr (at_once > 1) __asm__ volatile("" : "+r"(a[c]));
       }
-      typename K::Panel panel{rows.set[r] + s * K::panel_bytes, 0, rows.set[r], at, s * kBlockK};
+      const typename K::Panel begin{rows.set[r] + s * K::panel_bytes, 0, rows.set[r], at, s * kBlockK};
+      typename K::Panel panel = begin.after(repeat);
       prefetch<i>(panel, k_blocks);
 #pragma GCC unroll 2
       for (int part = 0; part < parts; ++part) {
         panel.part = part;
         Sums<Cols> sums = rows.sums[r][part];
-        step<i>(panel, a, in, sums);
+        step<i>(panel, a, first, in, sums);
         rows.sums[r][part] = sums;
       }
     }
@@ -218,9 +224,12 @@ struct InterleavedGemv {
     for (size_t s = 0; s < k_blocks; ++s) {
       const Activation* a[Cols];
       for (int c = 0; c < Cols; ++c) a[c] = columns.x + s + c * k_blocks;
-      [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-        (visit<i>(rows, here, s, k_blocks, &at, a), ...);
-      }(std::make_integer_sequence<int, steps>{});
+#pragma GCC unroll 1
+      for (size_t j = 0; j < K::repeats; ++j) {
+        [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+          (visit<i>(rows, here, s, j, k_blocks, &at, a), ...);
+        }(std::make_integer_sequence<int, steps>{});
+      }
       if constexpr (!K::has_super_scale) continue;
       each([&](size_t r, int part) FEWBIT_LAMBDA_INLINE {
         const typename K::Panel panel{rows.set[r] + s * K::panel_bytes, part, rows.set[r], &at, s * kBlockK};

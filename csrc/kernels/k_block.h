@@ -369,12 +369,10 @@ FEWBIT_INLINE void each_k_block(const uint8_t* row, size_t k, const Layout& at, 
   using S = Shape<F>;
   constexpr size_t step = S::k_block_bytes();
   Spot s{row, row, &at, 0, S::row && k ? (k - 1) / at.group : 0};
-  const size_t whole = k / kBlockK, rest = k % kBlockK;
-  for (size_t i = 0; i < whole; ++i, s.p += step, s.first += kBlockK) f(i, s);
-  if (rest) {
-    alignas(64) uint8_t copy[step + 64];
-    s.p = padded_tail<F>(s.p, rest, copy, sizeof copy);
-    f(whole, s);
+  alignas(64) uint8_t copy[step + 64];
+  for (size_t i = 0; i * kBlockK < k; ++i, s.p += step, s.first += kBlockK) {
+    if ((i + 1) * kBlockK > k) s.p = padded_tail<F>(s.p, k % kBlockK, copy, sizeof copy);
+    f(i, s);
   }
 }
 
@@ -383,11 +381,7 @@ template <class F, class Fn>
 FEWBIT_INLINE void with_k_block(const uint8_t* row, size_t k_block, size_t k, const Layout& at, Fn&& f) {
   using S = Shape<F>;
   Spot s{row + k_block * S::k_block_bytes(), row, &at, k_block * kBlockK, S::row && k ? (k - 1) / at.group : 0};
-  if ((k_block + 1) * kBlockK <= k) {
-    f(s);
-  } else {
-    alignas(64) uint8_t copy[S::k_block_bytes() + 64];
-    s.p = padded_tail<F>(s.p, k % kBlockK, copy, sizeof copy);
-    f(s);
-  }
+  alignas(64) uint8_t copy[S::k_block_bytes() + 64];
+  if ((k_block + 1) * kBlockK > k) s.p = padded_tail<F>(s.p, k % kBlockK, copy, sizeof copy);
+  f(s);
 }

@@ -327,16 +327,16 @@ FEWBIT_INLINE void by_shape(size_t blocks, size_t rows, Fn&& f) {
 template <class F>
 void integer_keys(const IntegerStep& step) {
   const auto& q = *static_cast<const IntegerQueries*>(step.queries);
-  by_shape(step.pad / 32, step.rows,
+  by_shape(step.keys.pad / 32, step.rows,
            [&](auto blocks, auto rows) { KvIntegers<F>::scores(q, rows, blocks, step.keys, step.scores); });
 }
 template <class F>
 void integer_values(const IntegerStep& step) {
   const KvBlockRows& v = step.values;
   if (v.tokens == kKvTokens)
-    KvSums<F>::template values<true>(step.scores, step.rows, step.pad / 32, v, step.sums, step.pad);
+    KvSums<F>::template values<true>(step.scores, step.rows, v.pad / 32, v, step.sums, v.pad);
   else
-    KvSums<F>::template values<false>(step.scores, step.rows, step.pad / 32, v, step.sums, step.pad);
+    KvSums<F>::template values<false>(step.scores, step.rows, v.pad / 32, v, step.sums, v.pad);
 }
 inline void integer_step(const IntegerStep& step) {
   if (step.values.tokens) step.v->integer_values(step);

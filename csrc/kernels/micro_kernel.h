@@ -120,12 +120,17 @@ struct InterleavedPanel {
   static FEWBIT_ONCE void decode(const typename K::Panel& panel, size_t k_blocks, typename PackedPanel<F>::Panel& out) {
     panel.template prefetch<0, 1, 1, K::panel_bytes>(k_blocks);
     const typename K::SuperScales by = K::super_scales(panel);
-    [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
-      (Isa::store(out.codes.quads[q][0], K::template code<q>(panel)), ...);
-    }(std::make_integer_sequence<int, kBlockK / 4>{});
-    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-      (T::store_factors(g, K::template scale<g>(panel, by), offset<g>(panel, by), out.factors), ...);
-    }(std::make_integer_sequence<int, K::groups>{});
+    constexpr int quads = kBlockK / 4 / K::repeats;
+#pragma GCC unroll 1
+    for (int j = 0; j < K::repeats; ++j) {
+      const auto own = panel.after(static_cast<size_t>(j));
+      [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
+        (Isa::store(out.codes.quads[j * quads + q][0], K::template code<q>(own)), ...);
+      }(std::make_integer_sequence<int, quads>{});
+      [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+        (T::store_factors(j * K::period + g, K::template scale<g>(own, by), offset<g>(own, by), out.factors), ...);
+      }(std::make_integer_sequence<int, K::period>{});
+    }
   }
   template <int g>
   static FEWBIT_INLINE typename Isa::f32 offset(const typename K::Panel& panel, const typename K::SuperScales& by) {

@@ -130,6 +130,14 @@ constexpr TwoPieces two_pieces() {
   return out;
 }
 
+// What 16 codes stand for, plus a bias: for shuffles.
+template <Codebook book, int bias>
+inline constexpr std::array<uint8_t, 16> lookup_table = [] {
+  std::array<uint8_t, 16> out{};
+  for (int i = 0; i < 16; ++i) out[i] = static_cast<uint8_t>(book.values[i] + bias);
+  return out;
+}();
+
 // How a byte that goes into the dot product stands for a number: number = times * byte - zero.
 struct Coding {
   bool is_signed = false, flip = false;

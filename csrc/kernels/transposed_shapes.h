@@ -156,6 +156,38 @@ constexpr std::array<int8_t, 16> picked_bytes() {
   return out;
 }
 
+// After `period` groups of a k-block all lies as before, `step` bytes further on: one loop does for all of them. Only
+// where no scale of a super-block comes after.
+template <class F>
+struct Repeats {
+  using S = Shape<F>;
+
+  static constexpr int factor_at(const Factor& f, int g) {  // block placement
+    const int value = g * S::group_size;
+    return value / F::block * F::bytes + f.at + value % F::block / F::group * real_bytes(f.real);
+  }
+  static constexpr bool after(int count) {
+    const int step = S::k_block_bytes() * count / S::groups, values = count * S::group_size;
+    if (S::k_block_bytes() * count % S::groups != 0 || step % 4 != 0) return false;
+    for (int e = 0; e + values < kBlockK; ++e) {
+      for (int k = 0; k < F::codes.pieces(0); ++k) {
+        if (S::piece(k, e + values).bit != S::piece(k, e).bit + 8 * step) return false;
+      }
+    }
+    for (int g = 0; g + count < S::groups && !S::row; ++g) {
+      if (factor_at(F::scale, g + count) != factor_at(F::scale, g) + step) return false;
+      if (F::offset.present && factor_at(F::offset, g + count) != factor_at(F::offset, g) + step) return false;
+    }
+    return true;
+  }
+  static constexpr int period() {
+    if (F::scale.ints.used > 0 || (!S::row && F::group == kBlockK)) return S::groups;
+    int count = 1;
+    while (count < S::groups && (S::groups % count != 0 || !after(count))) ++count;
+    return count;
+  }
+};
+
 // Whether rows can be interleaved, 16 of them: of every k-block four bytes of each row, then the next four, and so on.
 // See kernels/interleaved.h.
 template <class F>

@@ -9,7 +9,10 @@
 namespace fewbit::selftest {
 namespace {
 
-constexpr size_t kDims[] = {64, 80, 128};
+struct Widths {
+  size_t k, v;
+};
+constexpr Widths kWidths[] = {{64, 64}, {80, 80}, {128, 128}, {192, 128}, {64, 32}, {96, 64}, {48, 80}};
 constexpr size_t kGroups[] = {1, 3, 4, 8};  // query heads that share a head of K and V
 constexpr size_t kPages[] = {1, 16, 32};    // tokens of one
 constexpr size_t kHeads = 2;
@@ -23,7 +26,8 @@ constexpr Sequence kLong[] = {{147, 2}, {2100, 1}};  // enough for integers, and
 
 struct Case {
   Lengths sequences;
-  size_t dim = 0, group = 0, page_tokens = 0, window = 0;
+  Widths dim;
+  size_t group = 0, page_tokens = 0, window = 0;
   bool rotate = false, exact = false, by_fresh = false;
   float softcap = 0;
   Edge edge = Edge::end;
@@ -33,8 +37,7 @@ Case random_case(Run& run, bool is_long) {
   Random& random = run.random;
   constexpr size_t windows[] = {0, 0, 5, 40, 150};
   constexpr float softcaps[] = {0, 0, 3};
-  Case out{is_long ? Lengths(kLong) : Lengths(kShort)};
-  out.dim = random.one_of(kDims);
+  Case out{is_long ? Lengths(kLong) : Lengths(kShort), random.one_of(kWidths)};
   out.group = random.one_of(kGroups);
   out.page_tokens = is_long ? 32 : random.one_of(kPages);
   out.window = random.one_of(windows);
@@ -71,27 +74,28 @@ struct Batch {
     }
   }
   size_t rows() const { return static_cast<size_t>(q_starts.back()); }
-  Sequences all() const {
-    return {tables.data(), table_starts.data(), lengths.data(), q_starts.data(), lengths.size()};
-  }
+  Sequences all() const { return {lengths.data(), q_starts.data(), lengths.size()}; }
+  PageTables page_tables() const { return {tables.data(), table_starts.data()}; }
 };
 
 // K or V: what tokens have of it, where it is packed, and what the packed rows stand for.
 struct Side {
+  size_t dim;
   std::vector<Floats> x;  // of each sequence, (tokens, kHeads, dim)
   Layout at;
   Guarded<uint8_t> bytes;
   Store store;
 
-  Side(Run& run, size_t format, const Case& c, const Batch& batch)
-      : at(kernels(run, format).layout(kv_row_values(kernels(run, format), c.dim), 1)),
+  Side(Run& run, size_t format, const Case& c, const Batch& batch, size_t dim)
+      : dim(dim),
+        at(kernels(run, format).layout(kv_row_values(kernels(run, format), dim), 1)),
         bytes(batch.pages * kHeads * c.page_tokens * at.row_bytes, c.edge),
-        store{&kernels(run, format), at, bytes.data(), Order::rows} {
-    for (const Sequence& s : c.sequences) x.push_back(normals(run.random, s.tokens * kHeads * c.dim));
+        store{&kernels(run, format), at, bytes.data(), Order::rows, dim} {
+    for (const Sequence& s : c.sequences) x.push_back(normals(run.random, s.tokens * kHeads * dim));
   }
   static const Kernels& kernels(const Run& run, size_t format) { return run.target.kernels()[format]; }
 
-  Heads heads(const Case& c, bool rotate) const { return {kHeads, c.page_tokens, c.dim, rotate}; }
+  Heads heads(const Case& c, bool rotate) const { return {kHeads, c.page_tokens, rotate}; }
   // All tokens, or all but the queries' own.
   void write(const Case& c, const Batch& batch, bool rotate) const {
     for (size_t s = 0; s < x.size(); ++s) {
@@ -103,7 +107,7 @@ struct Side {
   Floats fresh(const Case& c) const {
     Floats out;
     for (size_t s = 0; s < x.size(); ++s) {
-      const size_t first = (c.sequences[s].tokens - c.sequences[s].queries) * kHeads * c.dim;
+      const size_t first = (c.sequences[s].tokens - c.sequences[s].queries) * kHeads * dim;
       out.insert(out.end(), x[s].begin() + static_cast<ptrdiff_t>(first), x[s].end());
     }
     return out;
@@ -112,9 +116,9 @@ struct Side {
     const auto place = static_cast<size_t>(slot);
     const size_t page = place / c.page_tokens, token = place % c.page_tokens;
     const uint8_t* from = bytes.data() + ((page * kHeads + head) * c.page_tokens + token) * at.row_bytes;
-    Floats out(kv_row_values(kernels(run, format), c.dim));
+    Floats out(kv_row_values(kernels(run, format), dim));
     run.scalar.kernels()[format].decode(from, out.size(), at, out.data());
-    out.resize(c.dim);
+    out.resize(dim);
     return out;
   }
 };
@@ -152,11 +156,11 @@ Packed unpacked(const Run& run, size_t format, const Case& c, const Batch& batch
 
 std::vector<double> attended(const Case& c, const Packed& p, const float* q, size_t position, float scale) {
   const size_t first = c.window && position + 1 > c.window ? position + 1 - c.window : 0;
-  std::vector<double> out(c.dim), scores;
+  std::vector<double> out(c.dim.v), scores;
   double top = -1e300, sum = 0;
   for (size_t t = first; t <= position; ++t) {
     double score = 0;
-    for (size_t d = 0; d < c.dim; ++d) score += static_cast<double>(q[d]) * p.k[t][d];
+    for (size_t d = 0; d < c.dim.k; ++d) score += static_cast<double>(q[d]) * p.k[t][d];
     score *= static_cast<double>(scale);
     if (c.softcap > 0) score = double(c.softcap) * std::tanh(score / double(c.softcap));
     scores.push_back(score);
@@ -165,7 +169,7 @@ std::vector<double> attended(const Case& c, const Packed& p, const float* q, siz
   for (size_t i = 0; i < scores.size(); ++i) {
     const double w = std::exp(scores[i] - top);
     sum += w;
-    for (size_t d = 0; d < c.dim; ++d) out[d] += w * p.v[first + i][d];
+    for (size_t d = 0; d < c.dim.v; ++d) out[d] += w * p.v[first + i][d];
   }
   for (double& o : out) o /= sum;
   return out;
@@ -192,8 +196,9 @@ double error_of(const Run& run, size_t format, const Case& c, const Batch& batch
       const Packed packed = unpacked(run, format, c, batch, k, v, s, kv_head);
       for (size_t i = 0; i < queries * c.group; ++i) {
         const size_t query = i / c.group, row = static_cast<size_t>(batch.q_starts[s]) + query;
-        const size_t at = ((row * kHeads + kv_head) * c.group + i % c.group) * c.dim;
-        sums.add(attended(c, packed, q.data() + at, tokens - queries + query, scale), out.data() + at);
+        const size_t at = (row * kHeads + kv_head) * c.group + i % c.group;
+        sums.add(attended(c, packed, q.data() + at * c.dim.k, tokens - queries + query, scale),
+                 out.data() + at * c.dim.v);
       }
     }
   }
@@ -207,17 +212,18 @@ double limit(const Run& run, size_t format, const Case& c) {
 }
 
 void attention_case(Run& run, size_t format, const Case& c) {
-  run.at("%s sequences, dim %zu, %zu queries a head, pages of %zu, window %zu, softcap %g%s%s%s, guard at the %s",
-         c.sequences.size() == std::size(kLong) ? "long" : "short", c.dim, c.group, c.page_tokens, c.window,
-         static_cast<double>(c.softcap), c.rotate ? ", rotated" : "", c.exact ? ", exact" : "",
-         c.by_fresh ? ", packed on the way" : "", edge_name(c.edge));
+  run.at(
+      "%s sequences, dims %zu and %zu, %zu queries a head, pages of %zu, window %zu, softcap %g%s%s%s, guard at the %s",
+      c.sequences.size() == std::size(kLong) ? "long" : "short", c.dim.k, c.dim.v, c.group, c.page_tokens, c.window,
+      static_cast<double>(c.softcap), c.rotate ? ", rotated" : "", c.exact ? ", exact" : "",
+      c.by_fresh ? ", packed on the way" : "", edge_name(c.edge));
   const Batch batch(run.random, c);
-  const Side k(run, format, c, batch), v(run, format, c, batch);
+  const Side k(run, format, c, batch, c.dim.k), v(run, format, c, batch, c.dim.v);
   k.write(c, batch, c.rotate);
   v.write(c, batch, false);
   const size_t q_heads = kHeads * c.group;
-  const Guarded<float> q(normals(run.random, batch.rows() * q_heads * c.dim), c.edge);
-  const Guarded<float> out(q.size(), c.edge), other(q.size(), c.edge);
+  const Guarded<float> q(normals(run.random, batch.rows() * q_heads * c.dim.k), c.edge);
+  const Guarded<float> out(batch.rows() * q_heads * c.dim.v, c.edge), other(out.size(), c.edge);
   const Guarded<float> fresh_k(k.fresh(c), c.edge), fresh_v(v.fresh(c), c.edge);
   std::vector<int64_t> slots;
   for (size_t s = 0; s < batch.slots.size(); ++s) {
@@ -225,9 +231,9 @@ void attention_case(Run& run, size_t format, const Case& c) {
                  batch.slots[s].end());
   }
   const Fresh fresh{fresh_k.data(), fresh_v.data(), slots.data()};
-  const Logits logits{1 / std::sqrt(static_cast<float>(c.dim)), c.window, c.softcap, nullptr};
+  const Logits logits{1 / std::sqrt(static_cast<float>(c.dim.k)), c.window, c.softcap, nullptr};
   const auto call = [&](const Guarded<float>& to, int threads) {
-    attend(k.store, v.store, k.heads(c, c.rotate), batch.all(), logits, q.data(), q_heads,
+    attend(k.store, v.store, k.heads(c, c.rotate), batch.all(), batch.page_tables(), logits, q.data(), q_heads,
            c.by_fresh ? &fresh : nullptr, to.data(), c.exact, threads);
   };
   const int threads = run.threads();

@@ -69,31 +69,36 @@ void passes_case(Run& run, size_t n) {
   run.expect(own.members == expected.members, "other members of a bucket");
 }
 
-constexpr SamplingParams kRules[] = {
+constexpr SamplingParams kParams[] = {
     {0, 0, 1, 0, 1, 0, 0},           {1, 0, 1, 0, 1, 0, 0},      {0.7, 40, 0.9, 0.05, 1, 0, 0},
     {1.5, 0, 0.8, 0, 1.3, 0.2, 0.1}, {1, 900, 0.99, 0, 1, 0, 0}, {0.3, 0, 1, 0.1, 1, 0, 0},
 };
-constexpr size_t kRuleCount = std::size(kRules);
+constexpr size_t kRows = std::size(kParams);
 
 struct Sampled {
   std::vector<int32_t> tokens;
   Floats logprobs;
+  BadRows bad;
 };
 Sampled sampled(const Target& target, const Guarded<float>& x, size_t n, const double* uniforms, int threads) {
   const Using used(target);
-  Sampled out{std::vector<int32_t>(kRuleCount), Floats(kRuleCount)};
-  const int32_t tokens[] = {0}, counts[] = {2};
-  const int64_t starts[kRuleCount + 1] = {0, 1, 1, 1, 1, 1, 1};
-  sample({x.data(), kRuleCount, n}, kRules, uniforms, {tokens, counts, starts}, out.tokens.data(), out.logprobs.data(),
-         threads);
+  Sampled out{std::vector<int32_t>(kRows), Floats(kRows), {}};
+  const int32_t tokens[] = {0, 0}, counts[] = {2, 1};
+  const float values[] = {-1, 2};
+  const int64_t seen_starts[kRows + 1] = {0, 1, 1, 1, 2, 2, 2}, bias_starts[kRows + 1] = {0, 0, 1, 1, 2, 2, 2};
+  const std::vector<uint32_t> mask((n + 31) / 32, 0xF00FFFFF);
+  const int32_t mask_rows[kRows] = {-1, -1, 0, 0, -1, -1};
+  const Changes changes{
+      {tokens, counts, seen_starts}, {tokens, values, bias_starts}, {mask.data(), mask.size(), mask_rows}};
+  out.bad = sample({x.data(), kRows, n}, kParams, uniforms, changes, out.tokens.data(), out.logprobs.data(), threads);
   return out;
 }
 
 void sample_case(Run& run, size_t n) {
   const Edge edge = run.edge();
-  run.at("%zu rows of %zu logits, guard at the %s", kRuleCount, n, edge_name(edge));
+  run.at("%zu rows of %zu logits, guard at the %s", kRows, n, edge_name(edge));
   Floats rows;
-  double uniforms[kRuleCount];
+  double uniforms[kRows];
   for (double& u : uniforms) {
     const Floats row = logits(run.random, n);
     rows.insert(rows.end(), row.begin(), row.end());
@@ -102,7 +107,7 @@ void sample_case(Run& run, size_t n) {
   const Guarded<float> x(rows, edge);
   const Sampled own = sampled(run.target, x, n, uniforms, run.threads()),
                 expected = sampled(run.scalar, x, n, uniforms, 1);
-  run.expect(own.tokens == expected.tokens, "other tokens");
+  run.expect(own.tokens == expected.tokens && own.bad == expected.bad, "other tokens");
   run.expect(same_floats(own.logprobs, expected.logprobs), "other probabilities");
 }
 

@@ -24,6 +24,7 @@ constexpr PlainCheck kPlainChecks[] = {
 
 constexpr const char* kHelp =
     "Usage: selftest [--list] [--best | --target NAME] [--format NAME] [--check NAME] [--quick | --full] [--seed N]\n"
+    "  NAME      several are possible, with commas between them\n"
     "  --list    the instruction sets of this machine, and the formats\n"
     "  --best    the best instruction set alone\n"
     "  --quick   a sample of all shapes, for emulators; it is what is done unless told otherwise\n"
@@ -71,7 +72,10 @@ Options parse(int count, char** arguments) {
   return out;
 }
 
-bool selected(const std::string& filter, const char* name) { return filter.empty() || filter == name; }
+// A filter is one name or several with commas between them; empty: all.
+bool selected(const std::string& filter, const std::string& name) {
+  return filter.empty() || ("," + filter + ",").find("," + name + ",") != std::string::npos;
+}
 
 void list() {
   std::printf("instruction sets:");

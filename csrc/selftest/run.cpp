@@ -1,3 +1,4 @@
+// Counts checks, and prints those that fail.
 #include "selftest/run.h"
 
 #include <csignal>

@@ -1,3 +1,4 @@
+// Weights, inputs and shapes that the checks are made with.
 #include "selftest/samples.h"
 
 #include <cmath>

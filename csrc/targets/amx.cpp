@@ -44,6 +44,9 @@ namespace fewbit::amx {
 //
 #include "kernels/amx/tiles.h"
 //
+#include "kernels/amx/fused.h"
+#include "kernels/amx/packed.h"
+//
 #include "kernels/amx/skinny.h"
 //
 #include "kernels/amx/code_scratch.h"

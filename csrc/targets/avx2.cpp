@@ -14,6 +14,8 @@ namespace fewbit::avx2 {
 //
 extern const Encode encoders[];
 #include "targets/table.h"
+//
+#include "targets/make_target.h"
 
 }  // namespace fewbit::avx2
 
@@ -25,8 +27,7 @@ static bool available() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 extern const Target target;
-const Target target = {"avx2",    available,   kernels,          quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
+constinit const Target target = make_target("avx2", available);
 
 }  // namespace fewbit::avx2
 #endif

@@ -22,8 +22,8 @@ void change(Kernels& out) {
   set_products<F>(out);
 }
 #include "targets/changed_table.h"
-
-constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};
+//
+#include "targets/make_target.h"
 
 }  // namespace fewbit::avx512
 
@@ -38,8 +38,7 @@ static bool available() {
   return avx512bw::target.available() && __builtin_cpu_supports("avx512vnni");
 }
 extern const Target target;
-const Target target = {"avx512",  available,   kernels,          quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
+constinit const Target target = make_target("avx512", available);
 
 }  // namespace fewbit::avx512
 #endif

@@ -14,6 +14,8 @@ namespace fewbit::avx512bw {
 //
 extern const Encode encoders[];
 #include "targets/table.h"
+//
+#include "targets/make_target.h"
 
 }  // namespace fewbit::avx512bw
 
@@ -25,8 +27,7 @@ static bool available() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 extern const Target target;
-const Target target = {"avx512bw", available,   kernels,          quantize_row, kv_weigh, kv_scale,
-                       kv_rotate,  row_kernels, interleave_moves, nullptr,      probes,   products};
+constinit const Target target = make_target("avx512bw", available);
 
 }  // namespace fewbit::avx512bw
 #endif

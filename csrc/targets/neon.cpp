@@ -12,11 +12,12 @@ namespace fewbit::neon {
 //
 extern const Encode encoders[];
 #include "targets/table.h"
+//
+#include "targets/make_target.h"
 
 static bool available() { return true; }
 extern const Target target;
-const Target target = {"neon",    available,   kernels,          quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
+constinit const Target target = make_target("neon", available);
 
 }  // namespace fewbit::neon
 #endif

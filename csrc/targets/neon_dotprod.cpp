@@ -16,7 +16,6 @@ namespace fewbit::neon_dotprod {
 //
 #include "targets/products.h"
 
-constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};
 constexpr const Target& base = neon::target;
 
 template <class F>
@@ -25,6 +24,8 @@ void change(Kernels& out) {
   add_integer_kv<F>(out.kv);
 }
 #include "targets/changed_table.h"
+//
+#include "targets/make_target.h"
 
 }  // namespace fewbit::neon_dotprod
 
@@ -34,8 +35,7 @@ namespace fewbit::neon_dotprod {
 
 static bool available() { return has_dotprod(); }
 extern const Target target;
-const Target target = {"neon_dotprod", available,        kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
-                       row_kernels,    interleave_moves, nullptr, probes,       products, &integer_attention};
+constinit const Target target = make_target("neon_dotprod", available, &integer_attention);
 
 }  // namespace fewbit::neon_dotprod
 #endif

@@ -19,7 +19,6 @@ namespace fewbit::neon_i8mm {
 //
 #include "targets/by_lane_table.h"
 
-constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};
 constexpr const Target& base = neon_dotprod::target;
 
 template <class F>
@@ -31,6 +30,8 @@ void change(Kernels& out) {
 }
 
 #include "targets/changed_table.h"
+//
+#include "targets/make_target.h"
 
 }  // namespace fewbit::neon_i8mm
 
@@ -40,8 +41,7 @@ namespace fewbit::neon_i8mm {
 
 static bool available() { return neon_dotprod::target.available() && has_i8mm(); }
 extern const Target target;
-const Target target = {"neon_i8mm", available,        kernels, quantize_row, kv_weigh, kv_scale,          kv_rotate,
-                       row_kernels, interleave_moves, nullptr, probes,       products, &integer_attention};
+constinit const Target target = make_target("neon_i8mm", available, &integer_attention);
 
 }  // namespace fewbit::neon_i8mm
 #endif

@@ -9,8 +9,10 @@ void set_products(Kernels& out) {
   if constexpr (F::kind != Kind::scalar) {
     out.group_size = Shape<F>::group_size;
     out.gemv = Counted<gemv_rows<F, GemvOf<F>>>::call;
-    out.micro = Counted<micro_rows<F>>::call;
-    out.micro_scratch = micro_scratch<F>;
+    if constexpr (Isa::registers > 0) {
+      out.micro = Counted<micro_rows<F>>::call;
+      out.micro_scratch = micro_scratch<F>;
+    }
     out.least_micro = Isa::least_micro;
     out.interleaves = can_interleave<F>();
     out.laid_at_once = Shape<F>::row || Shape<F>::k_block_bytes() % 4 == 0 ? 0 : Shape<F>::k_block_bytes();

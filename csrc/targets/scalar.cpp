@@ -10,14 +10,11 @@ namespace fewbit::scalar {
 //
 extern const Encode encoders[];
 #include "targets/table.h"
-
-}  // namespace fewbit::scalar
-
-namespace fewbit::scalar {
+//
+#include "targets/make_target.h"
 
 static bool available() { return true; }
 extern const Target target;
-const Target target = {"scalar",  available,   kernels,          quantize_row, kv_weigh, kv_scale,
-                       kv_rotate, row_kernels, interleave_moves, nullptr,      probes,   products};
+constinit const Target target = make_target("scalar", available);
 
 }  // namespace fewbit::scalar

@@ -30,5 +30,3 @@ inline const Kernels* kernels() {
 #undef FEWBIT_KERNELS
   return all.data();
 }
-
-constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};

@@ -1,5 +1,6 @@
 """The native module (csrc/bindings.cpp). Use it through fewbit.ops.cpu."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,7 @@ def path(format: int, group: int, k: int, m: int, layout: bool, activations: str
 def decode(format: int, group: int, data: Bytes, n: int, k: int, out: Floats, threads: int) -> None: ...
 def encode(format: int, group: int, x: Floats, importance: Floats | None, out: Bytes, threads: int) -> None: ...
 def worth_interleaving(format: int, group: int, n: int, k: int) -> bool: ...
-def interleave(
-    format: int, group: int, data: Bytes, n: int, k: int, back: bool, out: Bytes, threads: int
-) -> None: ...
+def interleave(format: int, group: int, data: Bytes, n: int, k: int, back: bool, out: Bytes, threads: int) -> None: ...
 def linear(
     format: int,
     group: int,
@@ -88,6 +87,9 @@ def attend(
     exact: bool,
     threads: int,
 ) -> None: ...
+
+BadRows = list[tuple[int, int]]  # numbers of rows, and why nothing can be sampled from them
+
 def sample(
     logits: Floats,
     params: bytes,
@@ -95,12 +97,17 @@ def sample(
     seen: npt.NDArray[np.int32] | None,
     counts: npt.NDArray[np.int32] | None,
     starts: npt.NDArray[np.int64] | None,
+    bias_ids: npt.NDArray[np.int32] | None,
+    bias_values: Floats | None,
+    bias_starts: npt.NDArray[np.int64] | None,
+    masks: npt.NDArray[np.uint32] | None,
+    mask_rows: npt.NDArray[np.int32] | None,
     tokens: npt.NDArray[np.int32],
     logprobs: Floats,
     threads: int,
-) -> None: ...
-def log_probabilities(logits: Floats, tokens: npt.NDArray[np.int32], out: Floats, threads: int) -> None: ...
-def top_tokens(logits: Floats, tokens: npt.NDArray[np.int32], logprobs: Floats) -> None: ...
+) -> BadRows: ...
+def log_probabilities(logits: Floats, tokens: npt.NDArray[np.int32], out: Floats, threads: int) -> BadRows: ...
+def top_tokens(logits: Floats, tokens: npt.NDArray[np.int32], logprobs: Floats) -> BadRows: ...
 def probe_read(data: Bytes, threads: int, prefetch: bool) -> float: ...
 def probe_rate(kind: str, seconds: float, threads: int) -> float: ...
 
@@ -125,9 +132,11 @@ class Plan:
         self,
         k_format: int,
         k_store: Bytes,
+        k_dim: int,
         v_format: int,
         v_store: Bytes,
-        dim: int,
+        v_dim: int,
+        group: int,
         rotate: bool,
         q: int,
         k: int,
@@ -146,8 +155,7 @@ class Plan:
     def run(
         self,
         tokens: npt.NDArray[np.int32],
-        tables: npt.NDArray[np.int32],
-        table_starts: npt.NDArray[np.int64],
+        groups: Sequence[tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None],
         lengths: npt.NDArray[np.int64],
         q_starts: npt.NDArray[np.int64],
         logits_indices: npt.NDArray[np.int32],

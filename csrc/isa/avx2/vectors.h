@@ -67,12 +67,7 @@ struct Vectors {
   static FEWBIT_INLINE bytes either(bytes a, bytes b) { return _mm256_or_si256(a, b); }
   template <Codebook book, int bias>
   static FEWBIT_INLINE bytes lookup(bytes v) {
-    static constexpr auto table = [] {
-      std::array<uint8_t, 16> t{};
-      for (int i = 0; i < 16; ++i) t[i] = static_cast<uint8_t>(book.values[i] + bias);
-      return t;
-    }();
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(table.data())), v);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16(lookup_table<book, bias>.data())), v);
   }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80))); }
   static FEWBIT_INLINE ints no_ints() { return _mm256_setzero_si256(); }

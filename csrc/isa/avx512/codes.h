@@ -155,11 +155,6 @@ struct Codes : Dots {
   }
   template <Codebook book, int bias>
   static FEWBIT_INLINE bytes lookup(bytes v) {
-    static constexpr auto table = [] {
-      std::array<uint8_t, 16> t{};
-      for (int i = 0; i < 16; ++i) t[i] = static_cast<uint8_t>(book.values[i] + bias);
-      return t;
-    }();
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(table.data())), v);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(load16(lookup_table<book, bias>.data())), v);
   }
 };

@@ -50,12 +50,7 @@ struct Vectors {
   }
   template <Codebook book, int bias>
   static FEWBIT_INLINE bytes lookup(bytes v) {
-    static constexpr auto table = [] {
-      std::array<uint8_t, 16> t{};
-      for (int i = 0; i < 16; ++i) t[i] = static_cast<uint8_t>(book.values[i] + bias);
-      return t;
-    }();
-    return vqtbl1q_u8(load(table.data()), v);
+    return vqtbl1q_u8(load(lookup_table<book, bias>.data()), v);
   }
   // All bits of a byte where its bit of 16 is set.
   static FEWBIT_INLINE bytes where_set(uint32_t bits) {

@@ -270,15 +270,15 @@ template <class F>
 void integer_keys(const IntegerStep& step) {
   const KvBlockRows& x = step.keys;
   if constexpr (KvTiled<F>::can()) {
-    if (x.tiled) return key_tiles<F>(x.data, x.tokens, step.dim, code_scratch());
+    if (x.tiled) return key_tiles<F>(x.data, x.tokens, x.dim, code_scratch());
   }
-  key_codes<F>(x.data, x.tokens, x.row_bytes, step.dim, code_scratch());
+  key_codes<F>(x.data, x.tokens, x.row_bytes, x.dim, code_scratch());
 }
 template <class F>
 void integer_values(const IntegerStep& step) {
   const KvBlockRows& x = step.values;
   if constexpr (KvTiled<F>::can()) {
-    if (x.tiled) return value_tiles<F>(x.data, x.tokens, step.dim, code_scratch());
+    if (x.tiled) return value_tiles<F>(x.data, x.tokens, x.dim, code_scratch());
   }
-  value_codes<F>(x.data, x.tokens, x.row_bytes, step.dim, code_scratch());
+  value_codes<F>(x.data, x.tokens, x.row_bytes, x.dim, code_scratch());
 }

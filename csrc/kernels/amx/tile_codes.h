@@ -219,19 +219,19 @@ inline void code_step(const IntegerStep& step) {
   auto& own = code_scratch();
   const auto& queries = *static_cast<const CodeQueries*>(step.queries);
   const KvBlockRows &keys = step.keys, &values = step.values;
-  const size_t rows = step.rows, blocks = step.pad / 32;
+  const size_t rows = step.rows, key_blocks = keys.pad / 32, value_blocks = values.pad / 32;
   if (keys.tokens) {
     own.to_prefetch = {keys.later, values.later, keys.tokens * (keys.row_bytes + values.row_bytes) / 2};
     step.k->integer_keys(step);
   }
   if (values.tokens) {
     step.v->integer_values(step);
-    pack_weights(step.scores, rows, values.tokens, blocks, own);
+    pack_weights(step.scores, rows, values.tokens, value_blocks, own);
   }
-  if (keys.tokens) multiply_keys(queries, rows, keys.tokens, blocks, own);
-  if (values.tokens) multiply_values(rows, blocks, own);
-  if (keys.tokens) code_scores(queries, rows, keys.tokens, blocks, own, step.scores);
-  if (values.tokens) add_values(rows, blocks, own, step.sums, step.pad);
+  if (keys.tokens) multiply_keys(queries, rows, keys.tokens, key_blocks, own);
+  if (values.tokens) multiply_values(rows, value_blocks, own);
+  if (keys.tokens) code_scores(queries, rows, keys.tokens, key_blocks, own, step.scores);
+  if (values.tokens) add_values(rows, value_blocks, own, step.sums, values.pad);
 }
 
 inline size_t code_query_bytes(size_t) { return sizeof(CodeQueries); }

@@ -1,0 +1,57 @@
+// Which kernel makes a product.
+#include <algorithm>
+
+#include "linear.h"
+
+namespace fewbit {
+namespace {
+
+constexpr size_t kMostGemv = 4, kMostFused = 64, kMostInterleavedSkinny = 16;  // columns
+constexpr size_t kMostTransposed = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
+
+Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns) {
+  if (k == 0 || (kernels.gemv && !has_dot(kernels, at, k))) return Path::exact;
+  if (at.interleaved && kernels.interleaved_skinny && columns > kMostGemv && columns <= kMostInterleavedSkinny)
+    return Path::skinny;
+  if (kernels.packed && columns > kMostFused) return Path::packed;
+  if (kernels.fused && columns > kMostSkinny) return Path::fused;
+  if (!kernels.gemv) return Path::exact;
+  if (at.row_bytes >= kMostTransposed) return Path::gemv;
+  if (kernels.skinny && columns > kMostGemv) return Path::skinny;
+  const bool has_micro = at.interleaved && (kernels.interleaved_micro || kernels.by_lane.panels);
+  if (kernels.micro && columns >= (has_micro ? kMostGemv + 1 : kernels.least_micro)) {
+    return Path::micro;
+  }
+  return Path::gemv;
+}
+
+}  // namespace
+
+// 16 bits are twice as many columns; where those would go to bf16, rows do as they are. Unasked they are to cost less
+// than 8%, and so far they do so nowhere for sure: see docs/log.md.
+Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations) {
+  if (activations == Activations::exact) return {Path::exact, false};
+  if (activations != Activations::int16) return {path_for(kernels, at, k, m), false};
+  const Path path = path_for(kernels, at, k, 2 * m);
+  if (in_bf16(path)) return {path_for(kernels, at, k, std::max(m, kMostInterleavedSkinny + 1)), false};
+  return {path, path != Path::exact};
+}
+
+const char* path_name(Path path) {
+  switch (path) {
+    case Path::exact: return "f32";
+    case Path::gemv: return "gemv";
+    case Path::micro: return "micro";
+    case Path::skinny: return "skinny";
+    case Path::fused: return "fused";
+    default: return "packed";
+  }
+}
+
+const char* inputs_name(Way way) {
+  if (way.path == Path::exact) return "f32";
+  if (in_bf16(way.path)) return "bf16";
+  return way.twice ? "q16" : "q8";
+}
+
+}  // namespace fewbit
