@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from fewbit.arrays import Bytes
 from fewbit.formats import Format, get
 from fewbit.formats.table import FORMATS, NATIVE_VARIANTS
 
@@ -36,12 +36,12 @@ SCALES = {
 }
 
 
-def random_bytes(fmt: Format, n: int, k: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+def random_bytes(fmt: Format, n: int, k: int, seed: int = 0) -> Bytes:
     """Any bytes at all: NaN, infinite and subnormal scales too."""
     return np.random.default_rng(seed).integers(0, 256, (n, fmt.row_bytes(k)), dtype=np.uint8)
 
 
-def random_rows(fmt: Format, n: int, k: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+def random_rows(fmt: Format, n: int, k: int, seed: int = 0) -> Bytes:
     """Random codes with scales of about one size, so that sums can be compared."""
     rng = np.random.default_rng(seed)
     data = random_bytes(fmt, n, k, seed)
@@ -61,11 +61,11 @@ def random_rows(fmt: Format, n: int, k: int, seed: int = 0) -> npt.NDArray[np.ui
     return data
 
 
-def _no(_rng: np.random.Generator, _shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+def _no(_rng: np.random.Generator, _shape: tuple[int, ...]) -> Bytes:
     return np.zeros(0, np.uint8)
 
 
-def _put(rng: np.random.Generator, where: npt.NDArray[np.uint8], kind: str) -> None:
+def _put(rng: np.random.Generator, where: Bytes, kind: str) -> None:
     if kind in SCALES and where.size:
         width = SCALES[kind](rng, (1,)).itemsize
         values = SCALES[kind](rng, (*where.shape[:-1], where.shape[-1] // width))

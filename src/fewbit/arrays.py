@@ -1,4 +1,4 @@
-"""Other people's arrays as NumPy ones: any strides, f16, bf16, torch tensors, DLPack, the buffer protocol."""
+"""Array types, memory for weights, and other people's arrays as NumPy ones: any strides, f16, bf16, DLPack, buffers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ import numpy.typing as npt
 
 from .errors import DtypeError, LayoutError
 
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint32]
+
 _EXACT = {"float16", "bfloat16", "float32"}
 
 
-def to_floats(x: Any, what: str) -> npt.NDArray[np.float32]:
+def to_floats(x: Any, what: str) -> Floats:
     """Anything like an array as contiguous float32; float32 that is contiguous already is not copied.
 
     >>> to_floats([[1, 2]], "x").dtype
@@ -28,7 +35,7 @@ def to_floats(x: Any, what: str) -> npt.NDArray[np.float32]:
         return np.asarray(array.astype(np.float32), order="C")
 
 
-def to_bytes_view(buf: Any) -> npt.NDArray[np.uint8]:
+def to_bytes_view(buf: Any) -> Bytes:
     """Anything with contiguous bytes as a flat uint8 array that shares them."""
     if isinstance(buf, np.ndarray):
         if not buf.flags.c_contiguous:
@@ -66,7 +73,7 @@ def _to_numpy(x: Any, what: str) -> npt.NDArray[Any]:
     return array
 
 
-def bytes_for(size: int) -> npt.NDArray[np.uint8]:
+def bytes_for(size: int) -> Bytes:
     """Memory for packed weights, not yet written, from the start of a cache line on. Large ones begin and end with huge
     pages, where the system has them.
 
@@ -75,24 +82,24 @@ def bytes_for(size: int) -> npt.NDArray[np.uint8]:
     """
     huge, line = 1 << 21, 64
     unit = line if size < 2 * huge else huge
-    room = np.empty((size // unit + 2) * unit, np.uint8)  # NumPy asks for huge pages
-    start = -room.ctypes.data % unit
-    return room[start : start + size]
+    padded = np.empty((size // unit + 2) * unit, np.uint8)  # NumPy asks for huge pages
+    start = -padded.ctypes.data % unit
+    return padded[start : start + size]
 
 
-class Room:
+class Arena:
     """Memory for packed weights that are kept together: they share huge pages, and no more of these are used than they
     fill.
 
-    >>> room = Room(1000)
-    >>> room.take(100).size, room.take(900).size
+    >>> arena = Arena(1000)
+    >>> arena.take(100).size, arena.take(900).size
     (100, 900)
     """
 
     def __init__(self, size: int) -> None:
         self._free = bytes_for(size)
 
-    def take(self, size: int) -> npt.NDArray[np.uint8]:
+    def take(self, size: int) -> Bytes:
         """Some of it, as `bytes_for` gives it; where too little is left, memory of its own."""
         if size > self._free.size:
             return bytes_for(size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class FewbitError(Exception):
     """Any error that fewbit raises on purpose."""
@@ -21,6 +23,17 @@ class DtypeError(FewbitError, TypeError):
 
 class DataError(FewbitError, ValueError):
     """Numbers that cannot be packed: NaN or infinity."""
+
+
+class LogitsError(DataError):
+    """Rows of logits that nothing can be sampled from. `rows`: their numbers; the other rows are good."""
+
+    def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.rows = list(rows)
+
+    def __reduce__(self) -> tuple[type[LogitsError], tuple[str, list[int]]]:
+        return LogitsError, (str(self), self.rows)
 
 
 class LayoutError(FewbitError, BufferError):

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .abreast import from_abreast, laid_together
-from .arrays import to_bytes_view
+from .arrays import Bytes, Floats, to_bytes_view
 from .errors import ShapeError
 from .formats import get
-from .formats.decode import Bytes, Floats
-from .formats.decode import decode as _numpy_decode
 from .formats.spec import Format
-
-_decoder: Callable[[Format, Bytes, int], Floats] = _numpy_decode  # a backend may put a faster one here
-
-
-def use_decoder(decoder: Callable[[Format, Bytes, int], Floats]) -> None:
-    """Let `QuantTensor.dequantize` use a backend's decoder instead of the NumPy one."""
-    global _decoder  # noqa: PLW0603
-    _decoder = decoder
+from .interleave import Layout, deinterleave, k_block_bytes
 
 
 class QuantTensor:
@@ -36,18 +24,18 @@ class QuantTensor:
     True
     """
 
-    __slots__ = ("abreast", "format", "shape", "stored")
+    __slots__ = ("format", "layout", "shape", "stored")
 
     format: Format
     shape: tuple[int, ...]
     stored: Bytes  # (rows * row bytes,), contiguous, as they lie
-    abreast: bool  # rows lie 16 abreast, see `fewbit.repack`
+    layout: Layout  # of the rows, see `fewbit.repack`
 
-    def __init__(self, data: Bytes, shape: tuple[int, ...], format: Format, abreast: bool = False) -> None:
+    def __init__(self, data: Bytes, shape: tuple[int, ...], format: Format, layout: Layout = "rows") -> None:
         self.stored = data
         self.shape = shape
         self.format = format
-        self.abreast = abreast
+        self.layout = layout
 
     @classmethod
     def from_bytes(cls, buf: Any, shape: tuple[int, ...], format: str | Format) -> QuantTensor:
@@ -80,10 +68,10 @@ class QuantTensor:
 
     @property
     def data(self) -> Bytes:
-        """The packed bytes as a flat uint8 array, rows after each other; not copied, unless they lie abreast."""
-        if not self.abreast:
+        """The packed bytes as a flat uint8 array, rows after each other; copied only where they are interleaved."""
+        if self.layout == "rows":
             return self.stored
-        return from_abreast(self.stored, self.rows, laid_together(self.format, self.shape[-1]))
+        return deinterleave(self.stored, self.rows, k_block_bytes(self.format, self.shape[-1]))
 
     @property
     def nbytes(self) -> int:
@@ -103,14 +91,16 @@ class QuantTensor:
         count = int(np.prod(self.shape, dtype=np.int64))
         return 8 * self.nbytes / count if count else self.format.bits_per_weight
 
-    def dequantize(self) -> npt.NDArray[np.float32]:
+    def dequantize(self) -> Floats:
         """The values as float32.
 
         >>> QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0").dequantize().shape
         (1, 32)
         """
+        from .ops.cpu import decode  # loads native code
+
         rows = self.data.reshape(self.rows, -1) if self.nbytes else self.stored.reshape(self.rows, 0)
-        return _decoder(self.format, rows, self.shape[-1]).reshape(self.shape)
+        return decode(self.format, rows, self.shape[-1]).reshape(self.shape)
 
     def __repr__(self) -> str:
         size = f"{self.nbytes} bytes" if self.nbytes < 1 << 20 else f"{self.nbytes / (1 << 20):.1f} MiB"

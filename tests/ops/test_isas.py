@@ -12,7 +12,7 @@ import fewbit as fb
 from fewbit.ops import cpu
 
 from ..samples import ISAS
-from .test_linear import inputs
+from .products import inputs
 
 
 def test_the_forced_instruction_set_really_multiplies(isa: str) -> None:

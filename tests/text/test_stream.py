@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fewbit.errors import TokenizerError
@@ -23,7 +23,6 @@ def ids_of(name: str) -> st.SearchStrategy[list[int]]:
 
 
 @pytest.mark.parametrize("name", STORED)
-@settings(max_examples=150, deadline=None)
 @given(data=st.data(), skip_special=st.booleans(), continues=st.booleans())
 def test_a_stream_says_what_decode_says(name: str, data: st.DataObject, skip_special: bool, continues: bool) -> None:
     tokens = tokenizer(name)
@@ -71,7 +70,6 @@ def cut_at_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
     return text, None
 
 
-@settings(max_examples=500)
 @given(st.lists(st.text("abc", max_size=6)), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3))
 @example(["xa", "bc"], ["ab", "xabc"])
 @example(["aa", "ab"], ["aab"])

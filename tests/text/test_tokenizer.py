@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fewbit.errors import FewbitError, TokenizerError
@@ -20,7 +20,6 @@ TEXTS = st.text(CHARS)
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
-@settings(max_examples=150, deadline=None)
 @given(text=TEXTS)
 @example(text="  a  ")
 @example(text=" \n ")
@@ -33,7 +32,6 @@ def test_there_and_back(name: str, text: str) -> None:
     assert not any(map(tokens.is_special, ids)), "text that looks like a control token is text"
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
 def test_there_and_back_with_special_tokens(text: str) -> None:
     tokens = tokenizer("smollm2")
@@ -226,7 +224,6 @@ def test_bad_metadata(change: dict[str, Any], message: str) -> None:
 WORDS = ["", "a", "b", "ab", "\u2581", "\u2581a", "<s>", "</s>", "\0", "\u0120", "<0x41>", "a b", "\n", *"<>0x|"]
 
 
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_metadata(data: st.DataObject) -> None:
     """A vocabulary that makes no sense is refused, or works as well as it can."""

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 from ..errors import FormatError
-from .spec import SPAN, Format
+from .spec import K_BLOCK, Format
 from .table import FAMILIES, FORMATS
 
-__all__ = ["SPAN", "Format", "all_formats", "from_gguf", "get"]
+__all__ = ["K_BLOCK", "Format", "all_formats", "from_gguf", "get"]
 
 _BY_NAME = {f.name: f for f in FORMATS}
 _BY_GGUF = {f.gguf: f for f in FORMATS if f.gguf is not None}

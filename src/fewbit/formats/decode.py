@@ -7,11 +7,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Bytes, Floats, Ints
 from . import grids
-from .spec import FIELD_BYTES, Factor, Format, Grid, Ints, Plane, Trits
+from .spec import FIELD_BYTES, Factor, Format, Grid, Integers, Plane, Trits
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 Fields = dict[str, Bytes]  # field -> (rows, bytes); a row is a block, or a whole row where fields lie apart
 
 
@@ -51,7 +50,7 @@ def _values(fmt: Format, fields: Fields, count: int, groups: int, group: int) ->
     return values
 
 
-def read_codes(fmt: Format, fields: Fields, count: int) -> npt.NDArray[np.int32]:
+def read_codes(fmt: Format, fields: Fields, count: int) -> Ints:
     """The numbers that are multiplied by the scale, (rows, count)."""
     if isinstance(fmt.codes, Grid):
         return _read_grid(fmt.codes, fields, count)
@@ -62,7 +61,7 @@ def read_codes(fmt: Format, fields: Fields, count: int) -> npt.NDArray[np.int32]
     return np.array(fmt.codebook, np.int32)[codes] if fmt.codebook else codes
 
 
-def read_ints(what: Ints, fields: Fields, count: int) -> npt.NDArray[np.int32]:
+def read_ints(what: Integers, fields: Fields, count: int) -> Ints:
     """Small integers, (rows, count)."""
     rows = len(next(iter(fields.values())))
     out = np.zeros((rows, count), np.int32)
@@ -81,13 +80,13 @@ def read_ints(what: Ints, fields: Fields, count: int) -> npt.NDArray[np.int32]:
 
 
 @cache
-def _positions(plane: Plane, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+def _positions(plane: Plane, count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Ints]:
     members = np.array([i for i in range(count) if plane.holds(i)], np.intp)
     bits = np.array([plane.bit(int(i)) for i in members], np.intp)
     return members, bits // 8, (bits % 8).astype(np.int32)
 
 
-def _read_grid(grid: Grid, fields: Fields, count: int) -> npt.NDArray[np.int32]:
+def _read_grid(grid: Grid, fields: Fields, count: int) -> Ints:
     points = grids.points(grid.points)[read_ints(grid.index, fields, count // grid.width)]
     codes = points.reshape(len(points), count).astype(np.int32)
     if grid.signs:
@@ -102,7 +101,7 @@ def _read_grid(grid: Grid, fields: Fields, count: int) -> npt.NDArray[np.int32]:
     return codes
 
 
-def _read_trits(trits: Trits, fields: Fields) -> npt.NDArray[np.int32]:
+def _read_trits(trits: Trits, fields: Fields) -> Ints:
     out = []
     for first, size, digits in trits.parts:
         b = fields[trits.field][:, None, first : first + size].astype(np.int32)
@@ -113,7 +112,7 @@ def _read_trits(trits: Trits, fields: Fields) -> npt.NDArray[np.int32]:
 
 def read_factor(fmt: Format, factor: Factor, fields: Fields, groups: int) -> Floats:
     """A scale or an offset for each group, (rows, groups)."""
-    if isinstance(factor.field, Ints):
+    if isinstance(factor.field, Integers):
         bits = read_ints(factor.field, fields, 1).astype(np.uint16)
         base = bits.view(np.float16).astype(np.float32)
     else:

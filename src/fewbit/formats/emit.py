@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from . import grids, search
-from .spec import Factor, Format, Grid, Ints, Plane, Trits
+from .spec import Factor, Format, Grid, Integers, Plane, Trits
 from .table import FORMATS, NATIVE_VARIANTS
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ def plane(fmt: Format, p: Plane) -> str:
     return f"{{{base + p.start}, {p.bits}, {first}, {last}, {{{digits}}}, {len(p.digits)}}}"
 
 
-def ints(fmt: Format, what: Ints | None) -> str:
+def ints(fmt: Format, what: Integers | None) -> str:
     if what is None:
         return "{}"
     planes = ", ".join(plane(fmt, p) for p in what.planes)
@@ -38,7 +38,7 @@ def factor(fmt: Format, f: Factor | None) -> str:
     def at(name: str) -> int:
         return row_field[name] if fmt.placement == "row" else fmt.field_offset(name)
 
-    if isinstance(f.field, Ints):
+    if isinstance(f.field, Integers):
         real, base, bits = "f16", 0, f.field
     else:
         real, base, bits = fmt.field_type(f.field), at(f.field), None

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Bytes, Doubles, Floats, Ints
 from ..errors import FormatError
-from .decode import Bytes, Floats, e8m0_half
-from .pack import Found, Numbers, pack, write_floats
+from .decode import e8m0_half
+from .pack import Found, pack, write_floats
 from .search import LEAST_WEIGHT, Levels, group, inverse, search_groups, stored, unit_of
 from .shared import search_shared
 from .spec import FIELD_BYTES, GRANULE, Format
 
-Doubles = npt.NDArray[np.float64]
 BATCH = 1 << 14  # values encoded at once
 
 
@@ -145,7 +145,7 @@ def _half_away(t: Any) -> Any:
     return np.copysign(whole + (abs(t) - whole >= 0.5), t)
 
 
-def _numbers(t: Any, low: float, high: float) -> Numbers:
+def _numbers(t: Any, low: float, high: float) -> Ints:
     """Truncated and kept in range; 0 where t is not finite, which gguf leaves to the machine."""
     return np.clip(np.where(np.isfinite(t), t, 0), low, high).astype(np.int32)
 
@@ -228,7 +228,7 @@ def _mxfp4(fmt: Format, x: Floats, real: npt.NDArray[np.bool_]) -> Found:
     return Found(np.copysign(book[steps], x).astype(np.int32), d)
 
 
-def _log2_floor(v: Floats) -> Numbers:
+def _log2_floor(v: Floats) -> Ints:
     """floor(log2(v)) with log2 rounded to f32, as gguf has it: just below a power of two it is that power."""
     mantissa, exponent = np.frexp(v)  # v = mantissa * 2^exponent, mantissa from 1/2 up
     below = ((1 - mantissa) * np.float32(2.0**24)).astype(np.int32)

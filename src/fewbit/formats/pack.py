@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from .decode import Bytes, Fields, Floats, _positions, read_floats
-from .spec import FIELD_BYTES, Factor, Format, Ints, Trits
-
-Numbers = npt.NDArray[np.int32]
+from ..arrays import Bytes, Floats, Ints
+from .decode import Fields, _positions, read_floats
+from .spec import FIELD_BYTES, Factor, Format, Integers, Trits
 
 
 class Found(NamedTuple):
@@ -20,11 +18,11 @@ class Found(NamedTuple):
     fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups).
     """
 
-    codes: Numbers
+    codes: Ints
     scale: Floats
     offset: Floats | None = None
-    scale_ints: Numbers | None = None
-    offset_ints: Numbers | None = None
+    scale_ints: Ints | None = None
+    offset_ints: Ints | None = None
 
 
 def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
@@ -40,7 +38,7 @@ def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
     if isinstance(fmt.codes, Trits):
         write_trits(fmt.codes, fields, found.codes)
     else:
-        assert isinstance(fmt.codes, Ints)
+        assert isinstance(fmt.codes, Integers)
         write_ints(fmt.codes, fields, book_index(fmt, found.codes) if fmt.codebook else found.codes)
     write_factor(fmt, fmt.scale, fields, found.scale, found.scale_ints)
     if fmt.offset:
@@ -50,7 +48,7 @@ def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
     return fields
 
 
-def book_index(fmt: Format, codes: Numbers) -> Numbers:
+def book_index(fmt: Format, codes: Ints) -> Ints:
     """Where each number first stands in the codebook."""
     assert fmt.codebook
     place = {v: i for i, v in reversed(list(enumerate(fmt.codebook)))}
@@ -59,7 +57,7 @@ def book_index(fmt: Format, codes: Numbers) -> Numbers:
     return table[codes - low]
 
 
-def write_ints(what: Ints, fields: Fields, values: Numbers) -> None:
+def write_ints(what: Integers, fields: Fields, values: Ints) -> None:
     """Small integers, (rows, count), into fields that are still 0 there."""
     count = values.shape[1]
     raw = values if what.signed else (values + what.zero) // what.times
@@ -75,8 +73,8 @@ def write_ints(what: Ints, fields: Fields, values: Numbers) -> None:
         shift[members] += plane.bits
 
 
-def write_trits(what: Trits, fields: Fields, values: Numbers) -> None:
-    """Numbers of -1, 0 and 1, (rows, count)."""
+def write_trits(what: Trits, fields: Fields, values: Ints) -> None:
+    """Ints of -1, 0 and 1, (rows, count)."""
     at = 0
     for first, size, digits in what.parts:
         part = values[:, at : at + size * digits].reshape(-1, digits, size) + 1
@@ -85,7 +83,7 @@ def write_trits(what: Trits, fields: Fields, values: Numbers) -> None:
         at += size * digits
 
 
-def write_factor(fmt: Format, factor: Factor, fields: Fields, values: Floats | None, ints: Numbers | None) -> None:
+def write_factor(fmt: Format, factor: Factor, fields: Fields, values: Floats | None, ints: Ints | None) -> None:
     assert isinstance(factor.field, str)
     if values is not None:  # a zero point has no float of its own
         fields[factor.field][:] = write_floats(values, fmt.field_type(factor.field))
@@ -104,7 +102,7 @@ def write_sums(fmt: Format, fields: Fields, found: Found) -> None:
 
 
 def write_floats(values: Floats, kind: str) -> Bytes:
-    """Numbers, (rows, n), as the bytes of a field type; integers are rounded to even and kept in range."""
+    """Ints, (rows, n), as the bytes of a field type; integers are rounded to even and kept in range."""
     if kind == "bf16":
         u = values.view(np.uint32)
         quiet = (u >> 16) | 0x40

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .decode import Floats
+from ..arrays import Floats
 from .pack import small_floats
-from .spec import SPAN, Format, Ints
+from .spec import K_BLOCK, Format, Integers
 
 LANES = 16
 ROUNDS = 3
@@ -50,7 +50,7 @@ class Levels:
     @cached_property
     def low(self) -> np.float32:
         low, high = self.fmt.code_range
-        is_signed = isinstance(self.fmt.codes, Ints) and self.fmt.codes.signed
+        is_signed = isinstance(self.fmt.codes, Integers) and self.fmt.codes.signed
         return np.float32(-high if is_signed else low)  # not -128: kernels may negate a code
 
     @cached_property
@@ -59,7 +59,7 @@ class Levels:
 
     @cached_property
     def step(self) -> np.float32:
-        return np.float32(self.fmt.codes.times if isinstance(self.fmt.codes, Ints) else 1)
+        return np.float32(self.fmt.codes.times if isinstance(self.fmt.codes, Integers) else 1)
 
     @cached_property
     def bits(self) -> int:
@@ -181,8 +181,8 @@ def in_order(a: Floats) -> Floats:
 def in_chunks(terms: Callable[[slice], tuple[Floats, ...]], n: int) -> list[Floats]:
     """Sums over n columns, one after another, 256 at a time; terms are (groups, columns, lanes)."""
     total: list[Floats] = []
-    for first in range(0, n, SPAN):
-        part = [in_order(a) for a in terms(slice(first, first + SPAN))]
+    for first in range(0, n, K_BLOCK):
+        part = [in_order(a) for a in terms(slice(first, first + K_BLOCK))]
         total = [a + b for a, b in zip(total, part, strict=True)] if total else part
     return total
 
@@ -259,12 +259,12 @@ def _starts_with_offset(levels: Levels, g: Group) -> list[Fit]:
     """Both ends of the range cut; and from the bottom up with steps of other sizes, for values that lie on a grid."""
     stays_below = levels.has_free_offset and levels.fmt.offset_sign < 0
     bottom = np.minimum(g.least, np.float32(0)) if stays_below else g.least
-    span, cut, steps = g.most - bottom, np.float32(CUT[levels.bits]) / np.float32(3), levels.high - levels.low
-    offset = bottom + LANE % 4 * cut * span
+    extent, cut, steps = g.most - bottom, np.float32(CUT[levels.bits]) / np.float32(3), levels.high - levels.low
+    offset = bottom + LANE % 4 * cut * extent
     if stays_below:
         offset = np.minimum(offset, np.float32(0))
-    scale = (g.most - LANE // 4 * cut * span - offset) / steps
-    sized = span / (steps + (LANE - 8) * np.float32(0.25))
+    scale = (g.most - LANE // 4 * cut * extent - offset) / steps
+    sized = extent / (steps + (LANE - 8) * np.float32(0.25))
     fits = [lanes(levels, scale, offset), lanes(levels, sized, np.broadcast_to(bottom, sized.shape))]
     return fits if levels.has_free_offset else [_as_zero_point(levels, g, fit) for fit in fits]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .decode import Floats
+from ..arrays import Floats
 from .search import LANE, LANES, Fit, Group, Levels, Sums, in_order, inverse, kept, lanes, measure, nearest_int, ratio
 
 ROUNDS = 3
@@ -49,11 +49,11 @@ def search_shared(levels: Levels, g: Group, unit: Floats, fit: Fit) -> Shared:
     """The shared floats and the integers; `unit` is (blocks, 1)."""
     best = now = _start(levels, g, unit, fit)
     error = np.full((len(unit), 1), np.inf, np.float32)
-    for turn in range(ROUNDS):
+    for done in range(ROUNDS):
         now, s = _neighbours(levels, g, now)
         total = over_groups(s.error, len(unit))
         best, error = now.where(total < error, best), np.minimum(error, total)
-        if turn < ROUNDS - 1:
+        if done < ROUNDS - 1:
             now = _refit_floats(levels, g, unit, now, s)
     return best
 

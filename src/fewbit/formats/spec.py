@@ -15,7 +15,7 @@ from typing import Literal
 
 from .grids import LEVELS
 
-SPAN = 256  # values that a kernel handles at once; row-placed formats and activations are counted in it
+K_BLOCK = 256  # values of a row that a kernel handles at once; row-placed formats and activations are counted in it
 GRANULE = 32  # rows of row-placed formats are padded to a multiple of this many values
 
 FIELD_BYTES = {
@@ -68,7 +68,7 @@ def every(field: str, bits: int, stride: int, start: int = 0, elements: tuple[in
 
 
 @dataclass(frozen=True)
-class Ints:
+class Integers:
     """Small integers. The planes that hold an element are joined lowest bits first; value = times * code - zero."""
 
     planes: tuple[Plane, ...]
@@ -88,8 +88,8 @@ class Ints:
         return -self.zero, self.times * ((1 << self.bits) - 1) - self.zero
 
 
-def ints(*planes: Plane, zero: int = 0, times: int = 1, signed: bool = False) -> Ints:
-    return Ints(planes, zero, times, signed)
+def ints(*planes: Plane, zero: int = 0, times: int = 1, signed: bool = False) -> Integers:
+    return Integers(planes, zero, times, signed)
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ class Grid:
     """
 
     points: str
-    index: Ints
+    index: Integers
     width: int
-    signs: Ints | None = None
-    shift: Ints | None = None
+    signs: Integers | None = None
+    shift: Integers | None = None
     shift_every: int = 0
 
     @property
@@ -129,11 +129,11 @@ class Grid:
 class Factor:
     """A number for every group: a float field, times small integers where there are some, times a power of two.
 
-    `field` may be Ints: the 16 bits of an f16 that lie apart.
+    `field` may be Integers: the 16 bits of an f16 that lie apart.
     """
 
-    field: str | Ints
-    ints: Ints | None = None
+    field: str | Integers
+    ints: Integers | None = None
     unit: float = 1.0
 
 
@@ -152,7 +152,7 @@ class Format:
     name: str
     block: int
     fields: tuple[tuple[str, str, int], ...]  # (name, type, count), in file order
-    codes: Ints | Grid | Trits | None = None  # None: the only field is the value
+    codes: Integers | Grid | Trits | None = None  # None: the only field is the value
     scale: Factor = Factor("d")
     offset: Factor | None = None
     offset_sign: int = 1
@@ -212,7 +212,7 @@ class Format:
     @property
     def code_bits(self) -> dict[str, int]:
         """Field -> bits of a code that lie in it."""
-        return {p.field: p.bits for p in self.codes.planes} if isinstance(self.codes, Ints) else {}
+        return {p.field: p.bits for p in self.codes.planes} if isinstance(self.codes, Integers) else {}
 
     @property
     def code_range(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from ..errors import TokenizerError
-from .letters import BYTE_LETTERS, BYTE_TOKENS, SPACE
+from .byte_level import BYTE_CHARS, BYTE_TOKENS, SPACE
 from .pretokenizers import PreTokenizer
 from .vocabulary import Vocabulary, read_texts
 
@@ -22,20 +22,20 @@ class BytePairs:
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any], pre: PreTokenizer) -> None:
         merges = split_merges(read_texts(metadata, "tokenizer.ggml.merges"))
-        options: dict[str, Any] = {"ignore_merges": pre.whole_words, "byte_fallback": pre.raw}
+        options: dict[str, Any] = {"ignore_merges": pre.whole_words, "byte_fallback": not pre.byte_level}
         ids, self._nothing = vocabulary.ids, None
-        if not all(byte in ids for byte in (BYTE_TOKENS if pre.raw else BYTE_LETTERS)):
+        if not all(byte in ids for byte in (BYTE_CHARS if pre.byte_level else BYTE_TOKENS)):
             self._nothing = len(vocabulary.tokens)
             ids, options["unk_token"] = {**ids, _NOTHING: self._nothing}, _NOTHING
         self._tokenizer = Tokenizer(merging_model(ids, merges, **options))
         steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
-        if not pre.raw:
+        if pre.byte_level:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        self._raw = pre.raw
+        self._byte_level = pre.byte_level
 
     def __call__(self, text: str) -> list[int]:
-        if self._raw:
+        if not self._byte_level:
             text = text.replace(" ", SPACE)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids if self._nothing is None else [token for token in ids if token != self._nothing]
@@ -65,10 +65,10 @@ def split_merges(merges: list[str]) -> list[tuple[str, str]]:
     pairs = [tuple(merge.split(" ")) for merge in merges]
     if set(map(len, pairs)) <= {2}:
         return cast(list[tuple[str, str]], pairs)
-    return [_halves(merge) for merge in merges]
+    return [_split_merge(merge) for merge in merges]
 
 
-def _halves(merge: str) -> tuple[str, str]:
+def _split_merge(merge: str) -> tuple[str, str]:
     at = merge.find(" ", 1)
     if at < 0 or at + 1 == len(merge):
         raise TokenizerError(f"a merge is two tokens with a space between them, not {merge!r}")

@@ -1,7 +1,7 @@
 r"""How BPE vocabularies cut text into words before they merge, by the name in `tokenizer.ggml.pre`.
 
-To add one, write a line in `_TABLE`: its names, and the regular expressions that cut, each applied to the pieces that
-the one before it left. What an expression matches becomes a piece, and so does what lies between two matches. They are
+To add one, write a line in `_TABLE`: its names, and the regular expressions that cut, each applied to the parts that
+the one before it made. What an expression matches becomes a part, and so does what lies between two matches. They are
 the expressions that the models were trained with, in Oniguruma's syntax.
 """
 
@@ -19,7 +19,7 @@ class PreTokenizer:
     splits: tuple[str, ...]
     whole_words: bool = False  # a word that is a token is taken as it is, without merging
     add_bos: bool = False  # if the file does not say
-    raw: bool = False  # pieces are plain text with U+2581 for a space; otherwise a character stands for a byte
+    byte_level: bool = True  # a character stands for a byte; otherwise words are plain text with U+2581 for a space
 
 
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -139,8 +139,8 @@ _TABLE: dict[str, PreTokenizer] = {
         ),
         add_bos=True,
     ),
-    "gemma4 granite-embed-multi-311m": PreTokenizer((_LINES,), add_bos=True, raw=True),
-    "sarvam-moe": PreTokenizer((_LINES,), raw=True),
+    "gemma4 granite-embed-multi-311m": PreTokenizer((_LINES,), add_bos=True, byte_level=False),
+    "sarvam-moe": PreTokenizer((_LINES,), byte_level=False),
 }
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {name: entry for names, entry in _TABLE.items() for name in names.split()}

@@ -39,7 +39,7 @@ def bounded(seconds: float = MAX_SECONDS) -> Iterator[None]:
 
 
 def tick() -> None:
-    """Called at each turn of a loop and at each call."""
+    """Called at each iteration of a loop and at each call."""
     if time.monotonic() > _deadline.get(float("inf")):
         raise SecurityError("the template takes too long")
 
@@ -118,13 +118,13 @@ def _text_size(value: Any, limit: int) -> int:
     """About how long the text of a value is. Lists may share their parts, so the count stops at the limit."""
     if isinstance(value, str):
         return len(value)
-    size, left = 0, [value]
-    while left and size <= limit:
-        item = left.pop()
+    size, pending = 0, [value]
+    while pending and size <= limit:
+        item = pending.pop()
         if isinstance(item, dict):
-            left += [*item.keys(), *item.values()]
+            pending += [*item.keys(), *item.values()]
         elif isinstance(item, (list, tuple, set)):
-            left += item
+            pending += item
         size += len(item) if isinstance(item, str) else 16
     return size
 

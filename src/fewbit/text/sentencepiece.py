@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from .bpe import merging_model
-from .letters import SPACE
+from .byte_level import SPACE
 from .special import NORMAL, UNUSED, USER_DEFINED
 from .vocabulary import Vocabulary, read_flag, read_numbers
 

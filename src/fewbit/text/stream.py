@@ -28,8 +28,8 @@ class TextStream:
 
     def feed(self, token: int) -> str:
         """The text that this token completes."""
-        piece, self._starts = self._tokenizer.next_piece(token, self._starts, self._skip_special)
-        return self._decoder.decode(piece)
+        data, self._starts = self._tokenizer.decode_next(token, self._starts, self._skip_special)
+        return self._decoder.decode(data)
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD where a character was begun and not ended."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ..errors import TokenizerError
 from .bpe import BytePairs
-from .pieces import piece_reader
+from .byte_level import token_decoder
 from .pretokenizers import PreTokenizer, find_pre_tokenizer
 from .sentencepiece import SentencePiece
 from .special import CONTROL, UNKNOWN, UNUSED, USER_DEFINED
@@ -32,10 +32,10 @@ class Encoder(Protocol):
 class Tokenizer:
     """Text to token ids and back.
 
-    >>> letters = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
-    ...            "tokenizer.ggml.tokens": ["l", "o", "w", "lo", "low", "<|im_end|>"],
-    ...            "tokenizer.ggml.merges": ["l o", "lo w"]}
-    >>> tokenizer = Tokenizer.from_metadata(letters)
+    >>> words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+    ...          "tokenizer.ggml.tokens": ["l", "o", "w", "lo", "low", "<|im_end|>"],
+    ...          "tokenizer.ggml.merges": ["l o", "lo w"]}
+    >>> tokenizer = Tokenizer.from_metadata(words)
     >>> tokenizer.encode("lowlo")
     [4, 3]
     >>> tokenizer.decode([4, 3])
@@ -52,8 +52,8 @@ class Tokenizer:
         pre = _pre_tokenizer(vocabulary.model, metadata)
         self._encoder = _encoder(vocabulary, metadata, pre)
         self._strip_left, self._strip_right = _stripping(vocabulary, metadata)
-        self._piece = piece_reader(vocabulary, plain=pre is None or pre.raw)
-        self._pieces: dict[int, bytes] = {}
+        self._decode_token = token_decoder(vocabulary, byte_level=pre is not None and pre.byte_level)
+        self._bytes: dict[int, bytes] = {}  # of tokens that were decoded before
         self._before, self._after = _surroundings(vocabulary, metadata, pre)
 
     @classmethod
@@ -78,8 +78,8 @@ class Tokenizer:
         _check_text(text)
         splitter = self._all_special if parse_special else self._user_defined
         ids: list[int] = []
-        for piece in splitter.split(text):
-            ids += [piece] if isinstance(piece, int) else self._encoder(piece)
+        for part in splitter.split(text):
+            ids += [part] if isinstance(part, int) else self._encoder(part)
         return [*self._before, *ids, *self._after] if add_special else ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> str:
@@ -91,32 +91,32 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> bytes:
         """The bytes of the text of token ids, which may end in half a character."""
-        pieces, starts = [], not continues
+        parts, starts = [], not continues
         for token in ids:
-            piece, starts = self.next_piece(token, starts, skip_special)
-            pieces.append(piece)
-        return b"".join(pieces)
+            part, starts = self.decode_next(token, starts, skip_special)
+            parts.append(part)
+        return b"".join(parts)
 
-    def next_piece(self, token: int, starts: bool, skip_special: bool) -> tuple[bytes, bool]:
+    def decode_next(self, token: int, starts: bool, skip_special: bool) -> tuple[bytes, bool]:
         """The bytes that a token adds to a text, and whether the next token starts one anew.
 
         What stands after a special token is a text of its own: the encoder put a space before it.
         """
-        piece = self.token_bytes(token)
+        data = self.token_bytes(token)
         kind = self.vocabulary.kinds[token]
         if kind in _CUT_OUT:
-            return (b"" if skip_special and kind != USER_DEFINED else piece), True
+            return (b"" if skip_special and kind != USER_DEFINED else data), True
         if skip_special and kind == UNUSED:
             return b"", starts
-        return piece.removeprefix(b" ") if starts and self._encoder.adds_space else piece, False
+        return data.removeprefix(b" ") if starts and self._encoder.adds_space else data, False
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for."""
         try:
-            return self._pieces[token]
+            return self._bytes[token]
         except KeyError:
             self._check(token)
-            return self._pieces.setdefault(token, self._piece(token))
+            return self._bytes.setdefault(token, self._decode_token(token))
 
     def token_text(self, token: int) -> str:
         """The token as the vocabulary writes it."""

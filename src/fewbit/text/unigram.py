@@ -9,8 +9,8 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from ..errors import TokenizerError
+from .byte_level import SPACE
 from .charsmap import CharsMap
-from .letters import SPACE
 from .special import NORMAL, UNUSED, USER_DEFINED
 from .vocabulary import Vocabulary, read_flag, read_numbers
 

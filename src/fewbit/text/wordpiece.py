@@ -6,10 +6,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from .letters import SPACE
+from .byte_level import SPACE
 from .vocabulary import Vocabulary, read_flag
 
-_CACHE_WORDS, _CACHE_LETTERS = 1 << 16, 40
+_CACHE_WORDS, _CACHE_CHARS = 1 << 16, 40
 
 
 class WordPiece:
@@ -33,7 +33,7 @@ class WordPiece:
         tokens = self._cache.get(word)
         if tokens is None:
             tokens = self._cut(SPACE + word)
-            if len(self._cache) < _CACHE_WORDS and len(word) <= _CACHE_LETTERS:
+            if len(self._cache) < _CACHE_WORDS and len(word) <= _CACHE_CHARS:
                 self._cache[word] = tokens
         return tokens
 

@@ -2,12 +2,10 @@
 
 import os
 
-from ... import _native, tensor
+from ... import _native
 from ...tensor import QuantTensor
 from .attention import attend, keeps_tiles, kv_write
 from .machine import (
-    Bytes,
-    Floats,
     checked_threads,
     default_threads,
     forced_isa,
@@ -36,12 +34,10 @@ from .matrices import (
 )
 from .sampling import log_probabilities, sample, top_tokens
 
-Plan = _native.Plan  # see ops/plan.py
+Plan = _native.Plan  # see plan.py
 
 __all__ = [
     "Activations",
-    "Bytes",
-    "Floats",
     "Plan",
     "QuantTensor",
     "attend",
@@ -74,12 +70,5 @@ __all__ = [
     "use_isa",
 ]  # fmt: skip
 
-
-def _start() -> None:
-    wanted = os.environ.get("FEWBIT_ISA")
-    if wanted:
-        use_isa(wanted)
-    tensor.use_decoder(decode)
-
-
-_start()
+if os.environ.get("FEWBIT_ISA"):
+    use_isa(os.environ["FEWBIT_ISA"])

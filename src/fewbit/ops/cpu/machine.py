@@ -8,17 +8,14 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ... import _native
+from ...arrays import Bytes
 from ...errors import FewbitError, FormatError
 from ...formats import Format, get
+from ...interleave import Layout
 from ...tensor import QuantTensor
+from ...validation import to_size
 from ..cores import usable_cores
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 
 
 def isas() -> list[str]:
@@ -56,17 +53,17 @@ def use_isa(name: str) -> None:
 
 
 def kernel(
-    format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False, activations: str | None = None
+    format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
 ) -> str:
     """The kernel that multiplies m rows of inputs by weights of this format: "gemv" (a row of weights at a time),
     "micro" (a micro-kernel over packed panels), "skinny" (8-bit matrix tiles), "fused" and "packed" (bf16 matrix
     tiles, decoding while or before they multiply), "f32" (weights as floats)."""
     fmt = get(format)
-    return _native.path(number(fmt), fmt.group, k, m, abreast, activations)[0]
+    return _native.path(number(fmt), fmt.group, k, m, layout == "interleaved16", activations)[0]
 
 
 def inputs_of(
-    format: str | Format, k: int = 4096, m: int = 1, abreast: bool = False, activations: str | None = None
+    format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
 ) -> str:
     """How that kernel takes them: "f32" (as they are), "bf16", "q8" (in 8 bits), "q16" (in 16 bits).
 
@@ -74,7 +71,7 @@ def inputs_of(
     ('f32', 'q8', 'q16')
     """
     fmt = get(format)
-    return _native.path(number(fmt), fmt.group, k, m, abreast, activations)[1]
+    return _native.path(number(fmt), fmt.group, k, m, layout == "interleaved16", activations)[1]
 
 
 def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list[tuple[int, str]]:
@@ -87,9 +84,9 @@ def kernel_ranges(format: str | Format, k: int = 4096, most: int = 1024) -> list
     return [(i + 1, name) for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
 
 
-def read_seconds(data: Bytes, threads: int | None = None, ahead: bool = False) -> float:
-    """How long a plain loop takes to read these bytes once; `ahead`: with software prefetch."""
-    return _native.probe_read(data, checked_threads(threads), ahead)
+def read_seconds(data: Bytes, threads: int | None = None, prefetch: bool = False) -> float:
+    """How long a plain loop takes to read these bytes once; `prefetch`: with software prefetch."""
+    return _native.probe_read(data, checked_threads(threads), prefetch)
 
 
 def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -> float:
@@ -100,24 +97,19 @@ def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -
 @cache
 def default_threads() -> int:
     """Threads that a call uses unless told otherwise."""
-    if "FEWBIT_THREADS" in os.environ:
-        return _checked_threads(os.environ["FEWBIT_THREADS"], "FEWBIT_THREADS")
-    return min(usable_cores(), _native.max_threads)
+    given = os.environ.get("FEWBIT_THREADS")
+    if given is None:
+        return min(usable_cores(), _native.max_threads)
+    return _checked(int(given) if given.isdecimal() else given, "FEWBIT_THREADS")
 
 
 def checked_threads(threads: int | None) -> int:
     """A number of threads; None: as many as a call uses unless told otherwise."""
-    return default_threads() if threads is None else _checked_threads(threads, "threads")
+    return default_threads() if threads is None else _checked(threads, "threads")
 
 
-def _checked_threads(threads: Any, what: str) -> int:
-    try:
-        count = int(threads)
-    except (TypeError, ValueError):
-        raise FewbitError(f"{what} is a number of threads, not {threads!r}") from None
-    if not 1 <= count <= _native.max_threads:
-        raise FewbitError(f"{what} must be from 1 to {_native.max_threads}, {count} was given")
-    return count
+def _checked(threads: Any, what: str) -> int:
+    return to_size(threads, what, 1, _native.max_threads, error=FewbitError)
 
 
 @cache
@@ -141,4 +133,4 @@ def number(fmt: Format) -> int:
 
 def packed(w: QuantTensor) -> tuple[int, int, Bytes, int, bool]:
     """A matrix as native code takes it."""
-    return number(w.format), w.format.group, w.stored, w.shape[0], w.abreast
+    return number(w.format), w.format.group, w.stored, w.shape[0], w.layout == "interleaved16"

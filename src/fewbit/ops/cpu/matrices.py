@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _native
-from ...arrays import Room, bytes_for, to_floats
+from ...arrays import Arena, Bytes, Floats, bytes_for, to_floats
 from ...errors import FewbitError, FormatError, ShapeError
-from ...formats import SPAN, Format, all_formats, get
+from ...formats import K_BLOCK, Format, all_formats, get
 from ...tensor import QuantTensor
-from ..arguments import (
+from ..graph import GATES
+from ..validation import (
     as_many,
     bias_array,
     chosen_activations,
@@ -27,8 +28,7 @@ from ..arguments import (
     residual_array,
     result_array,
 )
-from ..base import GATES
-from .machine import Bytes, Floats, checked_threads, inputs_of, number, packed
+from .machine import checked_threads, inputs_of, number, packed
 
 
 class Activations:
@@ -102,14 +102,14 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
     return out
 
 
-def repack(w: QuantTensor, threads: int | None = None, room: Room | None = None) -> QuantTensor:
-    """The same matrix as this machine's kernels read it fastest; w itself where it lies so already.
+def repack(w: QuantTensor, threads: int | None = None, arena: Arena | None = None) -> QuantTensor:
+    """The same matrix in the layout that this machine's kernels read fastest; w itself where that is its own.
 
-    Rows are laid 16 abreast, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.5 times as fast,
+    16 rows are interleaved, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.5 times as fast,
     with 17 to 64 a tenth slower (docs/log.md). This needs AVX2, rows of whole 256 values, and a format whose codes are
     numbers (int4, int8, the K-quants and their like, not the grids of iq1 to iq3); else w is returned. Values and bytes
     of the result are those of w; products differ in the order in which sums are rounded, and up to 16 rows of inputs
-    are taken in 8 bits. `room` gives its memory.
+    are taken in 8 bits. `arena` gives its memory.
 
     >>> import numpy as np
     >>> w = quantize(np.ones((32, 512), np.float32), "q4_0")
@@ -117,11 +117,11 @@ def repack(w: QuantTensor, threads: int | None = None, room: Room | None = None)
     True
     """
     format, group = number(w.format), w.format.group
-    if w.abreast or len(w.shape) != 2 or not _native.worth_interleaving(format, group, *w.shape):
+    if w.layout != "rows" or len(w.shape) != 2 or not _native.worth_interleaving(format, group, *w.shape):
         return w
-    out = bytes_for(w.nbytes) if room is None else room.take(w.nbytes)
+    out = bytes_for(w.nbytes) if arena is None else arena.take(w.nbytes)
     _native.interleave(format, group, w.stored, *w.shape, False, out, checked_threads(threads))
-    return QuantTensor(out, w.shape, w.format, abreast=True)
+    return QuantTensor(out, w.shape, w.format, "interleaved16")
 
 
 def quantize_activations(
@@ -149,7 +149,7 @@ def quantize_activations(
         _native.pack_tiles(rows, data, checked_threads(threads))
     else:
         twice = kind == "q16"
-        data = _aligned((m + m * twice) * -(-k // SPAN) * _native.activation_bytes)
+        data = _aligned((m + m * twice) * -(-k // K_BLOCK) * _native.activation_bytes)
         _native.quantize_activations(rows, twice, data, checked_threads(threads))
     return Activations(data, values.shape, kind)
 
@@ -205,9 +205,9 @@ def _plain_linear(
         out = np.empty((m, n), np.float32)
     elif type(out) is not np.ndarray or out.shape != (m, n) or out.dtype != np.float32 or not out.flags.carray:
         return None
-    fmt = w.format
+    fmt, mixed = w.format, w.layout == "interleaved16"
     try:
-        _native.linear(number(fmt), fmt.group, w.stored, n, w.abreast, x, out, checked_threads(threads), activations)
+        _native.linear(number(fmt), fmt.group, w.stored, n, mixed, x, out, checked_threads(threads), activations)
     except ValueError:  # out overlaps an input: the long way says which
         return None
     return out

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import to_floats
+from ..arrays import Floats, to_floats
 from ..errors import DataError, DtypeError, FewbitError, LayoutError, ShapeError
 from ..formats import Format
 from ..tensor import QuantTensor
 
-Floats = npt.NDArray[np.float32]
 ACTIVATIONS = ("int8", "int16", "exact")
 
 

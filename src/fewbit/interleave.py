@@ -1,0 +1,72 @@
+"""Rows that are interleaved, 16 of them: four bytes of each row, then the next four, and so on.
+
+A vector of 16 lanes is then loaded with a lane for each row. Blocks are interleaved a k-block at a time: what is left
+of it after the fours, two bytes of each row, follows them. Rows that are no whole 16 stay as they are, at the end. As
+many bytes as before.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from .arrays import Bytes
+from .formats.spec import K_BLOCK, Format
+
+Layout = Literal["rows", "interleaved16"]  # how the rows of packed weights lie: one after the other, or as told above
+
+ROWS = 16
+
+
+def k_block_bytes(fmt: Format, k: int) -> int:
+    """Bytes of a row of k values that are interleaved at a time: a k-block; all of it where fields lie apart.
+
+    >>> from fewbit.formats import get
+    >>> k_block_bytes(get("q6_k"), 512), k_block_bytes(get("int8"), 512)
+    (210, 516)
+    """
+    return fmt.row_bytes(K_BLOCK if fmt.placement == "block" else k)
+
+
+def interleave(data: Bytes, rows: int, size: int) -> Bytes:
+    """Rows one after the other, to interleaved ones, `size` bytes of each at a time.
+
+    >>> interleave(np.arange(128, dtype=np.uint8), 16, 8).tolist()[:6]
+    [0, 1, 2, 3, 8, 9]
+    """
+    out, sets = data.copy(), rows // ROWS
+    if sets and data.size:
+        whole = data[: data.size // rows * ROWS * sets]
+        parts = whole.reshape(sets, ROWS, -1, size).swapaxes(1, 2)  # (sets, k-blocks, rows, size)
+        out[: whole.size] = np.concatenate([_fours(parts), _rest(parts)], axis=-1).reshape(-1)
+    return out
+
+
+def deinterleave(data: Bytes, rows: int, size: int) -> Bytes:
+    """The other way.
+
+    >>> x = np.arange(160, dtype=np.uint8)
+    >>> bool((deinterleave(interleave(x, 16, 10), 16, 10) == x).all())
+    True
+    """
+    out, sets = data.copy(), rows // ROWS
+    if sets and data.size:
+        whole = data[: data.size // rows * ROWS * sets]
+        mixed, words = whole.reshape(sets, -1, ROWS * size), size // 4
+        fours = mixed[..., : ROWS * words * 4].reshape(*mixed.shape[:2], words, ROWS, 4).swapaxes(2, 3)
+        rest = mixed[..., ROWS * words * 4 :].reshape(*mixed.shape[:2], ROWS, size % 4)
+        parts = np.concatenate([fours.reshape(*mixed.shape[:2], ROWS, words * 4), rest], axis=-1)
+        out[: whole.size] = parts.swapaxes(1, 2).reshape(-1)
+    return out
+
+
+def _fours(parts: Bytes) -> Bytes:
+    sets, count, _, size = parts.shape
+    words = size // 4
+    return parts[..., : words * 4].reshape(sets, count, ROWS, words, 4).swapaxes(2, 3).reshape(sets, count, -1)
+
+
+def _rest(parts: Bytes) -> Bytes:
+    sets, count, _, size = parts.shape
+    return parts[..., size // 4 * 4 :].reshape(sets, count, -1)
