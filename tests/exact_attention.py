@@ -7,22 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fewbit.arrays import Doubles
 from fewbit.formats import all_formats
-from fewbit.ops import cpu
-
-Doubles = npt.NDArray[np.float64]
 
 KV_FORMATS = ["f32", "f16", "bf16"] + [
     f.name for f in all_formats().values() if f.block == 32 and f.placement == "block" and f.rule != "none"
 ]
 PACKED = [name for name in KV_FORMATS if name != "f32"]
-HAS_NATIVE = hasattr(cpu, "attend")
 
 
 def exact(
-    q: npt.NDArray[Any],  # (rows, q_heads, dim), of the last positions
-    k: npt.NDArray[Any],  # (length, kv_heads, dim)
-    v: npt.NDArray[Any],
+    q: npt.NDArray[Any],  # (rows, q_heads, k_dim), of the last positions
+    k: npt.NDArray[Any],  # (length, kv_heads, k_dim)
+    v: npt.NDArray[Any],  # (length, kv_heads, v_dim)
     *,
     scale: float,
     window: int = 0,
@@ -33,7 +30,7 @@ def exact(
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     rows, q_heads, _ = q.shape
     k, v = (np.repeat(x, q_heads // x.shape[1], axis=1) for x in (k, v))
-    out = np.empty(q.shape)
+    out = np.empty((rows, q_heads, v.shape[2]))
     for row in range(rows):
         position = len(k) - rows + row
         first = max(0, position - window + 1) if window else 0

@@ -170,7 +170,7 @@ def test_many_nested_arrays(tmp_path: Path) -> None:
         raw.read_all(path)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_mutations(tmp_path: Path, data: st.DataObject) -> None:
     """Pieces of valid files with bytes changed, cut out and put in."""
@@ -183,7 +183,7 @@ def test_mutations(tmp_path: Path, data: st.DataObject) -> None:
         bear(tmp_path / "a.gguf", bytes(whole))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_anything_after_the_version(tmp_path: Path, rest: bytes) -> None:
     bear(tmp_path / "a.gguf", START + rest)

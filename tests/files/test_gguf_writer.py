@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fewbit.errors import DataError, DtypeError, FewbitError, FormatError, PathError, ShapeError
 from fewbit.files.gguf import GGUF, Deferred, StringArray, read_gguf, write_gguf
+from fewbit.files.gguf.reader import SPLIT_KEYS
 from fewbit.tensor import QuantTensor
 
 from ..samples import ALL, random_bytes
@@ -56,7 +57,7 @@ def test_numpy_keeps_its_type(tmp_path: Path, kind: Any) -> None:
     assert same(values, dict(round_trip(tmp_path, values).typed_metadata))
 
 
-def test_big_endian_arrays_are_turned(tmp_path: Path) -> None:
+def test_big_endian_arrays_are_swapped(tmp_path: Path) -> None:
     gguf = round_trip(tmp_path, {"k": np.array([1, 2], ">u2")}, {"w": np.array([[1, 2]], ">f4")})
     assert gguf.metadata["k"].tolist() == [1, 2]
     assert gguf.tensors["w"].dequantize().tolist() == [[1, 2]]
@@ -76,10 +77,11 @@ def depth(value: Any) -> int:
     return 1 + max(map(depth, value)) if isinstance(value, tuple) else 1
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(texts, scalars | arrays.filter(lambda value: depth(value) <= 4), max_size=6))
 def test_any_metadata_come_back(tmp_path: Path, metadata: dict[str, Any]) -> None:
-    metadata.pop("general.alignment", None)
+    for key in ("general.alignment", *SPLIT_KEYS):  # these say how the file lies
+        metadata.pop(key, None)
     assert same(metadata, dict(round_trip(tmp_path, metadata).typed_metadata))
 
 

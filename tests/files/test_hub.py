@@ -18,13 +18,7 @@ from fewbit.files.hub import folder, names, web
 MODEL = b"GGUF" + bytes(100)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
-    for name in ("FEWBIT_OFFLINE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 # Paths
@@ -154,27 +148,27 @@ def test_quantizations_in_names() -> None:
 
 def test_the_usual_choice_and_a_named_one() -> None:
     files = ["m-Q2_K.gguf", "m-Q4_0.gguf", "m-Q8_0.gguf", "sub/m-F16.gguf", "mmproj-Q4_K_M.gguf", "README.md"]
-    assert names.choose(files, None, "r").name == "m-Q4_0.gguf"
-    for wanted in ("sub/m-F16.gguf", "m-F16.gguf", "m-F16", "f16", "FP16", "F16"):
-        assert names.choose(files, wanted, "r").name == "sub/m-F16.gguf"
-    assert names.choose(["x-Q2_K.gguf"], None, "r").name == "x-Q2_K.gguf"
-    assert names.choose(["x-UD-Q4_K_XL.gguf", "x-Q8_0.gguf"], "ud-q4_k_xl", "r").name == "x-UD-Q4_K_XL.gguf"
+    assert names.select(files, None, "r").name == "m-Q4_0.gguf"
+    for selector in ("sub/m-F16.gguf", "m-F16.gguf", "m-F16", "f16", "FP16", "F16"):
+        assert names.select(files, selector, "r").name == "sub/m-F16.gguf"
+    assert names.select(["x-Q2_K.gguf"], None, "r").name == "x-Q2_K.gguf"
+    assert names.select(["x-UD-Q4_K_XL.gguf", "x-Q8_0.gguf"], "ud-q4_k_xl", "r").name == "x-UD-Q4_K_XL.gguf"
 
 
 def test_choices_that_fail_say_what_there_is() -> None:
     files = ["a-IQ1_S.gguf", "a-IQ2_S.gguf"]
-    for wanted in (None, "q4_0", "b-IQ1_S.gguf", "../a-IQ1_S.gguf"):
+    for selector in (None, "q4_0", "b-IQ1_S.gguf", "../a-IQ1_S.gguf"):
         with pytest.raises(MissingError, match=r"there are: a-IQ1_S\.gguf, a-IQ2_S\.gguf"):
-            names.choose(files, wanted, "r")
+            names.select(files, selector, "r")
     with pytest.raises(MissingError, match=r"several models fit.*: a-Q4_0\.gguf, b-Q4_0\.gguf"):
-        names.choose(["a-Q4_0.gguf", "b-Q4_0.gguf"], None, "r")
+        names.select(["a-Q4_0.gguf", "b-Q4_0.gguf"], None, "r")
     with pytest.raises(MissingError, match="no GGUF model"):
-        names.choose(["model.safetensors"], None, "r")
+        names.select(["model.safetensors"], None, "r")
     with pytest.raises(MissingError, match="of 2 parts"):
-        names.choose(["a-00001-of-00002.gguf"], None, "r")
+        names.select(["a-00001-of-00002.gguf"], None, "r")
     many = [f"m{i}-Q4_0.gguf" for i in range(100)]
     with pytest.raises(MissingError, match="and 80 more"):
-        names.choose(many, None, "r")
+        names.select(many, None, "r")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from fewbit.errors import FetchError, MissingError, PathError
 from fewbit.files import hub
-from fewbit.files.hub import folder, names, remote, web
+from fewbit.files.hub import names, remote, web
 
 from .hub_server import Handler, Site, redirect, running, truncated
 
@@ -19,21 +18,7 @@ MODEL = b"GGUF" + bytes(range(256)) * 4000
 OTHER = b"GGUF" + bytes(reversed(range(256))) * 3000
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no wait between tries."""
-    for name in ("FEWBIT_OFFLINE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(web, "PAUSE", 0.0)
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with running() as site:
-        yield site
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 class Progress:
@@ -301,7 +286,7 @@ def test_sizes_that_no_model_has(site: Site, cache: Path, monkeypatch: pytest.Mo
     site.pages["/a.gguf"] = lambda handler: handler.send(200, {"Content-Length": str(1 << 41)}, MODEL)
     with pytest.raises(PathError, match="needs 2,199,023,255,552 bytes, the disk has"):
         hub.find(f"{site.url}/a.gguf")
-    monkeypatch.setattr(remote, "MOST_BYTES", 500_000)
+    monkeypatch.setattr(remote, "MAX_BYTES", 500_000)
     site.pages["/a.gguf"] = chunked(MODEL, ends=True)
     with pytest.raises(FetchError, match="more than 500,000 bytes"):
         hub.find(f"{site.url}/a.gguf")
@@ -342,71 +327,3 @@ def test_urls_that_are_refused(bad: str, match: str) -> None:
     with pytest.raises(MissingError, match=match) as caught:
         hub.find(bad)
     assert "secret" not in str(caught.value)
-
-
-def test_several_at_once_fetch_once(site: Site) -> None:
-    site.pages["/a.gguf"] = MODEL
-    found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(hub.find(f"{site.url}/a.gguf"))) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 6
-    assert found[0].read_bytes() == MODEL
-    assert len(site.log) == 1
-
-
-def test_one_that_waits_says_so(site: Site, cache: Path) -> None:
-    site.pages["/a.gguf"] = MODEL
-    place = hub.find(f"{site.url}/a.gguf").parent
-    next(place.glob("*.gguf")).unlink()
-    waits = threading.Event()
-    found: list[Path] = []
-
-    def progress(what: str, done: int, total: int | None) -> None:
-        if what == "waiting for another process that fetches a.gguf":
-            waits.set()
-
-    thread = threading.Thread(target=lambda: found.append(hub.find(f"{site.url}/a.gguf", progress=progress)))
-    with folder.locked(place, "a.gguf", folder.silent):
-        thread.start()
-        assert waits.wait(60)
-        assert not found
-    thread.join()
-    assert found[0].read_bytes() == MODEL
-
-
-def test_what_progress_raises_comes_through_and_the_bytes_are_kept(site: Site) -> None:
-    site.pages["/a.gguf"] = MODEL
-
-    def stop(what: str, done: int, total: int | None) -> None:
-        if done > 500_000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        hub.find(f"{site.url}/a.gguf", progress=stop)
-    site.log.clear()
-    assert hub.find(f"{site.url}/a.gguf").read_bytes() == MODEL
-    assert "range" in site.asked("/a.gguf")[0]
-
-
-@pytest.mark.parametrize("name", ["FEWBIT_OFFLINE", "HF_HUB_OFFLINE"])
-def test_offline(site: Site, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    site.pages["/a.gguf"] = MODEL
-    url = f"{site.url}/a.gguf"
-    monkeypatch.setenv(name, "1")
-    with pytest.raises(FetchError, match=r"not in the cache, and this is offline; missing or incomplete: a\.gguf"):
-        hub.find(url)
-    assert not site.log
-    path = hub.find(url, offline=False)
-    assert hub.find(url) == path
-    monkeypatch.setenv(name, "0")
-    assert hub.find(url) == path
-
-
-def test_a_cache_that_cannot_be_written(site: Site, cache: Path) -> None:
-    site.pages["/a.gguf"] = MODEL
-    cache.write_text("a file")
-    with pytest.raises(PathError, match=r"cannot be written: .*FEWBIT_CACHE names another folder"):
-        hub.find(f"{site.url}/a.gguf")

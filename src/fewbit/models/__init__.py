@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..errors import FileError
-from ..files.gguf import GGUF
-from ..ops.base import Ops, Rows
+from ..files.model import ModelFile
+from ..ops.graph import Graph, Ops, Value, record
 from .checkpoint import Checkpoint, Prepare
 from .config import Config
 
@@ -19,10 +20,22 @@ class Model(Protocol):
     """Weights, and what is done with them."""
 
     config: Config
-    weight_bytes: int  # that a step reads
 
-    def forward(self, ops: Ops) -> Rows:
-        """The logits of the tokens of a step that are wanted."""
+    def forward(self, ops: Ops) -> Value:
+        """The logits of the tokens of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model, and what its steps do and read."""
+
+    model: Model
+    graph: Graph
+    step_bytes: int  # of weights
+
+    @property
+    def config(self) -> Config:
+        return self.model.config
 
 
 def architectures() -> list[str]:
@@ -34,16 +47,12 @@ def architectures() -> list[str]:
     return [module.name for module in iter_modules(__path__) if module.name not in _PARTS]
 
 
-def load_model(gguf: GGUF, prepare: Prepare | None = None) -> Model:
+def load_model(file: ModelFile, prepare: Prepare | None = None) -> LoadedModel:
     """The model of a file. Its weights stay where they are, in the memory map, unless `prepare` copies them."""
-    name = gguf.metadata.get("general.architecture")
+    name = file.architecture
     if name not in architectures():
-        raise FileError(
-            f"{gguf.path}: architecture {name!r} is not known; there are: {', '.join(architectures())}"
-            if isinstance(name, str)
-            else f"{gguf.path}: general.architecture must be a name, it is {name!r}"
-        )
-    checkpoint = Checkpoint(gguf, prepare)
-    model: Any = import_module(f".{name}", __name__).Model(checkpoint)
+        raise FileError(f"{file.path}: architecture {name!r} is not known; there are: {', '.join(architectures())}")
+    checkpoint = Checkpoint(file, prepare)
+    model: Model = import_module(f".{name}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
-    return model  # type: ignore[no-any-return]
+    return LoadedModel(model, record(model.forward), checkpoint.step_bytes)

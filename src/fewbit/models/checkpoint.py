@@ -7,31 +7,34 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arrays import Floats
 from ..errors import FileError, MissingError, ShapeError
-from ..files.gguf import GGUF
+from ..files.model import ModelFile
 from ..tensor import QuantTensor
 
-Floats = npt.NDArray[np.float32]
 Prepare = Callable[[QuantTensor], QuantTensor]
 
 
 class Checkpoint:
-    """Metadata and tensors of one file. Hyperparameters are named without the architecture, `block_count`.
+    """Hyperparameters and tensors of one file, by the names of GGUF; `block_count`, without the architecture.
 
     `prepare` is called with each matrix that inputs are multiplied by.
     """
 
-    def __init__(self, gguf: GGUF, prepare: Prepare | None = None) -> None:
-        self._prepare = prepare
-        self.path = gguf.path
-        self.architecture: str = gguf.metadata["general.architecture"]
-        self._gguf = gguf
+    def __init__(self, file: ModelFile, prepare: Prepare | None = None) -> None:
+        self.path, self.architecture = file.path, file.architecture
+        self._file, self._config, self._prepare = file, file.config, prepare
         self._used: set[str] = set()
+        self._step_bytes: dict[str, int] = {}  # of the tensors that each step reads
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a step reads: all but tables of embeddings, of which it reads some rows."""
+        return sum(self._step_bytes.values())
 
     def has(self, key: str) -> bool:
-        return f"{self.architecture}.{key}" in self._gguf.metadata
+        return key in self._config
 
     def size(self, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
         """A hyperparameter that counts something. A list of the same number for each layer counts as that number."""
@@ -59,54 +62,38 @@ class Checkpoint:
     @property
     def vocab(self) -> int:
         """How many tokens there are: the rows of the table of embeddings."""
-        return self.tensor("token_embd.weight", None, None).shape[0]
+        return self._matrix("token_embd.weight", None, None).shape[0]
 
     def has_tensor(self, name: str) -> bool:
-        return name in self._gguf.infos
+        return name in self._file.tensors
 
-    def tensor(self, name: str, rows: int | None, columns: int | None) -> QuantTensor:
-        """A matrix; None: of any size."""
-        if name not in self._gguf.infos:
-            raise MissingError(f"{self.path}: tensor {name} is missing, {self.architecture} models have it")
-        shape = self._gguf.infos[name].shape
-        fits = (
-            len(shape) == 2 and all(w in (None, n) for n, w in zip(shape, (rows, columns), strict=True)) and all(shape)
-        )
-        if not fits:
-            wanted = " x ".join("any" if n is None else str(n) for n in (rows, columns))
-            raise ShapeError(f"{self.path}: tensor {name} must be {wanted}, it is {' x '.join(map(str, shape))}")
-        self._used.add(name)
-        return self._gguf.tensors[name]
+    def embedding(self, name: str, rows: int, columns: int) -> QuantTensor:
+        """A matrix of which a step reads a row for each token."""
+        return self._matrix(name, rows, columns)
 
     def weight(self, name: str, rows: int, columns: int) -> QuantTensor:
-        """A matrix that inputs are multiplied by; where it was copied, the file's pages are given back."""
-        tensor = self.tensor(name, rows, columns)
+        """A matrix that inputs are multiplied by; where it was copied, the file's memory is released."""
+        tensor = self._matrix(name, rows, columns)
+        self._step_bytes[name] = tensor.nbytes
         prepared = tensor if self._prepare is None else self._prepare(tensor)
         if prepared is not tensor:
-            self._gguf.forget(name)
+            self._file.forget(name)
         return prepared
 
     def vector(self, name: str, size: int) -> Floats:
         """Some numbers, as floats."""
-        if name not in self._gguf.infos:
-            raise MissingError(f"{self.path}: tensor {name} is missing, {self.architecture} models have it")
-        shape = self._gguf.infos[name].shape
-        if shape != (size,):
-            raise ShapeError(f"{self.path}: tensor {name} must hold {size} values, it is {' x '.join(map(str, shape))}")
-        self._used.add(name)
-        return np.ascontiguousarray(self._gguf.tensors[name].dequantize())
+        tensor = self._tensor(name)
+        if tensor.shape != (size,):
+            self._refuse_shape(name, f"hold {size} values", tensor)
+        self._step_bytes[name] = tensor.nbytes
+        return np.ascontiguousarray(tensor.dequantize())
 
     def vector_or_none(self, name: str, size: int) -> Floats | None:
         return self.vector(name, size) if self.has_tensor(name) else None
 
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the tensors that were asked for."""
-        return sum(self._gguf.infos[name].nbytes for name in self._used)
-
     def refuse_unused(self) -> None:
-        """A tensor that nobody asked for means that the model would not do what its file says."""
-        unused = [name for name in self._gguf.infos if name not in self._used]
+        """A tensor that nobody read means that the model would not do what its file says."""
+        unused = [name for name in self._file.tensors if name not in self._used]
         if unused:
             more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
             raise FileError(
@@ -114,10 +101,27 @@ class Checkpoint:
             )
 
     def _get(self, key: str, default: object) -> Any:
-        full = f"{self.architecture}.{key}"
-        if full not in self._gguf.metadata and default is None:
-            raise MissingError(f"{self.path}: {full} is missing")
-        return self._gguf.metadata.get(full, default)
+        if key not in self._config and default is None:
+            raise MissingError(f"{self.path}: {self.architecture}.{key} is missing")
+        return self._config.get(key, default)
 
-    def _refuse(self, key: str, wanted: str, value: object) -> NoReturn:
-        raise FileError(f"{self.path}: {self.architecture}.{key} must be {wanted}, it is {value!r}")
+    def _tensor(self, name: str) -> QuantTensor:
+        if name not in self._file.tensors:
+            raise MissingError(f"{self.path}: tensor {name} is missing, {self.architecture} models have it")
+        self._used.add(name)
+        return self._file.tensors[name]
+
+    def _matrix(self, name: str, *expected: int | None) -> QuantTensor:
+        """A matrix of rows and columns; None: of any size."""
+        tensor = self._tensor(name)
+        fits = len(tensor.shape) == 2 and all(e in (None, n) for n, e in zip(tensor.shape, expected, strict=True))
+        if not fits or not all(tensor.shape):
+            self._refuse_shape(name, "be " + " x ".join("any" if n is None else str(n) for n in expected), tensor)
+        return tensor
+
+    def _refuse(self, key: str, expected: str, value: object) -> NoReturn:
+        raise FileError(f"{self.path}: {self.architecture}.{key} must be {expected}, it is {value!r}")
+
+    def _refuse_shape(self, name: str, expected: str, tensor: QuantTensor) -> NoReturn:
+        shape = " x ".join(map(str, tensor.shape))
+        raise ShapeError(f"{self.path}: tensor {name} must {expected}, it is {shape}")

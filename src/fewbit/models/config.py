@@ -10,7 +10,7 @@ from .checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Sizes that the cache, the engine and the model's own code need."""
+    """What the engine needs of a model, and the sizes that models share."""
 
     vocab: int
     ctx: int  # tokens that the model was made for
@@ -19,7 +19,8 @@ class Config:
     feed_forward: int
     heads: int
     kv_heads: int
-    dim: int  # of a head
+    k_dim: int  # of a head; queries have as many
+    v_dim: int
 
     @classmethod
     def read(cls, file: Checkpoint) -> Config:
@@ -29,9 +30,7 @@ class Config:
             raise FileError(f"{file.path}: {heads} heads cannot share {kv_heads} heads of K and V evenly")
         if not file.has("attention.key_length") and hidden % heads:
             raise FileError(f"{file.path}: an embedding of {hidden} values cannot be cut into {heads} heads evenly")
-        dim = file.size("attention.key_length", default=hidden // heads, most=1 << 14)
-        if file.size("attention.value_length", default=dim) != dim:
-            raise FileError(f"{file.path}: K and V of different lengths are not supported")
+        k_dim = file.size("attention.key_length", default=hidden // heads, most=1 << 14)
         return cls(
             vocab=file.vocab,
             ctx=file.size("context_length", most=1 << 30),
@@ -40,5 +39,6 @@ class Config:
             feed_forward=file.size("feed_forward_length"),
             heads=heads,
             kv_heads=kv_heads,
-            dim=dim,
+            k_dim=k_dim,
+            v_dim=file.size("attention.value_length", default=k_dim, most=1 << 14),
         )

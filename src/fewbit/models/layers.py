@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ops.base import Ops, Rows
+from ..ops.graph import Ops, Value
 from .checkpoint import Checkpoint
 
 
@@ -13,5 +13,5 @@ class Linear:
         self.weight = file.weight(f"{name}.weight", rows, columns)
         self.bias = file.vector_or_none(f"{name}.bias", rows)
 
-    def __call__(self, ops: Ops, x: Rows) -> Rows:
+    def __call__(self, ops: Ops, x: Value) -> Value:
         return ops.linear(x, self.weight, self.bias)

@@ -1,1 +1,1 @@
-"""What a model needs done: `numpy` is the slow reference, `cpu` the native kernels."""
+"""What a model needs done: `graph` the operations, `numpy` the slow reference, `cpu` the native kernels."""

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arrays import Bytes, Doubles, Floats, Ints, Longs
 from ..formats import Format
 from ..formats.decode import decode
 from ..formats.encode import encode
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 
 
 def hadamard(x: npt.NDArray[Any]) -> Doubles:
@@ -38,7 +35,7 @@ def kv_write(
     fmt: Format,
     store: Bytes,
     x: Floats,
-    slots: npt.NDArray[np.int64],
+    slots: Longs,
     rotate: bool = False,
     is_value: bool = False,
     threads: int | None = None,
@@ -62,7 +59,7 @@ def kv_write(
     store[slots // page_tokens, :, slots % page_tokens] = rows.reshape(tokens, kv_heads, row_bytes)
 
 
-def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int) -> bool:
+def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int, v_dim: int | None = None) -> bool:
     """Whether stores hold matrix tiles: never here."""
     return False
 
@@ -73,10 +70,10 @@ def attend(
     k_format: Format,
     v: Bytes,
     v_format: Format,
-    tables: npt.NDArray[np.int32],
-    table_starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    q_starts: npt.NDArray[np.int64],
+    tables: Ints,
+    table_starts: Longs,
+    lengths: Longs,
+    q_starts: Longs,
     *,
     scale: float,
     rotate: bool = False,
@@ -87,10 +84,11 @@ def attend(
     exact: bool = True,
     threads: int | None = None,
 ) -> Floats:
-    """Attention of q, (tokens, q_heads, dim), for several sequences.
+    """Attention of q, (tokens, q_heads, k_dim), for several sequences; the result is (tokens, q_heads, v_dim).
 
-    Sequence s has rows q_starts[s]:q_starts[s + 1] of q: the last of its lengths[s] tokens, whose K and V are all in
-    the stores, in the pages tables[table_starts[s]:table_starts[s + 1]]. Query head h reads KV head
+    V is as wide as `out`, and as wide as K where there is none. Sequence s has rows q_starts[s]:q_starts[s + 1] of q:
+    the last of its lengths[s] tokens, whose K and V are all in the stores, in the pages
+    tables[table_starts[s]:table_starts[s + 1]]. Pages that no row sees are not read. Query head h reads KV head
     h // (q_heads / kv_heads).
 
     A row at position p sees the positions up to p, at most the last `window` of them (0: all). A logit is scale * q.k;
@@ -110,22 +108,23 @@ def attend(
     for s, length in enumerate(lengths.tolist()):
         rows = slice(q_starts[s], q_starts[s + 1])
         table = tables[table_starts[s] : table_starts[s + 1]]
-        keys = _read(k, k_format, table, length, q.shape[2])
-        values = _read(v, v_format, table, length, q.shape[2])
-        seen = _seen(length, rows.stop - rows.start, window)
-        result[rows] = _attend_one(queries[rows], keys, values, seen, scale, softcap, sinks)
+        visible = _visible(length, rows.stop - rows.start, window)
+        positions = np.flatnonzero(visible.any(axis=0))
+        keys = _read(k, k_format, table, positions, q.shape[2])
+        values = _read(v, v_format, table, positions, result.shape[2])
+        result[rows] = _attend_one(queries[rows], keys, values, visible[:, positions], scale, softcap, sinks)
     return result
 
 
-def _read(store: Bytes, fmt: Format, table: npt.NDArray[np.int32], length: int, dim: int) -> Doubles:
-    """K or V of a sequence, (kv_heads, length, dim)."""
+def _read(store: Bytes, fmt: Format, table: Ints, positions: Longs, dim: int) -> Doubles:
+    """K or V of some tokens of a sequence, (kv_heads, tokens, dim)."""
     _, kv_heads, page_tokens, row_bytes = store.shape
-    pages = store[table[: -(-length // page_tokens)]].transpose(1, 0, 2, 3)
-    rows = pages.reshape(kv_heads, -1, row_bytes)[:, :length].reshape(kv_heads * length, row_bytes)
-    return decode(fmt, rows, dim).astype(np.float64).reshape(kv_heads, length, dim)
+    rows = store[table[positions // page_tokens], :, positions % page_tokens]  # (tokens, kv_heads, row_bytes)
+    values = decode(fmt, rows.reshape(-1, row_bytes), dim).reshape(len(positions), kv_heads, dim)
+    return values.astype(np.float64).swapaxes(0, 1)
 
 
-def _seen(length: int, rows: int, window: int) -> npt.NDArray[np.bool_]:
+def _visible(length: int, rows: int, window: int) -> npt.NDArray[np.bool_]:
     """Which positions each of the last rows sees, (rows, length)."""
     back = np.arange(length - rows, length)[:, None] - np.arange(length)
     return (back >= 0) & (back < (window or length))
@@ -135,19 +134,19 @@ def _attend_one(
     q: Doubles,
     k: Doubles,
     v: Doubles,
-    seen: npt.NDArray[np.bool_],
+    visible: npt.NDArray[np.bool_],
     scale: float,
     softcap: float,
     sinks: Floats | None,
 ) -> Doubles:
-    out = np.empty(q.shape)
     q_heads = q.shape[1]
+    out = np.empty((len(q), q_heads, v.shape[2]))
     for head in range(q_heads):
         kv_head = head // (q_heads // len(k))
         logits = scale * (q[:, head] @ k[kv_head].T)  # (rows, length)
         if softcap:
             logits = softcap * np.tanh(logits / softcap)
-        logits = np.where(seen, logits, -np.inf)
+        logits = np.where(visible, logits, -np.inf)
         sink = -np.inf if sinks is None else float(sinks[head])
         top = logits.max(axis=1, keepdims=True, initial=sink)
         weights = np.exp(logits - top)

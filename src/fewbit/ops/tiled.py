@@ -1,18 +1,16 @@
 """How 32 rows of K or V lie as matrix tiles want them, in plain NumPy: csrc/kernels/kv_tiled.h, written out.
 
 A slab has the bytes of 32 rows: first the scales of all tokens, (blocks, tokens), then the codes. Codes of four bits
-that stand for themselves less 8 lie with their first bit turned, as signed numbers.
+that stand for themselves less 8 lie with their first bit flipped, as signed numbers.
 """
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arrays import Bytes
 from ..formats import Format
-from ..formats.spec import Ints
-
-Bytes = npt.NDArray[np.uint8]
+from ..formats.spec import Integers
 
 SLAB = 32  # tokens
 SCALE_BYTES = 2  # first in a block; the codes follow
@@ -30,7 +28,7 @@ def to_rows(fmt: Format, slabs: Bytes, dim: int, is_value: bool) -> Bytes:
     flat = slabs.reshape(-1, slabs.shape[-1])
     blocks, size = dim // 32, fmt.block_bytes - SCALE_BYTES
     scales, codes = np.split(flat, [SLAB * blocks * SCALE_BYTES], axis=1)
-    codes = codes ^ _turn(fmt)
+    codes = codes ^ _sign_mask(fmt)
     rows = np.empty((len(flat), SLAB, blocks, fmt.block_bytes), np.uint8)
     rows[..., :SCALE_BYTES] = scales.reshape(-1, blocks, SLAB, SCALE_BYTES).swapaxes(1, 2)
     if is_value:  # (pair, half, block of the pair, four tokens, byte, token)
@@ -54,12 +52,12 @@ def to_slabs(fmt: Format, rows: Bytes, dim: int, is_value: bool) -> Bytes:
     else:
         own = codes.reshape(-1, SLAB, dim) if size == 32 else _to_pairs(codes)
         codes = np.concatenate([_by_tiles(own[..., i : i + 64]) for i in range(0, own.shape[2], 64)], axis=1)
-    slabs = np.concatenate([part.reshape(len(each), -1) for part in (scales, codes ^ _turn(fmt))], axis=1)
+    slabs = np.concatenate([part.reshape(len(each), -1) for part in (scales, codes ^ _sign_mask(fmt))], axis=1)
     return slabs.reshape(*rows.shape[:-2], rows.shape[-2] // SLAB, -1)
 
 
-def _turn(fmt: Format) -> np.uint8:
-    is_signed = isinstance(fmt.codes, Ints) and fmt.codes.zero == 8 and fmt.codebook is None
+def _sign_mask(fmt: Format) -> np.uint8:
+    is_signed = isinstance(fmt.codes, Integers) and fmt.codes.zero == 8 and fmt.codebook is None
     return np.uint8(0x88 if is_signed else 0)
 
 
@@ -76,8 +74,8 @@ def _by_tokens(tiles: Bytes) -> Bytes:
 
 
 def _to_pairs(codes: Bytes) -> Bytes:
-    """Codes of four bits as blocks of K hold them, as tiles want them: see `_places`."""
-    low, high = _places(32 * codes.shape[2])
+    """Codes of four bits as blocks of K hold them, as tiles want them: see `_pair_values`."""
+    low, high = _pair_values(32 * codes.shape[2])
     values = np.stack([codes & 15, codes >> 4], axis=3).reshape(-1, SLAB, 32 * codes.shape[2])
     out: Bytes = values[..., low] | values[..., high] << 4
     return out
@@ -86,7 +84,7 @@ def _to_pairs(codes: Bytes) -> Bytes:
 def _from_pairs(pairs: Bytes) -> Bytes:
     """The other way."""
     dim = 2 * pairs.shape[2]
-    low, high = _places(dim)
+    low, high = _pair_values(dim)
     values = np.empty((len(pairs), SLAB, dim), np.uint8)
     values[..., low], values[..., high] = pairs & 15, pairs >> 4
     halves = values.reshape(-1, SLAB, dim // 32, 2, 16)
@@ -94,7 +92,7 @@ def _from_pairs(pairs: Bytes) -> Bytes:
     return out
 
 
-def _places(dim: int) -> tuple[list[int], list[int]]:
+def _pair_values(dim: int) -> tuple[list[int], list[int]]:
     """Which values of K the bytes of a token hold, in their first four bits and in the others."""
     low: list[int] = []
     high: list[int] = []

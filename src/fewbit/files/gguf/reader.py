@@ -46,7 +46,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUF:
 
 
 class GGUF:
-    """An open GGUF file, or all files of a split one.
+    """An open GGUF file, or all files of a split one: a `ModelFile`, if it holds a model.
 
     `metadata` holds plain values: int, float, bool, str, NumPy arrays, and sequences of str. `infos` tells format,
     shape and place of each tensor, `tensors` gives them as QuantTensors over the memory map. A split model looks like
@@ -78,6 +78,29 @@ class GGUF:
     def path(self) -> Path:
         """The file, or the first of a split model."""
         return self.paths[0]
+
+    @property
+    def architecture(self) -> str:
+        """What kind of model it is."""
+        name = self.metadata.get("general.architecture")
+        if not isinstance(name, str):
+            raise FileError(f"{self.path}: general.architecture must be a name, it is {name!r}")
+        return name
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Hyperparameters, named without the architecture."""
+        prefix = f"{self.architecture}."
+        return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+
+    def tokenizer(self) -> Mapping[str, Any]:
+        """What the file says of its tokens: the keys `tokenizer.*`, and whose they are, `general.*`."""
+        return {key: value for key, value in self.metadata.items() if key.startswith(("tokenizer.", "general."))}
+
+    def template(self) -> str | None:
+        """The source of the chat template."""
+        source = self.metadata.get("tokenizer.chat_template")
+        return source if isinstance(source, str) else None
 
     def close(self) -> None:
         """Let the file go; it is unmapped as soon as no tensor uses it."""

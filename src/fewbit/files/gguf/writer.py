@@ -23,7 +23,7 @@ from .values import DEFAULT_ALIGNMENT, LENGTH_BYTES, MAGIC, MAX_DIMS, MAX_KEY_BY
 
 VERSION = 3
 MAX_NAME_BYTES = 63  # other readers keep tensor names in 64 bytes
-PIECE_BYTES = 1 << 24
+CHUNK_BYTES = 1 << 24
 
 FORMAT_NAMES = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64",
@@ -69,11 +69,11 @@ def write_gguf(
     if not 1 <= alignment < 1 << 32 or alignment.bit_count() != 1:
         raise DataError(f"the alignment is a power of two below 2^32, not {alignment}")
     path = Path(path)
-    header, plans = _header(metadata, tensors, alignment)
+    header, specs = _header(metadata, tensors, alignment)
     hidden = path.parent / f".fewbit-{secrets.token_hex(8)}"
     try:
         with open(hidden, "xb") as file:
-            _write(file, header, plans, tensors, alignment)
+            _write(file, header, specs, tensors, alignment)
         os.replace(hidden, path)
     except FewbitError:
         raise
@@ -84,7 +84,7 @@ def write_gguf(
 
 
 @dataclass(frozen=True)
-class Plan:
+class TensorSpec:
     """What is known of a tensor before it is written."""
 
     shape: tuple[int, ...]
@@ -99,13 +99,13 @@ class Plan:
 
 
 def _write(
-    file: BufferedWriter, header: bytes, plans: dict[str, Plan], tensors: Mapping[str, Any], alignment: int
+    file: BufferedWriter, header: bytes, specs: dict[str, TensorSpec], tensors: Mapping[str, Any], alignment: int
 ) -> None:
     file.write(header)
-    for name, plan in plans.items():
+    for name, spec in specs.items():
         _pad(file, alignment)
-        for piece in _pieces(name, plan, tensors[name]):
-            file.write(piece)
+        for chunk in _chunks(name, spec, tensors[name]):
+            file.write(chunk)
     _pad(file, alignment)
 
 
@@ -115,15 +115,15 @@ def _pad(file: BufferedWriter, alignment: int) -> None:
     file.seek(end)
 
 
-def _pieces(name: str, plan: Plan, tensor: Any) -> Iterator[memoryview]:
+def _chunks(name: str, spec: TensorSpec, tensor: Any) -> Iterator[memoryview]:
     if isinstance(tensor, Deferred):
         tensor = tensor.make()
-        made = _plan(name, tensor)
-        if made != plan:
-            raise ShapeError(f"tensor {short(name)} was to be {plan}, and {made} was made")
+        made = _spec(name, tensor)
+        if made != spec:
+            raise ShapeError(f"tensor {short(name)} was to be {spec}, and {made} was made")
     data = tensor.data if isinstance(tensor, QuantTensor) else _little(tensor)
-    for at in range(0, data.size, PIECE_BYTES):
-        yield data[at : at + PIECE_BYTES].data
+    for at in range(0, data.size, CHUNK_BYTES):
+        yield data[at : at + CHUNK_BYTES].data
 
 
 def _little(tensor: Any) -> npt.NDArray[np.uint8]:
@@ -131,7 +131,9 @@ def _little(tensor: Any) -> npt.NDArray[np.uint8]:
     return to_bytes_view(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
 
 
-def _header(metadata: Mapping[str, Any], tensors: Mapping[str, Any], alignment: int) -> tuple[bytes, dict[str, Plan]]:
+def _header(
+    metadata: Mapping[str, Any], tensors: Mapping[str, Any], alignment: int
+) -> tuple[bytes, dict[str, TensorSpec]]:
     pairs = {key: value for key, value in metadata.items() if key != "general.alignment"}
     if alignment != DEFAULT_ALIGNMENT:
         pairs["general.alignment"] = np.uint32(alignment)
@@ -139,17 +141,17 @@ def _header(metadata: Mapping[str, Any], tensors: Mapping[str, Any], alignment: 
     for key, value in pairs.items():
         kind, coded = encode_value(value, f"metadata key {short(key)}")
         out += _name(key, MAX_KEY_BYTES) + u32(kind) + coded
-    plans = {name: _plan(name, tensor) for name, tensor in tensors.items()}
+    specs = {name: _spec(name, tensor) for name, tensor in tensors.items()}
     at = 0
-    for name, plan in plans.items():
-        dims = b"".join(u64(n) for n in reversed(plan.shape))
-        assert plan.format.gguf is not None
-        out += _name(name, MAX_NAME_BYTES) + u32(len(plan.shape)) + dims + u32(plan.format.gguf) + u64(at)
-        at += -(-plan.nbytes // alignment) * alignment
-    return bytes(out), plans
+    for name, spec in specs.items():
+        dims = b"".join(u64(n) for n in reversed(spec.shape))
+        assert spec.format.gguf is not None
+        out += _name(name, MAX_NAME_BYTES) + u32(len(spec.shape)) + dims + u32(spec.format.gguf) + u64(at)
+        at += -(-spec.nbytes // alignment) * alignment
+    return bytes(out), specs
 
 
-def _plan(name: str, tensor: Any) -> Plan:
+def _spec(name: str, tensor: Any) -> TensorSpec:
     what = f"tensor {short(name)}"
     if isinstance(tensor, QuantTensor | Deferred):
         fmt, shape = get(tensor.format), tuple(map(int, tensor.shape))
@@ -164,7 +166,7 @@ def _plan(name: str, tensor: Any) -> Plan:
         raise ShapeError(f"{what}: 1 to {MAX_DIMS} dimensions, each of at least 1, can be written, not {shape}")
     if shape[-1] % fmt.block:
         raise ShapeError(f"{what}: rows of {fmt} hold a multiple of {fmt.block} values, not {shape[-1]}")
-    return Plan(shape, fmt)
+    return TensorSpec(shape, fmt)
 
 
 def _name(name: Any, limit: int) -> bytes:

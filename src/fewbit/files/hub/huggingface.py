@@ -12,11 +12,11 @@ from typing import Any
 
 from ...errors import ExtraError, FetchError, MissingError, PathError
 from .folder import MAGIC, Progress, cache_folder, key, make_folder, read_note, refused, size_of, start_of, write_note
-from .names import choose
+from .names import select
 
 TIMEOUT = 30.0  # seconds for an answer
 
-_SPEC = re.compile(r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<wanted>[^:]+))?", re.ASCII)
+_SPEC = re.compile(r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<selector>[^:]+))?", re.ASCII)
 
 
 def find_huggingface(spec: str, progress: Progress, offline: bool) -> Path:
@@ -29,15 +29,15 @@ def find_huggingface(spec: str, progress: Progress, offline: bool) -> Path:
         raise MissingError(
             f"{spec!r}: a repository is given as hf:org/repo, hf:org/repo:file.gguf or hf:org/repo:q4_k_m"
         )
-    repo, wanted = parsed["repo"], parsed["wanted"]
-    note = cache_folder() / "hf" / f"{key(os.environ.get('HF_ENDPOINT', ''), repo, wanted or '')}.json"
+    repo, selector = parsed["repo"], parsed["selector"]
+    note = cache_folder() / "hf" / f"{key(os.environ.get('HF_ENDPOINT', ''), repo, selector or '')}.json"
     known = _known(note)
     if known:
         return known
     hub = _library(spec)
     if offline:
-        return _cached(hub, repo, wanted)  # not noted: the repository may have what fits better
-    found = _fetched(hub, repo, wanted, progress)
+        return _cached(hub, repo, selector)  # not noted: the repository may have what fits better
+    found = _fetched(hub, repo, selector, progress)
     with suppress(PathError):  # then it will be asked for again
         make_folder(note.parent)
         write_note(note, {"files": [[str(path), path.stat().st_size] for path in found]})
@@ -62,10 +62,10 @@ def _library(spec: str) -> ModuleType:
     return huggingface_hub
 
 
-def _fetched(hub: ModuleType, repo: str, wanted: str | None, progress: Progress) -> list[Path]:
+def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progress) -> list[Path]:
     where = f"hf:{repo}"
     info = _asked(hub, where, lambda: hub.HfApi().model_info(repo, timeout=TIMEOUT))
-    model = choose([file.rfilename for file in info.siblings or []], wanted, where)
+    model = select([file.rfilename for file in info.siblings or []], selector, where)
     paths = [_download(hub, repo, name, progress) for name in model.files]
     if len({path.parent for path in paths}) > 1:  # each lies in the folder of its revision
         raise FetchError(f"{where}: the repository changed while it was fetched; try again")
@@ -96,7 +96,7 @@ def _download(hub: ModuleType, repo: str, name: str, progress: Progress) -> Path
     return path
 
 
-def _cached(hub: ModuleType, repo: str, wanted: str | None) -> Path:
+def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
     """What is in the cache of huggingface_hub, maybe put there by another program."""
     where = f"hf:{repo}"
     try:
@@ -105,11 +105,11 @@ def _cached(hub: ModuleType, repo: str, wanted: str | None) -> Path:
         found = []
     revisions = sorted((r for of in found for r in of.revisions), key=lambda r: ("main" in r.refs, r.last_modified))
     if not revisions:
-        raise FetchError(f"{where}: not in the cache, and this is offline; missing: {wanted or 'the repository'}")
+        raise FetchError(f"{where}: not in the cache, and this is offline; missing: {selector or 'the repository'}")
     folder = Path(revisions[-1].snapshot_path)
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf") if start_of(file).startswith(MAGIC)]
     try:
-        return folder / choose(names, wanted, where).name
+        return folder / select(names, selector, where).name
     except MissingError as error:
         raise FetchError(f"{error} (only what is in the cache was looked at: this is offline)") from None
 

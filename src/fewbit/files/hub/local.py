@@ -29,12 +29,12 @@ def find_local(path: Path) -> Path:
     return path
 
 
-def near_names(wanted: str, names: list[str]) -> str:
+def near_names(given: str, names: list[str]) -> str:
     """A question to add to an error: whether one of some names was meant; empty if none is near."""
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in names}
-    found = [lower[name] for name in get_close_matches(wanted.lower(), lower, n=3, cutoff=0.6)]
+    found = [lower[name] for name in get_close_matches(given.lower(), lower, n=3, cutoff=0.6)]
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 

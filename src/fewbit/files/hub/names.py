@@ -1,4 +1,4 @@
-"""Names of GGUF files: which of them are parts of one model, which quantization they are of, which one is wanted."""
+"""Names of GGUF files: which of them are parts of one model, which quantization they are of, which one to take."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class FileSet:
     """A model by the names of its files, those that are there."""
 
     files: tuple[str, ...]
@@ -66,65 +66,65 @@ def quantization(name: str) -> str | None:
     return _SAME.get(found[-1].upper(), found[-1].upper()) if found else None
 
 
-def models(files: Iterable[str]) -> list[Model]:
+def models(files: Iterable[str]) -> list[FileSet]:
     """The models among some files, without those that only help one: vision projectors and importance matrices.
 
     >>> models(["b.gguf", "a-00001-of-00002.gguf", "README.md", "mmproj-F16.gguf"])
-    [Model(files=('a-00001-of-00002.gguf',), count=2), Model(files=('b.gguf',), count=1)]
+    [FileSet(files=('a-00001-of-00002.gguf',), count=2), FileSet(files=('b.gguf',), count=1)]
     """
     found: dict[tuple[str, int], list[str]] = {}
     for name in sorted(set(files)):
         if name.endswith(".gguf") and _is_safe(name) and _is_model(name):
             part = PART_NAME.fullmatch(name)
             found.setdefault((part["stem"], int(part["count"])) if part else (name, 1), []).append(name)
-    return [Model(tuple(names), count) for (_, count), names in found.items()]
+    return [FileSet(tuple(names), count) for (_, count), names in found.items()]
 
 
-def choose(files: Iterable[str], wanted: str | None, where: str) -> Model:
-    """The model that is wanted among some files: a file by its name, a quantization, or without either a usual one.
+def select(files: Iterable[str], selector: str | None, where: str) -> FileSet:
+    """The model that a selector means, a file by its name or a quantization; without one, a usual quantization.
 
-    >>> choose(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m").name
+    >>> select(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m").name
     'm-Q4_K_M.gguf'
-    >>> choose(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], "q8_0", "m").name
+    >>> select(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], "q8_0", "m").name
     'm-Q8_0.gguf'
     """
     found = models(files)
     if not found:
         raise MissingError(f"{where}: there is no GGUF model in it")
-    fitting = _usual(found) if wanted is None else _called(found, wanted)
+    fitting = _usual(found) if selector is None else _called(found, selector)
     if not fitting:
-        asked = "of a usual quantization" if wanted is None else f"called {wanted!r} or of such a quantization"
+        asked = "of a usual quantization" if selector is None else f"called {selector!r} or of such a quantization"
         raise MissingError(f"{where}: there is no model {asked}; there are: {listed(found)}")
     if len(fitting) > 1:
         raise MissingError(f"{where}: several models fit, name one of these files: {listed(fitting)}")
     return whole(fitting[0], where)
 
 
-def whole(model: Model, where: str) -> Model:
+def whole(model: FileSet, where: str) -> FileSet:
     """The model, if all its parts are there."""
     if model.files != part_names(model.name):
         raise MissingError(f"{where}: of {model.count} parts of a model there are only: {listed([model])}")
     return model
 
 
-def listed(found: Sequence[Model]) -> str:
+def listed(found: Sequence[FileSet]) -> str:
     """Names for an error, not too many."""
     names = [name for model in found for name in (model.files if len(found) == 1 else model.files[:1])]
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
-def _usual(found: Sequence[Model]) -> Sequence[Model]:
+def _usual(found: Sequence[FileSet]) -> Sequence[FileSet]:
     if len(found) == 1:
         return found
-    kinds: dict[str | None, list[Model]] = {}
+    kinds: dict[str | None, list[FileSet]] = {}
     for model in found:
         kinds.setdefault(quantization(model.name), []).append(model)
     return next((kinds[kind] for kind in PREFERRED if kind in kinds), [])
 
 
-def _called(found: Sequence[Model], wanted: str) -> Sequence[Model]:
-    named = [model for model in found if wanted in model.files] or [m for m in found if m.is_called(wanted)]
-    kind = _KIND_ALONE.fullmatch(wanted.replace("-", "_"))
+def _called(found: Sequence[FileSet], selector: str) -> Sequence[FileSet]:
+    named = [model for model in found if selector in model.files] or [m for m in found if m.is_called(selector)]
+    kind = _KIND_ALONE.fullmatch(selector.replace("-", "_"))
     return named or [model for model in found if kind and quantization(model.name) == quantization(kind[1])]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from urllib.request import OpenerDirector
 
 TIMEOUT = 30.0  # seconds without a byte
-MOST_BYTES = 1 << 42  # more than any model that a machine could run
+MAX_BYTES = 1 << 42  # more than any model that a machine could run
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
 
@@ -73,8 +73,8 @@ def content_length(answer: HTTPResponse, url: str) -> int | None:
         return None
     if text is None or not (text.isascii() and text.isdecimal()):
         raise FetchError(f"{shown(url)}: the server does not tell the size; its Content-Length: {text}")
-    if not len(MAGIC) <= int(text) <= MOST_BYTES:
-        raise FetchError(f"{shown(url)}: a model has {len(MAGIC)} to {MOST_BYTES:,} bytes, not {int(text):,}")
+    if not len(MAGIC) <= int(text) <= MAX_BYTES:
+        raise FetchError(f"{shown(url)}: a model has {len(MAGIC)} to {MAX_BYTES:,} bytes, not {int(text):,}")
     return int(text)
 
 

@@ -178,9 +178,9 @@ def _receive(answer: HTTPResponse, file: _File, out: BinaryIO, done: int, total:
         if not done and not data.startswith(MAGIC):
             file.part.unlink()
             raise refused(shown(file.url), data)
-        if done + len(data) > remote.MOST_BYTES:
+        if done + len(data) > remote.MAX_BYTES:
             file.part.unlink()
-            raise FetchError(f"{shown(file.url)}: sends more than {remote.MOST_BYTES:,} bytes")
+            raise FetchError(f"{shown(file.url)}: sends more than {remote.MAX_BYTES:,} bytes")
         with disk(file.part):
             out.write(data)
         done += len(data)

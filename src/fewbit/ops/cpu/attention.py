@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from ... import _native
+from ...arrays import Bytes, Floats, Ints, Longs
 from ...formats import Format
 from ..tiled import SLAB
-from .machine import Bytes, Floats, checked_threads, number
+from .machine import checked_threads, number
 
 
 def kv_write(
     fmt: Format,
     store: Bytes,
     x: Floats,
-    slots: npt.NDArray[np.int64],
+    slots: Longs,
     rotate: bool = False,
     is_value: bool = False,
     threads: int | None = None,
@@ -24,13 +24,14 @@ def kv_write(
     _native.kv_write(number(fmt), store, x, slots, rotate, is_value, checked_threads(threads))
 
 
-def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int) -> bool:
+def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int, v_dim: int | None = None) -> bool:
     """Whether stores of K and V are best made with the shape (pages, kv_heads, page_tokens / 32, bytes of 32 rows).
 
-    Their numbers lie then as the matrix tiles of this machine want them: see `ops.tiled`. A store of this shape can be
-    used on any machine, if slowly.
+    Rows of K have `dim` values, and so have those of V unless `v_dim` says another width. Their numbers lie then as the
+    matrix tiles of this machine want them: see `ops.tiled`. Such a store can be used on any machine, if slowly.
     """
-    return page_tokens % SLAB == 0 and all(_native.kv_tiles(number(fmt), dim) for fmt in (k, v))
+    widths = (k, dim), (v, dim if v_dim is None else v_dim)
+    return page_tokens % SLAB == 0 and all(_native.kv_tiles(number(fmt), width) for fmt, width in widths)
 
 
 def attend(
@@ -39,10 +40,10 @@ def attend(
     k_format: Format,
     v: Bytes,
     v_format: Format,
-    tables: npt.NDArray[np.int32],
-    table_starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    q_starts: npt.NDArray[np.int64],
+    tables: Ints,
+    table_starts: Longs,
+    lengths: Longs,
+    q_starts: Longs,
     *,
     scale: float,
     rotate: bool = False,

@@ -1,0 +1,143 @@
+"""Passes: rewrites of a graph that no device needs to know of. None of them changes the graph that it is given."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from ..errors import FewbitError
+from .graph import OPERATIONS, Graph, Node, Value
+
+
+def select_logits(graph: Graph) -> Graph:
+    """Rows whose logits are wanted, as early as can be.
+
+    What an operation on all tokens' rows reads, directly or not, is needed of all tokens. All the rest is computed for
+    the tokens whose logits are wanted; a `gather` takes their rows where rows of all tokens enter that part.
+    """
+    if graph.result.logits_only:
+        return graph
+    needed = _needed_of_all_tokens(graph)
+    nodes: list[Node] = []
+    selected: dict[Value, Value] = {}
+
+    def select(value: Value) -> Value:
+        if value not in selected:
+            selected[value] = replace(value, logits_only=True)
+            nodes.append(Node("gather", (value,), (selected[value],), {}))
+        return selected[value]
+
+    for node in graph.nodes:
+        if needed.issuperset(node.outputs):
+            nodes.append(node)
+            continue
+        inputs = tuple(map(select, node.inputs))
+        selected.update({value: replace(value, logits_only=True) for value in node.outputs})
+        nodes.append(replace(node, inputs=inputs, outputs=tuple(map(select, node.outputs))))
+    result = select(graph.result)
+    return replace(graph, nodes=tuple(nodes), result=result)
+
+
+def _needed_of_all_tokens(graph: Graph) -> set[Value]:
+    needed: set[Value] = set()
+    for node in reversed(graph.nodes):  # who reads a value comes before who makes it
+        if OPERATIONS[node.operation].all_rows or not needed.isdisjoint(node.outputs):
+            needed.update(node.outputs, node.inputs)
+    return needed
+
+
+def hidden(graph: Graph) -> Graph:
+    """What logits are made from: the graph without the product at its end."""
+    head = graph.makers()[graph.result]
+    if head.operation != "linear":
+        raise FewbitError(f"the last operation of the model is {head.operation}; hidden rows stand before a product")
+    return replace(graph, nodes=tuple(node for node in graph.nodes if node is not head), result=head.inputs[0])
+
+
+def fuse(graph: Graph) -> Graph:
+    """Fewer and larger operations: `linears` and `gated` take the place of products and of what stands beside them.
+
+    A `linears` node makes several products of the same rows, `terms` of a matrix and a bias, or one product with a
+    residual added. `norm`, a weight and an epsilon or None, is applied to the rows first.
+    """
+    for fusion in (fuse_gates, fuse_residuals, merge_linears, fuse_norms):
+        graph = fusion(graph)
+    return graph
+
+
+def fuse_gates(graph: Graph) -> Graph:
+    """gate(x @ g.T, x @ u.T) as one operation."""
+    uses, makers = graph.uses(), graph.makers()
+    changes: dict[Node, Node | None] = {}
+    for node in graph.nodes:
+        if node.operation != "gate":
+            continue
+        gate, up = (makers[value] for value in node.inputs)
+        alone = all(_is_plain_linear(part) and uses[part.outputs[0]] == 1 for part in (gate, up))
+        if alone and gate.inputs == up.inputs:
+            weights = {"gate": gate.attributes["w"], "up": up.attributes["w"]}
+            changes |= {gate: None, up: None}
+            changes[node] = replace(
+                node, operation="gated", inputs=gate.inputs, attributes={**node.attributes, **weights, "norm": None}
+            )
+    return _changed(graph, changes)
+
+
+def fuse_residuals(graph: Graph) -> Graph:
+    """a + x @ w.T as one operation, in the place of the sum."""
+    uses, makers = graph.uses(), graph.makers()
+    changes: dict[Node, Node | None] = {}
+    for node in graph.nodes:
+        if node.operation != "add":
+            continue
+        for value, residual in (node.inputs[::-1], node.inputs):
+            maker = makers[value]
+            if maker.operation == "linear" and uses[value] == 1:
+                changes[maker] = None
+                changes[node] = _linears([maker], (*maker.inputs, residual), node.outputs)
+                break
+    return _changed(graph, changes)
+
+
+def merge_linears(graph: Graph) -> Graph:
+    """Products of the same rows as one operation, where the first of them stood."""
+    groups: defaultdict[Value, list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.operation == "linear":
+            groups[node.inputs[0]].append(node)
+    changes: dict[Node, Node | None] = {}
+    for x, group in groups.items():
+        changes |= dict.fromkeys(group)
+        changes[group[0]] = _linears(group, (x,), tuple(value for node in group for value in node.outputs))
+    return _changed(graph, changes)
+
+
+def fuse_norms(graph: Graph) -> Graph:
+    """A norm as part of the one operation that reads it."""
+    uses, makers = graph.uses(), graph.makers()
+    changes: dict[Node, Node | None] = {}
+    for node in graph.nodes:
+        if node.operation not in ("linears", "gated"):
+            continue
+        x, *others = node.inputs
+        maker = makers[x]
+        if maker.operation == "norm" and uses[x] == 1:
+            norm = maker.attributes["weight"], maker.attributes["eps"]
+            changes[maker] = None
+            changes[node] = replace(node, inputs=(*maker.inputs, *others), attributes={**node.attributes, "norm": norm})
+    return _changed(graph, changes)
+
+
+def _is_plain_linear(node: Node) -> bool:
+    return node.operation == "linear" and node.attributes["bias"] is None
+
+
+def _linears(group: list[Node], inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> Node:
+    terms = tuple((node.attributes["w"], node.attributes["bias"]) for node in group)
+    return Node("linears", inputs, outputs, {"terms": terms, "norm": None})
+
+
+def _changed(graph: Graph, changes: dict[Node, Node | None]) -> Graph:
+    """The graph with some nodes replaced, and without those that are replaced by None."""
+    nodes = (changes.get(node, node) for node in graph.nodes)
+    return replace(graph, nodes=tuple(node for node in nodes if node is not None))

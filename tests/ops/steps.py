@@ -1,0 +1,141 @@
+"""Steps of one sequence, by NumPy and by native plans, and models to try them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import fewbit as fb
+from fewbit.arrays import Bytes, Floats
+from fewbit.formats import Format, get
+from fewbit.ops import attention, numpy
+from fewbit.ops.cpu.plan import build
+from fewbit.ops.graph import GATES, Graph, Ops, Rope, Value, record
+from fewbit.ops.passes import select_logits
+from fewbit.ops.specs import AttentionSpec
+
+PAGE, VOCAB = 8, 19
+F32 = get("f32")
+SPEC = AttentionSpec(kv_heads=2, k_dim=8, v_dim=8)
+ROPES = [Rope(np.array([1.0, 0.3, 0.01], np.float32), 1.2), Rope(np.array([0.7, 0.2], np.float32), neox=True)]
+
+
+class Store:
+    """K and V of one sequence, whose pages lie in reverse order: for plans, and a cache for NumPy."""
+
+    rotate = False
+
+    def __init__(self, graph: Graph, tokens: int) -> None:
+        specs = [spec for spec in graph.specs if isinstance(spec, AttentionSpec)]
+        pages = -(-tokens // PAGE)
+        self.tables = np.arange(pages, dtype=np.int32)[::-1].copy()
+        self.lengths = np.array([tokens], np.int64)
+        self.k = [np.zeros((pages, spec.kv_heads, PAGE, 4 * spec.k_dim), np.uint8) for spec in specs]
+        self.v = [np.zeros((pages, spec.kv_heads, PAGE, 4 * spec.v_dim), np.uint8) for spec in specs]
+
+    def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]:
+        return F32, self.k[layer], F32, self.v[layer]
+
+    def group_of(self, layer: int) -> int:
+        return 0
+
+    def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None:
+        positions = np.arange(len(k))
+        slots = self.tables[positions // PAGE].astype(np.int64) * PAGE + positions % PAGE
+        for store, x in ((self.k, k), (self.v, v)):
+            attention.kv_write(F32, store[layer], x, slots)
+
+    def attend(self, layer: int, sequences: Sequence[int], q: Floats, **logits: Any) -> Floats:
+        k, v = self.k[layer], self.v[layer]
+        out = np.empty((*q.shape[:2], v.shape[3] // 4), np.float32)
+        return attention.attend(
+            q, k, F32, v, F32, self.tables, _starts(len(self.tables)), self.lengths, _starts(len(q)), out=out, **logits
+        )
+
+
+def run_numpy(graph: Graph, tokens: list[int], logits_indices: list[int]) -> Floats:
+    positions = np.arange(len(tokens), dtype=np.int32)
+    indices = np.array(logits_indices, np.int32)
+    return numpy.run(graph, numpy.Step(np.array(tokens, np.int32), positions, indices, Store(graph, len(tokens)), [0]))
+
+
+def run_native(graph: Graph, tokens: list[int], logits_indices: list[int], *, fuse: bool, threads: int = 1) -> Floats:
+    store = Store(graph, len(tokens))
+    out = np.empty((len(logits_indices), graph.result.width), np.float32)
+    build(graph, store, fuse=fuse).run(
+        np.array(tokens, np.int32), [(store.tables, _starts(len(store.tables)))], store.lengths, _starts(len(tokens)),
+        np.array(logits_indices, np.int32), out, "exact", threads,
+    )  # fmt: skip
+    return out
+
+
+def _starts(count: int) -> Any:
+    return np.array([0, count], np.int64)
+
+
+def near(a: Floats, b: Floats, bar: float = 1e-5) -> bool:
+    return a.shape == b.shape and bool(np.abs(a - b).max(initial=0) <= bar * max(1.0, np.abs(b).max(initial=0)))
+
+
+def vector(n: int, seed: int = 0) -> Floats:
+    return np.random.default_rng(seed).standard_normal(n, np.float32)
+
+
+def matrix(n: int, k: int, seed: int = 0) -> fb.QuantTensor:
+    x = np.random.default_rng((n, k, seed)).standard_normal((n, k), np.float32)
+    return fb.quantize(x / np.float32(np.sqrt(k)), "f32")
+
+
+def random_graph(seed: int) -> Graph:
+    """Operations that follow each other at random, with values that are used never, once or often."""
+    return record(lambda ops: _random_forward(ops, Random(seed)))
+
+
+def _random_forward(ops: Ops, random: Random) -> Value:
+    values = [ops.embed(matrix(VOCAB, 16, i), 0.5 + i) for i in range(2)]
+    values.append(ops.linear(values[0], matrix(32, 16)))
+    layers = 0
+
+    def any_of(width: int | None = None) -> Value:
+        return random.choice([value for value in values[-8:] + values[:3] if width in (None, value.width)])
+
+    def linear(x: Value, n: int) -> Value:
+        bias = vector(n) if random.random() < 0.3 else None
+        return ops.linear(x, matrix(n, x.width, random.randrange(9)), bias)
+
+    def norm(x: Value) -> Value:
+        return ops.norm(x, vector(x.width, 1), 1e-5)
+
+    def gated() -> Value:
+        x, n = norm(any_of()), random.choice([16, 32])
+        return ops.gate(linear(x, n), linear(x, n), random.choice(GATES))
+
+    def attended() -> Value:
+        nonlocal layers
+        layers += 1
+        window, sinks = random.choice([0, 3]), vector(4, 7) if random.random() < 0.5 else None
+        spec = AttentionSpec(2, 8, 8, window)
+        softcap = random.choice([0.0, 2.0])
+        q, k, v = any_of(32), any_of(16), any_of(16)
+        return ops.attend(layers - 1, q, k, v, spec=spec, scale=0.3, softcap=softcap, sinks=sinks)
+
+    choices: list[Callable[[], Value]] = [
+        lambda: linear(any_of(), random.choice([16, 32])),
+        lambda: norm(any_of()),
+        lambda: ops.rope(any_of(), 2, random.choice(ROPES)),
+        lambda: (x := any_of()) + any_of(x.width),
+        lambda: (x := any_of()) + linear(any_of(), x.width),
+        gated,
+        attended,
+    ]
+    values.append(attended())
+    for _ in range(random.randrange(1, 16)):
+        values.append(random.choice(choices)())
+    return any_of()
+
+
+def selected(forward: Callable[[Ops], Value]) -> Graph:
+    return select_logits(record(forward))

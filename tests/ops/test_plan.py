@@ -1,0 +1,130 @@
+"""Native plans of graphs, beside NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit.ops import cpu
+from fewbit.ops.cpu.plan import Builder, build
+from fewbit.ops.graph import GATES, OPERATIONS, Ops, Rope, Value, record
+from fewbit.ops.numpy import FUNCTIONS, GATE_FUNCTIONS
+from fewbit.ops.passes import select_logits
+from fewbit.ops.specs import AttentionSpec
+
+from .steps import (
+    ROPES,
+    SPEC,
+    VOCAB,
+    Store,
+    matrix,
+    near,
+    random_graph,
+    run_native,
+    run_numpy,
+    selected,
+    vector,
+)  # fmt: skip
+
+
+def attending(forward: Callable[[Ops], Value]) -> Callable[[Ops], Value]:
+    """The same beside an attention that nobody reads: a plan needs one to know the pages."""
+
+    def with_attention(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, 16))
+        ops.attend(0, x, x, x, spec=SPEC, scale=1)
+        return forward(ops)
+
+    return with_attention
+
+
+def test_every_operation_is_everywhere() -> None:
+    assert set(FUNCTIONS) == set(OPERATIONS)
+    builders = {name for name, method in vars(Builder).items() if callable(method) and not name.startswith("_")}
+    assert builders - {"build"} == set(OPERATIONS)
+    assert set(GATE_FUNCTIONS) == set(GATES)
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "as recorded"])
+@pytest.mark.parametrize("seed", range(60))
+def test_plans_give_what_numpy_gives(seed: int, fuse: bool) -> None:
+    graph = select_logits(random_graph(seed))
+    tokens = [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, 11)]
+    for wanted in ([], [10], [0, 3, 10], list(range(11))):
+        expected = run_numpy(graph, tokens, wanted)
+        assert near(run_native(graph, tokens, wanted, fuse=fuse, threads=1 + seed % 3), expected, 1e-4)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_gates(kind: str) -> None:
+    def forward(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, 16), 8.0)
+        return ops.gate(ops.linear(x, matrix(24, 16, 1)), ops.linear(x, matrix(24, 16, 2)), kind)
+
+    graph = selected(attending(forward))
+    expected = run_numpy(graph, [3, 1, 4], [0, 2])
+    for fuse in (True, False):
+        assert near(run_native(graph, [3, 1, 4], [0, 2], fuse=fuse), expected)
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=["side by side", "neox"])
+def test_rope_in_place_and_beside(rope: Rope) -> None:
+    def alone(ops: Ops) -> Value:
+        return ops.rope(ops.embed(matrix(VOCAB, 16)), 2, rope)
+
+    def beside(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, 16))
+        return ops.rope(x, 2, rope) + x
+
+    for forward in (alone, beside):
+        graph = selected(attending(forward))
+        tokens = list(range(VOCAB))
+        assert near(run_native(graph, tokens, tokens, fuse=True), run_numpy(graph, tokens, tokens))
+
+
+def test_buffers_are_used_again() -> None:
+    def forward(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, 16))
+        for _ in range(20):
+            x = ops.norm(ops.linear(x, matrix(16, 16)), vector(16), 1e-5)
+        return ops.rope(x, 2, ROPES[0])
+
+    builder = Builder(selected(forward), Store(record(forward), 1))
+    builder.build()
+    assert len(builder.slots.widths) == 3  # the result, and two in turns
+
+
+def test_k_and_v_of_different_widths() -> None:
+    def forward(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, 16))
+        v = ops.linear(x, matrix(8, 16))
+        return ops.attend(0, x, x, v, spec=AttentionSpec(2, 8, 4), scale=1)
+
+    ids, rows = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [0, 7, 9]
+    graph = selected(forward)
+    assert graph.result.width == 8
+    assert near(run_native(graph, ids, rows, fuse=True), run_numpy(graph, ids, rows))
+
+
+def test_what_plans_refuse() -> None:
+    graph = record(lambda ops: ops.embed(matrix(VOCAB, 16)))
+    with pytest.raises(fb.FewbitError, match="select_logits comes first"):
+        build(graph, Store(graph, 1))
+
+
+def test_result_of_a_plan_has_a_slot_of_its_own() -> None:
+    plan = cpu.Plan()
+    result = plan.buffer(8, True, 0)
+    other = cpu.Plan()
+    shared = other.buffer(8, True, 0)
+    other.buffer(4, True, 0)
+    plan.set_result(result)
+    with pytest.raises(ValueError, match="takes no more buffers"):
+        plan.buffer(8, True, 0)
+    with pytest.raises(ValueError, match="slot of another buffer"):
+        other.set_result(shared)
+    with pytest.raises(ValueError, match="slot of a buffer"):
+        cpu.Plan().buffer(8, False, 1)
