@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fewbit.cache import pages as pages_module
-from fewbit.cache import pool as pool_module
-from fewbit.cache.pages import PAGE_TOKENS, Pages, Span
+from fewbit.cache import tree as tree_module
+from fewbit.cache.groups import PAGE_TOKENS, Group
+from fewbit.cache.pages import Pages
 from fewbit.errors import (
     DataError,
     DtypeError,
@@ -24,49 +24,64 @@ from fewbit.errors import (
 Cells = dict[tuple[int, int], object]
 
 
+def make_pages(total: int, page_tokens: int = PAGE_TOKENS, page_bytes: int = 0, page_f32_bytes: int = 0) -> Pages:
+    """One group that keeps all tokens."""
+    return Pages([Group(page_bytes=page_bytes, page_f32_bytes=page_f32_bytes)], [total], page_tokens)
+
+
+def extend(pages: Pages, sequence: int, count: int = 1) -> list[tuple[int, int]]:
+    """Reserve, and give the copies."""
+    return pages.reserve([(sequence, count)]).get(0, [])
+
+
+def locate(pages: Pages, sequence: int, position: int) -> tuple[int, int]:
+    return pages.table(sequence)[position // pages.page_tokens], position % pages.page_tokens
+
+
 def write(pages: Pages, cells: Cells, sequence: int, values: list[object]) -> None:
     """Extend a sequence, and do to the cells what the owner of arrays does."""
-    writes = pages.extend(sequence, len(values))
-    for source, destination in writes.copies:
+    start = pages.length(sequence)
+    for source, destination in extend(pages, sequence, len(values)):
         for slot in range(pages.page_tokens):
             cells[destination, slot] = cells.get((source, slot))
-    places = [(page, slot + i) for page, slot, tokens in writes.spans for i in range(tokens)]
-    cells.update(zip(places, values, strict=True))
+    for position, value in enumerate(values, start):
+        cells[locate(pages, sequence, position)] = value
 
 
 def read(pages: Pages, cells: Cells, sequence: int) -> list[object]:
-    return [cells[pages.locate(sequence, position)] for position in range(pages.length(sequence))]
+    return [cells[locate(pages, sequence, position)] for position in range(pages.length(sequence))]
 
 
-def computed(pages: Pages, text: list[int]) -> int:
+def computed(pages: Pages, text: list[int], namespace: str = "") -> int:
     """A sequence with this text, committed."""
-    sequence = pages.allocate(text)
+    sequence = pages.new(text, namespace)
     known = pages.length(sequence)
-    pages.extend(sequence, len(text) - known)
+    extend(pages, sequence, len(text) - known)
     pages.commit(sequence, text[known:])
     return sequence
 
 
 def state(pages: Pages) -> tuple[object, ...]:
     tables = {s: (pages.table(s), pages.length(s), pages.committed(s)) for s in pages._sequences}
-    return tables, pages.stats(), list(pages._pool.idle), dict(pages._pool.index)
+    pool = pages._pools[0]
+    return tables, pages.stats(), list(pool.idle), [node and node.key for node in pool.nodes]
 
 
 def test_tokens_go_to_pages_in_order() -> None:
-    pages = Pages(total=4, page_tokens=4)
-    a = pages.allocate()
-    assert pages.extend(a, 6).spans == [Span(0, 0, 4), Span(1, 0, 2)]
-    assert pages.extend(a, 1).spans == [Span(1, 2, 1)]
-    assert pages.extend(a, 5).spans == [Span(1, 3, 1), Span(2, 0, 4)]
-    assert pages.extend(a, 0) == ([], [])
-    assert pages.table(a) == [0, 1, 2]
+    pages = make_pages(4, page_tokens=4)
+    a = pages.new()
+    tables = []
+    for count in (6, 1, 5, 0):
+        assert extend(pages, a, count) == []
+        tables.append(pages.table(a))
+    assert tables == [[0, 1], [0, 1], [0, 1, 2], [0, 1, 2]]
     assert pages.length(a) == 12
 
 
 @pytest.mark.parametrize(("length", "copied"), [(8, 0), (10, 1)])
 def test_parent_and_forks_never_see_each_other(length: int, copied: int) -> None:
-    pages, cells = Pages(total=64, page_tokens=4), Cells()
-    parent = pages.allocate()
+    pages, cells = make_pages(64, page_tokens=4), Cells()
+    parent = pages.new()
     write(pages, cells, parent, list(range(length)))
     whole = length // 4
     family = [parent, *(pages.fork(parent) for _ in range(8))]
@@ -86,9 +101,9 @@ def test_parent_and_forks_never_see_each_other(length: int, copied: int) -> None
 
 
 def test_what_is_not_committed_cannot_be_found() -> None:
-    pages = Pages(total=8, page_tokens=2)
-    a = pages.allocate()
-    pages.extend(a, 4)
+    pages = make_pages(8, page_tokens=2)
+    a = pages.new()
+    extend(pages, a, 4)
     assert pages.lookup([1, 2, 3, 4]) == 0
     pages.commit(a, [1])
     assert pages.lookup([1, 2, 3, 4]) == 0
@@ -101,7 +116,7 @@ def test_what_is_not_committed_cannot_be_found() -> None:
 
 
 def test_prompts_that_begin_alike_share_pages() -> None:
-    pages = Pages(total=16, page_tokens=2)
+    pages = make_pages(16, page_tokens=2)
     a = computed(pages, [1, 2, 3, 4, 5])
     b = computed(pages, [1, 2, 3, 9])
     c = computed(pages, [7, 7, 3, 4])  # the second page holds the same tokens, after others
@@ -114,10 +129,10 @@ def test_prompts_that_begin_alike_share_pages() -> None:
 
 
 def test_same_text_computed_twice_is_kept_once() -> None:
-    pages = Pages(total=8, page_tokens=2)
-    a, b = pages.allocate([1, 2, 3]), pages.allocate([1, 2, 3])
+    pages = make_pages(8, page_tokens=2)
+    a, b = pages.new([1, 2, 3]), pages.new([1, 2, 3])
     for sequence in (a, b):
-        pages.extend(sequence, 3)
+        extend(pages, sequence, 3)
     assert pages.stats().used == 4
     for sequence in (a, b):
         pages.commit(sequence, [1, 2, 3])
@@ -126,9 +141,9 @@ def test_same_text_computed_twice_is_kept_once() -> None:
 
 
 def test_page_forked_before_its_commit_waits_until_it_has_one_holder() -> None:
-    pages = Pages(total=8, page_tokens=2)
-    a = pages.allocate()
-    pages.extend(a, 4)
+    pages = make_pages(8, page_tokens=2)
+    a = pages.new()
+    extend(pages, a, 4)
     b = pages.fork(a)
     pages.commit(a, [1, 2])
     pages.commit(b, [8, 9])
@@ -139,86 +154,87 @@ def test_page_forked_before_its_commit_waits_until_it_has_one_holder() -> None:
 
 
 def test_write_after_truncating_into_a_cached_page() -> None:
-    pages, cells = Pages(total=3, page_tokens=4), Cells()
-    a = pages.allocate()
+    pages, cells = make_pages(3, page_tokens=4), Cells()
+    a = pages.new()
     write(pages, cells, a, [1, 2, 3, 4])
     pages.commit(a, [1, 2, 3, 4])
     pages.truncate(a, 2)
     write(pages, cells, a, [8, 9])
     assert read(pages, cells, a) == [1, 2, 8, 9]
-    b = pages.allocate([1, 2, 3, 4])
+    b = pages.new([1, 2, 3, 4])
     assert read(pages, cells, b) == [1, 2, 3, 4]
     assert pages.stats().copies == 1
 
 
 def test_last_page_of_all_is_written_in_place() -> None:
-    pages = Pages(total=1, page_tokens=4)
+    pages = make_pages(1, page_tokens=4)
     a = computed(pages, [1, 2, 3, 4])
     pages.truncate(a, 2)
-    assert pages.extend(a, 2) == ([], [Span(0, 2, 2)])
+    assert extend(pages, a, 2) == []
+    assert pages.table(a) == [0]
     assert pages.lookup([1, 2, 3, 4]) == 0
     pages.commit(a, [3, 5])
     assert pages.lookup([1, 2, 3, 5]) == 4
 
 
 def test_pinned_page_is_not_written_in_place() -> None:
-    pages = Pages(total=1, page_tokens=4)
+    pages = make_pages(1, page_tokens=4)
     a = computed(pages, [1, 2, 3, 4])
     pages.pin(a)
     pages.truncate(a, 2)
     with pytest.raises(OutOfPages):
-        pages.extend(a, 1)
+        extend(pages, a, 1)
     assert pages.lookup([1, 2, 3, 4]) == 4
 
 
 def test_longest_unused_goes_first_and_from_its_end() -> None:
-    pages = Pages(total=4, page_tokens=2)
+    pages = make_pages(4, page_tokens=2)
     for text in ([1, 1, 1, 1], [2, 2, 2, 2], [1, 1, 1, 1]):
         pages.free(computed(pages, text))
     assert pages.stats().cached == 4
-    a = pages.allocate()
+    a = pages.new()
     found = []
     for _ in range(4):
-        pages.extend(a, 2)
+        extend(pages, a, 2)
         found.append((pages.lookup([1, 1, 1, 1]), pages.lookup([2, 2, 2, 2])))
     assert found == [(4, 2), (4, 0), (2, 0), (0, 0)]
     assert pages.stats().evictions == 4
 
 
 def test_pins_keep_a_prefix() -> None:
-    pages = Pages(total=4, page_tokens=2)
+    pages = make_pages(4, page_tokens=2)
     a = computed(pages, [1, 2, 3, 4, 5])
     first, second = pages.pin(a), pages.pin(a)
     pages.free(a)
     stats = pages.stats()
-    assert (stats.pinned, stats.cached, stats.free, pages.available) == (2, 2, 2, 2)
+    assert (stats.pinned, stats.cached, stats.free, pages.available) == (2, 2, 2, (2,))
     pages.unpin(first)
-    b = pages.allocate()
+    b = pages.new()
     with pytest.raises(OutOfPages):
-        pages.extend(b, 5)
+        extend(pages, b, 5)
     pages.unpin(second)
-    pages.extend(b, 5)
+    extend(pages, b, 5)
     assert pages.lookup([1, 2, 3, 4]) == 2
 
 
 def test_out_of_pages_changes_nothing() -> None:
-    pages = Pages(total=6, page_tokens=2)
+    pages = make_pages(6, page_tokens=2)
     pages.free(computed(pages, [5, 6]))
     a = computed(pages, [1, 2, 3, 4, 7])
     b = pages.fork(a)
     before = state(pages)
     with pytest.raises(OutOfPages, match=r"pages needed: 4, free or evictable: 3") as caught:
-        pages.extend(b, 6)
+        extend(pages, b, 6)
     assert (caught.value.needed, caught.value.free) == (4, 3)
     assert state(pages) == before
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.needed) == (str(caught.value), 4)
-    assert len(pages.extend(b, 4).copies) == 1  # three pages: one copy, two new
+    assert len(extend(pages, b, 4)) == 1  # three pages: one copy, two new
     assert pages.lookup([5, 6]) == 0
 
 
-class Colliding(tuple[int, bytes]):
-    """A key of the index that has the same hash as any other."""
+class Colliding(bytes):
+    """A key of the tree that has the same hash as any other."""
 
     __slots__ = ()
 
@@ -227,21 +243,20 @@ class Colliding(tuple[int, bytes]):
 
 
 def test_colliding_hashes_find_nothing_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (pages_module, pool_module):
-        monkeypatch.setattr(module, "make_key", lambda *key: Colliding(key))
-    pages = Pages(total=64, page_tokens=2)
+    monkeypatch.setattr(tree_module, "make_key", Colliding)
+    pages = make_pages(64, page_tokens=2)
     texts = [[i, j, k, 0, 1, 2] for i in range(2) for j in range(2) for k in range(2)]
     sequences = [computed(pages, text) for text in texts]
     assert pages.stats().used == 4 + 8 + 8
     for text, sequence in zip(texts, sequences, strict=True):
-        again = pages.allocate(text)
+        again = pages.new(text)
         assert pages.table(again) == pages.table(sequence)
         assert pages.lookup([9, *text[1:]]) == 0
         assert pages.lookup([*text[:2], 9, *text[3:]]) == 2
 
 
 def test_page_is_found_only_after_the_pages_it_was_computed_after() -> None:
-    pages = Pages(total=3, page_tokens=2)
+    pages = make_pages(3, page_tokens=2)
     pages.free(computed(pages, [1, 2, 3, 4]))
     pages.free(computed(pages, [5, 6, 7, 8]))  # [7, 8] takes the page that held [3, 4]
     assert pages.stats().evictions == 1
@@ -253,11 +268,11 @@ def test_page_is_found_only_after_the_pages_it_was_computed_after() -> None:
 def test_thousand_sequences_share_one_prefix() -> None:
     prefix = list(range(2048))
     shared = len(prefix) // PAGE_TOKENS
-    pages = Pages(total=shared + 1000, page_bytes=1, page_f32_bytes=4)
+    pages = make_pages(shared + 1000, page_bytes=1, page_f32_bytes=4)
     first = computed(pages, prefix)
     for i in range(1000):
-        sequence = pages.allocate([*prefix, i])
-        pages.extend(sequence, 2048 + 20 - pages.length(sequence))
+        sequence = pages.new([*prefix, i])
+        extend(pages, sequence, 2048 + 20 - pages.length(sequence))
         pages.commit(sequence, range(i, i + 20))
     stats = pages.stats()
     assert stats.used == stats.nbytes == shared + 1000
@@ -269,7 +284,7 @@ def test_thousand_sequences_share_one_prefix() -> None:
 
 def test_long_prefix_is_found() -> None:
     text = [(i * 7919) % (1 << 31) for i in range(32768)]
-    pages = Pages(total=2048)
+    pages = make_pages(2048)
     computed(pages, text)
     assert pages.lookup(text) == 32768
     assert pages.lookup(np.array(text)) == 32768
@@ -278,11 +293,11 @@ def test_long_prefix_is_found() -> None:
 
 
 def test_stats() -> None:
-    pages = Pages(total=8, page_tokens=2, page_bytes=100, page_f32_bytes=400)
+    pages = make_pages(8, page_tokens=2, page_bytes=100, page_f32_bytes=400)
     assert pages.stats().savings == pages.stats().hit_rate == 0.0
     a = computed(pages, [1, 2, 3, 4, 5])
     pages.fork(a)
-    pages.allocate([1, 2, 9, 9])
+    pages.new([1, 2, 9, 9])
     pages.pin(a)
     stats = pages.stats()
     assert (stats.total, stats.free, stats.used, stats.cached) == (8, 5, 3, 0)
@@ -292,29 +307,29 @@ def test_stats() -> None:
 
 
 REFUSED: list[tuple[Callable[[Pages, int], object], type[FewbitError], str]] = [
-    (lambda pages, a: pages.extend(99), UnknownId, "no sequence 99"),
+    (lambda pages, a: extend(pages, 99), UnknownId, "no sequence 99"),
+    (lambda pages, a: pages.reserve([(a, 1), (a, 1)]), FewbitError, "given twice: 1, 1"),
+    (lambda pages, a: pages.new([1], namespace=3), DtypeError, "a namespace is a str, not int"),
     (lambda pages, a: pages.commit(-1, [1]), UnknownId, "no sequence -1"),
     (lambda pages, a: pages.unpin(a), UnknownId, "no pin 1"),
-    (lambda pages, a: pages.free("a"), DtypeError, "a sequence is an integer, not str"),
+    (lambda pages, a: pages.free("a"), DtypeError, "a sequence must be an integer, not str"),
     (lambda pages, a: pages.free([a]), DtypeError, "not list"),
     (lambda pages, a: pages.length(float(a)), DtypeError, "not float"),
-    (lambda pages, a: pages.unpin(None), DtypeError, "a pin is an integer"),
-    (lambda pages, a: pages.extend(a, -1), PositionError, "not negative, -1 was given"),
-    (lambda pages, a: pages.extend(a, 1.0), DtypeError, "a number of tokens is an integer, not float"),
-    (lambda pages, a: pages.extend(a, [1, 2]), DtypeError, "not list"),
-    (lambda pages, a: pages.extend(a, 10**30), OutOfPages, "free or evictable: 7"),
+    (lambda pages, a: pages.unpin(None), DtypeError, "a pin must be an integer"),
+    (lambda pages, a: extend(pages, a, -1), PositionError, "not negative, -1 was given"),
+    (lambda pages, a: extend(pages, a, 1.0), DtypeError, "a number of tokens must be an integer, not float"),
+    (lambda pages, a: extend(pages, a, [1, 2]), DtypeError, "not list"),
+    (lambda pages, a: extend(pages, a, 10**9), OutOfPages, "free or evictable: 7"),
+    (lambda pages, a: extend(pages, a, 10**30), PositionError, "a number of tokens is at most 2147483647"),
     (lambda pages, a: pages.truncate(a, 4), PositionError, "has 3 tokens, it cannot be cut to 4"),
     (lambda pages, a: pages.truncate(a, -1), PositionError, "not negative"),
-    (lambda pages, a: pages.locate(a, 3), PositionError, "there is no position 3"),
-    (lambda pages, a: pages.locate(a, -1), PositionError, "there is no position -1"),
-    (lambda pages, a: pages.locate(a, "0"), DtypeError, "a position is an integer"),
     (lambda pages, a: pages.commit(a, [1, 2, 3, 4]), PositionError, "has 3 tokens to commit, 4 were given"),
     (lambda pages, a: pages.commit(a, [1, 2**32]), DataError, "0 to"),
     (lambda pages, a: pages.commit(a, [-1]), DataError, "0 to"),
     (lambda pages, a: pages.commit(a, [1.0]), DtypeError, "tokens are integers"),
     (lambda pages, a: pages.commit(a, 5), DtypeError, "tokens are integers"),
-    (lambda pages, a: pages.allocate("text"), DtypeError, "tokens are integers"),
-    (lambda pages, a: pages.allocate(b"12345678"), DtypeError, "not bytes"),
+    (lambda pages, a: pages.new("text"), DtypeError, "tokens are integers"),
+    (lambda pages, a: pages.new(b"12345678"), DtypeError, "not bytes"),
     (lambda pages, a: pages.lookup([None]), DtypeError, "tokens are integers"),
 ]
 
@@ -323,9 +338,9 @@ REFUSED: list[tuple[Callable[[Pages, int], object], type[FewbitError], str]] = [
 def test_what_is_refused_changes_nothing(
     call: Callable[[Pages, int], object], kind: type[FewbitError], message: str
 ) -> None:
-    pages = Pages(total=8, page_tokens=4)
-    a = pages.allocate()
-    pages.extend(a, 3)
+    pages = make_pages(8, page_tokens=4)
+    a = pages.new()
+    extend(pages, a, 3)
     before = state(pages)
     with pytest.raises(kind, match=message):
         call(pages, a)
@@ -333,12 +348,12 @@ def test_what_is_refused_changes_nothing(
 
 
 def test_ids_are_not_used_again() -> None:
-    pages = Pages(total=8)
-    a = pages.allocate()
+    pages = make_pages(8)
+    a = pages.new()
     pin = pages.pin(a)
     pages.free(a)
     pages.unpin(pin)
-    assert pages.allocate() not in (a, pin)
+    assert pages.new() not in (a, pin)
     for call in (pages.free, pages.fork, pages.table, pages.unpin):
         with pytest.raises(UnknownId):
             call(a)
@@ -349,8 +364,6 @@ def test_ids_are_not_used_again() -> None:
 @pytest.mark.parametrize("sizes", [{"total": 0}, {"total": -1}, {"total": 1, "page_tokens": 0}])
 def test_sizes_that_make_no_sense(sizes: dict[str, int]) -> None:
     with pytest.raises(ShapeError, match="at least 1"):
-        Pages(**sizes)
-    with pytest.raises(ShapeError, match="page_bytes must be at least 0"):
-        Pages(1, page_bytes=-1)
+        make_pages(**sizes)
     with pytest.raises(DtypeError):
-        Pages("8")  # type: ignore[arg-type]
+        make_pages("8")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Pages against a naive model that copies everything, driven by hypothesis.
+"""Pages against a naive model that copies everything, driven by hypothesis, over several mixes of groups.
 
 `FEWBIT_EXAMPLES=20000 pytest tests/cache/test_pages_machine.py` runs as many examples.
 """
@@ -7,134 +7,162 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fewbit.cache.pages import Pages, Writes
-from fewbit.cache.pool import ROOT
-from fewbit.errors import OutOfPages, PositionError, UnknownId
+from fewbit.cache.groups import ZERO_SLOT, Group
+from fewbit.cache.pages import Pages
+from fewbit.cache.tree import Node
+from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
 
-EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "300"))
-MOST_SEQUENCES = 8
+EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "150"))
+MAX_SEQUENCES = 8
+
+FULL, RECURRENT = Group(), Group(is_recurrent=True)
+MIXES: list[list[Group]] = [
+    [FULL],
+    [FULL, Group(window=3)],
+    [Group(window=1), Group(window=6)],
+    [FULL, RECURRENT],
+    [RECURRENT],
+    [FULL, Group(window=4), RECURRENT],
+]
+Text = tuple[int, ...]
 
 some = st.integers(0, 1 << 20)  # picks one of what there is
 texts = st.text("01", max_size=12).map(lambda text: [int(c) for c in text])  # few tokens: texts often begin alike
+names = st.sampled_from(["", "", "other"])
 
 
 @dataclass
 class Copy:
     """A sequence of its own: all its tokens, how many are in the arrays, how many were committed."""
 
+    namespace: str
     tokens: list[int]
     written: int
     committed: int
+    starts: list[int] = field(default_factory=list)  # the first token that each attention group has
 
 
 class PagesMachine(RuleBasedStateMachine):
-    @initialize(total=st.integers(1, 32), page_tokens=st.integers(1, 5))
-    def start(self, total: int, page_tokens: int) -> None:
-        self.pages = Pages(total, page_tokens)
+    @initialize(
+        groups=st.sampled_from(MIXES),
+        totals=st.lists(st.integers(2, 32), min_size=3, max_size=3),
+        page_tokens=st.integers(1, 5),
+    )
+    def start(self, groups: list[Group], totals: list[int], page_tokens: int) -> None:
+        self.pages = Pages(groups, totals[: len(groups)], page_tokens)
+        self.size = page_tokens
         self.copies: dict[int, Copy] = {}
-        self.pins: dict[int, list[int]] = {}
+        self.pins: dict[int, list[tuple[int, int]]] = {}
         self.gone = [0]  # ids given back or never given out
-        self.seen: list[list[int]] = [[]]  # texts that may be in the index
-        self.cells: dict[tuple[int, int], tuple[int, ...]] = {}  # (page, slot) -> all tokens up to this one
-
-    def pick(self, which: int) -> int:
-        sequences = list(self.copies) or [self.add([])]
-        return sequences[which % len(sequences)]
-
-    def make_room(self) -> None:
-        if len(self.copies) == MOST_SEQUENCES:
-            self.give_back(next(iter(self.copies)))
+        self.seen: list[list[int]] = [[]]  # texts that may be in the tree
+        self.cells: dict[tuple[int, int, int], tuple[str, Text]] = {}  # (group, page, place) -> all tokens up to it
+        self.states: dict[int, tuple[str, Text]] = {}  # slot -> all tokens
 
     # what a user does
 
-    @rule(text=texts)
-    def allocate(self, text: list[int]) -> None:
-        self.add(text)
+    @rule(text=texts, name=names)
+    def new(self, text: list[int], name: str) -> None:
+        self.add(text, name)
 
-    @rule(which=some, cut=some, more=texts)
-    def run_prompt(self, which: int, cut: int, more: list[int]) -> None:
-        """A prompt that begins like an older one, computed to its end."""
+    @rule(which=some, cut=some, more=texts, name=names, step=st.integers(1, 12))
+    def run_prompt(self, which: int, cut: int, more: list[int], name: str, step: int) -> None:
+        """A prompt that begins like an older one, computed to its end, in steps."""
         seen = self.seen[which % len(self.seen)]
         prompt = seen[: len(seen) - cut % 4] + more
-        sequence = self.add(prompt)
-        if self.grow(sequence, prompt[self.pages.length(sequence) :]):
+        sequence = self.add(prompt, name)
+        while self.pages.length(sequence) < len(prompt):
+            if not self.grow({sequence: prompt[self.pages.length(sequence) :][:step]}):
+                return
             self.fill(sequence)
-            self.settle(sequence, len(prompt))
+            self.commit_some(sequence, len(prompt))
 
     @rule(which=some, text=texts)
-    def extend(self, which: int, text: list[int]) -> None:
-        self.grow(self.pick(which), text)
+    def reserve(self, which: int, text: list[int]) -> None:
+        self.grow({self.pick(which): text})
 
-    @rule(which=some, token=st.integers(0, 1))
-    def decode(self, which: int, token: int) -> None:
-        sequence = self.pick(which)
-        if self.grow(sequence, [token]):
-            self.fill(sequence)
-            self.settle(sequence, 100)
-
-    @rule(which=some, token=st.integers(0, 1))
-    def step(self, which: int, token: int) -> None:
-        """The quick way to decode. What it did is what `extend` and `commit` would have done."""
-        sequence = self.pick(which)
-        copy, before = self.copies[sequence], self.snapshot()
-        if copy.written < len(copy.tokens):
-            return
-        if not self.pages.step(sequence):
-            assert self.snapshot() == before
-            return
-        copy.tokens.append(token)
-        self.fill(sequence)
-        if self.pages.settle(sequence, token):
-            copy.committed += 1
-        else:
-            self.settle(sequence, 100)
+    @rule(token=st.integers(0, 1), part=st.integers(1, 3))
+    def decode(self, token: int, part: int) -> None:
+        """One token of several sequences at once."""
+        some = list(self.copies)[::part]
+        if self.grow({sequence: [token] for sequence in some}):
+            for sequence in some:
+                self.fill(sequence)
+                self.commit_some(sequence, 100)
 
     @rule(which=some)
     def write(self, which: int) -> None:
         self.fill(self.pick(which))
 
-    @rule(which=some, most=st.integers(0, 12))
-    def commit(self, which: int, most: int) -> None:
-        self.settle(self.pick(which), most)
+    @rule(which=some, count=st.integers(0, 12))
+    def commit(self, which: int, count: int) -> None:
+        self.commit_some(self.pick(which), count)
 
     @rule(which=some, more=texts)
     def fork(self, which: int, more: list[int]) -> None:
         self.make_room()
         parent = self.pick(which)
-        child = self.pages.fork(parent)
         copy = self.copies[parent]
-        self.copies[child] = replace(copy, tokens=copy.tokens[:])
-        self.grow(child, more)
+        if self.is_pending(copy):
+            self.refused(PositionError, lambda: self.pages.fork(parent))
+            return
+        child = self.pages.fork(parent)
+        self.copies[child] = replace(copy, tokens=copy.tokens[:], starts=copy.starts[:])
+        self.grow({child: more})
 
     @rule(which=some, drop=st.integers(0, 9), more=texts)
     def edit(self, which: int, drop: int, more: list[int]) -> None:
         sequence = self.pick(which)
-        self.cut(sequence, max(0, len(self.copies[sequence].tokens) - drop))
-        self.grow(sequence, more)
+        if self.cut(sequence, max(0, len(self.copies[sequence].tokens) - drop)):
+            self.grow({sequence: more})
 
     @rule(which=some)
     def fail(self, which: int) -> None:
         """The computation failed: keep what was committed."""
         sequence = self.pick(which)
-        self.cut(sequence, self.copies[sequence].committed)
+        assert self.cut(sequence, self.copies[sequence].committed)
 
     @rule(which=some)
     def free(self, which: int) -> None:
-        self.give_back(self.pick(which))
+        self.let_go(self.pick(which))
+
+    @rule(which=some, later=st.booleans(), name=names)
+    def restore(self, which: int, later: bool, name: str) -> None:
+        """A sequence from a file that another one was written to."""
+        copy = self.copies[self.pick(which)]
+        text, starts = copy.tokens[: copy.committed], copy.starts
+        if later:  # by a cache with smaller pages, which let go of more
+            starts = [group.first_seen(len(text)) for group in self.attention]
+        self.make_room()
+        try:
+            sequence = self.pages.restore(text, len(text), starts, name)
+        except OutOfPages:
+            return
+        known = self.pages.committed(sequence)
+        found = [group.first_seen(known) // self.size * self.size for group in self.attention]
+        own = [start if start > known else first for start, first in zip(starts, found, strict=True)]
+        self.copies[sequence] = Copy(name, text[:], known, known, own)
+        self.fill(sequence)
+        self.commit_some(sequence, len(text))
 
     @rule(which=some)
     def pin(self, which: int) -> None:
         sequence = self.pick(which)
-        entered = self.pages._sequences[sequence].entered
-        self.pins[self.pages.pin(sequence)] = self.pages.table(sequence)[:entered]
+        pin = self.pages.pin(sequence)
+        self.pins[pin] = [(pool.group, page) for pool, page in self.pages._pins[pin]]
+        copy = self.copies[sequence]
+        depth = self.pages.state(sequence).inserted
+        found = self.pages.lookup(copy.tokens[: depth * self.size], copy.namespace)
+        full = [page for group, page in self.pins[pin] if self.pages.groups[group] == FULL]
+        if self.pages.groups[0] == FULL:
+            assert len(full) == found // self.size
 
     @rule(which=some)
     def unpin(self, which: int) -> None:
@@ -143,154 +171,228 @@ class PagesMachine(RuleBasedStateMachine):
             del self.pins[pin]
             self.gone.append(pin)
 
-    @rule(which=some, text=texts)
-    def ask_without_effect(self, which: int, text: list[int]) -> None:
+    @rule(which=some, text=texts, name=names)
+    def ask_without_effect(self, which: int, text: list[int], name: str) -> None:
         """Lookups, and what is refused, change nothing."""
         sequence = self.pick(which)
-        before = self.snapshot()
-        length = self.pages.length(sequence)
-        assert self.pages.lookup(text) in range(0, len(text) + 1, self.pages.page_tokens)
-        with pytest.raises(OutOfPages):
-            self.pages.extend(sequence, (self.pages.total + 1) * self.pages.page_tokens)
-        with pytest.raises(PositionError):
-            self.pages.truncate(sequence, length + 1)
-        with pytest.raises(PositionError):
-            self.pages.commit(sequence, [0] * (length + 1))
-        for call in (self.pages.free, self.pages.unpin, self.pages.extend, self.pages.fork, self.pages.pin):
-            with pytest.raises(UnknownId):
-                call(self.gone[which % len(self.gone)])
+        before, length = self.snapshot(), self.pages.length(sequence)
+        assert self.pages.lookup(text, name) in range(0, len(text) + 1, self.size)
+        if self.attention:
+            self.refused(FewbitError, lambda: self.pages.reserve([(sequence, 33 * self.size)]))
+        self.refused(PositionError, lambda: self.pages.truncate(sequence, length + 1))
+        self.refused(PositionError, lambda: self.pages.commit(sequence, [0] * (length + 1)))
+        stale = self.gone[which % len(self.gone)]
+        for call in (self.pages.free, self.pages.unpin, self.pages.fork, self.pages.pin):
+            self.refused(UnknownId, lambda call=call: call(stale))
         assert self.snapshot() == before
 
     # what the owner of the arrays does
 
-    def add(self, text: list[int]) -> int:
-        self.make_room()
-        found = self.pages.lookup(text)
-        sequence = self.pages.allocate(text)
-        assert self.pages.length(sequence) == found
-        self.copies[sequence] = Copy(text[:found], found, found)
-        return sequence
+    @property
+    def attention(self) -> list[Group]:
+        return [group for group in self.pages.groups if not group.is_recurrent]
 
-    def grow(self, sequence: int, text: list[int]) -> bool:
-        before, (needed, free) = self.snapshot(), self.expect(sequence, len(text))
-        if needed > free:
-            with pytest.raises(OutOfPages, match=f"needed: {needed}, free or evictable: {free}$"):
-                self.pages.extend(sequence, len(text))
-            assert self.snapshot() == before
-            self.give_back(next(iter(self.copies)))  # as an engine does, so that things go on
-            return False
-        writes = self.pages.extend(sequence, len(text))
-        self.carry_out(writes)
-        copy = self.copies[sequence]
-        places = [(span.page, span.slot + i) for span in writes.spans for i in range(span.tokens)]
-        start = len(copy.tokens)
-        assert places == [self.pages.locate(sequence, start + i) for i in range(len(text))]
-        copy.tokens += text
-        return True
+    def pick(self, which: int) -> int:
+        sequences = list(self.copies) or [self.add([], "")]
+        return sequences[which % len(sequences)]
 
-    def expect(self, sequence: int, more: int) -> tuple[int, int]:
-        """Pages that an extension needs, and pages that can be had: those that nobody else needs."""
-        size, pool = self.pages.page_tokens, self.pages._pool
-        table, length = self.pages.table(sequence), len(self.copies[sequence].tokens)
-        needed = -(-(length + more) // size) - len(table)
-        others = {page for other in self.copies if other != sequence for page in self.pages.table(other)}
-        kept = others.union(table, *self.pins.values())
-        if more and length % size and (table[-1] in others or table[-1] in pool.keys):
-            needed += 1  # its last page must be copied
-            kept = others.union(table[:-1], *self.pins.values())
-        return needed, pool.total - len(kept)
+    def make_room(self) -> None:
+        if len(self.copies) == MAX_SEQUENCES:
+            self.let_go(next(iter(self.copies)))
 
-    def carry_out(self, writes: Writes) -> None:
-        for source, destination in writes.copies:
-            assert source != destination
-            for slot in range(self.pages.page_tokens):
-                with suppress(KeyError):
-                    self.cells[destination, slot] = self.cells[source, slot]
-
-    def fill(self, sequence: int) -> None:
-        copy = self.copies[sequence]
-        for position in range(copy.written, len(copy.tokens)):
-            page, slot = self.pages.locate(sequence, position)
-            assert self.pages._pool.serials[page] == ROOT, "a page of the index is written"
-            self.cells[page, slot] = tuple(copy.tokens[: position + 1])
-        copy.written = len(copy.tokens)
-
-    def settle(self, sequence: int, most: int) -> None:
-        copy = self.copies[sequence]
-        end = min(copy.committed + most, copy.written)
-        self.pages.commit(sequence, copy.tokens[copy.committed : end])
-        copy.committed = end
-        self.seen.append(copy.tokens[:end])
-
-    def cut(self, sequence: int, length: int) -> None:
-        self.pages.truncate(sequence, length)
-        copy = self.copies[sequence]
-        del copy.tokens[length:]
-        copy.written = min(copy.written, length)
-        copy.committed = min(copy.committed, length)
-
-    def give_back(self, sequence: int) -> None:
+    def let_go(self, sequence: int) -> None:
         self.pages.free(sequence)
         del self.copies[sequence]
         self.gone.append(sequence)
 
+    def is_pending(self, copy: Copy) -> bool:
+        return self.pages.is_recurrent and len(copy.tokens) > copy.committed
+
+    def add(self, text: list[int], name: str) -> int:
+        self.make_room()
+        found = self.pages.lookup(text, name)
+        sequence = self.pages.new(text, name)
+        assert self.pages.length(sequence) == found
+        starts = [group.first_seen(found) // self.size * self.size for group in self.attention]
+        self.copies[sequence] = Copy(name, text[:found], found, found, starts)
+        return sequence
+
+    def grow(self, work: dict[int, list[int]]) -> bool:
+        requests = [(sequence, len(text)) for sequence, text in work.items()]
+        if any(self.is_pending(self.copies[sequence]) for sequence in work):
+            self.refused(PositionError, lambda: self.pages.reserve(requests))
+            return False
+        needed = [self.needed(sequence, count) for sequence, count in requests]
+        if any(sum(n) > free for n, free in zip(zip(*needed, strict=True), self.pages.available, strict=False)):
+            self.refused(OutOfPages, lambda: self.pages.reserve(requests))
+            self.let_go(next(iter(self.copies)))  # as an engine does, so that things go on
+            return False
+        for group, pairs in self.pages.reserve(requests).items():
+            for source, destination in pairs:
+                assert source != destination
+                for place in range(self.size):
+                    self.cells[group, destination, place] = self.cells.get((group, source, place), ("", ()))
+        for sequence, text in work.items():
+            self.copies[sequence].tokens += text
+        return True
+
+    def needed(self, sequence: int, more: int) -> list[int]:
+        """Pages that more tokens need, in each group."""
+        length, needed = len(self.copies[sequence].tokens), []
+        for group in range(len(self.attention)):
+            table = self.pages.table(sequence, group)
+            pages = -(-(length + more) // self.size) - len(table)
+            others = {page for other in self.copies if other != sequence for page in self.held(other, group)}
+            pinned = {page for pin in self.pins.values() for number, page in pin if number == group}
+            pages += more > 0 and length % self.size > 0 and table[-1] in others | pinned
+            needed.append(pages)
+        needed += [int(more > 0)] if self.pages.is_recurrent else []
+        assert self.pages.needed(sequence, more) == tuple(needed)
+        return needed
+
+    def held(self, sequence: int, group: int) -> list[int]:
+        return self.pages.table(sequence, group)[self.copies[sequence].starts[group] // self.size :]
+
+    def fill(self, sequence: int) -> None:
+        copy, state = self.copies[sequence], self.pages.state(sequence)
+        for group, start in enumerate(copy.starts):
+            pool = self.pages._pools[group]
+            for position in range(max(start, copy.written), len(copy.tokens)):
+                page = state.tables[group][position // self.size]
+                assert pool.nodes[page] is None, "a page of the tree is written"
+                self.cells[group, page, position % self.size] = copy.namespace, tuple(copy.tokens[: position + 1])
+        if state.fresh is not None:
+            assert state.fresh != ZERO_SLOT
+            self.states[state.fresh] = copy.namespace, tuple(copy.tokens)
+        copy.written = len(copy.tokens)
+
+    def commit_some(self, sequence: int, count: int) -> None:
+        copy = self.copies[sequence]
+        end = min(copy.committed + count, copy.written)
+        new = copy.tokens[copy.committed : end]
+        if self.is_pending(copy) and end < len(copy.tokens):
+            self.refused(PositionError, lambda: self.pages.commit(sequence, new))
+            return
+        self.pages.commit(sequence, new)
+        copy.committed = end
+        first = [group.first_seen(end) // self.size * self.size for group in self.attention]
+        copy.starts = [max(start, now) for start, now in zip(copy.starts, first, strict=True)]
+        self.seen.append(copy.tokens[:end])
+
+    def cut(self, sequence: int, length: int) -> bool:
+        copy, pages = self.copies[sequence], -(-length // self.size)
+        firsts = [group.first_seen(length) for group in self.attention]
+        lost = any(a < b and a // self.size < pages for a, b in zip(firsts, copy.starts, strict=True))
+        if lost and length < len(copy.tokens):
+            self.refused(PositionError, lambda: self.pages.truncate(sequence, length))
+            return False
+        try:
+            self.pages.truncate(sequence, length)
+        except PositionError:
+            assert self.pages.is_recurrent
+            assert length not in (0, copy.committed)
+            return False
+        if length < len(copy.tokens):
+            copy.starts = [min(start, pages * self.size) for start in copy.starts]
+        del copy.tokens[length:]
+        copy.written = min(copy.written, length)
+        copy.committed = min(copy.committed, length)
+        return True
+
+    def refused(self, kind: type[Exception], call: object) -> None:
+        before = self.snapshot()
+        with pytest.raises(kind):
+            call()  # type: ignore[operator]
+        assert self.snapshot() == before
+
     def snapshot(self) -> tuple[object, ...]:
-        tables = {sequence: self.pages.table(sequence) for sequence in self.copies}
-        pool = self.pages._pool
-        return self.pages.stats(), tables, dict(pool.index), list(pool.idle), list(pool.free)
+        tables = {s: [t[:] for t in self.pages.state(s).tables] for s in self.copies}
+        slots = {s: (self.pages.state(s).slot, self.pages.state(s).fresh) for s in self.copies}
+        pools = [(list(pool.idle), pool.free[:], pool.nodes[:]) for pool in self.pages._pools]
+        return self.pages.stats(), tables, slots, pools
 
     # what must be so after each step
 
     @invariant()
     def each_sequence_reads_its_own_text(self) -> None:
-        size = self.pages.page_tokens
         for sequence, copy in self.copies.items():
-            table = self.pages.table(sequence)
-            assert len(table) == -(-len(copy.tokens) // size)
             assert self.pages.length(sequence) == len(copy.tokens)
             assert self.pages.committed(sequence) == copy.committed
-            for position in range(copy.written):
-                content = self.cells[table[position // size], position % size]
-                assert content == tuple(copy.tokens[: position + 1])
+            state = self.pages.state(sequence)
+            assert state.starts == copy.starts
+            for group, start in enumerate(copy.starts):
+                table = self.pages.table(sequence, group)
+                assert len(table) == -(-len(copy.tokens) // self.size)
+                assert not any(table[: start // self.size])
+                for position in range(start, copy.written):
+                    content = self.cells[group, table[position // self.size], position % self.size]
+                    assert content == (copy.namespace, tuple(copy.tokens[: position + 1]))
+            if self.pages.is_recurrent:
+                assert (state.slot == ZERO_SLOT) == (copy.committed == 0)
+                if copy.committed:
+                    assert self.states[state.slot] == (copy.namespace, tuple(copy.tokens[: copy.committed]))
 
     @invariant()
     def counts_are_right(self) -> None:
-        pool, stats = self.pages._pool, self.pages.stats()
-        held = Counter(page for sequence in self.copies for page in self.pages.table(sequence))
-        pinned = Counter(page for pages in self.pins.values() for page in pages)
-        assert pool.references == [held[page] for page in range(pool.total)]
-        assert pool.pins == [pinned[page] for page in range(pool.total)]
-        cached = {page for page in pool.keys if not held[page]}
-        assert set(pool.idle) == {page for page in cached if not pinned[page]}
-        assert sorted([*pool.free, *held, *cached]) == list(range(pool.total))
-        assert (stats.free, stats.used, stats.cached) == (len(pool.free), len(held), len(cached))
+        stats = self.pages.stats()
+        for pool, counts in zip(self.pages._pools, stats.groups, strict=True):
+            group, first = pool.group, pool.first
+            if self.pages.groups[group].is_recurrent:
+                states = [self.pages.state(sequence) for sequence in self.copies]
+                used = Counter([state.slot for state in states if state.slot])
+                used.update(state.fresh for state in states if state.fresh is not None)
+            else:
+                used = Counter(page for sequence in self.copies for page in self.held(sequence, group))
+            pinned = Counter(page for pin in self.pins.values() for number, page in pin if number == group)
+            assert pool.references[first:] == [used[page] for page in range(first, pool.total)]
+            assert pool.pins == [pinned[page] for page in range(pool.total)]
+            cached = {page for page, node in enumerate(pool.nodes) if node is not None and not used[page]}
+            assert set(pool.idle) == {page for page in cached if not pinned[page]}
+            assert sorted([*pool.free, *used, *cached]) == list(range(first, pool.total))
+            assert (counts.free, counts.used, counts.cached) == (len(pool.free), len(used), len(cached))
+            assert counts.shared == sum(n > 1 for n in used.values())
+            assert (counts.pinned, counts.references) == (len(pinned), used.total())
+            assert self.pages.available[group] == counts.total - len({*used, *pinned})
         assert stats.free + stats.used + stats.cached == stats.total
-        assert stats.shared == sum(n > 1 for n in held.values())
-        assert (stats.pinned, stats.references) == (len(pinned), held.total())
+
+    def nodes(self) -> Iterator[tuple[Node, str, Text]]:
+        roots = self.pages._tables.tree._top.children
+        todo: list[tuple[Node, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
+        while todo:
+            node, name, text = todo.pop()
+            yield node, name, text
+            todo += [(child, name, text + tuple(memoryview(key).cast("I"))) for key, child in node.children.items()]
 
     @invariant()
-    def index_tells_the_truth(self) -> None:
-        pool, size = self.pages._pool, self.pages.page_tokens
-        by_serial = {pool.serials[page]: page for page in pool.keys}
-        assert len(by_serial) == len(pool.index) == len(pool.keys)
-        assert all(pool.index[key] == page for page, key in pool.keys.items())
-        for page, (parent, tokens) in pool.keys.items():
-            before = self.cells[by_serial[parent], size - 1] if parent != ROOT else ()  # the parent is still there
-            text = before + tuple(memoryview(tokens).cast("I"))
-            assert all(self.cells[page, slot] == text[: len(before) + slot + 1] for slot in range(size))
+    def tree_tells_the_truth(self) -> None:
+        found: Counter[tuple[int, int]] = Counter()
+        for node, name, text in self.nodes():
+            assert not node.is_unused
+            assert node.holders == sum(self.pages.state(sequence).node is node for sequence in self.copies)
+            for group, page in enumerate(node.pages):
+                if page is None:
+                    continue
+                found[group, page] += 1
+                assert self.pages._pools[group].nodes[page] is node
+                if self.pages.groups[group].is_recurrent:
+                    assert self.states[page] == (name, text)
+                    continue
+                for place in range(self.size):
+                    end = len(text) - self.size + place + 1
+                    assert self.cells[group, page, place] == (name, text[:end])
+        listed = [(pool.group, page) for pool in self.pages._pools for page, node in enumerate(pool.nodes) if node]
+        assert found == Counter(listed)
 
     @invariant()
     def what_was_committed_is_found(self) -> None:
-        for sequence, copy in self.copies.items():
-            record = self.pages._sequences[sequence]
-            found = self.pages.lookup(copy.tokens[: copy.committed])
-            assert found >= record.entered * self.pages.page_tokens
-            assert all(self.pages._pool.serials[page] != ROOT for page in record.table[: record.entered])
+        for sequence, copy in self.copies.items() if self.pages.groups == (FULL,) else ():
+            found = self.pages.lookup(copy.tokens[: copy.committed], copy.namespace)
+            assert found >= self.pages.state(sequence).inserted * self.size
 
 
 PagesMachine.TestCase.settings = settings(
     max_examples=EXAMPLES,
-    stateful_step_count=100,
+    stateful_step_count=80,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

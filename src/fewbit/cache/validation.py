@@ -1,72 +1,48 @@
-"""What a KV cache asks of a backend, and what it checks before: K, V, q and the options of attention."""
+"""What users give to a KV cache: tokens, K, V, q and the options of attention, with a sentence for what is wrong."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from array import array
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..arrays import to_floats
-from ..errors import DataError, DtypeError, ShapeError
+from ..arrays import Floats, to_floats
+from ..errors import DataError, DtypeError, PositionError, ShapeError
 from ..formats import Format
+from ..validation import to_integer
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-
+MAX_TOKENS = (1 << 31) - 1  # a position has 32 bits
 FEW = 8192  # values whose squares are summed by one thread, faster than the least and the greatest are found
 
 
-class Backend(Protocol):
-    """A module that packs K and V and reads them: `fewbit.ops.cpu`, or `fewbit.ops.attention`, the slow reference."""
-
-    def keeps_tiles(self, k: Format, v: Format, page_tokens: int, dim: int) -> bool: ...
-
-    def kv_write(
-        self,
-        fmt: Format,
-        store: Bytes,
-        x: Floats,
-        slots: Longs,
-        rotate: bool = False,
-        is_value: bool = False,
-        threads: int | None = None,
-    ) -> None: ...
-
-    def attend(
-        self,
-        q: Floats,
-        k: Bytes,
-        k_format: Format,
-        v: Bytes,
-        v_format: Format,
-        tables: Ints,
-        table_starts: Longs,
-        lengths: Longs,
-        q_starts: Longs,
-        *,
-        scale: float,
-        rotate: bool = False,
-        window: int = 0,
-        softcap: float = 0.0,
-        sinks: Floats | None = None,
-        out: Floats | None = None,
-        exact: bool = True,
-        threads: int | None = None,
-    ) -> Floats: ...
+def to_count(tokens: int) -> int:
+    number = tokens if type(tokens) is int else to_integer(tokens, "a number of tokens")
+    if not 0 <= number <= MAX_TOKENS:
+        wanted = "not negative" if number < 0 else f"at most {MAX_TOKENS}"
+        raise PositionError(f"a number of tokens is {wanted}, {number} was given")
+    return number
 
 
-def native() -> Backend:
-    """The native CPU code; it is loaded now."""
-    from ..ops import cpu
+def to_tokens(tokens: Iterable[int]) -> array[int]:
+    """Tokens as an array of 32-bit numbers.
 
-    return cpu
+    >>> to_tokens(range(3))
+    array('I', [0, 1, 2])
+    """
+    if isinstance(tokens, bytes | bytearray):  # an array would take four of them as one token
+        raise DtypeError(f"tokens are integers, not {type(tokens).__name__}")
+    try:
+        return array("I", tokens.tolist() if hasattr(tokens, "tolist") else tokens)  # fast for NumPy's arrays
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"tokens are integers: {error}") from None
+    except OverflowError:
+        raise DataError("a token is a number from 0 to 2**32 - 1") from None
 
 
-def to_rows(x: Any, what: str, shape: tuple[int, int, int], fmt: Format, most: float) -> Floats:
+def to_rows(x: Any, what: str, shape: tuple[int, int, int], fmt: Format, max_value: float) -> Floats:
     """K or V that can be packed.
 
     >>> from fewbit.formats import get
@@ -78,12 +54,13 @@ def to_rows(x: Any, what: str, shape: tuple[int, int, int], fmt: Format, most: f
     rows = to_floats(x, what)
     if rows.shape != shape:
         raise ShapeError(f"{what} must have shape (tokens, kv_heads, dim) = {shape}, its shape is {rows.shape}")
-    small = rows.size <= FEW and float(np.vdot(rows, rows)) <= most * most  # NaN and infinity are not
+    small = rows.size <= FEW and float(np.vdot(rows, rows)) <= max_value * max_value  # NaN and infinity are not
     if rows.size and not small:
         least, greatest = float(rows.min()), float(rows.max())
-        if not (-most <= least and greatest <= most):  # so that NaN is refused
-            wrong = greatest if not greatest <= most else least
-            raise DataError(f"{what} holds {wrong:g}; kept in {fmt}, it takes numbers from {-most:g} to {most:g}")
+        if not (-max_value <= least and greatest <= max_value):  # so that NaN is refused
+            wrong = greatest if not greatest <= max_value else least
+            limits = f"from {-max_value:g} to {max_value:g}"
+            raise DataError(f"{what} holds {wrong:g}; kept in {fmt}, it takes numbers {limits}")
     return rows
 
 

@@ -1,0 +1,92 @@
+"""The prefix index: a tree of full pages.
+
+The path from a root to a node is a text, one page of tokens at each node, and the node says which page holds it in
+each group of layers. Each namespace has a root of its own. Tokens are compared whole, whatever their hashes: a node is
+found by exactly the tokens from the first position to the end of its page.
+
+A node stays while it has a page, a child or a sequence that goes on from it.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+
+def make_key(data: bytes) -> bytes:
+    return data
+
+
+class Node:
+    """A page of tokens after all those above it, and the pages that hold it, by group; None: the group has it not."""
+
+    __slots__ = ("children", "holders", "key", "pages", "parent")
+
+    def __init__(self, parent: Node | None, key: bytes, groups: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.pages: list[int | None] = [None] * groups
+        self.children: dict[bytes, Node] = {}
+        self.holders = 0  # sequences whose last page in the tree this is
+        if parent is not None:
+            parent.children[key] = self
+
+    def prune(self) -> None:
+        """Remove this node if nobody needs it, and those above that only led to it."""
+        node = self
+        while node.parent is not None and node.is_unused:
+            del node.parent.children[node.key]
+            node = node.parent
+
+    @property
+    def is_unused(self) -> bool:
+        return not self.holders and not self.children and all(page is None for page in self.pages)
+
+
+class PrefixTree:
+    """All namespaces.
+
+    >>> tree = PrefixTree(groups=1, page_tokens=2)
+    >>> a = Node(tree.root("mine"), array("I", [1, 2]).tobytes(), 1)
+    >>> tree.find("mine", array("I", [1, 2, 3])) == [a], tree.find("", array("I", [1, 2, 3]))
+    (True, [])
+    """
+
+    def __init__(self, groups: int, page_tokens: int) -> None:
+        self.groups = groups
+        self.page_tokens = page_tokens
+        self._top = Node(None, b"", groups)
+
+    def root(self, namespace: str) -> Node:
+        """Where the texts of a namespace begin; it is made if there is none."""
+        key = _name(namespace)
+        return self._top.children.get(key) or Node(self._top, key, self.groups)
+
+    def find(self, namespace: str, tokens: array[int]) -> list[Node]:
+        """The nodes of the full pages of a text, as far as there are any."""
+        node = self._top.children.get(_name(namespace))
+        data, width = tokens.tobytes(), self.page_tokens * tokens.itemsize
+        found: list[Node] = []
+        for end in range(width, len(data) + 1, width):
+            node = node and node.children.get(make_key(data[end - width : end]))
+            if node is None:
+                break
+            found.append(node)
+        return found
+
+    def key(self, tokens: array[int], number: int) -> bytes:
+        """The key of a page of tokens."""
+        return make_key(tokens[number * self.page_tokens : (number + 1) * self.page_tokens].tobytes())
+
+
+def _name(namespace: str) -> bytes:
+    return namespace.encode(errors="surrogatepass")  # any str will do
+
+
+def path(node: Node, depth: int) -> list[Node]:
+    """The last nodes of the way to a node, `depth` of them, the node itself included."""
+    nodes: list[Node] = []
+    while len(nodes) < depth:
+        assert node.parent is not None
+        nodes.append(node)
+        node = node.parent
+    return nodes[::-1]
