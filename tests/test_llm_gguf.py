@@ -1,4 +1,4 @@
-"""LLM with a real runner, on small models with random weights."""
+"""LLM with a real executor, on small models with random weights."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit.engine.contract import Chunk
+from fewbit.devices.batch import Chunk
 from fewbit.errors import FewbitError, PathError
 from fewbit.llm import LLM
 from fewbit.ops import sampling
 
+from .llm_toy import END, TOKENS
 from .models.random_llama import llama
-from .test_llm import END, TOKENS
 from .text.samples import metadata
 
 VOCAB = len(TOKENS) + 1
@@ -35,24 +35,23 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_from_a_file(path: Path) -> None:
     with LLM(path, exact=True) as llm:
-        assert (llm.model_name, llm.path, llm.ctx, llm.runner.vocab) == ("tiny", path, 512, VOCAB)
-        assert llm.threads >= 1
-        answer = llm.generate(TEXT, max_tokens=8, temperature=0, logprobs=1)
-        assert answer.logprobs
-        for one in answer.logprobs:
+        assert (llm.model_name, llm.path, llm.ctx, llm.loaded.executor.vocab) == ("tiny", path, 512, VOCAB)
+        output = llm.generate(TEXT, max_tokens=8, temperature=0, logprobs=1)
+        assert output.logprobs
+        for one in output.logprobs:
             assert one.logprob == one.top[0].logprob  # the likeliest
-        scores = llm.score(llm.tokenize(TEXT) + answer.tokens)[-len(answer.tokens) :]
-        np.testing.assert_allclose(scores, [one.logprob for one in answer.logprobs], rtol=0, atol=1e-3)
+        scores = llm.score(llm.tokenize(TEXT) + output.tokens)[-len(output.tokens) :]
+        np.testing.assert_allclose(scores, [one.logprob for one in output.logprobs], rtol=0, atol=1e-3)
 
 
-def test_scores_are_those_of_the_runner(path: Path) -> None:
+def test_scores_are_those_of_the_executor(path: Path) -> None:
     with LLM(path, exact=True) as llm:
         text = llm.tokenize(TEXT * 5)  # longer than what is scored in one step
         scores = llm.score(text)
-        runner = llm.runner
-        sequence = runner.cache.new()
+        loaded = llm.loaded
+        sequence = loaded.cache.new()
         logits = np.concatenate(
-            [runner.forward([Chunk(sequence, part, len(part))]).copy() for part in (text[:200], text[200:-1])]
+            [loaded.forward([Chunk(sequence, part, len(part))]).copy() for part in (text[:200], text[200:-1])]
         )
         np.testing.assert_allclose(scores, sampling.log_probabilities(logits, text[1:]), rtol=0, atol=1e-3)
 
@@ -60,7 +59,7 @@ def test_scores_are_those_of_the_runner(path: Path) -> None:
 @pytest.mark.parametrize("kv", ["q8_0", ("q8_0", "q4_0")])
 def test_formats_of_the_cache(path: Path, kv: str | tuple[str, str]) -> None:
     with LLM(path, kv=kv, ctx=128, threads=1) as llm:
-        assert (llm.ctx, llm.threads) == (128, 1)
+        assert llm.ctx == 128
         first, again = (llm.generate(TEXT, max_tokens=4) for _ in range(2))
         assert (first.cached_tokens, again.cached_tokens) == (0, 32)
 
@@ -79,7 +78,7 @@ def test_chats_from_several_threads(path: Path) -> None:
         for thread in threads:
             thread.join()
         assert len(texts) == 8
-        assert llm.runner.cache.stats().used == 0
+        assert llm.loaded.cache.stats().used == 0
 
 
 def test_what_is_no_model(path: Path) -> None:

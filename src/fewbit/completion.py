@@ -1,4 +1,4 @@
-"""What a model answered."""
+"""What a model wrote."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An answer; `str` gives its text.
+    """An output; `str` gives its text.
 
-    >>> answer = Completion("Hello!", [19556, 17], "stop", prompt_tokens=12, prefill_seconds=0.5)
-    >>> str(answer), answer.prefill_tokens_per_second
+    >>> output = Completion("Hello!", [19556, 17], "stop", prompt_tokens=12, prefill_seconds=0.5)
+    >>> str(output), output.prefill_tokens_per_second
     ('Hello!', 24.0)
     """
 
@@ -29,6 +29,7 @@ class Completion:
     tokens: list[int]  # without the one that ended it
     finish_reason: str  # "stop": it said so, or a stop string came; "length"; of a stream also "cancelled", "error"
     logprobs: list[TokenLogprob] | None = None  # one for each token
+    stop_token: int | None = None  # that ended it, where a token did
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, known from before
     prefill_seconds: float = 0.0  # until the first token

@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from .answers import Answer, AsyncStream, Stream, agather, gather, score
 from .completion import Completion, TokenLogprob
-from .engine.contract import Runner
 from .engine.engine import Engine
-from .engine.runner import KvFormats, load
 from .engine.worker import Worker
 from .errors import RequestError
-from .files.gguf import read_gguf
 from .files.hub import find
-from .ops import cpu
-from .ops.arguments import chosen_activations
-from .options import Message, OneAnswer, Options, Prompt, check_messages, check_tools, read_options, split_prompts
+from .files.model import open_model
+from .loading import KvFormats, Loaded, load
+from .options import Message, OneOutput, Options, Prompt, check_messages, check_tools, read_options, split_prompts
+from .outputs import AsyncStream, Output, Stream, agather, gather, score
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,15 +36,15 @@ class LLM:
 
         llm = LLM("model.gguf", kv="q8_0")
         print(llm.generate("Once upon a time", max_tokens=64))
-        for piece in llm.chat([{"role": "user", "content": "hi"}], stream=True):
-            print(piece, end="")
+        for text in llm.chat([{"role": "user", "content": "hi"}], stream=True):
+            print(text, end="")
 
     `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or a pair of formats
     for K and V; `ctx` the longest text in tokens; `threads` says how many to use. `activations` says how
     exactly weights are multiplied: "int8", which is usual; "int16", 25 times as near to the truth and a tenth or two
-    slower for one answer; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at
+    slower for one output; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at
     least.
-    `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 answers at once (see
+    `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 outputs at once (see
     `fewbit.repack`); if not given, where that gains and memory is large enough. False keeps them in the file's memory
     map, which other processes share.
     `progress(what, bytes done, bytes in all or None)` is called while a model is fetched.
@@ -55,18 +52,13 @@ class LLM:
     All methods may be called from several threads at once: their requests run together, in steps. A prompt that begins
     like one before is not run again from the start, as long as the cache remembers it.
 
-    The options of `generate`, `stream` and `chat`: `max_tokens` (256; None: until the context is full), `stop` (a
-    string or several: the answer ends before the first of them), `n` (answers to each prompt), `seed` (the same one
-    gives the same answer), `logprobs` (k: tell how likely each token was, and the k likeliest), and those of `Rule`:
-    `temperature`, `top_k`, `top_p`, `min_p`, `repetition`, `presence`, `frequency`.
+    The options of `generate`, `stream` and `chat`: `max_tokens` (256; None: until the context is full), `min_tokens`,
+    `stop` (a string or several: the output ends before the first of them), `stop_token_ids`, `n` (outputs of each
+    prompt), `seed` (the same one gives the same output), `logprobs` (k: tell how likely each token was, and the k
+    likeliest), `logit_bias` ({token: what is added to its logit}), `constraint` (what the output must look like),
+    `namespace` (prompts share what was computed within one only), and those of `SamplingParams`: `temperature`,
+    `top_k`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty`.
     """
-
-    model_name: str
-    path: Path | None
-    runner: Runner
-    tokenizer: Tokenizer
-    threads: int
-    ctx: int
 
     def __init__(
         self,
@@ -82,29 +74,29 @@ class LLM:
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         path = find(model, progress=progress)
-        gguf = read_gguf(path)
-        tokenizer = Tokenizer.from_metadata(gguf.metadata)
-        how = chosen_activations(activations, exact)
-        runner = load(gguf, device=device, kv=kv, ctx=ctx, activations=how, threads=threads, repack=repack)
-        self._join(runner, tokenizer, path.stem, path, threads)
+        file = open_model(path)
+        tokenizer = Tokenizer.from_metadata(file.tokenizer())
+        loaded = load(
+            file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack
+        )
+        self._join(loaded, tokenizer, path.stem, path)
 
     @classmethod
-    def from_parts(cls, runner: Runner, tokenizer: Tokenizer, name: str = "model", threads: int | None = None) -> LLM:
+    def from_parts(cls, loaded: Loaded, tokenizer: Tokenizer, name: str = "model") -> LLM:
         """An LLM of parts that are there already."""
         llm = cls.__new__(cls)
-        llm._join(runner, tokenizer, name, None, threads)
+        llm._join(loaded, tokenizer, name, None)
         return llm
 
-    def _join(self, runner: Runner, tokenizer: Tokenizer, name: str, path: Path | None, threads: int | None) -> None:
+    def _join(self, loaded: Loaded, tokenizer: Tokenizer, name: str, path: Path | None) -> None:
         self.model_name, self.path = name, path
-        self.runner, self.tokenizer = runner, tokenizer
-        self.threads = cpu.default_threads() if threads is None else threads
-        self.ctx = runner.ctx
-        self.engine = Engine(runner, tokenizer.end_of_generation, threads=self.threads)
+        self.loaded, self.tokenizer = loaded, tokenizer
+        self.ctx = loaded.ctx
+        self.engine = Engine(loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation)
         self._worker = Worker(self.engine)
 
     @overload
-    def generate(self, prompt: Prompt, **options: Unpack[OneAnswer]) -> Completion: ...
+    def generate(self, prompt: Prompt, **options: Unpack[OneOutput]) -> Completion: ...
     @overload
     def generate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
@@ -121,7 +113,7 @@ class LLM:
         return completions[0] if alone else completions
 
     @overload
-    async def agenerate(self, prompt: Prompt, **options: Unpack[OneAnswer]) -> Completion: ...
+    async def agenerate(self, prompt: Prompt, **options: Unpack[OneOutput]) -> Completion: ...
     @overload
     async def agenerate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
@@ -135,7 +127,7 @@ class LLM:
         return completions[0] if alone else completions
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
-        """`generate` for one prompt, piece by piece: an iterator of text, with `completion` at its end."""
+        """`generate` for one prompt, part by part: an iterator of text, with `completion` at its end."""
         return Stream(self._worker, self._single(prompt, options))
 
     def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncStream:
@@ -144,7 +136,7 @@ class LLM:
 
     @overload
     def chat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[OneAnswer]
+        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[OneOutput]
     ) -> Completion: ...
     @overload
     def chat(
@@ -166,7 +158,7 @@ class LLM:
 
     @overload
     async def achat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[OneAnswer]
+        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[OneOutput]
     ) -> Completion: ...
     @overload
     async def achat(
@@ -196,7 +188,7 @@ class LLM:
         return self.tokenizer.decode(ids)
 
     def close(self) -> None:
-        """Stop. Answers that are not complete end with an error."""
+        """Stop. Outputs that are not complete end with an error."""
         self._worker.close()
 
     def __enter__(self) -> LLM:
@@ -219,30 +211,26 @@ class LLM:
         text = self.template.render(check_messages(messages), check_tools(tools))
         return self.tokenizer.encode(text, parse_special=True)  # the template writes BOS itself, if there is to be one
 
-    def _groups(self, prompt: Prompt | Sequence[Prompt], options: Options) -> tuple[list[list[Answer]], bool]:
-        """The answers to each prompt, and whether there is just one."""
+    def _groups(self, prompt: Prompt | Sequence[Prompt], options: Options) -> tuple[list[list[Output]], bool]:
+        """The outputs of each prompt, and whether there is just one."""
         settings = read_options(options)
         prompts, several = split_prompts(prompt)
+        eos_ids = {*self.engine.eos_ids, *settings.stop_token_ids} if settings.stop_token_ids else None
         groups = [
             [
-                Answer(self.tokenizer, request, settings.stop)
-                for request in self.engine.request(
-                    self._encode(one),
-                    settings.rule,
-                    max_tokens=settings.max_tokens,
-                    n=settings.n,
-                    seed=settings.seed,
-                    logprobs=settings.logprobs,
+                Output(self.tokenizer, request, settings.stop)
+                for request in self.engine.generation(
+                    self._encode(one), settings.params, n=settings.n, eos_ids=eos_ids, **settings.request
                 )
             ]
             for one in prompts
         ]
         return groups, not several and settings.n == 1
 
-    def _single(self, prompt: Prompt, options: Options) -> Answer:
+    def _single(self, prompt: Prompt, options: Options) -> Output:
         groups, alone = self._groups(prompt, options)
         if not alone:
-            raise RequestError("a stream gives one answer to one prompt: no list of prompts, and n is 1")
+            raise RequestError("a stream gives one output for one prompt: no list of prompts, and n is 1")
         return groups[0][0]
 
     def _encode(self, prompt: Prompt) -> Sequence[int]:

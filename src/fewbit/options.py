@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypedDict, get_type_hints
 
+from .engine.request import Constraint
 from .errors import DtypeError, RequestError
-from .ops.sampling import Rule
+from .ops.sampling import SamplingParams
+
+_OF_REQUEST = "max_tokens", "min_tokens", "seed", "logprobs", "logit_bias", "constraint", "namespace", "adapter"
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
 
-class OneAnswer(TypedDict, total=False):
-    """The options of `LLM.generate`, `stream` and `chat`. From `temperature` on they are those of a `Rule`."""
+class OneOutput(TypedDict, total=False):
+    """The options of `LLM.generate`, `stream` and `chat`. From `temperature` on they are those of `SamplingParams`."""
 
     max_tokens: int | None  # 256; None: until the context is full
-    stop: str | Sequence[str] | None  # the answer ends before the first of these
-    seed: int | None  # the same seed gives the same answer
+    min_tokens: int  # 0: tokens before the model may end its output
+    stop: str | Sequence[str] | None  # the output ends before the first of these
+    stop_token_ids: Sequence[int] | None  # tokens that end the output, beside the model's own
+    seed: int | None  # the same seed gives the same output
+    logit_bias: Mapping[int, float] | None  # what is added to the logits of tokens
+    constraint: Callable[[], Constraint] | None  # what the output must look like: see `fewbit.engine.request`
+    namespace: str  # prompts share what was computed within one only
+    adapter: str | None
     logprobs: int | None  # tell how likely each token was, and so many of the likeliest ones
     temperature: float
     top_k: int
     top_p: float
     min_p: float
-    repetition: float
-    presence: float
-    frequency: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
 
 
-class Options(OneAnswer, total=False):
-    """The same for several answers."""
+class Options(OneOutput, total=False):
+    """The same for several outputs."""
 
-    n: int  # answers to each prompt
+    n: int  # outputs of each prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Options that were read; numbers are checked by the engine."""
 
-    max_tokens: int | None
     stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
     n: int
-    seed: int | None
-    logprobs: int | None
-    rule: Rule
+    request: dict[str, Any]  # the rest of what `Engine.generation` takes
+    params: SamplingParams
 
 
 def read_options(options: Options) -> Settings:
@@ -55,20 +63,21 @@ def read_options(options: Options) -> Settings:
     >>> read_options({"temprature": 0})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    fewbit.errors.DtypeError: there is no option temprature; there are max_tokens, stop, seed, ...
+    fewbit.errors.DtypeError: there is no option temprature; there are max_tokens, min_tokens, stop, ...
     """
     given: dict[str, Any] = {**options}
     known = get_type_hints(Options)
     unknown = ", ".join(name for name in given if name not in known)
     if unknown:
         raise DtypeError(f"there is no option {unknown}; there are {', '.join(known)}")
+    stop, ids, n = _stops(given.pop("stop", None)), given.pop("stop_token_ids", None), given.pop("n", 1)
+    request = {"max_tokens": 256} | {name: given.pop(name) for name in _OF_REQUEST if name in given}
     return Settings(
-        given.pop("max_tokens", 256),
-        _stops(given.pop("stop", None)),
-        given.pop("n", 1),
-        given.pop("seed", None),
-        given.pop("logprobs", None),
-        Rule(**given),
+        stop,
+        () if ids is None else tuple(_to_list(ids, "stop_token_ids is a list of token ids")),
+        n,
+        request,
+        SamplingParams(**given),
     )
 
 

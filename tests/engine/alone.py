@@ -10,11 +10,11 @@ import numpy as np
 
 from fewbit.engine.engine import Engine
 from fewbit.ops import sampling
-from fewbit.ops.sampling import Rule
+from fewbit.ops.sampling import SamplingParams
 
 from .toy import Toy, logits_of
 
-WARM = Rule(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
+WARM = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
 
 
 def alone(
@@ -22,27 +22,27 @@ def alone(
     max_tokens: int,
     seed: int = 0,
     *,
-    rule: Rule = WARM,
-    ends: Sequence[int] = (),
+    params: SamplingParams = WARM,
+    eos_ids: Sequence[int] = (),
     limit: int = 64,
     vocab: int = 40,
 ) -> tuple[list[int], str]:
-    """The answer and the reason of its end."""
+    """The output and the reason of its end."""
     tokens, uniform = list(prompt), Random(seed).random
     for _ in range(min(max_tokens, limit - len(prompt))):
-        answer = tokens[len(prompt) :]
+        output = tokens[len(prompt) :]
         counts = Counter(dict.fromkeys(prompt, 0))
-        counts.update(answer)
+        counts.update(output)
         seen = np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32)
-        chosen, _ = sampling.sample(logits_of(tokens, vocab)[-1:], [rule], [uniform()], [seen])
-        if int(chosen[0]) in ends:
-            return answer, "stop"
+        chosen, _ = sampling.sample(logits_of(tokens, vocab)[-1:], [params], [uniform()], [seen])
+        if int(chosen[0]) in eos_ids:
+            return output, "stop"
         tokens.append(int(chosen[0]))
     return tokens[len(prompt) :], "length"
 
 
-def make_engine(toy: Toy, ends: Sequence[int] = (), most_requests: int = 64) -> Engine:
-    return Engine(toy, ends, most_requests=most_requests, sampler=sampling)
+def make_engine(toy: Toy, eos_ids: Sequence[int] = (), max_seqs: int = 64) -> Engine:
+    return Engine(toy, toy.cache, toy.ctx, eos_ids, max_seqs=max_seqs)
 
 
 def run(engine: Engine, steps: int = 5000) -> None:
@@ -54,5 +54,5 @@ def run(engine: Engine, steps: int = 5000) -> None:
 
 
 def is_clean(toy: Toy) -> bool:
-    """Whether all pages were given back."""
+    """Whether all pages were released."""
     return toy.cache.stats().used == 0

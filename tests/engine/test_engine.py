@@ -1,4 +1,4 @@
-"""The engine on a toy runner: batches, chunks, forks, preemption, cancelling, errors."""
+"""The engine on a toy executor: batches, chunks, forks, preemption, cancelling, errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from fewbit.engine.request import Request
 from fewbit.errors import DtypeError, FewbitError, OutOfPages, RequestError
 from fewbit.ops import sampling
-from fewbit.ops.sampling import Rule
+from fewbit.ops.sampling import SamplingParams
 
 from .alone import WARM, alone, is_clean, make_engine, run
 from .toy import Toy, logits_of
@@ -18,97 +18,100 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 
 def test_one_request_gives_what_the_whole_text_gives() -> None:
     engine = make_engine(toy := Toy())
-    requests = engine.request(PROMPT, WARM, max_tokens=12, seed=7)
+    requests = engine.generation(PROMPT, WARM, max_tokens=12, seed=7)
     engine.add(requests)
     run(engine)
-    assert (requests[0].answer, requests[0].finish_reason) == alone(PROMPT, 12, 7)
+    assert (requests[0].output_tokens, requests[0].finish_reason) == alone(PROMPT, 12, 7)
     assert toy.batches == [[10], *[[1]] * 11]
     assert is_clean(toy)
 
 
 def test_requests_run_together_as_they_would_alone() -> None:
-    engine = make_engine(toy := Toy(), ends=[7])
+    engine = make_engine(toy := Toy(), eos_ids=[7])
     prompts = [PROMPT[:length] for length in range(1, 9)]
-    requests = [engine.request(prompt, WARM, max_tokens=9, seed=i)[0] for i, prompt in enumerate(prompts)]
+    requests = [engine.generation(prompt, WARM, max_tokens=9, seed=i)[0] for i, prompt in enumerate(prompts)]
     for request in requests:
         engine.add([request])
     run(engine)
     for i, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
-        assert (request.answer, request.finish_reason) == alone(prompt, 9, i, ends=[7])
+        assert (request.output_tokens, request.finish_reason) == alone(prompt, 9, i, eos_ids=[7])
     assert max(map(len, toy.batches)) == 8
 
 
 def test_prompts_come_in_chunks_behind_the_tokens_of_those_who_write() -> None:
-    engine = make_engine(toy := Toy(most_tokens=8))
-    writing, reading = engine.request([1], WARM, max_tokens=9)[0], engine.request(range(20), WARM, max_tokens=1)[0]
+    engine = make_engine(toy := Toy(max_batched_tokens=8))
+    writing, reading = (
+        engine.generation([1], WARM, max_tokens=9)[0],
+        engine.generation(range(20), WARM, max_tokens=1)[0],
+    )
     engine.add([writing])
     engine.step()
     engine.add([reading])
     run(engine)
     assert toy.batches[:4] == [[1], [1, 7], [1, 7], [1, 6]]
-    assert (reading.answer, reading.finish_reason) == (reading.tokens[20:], "length")
+    assert (reading.output_tokens, reading.finish_reason) == (reading.tokens[20:], "length")
 
 
 def test_a_prompt_that_is_known_is_not_run_again() -> None:
     engine = make_engine(toy := Toy(page_tokens=4))
-    first = engine.request(PROMPT, WARM, max_tokens=1)[0]
+    first = engine.generation(PROMPT, WARM, max_tokens=1)[0]
     engine.add([first])
     run(engine)
-    again = engine.request([*PROMPT[:8], 30, 31], WARM, max_tokens=3, seed=1)[0]
+    again = engine.generation([*PROMPT[:8], 30, 31], WARM, max_tokens=3, seed=1)[0]
     engine.add([again])
     run(engine)
     assert (first.cached_tokens, again.cached_tokens) == (0, 8)
     assert toy.batches[1] == [2]
-    assert again.answer == alone([*PROMPT[:8], 30, 31], 3, 1)[0]
+    assert again.output_tokens == alone([*PROMPT[:8], 30, 31], 3, 1)[0]
 
 
 def test_the_last_token_of_a_known_prompt_is_run() -> None:
     engine = make_engine(toy := Toy(page_tokens=4))
     for _ in range(2):
-        request = engine.request(PROMPT[:8], WARM, max_tokens=2, seed=5)[0]
+        request = engine.generation(PROMPT[:8], WARM, max_tokens=2, seed=5)[0]
         engine.add([request])
         run(engine)
-        assert request.answer == alone(PROMPT[:8], 2, 5)[0]
+        assert request.output_tokens == alone(PROMPT[:8], 2, 5)[0]
     assert request.cached_tokens == 4
     assert toy.batches[2] == [4]
 
 
-def test_several_answers_share_one_prompt() -> None:
+def test_several_outputs_share_one_prompt() -> None:
     engine = make_engine(toy := Toy())
-    requests = engine.request(PROMPT, WARM, max_tokens=6, n=4, seed=20)
+    requests = engine.generation(PROMPT, WARM, max_tokens=6, n=4, seed=20)
     engine.add(requests)
     run(engine)
     assert toy.batches == [[10], *[[1, 1, 1, 1]] * 5]
     for i, request in enumerate(requests):
-        assert (request.answer, request.finish_reason) == alone(PROMPT, 6, 20 + i)
+        assert (request.output_tokens, request.finish_reason) == alone(PROMPT, 6, 20 + i)
         assert request.prompt_tokens == 10
     assert is_clean(toy)
 
 
-def test_some_of_several_answers_are_cancelled_before_the_prompt_was_run() -> None:
+def test_some_of_several_outputs_are_cancelled_before_the_prompt_was_run() -> None:
     for gone in ([0], [1], [0, 2], [0, 1, 2]):
-        engine = make_engine(toy := Toy(most_tokens=4))
-        requests = engine.request(PROMPT, WARM, max_tokens=6, n=3, seed=20)
+        engine = make_engine(toy := Toy(max_batched_tokens=4))
+        requests = engine.generation(PROMPT, WARM, max_tokens=6, n=3, seed=20)
         engine.add(requests)
         engine.step()
         engine.cancel([requests[i] for i in gone])
         run(engine)
         for i, request in enumerate(requests):
             wanted = ([], "cancelled") if i in gone else alone(PROMPT, 6, 20 + i)
-            assert (request.answer, request.finish_reason) == wanted
+            assert (request.output_tokens, request.finish_reason) == wanted
         assert is_clean(toy)
 
 
 def test_the_youngest_gives_way_and_loses_nothing() -> None:
     engine = make_engine(toy := Toy(pages=8, page_tokens=4, ctx=30))
-    requests = [engine.request([i] * 5, WARM, max_tokens=20, seed=i)[0] for i in range(3)]
+    requests = [engine.generation([i] * 5, WARM, max_tokens=20, seed=i)[0] for i in range(3)]
     for request in requests:
         engine.add([request])
     run(engine)
     assert engine.stats().preemptions > 0
-    assert requests[0].ended < requests[1].ended < requests[2].ended
+    assert requests[0].finish_time < requests[1].finish_time < requests[2].finish_time
     for i, request in enumerate(requests):
-        assert (request.answer, request.finish_reason) == alone([i] * 5, 20, i, limit=30)
+        assert (request.output_tokens, request.finish_reason) == alone([i] * 5, 20, i, limit=30)
     assert is_clean(toy)
 
 
@@ -116,8 +119,8 @@ def test_pages_that_somebody_pinned() -> None:
     """The scheduler counts on available pages; when they are fewer than it thought, the youngest waits."""
     engine = make_engine(toy := Toy(pages=6, page_tokens=4, ctx=24))
     mine = toy.cache.new()
-    first = engine.request([1] * 5, WARM, max_tokens=12, seed=1)[0]
-    second = engine.request([2] * 5, WARM, max_tokens=12, seed=2)[0]
+    first = engine.generation([1] * 5, WARM, max_tokens=12, seed=1)[0]
+    second = engine.generation([2] * 5, WARM, max_tokens=12, seed=2)[0]
     engine.add([first])
     engine.add([second])
     engine.step()
@@ -126,28 +129,28 @@ def test_pages_that_somebody_pinned() -> None:
     assert engine.stats().active == 1
     assert engine.stats().waiting == 1
     run(engine)
-    assert first.answer == alone([1] * 5, 12, 1)[0]
-    assert second.answer == alone([2] * 5, 12, 2)[0]
+    assert first.output_tokens == alone([1] * 5, 12, 1)[0]
+    assert second.output_tokens == alone([2] * 5, 12, 2)[0]
     toy.cache.free(mine)
 
 
 def test_when_nobody_can_make_room_the_request_fails() -> None:
     engine = make_engine(toy := Toy(pages=6, page_tokens=4, ctx=24))
     mine = toy.cache.new()
-    toy.cache.extend(mine, 12)
-    request = engine.request([1] * 5, WARM, max_tokens=12)[0]
+    toy.cache.reserve([(mine, 12)])
+    request = engine.generation([1] * 5, WARM, max_tokens=12)[0]
     engine.add([request])
     run(engine)
     assert request.finish_reason == "error"
     assert isinstance(request.error, OutOfPages)
-    assert len(request.answer) == 8
+    assert len(request.output_tokens) == 8
     toy.cache.free(mine)
     assert is_clean(toy)
 
 
 def test_the_context_is_full() -> None:
     engine = make_engine(Toy(ctx=14))
-    request = engine.request(PROMPT, WARM)[0]
+    request = engine.generation(PROMPT, WARM)[0]
     engine.add([request])
     run(engine)
     assert (len(request.tokens), request.finish_reason) == (14, "length")
@@ -155,82 +158,96 @@ def test_the_context_is_full() -> None:
 
 def test_the_cache_is_smaller_than_the_context() -> None:
     engine = make_engine(Toy(ctx=100, pages=3, page_tokens=4))
-    request = engine.request(PROMPT, WARM)[0]
+    request = engine.generation(PROMPT, WARM)[0]
     engine.add([request])
     run(engine)
     assert (len(request.tokens), request.finish_reason) == (12, "length")
-    with pytest.raises(RequestError, match="a prompt of 12 tokens leaves no room for an answer: the cache holds 12"):
-        engine.request(range(12))
+    with pytest.raises(RequestError, match="a prompt of 12 tokens leaves no room for an output: the cache holds 12"):
+        engine.generation(range(12))
 
 
-def test_an_end_token_is_no_part_of_the_answer() -> None:
+def test_an_end_token_is_no_part_of_the_output() -> None:
     free = alone(PROMPT, 12, 3)[0]
-    engine = make_engine(toy := Toy(), ends=[free[4]])
-    request = engine.request(PROMPT, WARM, max_tokens=12, seed=3)[0]
+    engine = make_engine(toy := Toy(), eos_ids=[free[4]])
+    request = engine.generation(PROMPT, WARM, max_tokens=12, seed=3)[0]
     engine.add([request])
     run(engine)
-    assert (request.answer, request.finish_reason) == (free[: free.index(free[4])], "stop")
+    assert (request.output_tokens, request.finish_reason) == (free[: free.index(free[4])], "stop")
     assert is_clean(toy)
 
 
-def test_penalties_see_the_prompt_and_the_answer() -> None:
-    rule = Rule(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, repetition=1.7, presence=0.5, frequency=0.9)
+def test_penalties_see_the_prompt_and_the_output() -> None:
+    params = SamplingParams(
+        temperature=1.5,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        repetition_penalty=1.7,
+        presence_penalty=0.5,
+        frequency_penalty=0.9,
+    )
     engine = make_engine(Toy(pages=6, page_tokens=4, vocab=12))
-    requests = [engine.request([i, 3, 3], rule, max_tokens=15, seed=i)[0] for i in range(3)]
-    other = engine.request([7], WARM, max_tokens=15, seed=9)[0]
+    requests = [engine.generation([i, 3, 3], params, max_tokens=15, seed=i)[0] for i in range(3)]
+    other = engine.generation([7], WARM, max_tokens=15, seed=9)[0]
     for request in (*requests, other):
         engine.add([request])
     run(engine)
     for i, request in enumerate(requests):
-        assert request.answer == alone([i, 3, 3], 15, i, rule=rule, vocab=12, limit=24)[0]
-    assert other.answer == alone([7], 15, 9, vocab=12)[0]
+        assert request.output_tokens == alone([i, 3, 3], 15, i, params=params, vocab=12, limit=24)[0]
+    assert other.output_tokens == alone([7], 15, 9, vocab=12)[0]
 
 
 def test_events() -> None:
     engine = make_engine(Toy())
-    each, last = engine.request(PROMPT, WARM, max_tokens=3, seed=1)[0], engine.request([1], WARM, max_tokens=3)[0]
+    streamed, last = (
+        engine.generation(PROMPT, WARM, max_tokens=3, seed=1)[0],
+        engine.generation([1], WARM, max_tokens=3)[0],
+    )
     events: list[tuple[Request, int | None]] = []
-    each.sink = last.sink = events.append
-    each.each = True
-    engine.add([each])
+    streamed.sink = last.sink = events.append
+    streamed.stream = True
+    engine.add([streamed])
     engine.add([last])
     run(engine)
-    assert [token for request, token in events if request is each] == [*each.answer, None]
+    assert [token for request, token in events if request is streamed] == [*streamed.output_tokens, None]
     assert [token for request, token in events if request is last] == [None]
 
 
 def test_a_sink_that_fails_cancels_its_request() -> None:
     engine = make_engine(toy := Toy())
-    deaf, other = engine.request(PROMPT, WARM, max_tokens=3)[0], engine.request([1], WARM, max_tokens=3, seed=2)[0]
-    deaf.sink, deaf.each = lambda event: 1 / 0, True
+    deaf, other = (
+        engine.generation(PROMPT, WARM, max_tokens=3)[0],
+        engine.generation([1], WARM, max_tokens=3, seed=2)[0],
+    )
+    deaf.sink, deaf.stream = lambda event: 1 / 0, True
     engine.add([deaf])
     engine.add([other])
     run(engine)
     assert deaf.finish_reason == "cancelled"
-    assert other.answer == alone([1], 3, 2)[0]
+    assert other.output_tokens == alone([1], 3, 2)[0]
     assert is_clean(toy)
 
 
 def test_an_error_in_a_step_ends_its_requests_and_no_others() -> None:
-    engine = make_engine(toy := Toy(), most_requests=2)
-    failing = engine.request(PROMPT, WARM, n=2)
-    waiting = engine.request(PROMPT, WARM, max_tokens=4, seed=3)[0]
+    engine = make_engine(toy := Toy(), max_seqs=2)
+    failing = engine.generation(PROMPT, WARM, n=2)
+    waiting = engine.generation(PROMPT, WARM, max_tokens=4, seed=3)[0]
     engine.add(failing)
     engine.add([waiting])
     toy.errors.append(RuntimeError("no luck"))
     run(engine)
     assert [request.finish_reason for request in failing] == ["error", "error"]
     assert all(isinstance(request.error, RuntimeError) for request in failing)
-    assert waiting.answer == alone(PROMPT, 4, 3)[0]
+    assert waiting.output_tokens == alone(PROMPT, 4, 3)[0]
     assert is_clean(toy)
 
 
 def test_an_error_while_sampling_ends_the_requests_too() -> None:
     engine = make_engine(toy := Toy(vocab=40))
-    request = engine.request(PROMPT, WARM)[0]
+    request = engine.generation(PROMPT, WARM)[0]
     engine.add([request])
     engine.step()
-    toy.vocab, toy._out = 0, np.full((16, 0), 0, np.float32)
+    toy.logits = lambda sums, batch: np.full((len(sums), 40), np.nan, np.float32)  # type: ignore[method-assign]
     run(engine)
     assert request.finish_reason == "error"
     assert is_clean(toy)
@@ -238,10 +255,10 @@ def test_an_error_while_sampling_ends_the_requests_too() -> None:
 
 def test_cancel_at_any_time() -> None:
     for when in range(6):
-        engine = make_engine(toy := Toy(most_tokens=4))
+        engine = make_engine(toy := Toy(max_batched_tokens=4))
         request, other = (
-            engine.request(PROMPT, WARM, max_tokens=4)[0],
-            engine.request([2], WARM, max_tokens=9, seed=4)[0],
+            engine.generation(PROMPT, WARM, max_tokens=4)[0],
+            engine.generation([2], WARM, max_tokens=9, seed=4)[0],
         )
         engine.add([request])
         engine.add([other])
@@ -250,13 +267,13 @@ def test_cancel_at_any_time() -> None:
         engine.cancel([request, request])
         run(engine)
         assert request.finish_reason == "cancelled"
-        assert other.answer == alone([2], 9, 4)[0]
+        assert other.output_tokens == alone([2], 9, 4)[0]
         assert is_clean(toy)
 
 
 def test_cancel_after_the_end_changes_nothing() -> None:
     engine = make_engine(Toy())
-    request = engine.request(PROMPT, WARM, max_tokens=1)[0]
+    request = engine.generation(PROMPT, WARM, max_tokens=1)[0]
     engine.add([request])
     run(engine)
     engine.cancel([request])
@@ -264,20 +281,20 @@ def test_cancel_after_the_end_changes_nothing() -> None:
 
 
 def test_no_more_requests_at_once_than_there_is_room_for() -> None:
-    engine = make_engine(toy := Toy(), most_requests=3)
+    engine = make_engine(toy := Toy(), max_seqs=3)
     for i in range(5):
-        engine.add(engine.request([i], WARM, max_tokens=4, n=2))
+        engine.add(engine.generation([i], WARM, max_tokens=4, n=2))
     run(engine)
     assert max(map(len, toy.batches)) == 2
     with pytest.raises(RequestError, match="n is at least 1 and at most 3, 4 was given"):
-        engine.request([1], n=4)
+        engine.generation([1], n=4)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 17, 64])
 def test_scores(length: int) -> None:
     text = [i * i % 40 for i in range(length)]
-    engine = make_engine(toy := Toy(most_tokens=16, most_wanted=8))
-    other = engine.request(PROMPT, WARM, max_tokens=20, seed=8)[0]
+    engine = make_engine(toy := Toy(max_batched_tokens=16, max_logits=8))
+    other = engine.generation(PROMPT, WARM, max_tokens=20, seed=8)[0]
     scoring = engine.scoring(text)
     engine.add([other])
     engine.add([scoring])
@@ -285,33 +302,33 @@ def test_scores(length: int) -> None:
     wanted = sampling.log_probabilities(logits_of(text)[:-1], text[1:])
     assert scoring.finish_reason == "stop"
     np.testing.assert_array_equal(scoring.scores, wanted)
-    assert other.answer == alone(PROMPT, 20, 8)[0]
+    assert other.output_tokens == alone(PROMPT, 20, 8)[0]
     assert is_clean(toy)
 
 
 def test_scores_when_pages_run_out() -> None:
     text = [i * i % 40 for i in range(20)]
-    engine = make_engine(toy := Toy(pages=6, page_tokens=4, ctx=24, most_tokens=6))
-    writing = engine.request([1, 2, 3], WARM, max_tokens=20, seed=1)[0]
+    engine = make_engine(toy := Toy(pages=6, page_tokens=4, ctx=24, max_batched_tokens=6))
+    writing = engine.generation([1, 2, 3], WARM, max_tokens=20, seed=1)[0]
     scoring = engine.scoring(text)
     engine.add([writing])
     engine.add([scoring])
     run(engine)
     np.testing.assert_array_equal(scoring.scores, sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
-    assert writing.answer == alone([1, 2, 3], 20, 1)[0]
+    assert writing.output_tokens == alone([1, 2, 3], 20, 1)[0]
     assert is_clean(toy)
 
 
 def test_logprobs() -> None:
     engine = make_engine(Toy())
-    requests = engine.request(PROMPT, WARM, max_tokens=4, seed=2, logprobs=3, n=2)
-    plain = engine.request(PROMPT, WARM, max_tokens=4, seed=2, logprobs=0)
+    requests = engine.generation(PROMPT, WARM, max_tokens=4, seed=2, logprobs=3, n=2)
+    plain = engine.generation(PROMPT, WARM, max_tokens=4, seed=2, logprobs=0)
     engine.add(requests)
     engine.add(plain)
     run(engine)
     for request in requests:
         logits = logits_of(request.tokens)[len(PROMPT) - 1 : -1]
-        own = sampling.log_probabilities(logits, request.answer)
+        own = sampling.log_probabilities(logits, request.output_tokens)
         assert [one.own for one in request.logprobs] == own.tolist()
         for row, one in zip(logits, request.logprobs, strict=True):
             tokens, logprobs = sampling.top_tokens(row, 3)
@@ -324,11 +341,11 @@ def test_logprobs() -> None:
 def test_stats() -> None:
     engine = make_engine(Toy(page_tokens=4))
     for _ in range(2):
-        engine.add(engine.request(PROMPT, WARM, max_tokens=3, seed=1))
+        engine.add(engine.generation(PROMPT, WARM, max_tokens=3, seed=1))
         run(engine)
     stats = engine.stats()
     assert (stats.steps, stats.tokens, stats.prompt_tokens) == (6, 6, 12)
-    assert stats.step_seconds >= stats.forward_seconds + stats.sample_seconds > 0
+    assert stats.step_seconds >= stats.launch_seconds + stats.fetch_seconds > 0
     assert stats.active == stats.waiting == stats.preemptions == 0
 
 
@@ -343,20 +360,20 @@ def test_stats() -> None:
         (
             {"prompt": [1] * 64},
             RequestError,
-            "a prompt of 64 tokens leaves no room for an answer: the context holds 64",
+            "a prompt of 64 tokens leaves no room for an output: the context holds 64",
         ),
         ({"max_tokens": 0}, RequestError, "max_tokens is at least 1, 0 was given"),
-        ({"max_tokens": 1.5}, DtypeError, "max_tokens is a whole number, not 1.5"),
+        ({"max_tokens": 1.5}, DtypeError, "max_tokens must be an integer, not float"),
         ({"n": 0}, RequestError, "n is at least 1 and at most 16, 0 was given"),
         ({"seed": -1}, RequestError, "seed is not negative, -1 was given"),
-        ({"seed": "1"}, DtypeError, "seed is a whole number, not '1'"),
+        ({"seed": "1"}, DtypeError, "seed must be an integer, not str"),
         ({"logprobs": -1}, RequestError, "logprobs is from 0 to 40"),
         ({"logprobs": 41}, RequestError, "logprobs is from 0 to 40"),
     ],
 )
 def test_what_is_refused(arguments: dict[str, object], kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match):
-        make_engine(Toy()).request(**{"prompt": [1], **arguments})  # type: ignore[arg-type]
+        make_engine(Toy()).generation(**{"prompt": [1], **arguments})  # type: ignore[arg-type]
 
 
 def test_a_text_to_score_that_is_refused() -> None:
@@ -367,19 +384,9 @@ def test_a_text_to_score_that_is_refused() -> None:
         engine.scoring([])
 
 
-def test_without_a_seed_answers_differ() -> None:
+def test_without_a_seed_outputs_differ() -> None:
     engine = make_engine(Toy())
-    requests = engine.request(PROMPT, WARM, max_tokens=20, n=2)
+    requests = engine.generation(PROMPT, WARM, max_tokens=20, n=2)
     engine.add(requests)
     run(engine)
-    assert requests[0].answer != requests[1].answer
-
-
-def test_who_hears_of_the_end_is_not_counted_any_more() -> None:
-    engine = make_engine(Toy())
-    request = engine.request(PROMPT, WARM, max_tokens=3)[0]
-    counts = []
-    request.sink = lambda _: counts.append(engine.stats().active)
-    engine.add([request])
-    run(engine)
-    assert counts == [0]
+    assert requests[0].output_tokens != requests[1].output_tokens

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Scoring
 from fewbit.ops import sampling
-from fewbit.ops.sampling import Rule
+from fewbit.ops.sampling import SamplingParams
 
 from .alone import WARM, alone, is_clean, make_engine, run
-from .toy import Toy, logits_of
+from .toy import HybridToy, Toy, logits_of
 
 EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "100"))
 VOCAB = 8
 ENDS = (5,)
-PENALTIES = Rule(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, repetition=1.5, frequency=0.5)
+PENALTIES = SamplingParams(
+    temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.5, frequency_penalty=0.5
+)
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Job:
     max_tokens: int = 8
     n: int = 1
     seed: int = 0
-    rule: Rule = WARM
+    params: SamplingParams = WARM
     cancel: int | None = None  # steps after its arrival
-    which: int = 0  # of the answers is cancelled; past the last: all
+    which: int = 0  # of the outputs is cancelled; past the last: all
     scores: bool = False
     scarce: int = 0  # see Toy
 
@@ -50,27 +52,29 @@ jobs = st.builds(
     max_tokens=st.integers(1, 12),
     n=st.integers(1, 3),
     seed=st.integers(0, 3),
-    rule=st.sampled_from([WARM, PENALTIES]),
+    params=st.sampled_from([WARM, PENALTIES]),
     cancel=st.none() | st.integers(0, 8),
     which=st.integers(0, 3),
     scores=st.booleans(),
     scarce=st.sampled_from([0, 0, 0, 1, 2]),
 )
-toys = st.builds(
-    Toy,
-    pages=st.integers(5, 24),
-    page_tokens=st.integers(4, 6),
-    ctx=st.just(30),
-    vocab=st.just(VOCAB),
-    most_tokens=st.integers(3, 12),
-    most_wanted=st.integers(3, 6),
+toys = st.sampled_from([Toy, HybridToy]).flatmap(
+    lambda kind: st.builds(
+        kind,
+        pages=st.integers(5, 24),
+        page_tokens=st.integers(4, 6),
+        ctx=st.just(30),
+        vocab=st.just(VOCAB),
+        max_batched_tokens=st.integers(3, 12),
+        max_logits=st.integers(3, 6),
+    )
 )
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), most_requests=st.integers(3, 8))
-def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[Job], most_requests: int) -> None:
-    engine = make_engine(toy, ENDS, most_requests)
+@given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8))
+def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[Job], max_seqs: int) -> None:
+    engine = make_engine(toy, ENDS, max_seqs)
     asked: list[tuple[Job, list[Request]]] = []
     cancels: list[tuple[int, list[Request]]] = []
     step = 0
@@ -93,28 +97,28 @@ def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[J
         engine.cancel(gone)
     run(engine)
     for job, requests in asked:
-        check(job, requests, engine.limit)
+        check(job, requests, engine.max_length)
     assert is_clean(toy)
 
 
 def make(engine: Engine, job: Job) -> list[Request]:
     if job.scores:
         return [engine.scoring(job.prompt)]
-    return engine.request(job.prompt, job.rule, max_tokens=job.max_tokens, n=job.n, seed=job.seed)
+    return engine.generation(job.prompt, job.params, max_tokens=job.max_tokens, n=job.n, seed=job.seed)
 
 
 def check(job: Job, requests: list[Request], limit: int) -> None:
     for i, request in enumerate(requests):
         if isinstance(request, Scoring):
             wanted = sampling.log_probabilities(logits_of(job.prompt, VOCAB)[:-1], job.prompt[1:])
-            np.testing.assert_array_equal(request.scores[: request.scored], wanted[: request.scored])
-            assert request.scored == len(wanted) or request.finish_reason == "cancelled"
+            np.testing.assert_array_equal(request.scores[: request.num_scored], wanted[: request.num_scored])
+            assert request.num_scored == len(wanted) or request.finish_reason == "cancelled"
             continue
-        answer, reason = alone(
-            job.prompt, job.max_tokens, job.seed + i, rule=job.rule, ends=ENDS, limit=limit, vocab=VOCAB
+        output, reason = alone(
+            job.prompt, job.max_tokens, job.seed + i, params=job.params, eos_ids=ENDS, limit=limit, vocab=VOCAB
         )
         if request.finish_reason == "cancelled":
             assert job.cancel is not None
-            assert request.answer == answer[: len(request.answer)]
+            assert request.output_tokens == output[: len(request.output_tokens)]
         else:
-            assert (request.answer, request.finish_reason) == (answer, reason)
+            assert (request.output_tokens, request.finish_reason) == (output, reason)

@@ -28,12 +28,12 @@ def engine_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "fewbit-engine"]
 
 
-def answers(worker: Worker, requests: list[Request]) -> list[tuple[list[int], str | None]]:
+def outputs(worker: Worker, requests: list[Request]) -> list[tuple[list[int], str | None]]:
     queue: SimpleQueue[Event] = SimpleQueue()
     worker.submit(requests, queue.put)
     for _ in requests:
         queue.get(timeout=60)
-    return [(request.answer, request.finish_reason) for request in requests]
+    return [(request.output_tokens, request.finish_reason) for request in requests]
 
 
 def test_callers_from_many_threads() -> None:
@@ -43,8 +43,8 @@ def test_callers_from_many_threads() -> None:
 
     def ask(i: int) -> None:
         for round in range(3):
-            requests = worker.engine.request([i, *PROMPT], WARM, max_tokens=8, n=2, seed=i)
-            found[3 * i + round] = answers(worker, requests)
+            requests = worker.engine.generation([i, *PROMPT], WARM, max_tokens=8, n=2, seed=i)
+            found[3 * i + round] = outputs(worker, requests)
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -63,9 +63,9 @@ def test_the_thread_starts_with_the_first_request_and_sleeps_after_the_last() ->
     before = len(engine_threads())
     worker = Worker(make_engine(Toy()))
     assert len(engine_threads()) == before
-    answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3))
+    outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))
     assert len(engine_threads()) == before + 1
-    answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3))
+    outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))
     time.sleep(0.05)
     steps = worker.engine.stats().steps
     time.sleep(0.05)
@@ -76,15 +76,15 @@ def test_the_thread_starts_with_the_first_request_and_sleeps_after_the_last() ->
 
 def test_close_ends_what_is_not_complete() -> None:
     worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
-    requests = [worker.engine.request(PROMPT, WARM)[0] for _ in range(3)]
+    requests = [worker.engine.generation(PROMPT, WARM)[0] for _ in range(3)]
     queue: SimpleQueue[Event] = SimpleQueue()
     for request in requests:
-        worker.submit([request], queue.put, each=True)
+        worker.submit([request], queue.put, stream=True)
     queue.get(timeout=60)
     worker.close()
     worker.close()
     assert [request.finish_reason for request in requests] == ["error"] * 3
-    assert str(requests[0].error) == "the model was closed before the answer was complete"
+    assert str(requests[0].error) == "the model was closed before the output was complete"
     with pytest.raises(FewbitError, match="the model was closed; it takes no more requests"):
         worker.submit(requests, queue.put)
     assert is_clean(toy)
@@ -97,7 +97,7 @@ def test_close_without_a_request() -> None:
 def test_a_worker_that_nobody_holds_goes() -> None:
     before = len(engine_threads())
     worker = Worker(make_engine(toy := Toy()))
-    answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3))
+    outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))
     held = weakref.ref(toy)
     del worker, toy
     gc.collect()
@@ -107,15 +107,15 @@ def test_a_worker_that_nobody_holds_goes() -> None:
 
 def test_cancel_from_another_thread() -> None:
     worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
-    request = worker.engine.request(PROMPT, WARM)[0]
+    request = worker.engine.generation(PROMPT, WARM)[0]
     queue: SimpleQueue[Event] = SimpleQueue()
-    worker.submit([request], queue.put, each=True)
+    worker.submit([request], queue.put, stream=True)
     queue.get(timeout=60)
     worker.cancel([request])
     while queue.get(timeout=60)[1] is not None:
         pass
     assert request.finish_reason == "cancelled"
-    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
     worker.close()
     assert is_clean(toy)
 
@@ -123,8 +123,8 @@ def test_cancel_from_another_thread() -> None:
 def test_an_error_in_a_step_leaves_the_worker_usable() -> None:
     worker = Worker(make_engine(toy := Toy()))
     toy.errors.append(RuntimeError("no luck"))
-    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3)) == [([], "error")]
-    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3)) == [([], "error")]
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
     worker.close()
 
 
@@ -132,9 +132,9 @@ def test_an_error_outside_of_a_step_leaves_nobody_waiting(monkeypatch: pytest.Mo
     worker = Worker(make_engine(Toy()))
     schedule = worker.engine._scheduler.schedule
     monkeypatch.setattr(worker.engine._scheduler, "schedule", lambda: 1 / 0)
-    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3)) == [([], "error")]
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3)) == [([], "error")]
     monkeypatch.setattr(worker.engine._scheduler, "schedule", schedule)
-    assert answers(worker, worker.engine.request(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
     worker.close()
 
 
@@ -148,7 +148,8 @@ from tests.engine.alone import WARM, make_engine
 from tests.engine.toy import Toy
 worker = Worker(make_engine(Toy(ctx=200_000, pages=50_000)))
 queue = SimpleQueue()
-worker.submit(worker.engine.request([1, 2, 3], WARM, max_tokens={"3" if state == "idle" else "None"}), queue.put, True)
+requests = worker.engine.generation([1, 2, 3], WARM, max_tokens={"3" if state == "idle" else "None"})
+worker.submit(requests, queue.put, True)
 queue.get()
 print("end")
 """
@@ -167,13 +168,13 @@ from tests.engine.alone import WARM, make_engine
 from tests.engine.toy import Toy
 worker = Worker(make_engine(Toy()))
 queue = SimpleQueue()
-worker.submit(worker.engine.request([1, 2, 3], WARM, max_tokens=3), queue.put)
+worker.submit(worker.engine.generation([1, 2, 3], WARM, max_tokens=3), queue.put)
 queue.get()
 if os.fork():
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 else:
     try:
-        worker.submit(worker.engine.request([1, 2, 3], WARM, max_tokens=3), queue.put)
+        worker.submit(worker.engine.generation([1, 2, 3], WARM, max_tokens=3), queue.put)
     except Exception as error:
         print(error, flush=True)
 """

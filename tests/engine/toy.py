@@ -1,4 +1,4 @@
-"""A runner without a model: a real KV cache, and logits that follow from what the cache holds of a sequence.
+"""An executor without a model: a real KV cache, and logits that follow from what the cache holds of a sequence.
 
 V of a token is a row of small whole numbers that follow from the token and its position, K is zero. So attention gives
 the mean of V over all tokens so far, and times their number exact whole sums: a fingerprint of the text, read from the
@@ -8,81 +8,129 @@ pages. Logits follow from it. Whatever is batched, forked, preempted or shared, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fewbit.cache.kv import KVCache
-from fewbit.engine.contract import Chunk
+from fewbit.arrays import Floats
+from fewbit.cache.cache import Cache
+from fewbit.cache.layout import make_layout
+from fewbit.cache.store import HostStore
+from fewbit.devices.batch import Batch
+from fewbit.devices.host import HostHandle
 from fewbit.errors import OutOfPages
-from fewbit.ops import attention
-
-Floats = npt.NDArray[np.float32]
+from fewbit.loading import Loaded
+from fewbit.ops import attention, sampling
+from fewbit.ops.specs import AttentionSpec, LayerSpec, RecurrentSpec
 
 DIM = 32
 
 
 class Toy:
+    specs: Sequence[LayerSpec] = (AttentionSpec(1, DIM, DIM),)
+
     def __init__(
         self,
         pages: int = 64,
         page_tokens: int = 4,
         ctx: int = 64,
         vocab: int = 40,
-        most_tokens: int = 16,
-        most_wanted: int = 16,
+        max_batched_tokens: int = 16,
+        max_logits: int = 16,
     ) -> None:
-        self.cache = KVCache(1, 1, DIM, pages=pages, page_tokens=page_tokens, k="f32", backend=attention)
-        self.vocab, self.ctx, self.most_tokens, self.most_wanted = vocab, ctx, most_tokens, most_wanted
+        self.cache = Cache(HostStore(make_layout(self.specs, "f32", page_tokens=page_tokens), self.sizes(pages)))
+        self.vocab, self.ctx = vocab, ctx
+        self.max_batched_tokens, self.max_logits = max_batched_tokens, max_logits
+        self.adapters: frozenset[str] = frozenset()
         self.batches: list[list[int]] = []  # the numbers of tokens of each call
         self.errors: list[Exception] = []  # to be raised by the next calls
         self.scarce = 0  # how many times pages run out though the cache says that there are some
-        self._out = np.empty((most_wanted, vocab), np.float32)
+        self._out = np.empty((max_logits, vocab), np.float32)
 
-    def forward(self, chunks: Sequence[Chunk]) -> Floats:
-        self._check(chunks)
+    @staticmethod
+    def sizes(pages: int) -> list[int]:
+        """Pages by group."""
+        return [pages]
+
+    @property
+    def loaded(self) -> Loaded:
+        return Loaded(self, self.cache, self.ctx)
+
+    def launch(self, batch: Batch) -> HostHandle:
+        self._check(batch)
         if self.errors:
             raise self.errors.pop()
-        if self.scarce and len(chunks) > 1:
+        view = batch.view
+        if self.scarce and len(view.lengths) > 1:
             self.scarce -= 1
             raise OutOfPages(1, 0)
-        self._extend(chunks)
-        sequences = [chunk.sequence for chunk in chunks]
-        positions = np.concatenate(
-            [np.arange(self.cache.committed(chunk.sequence), self.cache.length(chunk.sequence)) for chunk in chunks]
-        )
-        tokens = np.concatenate([np.array(chunk.tokens) for chunk in chunks])
-        v = _features(tokens, positions)
-        self.cache.append(0, sequences, np.zeros_like(v), v)
-        means = self.cache.attend(0, sequences, np.zeros_like(v))[:, 0]  # (tokens, DIM)
-        sums = np.rint(means.astype(np.float64) * (positions[:, None] + 1)).astype(np.uint64)
-        for chunk in chunks:
-            self.cache.commit(chunk.sequence, chunk.tokens)
-        self.batches.append([len(chunk.tokens) for chunk in chunks])
-        ends = np.cumsum([len(chunk.tokens) for chunk in chunks])
-        rows = [row for end, chunk in zip(ends, chunks, strict=True) for row in range(end - chunk.wanted, end)]
+        sums = self._sums(batch)[batch.logits_indices]
+        self.batches.append(np.diff(view.q_starts).tolist())
+        if batch.output == "hidden":
+            return HostHandle(batch, sums.astype(np.float32), sampling)
         self._out[:] = np.nan  # of the step before
-        self._out[: len(rows)] = _logits(sums[rows], self.vocab)
-        return self._out[: len(rows)]
+        self._out[: len(sums)] = self.logits(sums, batch)
+        return HostHandle(batch, self._out[: len(sums)], sampling)
 
-    def _check(self, chunks: Sequence[Chunk]) -> None:
-        assert chunks
-        assert all(0 <= chunk.wanted <= len(chunk.tokens) for chunk in chunks)
-        assert sum(len(chunk.tokens) for chunk in chunks) <= self.most_tokens
-        assert sum(chunk.wanted for chunk in chunks) <= self.most_wanted
-        assert all(self.cache.length(chunk.sequence) + len(chunk.tokens) <= self.ctx for chunk in chunks)
+    def logits(self, sums: npt.NDArray[np.uint64], batch: Batch) -> Floats:
+        return _logits(sums, self.vocab)
 
-    def _extend(self, chunks: Sequence[Chunk]) -> None:
-        """Room for all chunks, or for none."""
-        before = [self.cache.length(chunk.sequence) for chunk in chunks]
-        try:
-            for chunk in chunks:
-                self.cache.extend(chunk.sequence, len(chunk.tokens))
-        except BaseException:
-            for chunk, length in zip(chunks, before, strict=True):
-                self.cache.truncate(chunk.sequence, length)
-            raise
+    def _sums(self, batch: Batch) -> npt.NDArray[np.uint64]:
+        """Write V of the new tokens to their pages, and read the sums over all tokens from there."""
+        view = batch.view
+        counts = np.diff(view.q_starts)
+        positions = np.concatenate([np.arange(n - c, n) for n, c in zip(view.lengths, counts, strict=True)])
+        v = _features(batch.tokens, positions)
+        means = self._attend(0, batch, v)
+        return np.rint(means.astype(np.float64) * (positions[:, None] + 1)).astype(np.uint64)
+
+    def _attend(self, layer: int, batch: Batch, v: Floats, window: int = 0) -> Floats:
+        """The mean of V over the tokens that each one sees, (tokens, DIM)."""
+        store, view = self.cache.store, batch.view
+        k_format, keys, v_format, values = store.kv(layer)
+        group, zero = store.group_of(layer), np.zeros((len(v), 1, store.layout.attention(layer).k_dim), np.float32)
+        attention.kv_write(k_format, keys, zero, view.slots(group))
+        attention.kv_write(v_format, values, v, view.slots(group))
+        return attention.attend(
+            zero, keys, k_format, values, v_format, view.tables[group], view.table_starts[group], view.lengths,
+            view.q_starts, scale=1.0, window=window, out=np.empty_like(v),
+        )[:, 0]  # fmt: skip
+
+    def _check(self, batch: Batch) -> None:
+        assert 0 < len(batch.tokens) <= self.max_batched_tokens
+        assert len(batch.logits_indices) <= self.max_logits
+        assert batch.view.q_starts[-1] == len(batch.tokens)
+        assert (batch.view.lengths <= self.ctx).all()
+
+
+class HybridToy(Toy):
+    """K and V of different widths, a layer with a window, and a recurrent one, whose state is the sum of V so far.
+
+    The three must agree: so each of them holds, at any time, what belongs to the text.
+    """
+
+    WINDOW = 3
+    specs = (AttentionSpec(1, 2 * DIM, DIM), RecurrentSpec(8 * DIM), AttentionSpec(1, DIM, DIM, window=WINDOW))
+
+    @staticmethod
+    def sizes(pages: int) -> list[int]:
+        return [pages, pages, 6 + pages // 2]
+
+    def _sums(self, batch: Batch) -> npt.NDArray[np.uint64]:
+        view = batch.view
+        sums = super()._sums(batch)
+        v = _features(batch.tokens, view.positions())
+        states = self.cache.store.states(1).view(np.uint64)  # (slots, DIM)
+        for s, (start, end) in enumerate(pairwise(view.q_starts.tolist())):
+            state = states[view.reads[s]] + np.cumsum(v[start:end, 0].astype(np.uint64), axis=0)
+            np.testing.assert_array_equal(state, sums[start:end])
+            assert view.writes[s] not in view.reads
+            states[view.writes[s]] = state[-1]
+        seen = self._attend(0, batch, v, self.WINDOW), self._attend(2, batch, v, self.WINDOW)
+        np.testing.assert_allclose(*seen, rtol=1e-6)
+        return sums
 
 
 def fingerprint(tokens: Sequence[int]) -> npt.NDArray[np.uint64]:

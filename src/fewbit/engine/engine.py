@@ -1,25 +1,26 @@
 """The engine: it runs many requests step by step. Not for several threads at once; a `Worker` gives it one of its own.
 
-A step in words. The scheduler takes the next token of each request that is writing its answer, and fills up with parts
-of prompts. The runner runs them all and commits them to the cache. For each request whose tokens have all been run, the
-sampler chooses the next one. The requests take their tokens, and those that are over let their pages go.
+A step in words. The scheduler takes the next token of each request that is writing its output, and fills up with parts
+of prompts. The cache reserves pages for them, the executor runs them and samples, the cache commits them. The requests
+take their tokens, and those that are finished release their pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from ..errors import OutOfPages
-from ..ops.sampling import Rule
-from .checks import check_count, check_prompt, check_seed, check_text, check_top
-from .choose import Choice, Chooser, Sampler, native
-from .contract import Chunk, Runner
-from .request import Logprobs, Request, Scoring
+from ..cache.cache import Cache
+from ..devices.batch import Executor, Outputs, Sampled
+from ..devices.forward import make_batch
+from ..errors import OutOfPages, RequestError
+from ..ops.sampling import SamplingParams
+from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
+from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens
 
-MOST_REQUESTS = 64
+MAX_SEQS = 64
 
 
 @dataclass(slots=True)
@@ -27,82 +28,110 @@ class Stats:
     """Counts since the start, and the time that they took."""
 
     steps: int = 0
-    tokens: int = 0  # of answers
+    tokens: int = 0  # of outputs
     prompt_tokens: int = 0  # those run: without the ones found in the cache, with the ones that were run again
     preemptions: int = 0
     active: int = 0  # now
     waiting: int = 0  # now
-    forward_seconds: float = 0.0
-    sample_seconds: float = 0.0
+    launch_seconds: float = 0.0
+    fetch_seconds: float = 0.0
     step_seconds: float = 0.0  # with the two before
 
 
 class Engine:
-    """Runs requests on a runner. `ends` are the tokens after which there is nothing more to say.
+    """Runs requests on an executor and a cache. `ctx` is the longest sequence; `eos_ids` are tokens that end an output.
 
-    `request` makes and checks requests, `add` takes them in, `step` is called as long as it says that there is more.
-    `sampler` is a module with `sample`, `log_probabilities` and `top_tokens`; without one it is the native CPU code.
+    `generation`, `scoring` and `embedding` make and check requests, `add` takes them in, `step` is called as long as it
+    says that there is more.
     """
 
     def __init__(
         self,
-        runner: Runner,
-        ends: Iterable[int] = (),
+        executor: Executor,
+        cache: Cache,
+        ctx: int,
+        eos_ids: Iterable[int] = (),
         *,
-        most_requests: int = MOST_REQUESTS,
-        sampler: Sampler | None = None,
-        threads: int | None = None,
+        max_seqs: int = MAX_SEQS,
     ) -> None:
-        self.runner = runner
-        self.ends = frozenset(ends)
-        cache = runner.cache
-        self.limit = min(runner.ctx, cache.stats().total * cache.page_tokens)  # tokens of the longest sequence
-        most = check_count(most_requests, "most_requests")
-        self._scheduler = Scheduler(cache, runner.most_tokens, runner.most_wanted, most)
-        self._chooser = Chooser(native() if sampler is None else sampler, threads)
+        self.executor, self.cache = executor, cache
+        self.eos_ids = frozenset(eos_ids)
+        self._ctx = ctx
+        self.max_length = min(ctx, cache.max_length)  # tokens of the longest sequence
+        self._scheduler = Scheduler(
+            cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs")
+        )
         self._stats = Stats()
 
-    def request(
+    def generation(
         self,
         prompt: Iterable[int],
-        rule: Rule | None = None,
+        params: SamplingParams | None = None,
         *,
         max_tokens: int | None = None,
+        min_tokens: int = 0,
         n: int = 1,
         seed: int | None = None,
         logprobs: int | None = None,
-    ) -> list[Request]:
-        """`n` requests for answers to one prompt, which is run once for all of them. What cannot be served is refused.
+        eos_ids: Iterable[int] | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+        namespace: str = "",
+        adapter: str | None = None,
+    ) -> list[Generation]:
+        """`n` requests for outputs to one prompt, which is run once for all of them. What cannot be served is refused.
 
-        Without `max_tokens` an answer ends when the context is full. Answer i has the seed `seed + i`.
+        Without `max_tokens` an output ends when the context is full. Output i has the seed `seed + i`. `constraint`
+        makes one for each output.
         """
-        tokens = check_prompt(prompt, self.runner, self.limit)
-        most = self.limit if max_tokens is None else check_count(max_tokens, "max_tokens")
-        count = check_count(n, "n", self._scheduler.most_requests)
-        first = None if seed is None else check_seed(seed)
-        top = None if logprobs is None else check_top(logprobs, self.runner.vocab)
-        end = min(len(tokens) + most, self.limit)
-        seeds = [None if first is None else first + i for i in range(count)]
-        requests = [Request(tokens, rule or Rule(), end, one, top) for one in seeds]
+        vocab = self.executor.vocab
+        tokens = check_tokens(prompt, vocab)
+        if len(tokens) >= self.max_length:
+            raise RequestError(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}")
+        most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
+        least = check_at_least_zero(min_tokens, "min_tokens")
+        count = check_count(n, "n", self._scheduler.max_seqs)
+        first = None if seed is None else check_at_least_zero(seed, "seed")
+        self._check_adapter(adapter)
+        requests = [
+            Generation(
+                tokens,
+                params or SamplingParams(),
+                min(len(tokens) + most, self.max_length),
+                min_length=len(tokens) + least,
+                eos_ids=self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab)),
+                seed=None if first is None else first + i,
+                num_logprobs=None if logprobs is None else check_logprobs(logprobs, vocab),
+                logit_bias=check_bias(logit_bias, vocab),
+                constraint=None if constraint is None else constraint(),
+                namespace=namespace,
+                adapter=adapter,
+            )
+            for i in range(count)
+        ]
         requests[0].siblings = requests[1:]
         return requests
 
-    def scoring(self, tokens: Iterable[int]) -> Scoring:
+    def scoring(self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None) -> Scoring:
         """A request for the log-probability of each token after the first."""
-        return Scoring(check_text(tokens, self.runner, self.limit))
+        return Scoring(self._text(tokens, adapter), namespace, adapter)
+
+    def embedding(self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None) -> Embedding:
+        """A request for the last hidden row of each token."""
+        return Embedding(self._text(tokens, adapter), namespace, adapter)
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Take in what one call of `request` or `scoring` made."""
-        if requests[0].left:
+        """Take in what one call of `generation`, `scoring` or `embedding` made."""
+        if requests[0].num_remaining:
             self._scheduler.waiting.append(requests[0])
         else:
             self._finish(requests[0], "stop")
 
     def cancel(self, requests: Iterable[Request]) -> None:
-        """End requests, wherever they are. Those that are over stay as they are."""
+        """End requests, wherever they are. Those that are finished stay as they are."""
         for request in requests:
             self._finish(request, "cancelled")
-        self._scheduler.sweep()
+        self._scheduler.drop_finished()
 
     def fail(self, error: Exception, requests: Iterable[Request] | None = None) -> None:
         """End requests with an error, all of them unless some are given."""
@@ -111,70 +140,94 @@ class Engine:
         for request in requests:
             for member in (request, *request.siblings):
                 self._finish(member, "error", error)
-        self._scheduler.sweep()
+        self._scheduler.drop_finished()
 
     def stats(self) -> Stats:
         """Counts and times since the start."""
         of = self._scheduler
-        active = sum(not request.is_over for request in of.active)  # those that are over may not be swept yet
+        active = sum(not request.is_finished for request in of.active)  # some may not be dropped yet
         return replace(self._stats, preemptions=of.preemptions, active=active, waiting=len(of.waiting))
 
     def step(self) -> bool:
-        """Schedule, forward, sample, commit. Is there more to do?"""
+        """Schedule, launch, fetch, commit. Is there more to do?"""
         start = perf_counter()
-        requests, chunks = self._scheduler.schedule()
-        ready = ran = chosen = perf_counter()
-        try:
-            if chunks:
-                logits = self.runner.forward(chunks)
-                ran = chosen = perf_counter()
-                choices = self._chooser.choose(requests, chunks, logits)
-                chosen = perf_counter()
-                self._commit(requests, chunks, choices)
-        except OutOfPages as error:
-            self._make_room(error)
-        except Exception as error:
-            self.fail(error, requests)
-        self._stats.steps += bool(chunks)
-        self._count(start, ready, ran, chosen)
+        step = self._scheduler.schedule()
+        if step.chunks:
+            try:
+                outputs = self._run(step)
+                self._commit(step, outputs)
+            except OutOfPages as error:
+                self._make_room(error)
+            except Exception as error:
+                self.fail(error, step.requests)
+            self._stats.steps += 1
+        self._stats.step_seconds += perf_counter() - start
         return bool(self._scheduler.active or self._scheduler.waiting)
 
-    def _commit(self, requests: list[Request], chunks: list[Chunk], choices: list[Choice]) -> None:
-        over = False
-        for request, chunk in zip(requests, chunks, strict=True):
-            count = len(chunk.tokens)
-            if count > 1 or request.done < request.prompt_tokens:
-                self._stats.prompt_tokens += count
-            request.done += count
-            request.shares_page = False
-            if chunk.wanted and request.siblings:
-                self._scheduler.split(request)
-            elif isinstance(request, Scoring) and not request.left:
-                over = self._finish(request, "stop")
-        for choice in choices:
-            over |= self._take(*choice)
-        if over:
-            self._scheduler.sweep()
+    def _run(self, step: Step) -> Outputs:
+        batch = make_batch(self.cache, step.chunks, step.output)
+        batch.samples, batch.scores = step.samples, step.scores
+        begin = perf_counter()
+        try:
+            handle = self.executor.launch(batch)
+            launched = perf_counter()
+            outputs = handle.fetch()
+        except BaseException:
+            self.cache.rollback(batch.view)
+            raise
+        self._stats.launch_seconds += launched - begin
+        self._stats.fetch_seconds += perf_counter() - launched
+        return outputs
 
-    def _take(self, request: Request, token: int, logprobs: Logprobs | None) -> bool:
-        """Give a request its next token. Is it over?"""
+    def _commit(self, step: Step, outputs: Outputs) -> None:
+        for request, chunk in zip(step.requests, step.chunks, strict=True):
+            count = len(chunk.tokens)
+            if count > 1 or request.num_computed < request.prompt_tokens:
+                self._stats.prompt_tokens += count
+            self.cache.commit(chunk.sequence, chunk.tokens)
+            request.num_computed += count
+        for leader in step.leaders:
+            self._scheduler.split(leader)
+        finished = False
+        for generation, sampled in zip(step.sampling, outputs.samples, strict=True):
+            finished |= self._accept(generation, sampled)
+        for scoring, scores in zip(step.scoring, outputs.scores, strict=True):
+            finished |= self._score(scoring, scores)
+        for embedding, row, count in step.embedding:
+            assert outputs.hidden is not None
+            embedding.receive(outputs.hidden[row : row + count])
+            finished |= not embedding.num_remaining and self._finish(embedding, "stop")
+        if finished:
+            self._scheduler.drop_finished()
+
+    def _accept(self, request: Generation, sampled: Sampled | Exception) -> bool:
+        """Give a request its next token. Is it finished?"""
+        if isinstance(sampled, Exception):
+            return self._finish(request, "error", sampled)
+        token, logprobs = sampled
         self._stats.tokens += 1
-        if not request.first:
-            request.first = perf_counter()
-        if token in self.ends:
+        if not request.first_token_time:
+            request.first_token_time = perf_counter()
+        if token in request.eos_ids:
+            request.stop_token = token
             return self._finish(request, "stop")
-        request.tokens.append(token)
-        if request.seen is not None:
-            request.seen.add(token)
-        if logprobs is not None:
-            request.logprobs.append(logprobs)
-        if request.each and not self._tell(request, token):
+        try:
+            request.accept(token, logprobs)
+        except Exception as error:  # of its constraint
+            return self._finish(request, "error", error)
+        if request.stream and not self._tell(request, token):
             return self._finish(request, "cancelled")
-        return len(request.tokens) >= request.end and self._finish(request, "length")
+        return len(request.tokens) >= request.max_length and self._finish(request, "length")
+
+    def _score(self, request: Scoring, scores: object) -> bool:
+        if isinstance(scores, Exception):
+            return self._finish(request, "error", scores)
+        request.receive(scores)  # type: ignore[arg-type]
+        return not request.num_remaining and self._finish(request, "stop")
 
     def _finish(self, request: Request, reason: str, error: Exception | None = None) -> bool:
         if request.finish_reason is None:
-            request.ended = perf_counter()
+            request.finish_time = perf_counter()
             request.error = error
             request.finish_reason = reason
             self._tell(request, None)
@@ -190,15 +243,25 @@ class Engine:
         return True
 
     def _make_room(self, error: OutOfPages) -> None:
-        """There were fewer pages than the scheduler thought: somebody else took or pinned some."""
+        """The cache has fewer pages than it seemed: somebody else uses it too."""
         if len(self._scheduler.active) > 1:
             self._scheduler.preempt()
             self._scheduler.wait_for_more()
         else:
             self.fail(error, self._scheduler.active)
 
-    def _count(self, start: float, ready: float, ran: float, chosen: float) -> None:
-        stats = self._stats
-        stats.forward_seconds += ran - ready
-        stats.sample_seconds += chosen - ran
-        stats.step_seconds += perf_counter() - start
+    def _text(self, text: Iterable[int], adapter: str | None) -> list[int]:
+        tokens = check_tokens(text, self.executor.vocab)
+        if len(tokens) > self.max_length:
+            raise RequestError(f"a text of {len(tokens)} tokens is too long: {self._room()}")
+        self._check_adapter(adapter)
+        return tokens
+
+    def _room(self) -> str:
+        what = "context" if self.max_length == self._ctx else "cache"
+        return f"the {what} holds {self.max_length} tokens"
+
+    def _check_adapter(self, adapter: str | None) -> None:
+        known = self.executor.adapters
+        if adapter is not None and adapter not in known:
+            raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(known)) or 'none'}")

@@ -1,148 +1,257 @@
-"""A request: a prompt, how its answer is chosen, and how far it has come."""
+"""Requests: what is run, and how far it has come. Each kind says which rows it needs and what it does with them.
+
+To add a kind: a subclass of `Request` with `ask` and `receive`, here or beside it, and a way to make one in `Engine`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from ..ops.sampling import Rule
+from ..arrays import Floats, Ints, Words
+from ..devices.batch import Chunk, Logprobs, Sample, Score
+from ..ops.sampling import SamplingParams
 from .seen import Seen
 
-Floats = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int32]
-
-Event: TypeAlias = "tuple[Request, int | None]"  # a request and its next token, or None: it is over
+Event: TypeAlias = "tuple[Request, int | None]"  # a request and its next token, or None: it is finished
 Sink = Callable[[Event], object]
 
 
-class Logprobs(NamedTuple):
-    """How likely a token was, and the likeliest ones with theirs."""
+class Constraint(Protocol):
+    """What an output must look like, such as a grammar. One serves one request."""
 
-    own: float
-    tokens: Ints
-    logprobs: Floats
+    def mask(self) -> Words | None:
+        """The tokens that may come next: bit i % 32 of word i // 32 is token i. None: all."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """A token of the output."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """The last tokens were not kept."""
+        ...
 
 
-class Request:
-    """One answer to one prompt. The engine writes to it; whoever made it reads it after an event.
+@dataclass(slots=True, eq=False)
+class Step:
+    """The requests of a step, in the order of their chunks, and who waits for which result of the batch."""
 
-    `sink` gets a pair for each token if `each` is set, and (request, None) at the end in any case: then
+    requests: list[Request] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    sampling: list[Generation] = field(default_factory=list)  # one for each of `samples`
+    leaders: list[Generation] = field(default_factory=list)  # whose prompts were run for their siblings too
+    scores: list[Score] = field(default_factory=list)
+    scoring: list[Scoring] = field(default_factory=list)
+    embedding: list[tuple[Embedding, int, int]] = field(default_factory=list)  # with its rows: the first, how many
+    output: str = "logits"
+
+
+class Request(ABC):
+    """Tokens that are run. The engine writes to it; whoever made it reads it after an event.
+
+    `sink` gets a pair for each token if `stream` is set, and (request, None) at the end in any case: then
     `finish_reason` says why ("stop", "length", "cancelled" or "error"). It is called by the engine's thread.
     """
 
-    __slots__ = (
-        "cached_tokens",
-        "done",
-        "each",
-        "end",
-        "ended",
-        "error",
-        "finish_reason",
-        "first",
-        "logprobs",
-        "prompt_tokens",
-        "rule",
-        "seen",
-        "sequence",
-        "shares_page",
-        "siblings",
-        "sink",
-        "started",
-        "tokens",
-        "top",
-        "uniform",
-    )
+    kind: ClassVar[str]
+    output: ClassVar[str] = "logits"  # of the executor, that it needs
 
-    def __init__(
-        self, prompt: list[int], rule: Rule, end: int, seed: int | None = None, top: int | None = None
-    ) -> None:
-        self.tokens = prompt  # and later the answer behind it
-        self.prompt_tokens = len(prompt)
-        self.end = end  # over when there are so many tokens
-        self.rule = rule
-        self.uniform = Random(seed).random  # its own, so that no other request changes what is drawn
-        self.seen = Seen(prompt) if (rule.repetition, rule.presence, rule.frequency) != (1, 0, 0) else None
-        self.top = top  # of how many likeliest tokens the log-probabilities are told; None: not even its own
-        self.logprobs: list[Logprobs] = []
-        self.siblings: list[Request] = []  # other answers to the same prompt, until it was run
+    def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
+        self.tokens = tokens
+        self.prompt_tokens = len(tokens)
+        self.namespace = namespace  # pages of the cache are shared within one only
+        self.adapter = adapter
+        self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
         self.sink: Sink = _ignore
-        self.each = False
+        self.stream = False
 
         self.sequence = 0  # of the cache; 0: it has none
-        self.done = 0  # tokens that are in the cache
-        self.shares_page = False  # the page that is written next may have to be copied first
+        self.num_computed = 0  # tokens that are in the cache
         self.cached_tokens = 0  # of the prompt, found in the cache at first
         self.finish_reason: str | None = None
         self.error: Exception | None = None
-        self.started = self.first = self.ended = 0.0  # by perf_counter: taken up, first token, over
+        self.start_time = self.first_token_time = self.finish_time = 0.0  # by perf_counter; started: admitted
 
     @property
-    def left(self) -> int:
-        """Tokens to run before the next one is known; 1 for a request that is writing its answer."""
-        return len(self.tokens) - self.done
+    def cache_namespace(self) -> str:
+        """An adapter changes K and V: what it computed is for those who use it too."""
+        return self.namespace if self.adapter is None else f"{self.namespace}\0{self.adapter}"
 
     @property
-    def answer(self) -> list[int]:
-        """The tokens of the answer so far."""
-        return self.tokens[self.prompt_tokens :]
+    def num_remaining(self) -> int:
+        """Tokens to run before the request gets further; 1 for one that is writing its output."""
+        return len(self.tokens) - self.num_computed
 
     @property
-    def is_over(self) -> bool:
-        return self.finish_reason is not None and all(sibling.finish_reason is not None for sibling in self.siblings)
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None and all(one.finish_reason is not None for one in self.siblings)
 
-    def wanted(self, count: int) -> int:
-        """Rows of logits that are needed when the next `count` tokens are run."""
-        return 1 if self.done + count == len(self.tokens) else 0
+    def num_logits(self, count: int) -> int:
+        """Rows that are needed when the next `count` tokens are run."""
+        return 1 if self.num_computed + count == len(self.tokens) else 0
 
-    def known(self) -> list[int]:
+    def reusable(self) -> Sequence[int]:
         """The tokens that need not be run if they are in the cache."""
         return self.tokens[:-1]
 
-    def members(self) -> list[Request]:
-        """The answers to this prompt that are still wanted."""
+    @abstractmethod
+    def ask(self, step: Step, row: int, count: int) -> None:
+        """Say what is to be done with the `count` rows from `row` on."""
+
+
+class Generation(Request):
+    """One output for one prompt."""
+
+    kind = "generate"
+
+    def __init__(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        max_length: int,
+        *,
+        min_length: int = 0,
+        eos_ids: frozenset[int] = frozenset(),
+        seed: int | None = None,
+        num_logprobs: int | None = None,
+        logit_bias: tuple[Ints, Floats] | None = None,
+        constraint: Constraint | None = None,
+        namespace: str = "",
+        adapter: str | None = None,
+    ) -> None:
+        super().__init__(prompt, namespace, adapter)  # the output follows in `tokens`
+        self.params = params
+        self.max_length, self.min_length = max_length, min_length  # tokens, those of the prompt included
+        self.eos_ids = eos_ids
+        self._draw = Random(seed).random  # its own, so that no other request changes what is drawn
+        self._uniform = self._draw()  # of the next token; a step that fails is run again with the same
+        self.seen = Seen(prompt) if params.has_penalties else None
+        self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
+        self.logprobs: list[Logprobs] = []
+        self.constraint = constraint
+        self.mask = None if constraint is None else constraint.mask()  # of the next token
+        self.stop_token: int | None = None  # that ended the output; no part of it
+        self._bias = logit_bias
+        self._early_bias = _without_eos(logit_bias, eos_ids) if min_length > len(prompt) else logit_bias
+
+    @property
+    def output_tokens(self) -> list[int]:
+        return self.tokens[self.prompt_tokens :]
+
+    def members(self) -> list[Generation]:
+        """The outputs of this prompt that are still wanted."""
         if not self.siblings:
             return [self]
         return [member for member in (self, *self.siblings) if member.finish_reason is None]
 
+    def ask(self, step: Step, row: int, count: int) -> None:
+        if self.siblings:
+            step.leaders.append(self)
+        for member in self.members():  # outputs of one prompt come from the same logits
+            step.samples.append(member._sample(row))
+            step.sampling.append(member)
+
+    def accept(self, token: int, logprobs: Logprobs | None) -> None:
+        """The next token of the output."""
+        self.tokens.append(token)
+        self._uniform = self._draw()
+        if self.seen is not None:
+            self.seen.add(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            self.mask = self.constraint.mask()
+
     def follow(self, leader: Request, sequence: int) -> None:
         """Go on from where another request with the same prompt is."""
         self.tokens = leader.tokens[:]
-        self.sequence, self.done, self.shares_page = sequence, leader.done, True
-        self.cached_tokens, self.started = leader.cached_tokens, leader.started
+        self.sequence, self.num_computed = sequence, leader.num_computed
+        self.cached_tokens, self.start_time = leader.cached_tokens, leader.start_time
+
+    def _sample(self, row: int) -> Sample:
+        return Sample(
+            row,
+            self.params,
+            self._uniform,
+            None if self.seen is None else self.seen.arrays(),
+            self._early_bias if len(self.tokens) < self.min_length else self._bias,
+            self.mask,
+            self.num_logprobs,
+        )
 
 
 class Scoring(Request):
-    """A text whose tokens are to be scored: there is no answer, `scores` holds what was computed so far."""
+    """A text whose tokens are scored: there is no output, `scores` holds what was computed so far."""
 
-    __slots__ = ("scored", "scores")
+    kind = "score"
 
-    def __init__(self, tokens: list[int]) -> None:
-        super().__init__(tokens, Rule(), len(tokens))
+    def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
+        super().__init__(tokens, namespace, adapter)
         self.scores = np.empty(len(tokens) - 1, np.float32)
-        self.scored = 0
+        self.num_scored = 0
 
     @property
-    def left(self) -> int:
-        return len(self.tokens) - 1 - self.done  # nothing follows the last one
+    def num_remaining(self) -> int:
+        return len(self.tokens) - 1 - self.num_computed  # nothing follows the last one
 
-    def wanted(self, count: int) -> int:
-        return max(0, self.done + count - self.scored)
+    def num_logits(self, count: int) -> int:
+        return max(0, self.num_computed + count - self.num_scored)
 
-    def known(self) -> list[int]:
-        return self.tokens[: self.scored]
+    def reusable(self) -> Sequence[int]:
+        return self.tokens[: self.num_scored]
 
-    def targets(self, count: int) -> list[int]:
-        """The tokens that follow the next `count`, as far as they have no score yet."""
-        return self.tokens[self.scored + 1 : self.done + count + 1]
+    def ask(self, step: Step, row: int, count: int) -> None:
+        first = self.num_scored + 1
+        step.scores.append(Score(row, self.tokens[first : first + count]))
+        step.scoring.append(self)
 
-    def take(self, scores: Floats) -> None:
+    def receive(self, scores: Floats) -> None:
         """The scores of the next tokens."""
-        self.scores[self.scored : self.scored + len(scores)] = scores
-        self.scored += len(scores)
+        self.scores[self.num_scored : self.num_scored + len(scores)] = scores
+        self.num_scored += len(scores)
+
+
+class Embedding(Request):
+    """A text whose last hidden rows are wanted, one for each token: `hidden` holds those computed so far."""
+
+    kind = "embed"
+    output = "hidden"
+
+    def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
+        super().__init__(tokens, namespace, adapter)
+        self.hidden: Floats | None = None  # (tokens, hidden)
+        self.num_embedded = 0
+
+    def num_logits(self, count: int) -> int:
+        return max(0, self.num_computed + count - self.num_embedded)
+
+    def reusable(self) -> Sequence[int]:
+        return self.tokens[: self.num_embedded]
+
+    def ask(self, step: Step, row: int, count: int) -> None:
+        step.embedding.append((self, row, count))
+
+    def receive(self, rows: Floats) -> None:
+        """The rows of the next tokens."""
+        if self.hidden is None:
+            self.hidden = np.empty((len(self.tokens), rows.shape[1]), np.float32)
+        self.hidden[self.num_embedded : self.num_embedded + len(rows)] = rows
+        self.num_embedded += len(rows)
+
+
+def _without_eos(bias: tuple[Ints, Floats] | None, eos_ids: frozenset[int]) -> tuple[Ints, Floats]:
+    """A bias after which no output ends."""
+    values = {} if bias is None else dict(zip(bias[0].tolist(), bias[1].tolist(), strict=True))
+    values |= dict.fromkeys(eos_ids, -np.inf)
+    return np.array(list(values), np.int32), np.array(list(values.values()), np.float32)
 
 
 def _ignore(event: Event) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int32]
+from ..arrays import Ints
 
 
 class Seen:
-    """Distinct tokens, in the order in which they came, and how often each is in the answer.
+    """Distinct tokens, in the order in which they came, and how often each is in the output.
 
     >>> seen = Seen([7, 5, 7])
     >>> seen.add(5), seen.add(9)
@@ -28,7 +27,7 @@ class Seen:
         self._counts = np.zeros(len(self._tokens), np.int32)
 
     def add(self, token: int) -> None:
-        """A token of the answer."""
+        """A token of the output."""
         place = self._places.setdefault(token, len(self._places))
         if place == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.zeros_like(self._tokens)])

@@ -30,10 +30,10 @@ class Worker:
         self._stop: Callable[[], object] | None = None
         self._closed = False
 
-    def submit(self, requests: Sequence[Request], sink: Sink, each: bool = False) -> None:
-        """Run what the engine's `request` or `scoring` made. Events go to `sink`, in the worker's thread."""
+    def submit(self, requests: Sequence[Request], sink: Sink, stream: bool = False) -> None:
+        """Run what the engine made of one call. Events go to `sink`, in the worker's thread."""
         for request in requests:
-            request.sink, request.each = sink, each
+            request.sink, request.stream = sink, stream
         with self._lock:
             if self._closed:
                 raise FewbitError("the model was closed; it takes no more requests")
@@ -85,13 +85,13 @@ def _work(engine: Engine, inbox: Inbox, order: Order | None) -> bool:
             if not _step(engine):
                 return True
         order = inbox.get()
-    engine.fail(FewbitError("the model was closed before the answer was complete"))
+    engine.fail(FewbitError("the model was closed before the output was complete"))
     return False
 
 
 def _step(engine: Engine) -> bool:
     try:
         return engine.step()
-    except Exception as error:  # whatever it is, nobody is left waiting for an answer
+    except Exception as error:  # whatever it is, nobody is left waiting for an output
         engine.fail(error)
         return False

@@ -1,4 +1,4 @@
-"""Answers on their way: tokens of the engine become text, in the thread of whoever asked."""
+"""Outputs on their way: tokens of the engine become text, in the thread of the caller."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from .arrays import Floats
 from .completion import Completion, TokenLogprob
-from .engine.mailbox import mailbox
-from .engine.request import Event, Floats, Logprobs, Request, Scoring, Sink
+from .devices.batch import Logprobs
+from .engine.request import Event, Generation, Request, Scoring, Sink
 from .engine.worker import Worker
 from .errors import FewbitError
 from .text.stream import StopStrings, TextStream
@@ -21,22 +22,22 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Answer:
+class Output:
     """The text of one request, as its tokens come: what it adds to the text of its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, request: Request, stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, request: Generation, stops: Sequence[str] = ()) -> None:
         self.request = request
         self.finish_reason: str | None = None
         self._tokenizer = tokenizer
-        _, starts = tokenizer.next_piece(request.tokens[-1], False, True)
+        _, starts = tokenizer.decode_next(request.tokens[-1], False, True)
         self._stream = TextStream(tokenizer, continues=not starts)
         self._stops = StopStrings(stops) if stops else None
         self._parts: list[str] = []
-        self._taken = 0  # tokens; the engine may be further on
-        self._ended = 0.0
+        self._num_taken = 0  # tokens; the engine may be further on
+        self._finish_time = 0.0
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         return self.finish_reason is not None
 
     @property
@@ -46,31 +47,32 @@ class Answer:
 
     def take(self, token: int | None) -> str:
         """The text that the next token completes; None: no more tokens come."""
-        if self.is_over:
+        if self.is_finished:
             return ""
         if token is None:
             return self._finish()
-        self._taken += 1
+        self._num_taken += 1
         return self._add(self._stream.feed(token))
 
     def end(self, reason: str) -> None:
         """No more is wanted."""
         if self.finish_reason is None:
-            self.finish_reason, self._ended = reason, perf_counter()
+            self.finish_reason, self._finish_time = reason, perf_counter()
 
     def completion(self) -> Completion:
         of = self.request
-        tokens = of.tokens[of.prompt_tokens : of.prompt_tokens + self._taken]
-        wanted = None if of.top is None else of.logprobs[: self._taken]
+        tokens = of.tokens[of.prompt_tokens : of.prompt_tokens + self._num_taken]
+        logprobs = None if of.num_logprobs is None else of.logprobs[: self._num_taken]
         return Completion(
             text="".join(self._parts),
             tokens=tokens,
             finish_reason=self.finish_reason or "cancelled",
-            logprobs=None if wanted is None else list(map(self._logprob, tokens, wanted)),
+            stop_token=of.stop_token,
+            logprobs=None if logprobs is None else list(map(self._logprob, tokens, logprobs)),
             prompt_tokens=of.prompt_tokens,
             cached_tokens=of.cached_tokens,
-            prefill_seconds=of.first - of.started if of.first else 0.0,
-            decode_seconds=max(0.0, self._ended - of.first) if of.first else 0.0,
+            prefill_seconds=of.first_token_time - of.start_time if of.first_token_time else 0.0,
+            decode_seconds=max(0.0, self._finish_time - of.first_token_time) if of.first_token_time else 0.0,
         )
 
     def _finish(self) -> str:
@@ -80,14 +82,14 @@ class Answer:
             self.end(reason)
             raise _to_raise(request.error) from request.error
         text = ""
-        for token in request.tokens[request.prompt_tokens + self._taken :]:  # those that nobody was told of
+        for token in request.tokens[request.prompt_tokens + self._num_taken :]:  # those that nobody was told of
             text += self.take(token)
         text += self._add(self._stream.finish())
         if self._stops is not None:
             self._parts.append(self._stops.finish())
             text += self._parts[-1]
-        if not self.is_over:
-            self.finish_reason, self._ended = reason, request.ended
+        if not self.is_finished:
+            self.finish_reason, self._finish_time = reason, request.finish_time
         return text
 
     def _add(self, text: str) -> str:
@@ -100,44 +102,44 @@ class Answer:
         return text
 
     def _logprob(self, token: int, of: Logprobs) -> TokenLogprob:
-        top = [self._likely(*one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
-        return self._likely(token, of.own, top)
+        top = [self._token_logprob(*one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
+        return self._token_logprob(token, of.own, top)
 
-    def _likely(self, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-        piece = self._tokenizer.token_bytes(token)
-        return TokenLogprob(token, logprob, piece.decode("utf-8", "replace"), piece, list(top))
+    def _token_logprob(self, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
+        data = self._tokenizer.token_bytes(token)
+        return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))
 
 
 class Stream:
-    """An answer that is written right now: an iterator of pieces of text.
+    """An output that is written right now: an iterator of parts of its text.
 
     At its end `completion` holds all of it. `close`, or the end of a `with` block, stops it early.
     """
 
-    def __init__(self, worker: Worker, answer: Answer) -> None:
+    def __init__(self, worker: Worker, output: Output) -> None:
         self._worker = worker
-        self._answer = answer
+        self._output = output
         self._queue: SimpleQueue[Event] = SimpleQueue()
-        worker.submit([answer.request], self._queue.put, each=True)
+        worker.submit([output.request], self._queue.put, stream=True)
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> str:
-        while not self._answer.is_over:
-            text = _take(self._worker, self._answer, self._queue.get())
+        while not self._output.is_finished:
+            text = _take(self._worker, self._output, self._queue.get())
             if text:
                 return text
         raise StopIteration
 
     @property
     def completion(self) -> Completion:
-        """The whole answer, or what came of it before it was closed."""
-        return _completion(self._answer)
+        """The whole output, or what came of it before it was closed."""
+        return _completion(self._output)
 
     def close(self) -> None:
         """Stop it, if it is not over."""
-        _close(self._worker, self._answer)
+        _close(self._worker, self._output)
 
     def __enter__(self) -> Stream:
         return self
@@ -150,34 +152,34 @@ class Stream:
 
 
 class AsyncStream:
-    """The same for `async for`. It begins when the first piece is asked for."""
+    """The same for `async for`. It begins when its first part is asked for."""
 
-    def __init__(self, worker: Worker, answer: Answer) -> None:
+    def __init__(self, worker: Worker, output: Output) -> None:
         self._worker = worker
-        self._answer = answer
+        self._output = output
         self._queue: asyncio.Queue[Event] | None = None
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> str:
-        if self._queue is None and not self._answer.is_over:
-            self._queue, put = mailbox()
-            self._worker.submit([self._answer.request], put, each=True)
-        while self._queue is not None and not self._answer.is_over:
-            text = _take(self._worker, self._answer, await self._queue.get())
+        if self._queue is None and not self._output.is_finished:
+            self._queue, put = _queue()
+            self._worker.submit([self._output.request], put, stream=True)
+        while self._queue is not None and not self._output.is_finished:
+            text = _take(self._worker, self._output, await self._queue.get())
             if text:
                 return text
         raise StopAsyncIteration
 
     @property
     def completion(self) -> Completion:
-        """The whole answer, or what came of it before it was closed."""
-        return _completion(self._answer)
+        """The whole output, or what came of it before it was closed."""
+        return _completion(self._output)
 
     async def aclose(self) -> None:
         """Stop it, if it is not over."""
-        _close(self._worker, self._answer)
+        _close(self._worker, self._output)
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -188,11 +190,11 @@ class AsyncStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        _close(self._worker, self._answer)
+        _close(self._worker, self._output)
 
 
-def gather(worker: Worker, groups: Sequence[Sequence[Answer]]) -> list[Completion]:
-    """Complete answers, those to one prompt in one group."""
+def gather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Completion]:
+    """Complete outputs, those of one prompt in one group."""
     gathering = _Gathering(worker, groups)
     queue: SimpleQueue[Event] = SimpleQueue()
     try:
@@ -204,10 +206,10 @@ def gather(worker: Worker, groups: Sequence[Sequence[Answer]]) -> list[Completio
     return gathering.completions()
 
 
-async def agather(worker: Worker, groups: Sequence[Sequence[Answer]]) -> list[Completion]:
+async def agather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Completion]:
     """The same without blocking the event loop."""
     gathering = _Gathering(worker, groups)
-    queue, put = mailbox()
+    queue, put = _queue()
     try:
         gathering.submit(put)
         while gathering.open:
@@ -232,50 +234,59 @@ def score(worker: Worker, request: Scoring) -> Floats:
 
 
 class _Gathering:
-    def __init__(self, worker: Worker, groups: Sequence[Sequence[Answer]]) -> None:
+    def __init__(self, worker: Worker, groups: Sequence[Sequence[Output]]) -> None:
         self._worker = worker
         self._groups = groups
-        self.open = {answer.request: answer for group in groups for answer in group}
+        self.open: dict[Request, Output] = {output.request: output for group in groups for output in group}
 
     def submit(self, sink: Sink) -> None:
         for group in self._groups:
             self._worker.submit(
-                [answer.request for answer in group], sink, each=any(answer.has_stops for answer in group)
+                [output.request for output in group], sink, stream=any(output.has_stops for output in group)
             )
 
     def take(self, event: Event) -> None:
-        answer = self.open.get(event[0])
-        if answer is not None:
-            _take(self._worker, answer, event)
-            if answer.is_over:
-                del self.open[answer.request]
+        output = self.open.get(event[0])
+        if output is not None:
+            _take(self._worker, output, event)
+            if output.is_finished:
+                del self.open[output.request]
 
     def close(self) -> None:
         if self.open:
             self._worker.cancel(list(self.open))
 
     def completions(self) -> list[Completion]:
-        return [answer.completion() for group in self._groups for answer in group]
+        return [output.completion() for group in self._groups for output in group]
 
 
-def _take(worker: Worker, answer: Answer, event: Event) -> str:
+def _queue() -> tuple[asyncio.Queue[Event], Sink]:
+    """A queue of the running event loop, and a sink that fills it from another thread."""
+    import asyncio  # only callers in an event loop pay for it
+
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[Event] = asyncio.Queue()
+    return queue, lambda event: loop.call_soon_threadsafe(queue.put_nowait, event)
+
+
+def _take(worker: Worker, output: Output, event: Event) -> str:
     token = event[1]
-    text = answer.take(token)
-    if token is not None and answer.is_over:  # at a stop string, of which the engine knows nothing
-        worker.cancel([answer.request])
+    text = output.take(token)
+    if token is not None and output.is_finished:  # at a stop string, of which the engine knows nothing
+        worker.cancel([output.request])
     return text
 
 
-def _completion(answer: Answer) -> Completion:
-    if not answer.is_over:
-        raise FewbitError("the answer is not complete yet: take all pieces first, or close the stream")
-    return answer.completion()
+def _completion(output: Output) -> Completion:
+    if not output.is_finished:
+        raise FewbitError("the output is not complete yet: take all parts first, or close the stream")
+    return output.completion()
 
 
-def _close(worker: Worker, answer: Answer) -> None:
-    if not answer.is_over:
-        answer.end("cancelled")
-        worker.cancel([answer.request])
+def _close(worker: Worker, output: Output) -> None:
+    if not output.is_finished:
+        output.end("cancelled")
+        worker.cancel([output.request])
 
 
 def _to_raise(error: Exception) -> FewbitError:

@@ -1,0 +1,83 @@
+"""Devices: where models run. Each is a module with an executor, a KV store, a sampler and a weight layout.
+
+To add one: a module here with a function `make(options) -> Device`, and a line in `_MODULES`. A package of its own
+calls `register`. Nothing is imported before it is asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from ..cache.layout import Layout
+from ..cache.store import KVStore
+from ..errors import FewbitError
+from ..ops.graph import Graph
+from ..tensor import QuantTensor
+from .batch import Executor
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """What a user may say about a device; None: as is usual there."""
+
+    threads: int | None = None
+    activations: str | None = None  # see `fewbit.linear`
+
+
+class Device(Protocol):
+    name: str
+    layouts: tuple[str, ...]  # of weights that it can read, by name, best first
+    layout: str  # that weights are brought into when a model is loaded, unless told otherwise
+
+    def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
+        """What brings each weight into a layout; all of them take `nbytes`. None: they stay as they are."""
+        ...
+
+    def make_store(self, layout: Layout, pages: Sequence[int]) -> KVStore:
+        """Memory for what the layers keep: so many pages for each group of them."""
+        ...
+
+    def make_executor(self, graph: Graph, store: Any, vocab: int) -> Executor:
+        """Ready to run a model whose layers keep what they keep in this device's store."""
+        ...
+
+
+_MODULES = {"cpu": "cpu", "numpy": "numpy"}
+_registered: dict[str, Callable[[DeviceOptions], Device]] = {}
+
+
+def names() -> list[str]:
+    """
+    >>> names()[:2]
+    ['cpu', 'numpy']
+    """
+    return [*_MODULES, *_registered]
+
+
+def register(name: str, make: Callable[[DeviceOptions], Device]) -> None:
+    """Let models be loaded on another device."""
+    _registered[name] = make
+
+
+def unregister(name: str) -> None:
+    """Forget a device that was registered."""
+    _registered.pop(name, None)
+
+
+def get(name: str, options: DeviceOptions = DeviceOptions()) -> Device:
+    """A device by its name.
+
+    >>> get("abacus")
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.FewbitError: there is no device 'abacus'; there are: cpu, numpy
+    """
+    if name in _registered:
+        return _registered[name](options)
+    if name not in _MODULES:
+        raise FewbitError(f"there is no device {name!r}; there are: {', '.join(names())}")
+    module: Any = import_module(f".{_MODULES[name]}", __name__)
+    return module.make(options)  # type: ignore[no-any-return]

@@ -1,0 +1,56 @@
+"""A step without an engine: for measurements, tests and those who want the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from ..arrays import Floats, Ints
+from ..cache.cache import Cache
+from ..errors import FewbitError
+from .batch import Batch, Chunk, Executor
+
+
+def make_batch(cache: Cache, chunks: Sequence[Chunk], output: str = "logits") -> Batch:
+    """Room in the cache for the tokens of some sequences, and the batch that fills it."""
+    view = cache.reserve([(chunk.sequence, len(chunk.tokens)) for chunk in chunks])
+    if len(chunks) == 1:
+        tokens = np.array(chunks[0].tokens, np.int32)
+    else:
+        tokens = np.fromiter(chain.from_iterable(chunk.tokens for chunk in chunks), np.int32)
+    return Batch(tokens, view, _logits_indices(chunks), output)
+
+
+def forward(executor: Executor, cache: Cache, chunks: Sequence[Chunk], output: str = "logits") -> Floats:
+    """Run the next tokens of some sequences and commit them: the rows that were asked for, valid until the next step.
+
+    If it raises, no sequence was changed.
+    """
+    check_sizes(executor, chunks)
+    batch = make_batch(cache, chunks, output)
+    try:
+        rows = executor.launch(batch).rows()
+    except BaseException:
+        cache.rollback(batch.view)
+        raise
+    for chunk in chunks:
+        cache.commit(chunk.sequence, chunk.tokens)
+    return rows
+
+
+def check_sizes(executor: Executor, chunks: Sequence[Chunk]) -> None:
+    tokens, rows = sum(len(chunk.tokens) for chunk in chunks), sum(chunk.num_logits for chunk in chunks)
+    if tokens > executor.max_batched_tokens or rows > executor.max_logits:
+        limits = f"{executor.max_batched_tokens} tokens and gives {executor.max_logits} rows of logits"
+        raise FewbitError(f"a step takes {limits}, not {tokens} and {rows}")
+
+
+def _logits_indices(chunks: Sequence[Chunk]) -> Ints:
+    rows: list[int] = []
+    end = 0
+    for chunk in chunks:
+        end += len(chunk.tokens)
+        rows.extend(range(end - chunk.num_logits, end))
+    return np.array(rows, np.int32)

@@ -1,0 +1,92 @@
+"""What is done in host memory with the rows of a step: sampling, scoring. For every device whose rows lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..arrays import Floats, Ints, Words
+from ..errors import DataError
+from ..ops.sampling import SamplingParams
+from .batch import Batch, Logprobs, Outputs, Sample, Sampled, Score
+
+
+class Sampler(Protocol):
+    """A module that samples tokens: `fewbit.ops.cpu`, or `fewbit.ops.sampling`, the slow reference."""
+
+    def sample(
+        self,
+        logits: Floats,
+        params: Sequence[SamplingParams],
+        uniforms: Sequence[float],
+        seen: Sequence[tuple[Ints, Ints] | None] | None = None,
+        *,
+        bias: Sequence[tuple[Ints, Floats] | None] | None = None,
+        masks: Sequence[Words | None] | None = None,
+        threads: int | None = None,
+    ) -> tuple[Ints, Floats]: ...
+
+    def log_probabilities(self, logits: Floats, tokens: Sequence[int], *, threads: int | None = None) -> Floats: ...
+
+    def top_tokens(self, logits: Floats, count: int) -> tuple[Ints, Floats]: ...
+
+
+class HostHandle:
+    """A step whose rows are in host memory already."""
+
+    __slots__ = ("_batch", "_rows", "_sampler", "_threads")
+
+    def __init__(self, batch: Batch, rows: Floats, sampler: Sampler, threads: int | None = None) -> None:
+        self._batch, self._rows, self._sampler, self._threads = batch, rows, sampler, threads
+
+    def rows(self) -> Floats:
+        return self._rows
+
+    def fetch(self) -> Outputs:
+        batch, rows = self._batch, self._rows
+        if batch.output == "hidden":
+            return Outputs([], [], rows)
+        return Outputs(self._samples(batch.samples), [self._score(one) for one in batch.scores])
+
+    def _samples(self, samples: list[Sample]) -> list[Sampled | Exception]:
+        if not samples:
+            return []
+        try:
+            return [*self._sample(samples)]
+        except DataError as error:
+            if len(samples) == 1:
+                return [error]
+        return [result for one in samples for result in self._samples([one])]  # so that a bad row ends alone
+
+    def _sample(self, samples: list[Sample]) -> list[Sampled]:
+        indices = [one.row for one in samples]
+        logits = self._rows[indices[0] : indices[-1] + 1]
+        if len(logits) != len(indices):  # several from one row, or rows between that are scored
+            logits = self._rows[indices]
+        tokens, logprobs = self._sampler.sample(
+            logits,
+            [one.params for one in samples],
+            [one.uniform for one in samples],
+            _given([one.seen for one in samples]),
+            bias=_given([one.bias for one in samples]),
+            masks=_given([one.mask for one in samples]),
+            threads=self._threads,
+        )
+        return [
+            Sampled(token, None if one.num_logprobs is None else self._logprobs(own, row, one.num_logprobs))
+            for one, token, own, row in zip(samples, tokens.tolist(), logprobs.tolist(), logits, strict=True)
+        ]
+
+    def _logprobs(self, own: float, row: Floats, count: int) -> Logprobs:
+        return Logprobs(own, *self._sampler.top_tokens(row, count))
+
+    def _score(self, score: Score) -> Floats | Exception:
+        rows = self._rows[score.row : score.row + len(score.targets)]
+        try:
+            return self._sampler.log_probabilities(rows, score.targets, threads=self._threads)
+        except DataError as error:
+            return error
+
+
+def _given(values: list[Any]) -> list[Any] | None:
+    return values if any(value is not None for value in values) else None

@@ -1,0 +1,103 @@
+"""NumPy: what every other device is compared with, slow and obvious. Weights are decoded once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..arrays import Floats
+from ..cache.layout import Layout
+from ..cache.store import HostStore
+from ..cache.view import View
+from ..errors import FewbitError
+from ..ops import attention, sampling
+from ..ops import numpy as ops
+from ..ops.graph import Graph
+from ..ops.passes import hidden, select_logits
+from ..tensor import QuantTensor
+from . import DeviceOptions
+from .batch import Batch
+from .host import HostHandle
+
+MAX_BATCHED_TOKENS = 512
+
+
+def make(options: DeviceOptions) -> NumpyDevice:
+    if options.threads is not None:
+        raise FewbitError("device 'numpy' has no threads to set; leave threads out")
+    if options.activations not in (None, "exact"):
+        raise FewbitError("device 'numpy' takes activations as they are; leave activations out")
+    return NumpyDevice()
+
+
+class NumpyDevice:
+    name = "numpy"
+    layouts = ("rows",)
+    layout = "rows"
+
+    def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
+        return None
+
+    def make_store(self, layout: Layout, pages: Sequence[int]) -> HostStore:
+        return HostStore(layout, pages)
+
+    def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> NumpyExecutor:
+        return NumpyExecutor(graph, store, vocab)
+
+
+class NumpyExecutor:
+    """Walks the graph of a model, operation by operation."""
+
+    def __init__(self, graph: Graph, store: HostStore, vocab: int) -> None:
+        self.vocab = vocab
+        self.max_batched_tokens = self.max_logits = MAX_BATCHED_TOKENS
+        self.adapters: frozenset[str] = frozenset()
+        self.graph = graph
+        self._graphs = {"logits": select_logits(graph), "hidden": select_logits(hidden(graph))}
+        self._store = store
+        self._weights = ops.Weights()
+
+    def launch(self, batch: Batch) -> HostHandle:
+        view = batch.view
+        if len(batch.tokens) and not 0 <= batch.tokens.min() <= batch.tokens.max() < self.vocab:
+            raise FewbitError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
+        positions = view.positions().astype(np.int32)
+        step = ops.Step(
+            batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, self._weights
+        )
+        rows = np.asarray(ops.run(self._graphs[batch.output], step), np.float32)
+        return HostHandle(batch, rows, sampling)
+
+
+class _Paged:
+    """K and V of a step's sequences, in the pages of a store."""
+
+    def __init__(self, store: HostStore, view: View) -> None:
+        self._store, self._view = store, view
+
+    def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None:
+        k_format, keys, v_format, values = self._store.kv(layer)
+        slots = self._view.slots(self._store.group_of(layer))
+        attention.kv_write(k_format, keys, k, slots, self._store.rotate)
+        attention.kv_write(v_format, values, v, slots, is_value=True)
+
+    def attend(
+        self,
+        layer: int,
+        sequences: Sequence[int],
+        q: Floats,
+        *,
+        scale: float,
+        window: int,
+        softcap: float,
+        sinks: Floats | None,
+    ) -> Floats:
+        k_format, keys, v_format, values = self._store.kv(layer)
+        view, group = self._view, self._store.group_of(layer)
+        out = np.empty((*q.shape[:2], self._store.layout.attention(layer).v_dim), np.float32)
+        return attention.attend(
+            q, keys, k_format, values, v_format, view.tables[group], view.table_starts[group], view.lengths,
+            view.q_starts, scale=scale, rotate=self._store.rotate, window=window, softcap=softcap, sinks=sinks,
+            out=out,
+        )  # fmt: skip

@@ -1,0 +1,71 @@
+"""What an engine refuses before it begins, with the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ..arrays import Floats, Ints
+from ..cache.validation import to_tokens
+from ..errors import RequestError
+from ..validation import to_integer
+
+
+def check_count(value: int, what: str, most: int | None = None) -> int:
+    """
+    >>> check_count(65, "n", 64)
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.RequestError: n is at least 1 and at most 64, 65 was given
+    """
+    number = to_integer(value, what)
+    if number < 1 or (most is not None and number > most):
+        limit = "" if most is None else f" and at most {most}"
+        raise RequestError(f"{what} is at least 1{limit}, {number} was given")
+    return number
+
+
+def check_at_least_zero(value: int, what: str) -> int:
+    number = to_integer(value, what)
+    if number < 0:
+        raise RequestError(f"{what} is not negative, {number} was given")
+    return number
+
+
+def check_logprobs(logprobs: int, vocab: int) -> int:
+    number = to_integer(logprobs, "logprobs")
+    if not 0 <= number <= vocab:
+        raise RequestError(f"logprobs is from 0 to {vocab}, the number of tokens that there are; {number} was given")
+    return number
+
+
+def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floats] | None:
+    """Token ids and what is added to their logits.
+
+    >>> check_bias({3: -100.0}, vocab=8)
+    (array([3], dtype=int32), array([-100.], dtype=float32))
+    """
+    if not bias:
+        return None
+    ids = [to_integer(token, "a token of logit_bias") for token in bias]
+    for token in ids:
+        if not 0 <= token < vocab:
+            raise RequestError(f"logit_bias: there is no token {token}: the model has the tokens 0 to {vocab - 1}")
+    try:
+        values = np.array([float(value) for value in bias.values()], np.float32)
+    except (TypeError, ValueError):
+        raise RequestError("logit_bias holds a number for each token") from None
+    if np.isnan(values).any() or np.isposinf(values).any():
+        raise RequestError("logit_bias holds finite numbers, or -inf for a token that must not come")
+    return np.array(ids, np.int32), values
+
+
+def check_tokens(text: Iterable[int], vocab: int) -> list[int]:
+    """Tokens that the model has."""
+    tokens = to_tokens(text).tolist()
+    if not tokens:
+        raise RequestError("the text is empty: it has no tokens")
+    if max(tokens) >= vocab:
+        raise RequestError(f"there is no token {max(tokens)}: the model has the tokens 0 to {vocab - 1}")
+    return tokens

@@ -1,0 +1,183 @@
+"""What a request carries: constraints, bias, lengths, stop tokens, namespaces, adapters, its kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fewbit.arrays import Floats, Words
+from fewbit.devices.batch import Batch
+from fewbit.engine.engine import Engine
+from fewbit.engine.request import Generation
+from fewbit.errors import DataError, RequestError
+from fewbit.ops import sampling
+from fewbit.ops.sampling import SamplingParams
+
+from .alone import WARM, alone, is_clean, make_engine, run
+from .toy import Toy, fingerprint, logits_of
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+
+
+class Evens:
+    """Even tokens, then odd ones, by turns; what it was told is kept."""
+
+    def __init__(self, vocab: int = 40) -> None:
+        self.vocab, self.accepted = vocab, list[int]()
+
+    def mask(self) -> Words:
+        words = np.zeros(-(-self.vocab // 32), np.uint32)
+        for token in range(len(self.accepted) % 2, self.vocab, 2):
+            words[token // 32] |= np.uint32(1 << token % 32)
+        return words
+
+    def accept(self, token: int) -> None:
+        self.accepted.append(token)
+
+    def rollback(self, count: int) -> None:
+        del self.accepted[len(self.accepted) - count :]
+
+
+def finish(engine: Engine, *requests: list[Generation]) -> list[Generation]:
+    for group in requests:
+        engine.add(group)
+    run(engine)
+    return [one for group in requests for one in group]
+
+
+def test_a_constraint_masks_what_is_sampled_and_no_log_probability() -> None:
+    engine = make_engine(Toy())
+    made: list[Evens] = []
+
+    def constraint() -> Evens:
+        made.append(Evens())
+        return made[-1]
+
+    requests = engine.generation(PROMPT, WARM, max_tokens=8, n=2, seed=1, logprobs=1, constraint=constraint)
+    other = engine.generation([1, 2], WARM, max_tokens=8, seed=5)
+    *constrained, free = finish(engine, requests, other)
+    for request, held in zip(constrained, made, strict=True):
+        assert [token % 2 for token in request.output_tokens] == [0, 1] * 4
+        assert held.accepted == request.output_tokens
+        logits = logits_of(request.tokens)[len(PROMPT) - 1 : -1]
+        own = sampling.log_probabilities(logits, request.output_tokens)
+        assert [one.own for one in request.logprobs] == own.tolist()
+    assert free.output_tokens == alone([1, 2], 8, 5)[0]
+
+
+def test_a_constrained_request_that_is_preempted_goes_on() -> None:
+    engine = make_engine(toy := Toy(pages=8, page_tokens=4, ctx=30))
+    groups = [engine.generation([i] * 5, WARM, max_tokens=20, seed=i, constraint=Evens) for i in range(3)]
+    requests = finish(engine, *groups)
+    assert engine.stats().preemptions > 0
+    for request in requests:
+        assert [token % 2 for token in request.output_tokens] == [0, 1] * 10
+    assert is_clean(toy)
+
+
+def test_a_constraint_that_fails_ends_its_request_alone() -> None:
+    class Broken(Evens):
+        def accept(self, token: int) -> None:
+            raise ValueError("no way")
+
+    engine = make_engine(toy := Toy())
+    broken, other = finish(
+        engine, engine.generation(PROMPT, constraint=Broken), engine.generation([1], WARM, max_tokens=4, seed=2)
+    )
+    assert (broken.finish_reason, str(broken.error)) == ("error", "no way")
+    assert other.output_tokens == alone([1], 4, 2)[0]
+    assert is_clean(toy)
+
+
+def test_one_bad_row_ends_its_request_alone() -> None:
+    class Bad(Toy):
+        def logits(self, sums: np.ndarray, batch: Batch) -> Floats:
+            logits = super().logits(sums, batch)
+            logits[np.flatnonzero(batch.tokens[batch.logits_indices] == 39)] = np.nan
+            return logits
+
+    engine = make_engine(toy := Bad())
+    bad, other = finish(engine, engine.generation([1, 39], WARM), engine.generation([1, 2], WARM, max_tokens=1, seed=2))
+    assert (bad.finish_reason, bad.output_tokens) == ("error", [])
+    assert isinstance(bad.error, DataError)
+    assert other.output_tokens == alone([1, 2], 1, 2)[0]
+    assert is_clean(toy)
+
+
+def test_bias_moves_the_likeliest_token() -> None:
+    engine = make_engine(Toy())
+    greedy = SamplingParams(temperature=0)
+    forced, banned, plain = finish(
+        engine,
+        engine.generation(PROMPT, greedy, max_tokens=3, logit_bias={17: 100}),
+        engine.generation(PROMPT, greedy, max_tokens=3, logit_bias={17: 100, 18: 200, 19: -np.inf}),
+        engine.generation(PROMPT, greedy, max_tokens=3, logit_bias={}),
+    )
+    assert forced.output_tokens == [17] * 3
+    assert banned.output_tokens == [18] * 3
+    assert plain.output_tokens == alone(PROMPT, 3, params=greedy)[0]
+    with pytest.raises(RequestError, match="logit_bias: there is no token 40"):
+        engine.generation(PROMPT, logit_bias={40: 1})
+    with pytest.raises(RequestError, match="finite numbers, or -inf"):
+        engine.generation(PROMPT, logit_bias={4: np.nan})
+
+
+def test_stop_tokens_of_a_request_and_least_lengths() -> None:
+    free = alone(PROMPT, 12, 3)[0]
+    engine = make_engine(Toy(), eos_ids=[free[2]])
+    own, early, late = finish(
+        engine,
+        engine.generation(PROMPT, WARM, max_tokens=12, seed=3, eos_ids=[free[5]]),
+        engine.generation(PROMPT, WARM, max_tokens=12, seed=3),
+        engine.generation(PROMPT, WARM, max_tokens=12, min_tokens=6, seed=3),
+    )
+    assert (own.output_tokens, own.finish_reason, own.stop_token) == (free[: free.index(free[5])], "stop", free[5])
+    assert (early.output_tokens, early.stop_token) == (free[: free.index(free[2])], free[2])
+    assert len(late.output_tokens) >= 6
+    assert free[2] not in late.output_tokens
+
+
+def test_namespaces_share_no_pages() -> None:
+    engine = make_engine(toy := Toy(page_tokens=4))
+    for name, cached in (("a", 0), ("a", 8), ("b", 0), ("", 0), ("b", 8)):
+        (request,) = finish(engine, engine.generation(PROMPT, WARM, max_tokens=2, seed=1, namespace=name))
+        assert request.cached_tokens == cached
+        assert request.output_tokens == alone(PROMPT, 2, 1)[0]
+    assert is_clean(toy)
+
+
+def test_adapters_are_those_of_the_executor_and_share_no_pages_either() -> None:
+    toy = Toy(page_tokens=4)
+    toy.adapters = frozenset({"poet"})
+    engine = make_engine(toy)
+    with pytest.raises(RequestError, match="there is no adapter 'chef'; there are: poet"):
+        engine.generation(PROMPT, adapter="chef")
+    for adapter, cached in ((None, 0), ("poet", 0), ("poet", 8)):
+        (request,) = finish(engine, engine.generation(PROMPT, WARM, max_tokens=1, adapter=adapter))
+        assert request.cached_tokens == cached
+
+
+def test_kinds_run_beside_each_other() -> None:
+    engine = make_engine(toy := Toy(max_batched_tokens=6, max_logits=6))
+    text = [i * i % 40 for i in range(17)]
+    embedding, scoring = engine.embedding(text), engine.scoring(text)
+    writing = engine.generation(PROMPT, WARM, max_tokens=20, seed=8)
+    engine.add([embedding])
+    engine.add([scoring])
+    (written,) = finish(engine, writing)
+    assert [one.kind for one in (embedding, scoring, written)] == ["embed", "score", "generate"]
+    assert embedding.finish_reason == scoring.finish_reason == "stop"
+    np.testing.assert_array_equal(embedding.hidden, fingerprint(text).astype(np.float32))
+    np.testing.assert_array_equal(scoring.scores, sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
+    assert written.output_tokens == alone(PROMPT, 20, 8)[0]
+    assert is_clean(toy)
+
+
+def test_who_hears_of_the_end_is_not_counted_any_more() -> None:
+    engine = make_engine(Toy())
+    request = engine.generation(PROMPT, WARM, max_tokens=3)[0]
+    counts = []
+    request.sink = lambda _: counts.append(engine.stats().active)
+    engine.add([request])
+    run(engine)
+    assert counts == [0]

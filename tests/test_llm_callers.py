@@ -1,0 +1,160 @@
+"""LLM on a toy executor, from threads and event loops; its end."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewbit.errors import FewbitError
+from fewbit.llm import LLM, AsyncStream
+
+from .engine.toy import Toy
+from .llm_toy import (
+    TOKENS,
+    WARM,
+    Endless,
+    make,
+    many,
+    one,
+)
+
+
+@pytest.fixture
+def llm() -> Any:
+    with make() as llm:
+        yield llm
+
+
+def test_threads(llm: LLM) -> None:
+    alone = [one(llm.generate(f"prompt {i}", max_tokens=20, seed=i, **WARM)).text for i in range(8)]
+    found: dict[int, list[str]] = {}
+
+    def ask(i: int) -> None:
+        stream = llm.stream(f"prompt {i}", max_tokens=20, seed=i, **WARM)
+        whole = one(llm.generate(f"prompt {i}", max_tokens=20, seed=i, **WARM)).text
+        found[i] = ["".join(stream), whole]
+        llm.score(llm.tokenize("some text"))
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {i: [alone[i]] * 2 for i in range(8)}
+
+
+def test_async(llm: LLM) -> None:
+    alone = [one(llm.generate(f"prompt {i}", max_tokens=20, seed=i, **WARM)).text for i in range(6)]
+    messages = [{"role": "user", "content": "hi"}]
+    chat = one(llm.chat(messages, max_tokens=20, seed=1, **WARM)).text
+
+    async def stream(i: int) -> str:
+        async with llm.astream(f"prompt {i}", max_tokens=20, seed=i, **WARM) as pieces:
+            text = "".join([piece async for piece in pieces])
+        assert pieces.completion.text == text
+        return text
+
+    async def whole(i: int) -> str:
+        return one(await llm.agenerate(f"prompt {i}", max_tokens=20, seed=i, **WARM)).text
+
+    async def main() -> list[str]:
+        talk = await llm.achat(messages, max_tokens=20, seed=1, stream=True, **WARM)
+        assert isinstance(talk, AsyncStream)
+        assert "".join([piece async for piece in talk]) == chat
+        assert str(await llm.achat(messages, max_tokens=20, seed=1, **WARM)) == chat
+        assert len(many(await llm.agenerate(["a", "b"], max_tokens=2, stop="never"))) == 2
+        return await asyncio.gather(*map(stream, range(6)), *map(whole, range(6)))
+
+    assert asyncio.run(main()) == alone * 2
+
+
+def test_async_cancelling_stops_the_request() -> None:
+    llm = make(Endless())
+
+    async def main() -> None:
+        task = asyncio.create_task(llm.agenerate("Once", max_tokens=None, **WARM))
+        stream = llm.astream("Once", max_tokens=None, **WARM)
+        await anext(stream)
+        task.cancel()
+        await stream.aclose()
+        assert stream.completion.finish_reason == "cancelled"
+        assert [piece async for piece in stream] == []
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with llm:
+        asyncio.run(main())
+        one(llm.generate("Twice", max_tokens=1))
+        assert llm.engine.stats().active == 0
+
+
+def test_async_when_the_event_loop_is_gone() -> None:
+    async def main(llm: LLM) -> AsyncStream:
+        stream = llm.astream("Once", max_tokens=None, **WARM)
+        await anext(stream)
+        return stream
+
+    with make(Endless()) as llm:
+        stream = asyncio.run(main(llm))
+        one(llm.generate("Twice", max_tokens=1))
+        one(llm.generate("Twice", max_tokens=1))
+        assert llm.engine.stats().active == 0
+        del stream
+
+
+def test_an_async_stream_that_never_began(llm: LLM) -> None:
+    stream = llm.astream("Once")
+    asyncio.run(stream.aclose())
+    assert stream.completion.tokens == []
+    del stream
+
+
+def test_errors_of_the_model_reach_who_asked() -> None:
+    toy = Toy(vocab=len(TOKENS))
+    with make(toy) as llm:
+        for ask in (llm.generate, lambda prompt: list(llm.stream(prompt)), lambda prompt: llm.score([1, 2])):
+            toy.errors.append(RuntimeError("no luck"))
+            with pytest.raises(FewbitError, match="the model failed: RuntimeError: no luck"):
+                ask("Once")
+        one(llm.generate("Once", max_tokens=1))
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_model() -> None:
+    program = """
+import os, signal, threading
+from tests.llm_toy import Endless, make
+llm = make(Endless())
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    llm.generate("Once", max_tokens=None)
+except KeyboardInterrupt:
+    llm.generate("Twice", max_tokens=1)
+    print(llm.engine.stats().active)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[1],
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_a_closed_model() -> None:
+    llm = make(Endless())
+    stream = llm.stream("Once", max_tokens=None, **WARM)
+    next(stream)
+    llm.close()
+    with pytest.raises(FewbitError, match="the model was closed before the output was complete"):
+        list(stream)
+    assert stream.completion.finish_reason == "error"
+    with pytest.raises(FewbitError, match="the model was closed; it takes no more requests"):
+        llm.generate("Once")
