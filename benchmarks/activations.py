@@ -3,7 +3,7 @@
     python benchmarks/activations.py --repack
     python benchmarks/activations.py --format q6_k --batch 1,2 --isa avx2 --rounds 31 --json
 
-Weights rotate over 1 GiB. Both take turns, call by call; figures are medians of the ratio of two calls that follow each
+Weights rotate over 1 GiB. Both alternate, call by call; figures are medians of the ratio of two calls that follow each
 other.
 """
 
@@ -17,7 +17,7 @@ from statistics import median
 
 import numpy as np
 
-from fewbit import kernels
+from fewbit.bench import kernels
 from fewbit.formats import get
 from fewbit.ops import cpu
 
@@ -38,11 +38,11 @@ class Result:
 def measure(name: str, n: int, k: int, batch: int, rounds: int, repack: bool, threads: int) -> Result:
     case = kernels.Case(get(name), n, k, batch, threads, repack)
     matrices, _ = kernels.rotating(case, kernels.MEMORY_BYTES)
-    turns = kernels.endless(matrices)
+    weights = kernels.endless(matrices)
     x, out = np.random.default_rng(1).standard_normal((batch, k), np.float32), np.empty((batch, n), np.float32)
 
     def seconds(activations: str) -> float:
-        w = next(turns)
+        w = next(weights)
         started = time.perf_counter()
         cpu.linear(x, w, out=out, threads=threads, activations=activations)
         return time.perf_counter() - started
@@ -52,13 +52,13 @@ def measure(name: str, n: int, k: int, batch: int, rounds: int, repack: bool, th
     started = time.perf_counter()
     while len(times) < rounds and (len(times) < 3 or time.perf_counter() - started < SECONDS):
         if len(times) % 2:
-            fine, coarse = seconds("int16"), seconds("int8")
+            int16, int8 = seconds("int16"), seconds("int8")
         else:
-            coarse, fine = seconds("int8"), seconds("int16")
-        times.append((coarse, fine))
-    used = [cpu.kernel(name, k, batch, matrices[0].abreast, a) for a in ("int8", "int16")]
+            int8, int16 = seconds("int8"), seconds("int16")
+        times.append((int8, int16))
+    used = [cpu.kernel(name, k, batch, matrices[0].layout, a) for a in ("int8", "int16")]
     ms = [1e3 * median(pair[i] for pair in times) for i in (0, 1)]
-    cost = median(fine / coarse for coarse, fine in times)
+    cost = median(int16 / int8 for int8, int16 in times)
     return Result(name, batch, cpu.isa(), (used[0], used[1]), (ms[0], ms[1]), cost, len(times))
 
 
@@ -70,7 +70,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=301, help="pairs of calls, in 4 s at most")
     parser.add_argument("--threads", type=int, default=cpu.default_threads())
     parser.add_argument("--isa", default=cpu.isa(), help="instruction set")
-    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack gives them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 

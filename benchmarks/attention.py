@@ -25,10 +25,12 @@ import numpy as np
 from cores import rate_of_one
 
 from fewbit import KVCache, quantize
-from fewbit.cache.layout import Layout, make_store
 from fewbit.formats import get
 from fewbit.ops import cpu
-from fewbit.ops.plan import record
+from fewbit.ops.cpu.plan import build
+from fewbit.ops.graph import record
+from fewbit.ops.passes import select_logits
+from fewbit.ops.specs import AttentionSpec
 
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 32
 
@@ -41,9 +43,8 @@ class Case:
         rng = np.random.default_rng(0)
         pages = sequences * -(-length // PAGE)
         x = rng.standard_normal((PAGE, KV_HEADS, DIM)).astype(np.float32)
-        layout = Layout(1, KV_HEADS, DIM, self.format, self.format, rotate=False)
-        tiled = cpu.keeps_tiles(self.format, self.format, PAGE, DIM)
-        self.k, self.v = (make_store(layout, is_value, pages, PAGE, tiled).data for is_value in (False, True))
+        cache = KVCache(1, KV_HEADS, DIM, pages=pages, k=kv, rotate=False)
+        _, self.k, _, self.v = cache.store.kv(0)
         for store, is_value in ((self.k, False), (self.v, True)):
             cpu.kv_write(self.format, store, x, np.arange(PAGE), is_value=is_value)
             store[1:] = store[0]
@@ -99,11 +100,11 @@ def long(names: list[str], rounds: int) -> list[dict[str, Any]]:
     out = []
     for name in names:
         case, rows = Case(name, 1, 32768), []
-        for turn in range(4 * rounds + 1):
+        for done in range(4 * rounds + 1):
             two, read_two = seconds(partial(case.run, 2)), case.read(2)
             one = rate_of_one(lambda case=case: 1 / seconds(partial(case.run, 1)), 2)
             read_one = rate_of_one(lambda case=case: 1 / case.read(1), 2)
-            if turn:  # threads are started in the first
+            if done:  # threads are started in the first
                 rows.append((1 / (one * two), 1 / (read_one * read_two)))
         gain, limit = (float(np.median(column)) for column in np.array(rows).T)
         out.append({"kv": name, "gain_of_2_threads": gain, "gain_of_reading": limit, "share": gain / limit})
@@ -126,16 +127,13 @@ class Layers:
         def forward(ops: Any) -> Any:
             x, keys, values = ops.embed(q), ops.embed(k), ops.embed(v)
             for layer in range(self.LAYERS):
-                x = ops.attend(layer, x, keys, values, scale=DIM**-0.5)
-            return ops.wanted(x)
+                x = ops.attend(layer, x, keys, values, spec=AttentionSpec(KV_HEADS, DIM, DIM), scale=DIM**-0.5)
+            return x
 
-        self.plan = record(forward, cache)
-        sequence = cache.new()
-        cache.extend(sequence, length)
-        batch = cache.batch([sequence])
+        self.plan = build(select_logits(record(forward)), cache.store)
+        view = cache.reserve([(cache.new(), length)])
         one = np.zeros(1, np.int32)
-        starts = np.array([0, 1], np.int64)
-        self.args = one, batch.tables, batch.table_starts, batch.lengths, starts, one
+        self.args = one, view.groups, view.lengths, np.array([0, 1], np.int64), one
         self.out = np.empty((1, HEADS * DIM), np.float32)
 
     def run(self, threads: int) -> None:

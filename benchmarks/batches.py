@@ -3,7 +3,7 @@
     python benchmarks/batches.py
     python benchmarks/batches.py --format q6_k --batch 1,8 --rounds 31 --json
 
-Weights rotate over 1 GiB. The sizes take turns in every round; figures are medians over the rounds of the ratio to
+Weights rotate over 1 GiB. The sizes alternate in every round; figures are medians over the rounds of the ratio to
 batch 1 in the same round. `cheaper before` names a smaller batch that costs less for each row.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
-from fewbit import kernels
+from fewbit.arrays import Floats
+from fewbit.bench import kernels
 from fewbit.formats import get
 from fewbit.ops import cpu
 from fewbit.tensor import QuantTensor
@@ -38,29 +38,29 @@ class Result:
     cheaper_before: int | None
 
 
-def seconds(x: npt.NDArray[np.float32], turns: Iterator[QuantTensor], out: npt.NDArray[np.float32]) -> float:
+def seconds(x: Floats, weights: Iterator[QuantTensor], out: Floats) -> float:
     started = time.perf_counter()
     for _ in range(CALLS):
-        cpu.linear(x, next(turns), out=out)
+        cpu.linear(x, next(weights), out=out)
     return (time.perf_counter() - started) / CALLS
 
 
 def measure(name: str, n: int, k: int, batches: list[int], rounds: int, repack: bool) -> list[Result]:
     case = kernels.Case(get(name), n, k, 1, cpu.default_threads(), repack)
     matrices, _ = kernels.rotating(case, kernels.MEMORY_BYTES)
-    turns, rng = kernels.endless(matrices), np.random.default_rng(1)
+    weights, rng = kernels.endless(matrices), np.random.default_rng(1)
     xs = {m: rng.standard_normal((m, k), np.float32) for m in {1, *batches}}
     outs = {m: np.empty((m, n), np.float32) for m in xs}
     times: dict[int, list[float]] = {m: [] for m in xs}
     for _ in range(rounds):
         for m, taken in times.items():
-            taken.append(seconds(xs[m], turns, outs[m]))
+            taken.append(seconds(xs[m], weights, outs[m]))
     ratio = {m: median(a / b for a, b in zip(times[m], times[1], strict=True)) for m in times}
     results = []
     for m in batches:
         cheaper = [s for s in batches if s < m and ratio[s] / s < ratio[m] / m]
         before = min(cheaper, key=lambda s: ratio[s] / s, default=None)
-        kernel = cpu.kernel(get(name), k, m, matrices[0].abreast)
+        kernel = cpu.kernel(get(name), k, m, matrices[0].layout)
         results.append(Result(name, m, kernel, 1e3 * median(times[m]), ratio[m], ratio[m] / m, before))
     return results
 
@@ -71,7 +71,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--shape", default="4096x4096", help="rows and columns of the weights")
     parser.add_argument("--batch", default=",".join(map(str, range(1, 65))), help="batch sizes")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack gives them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 

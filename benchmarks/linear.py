@@ -4,10 +4,10 @@
     python benchmarks/linear.py --format q4_k --batch 1 --rounds 51 --json
 
 Each product takes the next of many copies of the weights, 512 MiB of packed ones and 512 MiB of f32, so that none is
-still in the cache. Both take turns, and the ratio is the median over the rounds. Threads of NumPy's BLAS go on spinning
+still in the cache. Both alternate, and the ratio is the median over the rounds. Threads of NumPy's BLAS go on spinning
 for about 100 ms when their work is done, on a core that we want: they are told to sleep after a third of a millisecond
-(OpenBLAS), and there is a pause before each turn. A turn is eight products (one from batch 64 on), and 50 ms of it are
-not counted: a core that has been idle is slow at first, which would count more for the shorter one.
+(OpenBLAS), and there is a pause before each round. A round is eight products (one from batch 64 on), and 50 ms of it
+are not counted: a core that has been idle is slow at first, which would count more for the shorter one.
 GB/s counts the weights as they lie in memory; NumPy's at batch 1 is a fair picture of what the memory gives. Below 1,
 fewbit takes less time.
 """
@@ -23,22 +23,19 @@ from dataclasses import asdict, dataclass
 
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # as a power of two, in cycles; read when NumPy is imported
 
-import numpy as np
-import numpy.typing as npt
-
 import fewbit as fb
-from fewbit import kernels, measure
+from fewbit.arrays import Floats
+from fewbit.bench import kernels
+from fewbit.bench.formats import gaussian
+from fewbit.bench.timing import paired
 from fewbit.formats import get
-from fewbit.measure import gaussian, paired
 from fewbit.ops import cpu
 
 FORMATS = ["f16", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "q3_k", "q2_k", "mxfp4", "iq4_xs", "int8", "int4_group"]
 BATCHES = [1, 8, 512]
 ROTATED_BYTES = 512 << 20
 PAUSE, WARM = 0.25, 0.05  # seconds
-PRODUCTS = 8  # in a turn
-
-Floats = npt.NDArray[np.float32]
+PRODUCTS = 8  # in a round
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,13 @@ def dense_copies(rows: int, columns: int) -> Iterator[Floats]:
 def run(name: str, batch: int, packed: list[fb.QuantTensor], dense: Iterator[Floats], rounds: int) -> Result:
     rows, columns = packed[0].shape
     x = gaussian(batch, columns)
-    turns, products = itertools.cycle(packed), range(PRODUCTS if batch < 64 else 1)
+    weights, products = itertools.cycle(packed), range(PRODUCTS if batch < 64 else 1)
     seconds, ratio = paired(
-        lambda: [fb.linear(x, next(turns)) for _ in products], lambda: [x @ next(dense).T for _ in products], rounds
+        lambda: [fb.linear(x, next(weights)) for _ in products],
+        lambda: [x @ next(dense).T for _ in products],
+        rounds,
+        PAUSE,
+        WARM,
     )
     seconds /= len(products)
     return Result(
@@ -81,7 +82,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=4096, help="default: 4096")
     parser.add_argument("--columns", type=int, default=4096, help="default: 4096")
     parser.add_argument("--rounds", type=int, default=0, help="default: 31, but 7 from batch 64 on")
-    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack gives them")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -97,7 +98,6 @@ def results(args: argparse.Namespace) -> Iterator[Result]:
 
 def main() -> None:
     args = options()
-    measure.PAUSE, measure.WARM = PAUSE, WARM
     if args.json:
         found = [asdict(r) for r in results(args)]
         setup = {"rows": args.rows, "columns": args.columns, "isa": cpu.isa(), "threads": cpu.default_threads()}

@@ -17,11 +17,11 @@ import time
 from statistics import median
 
 import numpy as np
-from peer import F32_TYPE, INT, POINTER, SIGNATURES, Ggml, InitParams, find_folder
+from ggml import F32_TYPE, INT, POINTER, SIGNATURES, Ggml, InitParams, find_folder
 
-from fewbit.cache.layout import Layout, make_store
+from fewbit import KVCache
+from fewbit.bench.formats import relative_rmse
 from fewbit.formats import get
-from fewbit.measure import relative_rmse
 from fewbit.ops import cpu
 
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 32
@@ -42,8 +42,8 @@ def ours(kv: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int, exa
     table = np.random.default_rng(1).permutation(pages).astype(np.int32)
     places = np.arange(tokens)
     slots = table[places // PAGE].astype(np.int64) * PAGE + places % PAGE
-    layout, tiled = Layout(1, KV_HEADS, DIM, fmt, fmt, rotate=False), cpu.keeps_tiles(fmt, fmt, PAGE, DIM)
-    stores = [make_store(layout, is_value, pages, PAGE, tiled).data for is_value in (False, True)]
+    _, keys, _, values = KVCache(1, KV_HEADS, DIM, pages=pages, k=kv, rotate=False).store.kv(0)
+    stores = [keys, values]
     for store, x, is_value in zip(stores, (k, v), (False, True), strict=True):
         cpu.kv_write(fmt, store, x, slots, is_value=is_value)
     starts = np.array([0, pages], np.int64)

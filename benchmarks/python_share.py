@@ -55,13 +55,14 @@ def main() -> None:
     args = parser.parse_args()
     llm = fb.LLM(args.model)
     llm.generate("Hello", max_tokens=16)
-    llm.runner.plan = Around(llm.runner.plan, run="native")
+    plans = llm.loaded.executor.plans
+    plans["logits"] = Around(plans["logits"], run="native")
     sampling._native = Around(sampling._native, sample="native")
     Engine.step = timed("step", Engine.step)  # type: ignore[method-assign]
-    answer = llm.generate("Once upon a time there was", max_tokens=args.tokens, temperature=args.temperature, seed=1)
+    output = llm.generate("Once upon a time there was", max_tokens=args.tokens, temperature=args.temperature, seed=1)
     python = seconds["step"] - seconds["native"]
     each = 1e6 / calls["step"]
-    print(f"{len(answer.tokens)} tokens, {calls['step']} steps of {seconds['step'] * each:.0f} us")
+    print(f"{len(output.tokens)} tokens, {calls['step']} steps of {seconds['step'] * each:.0f} us")
     print(f"Python: {python * each:.0f} us a step, {100 * python / seconds['step']:.2f}%")
 
 

@@ -22,10 +22,10 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
+from fewbit.bench.kernels import Case, Timing, run
+from fewbit.bench.machine import cpu_name
 from fewbit.errors import FewbitError
 from fewbit.formats import Format, get
-from fewbit.kernels import Case, Timing, run
-from fewbit.machine import cpu_name
 from fewbit.ops import cpu
 
 FORMATS = ["q4_k", "q8_0"]
@@ -152,8 +152,8 @@ def read_roof(m: Measured, x: Axis, y: Axis) -> Iterator[str]:
     x1, y1, x2, y2 = x.at(first), y.at(first * read), x.at(last), y.at(last * read)
     yield line(x1, y1, x2, y2, ROOF, 1.5)
     angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
-    turned = f"translate({x2:.1f} {y2:.1f}) rotate({angle:.1f})"
-    yield text(-12, -7, f"memory, {rounded(read)} GB/s", fill=ROOF, text_anchor="end", transform=turned)
+    placed = f"translate({x2:.1f} {y2:.1f}) rotate({angle:.1f})"
+    yield text(-12, -7, f"memory, {rounded(read)} GB/s", fill=ROOF, text_anchor="end", transform=placed)
 
 
 def peak_roofs(m: Measured, x: Axis, y: Axis) -> Iterator[str]:

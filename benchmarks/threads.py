@@ -15,19 +15,19 @@ from statistics import median
 import numpy as np
 from cores import rate_of_one
 
-from fewbit import kernels
+from fewbit.bench import kernels
 from fewbit.formats import get
 from fewbit.ops import cpu
 from fewbit.tensor import QuantTensor
 
 
-def rate(batch: int, k: int, n: int, turns: Iterator[QuantTensor], threads: int) -> float:
+def rate(batch: int, k: int, n: int, weights: Iterator[QuantTensor], threads: int) -> float:
     """Products a second."""
     x, out = np.ones((batch, k), np.float32), np.empty((batch, n), np.float32)
     calls = 24 if batch == 1 else 4
     started = time.perf_counter()
     for _ in range(calls):
-        cpu.linear(x, next(turns), out=out, threads=threads)
+        cpu.linear(x, next(weights), out=out, threads=threads)
     return calls / (time.perf_counter() - started)
 
 
@@ -35,20 +35,20 @@ def gains(name: str, batch: int, threads: int, rounds: int, repack: bool) -> tup
     """How many times as fast with `threads` as with one: the product, the limit, one beside the other."""
     case = kernels.Case(get(name), 4096, 4096, batch, threads, repack)
     matrices, memory = kernels.rotating(case, kernels.MEMORY_BYTES)
-    turns = kernels.endless(matrices)
-    peak = kernels.PEAKS[cpu.kernel(case.format, case.k, batch, matrices[0].abreast)]
+    weights = kernels.endless(matrices)
+    peak = kernels.PEAKS[cpu.inputs_of(case.format, case.k, batch, matrices[0].layout)]
 
     def limit(count: int) -> float:
         return 1 / cpu.read_seconds(memory, count) if batch == 1 else cpu.multiply_rate(peak, count, 0.04)
 
     def ours(count: int) -> float:
-        return rate(batch, case.k, case.n, turns, count)
+        return rate(batch, case.k, case.n, weights, count)
 
     pairs = []
-    for turn in range(rounds + 1):
+    for done in range(rounds + 1):
         many = ours(threads), limit(threads)
         one = rate_of_one(lambda: ours(1), threads), rate_of_one(lambda: limit(1), threads)
-        if turn:  # threads are started in the first
+        if done:  # threads are started in the first
             pairs.append((many[0] / one[0], many[1] / one[1]))
     return median(p[0] for p in pairs), median(p[1] for p in pairs), median(p[0] / p[1] for p in pairs)
 
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--format", "-f", action="append", help="a format; may be given again")
     parser.add_argument("--threads", type=int, default=cpu.default_threads())
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--repack", action="store_true", help="weights as fb.repack lays them, where it does")
+    parser.add_argument("--repack", action="store_true", help="weights as fb.repack gives them")
     chosen = parser.parse_args()
     print(f"{'format':8} {'batch':>5} {chosen.threads} threads against 1: {'ours':>6} {'limit':>6} {'share':>6}")
     for name in chosen.format or ["q4_0", "q4_k", "q6_k", "q8_0"]:

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import fewbit as fb
+from fewbit.bench.formats import weight_formats
 from fewbit.cli import main
-from fewbit.measure import weight_formats
 from fewbit.ops import cpu
 
 COMMANDS = ["doctor", "formats", "table"]
@@ -144,16 +144,16 @@ def test_wrong_usage_is_status_2(args: list[str]) -> None:
 
 
 def test_bench_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbit.kernels.MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr("fewbit.bench.kernels.MEMORY_BYTES", 1 << 20)
     (first, second) = run_json(*KERNELS, "--batch", "1,3")
     assert (first["batch"], second["batch"]) == (1, 3)
     assert first["format"] == "q8_0"
     assert first["share_of_read"] > 0
     assert "q8_0" in run(*KERNELS).output
-    (laid,) = run_json(*KERNELS, "--repack", "--batch", "12")
-    assert laid["kernel"] == cpu.kernel("q8_0", 256, 12, abreast=True)
-    (fine,) = run_json(*KERNELS, "--activations", "int16")
-    assert fine["inputs"] == "q16"
+    (repacked,) = run_json(*KERNELS, "--repack", "--batch", "12")
+    assert repacked["kernel"] == cpu.kernel("q8_0", 256, 12, "interleaved16")
+    (int16,) = run_json(*KERNELS, "--activations", "int16")
+    assert int16["inputs"] == "q16"
 
 
 @pytest.mark.parametrize("wrong", [["--shape", "64"], ["--shape", "0x64"], ["--batch", "a"], ["--batch", "1,,2"]])
@@ -164,7 +164,7 @@ def test_bench_kernels_refuses(wrong: list[str]) -> None:
 
 
 def test_doctor_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbit.limits.MEMORY_BYTES", 1 << 22)
+    monkeypatch.setattr("fewbit.bench.limits.MEMORY_BYTES", 1 << 22)
     limits = run_json("doctor", "--measure")["limits"]
     assert [row["threads"] for row in limits] == list(range(1, len(limits) + 1))
     assert all(row["memory_gb_per_s"] > 0 and row["int8_gmac_per_s"] > 0 for row in limits)

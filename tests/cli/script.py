@@ -21,21 +21,21 @@ class Said:
     decode_tokens_per_second: float = 10.0
 
 
-class Pieces:
-    """One answer; an exception among its pieces is raised there."""
+class ScriptedStream:
+    """One answer; an exception among its texts is raised there."""
 
-    def __init__(self, pieces: list[str | BaseException], finish_reason: str) -> None:
-        self._pieces = pieces
+    def __init__(self, texts: list[str | BaseException], finish_reason: str) -> None:
+        self._texts = texts
         self._finish_reason = finish_reason
         self.closed = False
         self.completion: Said | None = None
 
     def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
-            if isinstance(piece, BaseException):
-                raise piece
-            yield piece
-        self.completion = Said(list(range(len(self._pieces))), finish_reason=self._finish_reason)
+        for text in self._texts:
+            if isinstance(text, BaseException):
+                raise text
+            yield text
+        self.completion = Said(list(range(len(self._texts))), finish_reason=self._finish_reason)
 
     def close(self) -> None:
         self.closed = True
@@ -49,14 +49,14 @@ class Script:
     finish_reason: str = "stop"
     ctx: int = 100
     asked: list[tuple[list[dict[str, str]], dict[str, Any]]] = field(default_factory=list)
-    given: list[Pieces] = field(default_factory=list)
+    given: list[ScriptedStream] = field(default_factory=list)
 
-    def chat(self, messages: list[dict[str, str]], *, stream: bool, **settings: Any) -> Pieces:
+    def chat(self, messages: list[dict[str, str]], *, stream: bool, **settings: Any) -> ScriptedStream:
         assert stream
         self.asked.append(([dict(m) for m in messages], settings))
         if not self.answers:
             raise FewbitError("the script has come to its end")
-        self.given.append(Pieces(self.answers.pop(0), self.finish_reason))
+        self.given.append(ScriptedStream(self.answers.pop(0), self.finish_reason))
         return self.given[-1]
 
 

@@ -15,7 +15,7 @@ SMALL = ["--prompt", "20", "--gen", "3", "--rounds", "1"]
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbit.speed.MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr("fewbit.bench.model.MEMORY_BYTES", 1 << 20)
 
 
 def bench(*args: str) -> Result:

@@ -34,7 +34,7 @@ def system(text: str) -> dict[str, str]:
 def said(conversation: Conversation, text: str) -> str:
     """What comes of a line: the answer, or the note."""
     reply = respond(conversation, text)
-    return reply.note if reply.pieces is None else "".join(reply.pieces)
+    return reply.note if reply.stream is None else "".join(reply.stream)
 
 
 def test_messages_are_remembered() -> None:
@@ -73,9 +73,9 @@ def test_an_empty_answer_counts() -> None:
 def test_one_who_stops_listening_keeps_what_was_heard() -> None:
     script = Script([["a", "b", "c"]])
     talk = Conversation(script)
-    pieces = talk.ask("one")
-    next(pieces)
-    pieces.close()
+    stream = talk.ask("one")
+    next(stream)
+    stream.close()
     assert script.given[0].closed
     assert talk.messages == [user("one"), assistant("a")]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from fewbit.bench.machine import ADDS, cpu_name, name_in, told_by
 from fewbit.cli import main
-from fewbit.machine import ADDS, cpu_name, name_in, told_by
 from fewbit.ops import cpu
 
 X86 = ["amx", "avx512", "avx512bw", "avx2", "scalar"]
@@ -127,7 +127,7 @@ def test_the_name_of_the_cpu(cpuinfo: str, name: str | None) -> None:
 def test_the_name_of_the_cpu_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathlib.Path.exists", lambda _: False)
     monkeypatch.setattr("platform.system", lambda: "Darwin")
-    monkeypatch.setattr("fewbit.machine.told_by", lambda *command: f"what {command[0]} says")
+    monkeypatch.setattr("fewbit.bench.machine.told_by", lambda *command: f"what {command[0]} says")
     assert cpu_name() == "what sysctl says"
 
 

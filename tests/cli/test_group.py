@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from fewbit.cli import main
 from fewbit.cli.group import LazyGroup
-from fewbit.cli.options import RULE_OPTIONS
-from fewbit.ops.sampling import Rule
+from fewbit.cli.options import SAMPLING_OPTIONS
+from fewbit.ops.sampling import SamplingParams
 
 HEAVY = ["rich", "jinja2", "tokenizers", "readline", "importlib.metadata", "fewbit.ops.cpu", "fewbit.files"]
 
@@ -87,12 +87,12 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, result.output) == (130, "\n")
 
 
-def test_options_of_the_rule_tell_its_defaults() -> None:
+def test_sampling_options_tell_the_defaults() -> None:
     def nothing() -> None:
         pass
 
-    for option in RULE_OPTIONS:
+    for option in SAMPLING_OPTIONS:
         option(nothing)
     command = click.command()(nothing)
     told = {p.name: p.show_default for p in command.params if isinstance(p, click.Option) and p.name != "seed"}
-    assert told == {field.name: str(field.default) for field in fields(Rule)}
+    assert told == {field.name: str(field.default) for field in fields(SamplingParams)}

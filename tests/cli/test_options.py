@@ -27,7 +27,7 @@ def test_activations(tmp_path: Path, flags: list[str], wanted: str | None) -> No
     @model_options
     def activations(**options: Any) -> None:
         with load(path, **options) as llm:
-            click.echo(str(llm.runner.activations))  # type: ignore[attr-defined]
+            click.echo(str(llm.loaded.executor.activations))  # type: ignore[attr-defined]
 
     result = CliRunner().invoke(activations, flags)
     assert result.output.strip() == str(wanted), result.exception
@@ -35,15 +35,18 @@ def test_activations(tmp_path: Path, flags: list[str], wanted: str | None) -> No
     assert "is given too" in str(other.exception)
 
 
-@pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--repack"], True), (["--no-repack"], False)])
-def test_repack(tmp_path: Path, flags: list[str], wanted: bool) -> None:
+@pytest.mark.parametrize(
+    ("flags", "wanted"), [([], "interleaved16"), (["--repack"], "interleaved16"), (["--no-repack"], "rows")]
+)
+def test_repack(tmp_path: Path, flags: list[str], wanted: str) -> None:
     path = str(write_tiny(tmp_path / "wide.gguf", hidden=256, feed_forward=512, format="q4_0"))
 
     @click.command()
     @model_options
-    def is_laid(**options: Any) -> None:
+    def layout(**options: Any) -> None:
         with load(path, **options) as llm:
-            click.echo(llm.runner.model.blk[0].ffn_up.weight.abreast)  # type: ignore[attr-defined]
+            nodes = llm.loaded.executor.graph.nodes  # type: ignore[attr-defined]
+            click.echo(next(node.attributes["w"].layout for node in nodes if node.operation == "linear"))
 
-    result = CliRunner().invoke(is_laid, flags)
-    assert result.output.strip() == str(wanted and cpu.isa() != "scalar"), result.exception
+    result = CliRunner().invoke(layout, flags)
+    assert result.output.strip() == (wanted if cpu.isa() != "scalar" else "rows"), result.exception

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewbit.cli.answer import Printer
 from fewbit.cli.output import harmless, measuring
+from fewbit.cli.printer import Printer
 from fewbit.cli.progress import Bar, Lines, Waiting
 
 
@@ -33,12 +33,12 @@ def test_a_terminal_gets_nothing_that_it_would_obey(text: str) -> None:
 
 
 @given(st.lists(st.text()))
-def test_elsewhere_text_is_passed_as_it_is(pieces: list[str]) -> None:
+def test_elsewhere_text_is_passed_as_it_is(texts: list[str]) -> None:
     out = io.StringIO()
     printer = Printer(out)
-    for piece in pieces:
-        printer.write(piece)
-    assert out.getvalue() == "".join(pieces)
+    for text in texts:
+        printer.write(text)
+    assert out.getvalue() == "".join(texts)
 
 
 @pytest.mark.parametrize(("text", "ended"), [("a", "a\n"), ("a\n", "a\n"), ("", "")])

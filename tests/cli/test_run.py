@@ -54,8 +54,8 @@ def test_json(tiny: str) -> None:
 
 
 def test_the_answer_is_that_of_the_library(tiny: str) -> None:
-    settings: dict[str, Any] = {"temperature": 1.5, "top_k": 3, "top_p": 0.9, "min_p": 0.01, "repetition": 1.1}
-    settings |= {"presence": 0.1, "frequency": 0.2}
+    settings: dict[str, Any] = {"temperature": 1.5, "top_k": 3, "top_p": 0.9, "min_p": 0.01}
+    settings |= {"repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.2}
     args = [f"--{name.replace('_', '-').replace('temperature', 'temp')}={value}" for name, value in settings.items()]
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     with LLM(tiny, kv=("q8_0", "q4_0"), ctx=128, exact=True, threads=1) as llm:

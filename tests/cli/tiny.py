@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fewbit as fb
-from fewbit.text.letters import BYTE_LETTERS
+from fewbit.text.byte_level import BYTE_CHARS
 
 from ..models.random_llama import llama
 
@@ -18,7 +18,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}as
 
 def write_tiny(path: Path, template: str | None = TEMPLATE, **options: Any) -> Path:
     """Its tokens are the bytes, and `zq`, since there must be one merge. It has none that ends an answer."""
-    tokens = [*BYTE_LETTERS, "zq"]
+    tokens = [*BYTE_CHARS, "zq"]
     words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": ["z q"]}
     metadata, tensors = llama(vocab=len(tokens), context_length=1 << 16, **options)
     chat = {} if template is None else {"tokenizer.chat_template": template}

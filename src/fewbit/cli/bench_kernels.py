@@ -11,7 +11,7 @@ from .options import activations_option, as_json, numbers
 from .output import measuring, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..kernels import Timing
+    from ..bench.kernels import Timing
 
 
 @click.command("kernels")
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--batch", default="1", show_default=True, metavar="B,..", help="Batch sizes.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; all usable cores if not given.")
 @click.option("--isa", help="Instruction set; the best if not given.")
-@click.option("--repack", is_flag=True, help="Weights as fb.repack lays them, where it does.")
+@click.option("--repack", is_flag=True, help="Weights as fb.repack gives them.")
 @activations_option
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds beside the limits.")
 @as_json
@@ -31,7 +31,7 @@ def bench_kernels(
     """Time linear for formats and batch sizes, beside a plain read loop and the peak multiply rate.
 
     Weights rotate over 1 GiB, so that no cache holds them. Shares are medians over rounds in which the kernel and the
-    limit take turns.
+    limit alternate.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def bench_kernels(
       fewbit bench kernels -f q4_0 --batch 1,8 --repack
       fewbit bench kernels -f q4_0 --shape 4096x14336 --isa avx2 --json
     """
-    from .. import kernels
+    from ..bench import kernels
     from ..formats import get
     from ..ops import cpu
 

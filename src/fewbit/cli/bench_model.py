@@ -12,7 +12,7 @@ from .output import measuring, print_json, print_table, shown
 from .progress import Waiting
 
 if TYPE_CHECKING:
-    from ..speed import Speed
+    from ..bench.model import Speed
 
 
 @click.command("model")
@@ -48,7 +48,7 @@ def bench_model(
 
     A prompt is run on an empty cache; then, at each depth, steps of one token for each sequence. Tokens are random.
     Options with a comma take several values: every combination is a case. "of read" is what is read a second (weights,
-    K and V) over what a plain loop reads, in turns with it.
+    K and V) over what a plain loop reads; both alternate.
 
     \b
     Examples:
@@ -56,10 +56,10 @@ def bench_model(
       fewbit bench model.gguf --batch 1,8,32 --depth 0,2048
       fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
     """
+    from ..bench.model import Case, measure
     from ..files.hub import find
     from ..ops import cpu
-    from ..ops.arguments import chosen_activations
-    from ..speed import Case, measure
+    from ..ops.validation import chosen_activations
 
     cases = [
         Case(prompt, gen, depth_, batch_, threads_, kv_)

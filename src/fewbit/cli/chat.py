@@ -9,7 +9,7 @@ import click
 
 from ..errors import FewbitError
 from .model import load
-from .options import given, model_options, rule_options, split_options
+from .options import given, model_options, sampling_options, split_options
 
 
 @click.command()
@@ -18,7 +18,7 @@ from .options import given, model_options, rule_options, split_options
 @click.option(
     "--max-tokens", type=click.IntRange(1), default=1024, show_default=True, metavar="N", help="Longest answer."
 )
-@rule_options
+@sampling_options
 @model_options
 def chat(model: str | None, system: str | None, max_tokens: int, **options: Any) -> None:
     """Talk with a model.

@@ -15,17 +15,17 @@ ROLES = ("system", "user", "assistant")
 Message = dict[str, str]
 
 
-class Answers(Protocol):
-    """An answer, piece by piece."""
+class Stream(Protocol):
+    """The text of an answer as it comes."""
 
-    completion: Any  # when all pieces were taken
+    completion: Any  # when all text was taken
 
     def __iter__(self) -> Iterator[str]: ...
 
     def close(self) -> None: ...
 
 
-class Talker(Protocol):
+class Chatting(Protocol):
     """What a conversation needs of a model."""
 
     ctx: int
@@ -37,10 +37,10 @@ class Talker(Protocol):
 class Conversation:
     """Messages, settings, and the model that answers.
 
-    `settings` are arguments of `LLM.chat`: temperature, seed, max_tokens and others.
+    `settings` are options of `LLM.chat`: temperature, seed, max_tokens and others.
     """
 
-    def __init__(self, llm: Talker, system: str | None = None, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, llm: Chatting, system: str | None = None, settings: dict[str, Any] | None = None) -> None:
         self.llm = llm
         self.settings = dict(settings or {})
         self.messages: list[Message] = []
@@ -60,7 +60,7 @@ class Conversation:
         self.messages = [{"role": "system", "content": text}, *rest]
 
     def ask(self, text: str) -> Generator[str, None, None]:
-        """Say something; the answer comes piece by piece. If nothing of it comes, all is as it was before."""
+        """Say something; the answer is streamed. If nothing of it comes, all is as it was before."""
         self._retries = 0
         yield from self._answer([*self.messages, {"role": "user", "content": text}])
 
@@ -100,11 +100,11 @@ class Conversation:
         parts: list[str] = []
         finished = False
         try:
-            stream: Answers = self.llm.chat(messages, stream=True, **self._settings())
+            stream: Stream = self.llm.chat(messages, stream=True, **self._settings())
             try:
-                for piece in stream:
-                    parts.append(piece)
-                    yield piece
+                for text in stream:
+                    parts.append(text)
+                    yield text
             finally:
                 stream.close()
             self.last, finished = stream.completion, True

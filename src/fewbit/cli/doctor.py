@@ -11,8 +11,8 @@ from .options import as_json
 from .output import Rows, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..limits import Limits
-    from ..machine import Machine
+    from ..bench.limits import Limits
+    from ..bench.machine import Machine
 
 
 @click.command()
@@ -28,8 +28,8 @@ def doctor(with_limits: bool, as_json: bool) -> None:
       fewbit doctor --json
       FEWBIT_ISA=scalar fewbit doctor
     """
-    from ..limits import measure_limits
-    from ..machine import describe
+    from ..bench.limits import measure_limits
+    from ..bench.machine import describe
 
     machine = describe()
     limits = measure_limits() if with_limits else []
@@ -48,7 +48,7 @@ def doctor(with_limits: bool, as_json: bool) -> None:
 def limit_cells(row: Limits) -> list[str]:
     rates = (
         row.memory_gb_per_s,
-        row.memory_ahead_gb_per_s,
+        row.memory_prefetch_gb_per_s,
         row.cache_gb_per_s,
         row.int8_gmac_per_s,
         row.bf16_gmac_per_s,
@@ -64,7 +64,7 @@ def machine_rows(m: Machine) -> Rows:
     return [
         ["CPU", m.cpu],
         ["system", f"{m.system}, Python {m.python}"],
-        ["cores", f"{m.cores}, {m.usable_cores} usable"],
+        ["cores", f"{m.usable_cores} usable, {m.cpus} hardware threads"],
         ["threads", str(m.threads)],
         ["known to this build", ", ".join(m.known_isas)],
         ["instruction sets", ", ".join(m.isas)],

@@ -63,7 +63,7 @@ def load(
             **given, kv=formats, ctx=ctx, exact=exact, threads=threads,
             activations=activations, repack=repack, progress=waiting,
         )  # fmt: skip
-    from ..machine import only_scalar
+    from ..bench.machine import only_scalar
 
     if only_scalar():
         click.echo("fewbit: only scalar kernels run on this machine, and slowly; see `fewbit doctor`", err=True)

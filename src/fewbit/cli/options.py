@@ -30,27 +30,27 @@ MODEL_OPTIONS = [
     click.option(
         "--repack/--no-repack",
         default=None,
-        help="Lay the weights out anew, as this machine multiplies fastest. [default: where it gains]",
+        help="Interleave rows of weights, as this machine multiplies fastest. [default: where it gains]",
     ),
     activations_option,
     click.option("--exact", is_flag=True, help="The same as --activations exact: slow, nothing is lost to them."),
 ]
 
-# Parameter names are those of the fields of the sampling rule. Its own defaults count where an option is not given.
-RULE_OPTIONS = [
+# Names are those of the fields of SamplingParams, whose defaults count where an option is not given.
+SAMPLING_OPTIONS = [
     click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="0.8",
-                 help="How freely tokens are chosen; 0: always the likeliest."),
+                 help="How freely tokens are sampled; 0: always the likeliest."),
     click.option("--top-k", type=click.IntRange(0), metavar="N", show_default="40",
-                 help="Choose among the N likeliest tokens; 0: all."),
+                 help="Sample among the N likeliest tokens; 0: all."),
     click.option("--top-p", type=click.FloatRange(0, 1), metavar="X", show_default="0.95",
-                 help="Choose among the likeliest tokens that together have probability X; 1: all."),
+                 help="Sample among the likeliest tokens that together have probability X; 1: all."),
     click.option("--min-p", type=click.FloatRange(0, 1), metavar="X", show_default="0.05",
                  help="Only tokens at least X times as likely as the likeliest; 0: all."),
-    click.option("--repetition", type=click.FloatRange(0, min_open=True), metavar="X", show_default="1.0",
+    click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), metavar="X", show_default="1.0",
                  help="Penalty on tokens that were there; 1: none."),
-    click.option("--presence", type=float, metavar="X", show_default="0.0",
+    click.option("--presence-penalty", type=float, metavar="X", show_default="0.0",
                  help="Subtracted from the logit of each token in the answer."),
-    click.option("--frequency", type=float, metavar="X", show_default="0.0",
+    click.option("--frequency-penalty", type=float, metavar="X", show_default="0.0",
                  help="Subtracted once for each time a token is in the answer."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="The same number gives the same answer again."),
 ]  # fmt: skip
@@ -61,9 +61,9 @@ def model_options(command: Command) -> Command:
     return _all(MODEL_OPTIONS, command)
 
 
-def rule_options(command: Command) -> Command:
-    """Options of a command that chooses tokens."""
-    return _all(RULE_OPTIONS, command)
+def sampling_options(command: Command) -> Command:
+    """Options of a command that samples tokens."""
+    return _all(SAMPLING_OPTIONS, command)
 
 
 def _all(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import FewbitError
-from .answer import Printer, figures
 from .group import INTERRUPTED
 from .model import load, model_and_prompt
-from .options import as_json, given, model_options, rule_options, split_options
+from .options import as_json, given, model_options, sampling_options, split_options
 from .output import print_json
+from .printer import Printer, figures
 from .prompt import read_prompt
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N", help="Longest answer."
 )
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again.")
-@rule_options
+@sampling_options
 @model_options
 @as_json
 def run(
@@ -60,8 +60,8 @@ def run(
     if raw and system is not None:
         raise click.UsageError("--system has no place beside --raw, which uses no chat template")
     text = read_prompt(prompt, file)
-    of_model, rule = split_options(options)
-    settings = {"max_tokens": max_tokens, "stop": stop, **given(rule)}
+    of_model, sampling = split_options(options)
+    settings = {"max_tokens": max_tokens, "stop": stop, **given(sampling)}
     with load(model, **of_model) as llm, begin(llm, text, system, raw, settings) as stream:
         completion, interrupted = print_answer(stream, silent=as_json)
         if as_json:
@@ -90,9 +90,9 @@ def print_answer(stream: Stream, silent: bool) -> tuple[Completion, bool]:
     printer = Printer()
     interrupted = False
     try:
-        for piece in stream:
+        for text in stream:
             if not silent:
-                printer.write(piece)
+                printer.write(text)
     except KeyboardInterrupt:
         interrupted = True
         stream.close()

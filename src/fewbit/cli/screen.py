@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from ..errors import FewbitError
-from .answer import Printer
 from .output import harmless
+from .printer import Printer
 from .talk import LineDropped
 
 LINES_KEPT = 1000

@@ -7,18 +7,18 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from ..errors import FewbitError
-from .answer import figures
 from .conversation import Conversation
+from .printer import figures
 
 QUOTES = '"""'
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes of a line: something to tell the user, an answer to print piece by piece, or the end."""
+    """What comes of a line: something to tell the user, an answer to print as it comes, or the end."""
 
     note: str = ""
-    pieces: Generator[str, None, None] | None = None
+    stream: Generator[str, None, None] | None = None
     over: bool = False
 
 
@@ -32,9 +32,9 @@ class Command:
 def respond(conversation: Conversation, text: str) -> Reply:
     """Do what a line says: a command begins with one slash, all else is for the model; // stands for a slash there."""
     if text.startswith("//"):
-        return Reply(pieces=conversation.ask(text[1:]))
+        return Reply(stream=conversation.ask(text[1:]))
     if not text.startswith("/"):
-        return Reply(pieces=conversation.ask(text))
+        return Reply(stream=conversation.ask(text))
     name, _, rest = text[1:].partition(" ")
     if name not in COMMANDS:
         raise FewbitError(f"there is no command /{name}; /help lists them, // begins a message with a slash")
@@ -108,7 +108,7 @@ def _undo(conversation: Conversation, rest: str) -> Reply:
 
 
 def _retry(conversation: Conversation, rest: str) -> Reply:
-    return Reply(pieces=conversation.retry())
+    return Reply(stream=conversation.retry())
 
 
 def _stats(conversation: Conversation, rest: str) -> Reply:
@@ -127,7 +127,7 @@ COMMANDS = {
     "help": Command("/help", "this list", _help),
     "reset": Command("/reset", "begin anew; the system message stays", _reset),
     "system": Command("/system TEXT", "what the model is told before all else", _system),
-    "temp": Command("/temp X", "how freely tokens are chosen; 0: always the likeliest", _temp),
+    "temp": Command("/temp X", "how freely tokens are sampled; 0: always the likeliest", _temp),
     "seed": Command("/seed N", "the same number gives the same answers again", _seed),
     "save": Command("/save FILE", "write the messages as JSON", _save),
     "load": Command("/load FILE", "go on with messages that were saved", _load),

@@ -29,8 +29,8 @@ def table(rows: int, columns: int, names: tuple[str, ...], as_json: bool) -> Non
       fewbit table -f q4_k -f int4_group:group=64
       fewbit table --rows 4096 --columns 4096 --json
     """
+    from ..bench.formats import gaussian, measure, weight_formats
     from ..formats import get
-    from ..measure import gaussian, measure, weight_formats
     from ..ops import cpu
 
     chosen = [get(name) for name in names] or weight_formats()

@@ -24,7 +24,7 @@ class Screen(Protocol):
         """A line; EOFError at the end, KeyboardInterrupt for Ctrl-C."""
 
     def write(self, text: str) -> None:
-        """Print a piece of an answer."""
+        """Print some of an answer."""
 
     def end_line(self) -> None:
         """Begin a new line where the answer did not."""
@@ -52,7 +52,7 @@ def talk(conversation: Conversation, screen: Screen) -> None:
             continue
         leaving = False
         try:
-            if text.strip() and not turn(conversation, screen, text):
+            if text.strip() and not respond_to(conversation, screen, text):
                 return
         except KeyboardInterrupt:
             if not screen.interactive:
@@ -74,12 +74,12 @@ def read_message(screen: Screen) -> str:
     return "/" + text if text.startswith("/") else text  # no command
 
 
-def turn(conversation: Conversation, screen: Screen, text: str) -> bool:
+def respond_to(conversation: Conversation, screen: Screen, text: str) -> bool:
     """One message or command; whether to go on."""
     try:
         reply = respond(conversation, text)
-        if reply.pieces:
-            print_answer(screen, reply.pieces)
+        if reply.stream:
+            print_answer(screen, reply.stream)
             if conversation.last.finish_reason == "length":
                 screen.note("the answer was cut: --max-tokens or the context is at its end")
     except FewbitError as error:
@@ -92,10 +92,10 @@ def turn(conversation: Conversation, screen: Screen, text: str) -> bool:
     return not reply.over
 
 
-def print_answer(screen: Screen, pieces: Generator[str, None, None]) -> None:
+def print_answer(screen: Screen, stream: Generator[str, None, None]) -> None:
     try:
-        with closing(pieces):
-            for piece in pieces:
-                screen.write(piece)
+        with closing(stream):
+            for text in stream:
+                screen.write(text)
     finally:
         screen.end_line()

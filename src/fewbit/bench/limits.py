@@ -7,7 +7,8 @@ from statistics import median
 
 import numpy as np
 
-from .ops import cpu
+from ..arrays import Bytes
+from ..ops import cpu
 
 MEMORY_BYTES = 1 << 30
 CACHE_BYTES = 1 << 20  # for each thread: in the second-level cache
@@ -20,7 +21,7 @@ class Limits:
     isa: str
     threads: int
     memory_gb_per_s: float  # plain loads
-    memory_ahead_gb_per_s: float  # with software prefetch
+    memory_prefetch_gb_per_s: float  # with software prefetch
     cache_gb_per_s: float
     int8_gmac_per_s: float  # multiply-adds
     bf16_gmac_per_s: float  # 0: not used on this instruction set
@@ -37,17 +38,17 @@ def measure_limits(memory_bytes: int | None = None, rounds: int = 3, seconds: fl
     return [_limits(memory, threads, rounds, seconds) for threads in range(1, cpu.default_threads() + 1)]
 
 
-def _limits(memory: np.ndarray[tuple[int], np.dtype[np.uint8]], threads: int, rounds: int, seconds: float) -> Limits:
+def _limits(memory: Bytes, threads: int, rounds: int, seconds: float) -> Limits:
     cached = memory[: CACHE_BYTES * threads]
 
-    def gb_per_s(data: np.ndarray[tuple[int], np.dtype[np.uint8]], ahead: bool, times: int) -> float:
-        return median(data.size / cpu.read_seconds(data, threads, ahead) / 1e9 for _ in range(times))
+    def gb_per_s(data: Bytes, prefetch: bool, times: int) -> float:
+        return median(data.size / cpu.read_seconds(data, threads, prefetch) / 1e9 for _ in range(times))
 
     return Limits(
         isa=cpu.isa(),
         threads=threads,
         memory_gb_per_s=gb_per_s(memory, False, rounds),
-        memory_ahead_gb_per_s=gb_per_s(memory, True, rounds),
+        memory_prefetch_gb_per_s=gb_per_s(memory, True, rounds),
         cache_gb_per_s=gb_per_s(cached, False, 100 * rounds),
         int8_gmac_per_s=cpu.multiply_rate("int8", threads, seconds) / 1e9,
         bf16_gmac_per_s=cpu.multiply_rate("bf16", threads, seconds) / 1e9,

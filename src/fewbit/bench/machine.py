@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from .formats import Format, all_formats
-from .ops import cpu
+from ..formats import Format, all_formats
+from ..ops import cpu
+from ..ops.cores import usable_cores
 
 REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
 OPTIONAL = ("torch", "triton", "wgpu", "starlette", "uvicorn", "msgspec", "llguidance", "huggingface_hub", "ray")
@@ -36,8 +37,8 @@ class Machine:
     cpu: str
     system: str
     python: str
-    cores: int
-    usable_cores: int  # that this process may run on
+    cpus: int  # hardware threads
+    usable_cores: int  # physical ones that this process may use
     known_isas: list[str]  # instruction sets that this build has kernels for, best first
     isas: list[str]  # those of them that can be used here
     missing_isas: dict[str, str]  # better ones than these -> what they would add
@@ -62,7 +63,7 @@ def describe() -> Machine:
         cpu=cpu_name(),
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        cores=os.cpu_count() or 1,
+        cpus=os.cpu_count() or 1,
         usable_cores=usable_cores(),
         known_isas=known,
         isas=usable,
@@ -163,13 +164,6 @@ def told_by(*command: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def usable_cores() -> int:
-    """How many cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def version(package: str) -> str | None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
 import fewbit as fb
 
-from .formats import Format, all_formats
-
-Floats = npt.NDArray[np.float32]
-PAUSE = 0.05  # seconds
-WARM = 0.0  # seconds of calls before those that count
+from ..arrays import Floats
+from ..formats import Format, all_formats
+from .timing import paired, seconds
 
 
 @dataclass(frozen=True)
@@ -79,29 +75,3 @@ def relative_rmse(got: Floats, wanted: Floats) -> float:
     """
     difference = got.astype(np.float64) - wanted
     return float(np.linalg.norm(difference) / np.linalg.norm(wanted.astype(np.float64)))
-
-
-def seconds(call: Callable[[], object]) -> float:
-    """How long one call takes."""
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def paired(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """The median time of `ours`, and the median over the rounds of its time over that of `theirs`.
-
-    They take turns, so that what slows the machine down slows both. The first round is not counted.
-    """
-    times = [(settled(ours), settled(theirs)) for _ in range(rounds + 1)][1:]
-    return median(a for a, _ in times), median(a / b for a, b in times)
-
-
-def settled(call: Callable[[], object], calls: int = 5) -> float:
-    """The median time of a few calls, after a pause: threads of a BLAS spin for a while when their work is done. A core
-    that has been idle needs some milliseconds of work to be as fast as it can be."""
-    time.sleep(PAUSE)
-    started = time.perf_counter()
-    while time.perf_counter() - started < WARM:
-        call()
-    return median(seconds(call) for _ in range(calls))

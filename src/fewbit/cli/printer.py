@@ -33,7 +33,7 @@ class Printer:
 
 def figures(completion: Any) -> str:
     """Counts and speeds of an answer, in a line."""
-    cached = f", {completion.cached_tokens} of them known" if completion.cached_tokens else ""
+    cached = f", {completion.cached_tokens} of them cached" if completion.cached_tokens else ""
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
         f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
-from .arrays import bytes_for
-from .formats import Format
-from .ops import cpu
-from .tensor import QuantTensor
+from ..arrays import Bytes, Floats, bytes_for
+from ..formats import Format
+from ..ops import cpu
+from ..tensor import QuantTensor
 
 FORMATS = ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")
-MEMORY_BYTES = 1 << 30  # weights in turn, so that no cache holds them
+MEMORY_BYTES = 1 << 30  # of weights that rotate, so that no cache holds them
 ROUND_SECONDS = 0.3
-PEAKS = {"f32": "f32", "gemv": "int8", "micro": "int8", "skinny": "int8", "fused": "bf16", "packed": "bf16"}
+PEAKS = {"f32": "f32", "q8": "int8", "q16": "int8", "bf16": "bf16"}  # inputs -> what is multiplied
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,13 @@ class Case:
     k: int
     batch: int
     threads: int
-    repack: bool = False  # weights as `fewbit.repack` lays them
+    repack: bool = False  # weights as `fewbit.repack` gives them
     activations: str | None = None  # as `fewbit.linear` takes it
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One case; shares are medians over rounds in which kernel and limit took turns."""
+    """One case; shares are medians over rounds in which kernel and limit alternate."""
 
     format: str
     n: int
@@ -63,21 +62,21 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     matrices, memory = rotating(case, memory_bytes or MEMORY_BYTES)
     x = np.random.default_rng(1).standard_normal((case.batch, case.k), np.float32)
     out = np.empty((case.batch, case.n), np.float32)
-    turns = endless(matrices)
-    per_call = _seconds(case, x, turns, out, 1)
+    weights = endless(matrices)
+    per_call = _seconds(case, x, weights, out, 1)
     calls = max(1, min(len(matrices), int(ROUND_SECONDS / per_call)))
-    what = case.format, case.k, case.batch, matrices[0].abreast, case.activations
-    name = cpu.kernel(*what)
-    peak = PEAKS[name]
+    what = case.format, case.k, case.batch, matrices[0].layout, case.activations
+    inputs = cpu.inputs_of(*what)
+    peak = PEAKS[inputs]
     kernel, reads, peaks = [], [], []
     for _ in range(rounds):
         reads.append(memory.size / cpu.read_seconds(memory, case.threads))
         peaks.append(cpu.multiply_rate(peak, case.threads, 0.02))
-        kernel.append(_seconds(case, x, turns, out, calls))
+        kernel.append(_seconds(case, x, weights, out, calls))
     size, flops = matrices[0].nbytes, 2.0 * case.n * case.k * case.batch
     return Timing(
         format=case.format.name, n=case.n, k=case.k, batch=case.batch, threads=case.threads, isa=cpu.isa(),
-        kernel=name, inputs=cpu.inputs_of(*what), ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
+        kernel=cpu.kernel(*what), inputs=inputs, ms=1e3 * median(kernel), weights_gb_per_s=size / median(kernel) / 1e9,
         read_gb_per_s=median(reads) / 1e9,
         share_of_read=median(size / t / r for t, r in zip(kernel, reads, strict=True)),
         gflop_per_s=flops / median(kernel) / 1e9,
@@ -86,7 +85,7 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     )  # fmt: skip
 
 
-def rotating(case: Case, memory_bytes: int) -> tuple[list[QuantTensor], npt.NDArray[np.uint8]]:
+def rotating(case: Case, memory_bytes: int) -> tuple[list[QuantTensor], Bytes]:
     """As many copies of one packed matrix as fill the memory, and that memory."""
     first = sample(case.format, case.n, case.k)
     if case.repack:
@@ -96,7 +95,7 @@ def rotating(case: Case, memory_bytes: int) -> tuple[list[QuantTensor], npt.NDAr
     memory = bytes_for(copies * one.size)
     parts = memory.reshape(copies, -1)
     parts[:] = one
-    return [QuantTensor(part, first.shape, case.format, first.abreast) for part in parts], memory
+    return [QuantTensor(part, first.shape, case.format, first.layout) for part in parts], memory
 
 
 def sample(fmt: Format, n: int, k: int) -> QuantTensor:
@@ -120,10 +119,8 @@ def endless(matrices: list[QuantTensor]) -> Iterator[QuantTensor]:
         yield from matrices
 
 
-def _seconds(
-    case: Case, x: npt.NDArray[np.float32], turns: Iterator[QuantTensor], out: npt.NDArray[np.float32], calls: int
-) -> float:
+def _seconds(case: Case, x: Floats, weights: Iterator[QuantTensor], out: Floats, calls: int) -> float:
     started = time.perf_counter()
     for _ in range(calls):
-        cpu.linear(x, next(turns), out=out, threads=case.threads, activations=case.activations)
+        cpu.linear(x, next(weights), out=out, threads=case.threads, activations=case.activations)
     return (time.perf_counter() - started) / calls

@@ -1,0 +1,188 @@
+"""Tokens/s of a model beside the machine's read bandwidth: what `fewbit bench MODEL` prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from os import PathLike
+from statistics import median
+
+import numpy as np
+
+from .. import devices
+from ..arrays import Bytes
+from ..cache.groups import PAGE_TOKENS
+from ..devices import DeviceOptions
+from ..devices.batch import Chunk
+from ..files.model import open_model
+from ..loading import Loaded, check_ctx, load_weights, place
+from ..models import LoadedModel
+from ..ops import cpu
+
+MEMORY_BYTES = 1 << 30  # read beside the model; no cache holds it
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to measure: a prompt on an empty cache; then, for sequences of some depth, one token each a step."""
+
+    prompt: int
+    gen: int
+    depth: int
+    batch: int
+    threads: int
+    kv: str | tuple[str, str]  # formats of K and V
+
+    @property
+    def tokens(self) -> int:
+        """Of the longest sequence."""
+        return max(self.prompt, self.depth + self.gen)
+
+    @property
+    def pages(self) -> int:
+        """Of the cache; each sequence may need one more, for the copy of a page that is cached."""
+        pages_of = [-(-tokens // PAGE_TOKENS) + 1 for tokens in (self.prompt, self.depth + self.gen)]
+        return max(pages_of[0], self.batch * pages_of[1])
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One case; medians over rounds, in which the model and a plain read loop alternate."""
+
+    prompt_tokens: int
+    gen_tokens: int
+    depth: int
+    batch: int
+    threads: int
+    kv: str
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float  # of all sequences
+    decode_bandwidth_share: float  # of the weights, K and V that are read a second, in what the plain loop reads
+
+
+def measure(
+    path: str | PathLike[str], cases: Sequence[Case], *, activations: str | None = None, rounds: int = 3
+) -> Iterator[Speed]:
+    """The speeds of a model in a GGUF file, case by case. Cases with the same threads and formats share a cache."""
+    memory = np.ones(MEMORY_BYTES, np.uint8)
+    file = open_model(path)
+    model = load_weights(file, devices.get("cpu", DeviceOptions(activations=activations)))
+    file.close()
+    for _, group in groupby(cases, lambda case: (case.threads, case.kv)):
+        yield from _measure_group(model, list(group), activations, rounds, memory)
+
+
+def _measure_group(
+    model: LoadedModel, cases: Sequence[Case], activations: str | None, rounds: int, memory: Bytes
+) -> Iterator[Speed]:
+    loaded = place_for(model, cases, activations)
+    rng = np.random.default_rng(0)  # one for all, so that no text comes twice and is found in the cache
+    prefill = {prompt: prefill_speed(loaded, prompt, rounds, rng) for prompt in {case.prompt for case in cases}}
+    for case in cases:
+        decode, share = decode_speed(loaded, case, rounds, rng, memory)
+        yield Speed(
+            prompt_tokens=case.prompt,
+            gen_tokens=case.gen,
+            depth=case.depth,
+            batch=case.batch,
+            threads=case.threads,
+            kv=case.kv if isinstance(case.kv, str) else "/".join(case.kv),
+            prefill_tokens_per_second=prefill[case.prompt],
+            decode_tokens_per_second=decode,
+            decode_bandwidth_share=share,
+        )
+
+
+def place_for(model: LoadedModel, cases: Sequence[Case], activations: str | None = None) -> Loaded:
+    """A model beside a cache with room for the largest of some cases."""
+    ctx = check_ctx(max(case.tokens for case in cases), model.config.ctx)
+    device = devices.get("cpu", DeviceOptions(cases[0].threads, activations))
+    return place(model, device, cases[0].kv, ctx, max(case.pages for case in cases) * PAGE_TOKENS)
+
+
+def prefill_speed(loaded: Loaded, prompt: int, rounds: int, rng: Rng) -> float:
+    """Tokens/s of a prompt whose last logits are wanted: the median over rounds, each with a prompt of its own."""
+    times = []
+    for i in range(rounds + 1):
+        count = min(prompt, loaded.executor.max_batched_tokens) if i == 0 else prompt  # the first is to warm up
+        tokens = random_tokens(rng, loaded, count)
+        with sequences(loaded, 1) as (sequence,):
+            started = time.perf_counter()
+            feed(loaded, sequence, tokens, num_logits=1)
+            times.append(time.perf_counter() - started)
+    return prompt / median(times[1:])
+
+
+def decode_speed(loaded: Loaded, case: Case, rounds: int, rng: Rng, memory: Bytes) -> tuple[float, float]:
+    """Tokens/s of many sequences at a depth, and how much of the read bandwidth that uses."""
+    times, reads = [], []
+    with sequences(loaded, case.batch) as ids:
+        for sequence in ids:
+            feed(loaded, sequence, random_tokens(rng, loaded, max(0, case.depth - 1)), num_logits=0)
+        for _ in range(rounds + 1):
+            tokens = [random_tokens(rng, loaded, case.batch) for _ in range(case.gen + 1)]
+            go_back(loaded, ids, case.depth, tokens.pop())
+            reads.append(memory.size / cpu.read_seconds(memory, case.threads))
+            started = time.perf_counter()
+            for row in tokens:
+                step(loaded, ids, row)
+            times.append((time.perf_counter() - started) / case.gen)
+    read = step_bytes(loaded, case)
+    shares = [read / seconds / bandwidth for seconds, bandwidth in zip(times, reads, strict=True)]
+    return case.batch / median(times[1:]), median(shares[1:])
+
+
+def step_bytes(loaded: Loaded, case: Case) -> float:
+    """Bytes of weights and of K and V that a step reads, on average over the steps of a case."""
+    calls = -(-case.batch // max_sequences(loaded))
+    tokens = case.batch * (case.depth + (case.gen + 1) / 2)
+    return calls * loaded.step_bytes + tokens * loaded.cache.layout.token_bytes
+
+
+@contextmanager
+def sequences(loaded: Loaded, count: int) -> Iterator[list[int]]:
+    """New sequences, freed at the end."""
+    ids: list[int] = []
+    try:
+        ids.extend(loaded.cache.new() for _ in range(count))
+        yield ids
+    finally:
+        for sequence in ids:
+            loaded.cache.free(sequence)
+
+
+def feed(loaded: Loaded, sequence: int, tokens: Sequence[int], num_logits: int) -> None:
+    """Run many tokens of one sequence, logits of the last `num_logits`."""
+    limit = loaded.executor.max_batched_tokens
+    for start in range(0, len(tokens), limit):
+        last = start + limit >= len(tokens)
+        loaded.forward([Chunk(sequence, tokens[start : start + limit], num_logits if last else 0)])
+
+
+def go_back(loaded: Loaded, ids: list[int], depth: int, tokens: list[int]) -> None:
+    """Bring sequences to a depth by a last step: it copies pages that are cached, and the steps after it need not."""
+    for sequence in ids:
+        loaded.cache.truncate(sequence, max(0, depth - 1))
+    if depth:
+        step(loaded, ids, tokens)
+
+
+def step(loaded: Loaded, ids: list[int], tokens: list[int]) -> None:
+    limit = max_sequences(loaded)
+    for start in range(0, len(ids), limit):
+        some = zip(ids[start : start + limit], tokens[start : start + limit], strict=True)
+        loaded.forward([Chunk(sequence, [token], 1) for sequence, token in some])
+
+
+def max_sequences(loaded: Loaded) -> int:
+    """How many sequences one call can bring a token further."""
+    return min(loaded.executor.max_batched_tokens, loaded.executor.max_logits)
+
+
+def random_tokens(rng: Rng, loaded: Loaded, count: int) -> list[int]:
+    return [int(token) for token in rng.integers(0, loaded.executor.vocab, count)]
