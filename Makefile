@@ -24,14 +24,17 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help test run table bench check check-python check-types check-native check-imports check-emitted \
-        check-macos sanitize emulate selftest test-cross emit format build wheel wheels sdist clean
+.PHONY: help test test-all run table bench check check-python check-types check-native check-imports check-emitted \
+        check-macos sanitize emulate selftest test-cross test-cross-all emit format build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
-test: build ## Build, install into .venv and run all tests
+test: build ## Build, install into .venv and run the tests; of large matrices a sample
 	$(BIN)/python -m pytest -n 2
+
+test-all: build ## The same, every case of every test
+	$(BIN)/python -m pytest -n 2 --all
 
 run: build ## Ask the default model a question; the first time it is fetched (98 MB)
 	$(BIN)/fewbit run --temp 0 --max-tokens 160 "Why is the sky blue?"
@@ -58,15 +61,16 @@ check-imports: $(VENV)/.dev ## import-linter: who may import whom
 	PYTHONPATH=src $(BIN)/lint-imports
 
 check-emitted: $(VENV)/.tools ## Are the generated files up to date?
-	@$(EMIT) --check && echo "Generated files are up to date."
+	@$(EMIT) --check && $(BIN)/python docs/list_files.py --check && echo "Generated files are up to date."
 
 format: $(VENV)/.dev ## Format Python and C++
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 
-emit: $(VENV)/.tools ## Write the files that follow from formats/table.py
+emit: $(VENV)/.tools ## Write the files that follow from formats/table.py, and the list of files in docs/design.md
 	@$(EMIT)
+	@$(BIN)/python docs/list_files.py
 
 build: $(VENV)/.built-$(WERROR) ## Build and install into .venv (WERROR=ON: warnings are errors)
 
@@ -82,11 +86,11 @@ selftest: build ## Check every instruction set of this machine against the scala
 	@$(BIN)/cmake --build $(NATIVE_BUILD) --target selftest
 	$(NATIVE_BUILD)/selftest
 
-test-cross: build/cross/selftest ## The same for the other architecture, built by a cross compiler and run under qemu
-	$(EMULATOR) -cpu $(firstword $(CPUS_$(OTHER))) $<
-	@for cpu in $(wordlist 2, 9, $(CPUS_$(OTHER))); do \
-	  echo "$(EMULATOR) -cpu $$cpu $< --best"; $(EMULATOR) -cpu $$cpu $< --best || exit 1; \
-	done
+test-cross: build/cross/selftest ## The same for the other architecture, cross-compiled, under qemu; some formats
+	$(call emulated,--format $(CROSS_FORMATS))
+
+test-cross-all: build/cross/selftest ## The same for all formats
+	$(call emulated,)
 
 wheel: $(WHEEL_VENV)/.tools $(GENERATED) ## Build a wheel into dist/, and try it in a fresh environment
 	rm -rf dist build/wheels $(TRIAL_VENV)
@@ -119,6 +123,16 @@ EMULATOR := qemu-$(OTHER)-static
 CROSS_PACKAGES := g++-$(subst _,-,$(OTHER))-linux-gnu qemu-user-static
 CPUS_aarch64 := cortex-a72 neoverse-n1 max,sve=off
 CPUS_x86_64 := max
+
+# For each way in which kernels read codes one format: nibbles, bytes, super-blocks with and without what is left of a
+# k-block, a codebook, grids, base-3 digits, small floats as scales, scales at the end of the row, floats.
+CROSS_FORMATS := q4_0,q8_0,q4_k,q6_k,iq4_xs,iq2_xs,tq1_0,nvfp4,int4_group_zero,f16
+
+# The first processor runs every instruction set that it has, the others their best. Two at a time.
+define emulated
+@printf '%s\n' $(firstword $(CPUS_$(OTHER))) $(patsubst %,'% --best',$(wordlist 2, 9, $(CPUS_$(OTHER)))) | \
+  xargs -P 2 -L 1 sh -xc '$(EMULATOR) -cpu $$0 build/cross/selftest $$@ $(1)'
+endef
 
 build/cross/.tools: | $(VENV)/.tools
 	@mkdir -p $(@D)
