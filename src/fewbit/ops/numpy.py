@@ -20,8 +20,8 @@ from .graph import Graph, Rope, Value
 from .specs import AttentionSpec
 
 
-class Cache(Protocol):
-    """What attention needs of a KV cache: `fewbit.KVCache`."""
+class PagedAttention(Protocol):
+    """K and V of a step's sequences: written, then attended to."""
 
     def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None: ...
 
@@ -57,7 +57,7 @@ class Step:
     tokens: Ints
     positions: Ints
     logits_indices: Ints
-    cache: Cache
+    cache: PagedAttention
     sequences: Sequence[int]
     weights: Callable[[QuantTensor], Floats] = field(default_factory=Weights)
 
