@@ -179,6 +179,7 @@ def test_errors_are_fewbit_errors_and_built_in_ones() -> None:
     assert issubclass(fb.ShapeError, ValueError)
     assert issubclass(fb.DtypeError, TypeError)
     assert issubclass(fb.LayoutError, BufferError)
+    assert issubclass(fb.LayoutError, ValueError)
 
 
 def test_options_of_families() -> None:

@@ -25,7 +25,7 @@ def to_floats(x: Any, what: str) -> Floats:
     >>> to_floats([[1, 2]], "x").dtype
     dtype('float32')
     """
-    array = _to_numpy(x, what)
+    array = to_array(x, what)
     kind = array.dtype.kind
     if kind not in "fiub" and array.dtype.name not in _EXACT:
         raise DtypeError(f"{what} must be numbers (float32, float16, bfloat16, ...), not {array.dtype}")
@@ -40,18 +40,21 @@ def to_bytes_view(buf: Any) -> Bytes:
     if isinstance(buf, np.ndarray):
         if not buf.flags.c_contiguous:
             raise LayoutError("packed bytes must be contiguous, an array with strides was given")
+        if buf.dtype.hasobject:
+            raise DtypeError(f"packed bytes must be bytes or an array of numbers, not of {buf.dtype}")
         return buf.reshape(-1).view(np.uint8)
     try:
         view = memoryview(buf)
     except TypeError:
-        array = _to_numpy(buf, "packed bytes")
+        array = to_array(buf, "packed bytes")
         return to_bytes_view(array)
     if not view.c_contiguous:
         raise LayoutError("packed bytes must be contiguous")
     return np.frombuffer(view, np.uint8) if view.nbytes else np.zeros(0, np.uint8)
 
 
-def _to_numpy(x: Any, what: str) -> npt.NDArray[Any]:
+def to_array(x: Any, what: str) -> npt.NDArray[Any]:
+    """Anything like an array as a NumPy one, of its own type."""
     if isinstance(x, np.ndarray):
         return x
     if hasattr(x, "detach") and hasattr(x, "numpy"):  # a torch tensor; NumPy has no bfloat16 of its own

@@ -9,6 +9,10 @@ class FewbitError(Exception):
     """Any error that fewbit raises on purpose."""
 
 
+class ArgumentError(FewbitError, ValueError):
+    """An argument with a value that it cannot take."""
+
+
 class FormatError(FewbitError, ValueError):
     """An unknown format, or one that cannot do what was asked."""
 
@@ -36,7 +40,7 @@ class LogitsError(DataError):
         return LogitsError, (str(self), self.rows)
 
 
-class LayoutError(FewbitError, BufferError):
+class LayoutError(FewbitError, BufferError, ValueError):
     """Memory that cannot be used as it is: read-only, overlapping or not contiguous."""
 
 
@@ -80,6 +84,10 @@ class OutOfPages(FewbitError, MemoryError):
 
     def __str__(self) -> str:
         return f"the KV cache is full: pages needed: {self.needed}, free or evictable: {self.free}"
+
+
+class OutOfMemory(FewbitError, MemoryError, ValueError):
+    """More memory was asked for than there is. The message says what would fit."""
 
 
 class TokenizerError(FewbitError, ValueError):

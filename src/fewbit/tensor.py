@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from operator import index as to_index
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from .arrays import Bytes, Floats, to_bytes_view
-from .errors import ShapeError
+from .arrays import Bytes, Floats, to_bytes_view, to_floats
+from .errors import DtypeError, LayoutError, PositionError, ShapeError
 from .formats import get
 from .formats.spec import Format
-from .interleave import Layout, deinterleave, k_block_bytes
+from .interleave import ROWS, Layout, deinterleave, k_block_bytes
 
 
 class QuantTensor:
@@ -22,9 +24,16 @@ class QuantTensor:
     QuantTensor(q8_0, 64x64, 4352 bytes, 8.5 bits a weight)
     >>> bool(abs(w.dequantize() - np.eye(64)).max() < 1e-2)
     True
+
+    `x @ w.T` and `w @ x` are `fb.linear(x, w)`, `np.asarray(w)` decodes it, and it can be indexed by rows: a slice
+    shares the bytes of w, an array of row numbers or a mask copies.
+
+    >>> w[:2], (np.ones((5, 64), np.float32) @ w.T).shape, np.asarray(w[[3, 5]]).shape
+    (QuantTensor(q8_0, 2x64, 136 bytes, 8.5 bits a weight), (5, 64), (2, 64))
     """
 
     __slots__ = ("format", "layout", "shape", "stored")
+    __array_ufunc__ = None  # NumPy leaves x @ w to this class
 
     format: Format
     shape: tuple[int, ...]
@@ -102,6 +111,83 @@ class QuantTensor:
         rows = self.data.reshape(self.rows, -1) if self.nbytes else self.stored.reshape(self.rows, 0)
         return decode(self.format, rows, self.shape[-1]).reshape(self.shape)
 
+    @property
+    def T(self) -> QuantTensor | Transposed:  # noqa: N802
+        """The transpose, for products: `x @ w.T` is `fb.linear(x, w)`."""
+        if len(self.shape) > 2:
+            raise ShapeError(f"only a matrix can be transposed, not {_text(self.shape)}; take one of them, as w[0].T")
+        return Transposed(self) if len(self.shape) == 2 else self
+
+    def __matmul__(self, x: Any) -> Any:
+        """As for arrays, of (k,) or (..., k, m) values: `fb.linear` with x transposed."""
+        values, k = to_floats(x, "x"), self.shape[-1]
+        if values.ndim < 2:
+            return _linear(values, self)
+        if values.shape[-2] != k:
+            hint = "; x @ w.T would do" if values.shape[-1] == k else ""
+            raise ShapeError(f"w @ x needs x of ({k}, ...) to match w of {_text(self.shape)}, not {values.shape}{hint}")
+        product = _linear(np.swapaxes(values, -1, -2), self)
+        return np.swapaxes(product, -1, -2) if len(self.shape) > 1 else product
+
+    def __rmatmul__(self, x: Any) -> Any:
+        if len(self.shape) == 1:
+            return _linear(x, self)
+        raise ShapeError(
+            f"x @ w would add up the rows of w, which are packed; x @ w.T multiplies by its {self.shape[-1]} columns, "
+            "np.asarray(w) decodes it"
+        )
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise LayoutError("packed weights cannot be seen as an array without a copy; np.asarray(w) decodes them")
+        values = self.dequantize()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> QuantTensor:
+        """Rows, or matrices of a stack: of an integer, a slice, an array of integers or a mask."""
+        if isinstance(index, tuple) or len(self.shape) == 1:
+            raise ShapeError("only whole rows can be taken: w[rows]; np.asarray(w[rows]) has columns")
+        n, rest = self.shape[0], self.shape[1:]
+        if isinstance(index, slice):
+            chosen = _sliced(index, n)
+            if chosen.step == 1:
+                return self._slice(chosen.start, max(chosen.start, chosen.stop), (len(chosen), *rest))
+            numbers = np.arange(chosen.start, chosen.stop, chosen.step)
+        else:
+            numbers = _row_numbers(index, n)
+        if numbers.ndim == 0:
+            return self._slice(int(numbers), int(numbers) + 1, rest)
+        return self._gather(numbers.reshape(-1), (*numbers.shape, *rest))
+
+    def _slice(self, first: int, last: int, shape: tuple[int, ...]) -> QuantTensor:
+        """Rows that follow each other, without a copy if whole sets of interleaved rows are taken."""
+        each = _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
+        if self.layout == "rows":
+            return QuantTensor(self.stored[first * each : last * each], shape, self.format)
+        interleaved = self.rows // ROWS * ROWS  # those after them lie as they are
+        if first >= interleaved:
+            return QuantTensor(self.stored[first * each : last * each], shape, self.format)
+        if first % ROWS == 0 and (last % ROWS == 0 or last == self.rows):
+            return QuantTensor(self.stored[first * each : last * each], shape, self.format, self.layout)
+        return self._gather(np.arange(first, last), shape)
+
+    def _gather(self, numbers: npt.NDArray[np.intp], shape: tuple[int, ...]) -> QuantTensor:
+        """A copy of some rows."""
+        n, each = self.shape[0], _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
+        if self.layout == "rows":
+            return QuantTensor(self.stored.reshape(n, each)[numbers].reshape(-1), shape, self.format)
+        interleaved = n // ROWS * ROWS
+        sets, which = np.unique(np.minimum(numbers, interleaved) // ROWS, return_inverse=True)
+        whole = sets[sets < interleaved // ROWS]
+        mixed = self.stored[: interleaved * each].reshape(-1, ROWS * each)[whole].reshape(-1)
+        rows = deinterleave(mixed, len(whole) * ROWS, k_block_bytes(self.format, self.shape[-1])).reshape(-1, each)
+        rows = np.concatenate([rows, self.stored[interleaved * each :].reshape(-1, each)])
+        taken = rows[which * ROWS + numbers - np.minimum(numbers // ROWS * ROWS, interleaved)]
+        return QuantTensor(taken.reshape(-1), shape, self.format)
+
     def __repr__(self) -> str:
         size = f"{self.nbytes} bytes" if self.nbytes < 1 << 20 else f"{self.nbytes / (1 << 20):.1f} MiB"
         return f"QuantTensor({self.format}, {_text(self.shape)}, {size}, {self.bits_per_weight:.4g} bits a weight)"
@@ -118,6 +204,72 @@ class QuantTensor:
         return _restore, (self.to_bytes(), self.shape, self.format.name)
 
 
+class Transposed:
+    """The transpose of a packed matrix: the right side of `x @ w.T`."""
+
+    __slots__ = ("T",)
+    __array_ufunc__ = None
+
+    def __init__(self, w: QuantTensor) -> None:
+        self.T = w
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.T.shape[::-1]
+
+    def __rmatmul__(self, x: Any) -> Any:
+        return _linear(x, self.T)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return self.T.__array__(dtype, copy).T
+
+    def __repr__(self) -> str:
+        return f"{self.T!r}.T"
+
+
+def _linear(x: Any, w: QuantTensor) -> Any:
+    from .ops.cpu import linear  # loads native code
+
+    if len(w.shape) == 1:
+        return linear(x, QuantTensor(w.stored, (1, *w.shape), w.format, w.layout))[..., 0]
+    return linear(x, w)
+
+
+def _sliced(index: slice, n: int) -> range:
+    try:
+        return range(*index.indices(n))
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"rows are given by integers: {error}") from None
+
+
+def _row_numbers(index: Any, n: int) -> npt.NDArray[np.intp]:
+    """Row numbers from 0 to n - 1, of any shape."""
+    if isinstance(index, bool) or index is None or index is Ellipsis:
+        raise DtypeError(f"rows are given by integers, slices, arrays of integers or masks, not by {index}")
+    try:
+        numbers = np.asarray(to_index(index))
+    except TypeError:
+        numbers = _to_numbers(index, n)
+    if numbers.size and not -n <= numbers.min() <= numbers.max() < n:
+        bad = numbers.min() if numbers.min() < -n else numbers.max()
+        raise PositionError(f"there is no row {bad}: the tensor has {n}")
+    return np.where(numbers < 0, numbers + n, numbers).astype(np.intp)
+
+
+def _to_numbers(index: Any, n: int) -> npt.NDArray[Any]:
+    try:
+        numbers = np.asarray(index)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"rows are given by integers, slices, arrays of integers or masks: {error}") from None
+    if numbers.dtype == np.bool_:
+        if numbers.shape != (n,):
+            raise ShapeError(f"a mask of rows must have shape ({n},), its shape is {numbers.shape}")
+        return np.flatnonzero(numbers)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        raise DtypeError(f"rows are given by integers, slices, arrays of integers or masks, not by {numbers.dtype}")
+    return numbers if numbers.size else np.zeros(numbers.shape, np.intp)
+
+
 def _restore(data: bytes, shape: tuple[int, ...], name: str) -> QuantTensor:
     fmt = get(name)
     rows = _rows(_checked_shape(shape))
@@ -128,8 +280,8 @@ def _restore(data: bytes, shape: tuple[int, ...], name: str) -> QuantTensor:
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
     try:
-        out = tuple(int(n) for n in shape)
-    except (TypeError, ValueError):
+        out = tuple(to_index(n) for n in shape)
+    except TypeError:
         raise ShapeError(f"a shape is a tuple of sizes, not {shape!r}") from None
     if not out or any(n < 0 for n in out):
         raise ShapeError(f"a shape has at least one dimension and no negative size, {shape!r} was given")

@@ -1,9 +1,12 @@
-"""Integers that callers give, checked once and for all: what is wrong with one is said in a sentence."""
+"""Integers, flags and paths that callers give, checked once and for all, with a sentence for what is wrong."""
 
 from __future__ import annotations
 
 from operator import index
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .errors import DtypeError, FewbitError, ShapeError
 
@@ -20,6 +23,33 @@ def to_integer(value: Any, what: str) -> int:
         return index(value)
     except TypeError:
         raise DtypeError(f"{what} must be an integer, not {type(value).__name__}") from None
+
+
+def to_path(path: Any, what: str = "a path") -> Path:
+    """A str or a path as a Path.
+
+    >>> to_path(None)
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.DtypeError: a path must be a str or a Path, not NoneType
+    """
+    try:
+        return Path(path)
+    except TypeError:
+        raise DtypeError(f"{what} must be a str or a Path, not {type(path).__name__}") from None
+
+
+def to_flag(value: Any, what: str) -> bool:
+    """True or False, NumPy's too.
+
+    >>> to_flag("yes", "repack")
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.DtypeError: repack must be True or False, not 'yes'
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise DtypeError(f"{what} must be True or False, not {value!r}")
 
 
 def to_size(

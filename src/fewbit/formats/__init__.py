@@ -29,7 +29,6 @@ def all_formats() -> dict[str, Format]:
     return dict(_BY_NAME)
 
 
-@cache
 def get(name: str | Format) -> Format:
     """A format by name; families take options after a colon.
 
@@ -40,6 +39,11 @@ def get(name: str | Format) -> Format:
         return name
     if not isinstance(name, str):
         raise FormatError(f"a format is a name or a Format, not {type(name).__name__}")
+    return _named(name)
+
+
+@cache
+def _named(name: str) -> Format:
     family, _, options = name.lower().partition(":")
     if not options and family in _BY_NAME:
         return _BY_NAME[family]

@@ -172,6 +172,9 @@ class Format:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"Format({self.name}, {self.bits_per_weight:.4g} bits a weight)"
+
     @property
     def native_name(self) -> str:
         """The name in C++: options that change the fields are part of it, sizes are not.

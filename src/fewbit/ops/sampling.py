@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Doubles, Floats, Ints
-from ..errors import DataError, DtypeError, FewbitError
+from ..errors import ArgumentError, DataError, DtypeError
 from .sampling_arrays import (
     BAD_LOGITS,
     MASK_BITS,
@@ -74,7 +74,7 @@ class SamplingParams(_Packed):
     40
     >>> SamplingParams(top_p=2)
     Traceback (most recent call last):
-    fewbit.errors.FewbitError: top_p must be from 0 to 1, 2.0 was given
+    fewbit.errors.ArgumentError: top_p must be from 0 to 1, 2.0 was given
     """
 
     temperature: float = 0.8  # 0: the likeliest token
@@ -89,7 +89,7 @@ class SamplingParams(_Packed):
         for name, (least, most) in _LIMITS.items():
             number = _number(name, getattr(self, name))
             if not least <= number <= most:
-                raise FewbitError(f"{name} must be from {least:.10g} to {most:.10g}, {number} was given")
+                raise ArgumentError(f"{name} must be from {least:.10g} to {most:.10g}, {number} was given")
             object.__setattr__(self, name, number)
         object.__setattr__(self, "packed", _PACK(*astuple(self)))
 
@@ -104,10 +104,10 @@ class SamplingParams(_Packed):
 def _number(name: str, value: Any) -> float:
     if name == "top_k":
         if not isinstance(value, Integral):
-            raise FewbitError(f"{name} must be an integer, not {value!r}")
+            raise DtypeError(f"{name} must be an integer, not {value!r}")
         return int(value)
     if not isinstance(value, Real):
-        raise FewbitError(f"{name} must be a number, not {value!r}")
+        raise DtypeError(f"{name} must be a number, not {value!r}")
     return float(value)
 
 

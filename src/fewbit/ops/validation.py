@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import Floats, to_floats
-from ..errors import DataError, DtypeError, FewbitError, LayoutError, ShapeError
+from ..arrays import Bytes, Floats, to_floats
+from ..errors import ArgumentError, DataError, DtypeError, LayoutError, ShapeError
 from ..formats import Format
+from ..formats.limits import is_safe, limits, overflows
 from ..tensor import QuantTensor
+from ..validation import to_flag
 
 ACTIVATIONS = ("int8", "int16", "exact")
 
@@ -22,12 +24,14 @@ def chosen_activations(activations: str | None, exact: bool = False) -> str | No
     >>> chosen_activations(None, True), chosen_activations("int16"), chosen_activations(None)
     ('exact', 'int16', None)
     """
+    if exact is not False:
+        exact = to_flag(exact, "exact")
     if activations is None:
         return "exact" if exact else None
-    if activations not in ACTIVATIONS:
-        raise FewbitError(f"activations are {', '.join(ACTIVATIONS)}, or None for what is usual, not {activations!r}")
+    if not isinstance(activations, str) or activations not in ACTIVATIONS:
+        raise ArgumentError(f"activations are {', '.join(ACTIVATIONS)}, or None for what is usual, not {activations!r}")
     if exact and activations != "exact":
-        raise FewbitError(f"exact=True is activations='exact', but activations={activations!r} is given too")
+        raise ArgumentError(f"exact=True is activations='exact', but activations={activations!r} is given too")
     return activations
 
 
@@ -93,15 +97,27 @@ def residual_array(residual: Any, out: Floats, results: Sequence[Floats]) -> Flo
 def as_many(values: Sequence[Any] | None, count: int, name: str) -> Sequence[Any]:
     if values is None:
         return [None] * count
+    values = to_list(values, name)
     if len(values) != count:
         raise ShapeError(f"{name} must hold one for each of {count} weights, it holds {len(values)}")
     return values
 
 
+def to_list(values: Any, name: str) -> Sequence[Any]:
+    if isinstance(values, list | tuple):
+        return values
+    raise DtypeError(f"{name} must be a list, not {type(values).__name__}")
+
+
+def expect_tensor(w: Any, name: str = "w") -> None:
+    if not isinstance(w, QuantTensor):
+        hint = '; fb.quantize(w, "q8_0") makes one' if isinstance(w, np.ndarray) else ""
+        raise DtypeError(f"{name} must be a QuantTensor, not {type(w).__name__}{hint}")
+
+
 def common_columns(weights: Sequence[QuantTensor]) -> int:
     for w in weights:
-        if not isinstance(w, QuantTensor):
-            raise DtypeError(f"w must be a QuantTensor, not {type(w).__name__}")
+        expect_tensor(w)
         if len(w.shape) != 2:
             raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
         if w.shape[1] != weights[0].shape[1]:
@@ -109,16 +125,57 @@ def common_columns(weights: Sequence[QuantTensor]) -> int:
     return weights[0].shape[1]
 
 
-def refuse_nonfinite(rows: Floats, fmt: Format) -> None:
-    if fmt.is_scalar and not fmt.name.startswith("i"):
-        return  # plain floats can hold NaN and infinity
-    step = max(1, (1 << 22) // max(rows.shape[1], 1))
+def refuse_unfit(rows: Floats, fmt: Format, has_importance: bool) -> None:
+    """Refuse numbers that the format cannot hold: NaN and infinity, and those beyond its limits."""
+    if not rows.size:
+        return
+    (least, most), (low, high) = (float(rows.min()), float(rows.max())), limits(fmt)
+    takes_any = fmt.is_scalar and not fmt.name.startswith("i")  # plain floats can hold NaN and infinity
+    if not takes_any and not np.isfinite([least, most]).all():
+        row, column = _first(rows, lambda part: ~np.isfinite(part))
+        raise DataError(f"weights hold {rows[row, column]} at row {row}, column {column}; {fmt} takes finite numbers")
+    is_mean = fmt.rule == "mean" and not has_importance  # its scale may be small where some numbers are not
+    if not is_mean and np.isfinite([least, most]).all() and not low <= least <= most <= high:
+        raise _too_large(rows, fmt, *_first(rows, lambda part: (part < low) | (part > high)))
+
+
+def refuse_overflow(rows: Floats, fmt: Format, packed: Bytes) -> None:
+    """Refuse numbers that were packed with an infinite scale: those of a block may be too large only together."""
+    if not rows.size or is_safe(fmt, float(max(-rows.min(), rows.max()))):
+        return
+    step = _step(rows)
     for first in range(0, len(rows), step):
-        bad = ~np.isfinite(rows[first : first + step])
+        bad = overflows(fmt, rows[first : first + step], packed[first : first + step])
+        if bad.any():
+            row = int(bad.any(axis=1).argmax())
+            raise _too_large(rows, fmt, first + row, int(np.where(bad[row], abs(rows[first + row]), -1).argmax()))
+
+
+def _too_large(rows: Floats, fmt: Format, row: int, column: int) -> DataError:
+    kinds = dict.fromkeys(kind for _, kind, _ in fmt.fields if kind in ("f16", "bf16", "ue4m3", "e8m0", "f32"))
+    holds = "" if fmt.is_scalar else f", whose scales are {' and '.join(kinds)}"
+    instead = "bf16 or f32" if fmt.is_scalar else "a format with f32 scales, such as int8 or int4_group"
+    return DataError(
+        f"weights hold {rows[row, column]:.6g} at row {row}, column {column}, which is too large for {fmt}{holds}; "
+        f"scale the weights down, or use {instead}"
+    )
+
+
+def _first(rows: Floats, is_bad: Callable[[Floats], npt.NDArray[np.bool_]]) -> tuple[int, int]:
+    """Row and column of the first number that is bad; there is one."""
+    step = _step(rows)
+    for first in range(0, len(rows), step):
+        bad = is_bad(rows[first : first + step])
         if bad.any():
             row, column = np.argwhere(bad)[0]
-            value = rows[first + row, column]
-            raise DataError(f"weights hold {value} at row {first + row}, column {column}; {fmt} takes finite numbers")
+            return first + int(row), int(column)
+    raise AssertionError("no number is bad")
+
+
+def _step(rows: Floats) -> int:
+    """Rows that are looked at together, to need little memory."""
+    columns: int = rows.shape[1]
+    return max(1, (1 << 22) // max(columns, 1))
 
 
 def importance_array(importance: Any, k: int) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import _native
 from ...arrays import Bytes
-from ...errors import FewbitError, FormatError
+from ...errors import ArgumentError, DtypeError, FormatError
 from ...formats import Format, get
 from ...interleave import Layout
 from ...tensor import QuantTensor
@@ -46,10 +46,12 @@ def forced_isa(name: str) -> Iterator[None]:
 
 def use_isa(name: str) -> None:
     """Use this instruction set from now on; FEWBIT_ISA does the same at start."""
+    if not isinstance(name, str):
+        raise DtypeError(f"an instruction set is a name ({', '.join(isas())}), not {type(name).__name__}")
     try:
         _native.use_isa(name)
     except ValueError as error:
-        raise FewbitError(str(error)) from None
+        raise ArgumentError(str(error)) from None
 
 
 def kernel(
@@ -109,7 +111,7 @@ def checked_threads(threads: int | None) -> int:
 
 
 def _checked(threads: Any, what: str) -> int:
-    return to_size(threads, what, 1, _native.max_threads, error=FewbitError)
+    return to_size(threads, what, 1, _native.max_threads, error=ArgumentError)
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ... import _native
 from ...arrays import Arena, Bytes, Floats, bytes_for, to_floats
-from ...errors import FewbitError, FormatError, ShapeError
+from ...errors import ArgumentError, DtypeError, FormatError, ShapeError
 from ...formats import K_BLOCK, Format, all_formats, get
 from ...tensor import QuantTensor
 from ..graph import GATES
@@ -21,12 +21,15 @@ from ..validation import (
     chosen_activations,
     common_columns,
     count_rows,
+    expect_tensor,
     importance_array,
     match,
-    refuse_nonfinite,
+    refuse_overflow,
     refuse_shared,
+    refuse_unfit,
     residual_array,
     result_array,
+    to_list,
 )
 from .machine import checked_threads, inputs_of, number, packed
 
@@ -61,7 +64,7 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
     """Pack an array of (..., k) values; the last dimension is cut into blocks.
 
     `importance` holds a weight for each of the k columns: the encoder then searches for the scales that lose least of
-    sum(importance * error ** 2).
+    sum(importance * error ** 2). Weights that are too large for the scales of the format are refused.
 
     >>> import numpy as np
     >>> quantize(np.ones((2, 64), np.float32), "q4_0").nbytes
@@ -74,9 +77,11 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
     if values.ndim == 0:
         raise ShapeError("weights need at least one dimension, a single number was given")
     rows = values.reshape(count_rows(values.shape), values.shape[-1])
-    refuse_nonfinite(rows, fmt)
+    refuse_unfit(rows, fmt, importance is not None)
     weights = None if importance is None else importance_array(importance, rows.shape[1])
-    return QuantTensor(encode(fmt, rows, weights, threads).reshape(-1), values.shape, fmt)
+    data = encode(fmt, rows, weights, threads)
+    refuse_overflow(rows, fmt, data)
+    return QuantTensor(data.reshape(-1), values.shape, fmt)
 
 
 def encode(fmt: Format, x: Floats, importance: Floats | None = None, threads: int | None = None) -> Bytes:
@@ -116,11 +121,15 @@ def repack(w: QuantTensor, threads: int | None = None, arena: Arena | None = Non
     >>> repack(w) == w
     True
     """
+    expect_tensor(w)
+    count = checked_threads(threads)
+    if arena is not None and not isinstance(arena, Arena):
+        raise DtypeError(f"arena must be an Arena, not {type(arena).__name__}")
     format, group = number(w.format), w.format.group
     if w.layout != "rows" or len(w.shape) != 2 or not _native.worth_interleaving(format, group, *w.shape):
         return w
     out = bytes_for(w.nbytes) if arena is None else arena.take(w.nbytes)
-    _native.interleave(format, group, w.stored, *w.shape, False, out, checked_threads(threads))
+    _native.interleave(format, group, w.stored, *w.shape, False, out, count)
     return QuantTensor(out, w.shape, w.format, "interleaved16")
 
 
@@ -231,7 +240,7 @@ def linear_many(
     >>> [y.shape for y in linear_many(np.ones((5, 64), np.float32), [q, k])]
     [(5, 3), (5, 2)]
     """
-    count = len(weights)
+    count = len(to_list(weights, "weights"))
     if count == 0:
         return []
     k = common_columns(weights)
@@ -272,8 +281,8 @@ def linear_gated(
     >>> linear_gated(np.ones(32, np.float32), one, one, "relu", exact=True).round().tolist()
     [1024.0, 1024.0]
     """
-    if activation not in GATES:
-        raise FewbitError(f"unknown activation {activation!r}; there are: {', '.join(GATES)}")
+    if not isinstance(activation, str) or activation not in GATES:
+        raise ArgumentError(f"unknown activation {activation!r}; there are: {', '.join(GATES)}")
     k = common_columns([gate, up])
     if gate.shape[0] != up.shape[0]:
         raise ShapeError(f"gate and up must have as many rows; gate has {gate.shape[0]}, up has {up.shape[0]}")

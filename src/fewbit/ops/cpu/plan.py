@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import _native
 from ...arrays import Bytes, Floats
-from ...errors import FewbitError
+from ...errors import ArgumentError
 from ...formats import Format
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
@@ -32,7 +32,7 @@ class Store(Protocol):
 def build(graph: Graph, store: Store, *, fuse: bool = True) -> _native.Plan:
     """The plan of a graph whose logits are selected. `fuse=False`: its operations as they are."""
     if not graph.result.logits_only:
-        raise FewbitError("a plan gives rows of the tokens whose logits are wanted: select_logits comes first")
+        raise ArgumentError("a plan gives rows of the tokens whose logits are wanted: select_logits comes first")
     return Builder(fuse_graph(graph) if fuse else graph, store).build()
 
 
