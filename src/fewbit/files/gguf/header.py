@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import FileError, FormatError
 from ...formats import Format, from_gguf
+from .kinds import other_kind
 from .values import (
     ARRAY,
     BOOL,
@@ -96,11 +97,15 @@ class Cursor:
     def fail(self, what: str, at: int | None = None) -> NoReturn:
         raise FileError(f"{self.path}: {what} (byte {self.at if at is None else at})")
 
+    def cut_short(self, what: str, at: int | None = None) -> NoReturn:
+        self.fail(f"the file is cut short or damaged: {what}; download it again", at)
+
     def need(self, size: int, what: str) -> None:
         if size <= self.stop - self.at:
             return
-        whole = "of the file" if self.stop == len(self.data) else "that a header may take"
-        self.fail(f"{what} of {size} bytes reaches past the {self.stop} bytes {whole}")
+        if self.stop == len(self.data):
+            self.cut_short(f"{what} of {size} bytes reaches past the {self.stop:,} bytes of the file")
+        self.fail(f"{what} of {size} bytes reaches past the {self.stop:,} bytes that a header may take")
 
     def take(self, size: int, what: str) -> bytes:
         self.need(size, what)
@@ -114,7 +119,7 @@ class Cursor:
         """A u64 count of things that take at least `each` bytes."""
         found = self.integer(8, f"the number of {what}")
         if found > min(limit, (self.stop - self.at) // each):
-            self.fail(
+            self.cut_short(
                 f"{found} {what} cannot be: {self.stop - self.at} bytes follow, each takes at least {each}, "
                 f"and {limit} is the most that is read",
                 self.at - 8,
@@ -132,10 +137,9 @@ class Cursor:
             self.fail(f"{what} is no UTF-8 text: {error.reason} in {coded[:40]!r}", self.at - length)
 
     def version(self) -> int:
-        start = self.data[: len(MAGIC)]
-        if start != MAGIC:
-            hint = "; it is a Git LFS pointer, the file itself was not fetched" if start == b"vers" else ""
-            self.fail(f"no GGUF file: it begins with {start!r}, not with {MAGIC!r}{hint}", 0)
+        start = self.data[:64]
+        if not start.startswith(MAGIC):
+            raise FileError(f"{self.path}: {other_kind(start)}")
         self.at = len(MAGIC)
         coded = self.take(4, "the version")
         version = int.from_bytes(coded, "little")
@@ -246,7 +250,8 @@ class Cursor:
         if info.offset % alignment:
             self.fail(f"{what} begins at {info.offset} in the data, no multiple of the alignment {alignment}", offset)
         if offset + info.nbytes > len(self.data):
-            self.fail(f"{what} of {info.nbytes} bytes reaches past the {len(self.data)} bytes of the file", offset)
+            said = f"{what} of {info.nbytes:,} bytes reaches past the {len(self.data):,} bytes of the file"
+            self.cut_short(said, offset)
         return TensorInfo(info.name, info.format, info.shape, offset, info.nbytes, info.part)
 
     def check_apart(self, tensors: list[TensorInfo]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import FileError, MissingError, PathError
 from ...tensor import QuantTensor
+from ...validation import to_path
 from .header import Header, TensorInfo, parse_header
 from .values import short
 
@@ -40,7 +41,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUF:
     ('a', QuantTensor(f32, 2x32, 256 bytes, 32 bits a weight))
     >>> folder.cleanup()
     """
-    part = _open(Path(path))
+    part = _open(to_path(path))
     count = _part_count(part)
     return GGUF([part] if count == 1 else _all_parts(part, count))
 

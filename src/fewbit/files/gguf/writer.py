@@ -8,16 +8,16 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedWriter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...arrays import to_bytes_view
+from ...arrays import to_array, to_bytes_view
 from ...errors import DataError, DtypeError, FewbitError, FormatError, PathError, ShapeError
 from ...formats import Format, get
 from ...tensor import QuantTensor
+from ...validation import to_integer, to_path
 from .encode import encode_text, encode_value, u32, u64
 from .values import DEFAULT_ALIGNMENT, LENGTH_BYTES, MAGIC, MAX_DIMS, MAX_KEY_BYTES, short
 
@@ -66,14 +66,18 @@ def write_gguf(
     {'a.count': 3, 'a.scores': array([0.5, 1. ], dtype=float32)}
     >>> folder.cleanup()
     """
-    if not 1 <= alignment < 1 << 32 or alignment.bit_count() != 1:
+    size = to_integer(alignment, "alignment")
+    if not 1 <= size < 1 << 32 or size.bit_count() != 1:
         raise DataError(f"the alignment is a power of two below 2^32, not {alignment}")
-    path = Path(path)
-    header, specs = _header(metadata, tensors, alignment)
+    path = to_path(path)
+    for what, given in (("metadata", metadata), ("tensors", tensors)):
+        if not isinstance(given, Mapping):
+            raise DtypeError(f"{what} must be a dictionary, not {type(given).__name__}")
+    header, specs = _header(metadata, tensors, size)
     hidden = path.parent / f".fewbit-{secrets.token_hex(8)}"
     try:
         with open(hidden, "xb") as file:
-            _write(file, header, specs, tensors, alignment)
+            _write(file, header, specs, tensors, size)
         os.replace(hidden, path)
     except FewbitError:
         raise
@@ -127,7 +131,7 @@ def _chunks(name: str, spec: TensorSpec, tensor: Any) -> Iterator[memoryview]:
 
 
 def _little(tensor: Any) -> npt.NDArray[np.uint8]:
-    array = np.asarray(tensor)
+    array = to_array(tensor, "a tensor")
     return to_bytes_view(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
 
 
@@ -154,9 +158,9 @@ def _header(
 def _spec(name: str, tensor: Any) -> TensorSpec:
     what = f"tensor {short(name)}"
     if isinstance(tensor, QuantTensor | Deferred):
-        fmt, shape = get(tensor.format), tuple(map(int, tensor.shape))
+        fmt, shape = get(tensor.format), tuple(to_integer(n, f"a size of {what}") for n in tensor.shape)
     else:
-        array = np.asarray(tensor)
+        array = to_array(tensor, what)
         if array.dtype.name not in FORMAT_NAMES:
             raise DtypeError(f"{what}: arrays of {', '.join(FORMAT_NAMES)} can be written, not of {array.dtype}")
         fmt, shape = get(FORMAT_NAMES[array.dtype.name]), array.shape

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ...errors import DtypeError, FewbitError, MissingError, PathError
+from ...errors import ArgumentError, DtypeError, MissingError, PathError
 from .folder import Progress, cache_folder, silent
 from .local import find_local, near_names
 from .wheel import TABLE, Builtin, find_builtin
@@ -36,7 +36,8 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     - a name that `builtin` has.
 
     Of a split model all files are fetched, and the first is given. A built-in name goes before a file that is called
-    the same; `./name` is the file. What was fetched once is not asked for again.
+    the same; `./name` is the file. What was fetched once is not asked for again. Where a connection is refused
+    or dropped, five tries in all are made, 0.5 s to 4 s apart, each from where the last one ended.
 
     `progress(what, bytes done, bytes in all or None)` is called while something is fetched. With `offline` (if None:
     FEWBIT_OFFLINE=1 or HF_HUB_OFFLINE=1) only what is here already is found.
@@ -98,5 +99,5 @@ def _not_understood(model: str) -> str:
 def _from_environment() -> bool:
     value = os.environ.get("FEWBIT_OFFLINE", "").lower()
     if value not in _TRUE | _FALSE:
-        raise FewbitError(f"FEWBIT_OFFLINE is {value!r}, it must be 0 or 1")
+        raise ArgumentError(f"FEWBIT_OFFLINE is {value!r}, it must be 0 or 1")
     return value in _TRUE or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE

@@ -11,8 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import ExtraError, FetchError, MissingError, PathError
+from . import retry
 from .folder import MAGIC, Progress, cache_folder, key, make_folder, read_note, refused, size_of, start_of, write_note
 from .names import select
+from .remote import with_hint
 
 TIMEOUT = 30.0  # seconds for an answer
 
@@ -64,7 +66,7 @@ def _library(spec: str) -> ModuleType:
 
 def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progress) -> list[Path]:
     where = f"hf:{repo}"
-    info = _asked(hub, where, lambda: hub.HfApi().model_info(repo, timeout=TIMEOUT))
+    info = _asked(hub, where, lambda: hub.HfApi().model_info(repo, timeout=TIMEOUT), progress)
     model = select([file.rfilename for file in info.siblings or []], selector, where)
     paths = [_download(hub, repo, name, progress) for name in model.files]
     if len({path.parent for path in paths}) > 1:  # each lies in the folder of its revision
@@ -80,11 +82,12 @@ def _download(hub: ModuleType, repo: str, name: str, progress: Progress) -> Path
     options = {"tqdm_class": bar} if "tqdm_class" in signature(hub.hf_hub_download).parameters else {}
     progress(name, 0, None)
     try:
-        path = Path(_asked(hub, where, lambda: hub.hf_hub_download(repo, name, etag_timeout=TIMEOUT, **options)))
+        got = _asked(hub, where, lambda: hub.hf_hub_download(repo, name, etag_timeout=TIMEOUT, **options), progress)
     except FetchError:
         if failed:
             raise failed[0] from None
         raise
+    path = Path(got)
     start = start_of(path)
     if not start.startswith(MAGIC):
         with suppress(OSError):
@@ -114,11 +117,11 @@ def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
         raise FetchError(f"{error} (only what is in the cache was looked at: this is offline)") from None
 
 
-def _asked(hub: ModuleType, where: str, question: Callable[[], Any]) -> Any:
-    """The library's answer, its many kinds of errors as one of ours."""
+def _asked(hub: ModuleType, where: str, question: Callable[[], Any], progress: Progress) -> Any:
+    """The library's answer, its many kinds of errors as one of ours; asked again if the connection broke."""
     errors = hub.errors
     try:
-        return question()
+        return _answered(question, where, progress)
     except errors.GatedRepoError as error:
         raise FetchError(f"{where}: ask for access on its page, then log in: `hf auth login` or HF_TOKEN") from error
     except errors.RepositoryNotFoundError as error:
@@ -126,8 +129,32 @@ def _asked(hub: ModuleType, where: str, question: Callable[[], Any]) -> Any:
             f"{where}: there is no such repository, or it is private: `hf auth login` or HF_TOKEN"
         ) from error
     except Exception as error:  # of the library, of HTTP or of the system
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise FetchError(f"{where}: could not be fetched: {lines[0] if lines else type(error).__name__}") from error
+        raise FetchError(f"{where}: could not be fetched: {with_hint(_first_line(error))}") from error
+
+
+def _answered(question: Callable[[], Any], where: str, progress: Progress) -> Any:
+    for tries in range(1, retry.TRIES):
+        try:
+            return question()
+        except Exception as error:
+            if not _may_pass(error):
+                raise
+            retry.wait(tries, where, _first_line(error), progress)
+    return question()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it may be over soon, by its name: which library makes the connection depends on the version."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return status in (408, 425, 429) or status >= 500
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"ConnectionError", "TimeoutError", "TransportError", "Timeout", "LocalEntryNotFoundError"})
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
 def _bar(name: str, progress: Progress) -> tuple[type, list[Exception]]:

@@ -33,8 +33,8 @@ def near_names(given: str, names: list[str]) -> str:
     """A question to add to an error: whether one of some names was meant; empty if none is near."""
     from difflib import get_close_matches
 
-    lower = {name.lower(): name for name in names}
-    found = [lower[name] for name in get_close_matches(given.lower(), lower, n=3, cutoff=0.6)]
+    lower = {name.lower().removesuffix(".gguf"): name for name in names}  # which would make all alike
+    found = [lower[name] for name in get_close_matches(given.lower().removesuffix(".gguf"), lower, n=3, cutoff=0.6)]
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
@@ -47,7 +47,9 @@ def _only_model(folder: Path) -> Path:
             raise PathError(str(error)) from None
     if found:
         raise PathError(f"{folder}: the folder has {len(found)} GGUF models, name one of them: {listed(found)}")
-    raise PathError(f"{folder}: the folder has no GGUF model in it (a file that ends in .gguf)")
+    names = _names(folder)
+    hint = "; convert its safetensors files to GGUF first" if any(n.endswith(".safetensors") for n in names) else ""
+    raise PathError(f"{folder}: the folder has no GGUF model in it (a file that ends in .gguf){hint}")
 
 
 def _need_parts(path: Path) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0  # seconds without a byte
 MAX_BYTES = 1 << 42  # more than any model that a machine could run
 
+_NO_SERVER = re.compile(
+    r"name or service not known|name resolution|nodename nor servname|is unreachable", re.IGNORECASE
+)
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
 
 
@@ -55,11 +58,13 @@ def opened(url: str, headers: dict[str, str]) -> Iterator[HTTPResponse]:
         said = f"the server answers {error.code} {error.reason}"
         if error.code == 416:
             raise WrongRange(said) from None
-        if error.code == 429 or error.code >= 500:
+        if error.code in (408, 425, 429) or error.code >= 500:
             raise Broken(said) from None
         raise FetchError(f"{shown(url)}: {said}") from None
     except (OSError, HTTPException, ValueError) as error:
-        raise FetchError(f"{shown(url)}: cannot be reached: {reason(error)}") from None
+        if _may_pass(error):
+            raise Broken(f"the server cannot be reached: {reason(error)}") from None
+        raise FetchError(f"{shown(url)}: the server cannot be reached: {reason(error)}") from None
     with answer:
         yield answer
 
@@ -92,9 +97,30 @@ def version(answer: HTTPResponse) -> str | None:
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified")
 
 
+def _may_pass(error: Exception) -> bool:
+    """Whether it may be over soon: refused, dropped, timed out; not a name or a certificate that is wrong."""
+    from http.client import HTTPException, InvalidURL
+    from socket import EAI_AGAIN, gaierror
+    from ssl import SSLCertVerificationError
+
+    why = getattr(error, "reason", error)
+    if isinstance(why, gaierror):
+        return why.errno == EAI_AGAIN
+    return isinstance(why, OSError | HTTPException) and not isinstance(why, SSLCertVerificationError | InvalidURL)
+
+
 def reason(error: BaseException) -> str:
     """Why a request failed, in the words of the system."""
-    return str(getattr(error, "reason", None) or error) or type(error).__name__
+    return with_hint(str(getattr(error, "reason", None) or error) or type(error).__name__)
+
+
+def with_hint(why: str) -> str:
+    """What the system says, in plain words where that is about a server that cannot be found.
+
+    >>> with_hint("[Errno -2] Name or service not known")
+    'the server cannot be found; is there a network?'
+    """
+    return "the server cannot be found; is there a network?" if _NO_SERVER.search(why) else why
 
 
 def _opener() -> OpenerDirector:

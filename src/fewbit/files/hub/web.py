@@ -1,4 +1,4 @@
-"""Models at a URL: all parts, from where a broken try ended, and nothing that is no GGUF."""
+"""Models at a URL: all parts, from where a broken try ended, and nothing that is no GGUF. `retry` says how often."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from ...errors import FetchError, MissingError
-from . import remote
+from . import remote, retry
 from .folder import (
     MAGIC,
     Progress,
@@ -29,9 +29,6 @@ from .remote import shown
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
-
-TRIES = 3  # that bring nothing new
-PAUSE = 0.5  # seconds, longer each time
 
 _FIRST = 64  # bytes, to see what it is
 _CHUNK = 1 << 18
@@ -108,8 +105,6 @@ def _parsed(url: str) -> SplitResult:
 
 
 def _fetch(file: _File, progress: Progress) -> None:
-    import time
-
     with disk(file.to):
         file.to.unlink(missing_ok=True)  # what is there is broken
     longest, tries = size_of(file.part) or 0, 0
@@ -122,11 +117,12 @@ def _fetch(file: _File, progress: Progress) -> None:
                 file.part.unlink(missing_ok=True)
             length = size_of(file.part) or 0
             tries = 1 if length > longest else tries + 1
-            if tries >= TRIES:
+            if tries >= retry.TRIES:
                 kept = f"; {length:,} bytes are kept, try again to go on" if length else ""
-                raise FetchError(f"{shown(file.url)}: could not be fetched: {broken}{kept}") from None
+                said = f"could not be fetched in {tries} tries: {broken}{kept}"
+                raise FetchError(f"{shown(file.url)}: {said}") from None
             longest = max(longest, length)
-            time.sleep(PAUSE * tries)
+            retry.wait(tries, file.to.name, broken, progress)
     with disk(file.to):
         os.replace(file.part, file.to)
 

