@@ -13,7 +13,16 @@ import pytest
 from fewbit.arrays import Floats
 from fewbit.cache.kv import KVCache
 from fewbit.cache.view import View
-from fewbit.errors import DataError, DtypeError, FormatError, LayoutError, PositionError, ShapeError, UnknownId
+from fewbit.errors import (
+    DataError,
+    DtypeError,
+    FormatError,
+    LayoutError,
+    OutOfMemory,
+    PositionError,
+    ShapeError,
+    UnknownId,
+)
 from fewbit.ops import attention
 from fewbit.ops.specs import RecurrentSpec
 
@@ -43,11 +52,40 @@ def test_formats_that_do_not_fit(name: str, which: str) -> None:
         ({"max_seqs": 0}, ShapeError, "max_seqs must be at least 1"),
         ({"specs": [RecurrentSpec(8)], "window": 5}, ShapeError, "`specs` says all of the layers"),
         ({"specs": [RecurrentSpec(0)]}, ShapeError, "nbytes must be at least 1"),
+        ({"specs": 5}, DtypeError, "specs holds what each layer keeps"),
+        ({"specs": ["a"]}, DtypeError, "a layer keeps an AttentionSpec, a RecurrentSpec or None, not str"),
+        ({"k": 5}, FormatError, "a format is a name or a Format, not int"),
+        ({"rotate": "yes"}, DtypeError, "rotate must be True or False, not 'yes'"),
+        ({"kernels": 5}, DtypeError, "kernels is a module with kv_write, attend and keeps_tiles, not int"),
+        (
+            {"pages": (1 << 31) - 1},
+            OutOfMemory,
+            r"a KV cache of \d+\.\d GB does not fit; .*: room for about \d+ tokens",
+        ),
     ],
 )
 def test_caches_that_cannot_be(options: dict[str, Any], kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
-        make_model(attention, **options)
+        make_model(**{"kernels": attention, **options})
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "sentence"),
+    [
+        (lambda cache, a: cache.reserve(5), DtypeError, "`reserve` takes pairs"),
+        (lambda cache, a: cache.reserve([5]), DtypeError, "`reserve` takes pairs"),
+        (lambda cache, a: cache.reserve([(a,)]), DtypeError, "`reserve` takes pairs"),
+        (lambda cache, a: cache.reserve([(a, 1), (a, 1)]), DataError, "a sequence is given twice"),
+        (lambda cache, a: cache.rollback(5), DtypeError, "a view is what `reserve` gives, not int"),
+        (lambda cache, a: cache.save(a, 5), DtypeError, "a path is a str or a Path, not int"),
+        (lambda cache, a: cache.load(5), DtypeError, "a path is a str or a Path, not int"),
+        (lambda cache, a: cache.load("x", fingerprint=5), DtypeError, "a fingerprint is a str, not int"),
+    ],
+)
+def test_calls_with_other_things(call: Callable[..., object], kind: type[Exception], sentence: str) -> None:
+    cache = KVCache(1, 1, 32, pages=2, kernels=attention)
+    with pytest.raises(kind, match=sentence):
+        call(cache, cache.new())
 
 
 ROWS = np.zeros((2, KV_HEADS, DIM), np.float32)

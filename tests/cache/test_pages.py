@@ -166,6 +166,23 @@ def test_write_after_truncating_into_a_cached_page() -> None:
     assert pages.stats().copies == 1
 
 
+@pytest.mark.parametrize("short", [False, True])
+def test_pages_that_were_written_come_before_fresh_ones(short: bool) -> None:
+    """The system gives memory to a page when it is first written."""
+    pages = Pages([Group()], [64], 2, lambda: short)
+    for text in range(20):
+        a = computed(pages, [text, 1, text, 2, text])
+        extend(pages, a, 8)  # seven pages in all
+        assert max(pages.table(a)) < 7 + (0 if short else 2 * text)  # two of each text before are cached
+        pages.truncate(a, 5)
+        pages.free(a)
+    stats = pages.stats()
+    assert stats.total == 64
+    assert pages.available == (64,)
+    assert (stats.evictions > 0) == short
+    assert pages.lookup([19, 1, 19, 2]) == 4
+
+
 def test_last_page_of_all_is_written_in_place() -> None:
     pages = make_pages(1, page_tokens=4)
     a = computed(pages, [1, 2, 3, 4])

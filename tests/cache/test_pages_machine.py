@@ -1,5 +1,4 @@
 """Pages against a naive model that copies everything, driven by hypothesis, over several mixes of groups.
-
 `FEWBIT_EXAMPLES=20000 pytest tests/cache/test_pages_machine.py` runs as many examples.
 """
 
@@ -55,9 +54,10 @@ class PagesMachine(RuleBasedStateMachine):
         groups=st.sampled_from(MIXES),
         totals=st.lists(st.integers(2, 32), min_size=3, max_size=3),
         page_tokens=st.integers(1, 5),
+        short=st.booleans(),
     )
-    def start(self, groups: list[Group], totals: list[int], page_tokens: int) -> None:
-        self.pages = Pages(groups, totals[: len(groups)], page_tokens)
+    def start(self, groups: list[Group], totals: list[int], page_tokens: int, short: bool) -> None:
+        self.pages = Pages(groups, totals[: len(groups)], page_tokens, lambda: short)
         self.size = page_tokens
         self.copies: dict[int, Copy] = {}
         self.pins: dict[int, list[tuple[int, int]]] = {}
@@ -344,12 +344,13 @@ class PagesMachine(RuleBasedStateMachine):
             else:
                 used = Counter(page for sequence in self.copies for page in self.held(sequence, group))
             pinned = Counter(page for pin in self.pins.values() for number, page in pin if number == group)
-            assert pool.references[first:] == [used[page] for page in range(first, pool.total)]
-            assert pool.pins == [pinned[page] for page in range(pool.total)]
+            touched = pool.total - pool.fresh
+            assert pool.references[first:] == [used[page] for page in range(first, touched)]
+            assert pool.pins == [pinned[page] for page in range(touched)]
             cached = {page for page, node in enumerate(pool.nodes) if node is not None and not used[page]}
             assert set(pool.idle) == {page for page in cached if not pinned[page]}
-            assert sorted([*pool.free, *used, *cached]) == list(range(first, pool.total))
-            assert (counts.free, counts.used, counts.cached) == (len(pool.free), len(used), len(cached))
+            assert sorted([*pool.free, *used, *cached]) == list(range(first, touched))
+            assert (counts.free - pool.fresh, counts.used, counts.cached) == (len(pool.free), len(used), len(cached))
             assert counts.shared == sum(n > 1 for n in used.values())
             assert (counts.pinned, counts.references) == (len(pinned), used.total())
             assert self.pages.available[group] == counts.total - len({*used, *pinned})

@@ -234,6 +234,16 @@ def test_fingerprints_must_match_if_both_give_one(tmp_path: Path) -> None:
         cache.load(tmp_path / "named.kv", fingerprint="two")
 
 
+def test_a_cache_gives_its_own_fingerprint(tmp_path: Path) -> None:
+    one, two = make_cache(), make_cache()
+    one.fingerprint, two.fingerprint = "one", "two"
+    one.save(filled(one, 5, 5), tmp_path / "saved.kv")
+    assert one.load(tmp_path / "saved.kv")
+    assert two.load(tmp_path / "saved.kv", fingerprint="one")
+    with pytest.raises(FileError, match="saved by another model: fingerprint 'one', not 'two'"):
+        two.load(tmp_path / "saved.kv")
+
+
 def test_namespace_is_that_of_the_loader(saved: Path) -> None:
     cache = make_cache()
     cache.load(saved, "mine")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from fewbit.arrays import Floats, Words
 from fewbit.devices.batch import Batch
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation
-from fewbit.errors import DataError, RequestError
+from fewbit.errors import DataError, DtypeError, RequestError
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
@@ -181,3 +183,30 @@ def test_who_hears_of_the_end_is_not_counted_any_more() -> None:
     engine.add([request])
     run(engine)
     assert counts == [0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"namespace": 5},
+        {"adapter": []},
+        {"params": 5},
+        {"constraint": 5},
+        {"logit_bias": 5},
+        {"logit_bias": [1]},
+        {"max_tokens": 1.5},
+        {"eos_ids": 5},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_before_they_reach_a_step(options: dict[str, Any]) -> None:
+    engine = make_engine(Toy())
+    with pytest.raises(DtypeError):
+        engine.generation(PROMPT, **options)
+
+
+def test_a_namespace_is_text_for_every_kind_of_request() -> None:
+    engine = make_engine(Toy())
+    for make in (engine.scoring, engine.embedding):
+        with pytest.raises(DtypeError, match="namespace must be str, not int"):
+            make(PROMPT, namespace=5)  # type: ignore[operator]

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from fewbit.engine.engine import Engine
 from fewbit.engine.request import Event, Request
 from fewbit.engine.worker import Worker
 from fewbit.errors import FewbitError
@@ -136,6 +137,48 @@ def test_an_error_outside_of_a_step_leaves_nobody_waiting(monkeypatch: pytest.Mo
     monkeypatch.setattr(worker.engine._scheduler, "schedule", schedule)
     assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
     worker.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("no luck"), SystemExit(3)], ids=["exception", "exit"])
+@pytest.mark.parametrize("action", ["add", "cancel"])
+def test_an_error_in_an_action_ends_neither_the_thread_nor_the_callers(
+    action: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(make_engine(toy := Toy()))
+    outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))
+    thread = worker._thread
+
+    def failing(engine: Engine, requests: list[Request]) -> None:
+        raise error
+
+    bad, queue = worker.engine.generation(PROMPT, WARM, max_tokens=3, n=2), SimpleQueue[Event]()
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, action, failing)
+        worker.submit(bad, queue.put)
+        if action == "cancel":
+            worker.cancel(bad)
+        assert [queue.get(timeout=10)[1] for _ in bad] == [None, None]
+    if action == "add":
+        assert [request.finish_reason for request in bad] == ["error", "error"]
+        assert "no luck" in str(bad[0].error) or "SystemExit: 3" in str(bad[0].error)
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    assert worker._thread is thread
+    worker.close()
+    assert is_clean(toy)
+
+
+def test_an_error_while_requests_are_dropped_ends_neither_the_thread_nor_the_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Worker(make_engine(toy := Toy()))
+    free = toy.cache.free
+    monkeypatch.setattr(toy.cache, "free", lambda sequence: 1 / 0)
+    outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))
+    outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))
+    monkeypatch.setattr(toy.cache, "free", free)
+    assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
+    worker.close()
+    assert is_clean(toy)
 
 
 @pytest.mark.parametrize("state", ["idle", "busy"])

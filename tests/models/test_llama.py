@@ -128,9 +128,11 @@ def test_weights_are_repacked_where_it_gains(tmp_path: Path, monkeypatch: pytest
     assert not is_repacked(repack=False)
     assert not is_repacked(exact=True)
     assert not is_repacked(device="numpy")
-    monkeypatch.setattr("fewbit.loading.machine_memory", lambda: gguf.file_bytes)
-    assert not is_repacked(ctx=8)
-    assert is_repacked(ctx=8, repack=True) == gains
+    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr("fewbit.loading.available_memory", lambda: gguf.file_bytes * 5 // 4)
+    small = {"ctx": 8, "max_batched_tokens": 1}
+    assert not is_repacked(**small)
+    assert is_repacked(**small, repack=True) == gains
 
 
 @pytest.mark.skipif(cpu.isa() == "scalar", reason="plain C++ gains nothing from repacked weights")

@@ -66,12 +66,17 @@ class Speed:
 
 
 def measure(
-    path: str | PathLike[str], cases: Sequence[Case], *, activations: str | None = None, rounds: int = 3
+    path: str | PathLike[str],
+    cases: Sequence[Case],
+    *,
+    activations: str | None = None,
+    repack: bool | None = None,
+    rounds: int = 3,
 ) -> Iterator[Speed]:
     """The speeds of a model in a GGUF file, case by case. Cases with the same threads and formats share a cache."""
     memory = np.ones(MEMORY_BYTES, np.uint8)
     file = open_model(path)
-    model = load_weights(file, devices.get("cpu", DeviceOptions(activations=activations)))
+    model = load_weights(file, devices.get("cpu", DeviceOptions(activations=activations)), repack)
     file.close()
     for _, group in groupby(cases, lambda case: (case.threads, case.kv)):
         yield from _measure_group(model, list(group), activations, rounds, memory)

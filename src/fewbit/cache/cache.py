@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from ..errors import DtypeError
 from .pages import Pages
+from .pool import plenty
 from .stats import Stats
 from .store import KVStore
+from .validation import to_path, to_requests
 from .view import View, make_view
 
 
@@ -29,14 +32,18 @@ class Cache:
     >>> cache.lookup(range(40))
     32
 
+    `fingerprint` says which model it is for: saved sequences carry it. While `is_short` says that memory is short,
+    what is cached is evicted before memory is used that was never written.
+
     What is refused leaves everything as it was. Not for several threads at once.
     """
 
-    def __init__(self, store: KVStore) -> None:
+    def __init__(self, store: KVStore, fingerprint: str = "", is_short: Callable[[], bool] = plenty) -> None:
         self.store = store
+        self.fingerprint = fingerprint
         self.layout = store.layout
         self.page_tokens = store.layout.page_tokens
-        self._pages = Pages(store.layout.groups, store.pages, self.page_tokens)
+        self._pages = Pages(store.layout.groups, store.pages, self.page_tokens, is_short)
 
     @property
     def nbytes(self) -> int:
@@ -92,7 +99,7 @@ class Cache:
 
         A page that others can see is copied before it is written.
         """
-        requests = list(requests)
+        requests = to_requests(requests)
         for group, pairs in self._pages.reserve(requests).items():
             self.store.copy(group, pairs)
         return make_view(self._pages, requests)
@@ -107,6 +114,8 @@ class Cache:
 
     def rollback(self, view: View) -> None:
         """Take back what was reserved with this view and not committed; sequences may have been freed since."""
+        if not isinstance(view, View):
+            raise DtypeError(f"a view is what `reserve` gives, not {type(view).__name__}")
         for sequence, before in zip(view.sequences, view.before.tolist(), strict=True):
             if sequence in self._pages:
                 length = max(before, self.committed(sequence))
@@ -140,16 +149,16 @@ class Cache:
         """Counts of pages and events, and bytes: `nbytes`, `f32_bytes` and `savings`."""
         return self._pages.stats()
 
-    def save(self, sequence: int, path: str | os.PathLike[str], *, fingerprint: str = "") -> None:
+    def save(self, sequence: int, path: str | os.PathLike[str], *, fingerprint: str | None = None) -> None:
         """Write a sequence to a file, which appears under its name when it is complete.
 
-        A fingerprint says which model wrote it: `load` with another one is refused.
+        A fingerprint says which model wrote it, that of this cache unless given: `load` with another one is refused.
         """
         from .save import write_saved
 
-        write_saved(path, self.store, self._pages.to_save(sequence), fingerprint)
+        write_saved(to_path(path), self.store, self._pages.to_save(sequence), self._own(fingerprint))
 
-    def load(self, path: str | os.PathLike[str], namespace: str = "", *, fingerprint: str = "") -> int:
+    def load(self, path: str | os.PathLike[str], namespace: str = "", *, fingerprint: str | None = None) -> int:
         """A new sequence from a file of `save`, by a cache with the same layout; its pages may have another size.
 
         The file is checked whole before anything is changed. Its tokens are committed, and so found by `new`: whoever
@@ -157,7 +166,7 @@ class Cache:
         """
         from .save import open_saved
 
-        with open_saved(path, self.layout, fingerprint) as saved:
+        with open_saved(to_path(path), self.layout, self._own(fingerprint)) as saved:
             sequence = self._pages.restore(saved.tokens, saved.length, saved.starts, namespace)
             try:
                 state = self._pages.state(sequence)
@@ -168,3 +177,10 @@ class Cache:
                 raise
         self._pages.commit(sequence, saved.tokens[known:])
         return sequence
+
+    def _own(self, fingerprint: str | None) -> str:
+        if fingerprint is None:
+            return self.fingerprint
+        if not isinstance(fingerprint, str):
+            raise DtypeError(f"a fingerprint is a str, not {type(fingerprint).__name__}")
+        return fingerprint

@@ -17,6 +17,7 @@ from .groups import MAX_SEQS, PAGE_TOKENS, SNAPSHOTS, pages_by_group
 from .kernels import Kernels, native
 from .layout import make_layout
 from .store import HostStore
+from .validation import to_requests
 from .view import View
 
 
@@ -84,6 +85,8 @@ class KVCache(Cache):
             layout.groups, layout.page_tokens, tokens=tokens, pages=pages, max_seqs=max_seqs, snapshots=snapshots
         )
         chosen = native() if kernels is None else kernels
+        if not hasattr(chosen, "keeps_tiles"):
+            raise DtypeError(f"kernels is a module with kv_write, attend and keeps_tiles, not {type(chosen).__name__}")
 
         def keeps_tiles(spec: AttentionSpec) -> bool:
             return chosen.keeps_tiles(layout.k, layout.v, layout.page_tokens, spec.k_dim, spec.v_dim)
@@ -100,7 +103,7 @@ class KVCache(Cache):
         return f"KVCache({size}, k={of.k}, v={of.v}, rotate={of.rotate})"
 
     def reserve(self, requests: Iterable[tuple[int, int]]) -> View:
-        requests = list(requests)
+        requests = to_requests(requests)
         for sequence, _ in requests:
             self._refuse_missing(sequence)
         step = super().reserve(requests)
@@ -169,7 +172,7 @@ class KVCache(Cache):
         super().free(sequence)
         self._missing.pop(sequence, None)
 
-    def save(self, sequence: int, path: str | os.PathLike[str], *, fingerprint: str = "") -> None:
+    def save(self, sequence: int, path: str | os.PathLike[str], *, fingerprint: str | None = None) -> None:
         self._refuse_missing(sequence)
         super().save(sequence, path, fingerprint=fingerprint)
 

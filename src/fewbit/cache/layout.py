@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..errors import FormatError
+from ..errors import DtypeError, FormatError
 from ..formats import Format, all_formats, get
 from ..ops.specs import AttentionSpec, LayerSpec, RecurrentSpec
-from ..validation import to_size
+from ..validation import to_flag, to_size
 from .groups import PAGE_TOKENS, Group, group_layers
 
 F16_MAX = 65504.0
@@ -88,8 +88,10 @@ def make_layout(
     """A layout that was checked. V has the format of K unless given; K below 8 bits is rotated unless told not to."""
     k_format = kv_format(k, "k")
     v_format = k_format if v is None else kv_format(v, "v")
-    rotates = k_format.bits_per_weight < 8 if rotate is None else bool(rotate)
+    rotates = k_format.bits_per_weight < 8 if rotate is None else to_flag(rotate, "rotate")
     tokens = to_size(page_tokens, "page_tokens", least=1)
+    if not isinstance(specs, Sequence):
+        raise DtypeError(f"specs holds what each layer keeps, one after the other; {type(specs).__name__} was given")
     return Layout(tuple(map(_checked, specs)), k_format, v_format, rotates, tokens)
 
 
@@ -99,6 +101,8 @@ def _checked(spec: LayerSpec) -> LayerSpec:
         return AttentionSpec(**sizes, window=to_size(spec.window, "window"))
     if isinstance(spec, RecurrentSpec):
         return RecurrentSpec(to_size(spec.nbytes, "nbytes", least=1))
+    if spec is not None:
+        raise DtypeError(f"a layer keeps an AttentionSpec, a RecurrentSpec or None, not {type(spec).__name__}")
     return None
 
 

@@ -21,12 +21,12 @@ snapshot in the tree are references to the slot. Slot 0 is the state of an empty
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from ..errors import DtypeError, FewbitError, OutOfPages, PositionError, ShapeError, UnknownId
+from ..errors import DataError, DtypeError, OutOfPages, PositionError, ShapeError, UnknownId
 from ..validation import to_integer, to_size
 from .groups import PAGE_TOKENS, Group
-from .pool import Pool
+from .pool import Pool, plenty
 from .sequences import SequenceState
 from .stats import PageCounts, Stats
 from .tables import Copies, Tables
@@ -46,7 +46,13 @@ class Pages:
     (4, [0])
     """
 
-    def __init__(self, groups: Sequence[Group], totals: Sequence[int], page_tokens: int = PAGE_TOKENS) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        totals: Sequence[int],
+        page_tokens: int = PAGE_TOKENS,
+        is_short: Callable[[], bool] = plenty,
+    ) -> None:
         self.page_tokens = to_size(page_tokens, "page_tokens", least=1)
         self.groups = tuple(groups)
         if any(group.is_recurrent for group in self.groups[:-1]) or len(totals) != len(self.groups):
@@ -55,7 +61,7 @@ class Pages:
             to_size(total, "pages", least=1 + group.is_recurrent)  # the first slot is never written
             for group, total in zip(self.groups, totals, strict=True)
         )
-        self._tables = Tables(self.groups, self.totals, self.page_tokens)
+        self._tables = Tables(self.groups, self.totals, self.page_tokens, is_short)
         self._pools = self._tables.pools
         self.is_recurrent = self._tables.is_recurrent
         self.tables = len(self.groups) - self.is_recurrent  # of each sequence, one for each attention group
@@ -313,7 +319,7 @@ class Pages:
 
     def _refuse_twice(self, sequences: Sequence[int]) -> None:
         if len(set(sequences)) < len(sequences):
-            raise FewbitError(f"a sequence is given twice: {', '.join(map(str, sequences))}")
+            raise DataError(f"a sequence is given twice: {', '.join(map(str, sequences))}")
 
     def _refuse_full(self, needed: Sequence[Sequence[int]]) -> None:
         for pool, pages in zip(self._pools, zip(*needed, strict=True), strict=True):

@@ -1,7 +1,9 @@
 """The pages of one group: how often each is referenced, which can be found again, which goes first when room is needed.
 
 A page is free (it holds nothing), used (by at least one sequence) or cached (by none, but in the prefix tree, so that
-its content can be found). Cached pages are evicted in the order in which they were let go.
+its content can be found). Cached pages are evicted in the order in which they were let go. The system gives memory to a
+page when it is first written: so a page that was written before is taken before a fresh one. While memory is short,
+cached pages are evicted before a fresh one is taken.
 
 Where a group keeps every token, whoever references a page references the pages before it too, and lets go of the last
 one first. So the page that was let go of first has no page of the group below it in the tree.
@@ -12,15 +14,21 @@ There is no compaction: any page serves any sequence, so free pages are as good 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from .stats import PageCounts
 from .tree import Node
 
 
+def plenty() -> bool:
+    """Memory is never short."""
+    return False
+
+
 class Pool:
     """Pages by number. It trusts its caller, `Pages`, which checks what users give.
 
-    Those before `first` are never given out: the caller has them.
+    Those before `first` are never given out: the caller has them. `is_short` says whether memory is.
 
     >>> pool, node = Pool(2), Node(None, b"tokens", 1)
     >>> page = pool.take()
@@ -30,21 +38,28 @@ class Pool:
     (True, 2)
     """
 
-    def __init__(self, total: int, group: int = 0, first: int = 0) -> None:
+    def __init__(self, total: int, group: int = 0, first: int = 0, is_short: Callable[[], bool] = plenty) -> None:
         self.total = total
         self.group = group
         self.first = first
-        self.free = list(range(total - 1, first - 1, -1))  # the last one is taken first
-        self.references = [1] * first + [0] * (total - first)  # how many sequences use the page
-        self.pins = [0] * total
-        self.nodes: list[Node | None] = [None] * total  # where the page is in the prefix tree
+        self.free: list[int] = []  # those that were used before; the last one is taken first
+        # One entry for each page up to the last that was ever taken: the others are fresh.
+        self.references = [1] * first  # how many sequences use the page
+        self.pins = [0] * first
+        self.nodes: list[Node | None] = [None] * first  # where the page is in the prefix tree
         self.idle: OrderedDict[int, None] = OrderedDict()  # cached and not pinned, first let go first
         self.evictions = 0
+        self._is_short = is_short
+
+    @property
+    def fresh(self) -> int:
+        """Pages that were never taken."""
+        return self.total - len(self.references)
 
     @property
     def available(self) -> int:
         """Pages that can be taken: the free ones, and cached ones that are not pinned."""
-        return len(self.free) + len(self.idle)
+        return len(self.free) + self.fresh + len(self.idle)
 
     def insert(self, page: int, node: Node) -> None:
         """Put a page in the tree; from now on its content must not change."""
@@ -74,8 +89,13 @@ class Pool:
         return self.references[page] > 1 or self.pins[page] > 0
 
     def take(self) -> int:
-        """A page to write, with one reference. A cached page is evicted only if no page is free."""
-        page = self.free.pop() if self.free else self._evict()
+        """A page to write, with one reference. A cached page is evicted if no page is free, or memory is short."""
+        if self.free:
+            page = self.free.pop()
+        elif self.fresh and not (self.idle and self._is_short()):
+            page = self._touch()
+        else:
+            page = self._evict()
         self.references[page] = 1
         return page
 
@@ -100,8 +120,8 @@ class Pool:
         references = self.references[self.first :]
         used = sum(map(bool, references))
         return PageCounts(
-            total=len(references),
-            free=len(self.free),
+            total=self.total - self.first,
+            free=len(self.free) + self.fresh,
             used=used,
             cached=len(references) - len(self.free) - used,
             shared=sum(count > 1 for count in references),
@@ -117,6 +137,12 @@ class Pool:
             self.free.append(page)
         else:
             self.idle[page] = None
+
+    def _touch(self) -> int:
+        self.references.append(0)
+        self.pins.append(0)
+        self.nodes.append(None)
+        return len(self.references) - 1
 
     def _evict(self) -> int:
         page, _ = self.idle.popitem(last=False)

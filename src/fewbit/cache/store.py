@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from ..arrays import Bytes
-from ..errors import PositionError
+from ..errors import OutOfMemory, PositionError
 from ..formats import Format
 from ..ops import tiled
+from ..ops.memory import address_space, available_memory, readable
 from ..ops.specs import AttentionSpec, RecurrentSpec
 from .layout import Layout
 
@@ -57,6 +58,7 @@ class HostStore:
     ) -> None:
         self.layout = layout
         self.pages = tuple(pages)
+        _refuse_too_large(layout, self.pages)
         self._kv: dict[int, tuple[_Rows, _Rows]] = {}
         self._states: dict[int, Bytes] = {}
         for layer, group in layout.group_of.items():
@@ -154,6 +156,18 @@ def _make_rows(layout: Layout, spec: AttentionSpec, is_value: bool, pages: int, 
     return _Rows(zeros(shape), fmt, dim, is_value, layout.page_tokens)
 
 
+def _refuse_too_large(layout: Layout, pages: Sequence[int]) -> None:
+    nbytes = sum(count * group.page_bytes for count, group in zip(pages, layout.groups, strict=True))
+    if nbytes < HUGE_FROM:
+        return
+    memory = min(available_memory(), address_space())
+    if nbytes > memory:
+        tokens = f": room for about {memory // layout.token_bytes} tokens" if layout.token_bytes else ""
+        raise OutOfMemory(
+            f"a KV cache of {readable(nbytes)} does not fit; {readable(memory)} of memory is available{tokens}"
+        )
+
+
 def zeros(shape: tuple[int, ...]) -> Bytes:
     """Zeros on a page of memory, straight from the system, which gives it when it is first written.
 
@@ -161,10 +175,11 @@ def zeros(shape: tuple[int, ...]) -> Bytes:
     time when few pages have to be looked up.
     """
     size = math.prod(shape)
-    if hasattr(mmap, "MAP_ANONYMOUS"):
-        memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    else:
-        memory = mmap.mmap(-1, max(size, 1))
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    try:
+        memory = mmap.mmap(-1, max(size, 1), **private)
+    except (OSError, OverflowError, ValueError) as error:
+        raise OutOfMemory(f"the system does not give {readable(size)} for a KV cache; make it smaller") from error
     if size >= HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a system without them
             memory.madvise(mmap.MADV_HUGEPAGE)

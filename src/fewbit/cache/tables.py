@@ -6,10 +6,10 @@ Nothing here is refused: `Pages` has checked what users give, and that there is 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .groups import ZERO_SLOT, Group
-from .pool import Pool
+from .pool import Pool, plenty
 from .sequences import SequenceState, first_page, usable_pages
 from .tree import Node, PrefixTree, path
 
@@ -19,11 +19,13 @@ Copies = dict[int, list[tuple[int, int]]]  # group -> (source, destination)
 class Tables:
     """The pools of all groups and the prefix tree."""
 
-    def __init__(self, groups: Sequence[Group], totals: Sequence[int], page_tokens: int) -> None:
+    def __init__(
+        self, groups: Sequence[Group], totals: Sequence[int], page_tokens: int, is_short: Callable[[], bool] = plenty
+    ) -> None:
         self.page_tokens = page_tokens
         self.groups = groups
         self.pools = [
-            Pool(total, number, first=int(group.is_recurrent))
+            Pool(total, number, first=int(group.is_recurrent), is_short=is_short)
             for number, (group, total) in enumerate(zip(groups, totals, strict=True))
         ]
         self.is_recurrent = bool(groups) and groups[-1].is_recurrent

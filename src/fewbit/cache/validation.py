@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,27 @@ def to_count(tokens: int) -> int:
         wanted = "not negative" if number < 0 else f"at most {MAX_TOKENS}"
         raise PositionError(f"a number of tokens is {wanted}, {number} was given")
     return number
+
+
+def to_requests(requests: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Sequences, each with a number of tokens.
+
+    >>> to_requests([3])
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.DtypeError: `reserve` takes pairs of a sequence and a number of tokens, like [(sequence, 32)]
+    """
+    try:
+        return [(sequence, count) for sequence, count in requests]
+    except (TypeError, ValueError):
+        raise DtypeError("`reserve` takes pairs of a sequence and a number of tokens, like [(sequence, 32)]") from None
+
+
+def to_path(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(os.fsdecode(path))
+    except TypeError:
+        raise DtypeError(f"a path is a str or a Path, not {type(path).__name__}") from None
 
 
 def to_tokens(tokens: Iterable[int]) -> array[int]:

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 
 from ..cache.layout import Layout
 from ..cache.store import KVStore
-from ..errors import FewbitError
+from ..errors import DtypeError, RequestError
 from ..ops.graph import Graph
 from ..tensor import QuantTensor
 from .batch import Executor
+
+MAX_BATCHED_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class DeviceOptions:
 
     threads: int | None = None
     activations: str | None = None  # see `fewbit.linear`
+    max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
 
 
 class Device(Protocol):
@@ -73,11 +76,13 @@ def get(name: str, options: DeviceOptions = DeviceOptions()) -> Device:
     >>> get("abacus")
     Traceback (most recent call last):
         ...
-    fewbit.errors.FewbitError: there is no device 'abacus'; there are: cpu, numpy
+    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, numpy
     """
+    if not isinstance(name, str):
+        raise DtypeError(f"a device is named by a str, not {type(name).__name__}")
     if name in _registered:
         return _registered[name](options)
     if name not in _MODULES:
-        raise FewbitError(f"there is no device {name!r}; there are: {', '.join(names())}")
+        raise RequestError(f"there is no device {name!r}; there are: {', '.join(names())}")
     module: Any = import_module(f".{_MODULES[name]}", __name__)
     return module.make(options)  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ import numpy as np
 from ..arrays import Arena
 from ..cache.layout import Layout
 from ..cache.store import HostStore
-from ..errors import FewbitError
+from ..errors import RequestError
 from ..ops import cpu
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
@@ -17,11 +17,9 @@ from ..ops.passes import hidden, select_logits
 from ..ops.specs import AttentionSpec
 from ..ops.validation import chosen_activations
 from ..tensor import QuantTensor
-from . import DeviceOptions
+from . import MAX_BATCHED_TOKENS, DeviceOptions
 from .batch import Batch
 from .host import HostHandle
-
-MAX_BATCHED_TOKENS = 512
 
 
 def make(options: DeviceOptions) -> CpuDevice:
@@ -35,6 +33,7 @@ class CpuDevice:
     def __init__(self, options: DeviceOptions) -> None:
         self.activations = chosen_activations(options.activations)
         self.threads = cpu.checked_threads(options.threads)
+        self.max_batched_tokens = options.max_batched_tokens
         self.layout = "rows" if self.activations == "exact" else "interleaved16"  # exact products read rows
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
@@ -47,7 +46,7 @@ class CpuDevice:
         return HostStore(layout, pages, lambda spec: tiles_fit(layout, spec))
 
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> CpuExecutor:
-        return CpuExecutor(graph, store, vocab, self.activations, self.threads)
+        return CpuExecutor(graph, store, vocab, self.activations, self.threads, self.max_batched_tokens)
 
 
 def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
@@ -58,9 +57,17 @@ def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
 class CpuExecutor:
     """Runs a model's steps at once, when they are launched."""
 
-    def __init__(self, graph: Graph, store: HostStore, vocab: int, activations: str | None, threads: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        store: HostStore,
+        vocab: int,
+        activations: str | None,
+        threads: int,
+        max_batched_tokens: int = MAX_BATCHED_TOKENS,
+    ) -> None:
         self.vocab = vocab
-        self.max_batched_tokens = self.max_logits = MAX_BATCHED_TOKENS
+        self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.adapters: frozenset[str] = frozenset()
         self.activations, self.threads = activations, threads
         self.graph, self.store = graph, store
@@ -76,7 +83,7 @@ class CpuExecutor:
                 self.threads,
             )  # fmt: skip
         except ValueError as error:
-            raise FewbitError(str(error)) from None
+            raise RequestError(str(error)) from None
         return HostHandle(batch, rows, cpu, self.threads)
 
     def _make_hidden(self) -> cpu.Plan:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..cache.cache import Cache
-from ..errors import FewbitError
+from ..errors import ShapeError
 from .batch import Batch, Chunk, Executor
 
 
@@ -44,7 +44,7 @@ def check_sizes(executor: Executor, chunks: Sequence[Chunk]) -> None:
     tokens, rows = sum(len(chunk.tokens) for chunk in chunks), sum(chunk.num_logits for chunk in chunks)
     if tokens > executor.max_batched_tokens or rows > executor.max_logits:
         limits = f"{executor.max_batched_tokens} tokens and gives {executor.max_logits} rows of logits"
-        raise FewbitError(f"a step takes {limits}, not {tokens} and {rows}")
+        raise ShapeError(f"a step takes {limits}, not {tokens} and {rows}")
 
 
 def _logits_indices(chunks: Sequence[Chunk]) -> Ints:

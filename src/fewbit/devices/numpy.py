@@ -10,31 +10,32 @@ from ..arrays import Floats
 from ..cache.layout import Layout
 from ..cache.store import HostStore
 from ..cache.view import View
-from ..errors import FewbitError
+from ..errors import RequestError
 from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
 from ..ops.passes import hidden, select_logits
 from ..tensor import QuantTensor
-from . import DeviceOptions
+from . import MAX_BATCHED_TOKENS, DeviceOptions
 from .batch import Batch
 from .host import HostHandle
-
-MAX_BATCHED_TOKENS = 512
 
 
 def make(options: DeviceOptions) -> NumpyDevice:
     if options.threads is not None:
-        raise FewbitError("device 'numpy' has no threads to set; leave threads out")
+        raise RequestError("device 'numpy' has no threads to set; leave threads out")
     if options.activations not in (None, "exact"):
-        raise FewbitError("device 'numpy' takes activations as they are; leave activations out")
-    return NumpyDevice()
+        raise RequestError("device 'numpy' takes activations as they are; leave activations out")
+    return NumpyDevice(options.max_batched_tokens)
 
 
 class NumpyDevice:
     name = "numpy"
     layouts = ("rows",)
     layout = "rows"
+
+    def __init__(self, max_batched_tokens: int = MAX_BATCHED_TOKENS) -> None:
+        self.max_batched_tokens = max_batched_tokens
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
         return None
@@ -43,15 +44,17 @@ class NumpyDevice:
         return HostStore(layout, pages)
 
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> NumpyExecutor:
-        return NumpyExecutor(graph, store, vocab)
+        return NumpyExecutor(graph, store, vocab, self.max_batched_tokens)
 
 
 class NumpyExecutor:
     """Walks the graph of a model, operation by operation."""
 
-    def __init__(self, graph: Graph, store: HostStore, vocab: int) -> None:
+    def __init__(
+        self, graph: Graph, store: HostStore, vocab: int, max_batched_tokens: int = MAX_BATCHED_TOKENS
+    ) -> None:
         self.vocab = vocab
-        self.max_batched_tokens = self.max_logits = MAX_BATCHED_TOKENS
+        self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.adapters: frozenset[str] = frozenset()
         self.graph = graph
         self._graphs = {"logits": select_logits(graph), "hidden": select_logits(hidden(graph))}
@@ -61,7 +64,7 @@ class NumpyExecutor:
     def launch(self, batch: Batch) -> HostHandle:
         view = batch.view
         if len(batch.tokens) and not 0 <= batch.tokens.min() <= batch.tokens.max() < self.vocab:
-            raise FewbitError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
+            raise RequestError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
         positions = view.positions().astype(np.int32)
         step = ops.Step(
             batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, self._weights

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from types import NoneType
 
 from ..cache.cache import Cache
 from ..devices.batch import Executor, Outputs, Sampled
@@ -18,7 +19,7 @@ from ..errors import OutOfPages, RequestError
 from ..ops.sampling import SamplingParams
 from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
-from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens
+from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens, check_type
 
 MAX_SEQS = 64
 
@@ -92,7 +93,9 @@ class Engine:
         least = check_at_least_zero(min_tokens, "min_tokens")
         count = check_count(n, "n", self._scheduler.max_seqs)
         first = None if seed is None else check_at_least_zero(seed, "seed")
-        self._check_adapter(adapter)
+        self._check_names(namespace, adapter)
+        check_type(params, (SamplingParams, NoneType), "params")
+        check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
         requests = [
             Generation(
                 tokens,
@@ -114,11 +117,11 @@ class Engine:
 
     def scoring(self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None) -> Scoring:
         """A request for the log-probability of each token after the first."""
-        return Scoring(self._text(tokens, adapter), namespace, adapter)
+        return Scoring(self._text(tokens, namespace, adapter), namespace, adapter)
 
     def embedding(self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None) -> Embedding:
         """A request for the last hidden row of each token."""
-        return Embedding(self._text(tokens, adapter), namespace, adapter)
+        return Embedding(self._text(tokens, namespace, adapter), namespace, adapter)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take in what one call of `generation`, `scoring` or `embedding` made."""
@@ -250,18 +253,20 @@ class Engine:
         else:
             self.fail(error, self._scheduler.active)
 
-    def _text(self, text: Iterable[int], adapter: str | None) -> list[int]:
+    def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
             raise RequestError(f"a text of {len(tokens)} tokens is too long: {self._room()}")
-        self._check_adapter(adapter)
+        self._check_names(namespace, adapter)
         return tokens
 
     def _room(self) -> str:
         what = "context" if self.max_length == self._ctx else "cache"
         return f"the {what} holds {self.max_length} tokens"
 
-    def _check_adapter(self, adapter: str | None) -> None:
+    def _check_names(self, namespace: str, adapter: str | None) -> None:
+        check_type(namespace, str, "namespace")
+        check_type(adapter, (str, NoneType), "adapter")
         known = self.executor.adapters
         if adapter is not None and adapter not in known:
             raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(known)) or 'none'}")

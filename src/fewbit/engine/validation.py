@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints
 from ..cache.validation import to_tokens
-from ..errors import RequestError
+from ..errors import DtypeError, RequestError
 from ..validation import to_integer
 
 
@@ -46,6 +46,10 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     >>> check_bias({3: -100.0}, vocab=8)
     (array([3], dtype=int32), array([-100.], dtype=float32))
     """
+    if bias is None:
+        return None
+    if not isinstance(bias, Mapping):
+        raise DtypeError(f"logit_bias is a dict like {{token: -1.5}}, not {type(bias).__name__}")
     if not bias:
         return None
     ids = [to_integer(token, "a token of logit_bias") for token in bias]
@@ -59,6 +63,18 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     if np.isnan(values).any() or np.isposinf(values).any():
         raise RequestError("logit_bias holds finite numbers, or -inf for a token that must not come")
     return np.array(ids, np.int32), values
+
+
+def check_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
+    """
+    >>> check_type(5, str, "namespace")
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.DtypeError: namespace must be str, not int
+    """
+    if not isinstance(value, kind):
+        names = [one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,))]
+        raise DtypeError(f"{what} must be {' or '.join(names)}, not {type(value).__name__}")
 
 
 def check_tokens(text: Iterable[int], vocab: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 
 from ..errors import FewbitError
@@ -79,19 +80,33 @@ def _serve(reference: weakref.ref[Engine], inbox: Inbox) -> None:
 def _work(engine: Engine, inbox: Inbox, order: Order | None) -> bool:
     """Step until nothing is left to do. False: it was told to stop."""
     while order is not None:
-        act, requests = order
-        act(engine, requests)
+        _act(engine, *order)
         while inbox.empty():
             if not _step(engine):
                 return True
         order = inbox.get()
-    engine.fail(FewbitError("the model was closed before the output was complete"))
+    _fail(engine, FewbitError("the model was closed before the output was complete"))
     return False
+
+
+def _act(engine: Engine, act: Callable[[Engine, Sequence[Request]], None], requests: Sequence[Request]) -> None:
+    try:
+        act(engine, requests)
+    except BaseException as error:  # ends those that it was about; the others go on
+        _fail(engine, error, requests)
 
 
 def _step(engine: Engine) -> bool:
     try:
         return engine.step()
-    except Exception as error:  # whatever it is, nobody is left waiting for an output
-        engine.fail(error)
+    except BaseException as error:  # whatever it is, nobody is left waiting for an output
+        _fail(engine, error)
         return False
+
+
+def _fail(engine: Engine, error: BaseException, requests: Sequence[Request] | None = None) -> None:
+    """End requests. They are told before anything else is done, and what is done then may fail too."""
+    if not isinstance(error, Exception):  # SystemExit, say: a callback must not end this thread
+        error = FewbitError(f"the request ended with {type(error).__name__}: {error}")
+    with suppress(Exception):
+        engine.fail(error, requests)

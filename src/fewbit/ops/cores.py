@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .cgroup import ROOT, folders, read_number
+
 
 def usable_cores() -> int:
     """Physical cores that this process may run on, no more than its CPU quota allows.
@@ -14,7 +16,13 @@ def usable_cores() -> int:
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = len({_siblings(cpu) for cpu in allowed})
-    return max(1, min(cores, _quota() or cores))
+    return max(1, min([cores, *quotas()]))
+
+
+def quotas(root: Path = ROOT) -> list[int]:
+    """Cores' worth of time that each control group may use, of those that are limited."""
+    found = [_quota(folder) for folder in folders("cpu", root)]
+    return [cores for cores in found if cores is not None]
 
 
 def _siblings(cpu: int) -> str:
@@ -25,10 +33,10 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
-def _quota() -> int | None:
-    """Cores' worth of time that the control group may use, if it is limited."""
+def _quota(folder: Path) -> int | None:
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return None if quota == "max" else max(1, -(-int(quota) // int(period)))
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+        quota, period = map(int, (folder / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # "max": no limit
+        quota = read_number(folder / "cpu.cfs_quota_us") or -1
+        period = read_number(folder / "cpu.cfs_period_us") or 0
+    return max(1, -(-quota // period)) if quota > 0 and period > 0 else None

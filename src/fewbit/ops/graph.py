@@ -19,7 +19,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from ..arrays import Floats
-from ..errors import DtypeError, FewbitError, ShapeError
+from ..errors import ArgumentError, DtypeError, ShapeError
 from ..tensor import QuantTensor
 from .specs import AttentionSpec, LayerSpec
 
@@ -171,7 +171,7 @@ class Recorder:
         """kind(gate) * up; kind is one of GATES."""
         expect(gate.width == up.width, f"gate: rows of {gate.width} values cannot gate rows of {up.width}")
         if kind not in GATES:
-            raise FewbitError(f"gate: there is no {kind!r}; there are: {', '.join(GATES)}")
+            raise ArgumentError(f"gate: there is no {kind!r}; there are: {', '.join(GATES)}")
         return gate.width
 
     @operation()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from ..errors import FewbitError
+from ..errors import ArgumentError
 from .graph import OPERATIONS, Graph, Node, Value
 
 
@@ -50,7 +50,7 @@ def hidden(graph: Graph) -> Graph:
     """What logits are made from: the graph without the product at its end."""
     head = graph.makers()[graph.result]
     if head.operation != "linear":
-        raise FewbitError(f"the last operation of the model is {head.operation}; hidden rows stand before a product")
+        raise ArgumentError(f"the last operation of the model is {head.operation}; hidden rows stand before a product")
     return replace(graph, nodes=tuple(node for node in graph.nodes if node is not head), result=head.inputs[0])
 
 
