@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+from dataclasses import replace
 from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from fewbit.devices.batch import Batch
-from fewbit.errors import DtypeError, FewbitError, RequestError, TemplateError
-from fewbit.llm import LLM, Stream
+from fewbit.errors import DtypeError, FewbitError, RequestError, TokenizerError
+from fewbit.llm import LLM, Completion
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
-from fewbit.options import Options, read_options
+from fewbit.options import Options, model_sampling, read_options
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy
 from .llm_toy import (
     END,
-    START,
     TOKENS,
     WARM,
     Endless,
@@ -60,10 +61,92 @@ def test_several_prompts_and_several_outputs(llm: LLM) -> None:
     outputs = many(llm.generate(prompts, max_tokens=4, n=3, seed=5, **WARM))
     assert [output.prompt_tokens for output in outputs] == [1, 1, 1, 2, 2, 2]
     for i, output in enumerate(outputs):
-        alone = one(llm.generate(prompts[i // 3], max_tokens=4, seed=5 + i % 3, **WARM))
+        alone = one(llm.generate(prompts[i // 3], max_tokens=4, seed=5 + i, **WARM))
         assert output.tokens == alone.tokens
     assert len(many(llm.generate(["a"], max_tokens=1))) == 1
     assert len(many(llm.generate("a", n=2, max_tokens=1))) == 2
+
+
+def test_a_seed_gives_each_prompt_another_output(llm: LLM) -> None:
+    first, again = (many(llm.generate(["Once"] * 3, seed=1, max_tokens=8, **WARM)) for _ in range(2))
+    assert len({output.text for output in first}) == 3
+    assert [output.tokens for output in first] == [output.tokens for output in again]
+
+
+@pytest.mark.parametrize("more", [{}, {"stop": "x"}, {"logprobs": 1}, {"min_tokens": 5}, {"n": 2}])
+def test_no_tokens_at_all(llm: LLM, more: dict[str, Any]) -> None:
+    """The prompt is run, and remembered."""
+    prompt = "It was a dark and stormy night."
+    outputs = llm.generate(prompt, max_tokens=0, **more)
+    for output in outputs if isinstance(outputs, list) else [outputs]:
+        assert (output.text, output.tokens, output.finish_reason, output.stop_token) == ("", [], "length", None)
+        assert output.prompt_tokens == len(prompt)
+        assert output.logprobs == ([] if "logprobs" in more else None)
+    assert one(llm.generate(prompt, max_tokens=1)).cached_tokens > 20
+    assert list(llm.stream(prompt, max_tokens=0)) == []
+
+
+def test_no_tokens_where_the_model_would_end_at_once() -> None:
+    class Ends(Toy):
+        def logits(self, sums: Any, batch: Batch) -> Any:
+            logits = super().logits(sums, batch)
+            logits[:, END] = 100
+            return logits
+
+    with make(Ends(vocab=len(TOKENS))) as llm:
+        output = one(llm.generate("Once", max_tokens=0))
+        assert (output.finish_reason, output.stop_token) == ("length", None)
+
+
+def test_a_completion_as_plain_values(llm: LLM) -> None:
+    output = one(llm.generate("Once", max_tokens=3, logprobs=2, **WARM))
+    found = json.loads(json.dumps(output.to_dict()))
+    assert found["text"] == output.text
+    assert found["tokens"] == output.tokens
+    assert output.logprobs is not None
+    assert [of["bytes"] for of in found["logprobs"]] == [list(of.bytes) for of in output.logprobs]
+    assert [len(of["top"]) for of in found["logprobs"]] == [2, 2, 2]
+    assert found.keys() == Completion.__dataclass_fields__.keys()
+
+
+def test_how_a_model_is_sampled_if_nobody_says() -> None:
+    recommended = {"temperature": 0.2, "top_p": 0.9}
+    assert model_sampling({}) == SamplingParams()
+    assert model_sampling({}, recommended) == SamplingParams(temperature=0.2, top_p=0.9)
+    words = {"temp": np.float32(0.5), "top_k": -1, "top_p": 7.0, "min_p": "much", "penalty_repeat": 1.5}
+    found = model_sampling({f"general.sampling.{key}": value for key, value in words.items()}, recommended)
+    assert found == SamplingParams(temperature=0.5, top_k=0, top_p=0.9, repetition_penalty=1.5)
+    assert model_sampling({"general.sampling.temp": float("nan")}) == SamplingParams()
+    assert read_options({"temperature": 1.0}, found).params == replace(found, temperature=1.0)
+
+
+def test_outputs_are_sampled_as_the_model_says() -> None:
+    with LLM.from_parts(Endless(200).loaded, byte_tokenizer(), sampling=SamplingParams(temperature=0)) as llm:
+        first, second = (one(llm.generate("Once", max_tokens=8, seed=seed)) for seed in (1, 2))
+        assert first.tokens == second.tokens
+        assert first.tokens != one(llm.generate("Once", max_tokens=8, seed=2, temperature=1.5)).tokens
+
+
+@pytest.mark.parametrize("vocab", [len(TOKENS) - 1, len(TOKENS) + 128, 32000])
+def test_a_tokenizer_of_another_model(vocab: int) -> None:
+    with pytest.raises(TokenizerError, match=f"has 259 tokens and the model {vocab}, so they do not belong together"):
+        LLM.from_parts(Toy(vocab=vocab).loaded, byte_tokenizer())
+
+
+def test_embeddings_that_are_rounded_up() -> None:
+    """A row without a token gives no text; nothing fails where one is sampled."""
+
+    class Rounded(Toy):
+        def logits(self, sums: Any, batch: Batch) -> Any:
+            logits = super().logits(sums, batch)
+            logits[:, 300] = 100
+            return logits
+
+    with make(Rounded(vocab=384)) as llm:
+        output = one(llm.generate("Once", max_tokens=3, temperature=0, logprobs=2))
+        assert (output.text, output.tokens) == ("", [300] * 3)
+        assert llm.tokenize("[PAD300]") == [TOKENS.index(char) for char in "[PAD300]"]
+        assert llm.tokenizer.vocab_size == 384
 
 
 def test_the_end_of_the_turn() -> None:
@@ -191,32 +274,13 @@ def test_score(llm: LLM) -> None:
     np.testing.assert_allclose(llm.score(text), wanted, rtol=1e-5)
     assert llm.score(text).dtype == np.float32
     assert llm.score([7]).shape == (0,)
+    np.testing.assert_array_equal(llm.score("It was"), llm.score(llm.tokenize("It was")))
     with pytest.raises(RequestError, match="it has no tokens"):
         llm.score([])
     with pytest.raises(DtypeError, match="tokens are integers"):
-        llm.score("text")  # type: ignore[arg-type]
-
-
-def test_chat_renders_the_template(llm: LLM) -> None:
-    messages = [{"role": "user", "content": "hi"}]
-    prompt = [START, *llm.tokenize("user\nhi"), END, *llm.tokenize("\n"), START, *llm.tokenize("assistant\n")]
-    output = one(llm.chat(messages, max_tokens=5, seed=2, **WARM))
-    assert output.prompt_tokens == len(prompt)
-    assert output.tokens == one(llm.generate(prompt, max_tokens=5, seed=2, **WARM)).tokens
-    stream = llm.chat(messages, stream=True, max_tokens=5, seed=2, **WARM)
-    assert isinstance(stream, Stream)
-    assert "".join(stream) == output.text
-    assert len(many(llm.chat(messages, n=2, max_tokens=2))) == 2
-
-
-def test_chat_writes_bos_once() -> None:
-    tokenizer = byte_tokenizer(add_bos_token=True)
-    tokenizer.chat_templates["default"] = "{{ bos_token }}{{ messages[0].content }}{{ tools | length if tools }}"
-    llm = LLM.from_parts(Toy(vocab=len(TOKENS)).loaded, tokenizer)
-    with llm:
-        assert one(llm.chat([{"role": "user", "content": "hi"}], max_tokens=1)).prompt_tokens == 3
-        tools = [{"type": "function"}]
-        assert one(llm.chat([{"role": "user", "content": "hi"}], tools=tools, max_tokens=1)).prompt_tokens == 4
+        llm.score(["text"])  # type: ignore[list-item]
+    with make(add_bos_token=True) as other:
+        np.testing.assert_array_equal(other.score("It"), other.score(other.tokenize("It", add_special=True)))
 
 
 def test_an_output_continues_its_prompt() -> None:
@@ -242,19 +306,21 @@ def test_an_output_continues_its_prompt() -> None:
         ({"prompt": ""}, RequestError, "it has no tokens"),
         ({"prompt": []}, RequestError, "it has no tokens"),
         ({"prompt": [[]]}, RequestError, "it has no tokens"),
-        ({"prompt": None}, DtypeError, "a prompt is a str or token ids, or a list of such prompts, not NoneType"),
-        ({"prompt": b"Once"}, DtypeError, "a prompt is a str or token ids, or a list of such prompts, not bytes"),
+        ({"prompt": None}, DtypeError, "a prompt must be a str or token ids, or a list of such prompts, not NoneType"),
+        ({"prompt": b"Once"}, DtypeError, "a prompt must be a str or token ids, or a list of such prompts, not bytes"),
         ({"prompt": {"a": 1}}, DtypeError, "not dict"),
-        ({"prompt": [None]}, DtypeError, "a prompt is a str or token ids, not NoneType"),
+        ({"prompt": [None]}, DtypeError, "a prompt must be a str or token ids, not NoneType"),
         ({"prompt": [259]}, RequestError, "there is no token 259: the model has the tokens 0 to 258"),
         ({"prompt": [1, "a"]}, DtypeError, "tokens are integers"),
         ({"prompt": "x" * 200}, RequestError, "a prompt of 200 tokens leaves no room"),
-        ({"max_tokens": 0}, RequestError, "max_tokens is at least 1"),
+        ({"prompt": "x" * 10**6}, RequestError, "a text of 1000000 characters is too long: it has at least"),
+        ({"max_tokens": -1}, RequestError, "max_tokens is not negative, -1 was given"),
+        ({"max_tokens": 1.5}, DtypeError, "max_tokens must be an integer"),
         ({"n": 0}, RequestError, "n is at least 1"),
         ({"seed": -3}, RequestError, "seed is not negative"),
-        ({"stop": 7}, DtypeError, "stop is a str or a list of them, not int"),
-        ({"stop": ["a", 7]}, DtypeError, "stop strings are str and not empty, 7 was given"),
-        ({"stop": ""}, DtypeError, "stop strings are str and not empty, '' was given"),
+        ({"stop": 7}, DtypeError, "stop must be a str or a list of them, not int"),
+        ({"stop": ["a", 7]}, DtypeError, "stop strings must be str and not empty, 7 was given"),
+        ({"stop": ""}, DtypeError, "stop strings must be str and not empty, '' was given"),
         ({"temperature": -1}, FewbitError, "temperature"),
         ({"temprature": 1}, DtypeError, "there is no option temprature; there are max_tokens, min_tokens, stop"),
     ],
@@ -273,36 +339,6 @@ def test_a_stream_gives_one_output(llm: LLM, options: dict[str, Any]) -> None:
         llm.stream(**options)
     with pytest.raises(RequestError, match="a stream gives one output for one prompt"):
         llm.astream(**options)
-
-
-@pytest.mark.parametrize(
-    ("messages", "kind", "match"),
-    [
-        ("hi", DtypeError, "messages are a list of dicts with role and content, not str"),
-        ({"role": "user", "content": "hi"}, DtypeError, "messages are a list of dicts"),
-        ([], RequestError, "there are no messages"),
-        (["hi"], DtypeError, "message 0 is a dict with role and content, not str"),
-        ([{"content": "hi"}], RequestError, "message 0 has a role, such as 'user'; its keys are content"),
-        ([{"role": 1, "content": "hi"}], RequestError, "message 0 has a role"),
-        ([{"role": "user"}], RequestError, "message 0 has no content"),
-        ([{"role": "user", "content": 7}], DtypeError, "the content of message 0 is a str or a list of parts, not int"),
-    ],
-)
-def test_messages_that_are_refused(llm: LLM, messages: Any, kind: type[Exception], match: str) -> None:
-    with pytest.raises(kind, match=match):
-        llm.chat(messages)
-
-
-def test_tools_that_are_refused(llm: LLM) -> None:
-    with pytest.raises(DtypeError, match="tools are a list of dicts, number 0 is str"):
-        llm.chat([{"role": "user", "content": "hi"}], tools=["a"])  # type: ignore[list-item]
-
-
-def test_a_model_without_a_chat_template() -> None:
-    with LLM.from_parts(Toy(vocab=262).loaded, Tokenizer.from_metadata(pieces("▁a", "▁b"))) as llm:
-        with pytest.raises(TemplateError, match="the model has no chat template"):
-            llm.chat([{"role": "user", "content": "hi"}])
-        one(llm.generate("a", max_tokens=1))
 
 
 OWN = (

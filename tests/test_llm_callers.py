@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fewbit.errors import FewbitError
+from fewbit.errors import FewbitError, RequestError
 from fewbit.llm import LLM, AsyncStream
 
 from .engine.toy import Toy
@@ -72,6 +72,53 @@ def test_async(llm: LLM) -> None:
         return await asyncio.gather(*map(stream, range(6)), *map(whole, range(6)))
 
     assert asyncio.run(main()) == alone * 2
+
+
+def test_the_event_loop_goes_on_while_text_is_tokenized(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer waits for something that the event loop does."""
+    went_on = threading.Event()
+    encode = llm.tokenizer.encode
+
+    def slow(*args: Any, **options: Any) -> list[int]:
+        assert went_on.wait(60)
+        return encode(*args, **options)
+
+    async def main(ask: Any) -> None:
+        went_on.clear()
+        asyncio.get_running_loop().call_soon(went_on.set)
+        await ask()
+
+    messages = [{"role": "user", "content": "hi"}]
+    monkeypatch.setattr(llm.tokenizer, "encode", slow)
+    for ask in (
+        lambda: llm.agenerate("Once", max_tokens=1),
+        lambda: llm.achat(messages, max_tokens=1),
+        lambda: llm.achat(messages, max_tokens=1, stream=True),
+        lambda: anext(llm.astream("Once", max_tokens=9, **WARM)),
+    ):
+        asyncio.run(main(ask))
+
+
+def test_async_with() -> None:
+    async def main() -> LLM:
+        async with make() as llm:
+            assert len(one(await llm.agenerate("Once", max_tokens=2)).tokens) == 2
+        return llm
+
+    with pytest.raises(FewbitError, match="the model was closed"):
+        asyncio.run(main()).generate("Once")
+
+
+def test_an_async_stream_refuses_when_it_begins(llm: LLM) -> None:
+    stream = llm.astream("x" * 1000)
+    with pytest.raises(FewbitError, match="the output is not complete yet"):
+        _ = stream.completion
+
+    async def main() -> str:
+        return await anext(stream)
+
+    with pytest.raises(RequestError, match="leaves no room"):
+        asyncio.run(main())
 
 
 def test_async_cancelling_stops_the_request() -> None:

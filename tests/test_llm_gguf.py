@@ -10,7 +10,8 @@ import pytest
 
 import fewbit as fb
 from fewbit.devices.batch import Chunk
-from fewbit.errors import FewbitError, PathError
+from fewbit.errors import FewbitError, PathError, TokenizerError
+from fewbit.files.hub import builtin
 from fewbit.llm import LLM
 from fewbit.ops import sampling
 
@@ -79,6 +80,32 @@ def test_chats_from_several_threads(path: Path) -> None:
             thread.join()
         assert len(texts) == 8
         assert llm.loaded.cache.stats().used == 0
+
+
+def test_a_file_says_how_it_is_sampled(path: Path) -> None:
+    with fb.read_gguf(path) as file:
+        own = {"general.sampling.temp": np.float32(0.25), "general.sampling.top_k": np.int32(7)}
+        other = path.with_name("sampled.gguf")
+        fb.write_gguf(other, {**file.metadata, **own}, dict(file.tensors))
+    with LLM(path) as llm:
+        assert llm.sampling == sampling.SamplingParams()
+    with LLM(other) as llm:
+        assert llm.sampling == sampling.SamplingParams(temperature=0.25, top_k=7)
+
+
+def test_a_built_in_model_is_sampled_as_its_makers_recommend(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(builtin()["smollm2"]), "path", property(lambda _: path))
+    with LLM(path) as llm:
+        assert (llm.sampling.temperature, llm.sampling.top_p) == (0.2, 0.9)
+
+
+def test_a_tokenizer_that_does_not_fit(path: Path) -> None:
+    known, tensors = llama(vocab=VOCAB + 1000)
+    with fb.read_gguf(path) as file:
+        other = path.with_name("misfit.gguf")
+        fb.write_gguf(other, {**file.metadata, **known}, tensors)
+    with pytest.raises(TokenizerError, match=f"the tokenizer has {VOCAB} tokens and the model {VOCAB + 1000}"):
+        LLM(other)
 
 
 def test_what_is_no_model(path: Path) -> None:

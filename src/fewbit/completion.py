@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +16,16 @@ class TokenLogprob:
     text: str  # U+FFFD for what is no whole character
     bytes: bytes
     top: list[TokenLogprob] = field(default_factory=list)  # likeliest first
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values, for JSON; -inf, which JSON does not know, is None."""
+        return {
+            "token": self.token,
+            "logprob": self.logprob if isfinite(self.logprob) else None,
+            "text": self.text,
+            "bytes": list(self.bytes),
+            "top": [of.to_dict() for of in self.top],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,16 @@ class Completion:
 
     def __str__(self) -> str:
         return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values, for JSON; bytes are lists of numbers.
+
+        >>> Completion("Hi", [7], "stop").to_dict()["tokens"]
+        [7]
+        """
+        found = asdict(self)
+        found["logprobs"] = None if self.logprobs is None else [of.to_dict() for of in self.logprobs]
+        return found
 
     @property
     def prefill_tokens_per_second(self) -> float:

@@ -15,20 +15,35 @@ from .completion import Completion, TokenLogprob
 from .engine.engine import Engine
 from .engine.worker import Worker
 from .errors import RequestError
-from .files.hub import find
+from .files.hub import builtin, find
 from .files.model import open_model
 from .loading import KvFormats, Loaded, load
-from .options import Message, OneOutput, Options, Prompt, check_messages, check_tools, read_options, split_prompts
-from .outputs import AsyncStream, Output, Stream, agather, gather, score
+from .ops.sampling import SamplingParams
+from .options import (
+    Answers,
+    Message,
+    OneAnswer,
+    OneOutput,
+    Options,
+    Prompt,
+    check_messages,
+    model_sampling,
+    read_options,
+    split_chat_options,
+    split_prompts,
+)
+from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread, score
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from .text.chat import Chat
     from .text.template import ChatTemplate
 
 __all__ = ["LLM", "AsyncStream", "Completion", "Options", "Stream", "TokenLogprob"]
 
 Messages = Sequence[Message]
-Tools = Sequence[Mapping[str, Any]] | None
+
+_RECOMMENDED = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}  # of built-in models, by their makers
 
 
 class LLM:
@@ -39,25 +54,29 @@ class LLM:
         for text in llm.chat([{"role": "user", "content": "hi"}], stream=True):
             print(text, end="")
 
-    `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or a pair of formats
-    for K and V; `ctx` the longest text in tokens; `threads` says how many to use. `activations` says how
+    `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or of K and of
+    V, "q8_0/q4_0"; `ctx` the longest text in tokens; `threads` says how many to use. `activations` says how
     exactly weights are multiplied: "int8", which is usual; "int16", 25 times as near to the truth and a tenth or two
     slower for one output; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at
     least.
     `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 outputs at once (see
     `fewbit.repack`); if not given, where that gains and memory is large enough. False keeps them in the file's memory
     map, which other processes share.
+    `cache_bytes` is the size of the KV cache; a step runs up to `max_seqs` outputs (64) and `max_batched_tokens` tokens
+    (512). What does not fit into memory, the container's if there is one, is refused with what would fit.
     `progress(what, bytes done, bytes in all or None)` is called while a model is fetched.
 
     All methods may be called from several threads at once: their requests run together, in steps. A prompt that begins
     like one before is not run again from the start, as long as the cache remembers it.
 
-    The options of `generate`, `stream` and `chat`: `max_tokens` (256; None: until the context is full), `min_tokens`,
-    `stop` (a string or several: the output ends before the first of them), `stop_token_ids`, `n` (outputs of each
-    prompt), `seed` (the same one gives the same output), `logprobs` (k: tell how likely each token was, and the k
-    likeliest), `logit_bias` ({token: what is added to its logit}), `constraint` (what the output must look like),
-    `namespace` (prompts share what was computed within one only), and those of `SamplingParams`: `temperature`,
-    `top_k`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty`.
+    The options of `generate`, `stream` and `chat`: `max_tokens` (256; None: until the context is full; 0: the prompt is
+    run and kept in the cache, nothing is written), `min_tokens`, `stop` (a string or several: the output ends before
+    the first of them), `stop_token_ids`, `n` (outputs of each prompt), `seed` (output i of a call has the seed
+    `seed + i`), `logprobs` (k: tell how likely each token was, and the k likeliest), `logit_bias` ({token: what is
+    added to its logit}), `constraint` (what the output must look like), `namespace` (prompts share what was computed
+    within one only), and those of `SamplingParams`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
+    `presence_penalty`, `frequency_penalty`. Those that are not given are the model's own, in `sampling`: what its file
+    or its makers recommend, else what is usual.
     """
 
     def __init__(
@@ -71,28 +90,39 @@ class LLM:
         *,
         activations: str | None = None,
         repack: bool | None = None,
+        cache_bytes: int | None = None,
+        max_seqs: int | None = None,
+        max_batched_tokens: int | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         path = find(model, progress=progress)
         file = open_model(path)
-        tokenizer = Tokenizer.from_metadata(file.tokenizer())
+        words = file.tokenizer()
+        tokenizer = Tokenizer.from_metadata(words)
         loaded = load(
-            file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack
-        )
-        self._join(loaded, tokenizer, path.stem, path)
+            file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack,
+            cache_bytes=cache_bytes, max_seqs=max_seqs, max_batched_tokens=max_batched_tokens,
+        )  # fmt: skip
+        self._join(loaded, tokenizer, path.stem, path, model_sampling(words, _recommended(path)))
 
     @classmethod
-    def from_parts(cls, loaded: Loaded, tokenizer: Tokenizer, name: str = "model") -> LLM:
-        """An LLM of parts that are there already."""
+    def from_parts(
+        cls, loaded: Loaded, tokenizer: Tokenizer, name: str = "model", sampling: SamplingParams | None = None
+    ) -> LLM:
+        """An LLM of parts that are there already. `sampling` says how it is sampled if nobody says."""
         llm = cls.__new__(cls)
-        llm._join(loaded, tokenizer, name, None)
+        llm._join(loaded, tokenizer, name, None, sampling or SamplingParams())
         return llm
 
-    def _join(self, loaded: Loaded, tokenizer: Tokenizer, name: str, path: Path | None) -> None:
-        self.model_name, self.path = name, path
-        self.loaded, self.tokenizer = loaded, tokenizer
+    def _join(
+        self, loaded: Loaded, tokenizer: Tokenizer, name: str, path: Path | None, sampling: SamplingParams
+    ) -> None:
+        self.model_name, self.path, self.sampling = name, path, sampling
+        self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
         self.ctx = loaded.ctx
-        self.engine = Engine(loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation)
+        self.engine = Engine(
+            loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs
+        )
         self._worker = Worker(self.engine)
 
     @overload
@@ -121,8 +151,8 @@ class LLM:
     async def agenerate(
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
     ) -> Completion | list[Completion]:
-        """`generate` that does not block the event loop."""
-        groups, alone = self._groups(prompt, options)
+        """`generate` that does not block the event loop: long text is tokenized in a thread."""
+        groups, alone = await in_thread(lambda: self._groups(prompt, options))
         completions = await agather(self._worker, groups)
         return completions[0] if alone else completions
 
@@ -131,53 +161,58 @@ class LLM:
         return Stream(self._worker, self._single(prompt, options))
 
     def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncStream:
-        """`stream` for `async for`."""
-        return AsyncStream(self._worker, self._single(prompt, options))
+        """`stream` for `async for`. It begins, and refuses what it cannot do, when its first part is asked for."""
+        self._check_single(prompt, options)
+        return AsyncStream(self._worker, lambda: self._single(prompt, options))
 
     @overload
     def chat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[OneOutput]
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[OneAnswer]
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[Options]
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[Answers]
     ) -> Completion | list[Completion]: ...
     @overload
+    def chat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[Answers]) -> Stream: ...
     def chat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[True], **options: Unpack[Options]
-    ) -> Stream: ...
-    def chat(
-        self, messages: Messages, *, tools: Tools = None, stream: bool = False, **options: Unpack[Options]
+        self, messages: Messages, *, stream: bool = False, **options: Unpack[Answers]
     ) -> Completion | list[Completion] | Stream:
         """Answer messages, dicts with `role` and `content`, by the model's chat template.
 
-        In what the template makes of them special tokens count, also those that a message spells.
+        Messages are as OpenAI's clients send them: `content` may be a list of text parts, or None beside `tool_calls`;
+        `tools` are the functions that the model may call. `template` gives names that the template looks for, such as
+        {"enable_thinking": False}. Special tokens that a message spells stay plain text; with `trust_content` they
+        count.
         """
-        prompt = self._chat_prompt(messages, tools)
-        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
+        of_chat, rest = split_chat_options(options)
+        prompt = self._chat_prompt(messages, of_chat)
+        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
 
     @overload
     async def achat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[OneOutput]
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[OneAnswer]
     ) -> Completion: ...
     @overload
     async def achat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[False] = False, **options: Unpack[Options]
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[Answers]
     ) -> Completion | list[Completion]: ...
     @overload
+    async def achat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[Answers]) -> AsyncStream: ...
     async def achat(
-        self, messages: Messages, *, tools: Tools = None, stream: Literal[True], **options: Unpack[Options]
-    ) -> AsyncStream: ...
-    async def achat(
-        self, messages: Messages, *, tools: Tools = None, stream: bool = False, **options: Unpack[Options]
+        self, messages: Messages, *, stream: bool = False, **options: Unpack[Answers]
     ) -> Completion | list[Completion] | AsyncStream:
         """`chat` that does not block the event loop."""
-        prompt = self._chat_prompt(messages, tools)
-        return self.astream(prompt, **options) if stream else await self.agenerate(prompt, **options)
+        of_chat, rest = split_chat_options(options)
+        prompt = await in_thread(lambda: self._chat_prompt(messages, of_chat))
+        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
 
-    def score(self, tokens: Iterable[int]) -> npt.NDArray[np.float32]:
-        """The log-probability of each token after the first."""
-        return score(self._worker, self.engine.scoring(tokens))
+    def score(self, text: str | Iterable[int]) -> npt.NDArray[np.float32]:
+        """The log-probability of each token after the first, of a text or of token ids.
+
+        Text gets the tokens around it that the model wants, as in `generate`: after BOS its first token counts too.
+        """
+        return score(self._worker, self.engine.scoring(self._encode(text)))
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text; see `Tokenizer.encode`."""
@@ -197,41 +232,82 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> LLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await in_thread(self.close)  # it waits for the end of a step
+
     def __repr__(self) -> str:
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
 
-    @cached_property
+    @property
+    def can_chat(self) -> bool:
+        """Whether `chat` works: the file has a template, or the tokens of ChatML."""
+        from .text.template import find_source
+
+        return find_source(self.tokenizer) is not None
+
+    @property
     def template(self) -> ChatTemplate:
         """The chat template of the model."""
-        from .text.template import ChatTemplate
+        return self._chat.template()
 
-        return ChatTemplate.for_tokenizer(self.tokenizer)
+    @cached_property
+    def _chat(self) -> Chat:
+        from .text.chat import Chat
 
-    def _chat_prompt(self, messages: Messages, tools: Tools) -> list[int]:
-        text = self.template.render(check_messages(messages), check_tools(tools))
-        return self.tokenizer.encode(text, parse_special=True)  # the template writes BOS itself, if there is to be one
+        return Chat(self.tokenizer)
+
+    def _chat_prompt(self, messages: Messages, of_chat: dict[str, Any]) -> list[int]:
+        said = check_messages(messages)
+        for message in said:
+            if message["role"] != "assistant" and isinstance(message.get("content"), str):
+                self._refuse_long(message["content"])
+        prompt = self._chat.prompt(said, **of_chat)
+        self._refuse_long(prompt.unmarked)
+        return prompt.encode(self.tokenizer)
 
     def _groups(self, prompt: Prompt | Sequence[Prompt], options: Options) -> tuple[list[list[Output]], bool]:
         """The outputs of each prompt, and whether there is just one."""
-        settings = read_options(options)
+        settings = read_options(options, self.sampling)
         prompts, several = split_prompts(prompt)
         eos_ids = {*self.engine.eos_ids, *settings.stop_token_ids} if settings.stop_token_ids else None
         groups = [
             [
-                Output(self.tokenizer, request, settings.stop)
+                Output(self.tokenizer, request, settings.stop, prompt_only=settings.prompt_only)
                 for request in self.engine.generation(
-                    self._encode(one), settings.params, n=settings.n, eos_ids=eos_ids, **settings.request
+                    self._encode(one), settings.params, n=settings.n, eos_ids=eos_ids, **settings.of_prompt(number)
                 )
             ]
-            for one in prompts
+            for number, one in enumerate(prompts)
         ]
         return groups, not several and settings.n == 1
 
     def _single(self, prompt: Prompt, options: Options) -> Output:
-        groups, alone = self._groups(prompt, options)
-        if not alone:
-            raise RequestError("a stream gives one output for one prompt: no list of prompts, and n is 1")
-        return groups[0][0]
+        self._check_single(prompt, options)
+        return self._groups(prompt, options)[0][0][0]
 
-    def _encode(self, prompt: Prompt) -> Sequence[int]:
-        return self.tokenizer.encode(prompt, add_special=True) if isinstance(prompt, str) else prompt
+    def _check_single(self, prompt: Prompt, options: Options) -> None:
+        if read_options(options, self.sampling).n != 1 or split_prompts(prompt)[1]:
+            raise RequestError("a stream gives one output for one prompt: no list of prompts, and n is 1")
+
+    def _encode(self, prompt: str | Iterable[int]) -> Iterable[int]:
+        if not isinstance(prompt, str):
+            return prompt
+        self._refuse_long(prompt)
+        return self.tokenizer.encode(prompt, add_special=True)
+
+    def _refuse_long(self, text: str) -> None:
+        """Refuse what cannot fit before it is tokenized, which takes a second for a million characters."""
+        most = self.engine.max_length
+        if len(text) > most and (least := self.tokenizer.min_tokens(text)) > most:
+            raise RequestError(
+                f"a text of {len(text)} characters is too long: it has at least {least} tokens, and {most} fit; "
+                "give less text, or a larger ctx"
+            )
+
+
+def _recommended(path: Path) -> Mapping[str, float]:
+    names = [name for name, model in builtin().items() if model.path == path]
+    return _RECOMMENDED.get(names[0], {}) if names else {}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .arrays import Floats
 from .completion import Completion, TokenLogprob
@@ -21,12 +21,17 @@ from .text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import asyncio
 
+T = TypeVar("T")
+
 
 class Output:
     """The text of one request, as its tokens come: what it adds to the text of its prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, request: Generation, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, request: Generation, stops: Sequence[str] = (), *, prompt_only: bool = False
+    ) -> None:
         self.request = request
+        self._prompt_only = prompt_only  # the engine samples one token of it, which nobody is shown
         self.finish_reason: str | None = None
         self._tokenizer = tokenizer
         _, starts = tokenizer.decode_next(request.tokens[-1], False, True)
@@ -43,7 +48,7 @@ class Output:
     @property
     def has_stops(self) -> bool:
         """Whether each token must be looked at as soon as it comes."""
-        return self._stops is not None
+        return self._stops is not None or self._prompt_only
 
     def take(self, token: int | None) -> str:
         """The text that the next token completes; None: no more tokens come."""
@@ -51,6 +56,9 @@ class Output:
             return ""
         if token is None:
             return self._finish()
+        if self._prompt_only:
+            self.end("length")
+            return ""
         self._num_taken += 1
         return self._add(self._stream.feed(token))
 
@@ -67,7 +75,7 @@ class Output:
             text="".join(self._parts),
             tokens=tokens,
             finish_reason=self.finish_reason or "cancelled",
-            stop_token=of.stop_token,
+            stop_token=None if self._prompt_only else of.stop_token,
             logprobs=None if logprobs is None else list(map(self._logprob, tokens, logprobs)),
             prompt_tokens=of.prompt_tokens,
             cached_tokens=of.cached_tokens,
@@ -78,6 +86,7 @@ class Output:
     def _finish(self) -> str:
         request = self.request
         reason = request.finish_reason or "cancelled"
+        reason = "length" if self._prompt_only and reason == "stop" else reason
         if request.error is not None:
             self.end(reason)
             raise _to_raise(request.error) from request.error
@@ -133,6 +142,12 @@ class Stream:
         raise StopIteration
 
     @property
+    def prompt_done(self) -> float:
+        """How much of the prompt was run so far, from 0 to 1."""
+        request = self._output.request
+        return 1.0 if request.first_token_time else min(1.0, request.num_computed / request.prompt_tokens)
+
+    @property
     def completion(self) -> Completion:
         """The whole output, or what came of it before it was closed."""
         return _completion(self._output)
@@ -152,34 +167,43 @@ class Stream:
 
 
 class AsyncStream:
-    """The same for `async for`. It begins when its first part is asked for."""
+    """The same for `async for`. It begins when its first part is asked for: then `make` is called, in a thread."""
 
-    def __init__(self, worker: Worker, output: Output) -> None:
+    def __init__(self, worker: Worker, make: Callable[[], Output]) -> None:
         self._worker = worker
-        self._output = output
+        self._make = make
+        self._output: Output | None = None
+        self._closed = False
         self._queue: asyncio.Queue[Event] | None = None
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> str:
-        if self._queue is None and not self._output.is_finished:
-            self._queue, put = _queue()
-            self._worker.submit([self._output.request], put, stream=True)
-        while self._queue is not None and not self._output.is_finished:
+        if self._queue is None and not self._closed:
+            await self._begin()
+        while self._queue is not None and self._output is not None and not self._output.is_finished:
             text = _take(self._worker, self._output, await self._queue.get())
             if text:
                 return text
         raise StopAsyncIteration
 
+    async def _begin(self) -> None:
+        output = await in_thread(self._make)
+        if not self._closed:  # meanwhile
+            self._output, (self._queue, put) = output, _queue()
+            self._worker.submit([output.request], put, stream=True)
+
     @property
     def completion(self) -> Completion:
         """The whole output, or what came of it before it was closed."""
+        if self._output is None and self._closed:
+            return Completion("", [], "cancelled")
         return _completion(self._output)
 
     async def aclose(self) -> None:
         """Stop it, if it is not over."""
-        _close(self._worker, self._output)
+        self._close()
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -190,7 +214,12 @@ class AsyncStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        _close(self._worker, self._output)
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._output is not None:
+            _close(self._worker, self._output)
 
 
 def gather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Completion]:
@@ -260,9 +289,16 @@ class _Gathering:
         return [output.completion() for group in self._groups for output in group]
 
 
+async def in_thread(call: Callable[[], T]) -> T:
+    """What a call gives that takes long, such as tokenizing, while the event loop goes on."""
+    import asyncio  # only callers in an event loop pay for it
+
+    return await asyncio.to_thread(call)
+
+
 def _queue() -> tuple[asyncio.Queue[Event], Sink]:
     """A queue of the running event loop, and a sink that fills it from another thread."""
-    import asyncio  # only callers in an event loop pay for it
+    import asyncio
 
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Event] = asyncio.Queue()
@@ -277,8 +313,8 @@ def _take(worker: Worker, output: Output, event: Event) -> str:
     return text
 
 
-def _completion(output: Output) -> Completion:
-    if not output.is_finished:
+def _completion(output: Output | None) -> Completion:
+    if output is None or not output.is_finished:
         raise FewbitError("the output is not complete yet: take all parts first, or close the stream")
     return output.completion()
 

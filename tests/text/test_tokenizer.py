@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fewbit.errors import FewbitError, TokenizerError
+from fewbit.errors import DtypeError, FewbitError, TokenizerError
+from fewbit.text.special import NORMAL, USER_DEFINED
 from fewbit.text.tokenizer import Tokenizer
 
 from .samples import LOSSLESS, STORED, metadata, pieces, stored, tokenizer
@@ -267,3 +269,64 @@ def test_long_texts() -> None:
             text = unit * (50_000 // len(unit))
             ids = tokens.encode(text, parse_special=True)
             assert name == "bert-bge" or tokens.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_number_of_tokens_that_a_text_has_at_least(name: str) -> None:
+    tokens = tokenizer(name)
+    for text in ("", "a", "The rain fell in torrents. " * 50, " " * 999, "\n\t" * 99, "é漢🎉" * 50, "1234567890" * 50):
+        assert tokens.min_tokens(text) <= len(tokens.encode(text))
+    for token in tokens.vocabulary.of_kind(NORMAL, USER_DEFINED)[::97]:
+        text = tokens.token_bytes(token).decode("utf-8", "replace") * 40
+        assert tokens.min_tokens(text) <= len(tokens.encode(text))
+    assert tokens.min_tokens("characters " * 10**5) >= (0 if name == "bert-bge" else 10**4)
+    assert (tokens.min_tokens("word") == 0) == (name == "bert-bge")
+
+
+@pytest.mark.parametrize("name", ["smollm2", "phi-3"])
+def test_other_threads_run_while_a_long_text_is_tokenized(name: str) -> None:
+    """The library holds Python's lock for one text, and not for a batch."""
+    tokens, text, ticks = tokenizer(name), "The rain fell in torrents. " * 10_000, 0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.wait(0.001):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    ids = tokens.encode(text)
+    done.set()
+    thread.join()
+    assert ticks > 10
+    assert tokens.decode(ids) == text
+
+
+def test_rows_past_the_last_token_are_tokens_that_are_not_in_use() -> None:
+    tokens = Tokenizer.from_metadata(metadata(["a", "b"]))
+    fitted = tokens.fitted(100)
+    assert (fitted.vocab_size, tokens.vocab_size) == (100, 2)
+    assert (fitted.decode([0, 99]), fitted.decode([0, 99], skip_special=True)) == ("a[PAD99]", "a")
+    assert fitted.encode("ab[PAD99]") == tokens.encode("ab[PAD99]") == [0, 1]
+    assert tokens.fitted(2) is tokens
+    assert fitted.fitted(2) is fitted
+    for rows in (1, 130):
+        with pytest.raises(TokenizerError, match=f"has 2 tokens and the model {rows}, so they do not belong together"):
+            tokens.fitted(rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda tokens: tokens.encode(None), "a text must be a str, not NoneType"),
+        (lambda tokens: tokens.encode(b"a"), "a text must be a str, not bytes"),
+        (lambda tokens: tokens.decode(None), "token ids must be a list of integers, not NoneType"),
+        (lambda tokens: tokens.decode("a"), "token ids must be a list of integers, not str"),
+        (lambda tokens: tokens.decode(["a"]), "a token id must be an integer, not str"),
+        (lambda tokens: tokens.token_text(1.5), "a token id must be an integer, not float"),
+    ],
+)
+def test_arguments_of_the_wrong_type(call: Any, message: str) -> None:
+    with pytest.raises(DtypeError, match=message):
+        call(tokenizer("smollm2"))

@@ -12,6 +12,7 @@ from .byte_level import BYTE_CHARS, BYTE_TOKENS, SPACE
 from .pretokenizers import PreTokenizer
 from .vocabulary import Vocabulary, read_texts
 
+_LONG = 1 << 12  # characters
 _NOTHING = "\0nothing"  # takes the place of a byte that has no token, so that its neighbours do not merge
 
 
@@ -33,12 +34,21 @@ class BytePairs:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
         self._byte_level = pre.byte_level
+        lost = bytes(byte for char, byte in BYTE_CHARS.items() if char not in ids)
+        self.lost_bytes: bytes | None = lost if pre.byte_level else b"" if self._nothing is None else None
 
     def __call__(self, text: str) -> list[int]:
         if not self._byte_level:
             text = text.replace(" ", SPACE)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = encode(self._tokenizer, text)
         return ids if self._nothing is None else [token for token in ids if token != self._nothing]
+
+
+def encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text. A long one is a batch of one: for batches the library lets other threads run."""
+    if len(text) < _LONG:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+    return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def merging_model(ids: dict[str, int], merges: Sequence[tuple[str, str]], **options: Any) -> models.BPE:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .bpe import merging_model
-from .byte_level import SPACE
+from .bpe import encode, merging_model
+from .byte_level import BYTE_TOKENS, SPACE
 from .special import NORMAL, UNUSED, USER_DEFINED
 from .vocabulary import Vocabulary, read_flag, read_numbers
 
@@ -21,13 +21,13 @@ class SentencePiece:
         unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
         merges = merges_of(vocabulary, scores)
         self._tokenizer = Tokenizer(merging_model(vocabulary.ids, merges, byte_fallback=True, unk_token=unknown))
+        self.lost_bytes: bytes | None = b"" if all(byte in vocabulary.ids for byte in BYTE_TOKENS) else None
         self.adds_space = read_flag(metadata, "tokenizer.ggml.add_space_prefix", True)
 
     def __call__(self, text: str) -> list[int]:
         if self.adds_space:
             text = " " + text
-        ids: list[int] = self._tokenizer.encode(text.replace(" ", SPACE), add_special_tokens=False).ids
-        return ids
+        return encode(self._tokenizer, text.replace(" ", SPACE))
 
 
 def merges_of(vocabulary: Vocabulary, scores: list[float]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,6 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from ..errors import TemplateError
+from .marks import is_mark
 from .sandbox import MAX_CHARS, MAX_SECONDS, BoundedEnvironment, bounded, check_size, shown
 from .tokenizer import Tokenizer
 
@@ -21,6 +23,7 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _INDENT_CHARS = MAX_CHARS >> 6  # so that an indent is at most 64 wide
 
 
@@ -37,14 +40,14 @@ class ChatTemplate:
     ) -> None:
         self.source = source
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        self._template = _compile(source, clock)
+        self._environment = _environment(clock)
+        with _errors_of("cannot be read"):
+            self._template = self._environment.from_string(source)
 
     @classmethod
     def for_tokenizer(cls, tokenizer: Tokenizer, name: str = "default") -> ChatTemplate:
         """The template of a model file, or the usual one for the tokens that it has."""
-        source = tokenizer.chat_templates.get(name)
-        if source is None and name == "default" and None not in map(tokenizer.token_id, ("<|im_start|>", "<|im_end|>")):
-            source = CHATML
+        source = find_source(tokenizer, name)
         if source is None:
             known = ", ".join(tokenizer.chat_templates) or "none"
             raise TemplateError(
@@ -52,6 +55,12 @@ class ChatTemplate:
                 "trained; give a template, or use plain text"
             )
         return cls(source, tokenizer.bos_token, tokenizer.eos_token)
+
+    def literals(self) -> set[str]:
+        """The texts in its expressions: what it looks for in messages, and some of what it writes."""
+        with _errors_of("cannot be read"):
+            found = self._environment.parse(self.source).find_all(nodes.Const)
+            return {node.value for node in found if isinstance(node.value, str)}
 
     def render(
         self,
@@ -73,6 +82,14 @@ class ChatTemplate:
         return "".join(parts)
 
 
+def find_source(tokenizer: Tokenizer, name: str = "default") -> str | None:
+    """The source of a template: the file's; else ChatML, if the model has the tokens for it."""
+    source = tokenizer.chat_templates.get(name)
+    if source is None and name == "default" and None not in map(tokenizer.token_id, ("<|im_start|>", "<|im_end|>")):
+        return CHATML
+    return source
+
+
 class _Generation(Extension):
     """`{% generation %}` marks what the assistant said, for training; here it only holds its text."""
 
@@ -84,13 +101,12 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-def _compile(source: str, clock: Callable[[], datetime]) -> jinja2.Template:
+def _environment(clock: Callable[[], datetime]) -> BoundedEnvironment:
     environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: clock().strftime(form)
-    with _errors_of("cannot be read"):
-        return environment.from_string(source)
+    return environment
 
 
 def _to_json(
@@ -103,7 +119,12 @@ def _to_json(
     """Unlike Jinja's own it leaves <, > and & as they are."""
     check_size(_INDENT_CHARS * (len(indent) if isinstance(indent, str) else indent or 0))
     shown(value)
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _NOT_ASCII.sub(_escaped, text) if ensure_ascii else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if is_mark(found[0]) else json.dumps(found[0])[1:-1]
 
 
 def _raise(message: str) -> NoReturn:

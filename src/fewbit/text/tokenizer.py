@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import cached_property
 from os import PathLike
 from typing import Any, Protocol
 
-from ..errors import TokenizerError
+from ..errors import DtypeError, TokenizerError
+from ..validation import to_integer
 from .bpe import BytePairs
 from .byte_level import token_decoder
 from .pretokenizers import PreTokenizer, find_pre_tokenizer
@@ -18,6 +20,8 @@ from .unigram import Unigram
 from .vocabulary import Vocabulary, read_flag, read_text, read_vocabulary
 from .wordpiece import WordPiece
 
+_FEW_ROWS = 127  # of embeddings without a token: so many at most, or a sixteenth
+_NOT_ALNUM = bytes(byte for byte in range(256) if not chr(byte).isalnum() or byte > 127)
 _CUT_OUT = (CONTROL, UNKNOWN, USER_DEFINED)  # found in the text as they are, before the rest is encoded
 
 
@@ -25,6 +29,7 @@ class Encoder(Protocol):
     """Text without special tokens to ids. One that adds a space puts it before each text that it is given."""
 
     adds_space: bool
+    lost_bytes: bytes | None  # those of a text that are in no token; None: it is not known
 
     def __call__(self, text: str) -> list[int]: ...
 
@@ -52,7 +57,8 @@ class Tokenizer:
         pre = _pre_tokenizer(vocabulary.model, metadata)
         self._encoder = _encoder(vocabulary, metadata, pre)
         self._strip_left, self._strip_right = _stripping(vocabulary, metadata)
-        self._decode_token = token_decoder(vocabulary, byte_level=pre is not None and pre.byte_level)
+        self._byte_level = pre is not None and pre.byte_level
+        self._decode_token = token_decoder(vocabulary, self._byte_level)
         self._bytes: dict[int, bytes] = {}  # of tokens that were decoded before
         self._before, self._after = _surroundings(vocabulary, metadata, pre)
 
@@ -69,18 +75,62 @@ class Tokenizer:
         """The tokenizer that the keys `tokenizer.*` of a GGUF file describe."""
         return cls(read_vocabulary(metadata), metadata)
 
-    def encode(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+    def encode(self, text: str, add_special: bool = False, parse_special: bool = False, *, mark: str = "") -> list[int]:
         """The token ids of a text.
 
         With `add_special` the tokens that the model wants around a text are added. With `parse_special` text that
-        spells a control token becomes that token: do not use it on text that others wrote.
+        spells a control token becomes that token: do not use it on text that others wrote. A `mark` is a character
+        that is no part of the text; a control token that has it inside stays text (see `fewbit.text.marks`).
         """
         _check_text(text)
         splitter = self._all_special if parse_special else self._user_defined
         ids: list[int] = []
         for part in splitter.split(text):
-            ids += [part] if isinstance(part, int) else self._encoder(part)
+            if isinstance(part, int):
+                ids.append(part)
+            elif mark:
+                ids += self.encode(part.replace(mark, ""))
+            else:
+                ids += self._encoder(part)
         return [*self._before, *ids, *self._after] if add_special else ids
+
+    def min_tokens(self, text: str) -> int:
+        """A number of tokens that a text has at least, found fast; 0 where nothing is known.
+
+        No token is longer than the longest, and none has more ASCII letters and digits than one of them has.
+        """
+        lost = self._encoder.lost_bytes
+        if lost is None:
+            return 0
+        if self._strip_left or self._strip_right:
+            lost += b" \t\n\v\f\r"
+        data = text.encode("utf-8", "ignore").translate(None, lost)
+        longest, most = self._longest
+        return max(-(-len(data) // longest), -(-len(_alnums(data)) // max(1, most)))
+
+    def fitted(self, rows: int) -> Tokenizer:
+        """A tokenizer for a model with so many rows of embeddings.
+
+        Tables are often rounded up: the rows past the last token become tokens that are not in use. Where many rows, or
+        tokens that are in use, have no partner, the tokenizer is that of another model.
+        """
+        missing = rows - self.vocab_size
+        if missing > max(_FEW_ROWS, rows // 16) or any(kind != UNUSED for kind in self.vocabulary.kinds[rows:]):
+            raise TokenizerError(
+                f"the tokenizer has {self.vocab_size} tokens and the model {rows}, so they do not belong together; "
+                "fetch the file again, or convert the model again with its own tokenizer"
+            )
+        if missing <= 0:
+            return self
+        fitted = copy(self)
+        fitted.vocabulary = self.vocabulary.padded(rows)
+        fitted._decode_token = token_decoder(fitted.vocabulary, self._byte_level)
+        fitted._bytes = {}
+        return fitted
+
+    def control_texts(self) -> list[str]:
+        """The texts that become tokens with `parse_special` only."""
+        return [self.vocabulary.tokens[i] for i in self.vocabulary.of_kind(CONTROL, UNKNOWN)]
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> str:
         """The text of token ids; bytes that are no UTF-8 become U+FFFD.
@@ -91,6 +141,8 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> bytes:
         """The bytes of the text of token ids, which may end in half a character."""
+        if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+            raise DtypeError(f"token ids must be a list of integers, not {type(ids).__name__}")
         parts, starts = [], not continues
         for token in ids:
             part, starts = self.decode_next(token, starts, skip_special)
@@ -170,16 +222,28 @@ class Tokenizer:
     def _all_special(self) -> Splitter:
         return self._splitter(*_CUT_OUT)
 
+    @cached_property
+    def _longest(self) -> tuple[int, int]:
+        """Bytes of the longest token, and ASCII letters and digits of the one that has most."""
+        tokens = [text.encode() for text in self.vocabulary.tokens]
+        return max(map(len, tokens)), max(len(_alnums(token)) for token in tokens)
+
     def _splitter(self, *kinds: int) -> Splitter:
         words = self.vocabulary
         return Splitter({words.tokens[i]: i for i in words.of_kind(*kinds)}, self._strip_left, self._strip_right)
 
     def _check(self, token: int) -> None:
-        if not 0 <= token < self.vocab_size:
+        if not 0 <= to_integer(token, "a token id") < self.vocab_size:
             raise TokenizerError(f"there is no token {token} in a vocabulary of {self.vocab_size}")
 
 
+def _alnums(data: bytes) -> bytes:
+    return data.translate(None, _NOT_ALNUM)
+
+
 def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise DtypeError(f"a text must be a str, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from ..errors import TokenizerError
+from .bpe import encode
 from .byte_level import SPACE
 from .charsmap import CharsMap
 from .special import NORMAL, UNUSED, USER_DEFINED
@@ -19,6 +20,8 @@ _HIDDEN = "\0"  # begins the text of tokens that no text may become
 
 class Unigram:
     """Text to ids for `tokenizer.ggml.model` "t5"."""
+
+    lost_bytes: bytes | None = None  # characters are replaced, spaces merged
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         scores = read_numbers(metadata, "tokenizer.ggml.scores", len(vocabulary.tokens)).astype(np.float64)
@@ -34,8 +37,7 @@ class Unigram:
         text = text.replace(_HIDDEN, "\uffff")
         if self._charsmap is not None:
             text = self._charsmap.normalize(text)
-        ids: list[int] = self._tokenizer.encode(self._spaced(text), add_special_tokens=False).ids
-        return ids
+        return encode(self._tokenizer, self._spaced(text))
 
     def _spaced(self, text: str) -> str:
         if self._merge_spaces:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import TokenizerError
-from .special import END_ROLES, NORMAL, end_tokens, mark_control
+from .special import END_ROLES, NORMAL, UNUSED, end_tokens, mark_control
 
 _UNSET = (-1, 2**32 - 1)  # how files write "no such token"
 
@@ -31,6 +31,12 @@ class Vocabulary:
     def of_kind(self, *kinds: int) -> list[int]:
         """The ids of all tokens of these kinds."""
         return np.flatnonzero(np.isin(np.frombuffer(self.kinds, np.uint8), kinds)).tolist()
+
+    def padded(self, size: int) -> Vocabulary:
+        """The same with tokens that are not in use after them; no text becomes one of those."""
+        more = range(len(self.tokens), size)
+        tokens, kinds = [*self.tokens, *(f"[PAD{i}]" for i in more)], self.kinds + bytearray([UNUSED]) * len(more)
+        return replace(self, tokens=tokens, kinds=kinds)
 
 
 _ROLES = ("bos", "eos", "unknown", "separator")

@@ -16,6 +16,7 @@ class WordPiece:
     """Text to ids for `tokenizer.ggml.model` "bert". U+2581 begins a token that begins a word."""
 
     adds_space = True
+    lost_bytes: bytes | None = None  # a word may be one unknown token
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         lower = read_flag(metadata, "tokenizer.ggml.normalizer.lowercase", True)
