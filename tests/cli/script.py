@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ class ScriptedStream:
         self._texts = texts
         self._finish_reason = finish_reason
         self.closed = False
+        self.prompt_done = 0.5
         self.completion: Said | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -63,11 +64,14 @@ class Script:
 class Typist:
     """A screen: lines that someone types, exceptions among them for Ctrl-C; then the end."""
 
-    def __init__(self, *lines: str | BaseException, interactive: bool = True) -> None:
+    def __init__(self, *lines: str | BaseException, interactive: bool = True, pasted: int = 0) -> None:
         self._lines = list(lines)
+        self._pasted = pasted  # lines after the first that come with it
         self.interactive = interactive
         self.out = ""
         self.notes: list[str] = []
+        self.progress: list[float] = []
+        self.completions: list[Said] = []
 
     def read(self, prompt: str) -> str:
         if not self._lines:
@@ -77,8 +81,20 @@ class Typist:
             raise line
         return line
 
+    def has_more(self) -> bool:
+        self._pasted -= 1
+        return self._pasted >= 0
+
+    def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterator[str]:
+        for text in texts:
+            self.progress.append(done())
+            yield text
+
     def write(self, text: str) -> None:
         self.out += text
+
+    def answered(self, completion: Said) -> None:
+        self.completions.append(completion)
 
     def end_line(self) -> None:
         self.out += "" if self.out.endswith("\n") else "\n"

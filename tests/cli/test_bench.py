@@ -9,6 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fewbit.cli import main
+from fewbit.devices import Device
+from fewbit.files.model import ModelFile
+from fewbit.loading import load_weights
+from fewbit.models import LoadedModel
 
 SMALL = ["--prompt", "20", "--gen", "3", "--rounds", "1"]
 
@@ -42,6 +46,21 @@ def test_every_combination_is_a_case(tiny: str) -> None:
         ]  # fmt: skip
         assert (row["prompt_tokens"], row["gen_tokens"]) == (20, 3)
         assert min(row[key] for key in list(row)[-3:]) > 0
+
+
+@pytest.mark.parametrize(("flag", "repack"), [([], None), (["--repack"], True), (["--no-repack"], False)])
+def test_repack_reaches_the_weights(
+    tiny: str, monkeypatch: pytest.MonkeyPatch, flag: list[str], repack: bool | None
+) -> None:
+    seen: list[bool | None] = []
+
+    def spy(file: ModelFile, device: Device, repack: bool | None = None) -> LoadedModel:
+        seen.append(repack)
+        return load_weights(file, device, repack)
+
+    monkeypatch.setattr("fewbit.bench.model.load_weights", spy)
+    assert len(bench_json(tiny, *SMALL, "--batch", "1", *flag)) == 1
+    assert seen == [repack]
 
 
 def test_usual_cases(tiny: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from fewbit.cli import main
@@ -33,6 +34,25 @@ def test_each_line_of_a_pipe_is_a_message(tiny: str, tmp_path: Path) -> None:
     assert "of 8192 tokens of context" in result.stderr
 
 
+def test_json_is_a_line_for_each_answer(tiny: str) -> None:
+    result = chat(tiny, *SHORT, "--json", stdin="one\n/stats\ntwo\n")
+    assert result.exit_code == 0, result.output
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["model"], len(first["tokens"]), first["finish_reason"]) == ("tiny", 8, "length")
+    assert second["prompt_tokens"] > first["prompt_tokens"]
+    assert first["text"].splitlines()[0] in chat(tiny, *SHORT, stdin="one\n").stdout
+
+
+def test_a_long_talk_goes_on(tiny: str) -> None:
+    lines = "".join(f"message number {i}, and some words more\n" for i in range(6))
+    result = chat(tiny, *SHORT, "--ctx", "200", "--json", stdin=lines)
+    assert result.exit_code == 0, result.output
+    counts = [json.loads(line)["prompt_tokens"] for line in result.stdout.splitlines()]
+    assert len(counts) == 6
+    assert max(counts) <= 200 - 8
+    assert "the context is full: the oldest" in result.stderr
+
+
 def test_the_same_seed_says_the_same(tiny: str) -> None:
     first, second = (chat(tiny, *SHORT, stdin="one\n/retry\n").stdout for _ in range(2))
     assert first == second
@@ -49,13 +69,13 @@ def test_a_mistake_in_a_pipe_is_one_line_and_status_1(tiny: str) -> None:
 def test_a_model_without_template_cannot_talk(no_template: str) -> None:
     result = chat(no_template, stdin="one\n")
     assert result.exit_code == 1
-    assert "the model has no chat template, and so cannot talk" in result.stderr
+    assert "the model has no chat template, so it cannot chat" in result.stderr
 
 
 def test_lines_that_are_no_text(tiny: str) -> None:
     result = CliRunner().invoke(main, ["chat", tiny], input=b"a\xff\n")
     assert result.exit_code == 1
-    assert "standard input is no UTF-8 text" in result.stderr
+    assert "standard input is not UTF-8 text" in result.stderr
 
 
 def test_on_a_terminal(tiny: str, tmp_path: Path) -> None:
@@ -83,6 +103,37 @@ def test_on_a_terminal(tiny: str, tmp_path: Path) -> None:
     assert terminal.end() == 0
     assert history(tmp_path) == ["hello", "/undo", "/nope", "/temp"]
     assert (tmp_path / "history").stat().st_mode & 0o077 == 0
+
+
+def typed(terminal: Terminal, path: Path) -> list[str]:
+    """What the model was told, by `/save`."""
+    terminal.until("> ")
+    terminal.type(f"/save {path}\r")
+    terminal.until("saved")
+    terminal.until("> ")
+    terminal.type("/bye\r")
+    assert terminal.end() == 0
+    return [message["content"] for message in json.loads(path.read_text()) if message["role"] == "user"]
+
+
+def test_a_paste_that_the_terminal_marks_is_one_message(tiny: str, tmp_path: Path) -> None:
+    terminal = Terminal("chat", tiny, *SHORT, FEWBIT_CACHE=str(tmp_path), TERM="xterm")
+    terminal.until("> ")
+    terminal.type("\x1b[200~one\rtwo\r\rthree\x1b[201~\r")
+    terminal.until("cut after 8 tokens")
+    assert typed(terminal, tmp_path / "talk.json") == ["one\ntwo\n\nthree"]
+
+
+@pytest.mark.parametrize("end", ["\r", ""])
+def test_a_paste_that_the_terminal_does_not_mark_is_one_message(tiny: str, tmp_path: Path, end: str) -> None:
+    terminal = Terminal("chat", tiny, *SHORT, FEWBIT_CACHE=str(tmp_path))
+    terminal.until("> ")
+    terminal.type(f"one\rtwo\rthree{end}")
+    if not end:
+        terminal.until("three")
+        terminal.type("\r")
+    terminal.until("cut after 8 tokens")
+    assert typed(terminal, tmp_path / "talk.json") == ["one\ntwo\nthree"]
 
 
 def test_what_was_typed_is_remembered(tiny: str, tmp_path: Path) -> None:

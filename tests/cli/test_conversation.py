@@ -125,7 +125,7 @@ def test_system() -> None:
 def test_settings() -> None:
     script = Script([["a"]])
     talk = Conversation(script)
-    assert said(talk, "/temp") == "temperature: as usual"
+    assert said(talk, "/temp") == "temperature: the model's own"
     assert said(talk, "/seed") == "seed: another each time"
     assert said(talk, "/temp 0.25") == "temperature: 0.25"
     assert said(talk, "/seed 42") == "seed: 42"
@@ -145,9 +145,9 @@ def test_settings() -> None:
         ("/seed " + "9" * 5000, "a seed is"),
         ("/nope", "there is no command /nope"),
         ("/", "there is no command /;"),
-        ("/undo 3", "/undo takes nothing more"),
-        ("/save", "/save wants the name of a file"),
-        ("/load", "/load wants the name of a file"),
+        ("/undo 3", "/undo stands alone, without '3'"),
+        ("/save", "/save needs the name of a file"),
+        ("/load", "/load needs the name of a file"),
     ],
 )
 def test_wrong_commands_change_nothing(line: str, message: str) -> None:
@@ -176,8 +176,63 @@ def test_help_has_every_command() -> None:
     assert [line.split()[0] for line in lines] == [*(f"/{name}" for name in COMMANDS), '"""']
 
 
-def test_quit() -> None:
-    assert respond(Conversation(Script()), "/quit").over
+@pytest.mark.parametrize("line", ["/quit", "/bye", "/exit"])
+def test_quit(line: str) -> None:
+    assert respond(Conversation(Script()), line).over
+
+
+def test_a_question_mark_is_help() -> None:
+    talk = Conversation(Script())
+    assert said(talk, "/?") == said(talk, "/help")
+
+
+def test_several_lines_that_begin_with_a_slash_are_a_message_unless_they_are_a_command() -> None:
+    script = Script([["a"]])
+    talk = Conversation(script)
+    said(talk, "/* a comment */\nint x;")
+    assert script.asked[0][0] == [user("/* a comment */\nint x;")]
+    assert said(talk, "/system one\ntwo") == "system: one\ntwo"
+
+
+def letters(messages: list[dict[str, str]]) -> int:
+    return sum(len(message["content"]) for message in messages)
+
+
+def test_the_oldest_turns_go_when_the_context_is_full() -> None:
+    script = Script([["a" * 10] for _ in range(6)], ctx=100)
+    talk = Conversation(script, "s" * 5, {"max_tokens": 25}, letters)
+    for name in "pqrt":
+        said(talk, name * 15)
+    assert talk.dropped == 4
+    assert script.asked[2][0] == talk.messages[:6]
+    assert script.asked[3][0] == [system("s" * 5), user("r" * 15), assistant("a" * 10), user("t" * 15)]
+    assert len(talk.messages) == 9, "all of it can still be saved"
+    said(talk, "/reset")
+    assert talk.dropped == 0
+    said(talk, "u")
+    assert script.asked[4][0] == [system("s" * 5), user("u")]
+
+
+def test_a_message_that_alone_is_too_long() -> None:
+    talk = Conversation(Script([["a"], ["b"]], ctx=50), count=letters)
+    said(talk, "one")
+    with pytest.raises(FewbitError, match=r"the message is too long: 50 tokens .* larger --ctx"):
+        said(talk, "x" * 50)
+    assert talk.messages == [user("one"), assistant("a")]
+
+
+@given(st.lists(st.one_of(st.integers(1, 60), st.sampled_from(["/undo", "/retry", "/system s"])), max_size=20))
+def test_what_the_model_is_told_fits_and_ends_with_the_question(lines: list[int | str]) -> None:
+    script = Script([["a" * (i % 30)] for i in range(30)], ctx=100)
+    talk = Conversation(script, settings={"max_tokens": 30}, count=letters)
+    for line in lines:
+        with contextlib.suppress(FewbitError):
+            said(talk, "q" * line if isinstance(line, int) else line)
+    for messages, _ in script.asked:
+        rest = [message for message in messages if message["role"] != "system"]
+        assert letters(messages) < 100
+        assert [message["role"] for message in rest] == (["user", "assistant"] * len(rest))[: len(rest)]
+        assert rest[-1]["role"] == "user"
 
 
 def test_save_and_load(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from fewbit.cli import main
 from fewbit.cli.group import LazyGroup
 from fewbit.cli.options import SAMPLING_OPTIONS
 from fewbit.ops.sampling import SamplingParams
+
+from .tiny import start
 
 HEAVY = ["rich", "jinja2", "tokenizers", "readline", "importlib.metadata", "fewbit.ops.cpu", "fewbit.files"]
 
@@ -75,7 +78,56 @@ def test_inspect_imports_no_rich_when_piped() -> None:
 def test_unknown_commands_are_wrong_usage() -> None:
     result = CliRunner().invoke(main, ["rnu"])
     assert result.exit_code == 2
-    assert "No such command 'rnu'" in result.output
+    assert result.stderr == "fewbit: no such command 'rnu'; see main --help\n"
+    assert CliRunner().invoke(main, ["--nope"]).stderr == "fewbit: no such option '--nope'; see main --help\n"
+
+
+def test_the_command_alone_shows_its_help() -> None:
+    assert CliRunner().invoke(main, []).output == CliRunner().invoke(main, ["--help"]).output
+
+
+def test_a_wrong_option_is_one_sentence_with_what_was_meant() -> None:
+    result = CliRunner().invoke(main, ["run", "--max-tokenz", "3"], prog_name="fewbit")
+    assert result.exit_code == 2
+    expected = "fewbit: no such option '--max-tokenz'. Did you mean '--max-tokens'? see fewbit run --help\n"
+    assert result.stderr == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--temp", "invalid value for '--temp': 'x' is not a number; see fewbit run --help"),
+        ("--ctx", "invalid value for '--ctx': 'x' is not a whole number; see fewbit run --help"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(option: str, message: str) -> None:
+    result = CliRunner().invoke(main, ["run", "hi", option, "x"], prog_name="fewbit")
+    assert (result.exit_code, result.stderr) == (2, f"fewbit: {message}\n")
+
+
+def test_help_tells_of_the_environment() -> None:
+    output = CliRunner().invoke(main, ["--help"]).output
+    assert all(name in output for name in ("FEWBIT_CACHE", "FEWBIT_OFFLINE", "FEWBIT_THREADS", "FEWBIT_ISA"))
+
+
+def test_too_little_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(sys.modules["fewbit.formats"], "all_formats", no_memory)
+    result = CliRunner().invoke(main, ["formats"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("fewbit: there is not enough memory; a smaller --ctx")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
+def test_a_full_disk_is_one_sentence(tiny: str) -> None:
+    for args in (["formats"], ["run", tiny, "hi", "--max-tokens", "3", "--json"]):
+        with open("/dev/full", "w") as full, start(*args, stdin=subprocess.DEVNULL, stdout=full) as process:
+            _, errors = process.communicate()
+        assert process.returncode == 1
+        assert errors.decode().splitlines()[-1] == ("fewbit: the output cannot be written: No space left on device")
+        assert b"Traceback" not in errors
 
 
 def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,4 +147,4 @@ def test_sampling_options_tell_the_defaults() -> None:
         option(nothing)
     command = click.command()(nothing)
     told = {p.name: p.show_default for p in command.params if isinstance(p, click.Option) and p.name != "seed"}
-    assert told == {field.name: str(field.default) for field in fields(SamplingParams)}
+    assert told == {field.name: f"model's or {field.default}" for field in fields(SamplingParams)}

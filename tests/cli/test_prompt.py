@@ -6,14 +6,16 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import click
 import pytest
 
-from fewbit.cli.model import is_model, model_and_prompt
+from fewbit.cli.model import DEFAULT, is_model, model_and_prompt
 from fewbit.cli.prompt import read_prompt
-from fewbit.errors import FewbitError, PathError
+from fewbit.errors import FewbitError, MissingError, PathError
+from fewbit.llm import LLM
 
 Stdin = Callable[[bytes], None]
 
@@ -43,8 +45,15 @@ def test_standard_input_alone(stdin: Stdin, argument: str | None, file: str | No
     assert read_prompt(argument, file) == "Wie heißt du?"
 
 
-def test_an_empty_argument_is_a_prompt(stdin: Stdin) -> None:
-    assert read_prompt("", None) == ""
+@pytest.mark.parametrize("argument", ["", "  ", "\n", "-"])
+def test_an_empty_prompt_is_wrong_usage(stdin: Stdin, argument: str) -> None:
+    with pytest.raises(click.UsageError, match="the prompt is empty"):
+        read_prompt(argument, None)
+
+
+def test_an_empty_argument_beside_a_pipe(stdin: Stdin) -> None:
+    stdin(b"piped")
+    assert read_prompt("", None) == "piped"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n"])
@@ -108,14 +117,62 @@ def test_what_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights").write_bytes(b"GGUF")
     (tmp_path / "folder").mkdir()
-    for model in ("weights", "missing.gguf", "hf:org/repo", "https://host/a", "HTTP://host/a", "smollm2", "./folder"):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.gguf").write_bytes(b"GGUF")
+    names = ["weights", "missing.gguf", "hf:org/repo", "https://host/a", "HTTP://host/a", "smollm2", "./folder"]
+    for model in [*names, ".", "..", "models", "a.safetensors"]:
         assert is_model(model), model
     for prompt in ("Why is the sky blue?", "folder", "", "smollm", "a\0b", "x" * 100_000, "hf", "-"):
         assert not is_model(prompt), prompt[:20]
 
 
 def test_which_argument_is_what() -> None:
-    assert model_and_prompt(None, None) == (None, None)
-    assert model_and_prompt("smollm2", None) == ("smollm2", None)
-    assert model_and_prompt("Hi", None) == (None, "Hi")
-    assert model_and_prompt("Hi", "a.gguf") == ("Hi", "a.gguf")
+    assert model_and_prompt(None, ()) == (None, None)
+    assert model_and_prompt("smollm2", ()) == ("smollm2", None)
+    assert model_and_prompt("Hi", ("a.gguf",)) == ("Hi", "a.gguf")
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Hi", "Hello!", "why?", "2+2", "2024", "e.g.", "well-known", "天空为什么是蓝色的", "C:", ""]
+)
+def test_a_word_can_be_a_prompt(prompt: str) -> None:
+    assert model_and_prompt(prompt, ()) == (None, prompt)
+
+
+@pytest.mark.parametrize("word", ["llama3", "qwen2.5:0.5b", "Mistral", "org/repo", "phi", "gpt-4", "llama3.2:latest"])
+def test_a_word_that_looks_like_a_model_is_no_prompt(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path))
+    with pytest.raises(MissingError) as info:
+        model_and_prompt(word, ())
+    assert str(info.value) == (
+        f"{word!r} looks like a model, but there is none of that name; give a GGUF file, hf:org/repo or smollm2; "
+        f"if it is a prompt: fewbit run smollm2 {word}"
+    )
+
+
+def test_models_that_may_have_been_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "Llama-3.2-1B-Q4_K_M.gguf").write_bytes(b"GGUF")
+    with pytest.raises(
+        MissingError, match=r"did you mean Llama-3.2-1B-Q4_K_M.gguf\? If it is a prompt: fewbit run smollm2 llama3.2"
+    ):
+        model_and_prompt("llama3.2", ())
+    for word, name in {"smollm": "smollm2", "llam": "Llama-3.2-1B-Q4_K_M.gguf"}.items():
+        with pytest.raises(MissingError, match=rf"did you mean {name}\?"):
+            model_and_prompt(word, ())
+    assert model_and_prompt("Lla", ()) == (None, "Lla")
+
+
+def test_a_prompt_of_several_words_needs_quotes() -> None:
+    with pytest.raises(click.UsageError, match='needs quotes: "why is the sky blue"'):
+        model_and_prompt("why", ("is", "the", "sky", "blue"))
+    with pytest.raises(click.UsageError, match='needs quotes: "why so"'):
+        model_and_prompt("a.gguf", ("why", "so"))
+
+
+def test_the_default_is_that_of_the_library() -> None:
+    assert signature(LLM).parameters["model"].default == DEFAULT

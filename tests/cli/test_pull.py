@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fewbit.cli import main
-from fewbit.files.hub import builtin
 
 
 def pull(*args: str, **env: str) -> Result:
@@ -29,21 +29,22 @@ def test_what_cannot_be_fetched_is_one_line_and_status_1(tmp_path: Path) -> None
     assert "not in the cache" in result.stderr
 
 
-def test_list(tmp_path: Path) -> None:
-    empty = json.loads(pull("--list", "--json", FEWBIT_CACHE=str(tmp_path / "none")).stdout)
-    assert [row["name"] for row in empty] == list(builtin())
-    assert all(row["path"] is None for row in empty)
-    other = tmp_path / "a" / "b.gguf"
-    other.parent.mkdir()
-    other.write_bytes(b"GGUF")
-    found = json.loads(pull("--list", "--json", FEWBIT_CACHE=str(tmp_path)).stdout)
-    assert found[-1] == {"name": None, "about": None, "license": None, "bytes": 4, "path": str(other)}
-    lines = pull("--list", FEWBIT_CACHE=str(tmp_path)).stdout.splitlines()
-    assert lines[0].split() == ["name", "about", "license", "size", "path"]
-    assert lines[-1].split() == ["-", "-", "-", "4", "bytes", str(other)]
-    assert any("not here yet" in line for line in lines)
+@pytest.mark.parametrize("model", ["https://models.invalid/a.gguf", "hf:org/repo"])
+def test_no_network_is_one_sentence(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if model.startswith("hf:"):
+        pytest.importorskip("huggingface_hub")
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    result = pull(model, FEWBIT_CACHE=str(tmp_path), FEWBIT_OFFLINE="0", HF_HUB_OFFLINE="0")
+    assert result.exit_code == 1
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith(f"fewbit: {model}: ")
+    assert line.endswith(": the server cannot be found; is there a network?")
 
 
-@pytest.mark.parametrize("args", [[], ["smollm2", "--list"], ["a", "b"]])
+@pytest.mark.parametrize("args", [[], ["a", "b"]])
 def test_wrong_usage_is_status_2(args: list[str]) -> None:
     assert pull(*args).exit_code == 2

@@ -36,8 +36,33 @@ def test_text_goes_to_stdout_and_figures_to_stderr(tiny: str) -> None:
     result = run(tiny, "hi", *SHORT)
     assert result.exit_code == 0
     assert result.stdout == facts["text"] + ("" if facts["text"].endswith("\n") else "\n")
-    assert result.stderr.startswith("prompt: 19 tokens")
-    assert "answer: 8 tokens" in result.stderr
+    model, figures, cut = result.stderr.splitlines()
+    assert model == "model: tiny"
+    assert figures.startswith("prompt: 19 tokens")
+    assert "answer: 8 tokens" in figures
+    assert cut == "the answer was cut after 8 tokens; a larger --max-tokens lets it go on"
+
+
+def test_an_answer_that_the_context_cut(tiny: str) -> None:
+    result = run(tiny, "hi", "--ctx", "24")
+    assert result.stderr.splitlines()[-1] == (
+        "the answer was cut: the context of 24 tokens is full; a larger --ctx makes room"
+    )
+
+
+def test_a_line_says_that_the_default_model_answers(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbit.cli.model.DEFAULT", tiny)
+    result = run("Hello there", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[0] == "model: tiny, the default; fewbit run MODEL PROMPT asks another"
+
+
+@pytest.mark.parametrize("args", [["llama3"], ["."], [""], ["TINY", ""]])
+def test_what_is_no_prompt_is_not_answered(tiny: str, args: list[str]) -> None:
+    result = run(*[tiny if arg == "TINY" else arg for arg in args])
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
 
 
 def test_json(tiny: str) -> None:
@@ -78,10 +103,21 @@ def test_a_model_without_template_continues_the_text(no_template: str) -> None:
     assert "no chat template" not in run(no_template, "abc", "--raw", *SHORT).stderr
 
 
+def test_chatml_where_a_model_has_its_tokens(tmp_path: Path) -> None:
+    path = str(write_tiny(tmp_path / "chatml.gguf", template=None, control=("<|im_start|>", "<|im_end|>")))
+    with LLM(path) as llm:
+        expected = llm.chat([{"role": "user", "content": "hi"}], max_tokens=8, seed=3)
+    result = run(path, "hi", *SHORT, "--json")
+    assert "no chat template" not in result.stderr
+    assert json.loads(result.stdout)["tokens"] == expected.tokens
+    piped = CliRunner().invoke(main, ["chat", path, *SHORT, "--json"], input="hi\n")
+    assert json.loads(piped.stdout)["tokens"] == expected.tokens
+
+
 def test_a_model_without_template_has_no_place_for_system(no_template: str) -> None:
     result = run(no_template, "abc", "--system", "Be brief.")
     assert result.exit_code == 1
-    assert "no place for --system" in result.stderr
+    assert "which --system needs" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -108,6 +144,13 @@ def test_one_argument_that_is_no_model_goes_to_the_default_model(tmp_path: Path)
     result = run("Why is the sky blue?", FEWBIT_CACHE=str(tmp_path), FEWBIT_OFFLINE="1")
     assert result.exit_code == 1
     assert "the built-in model 'smollm2' is not in the cache" in result.stderr
+
+
+def test_only_near_names_are_suggested(tmp_path: Path) -> None:
+    for name in ("tiny", "empty", "cut"):
+        (tmp_path / f"{name}.gguf").touch()
+    result = run(str(tmp_path / "tinny.gguf"), "hi")
+    assert result.stderr.endswith("there is no such file; did you mean 'tiny.gguf'?\n")
 
 
 def test_stop_strings(tiny: str) -> None:
@@ -171,7 +214,7 @@ def test_a_broken_pipe_ends_quietly(tiny: str) -> None:
         process.stdin.close()
         process.stdout.read(20)
         process.stdout.close()
-        assert [line for line in process.stderr if b"loading" not in line] == []
+        assert [line for line in process.stderr if b"loading" not in line] == [b"model: tiny\n"]
     assert process.returncode == 1
 
 

@@ -65,10 +65,57 @@ def test_mistakes_end_it_where_nobody_types() -> None:
         talk(Conversation(Script()), Typist("/nope", interactive=False))
 
 
-def test_an_answer_that_was_cut_is_noted() -> None:
+@pytest.mark.parametrize(
+    ("max_tokens", "note"),
+    [
+        (2, "the answer was cut after 2 tokens; a larger --max-tokens lets it go on"),
+        (9, "the answer was cut: the context of 100 tokens is full; a larger --ctx makes room"),
+        (None, "the answer was cut: the context of 100 tokens is full; a larger --ctx makes room"),
+    ],
+)
+def test_which_limit_cut_an_answer_is_said(max_tokens: int | None, note: str) -> None:
     typist = Typist("one")
-    talk(Conversation(Script([["a"]], finish_reason="length")), typist)
-    assert "cut" in typist.notes[0]
+    script = Script([["a", "b"]], finish_reason="length")
+    talk(Conversation(script, settings={"max_tokens": max_tokens}), typist)
+    assert typist.notes == [note]
+
+
+def test_the_screen_is_told_how_far_the_prompt_is_and_of_the_end() -> None:
+    typist = Typist("one")
+    conversation = Conversation(Script([["a", "b"]]))
+    talk(conversation, typist)
+    assert typist.progress == [0.5, 0.5]
+    assert typist.completions == [conversation.last]
+    assert conversation.prompt_done == 0
+
+
+def test_pasted_lines_are_one_message() -> None:
+    script = Script([["x"], ["y"]])
+    talk(Conversation(script), Typist("def f():", "    return 1  ", "", "f()", "two", pasted=3))
+    assert script.asked[0][0] == [{"role": "user", "content": "def f():\n    return 1\n\nf()"}]
+    assert script.asked[1][0][-1] == {"role": "user", "content": "two"}
+
+
+def test_a_message_before_the_end_is_answered() -> None:
+    script = Script([["x"]])
+    talk(Conversation(script), Typist("one", "two", pasted=9))
+    assert script.asked[0][0] == [{"role": "user", "content": "one\ntwo"}]
+
+
+def test_a_command_is_one_line_whatever_waits_behind_it() -> None:
+    script = Script([["x"]])
+    talk(Conversation(script), Typist("/temp 0.5", "one", "two", pasted=1))
+    assert script.asked == [([{"role": "user", "content": "one\ntwo"}], {"temperature": 0.5})]
+
+
+def test_what_is_forgotten_is_noted_before_the_answer() -> None:
+    typist = Typist("one", "two")
+    script = Script([["a"], ["b"]], ctx=6)
+    talk(Conversation(script, count=lambda messages: 2 * len(messages)), typist)
+    assert typist.notes == [
+        "the context is full: the oldest 2 messages are forgotten; /reset begins anew, a larger --ctx makes room"
+    ]
+    assert script.asked[1][0] == [{"role": "user", "content": "two"}]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,10 @@ TABLE = {
     "chat": ("chat", "Talk with a model."),
     "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),
-    "inspect": ("inspect", "What a GGUF file holds: metadata, tensors, formats and sizes."),
+    "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
+    "list": ("list_models", "List built-in models and those that were fetched."),
     "pull": ("pull", "Fetch a model and print where it lies."),
+    "rm": ("remove", "Remove models that were fetched."),
     "run": ("run", "Answer one prompt."),
     "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
@@ -31,9 +33,17 @@ def main() -> None:
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
       fewbit chat model.gguf              a conversation
+      fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
       fewbit inspect model.gguf           what a file holds
       fewbit doctor                       what this machine can do
       fewbit formats                      the formats and their sizes
       fewbit table --format q4_k          bits, error and speed of a format
+
+    \b
+    Environment:
+      FEWBIT_CACHE    folder for fetched models [~/.cache/fewbit]
+      FEWBIT_OFFLINE  1: fetch nothing, use what is here
+      FEWBIT_THREADS  threads to use [all usable cores]
+      FEWBIT_ISA      instruction set to use [the best; see fewbit doctor]
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import DEFAULT_KV, activations_option, as_json, kv_formats, kv_help, numbers
+from .options import DEFAULT_KV, activations_option, as_json, kv_formats, kv_help, numbers, repack_option
 from .output import measuring, print_json, print_table, shown
 from .progress import Waiting
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--threads", metavar="N,..", help="Threads; all usable cores if not given.")
 @click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F,..", help=kv_help)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds beside the limit.")
+@repack_option
 @activations_option
 @click.option("--exact", is_flag=True, help="The same as --activations exact.")
 @as_json
@@ -40,6 +41,7 @@ def bench_model(
     threads: str | None,
     kv: str,
     rounds: int,
+    repack: bool | None,
     activations: str | None,
     exact: bool,
     as_json: bool,
@@ -54,6 +56,7 @@ def bench_model(
     Examples:
       fewbit bench model.gguf
       fewbit bench model.gguf --batch 1,8,32 --depth 0,2048
+      fewbit bench model.gguf --no-repack
       fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
     """
     from ..bench.model import Case, measure
@@ -71,7 +74,7 @@ def bench_model(
     how = chosen_activations(activations, exact)
     with Waiting(f"fetching {shown(model, 60)}") as waiting:
         path = find(model, progress=waiting)
-    speeds = list(measuring(measure(path, cases, activations=how, rounds=rounds), len(cases)))
+    speeds = list(measuring(measure(path, cases, activations=how, repack=repack, rounds=rounds), len(cases)))
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return

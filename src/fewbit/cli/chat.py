@@ -20,36 +20,40 @@ from .options import given, model_options, sampling_options, split_options
 )
 @sampling_options
 @model_options
-def chat(model: str | None, system: str | None, max_tokens: int, **options: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print each answer as JSON, on a line.")
+def chat(model: str | None, system: str | None, max_tokens: int, as_json: bool, **options: Any) -> None:
     """Talk with a model.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a built-in name; without one the default model answers. Ctrl-C stops
-    an answer, Ctrl-D leaves, /help lists the commands, three quotes begin and end a message of several lines. Where
-    standard input is no terminal, each line of it is a message.
+    an answer, Ctrl-D leaves, /help lists the commands. Lines that are pasted together are one message; so is what
+    stands between three quotes. Where standard input is not a terminal, each line of it is a message. When the context
+    is full, the oldest messages are forgotten.
 
     \b
     Examples:
       fewbit chat
       fewbit chat model.gguf --system "Answer in one sentence."
       fewbit chat hf:org/repo --temp 0.2 --kv q8_0
-      printf 'Hi!\\nWhat did I just say?\\n' | fewbit chat
+      printf 'Hi!\\nWhat did I just say?\\n' | fewbit chat --json
     """
     from ..files.hub import cache_folder
+    from .context import prompt_tokens
     from .conversation import Conversation
-    from .screen import History, Lines, Terminal
+    from .screen import History, JsonLines, Lines, Terminal
     from .talk import talk
 
     if sys.stdin is None:
         raise FewbitError("there is no standard input to read messages from")
     of_model, settings = split_options(options)
     with load(model, **of_model) as llm:
-        if not llm.tokenizer.chat_templates:
-            raise FewbitError("the model has no chat template, and so cannot talk; `fewbit run` continues a text")
-        conversation = Conversation(llm, system, {"max_tokens": max_tokens, **given(settings)})
-        if not sys.stdin.isatty():
-            talk(conversation, Lines())
+        if not llm.can_chat:
+            raise FewbitError("the model has no chat template, so it cannot chat; fewbit run continues a text")
+        limits = {"max_tokens": max_tokens, **given(settings)}
+        conversation = Conversation(llm, system, limits, lambda messages: prompt_tokens(llm, messages))
+        if as_json or not sys.stdin.isatty():
+            talk(conversation, JsonLines(llm.model_name) if as_json else Lines())
             return
         screen = Terminal()
-        screen.note(f"{llm.model_name}, {llm.ctx} tokens of context; /help lists the commands")
+        screen.note(f"{llm.model_name}, {llm.ctx} tokens of context; /help lists the commands, /bye leaves")
         with History(cache_folder() / "history"):
             talk(conversation, screen)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 from ..errors import FewbitError
+from .context import fit
 from .files import read_bytes, write_text
 
 ROLES = ("system", "user", "assistant")
@@ -19,6 +20,7 @@ class Stream(Protocol):
     """The text of an answer as it comes."""
 
     completion: Any  # when all text was taken
+    prompt_done: float  # how much of the prompt was run, from 0 to 1
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -37,14 +39,24 @@ class Chatting(Protocol):
 class Conversation:
     """Messages, settings, and the model that answers.
 
-    `settings` are options of `LLM.chat`: temperature, seed, max_tokens and others.
+    `settings` are options of `LLM.chat`: temperature, seed, max_tokens and others. `count` tells how many tokens some
+    messages take. When the context is full the model is not told the oldest messages any more; they are kept.
     """
 
-    def __init__(self, llm: Chatting, system: str | None = None, settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        llm: Chatting,
+        system: str | None = None,
+        settings: dict[str, Any] | None = None,
+        count: Callable[[list[Message]], int] = len,
+    ) -> None:
         self.llm = llm
         self.settings = dict(settings or {})
         self.messages: list[Message] = []
         self.last: Any = None  # the last whole Completion
+        self.dropped = 0  # messages that the model is not told any more, the oldest after the system message
+        self._count = count
+        self._stream: Stream | None = None
         self._retries = 0
         if system is not None:
             self.system = system
@@ -59,25 +71,32 @@ class Conversation:
         rest = self.messages if self.system is None else self.messages[1:]
         self.messages = [{"role": "system", "content": text}, *rest]
 
+    @property
+    def prompt_done(self) -> float:
+        """How much of the prompt was run for the answer that is on its way, from 0 to 1."""
+        return self._stream.prompt_done if self._stream else 0.0
+
     def ask(self, text: str) -> Generator[str, None, None]:
         """Say something; the answer is streamed. If nothing of it comes, all is as it was before."""
         self._retries = 0
-        yield from self._answer([*self.messages, {"role": "user", "content": text}])
+        return self._prepared([*self.messages, {"role": "user", "content": text}])
 
     def retry(self) -> Generator[str, None, None]:
         """Another answer to the last message; with a fixed seed one from the next seed."""
         question = self._last_question()
         self._retries += 1
-        yield from self._answer(self.messages[: question + 1])
+        return self._prepared(self.messages[: question + 1])
 
     def undo(self) -> None:
         """Take back the last message and its answer."""
         self.messages = self.messages[: self._last_question()]
+        if self.dropped >= len(self.messages) - (self.system is not None):  # nothing is left that was told
+            self.dropped = 0
 
     def reset(self) -> None:
         """Begin anew; the system message stays."""
         self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
-        self.last = None
+        self.last, self.dropped = None, 0
 
     def save(self, path: str) -> None:
         """Write the messages to a file. It may hold a conversation already, but nothing else."""
@@ -88,7 +107,7 @@ class Conversation:
     def load(self, path: str) -> None:
         """Go on with the messages of a file of `save`."""
         self.messages = read_messages(path)
-        self.last = None
+        self.last, self.dropped = None, 0
 
     def _last_question(self) -> int:
         for i in reversed(range(len(self.messages))):
@@ -96,11 +115,17 @@ class Conversation:
                 return i
         raise FewbitError("nothing was asked yet")
 
-    def _answer(self, messages: list[Message]) -> Generator[str, None, None]:
+    def _prepared(self, messages: list[Message]) -> Generator[str, None, None]:
+        """The answer to come; what the context has no room for is left out now."""
+        system, rest = ([], messages) if self.system is None else (messages[:1], messages[1:])
+        self.dropped = fit(system, rest, self.dropped, self._count, self.llm.ctx, self.settings.get("max_tokens"))
+        return self._answer(messages, [*system, *rest[self.dropped :]])
+
+    def _answer(self, messages: list[Message], told: list[Message]) -> Generator[str, None, None]:
         parts: list[str] = []
         finished = False
         try:
-            stream: Stream = self.llm.chat(messages, stream=True, **self._settings())
+            self._stream = stream = self.llm.chat(told, stream=True, **self._settings())
             try:
                 for text in stream:
                     parts.append(text)
@@ -109,6 +134,7 @@ class Conversation:
                 stream.close()
             self.last, finished = stream.completion, True
         finally:  # an answer that was stopped counts as far as it came
+            self._stream = None
             if parts or finished:
                 self.messages = [*messages, {"role": "assistant", "content": "".join(parts)}]
 

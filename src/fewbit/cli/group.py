@@ -1,16 +1,28 @@
-"""A group of commands, each imported when it is used."""
+"""A group of commands, each imported when it is used, and how commands fail: with one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from ..errors import FewbitError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+# Of click, that says what its types are called; and what a person would say.
+_PLAINER = {
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+}
 
 Table = Mapping[str, tuple[str, str]]
 
@@ -41,14 +53,71 @@ class LazyGroup(click.Group):
 
 
 class Commands(LazyGroup):
-    """All commands. A FewbitError ends them with one line and status 1, Ctrl-C with status 130."""
+    """All commands. What fails ends with one line: status 2 for wrong usage, 130 for Ctrl-C, else 1."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with _one_line():
+            return super().make_context(*args, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except FewbitError as error:
-            click.echo("fewbit: " + " ".join(str(error).split()), err=True)
-            ctx.exit(1)
+            with _one_line():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo(err=True)
             ctx.exit(INTERRUPTED)
+
+
+class Failure(click.ClickException):
+    """An error as it is printed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"fewbit: {self.message}", err=True)
+
+
+class Misuse(Failure):
+    """A command, an argument or an option that cannot be."""
+
+    exit_code = 2
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        raise Misuse(_usage(error)) from None
+    except FewbitError as error:
+        raise Failure(str(error)) from None
+    except MemoryError:
+        raise Failure("there is not enough memory; a smaller --ctx, --kv q8_0, or a smaller model needs less") from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        raise Failure(_of_system(error)) from None
+
+
+def _usage(error: click.UsageError) -> str:
+    """What click says as one sentence, with where to look unless it tells what to try."""
+    message = error.format_message().removesuffix(".")
+    message = message[:1].lower() + message[1:]
+    for words, plainer in _PLAINER.items():
+        message = message.replace(words, plainer)
+    if "fewbit " in message or not error.ctx:
+        return message
+    return f"{message}{'' if message.endswith('?') else ';'} see {error.ctx.command_path} --help"
+
+
+def _of_system(error: OSError) -> str:
+    """One that names no file came from writing: standard output goes nowhere from then on, not even at the end."""
+    why = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {why}"
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return f"the output cannot be written: {why}"

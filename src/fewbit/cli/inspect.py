@@ -8,25 +8,29 @@ import click
 
 from .options import as_json
 from .output import print_json, print_table, shown, size_text
+from .progress import Waiting
 
 
 @click.command()
-@click.argument("path", type=click.Path())
+@click.argument("model")
 @click.option("--tensors/--no-tensors", default=True, show_default=True, help="List every tensor.")
 @as_json
-def inspect(path: str, tensors: bool, as_json: bool) -> None:
-    """What a GGUF file holds: metadata, tensors, formats and sizes.
+def inspect(model: str, tensors: bool, as_json: bool) -> None:
+    """What a model file holds: metadata, tensors, formats and sizes.
 
-    Of a model in several files, any one will do.
+    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name. Of a model in several files, any one will do.
 
     \b
     Examples:
       fewbit inspect model.gguf
-      fewbit inspect model.gguf --no-tensors
+      fewbit inspect smollm2 --no-tensors
       fewbit inspect model-00001-of-00003.gguf --json
     """
     from ..files.gguf import read_gguf, summary
+    from ..files.hub import find
 
+    with Waiting(f"fetching {shown(model, 60)}") as waiting:
+        path = find(model, progress=waiting)
     with read_gguf(path) as gguf:
         facts = summary(gguf, tensors=tensors)
     if as_json:

@@ -19,6 +19,12 @@ activations_option = click.option(
     help="int16 is more exact, and slower where not reading takes longest. [default: int8]",
 )
 
+repack_option = click.option(
+    "--repack/--no-repack",
+    default=None,
+    help="Interleave rows of weights, as this machine multiplies fastest. [default: where it gains]",
+)
+
 kv_help = "Format of the KV cache; K/V where they differ: q8_0/q4_0."
 
 MODEL_OPTIONS = [
@@ -27,30 +33,26 @@ MODEL_OPTIONS = [
     ),
     click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; all usable cores if not given."),
     click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F", help=kv_help),
-    click.option(
-        "--repack/--no-repack",
-        default=None,
-        help="Interleave rows of weights, as this machine multiplies fastest. [default: where it gains]",
-    ),
+    repack_option,
     activations_option,
     click.option("--exact", is_flag=True, help="The same as --activations exact: slow, nothing is lost to them."),
 ]
 
-# Names are those of the fields of SamplingParams, whose defaults count where an option is not given.
+# Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
 SAMPLING_OPTIONS = [
-    click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="0.8",
+    click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="model's or 0.8",
                  help="How freely tokens are sampled; 0: always the likeliest."),
-    click.option("--top-k", type=click.IntRange(0), metavar="N", show_default="40",
+    click.option("--top-k", type=click.IntRange(0), metavar="N", show_default="model's or 40",
                  help="Sample among the N likeliest tokens; 0: all."),
-    click.option("--top-p", type=click.FloatRange(0, 1), metavar="X", show_default="0.95",
+    click.option("--top-p", type=click.FloatRange(0, 1), metavar="X", show_default="model's or 0.95",
                  help="Sample among the likeliest tokens that together have probability X; 1: all."),
-    click.option("--min-p", type=click.FloatRange(0, 1), metavar="X", show_default="0.05",
+    click.option("--min-p", type=click.FloatRange(0, 1), metavar="X", show_default="model's or 0.05",
                  help="Only tokens at least X times as likely as the likeliest; 0: all."),
-    click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), metavar="X", show_default="1.0",
-                 help="Penalty on tokens that were there; 1: none."),
-    click.option("--presence-penalty", type=float, metavar="X", show_default="0.0",
+    click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), metavar="X",
+                 show_default="model's or 1.0", help="Penalty on tokens that were there; 1: none."),
+    click.option("--presence-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted from the logit of each token in the answer."),
-    click.option("--frequency-penalty", type=float, metavar="X", show_default="0.0",
+    click.option("--frequency-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted once for each time a token is in the answer."),
     click.option("--seed", type=click.IntRange(0), metavar="N", help="The same number gives the same answer again."),
 ]  # fmt: skip

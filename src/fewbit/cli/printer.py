@@ -38,3 +38,26 @@ def figures(completion: Any) -> str:
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
         f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"
     )
+
+
+def cut_note(completion: Any, ctx: int, max_tokens: int | None) -> str:
+    """Which limit ended an answer, and what to do about it; empty if none did."""
+    if completion.finish_reason != "length":
+        return ""
+    if max_tokens is not None and len(completion.tokens) >= max_tokens:
+        return f"the answer was cut after {max_tokens} tokens; a larger --max-tokens lets it go on"
+    return f"the answer was cut: the context of {ctx} tokens is full; a larger --ctx makes room"
+
+
+def answer_facts(model: str, completion: Any) -> dict[str, Any]:
+    """An answer as JSON."""
+    return {
+        "model": model,
+        "text": completion.text,
+        "tokens": completion.tokens,
+        "finish_reason": completion.finish_reason,
+        "prompt_tokens": completion.prompt_tokens,
+        "cached_tokens": completion.cached_tokens,
+        "seconds": completion.prefill_seconds + completion.decode_seconds,
+        "tokens_per_second": completion.decode_tokens_per_second,
+    }

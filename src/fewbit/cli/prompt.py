@@ -21,9 +21,13 @@ def read_prompt(argument: str | None, file: str | None) -> str:
         None if file in (None, STDIN) else decoded(read_bytes(str(file)), str(file)),
         stdin_text() if STDIN in (argument, file) or is_piped(alone=argument is None and file is None) else None,
     ]
-    if argument is None and not any(texts):
-        raise click.UsageError("there is no prompt: give it as an argument, with --file, or on standard input")
-    return "\n\n".join(text for text in texts if text)
+    prompt = "\n\n".join(text for text in texts if text)
+    if not prompt.strip():
+        what = "there is no prompt" if argument is None else "the prompt is empty"
+        raise click.UsageError(
+            f"{what}: put it in quotes behind the model, name a --file, or pipe it in; for a conversation: fewbit chat"
+        )
+    return prompt
 
 
 def is_piped(alone: bool) -> bool:

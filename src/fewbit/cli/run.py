@@ -10,8 +10,9 @@ from ..errors import FewbitError
 from .group import INTERRUPTED
 from .model import load, model_and_prompt
 from .options import as_json, given, model_options, sampling_options, split_options
-from .output import print_json
-from .printer import Printer, figures
+from .output import print_json, shown
+from .prefill import after_prefill
+from .printer import Printer, answer_facts, cut_note, figures
 from .prompt import read_prompt
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", required=False)
-@click.argument("prompt", required=False)
+@click.argument("prompt", metavar="[PROMPT]", nargs=-1)
 @click.option("--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
 @click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
 @click.option("--raw", is_flag=True, help="Continue the text; no chat template.")
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @as_json
 def run(
     model: str | None,
-    prompt: str | None,
+    prompt: tuple[str, ...],
     file: str | None,
     system: str | None,
     raw: bool,
@@ -44,9 +45,9 @@ def run(
 ) -> None:
     """Answer one prompt.
 
-    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name. One argument that is none of these is a prompt for the
-    default model. Standard input, if something is piped into it or PROMPT is -, comes after PROMPT. The answer goes to
-    standard output, all else to standard error.
+    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name. One argument that is none of these, and does not look
+    like one, is a prompt for the default model. Standard input, if something is piped into it or PROMPT is -, comes
+    after PROMPT. The answer goes to standard output, all else to standard error.
 
     \b
     Examples:
@@ -56,26 +57,30 @@ def run(
       fewbit run model.gguf --raw "Once upon a time" --max-tokens 64
       fewbit run hf:org/repo "Name three colours." --json
     """
-    model, prompt = model_and_prompt(model, prompt)
+    chosen, argument = model_and_prompt(model, prompt)
     if raw and system is not None:
-        raise click.UsageError("--system has no place beside --raw, which uses no chat template")
-    text = read_prompt(prompt, file)
+        raise click.UsageError("--system needs a chat template, and --raw uses none; leave one of them out")
+    text = read_prompt(argument, file)
     of_model, sampling = split_options(options)
     settings = {"max_tokens": max_tokens, "stop": stop, **given(sampling)}
-    with load(model, **of_model) as llm, begin(llm, text, system, raw, settings) as stream:
+    with load(chosen, **of_model) as llm, begin(llm, text, system, raw, settings) as stream:
+        default = ", the default; fewbit run MODEL PROMPT asks another" if chosen is None else ""
+        click.echo(f"model: {shown(llm.model_name)}{default}", err=True)
         completion, interrupted = print_answer(stream, silent=as_json)
         if as_json:
-            print_json(facts(llm.model_name, completion))
+            print_json(answer_facts(llm.model_name, completion))
         else:
             click.echo(figures(completion), err=True)
+        if note := cut_note(completion, llm.ctx, max_tokens):
+            click.echo(note, err=True)
     if interrupted:
         click.get_current_context().exit(INTERRUPTED)
 
 
 def begin(llm: LLM, text: str, system: str | None, raw: bool, settings: dict[str, Any]) -> Stream:
-    if raw or not llm.tokenizer.chat_templates:
+    if raw or not llm.can_chat:
         if system is not None:
-            raise FewbitError("the model has no chat template, and so no place for --system")
+            raise FewbitError("the model has no chat template, which --system needs; put the text into the prompt")
         if not raw:
             click.echo("fewbit: the model has no chat template; it continues the text", err=True)
         return llm.stream(text, **settings)
@@ -90,7 +95,7 @@ def print_answer(stream: Stream, silent: bool) -> tuple[Completion, bool]:
     printer = Printer()
     interrupted = False
     try:
-        for text in stream:
+        for text in after_prefill(stream, lambda: stream.prompt_done):
             if not silent:
                 printer.write(text)
     except KeyboardInterrupt:
@@ -99,16 +104,3 @@ def print_answer(stream: Stream, silent: bool) -> tuple[Completion, bool]:
     finally:
         printer.end_line()
     return stream.completion, interrupted
-
-
-def facts(model: str, completion: Completion) -> dict[str, Any]:
-    return {
-        "model": model,
-        "text": completion.text,
-        "tokens": completion.tokens,
-        "finish_reason": completion.finish_reason,
-        "prompt_tokens": completion.prompt_tokens,
-        "cached_tokens": completion.cached_tokens,
-        "seconds": completion.prefill_seconds + completion.decode_seconds,
-        "tokens_per_second": completion.decode_tokens_per_second,
-    }

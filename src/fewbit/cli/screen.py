@@ -1,23 +1,38 @@
-"""The two screens of a conversation: a terminal, and standard input that is no terminal."""
+"""The screens of a conversation: a terminal, and standard input that is no terminal, with text or JSON as output."""
 
 from __future__ import annotations
 
+import json
+import select
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..errors import FewbitError
 from .output import harmless
-from .printer import Printer
+from .prefill import after_prefill
+from .printer import Printer, answer_facts
 from .talk import LineDropped
 
 LINES_KEPT = 1000
+PASTE_SECONDS = 0.03  # in which the next line of a paste comes, and nobody types one
 
 
 class Both(Printer):
     """Answers go to standard output, notes to standard error."""
+
+    def has_more(self) -> bool:
+        return False
+
+    def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
+        return after_prefill(texts, done)
+
+    def answered(self, completion: Any) -> None:
+        """It was printed as it came."""
 
     def note(self, text: str) -> None:
         click.echo(harmless(text), err=True)
@@ -27,6 +42,19 @@ class Terminal(Both):
     """Someone types. Lines can be edited and are remembered where the system has readline."""
 
     interactive = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        with suppress(ImportError):
+            import readline
+
+            readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines stay in one message
+
+    def has_more(self) -> bool:
+        """For a paste that the terminal did not mark, or that came while the model was writing."""
+        with suppress(OSError, ValueError):
+            return bool(select.select([sys.stdin], [], [], PASTE_SECONDS)[0])
+        return False
 
     def read(self, prompt: str) -> str:
         if not sys.stdout.isatty():
@@ -41,7 +69,7 @@ class Terminal(Both):
             click.echo(err=True)
             raise (LineDropped if typed_so_far() else KeyboardInterrupt) from None
         except UnicodeDecodeError as error:
-            raise FewbitError(f"what was typed is no {error.encoding} text") from None
+            raise FewbitError(f"what was typed is not {error.encoding} text") from None
 
 
 class Lines(Both):
@@ -53,10 +81,24 @@ class Lines(Both):
         try:
             line = sys.stdin.readline()
         except UnicodeDecodeError as error:
-            raise FewbitError(f"standard input is no UTF-8 text: {error.reason}") from None
+            raise FewbitError(f"standard input is not UTF-8 text: {error.reason}") from None
         if not line:
             raise EOFError
         return line
+
+
+class JsonLines(Lines):
+    """The same; each answer is an object on a line of its own."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self._model = model
+
+    def write(self, text: str) -> None:
+        """All of it comes with `answered`."""
+
+    def answered(self, completion: Any) -> None:
+        click.echo(json.dumps(answer_facts(self._model, completion)))
 
 
 def typed_so_far() -> str:

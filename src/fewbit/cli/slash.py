@@ -15,7 +15,7 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes of a line: something to tell the user, an answer to print as it comes, or the end."""
+    """What comes of a line: something to tell the user first, an answer to print as it comes, or the end."""
 
     note: str = ""
     stream: Generator[str, None, None] | None = None
@@ -32,17 +32,29 @@ class Command:
 def respond(conversation: Conversation, text: str) -> Reply:
     """Do what a line says: a command begins with one slash, all else is for the model; // stands for a slash there."""
     if text.startswith("//"):
-        return Reply(stream=conversation.ask(text[1:]))
+        return _answer(conversation, conversation.ask, text[1:])
     if not text.startswith("/"):
-        return Reply(stream=conversation.ask(text))
+        return _answer(conversation, conversation.ask, text)
     name, _, rest = text[1:].partition(" ")
+    name = ALIASES.get(name, name)
+    if name not in COMMANDS and "\n" in text:  # something pasted, no command
+        return _answer(conversation, conversation.ask, text)
     if name not in COMMANDS:
         raise FewbitError(f"there is no command /{name}; /help lists them, // begins a message with a slash")
     command, rest = COMMANDS[name], rest.strip()
     wants = len(command.usage.split()) > 1
     if rest and not wants:
-        raise FewbitError(f"/{name} takes nothing more")
+        raise FewbitError(f"/{name} stands alone, without {rest!r}")
     return command.act(conversation, rest)
+
+
+def _answer(conversation: Conversation, question: Callable[..., Generator[str, None, None]], *text: str) -> Reply:
+    """An answer, and a note if messages had to be left out for it."""
+    before = conversation.dropped
+    stream = question(*text)
+    count = conversation.dropped - before
+    hint = "/reset begins anew, a larger --ctx makes room"
+    return Reply(f"the context is full: the oldest {count} messages are forgotten; {hint}" if count > 0 else "", stream)
 
 
 def _help(conversation: Conversation, rest: str) -> Reply:
@@ -65,7 +77,8 @@ def _system(conversation: Conversation, rest: str) -> Reply:
 def _temp(conversation: Conversation, rest: str) -> Reply:
     if rest:
         conversation.settings["temperature"] = _number(rest)
-    return Reply(f"temperature: {conversation.settings.get('temperature', 'as usual')}")
+    temperature = conversation.settings.get("temperature", "the model's own")
+    return Reply(f"temperature: {temperature}")
 
 
 def _number(text: str) -> float:
@@ -98,7 +111,7 @@ def _load(conversation: Conversation, rest: str) -> Reply:
 
 def _file(text: str, command: str) -> str:
     if not text:
-        raise FewbitError(f"/{command} wants the name of a file")
+        raise FewbitError(f"/{command} needs the name of a file: /{command} talk.json")
     return text
 
 
@@ -108,7 +121,7 @@ def _undo(conversation: Conversation, rest: str) -> Reply:
 
 
 def _retry(conversation: Conversation, rest: str) -> Reply:
-    return Reply(stream=conversation.retry())
+    return _answer(conversation, conversation.retry)
 
 
 def _stats(conversation: Conversation, rest: str) -> Reply:
@@ -124,7 +137,7 @@ def _quit(conversation: Conversation, rest: str) -> Reply:
 
 
 COMMANDS = {
-    "help": Command("/help", "this list", _help),
+    "help": Command("/help", "this list; /? too", _help),
     "reset": Command("/reset", "begin anew; the system message stays", _reset),
     "system": Command("/system TEXT", "what the model is told before all else", _system),
     "temp": Command("/temp X", "how freely tokens are sampled; 0: always the likeliest", _temp),
@@ -134,5 +147,7 @@ COMMANDS = {
     "undo": Command("/undo", "take back the last message and its answer", _undo),
     "retry": Command("/retry", "another answer to the last message", _retry),
     "stats": Command("/stats", "tokens and speed of the last answer", _stats),
-    "quit": Command("/quit", "leave; so do Ctrl-D, and Ctrl-C twice", _quit),
+    "quit": Command("/quit", "leave; so do /bye, Ctrl-D, and Ctrl-C twice", _quit),
 }
+
+ALIASES = {"?": "help", "bye": "quit", "exit": "quit"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import closing
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from typing import Any, Protocol
 
 from ..errors import FewbitError
 from .conversation import Conversation
-from .slash import QUOTES, respond
+from .printer import cut_note
+from .slash import QUOTES, Reply, respond
 
 
 class LineDropped(KeyboardInterrupt):
@@ -23,11 +24,20 @@ class Screen(Protocol):
     def read(self, prompt: str) -> str:
         """A line; EOFError at the end, KeyboardInterrupt for Ctrl-C."""
 
+    def has_more(self) -> bool:
+        """Whether more lines are there already: they were pasted together."""
+
+    def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
+        """The same texts; until the first comes it may show how much of the prompt was run."""
+
     def write(self, text: str) -> None:
         """Print some of an answer."""
 
     def end_line(self) -> None:
         """Begin a new line where the answer did not."""
+
+    def answered(self, completion: Any) -> None:
+        """All of an answer was written."""
 
     def note(self, text: str) -> None:
         """Tell the user something beside the answers."""
@@ -60,16 +70,24 @@ def talk(conversation: Conversation, screen: Screen) -> None:
 
 
 def read_message(screen: Screen) -> str:
-    """A line, or what stands between two times three quotes."""
+    """A line, lines that were pasted together, or what stands between two times three quotes."""
     line = screen.read("> ").strip()
-    if not line.startswith(QUOTES):
+    if line.startswith(QUOTES):
+        return read_quoted(screen, line)
+    if line.startswith("/") and not line.startswith("//"):
         return line
-    lines = [line.removeprefix(QUOTES)]
-    while not lines[-1].endswith(QUOTES):
-        try:
+    lines = [line]
+    with suppress(EOFError):
+        while screen.has_more():
             lines.append(screen.read(". ").rstrip())
-        except EOFError:
-            break
+    return "\n".join(lines).strip()
+
+
+def read_quoted(screen: Screen, line: str) -> str:
+    lines = [line.removeprefix(QUOTES)]
+    with suppress(EOFError):
+        while not lines[-1].endswith(QUOTES):
+            lines.append(screen.read(". ").rstrip())
     text = "\n".join(lines).removesuffix(QUOTES).strip("\n")
     return "/" + text if text.startswith("/") else text  # no command
 
@@ -78,24 +96,26 @@ def respond_to(conversation: Conversation, screen: Screen, text: str) -> bool:
     """One message or command; whether to go on."""
     try:
         reply = respond(conversation, text)
+        if reply.note:
+            screen.note(reply.note)
         if reply.stream:
-            print_answer(screen, reply.stream)
-            if conversation.last.finish_reason == "length":
-                screen.note("the answer was cut: --max-tokens or the context is at its end")
+            print_answer(conversation, screen, reply)
     except FewbitError as error:
         if not screen.interactive:
             raise
         screen.note(" ".join(str(error).split()))
         return True
-    if reply.note:
-        screen.note(reply.note)
     return not reply.over
 
 
-def print_answer(screen: Screen, stream: Generator[str, None, None]) -> None:
+def print_answer(conversation: Conversation, screen: Screen, reply: Reply) -> None:
+    assert reply.stream
     try:
-        with closing(stream):
-            for text in stream:
+        with closing(reply.stream):
+            for text in screen.watched(reply.stream, lambda: conversation.prompt_done):
                 screen.write(text)
     finally:
         screen.end_line()
+    screen.answered(conversation.last)
+    if note := cut_note(conversation.last, conversation.llm.ctx, conversation.settings.get("max_tokens")):
+        screen.note(note)

@@ -1,0 +1,129 @@
+"""The models on this machine that fewbit fetched: names that tell them apart, paths, sizes, and how to remove them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import MissingError, PathError
+from ..files.hub import builtin, cache_folder
+from ..files.hub.folder import read_note
+from ..files.hub.names import models
+
+_OF_HUB = re.compile(r".*/models--(?P<org>[^/]+?)--(?P<repo>[^/]+)/snapshots/[^/]+/(?P<file>.+)")
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A model: all its files, and those beside them that are of no use without it."""
+
+    name: str
+    files: tuple[Path, ...]  # none: a built-in model that is not here
+    nbytes: int
+    about: str = ""
+    license: str = ""
+    notes: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path | None:
+        return self.files[0] if self.files else None
+
+    def is_called(self, name: str) -> bool:
+        return name == self.name or any(name == str(file) or Path(name).absolute() == file for file in self.files)
+
+
+def known_models() -> list[Cached]:
+    """Built-in models, here or not, then what was fetched from repositories and URLs."""
+    return [*_builtin(), *_of_repositories(), *_of_urls()]
+
+
+def local_names() -> list[str]:
+    """What can be given as a model right now: built-in and fetched ones, and GGUF files in this folder."""
+    fetched = [*_of_repositories(), *_of_urls()]
+    names = [model.name if model.name.startswith("hf:") else str(model.path) for model in fetched]
+    return [*builtin(), *names, *(name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))]
+
+
+def named(name: str) -> Cached:
+    """The fetched model of a name or path."""
+    here = [model for model in known_models() if model.files]
+    found = [model for model in here if model.is_called(name)]
+    found = found or [model for model in here if name and model.name.endswith(f"/{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise MissingError(f"{name}: several models are called that; name one: {_listed(found)}")
+    if os.path.exists(name):
+        raise PathError(f"{name}: fewbit did not fetch this file, and leaves it alone; `rm` removes it")
+    there = f"there are: {_listed(here)}" if here else "none was fetched yet"
+    raise MissingError(f"{name}: there is no such model; {there}")
+
+
+def remove(model: Cached) -> None:
+    """Remove a model's files, what belongs to them, and folders that are empty then."""
+    for file in (*model.files, *model.notes):
+        try:
+            if file.is_symlink() and _is_last_link(file):  # of a repository: the contents lie elsewhere
+                file.resolve().unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            raise PathError(f"{file}: cannot be removed: {error.strerror}") from None
+    with suppress(OSError):  # it is not empty
+        for file in model.files:
+            file.parent.rmdir()
+
+
+def _is_last_link(file: Path) -> bool:
+    """Whether no other revision of the repository has the same contents."""
+    snapshots = next((folder for folder in file.parents if folder.name == "snapshots"), file.parent)
+    return not any(other != file and other.resolve() == file.resolve() for other in snapshots.rglob(file.name))
+
+
+def _builtin() -> Iterator[Cached]:
+    for model in builtin().values():
+        here = (model.path,) if model.is_whole else ()
+        yield Cached(model.name, here, model.bytes, model.about, model.license, (model.path.with_name("lock"),))
+
+
+def _of_repositories() -> Iterator[Cached]:
+    """Each was noted when it was fetched; several notes may tell of the same files."""
+    found: dict[tuple[Path, ...], list[Path]] = {}
+    for note in sorted((cache_folder() / "hf").glob("*.json")):
+        files = read_note(note).get("files")
+        with suppress(TypeError, ValueError):  # not what was written there
+            paths = tuple(Path(path) for path, _ in files if Path(path).is_file())  # type: ignore[attr-defined]
+            if paths:
+                found.setdefault(paths, []).append(note)
+    for paths, notes in found.items():
+        part = _OF_HUB.fullmatch(paths[0].as_posix())
+        name = f"hf:{part['org']}/{part['repo']}:{part['file']}" if part else str(paths[0])
+        yield Cached(name, paths, _nbytes(paths), notes=tuple(notes))
+
+
+def _of_urls() -> Iterator[Cached]:
+    """One folder for each URL; its name is part of the model's where two files are called the same."""
+    home = cache_folder() / "url"
+    found = [(folder, one) for folder in sorted(home.glob("*")) for one in models(_names(folder))]
+    for folder, one in found:
+        alone = sum(other.name == one.name for _, other in found) == 1
+        files = tuple(folder / name for name in one.files)
+        notes = *(file.with_name(file.name + ".json") for file in files), folder / "lock"
+        yield Cached(one.name if alone else f"{folder.name}/{one.name}", files, _nbytes(files), notes=notes)
+
+
+def _names(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return [path.name for path in folder.iterdir() if path.is_file()]
+    return []
+
+
+def _nbytes(files: tuple[Path, ...]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _listed(found: list[Cached]) -> str:
+    return ", ".join(model.name for model in found)
