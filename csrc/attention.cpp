@@ -20,10 +20,10 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr size_t kMaxMatrixRows = 128;  // of one piece, on matrix units
 constexpr size_t kFewTokens = 4;        // of a slab, that are read as floats
 
-thread_local Workspace scratch;  // of whoever does a piece
-thread_local Workspace packed_queries;
-thread_local Workspace key_rows, value_rows;  // that lay as tiles
-thread_local Workspace partial_results;       // of the caller
+thread_local ThreadWorkspace scratch;  // of whoever does a piece
+thread_local ThreadWorkspace packed_queries;
+thread_local ThreadWorkspace key_rows, value_rows;  // that lay as tiles
+thread_local ThreadWorkspace partial_results;       // of the caller
 
 // Memory for one piece of work.
 struct Scratch {
@@ -69,7 +69,7 @@ struct Call {
   size_t q_heads;
   const Fresh* fresh;
   float* out;
-  bool exact;
+  bool exact, alone;
   const Target& target = current_target();
   const MatrixAttention* matrix = exact ? nullptr : target.matrix_attention;
   const IntegerAttention* integers = takes_integers() ? target.integer_attention : nullptr;
@@ -77,9 +77,9 @@ struct Call {
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t k_pad = k.pad(), v_pad = v.pad();
-  Cut pieces{sequences,     heads.kv_heads,
-             group,         std::max<size_t>((matrix ? kMaxMatrixRows : kMaxPieceRows) / group, 1),
-             logits.window, tiled};
+  Cut pieces{sequences, heads.kv_heads,
+             group,     alone ? 1 : std::max<size_t>((matrix ? kMaxMatrixRows : kMaxPieceRows) / group, 1),
+             logits,    tiled};
 
   bool takes_integers() const {
     const IntegerAttention* can = target.integer_attention;
@@ -286,7 +286,8 @@ struct Call {
     if (logits.softcap > 0) {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
-    if (b.at + b.tokens > pieces.position(p.sequence, p.first) + 1 || logits.window) hide(p, rows, b, s);
+    const size_t first = pieces.position(p.sequence, p.first);
+    if (b.at + b.tokens > pieces.end_seen(p.sequence, first) || logits.window || logits.around) hide(p, rows, b, s);
     for (size_t r = 0; r < rows; r += kSkinnyQueries) {
       target.weigh(s + r * kKvTokens, std::min(kSkinnyQueries, rows - r), b.tokens, own.state + r, own.factors + r);
       if (matrix && rows > kSkinnyQueries) matrix->between();
@@ -295,12 +296,12 @@ struct Call {
       if (own.factors[r] != 1) target.scale(acc, v_pad, own.factors[r], acc);
     }
   }
-  // Takes away what a query must not see: later tokens, and those before its window.
+  // Takes away what a query must not see: tokens after its own, and those before its window.
   void hide(const WorkItem& p, size_t rows, const Block& b, float* s) const {
     for (size_t r = 0; r < rows; ++r, s += kKvTokens) {
       const size_t own = pieces.position(p.sequence, p.first + r / group);
-      for (size_t t = own >= b.at ? own - b.at + 1 : 0; t < b.tokens; ++t) s[t] = kNone;
-      const size_t first = logits.window && own >= logits.window ? own - logits.window + 1 : 0;
+      const size_t end = pieces.end_seen(p.sequence, own), first = pieces.first_seen(own);
+      for (size_t t = end > b.at ? end - b.at : 0; t < b.tokens; ++t) s[t] = kNone;
       for (size_t t = 0; t < b.tokens && b.at + t < first; ++t) s[t] = kNone;
     }
   }
@@ -337,8 +338,8 @@ struct Call {
 
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const PageTables& tables,
             const Logits& logits, const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact,
-            int threads) {
-  const Call call{k, v, heads, sequences, tables, logits, q, q_heads, fresh, out, exact};
+            bool alone, int threads) {
+  const Call call{k, v, heads, sequences, tables, logits, q, q_heads, fresh, out, exact, alone};
   call.write_prompts(threads);
   thread_local std::vector<WorkItem> pieces;  // kept, so that nothing is allocated again
   pieces.clear();

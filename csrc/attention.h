@@ -44,6 +44,8 @@ struct Logits {
   size_t window;       // 0: no limit
   float softcap;       // 0: none
   const float* sinks;  // for each query head, or null
+  bool causal = true;  // else a query also sees tokens after its own, and window is 0
+  size_t around = 0;   // not causal: those up to so many tokens away, 0: all
 };
 
 // The values that a row of a store holds: dim, or whole blocks.
@@ -61,9 +63,9 @@ struct Fresh {
 // out (rows, q_heads, dim of V) = attention of q (rows, q_heads, dim of K), after `fresh` was packed, if it is given.
 // Tokens before the window are not read: tables may hold any page for them. Unless `exact`, many queries may be
 // multiplied in bf16 on matrix units. Beside packed K and V, queries and weights may be rounded to 16 bits: see
-// IntegerAttention.
+// IntegerAttention. With `alone` each query is attended to by itself: the same bits beside any others.
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const PageTables& tables,
             const Logits& logits, const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact,
-            int threads);
+            bool alone, int threads);
 
 }  // namespace fewbit

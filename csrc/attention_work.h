@@ -27,12 +27,23 @@ struct Cut {
   size_t kv_heads;
   size_t group;        // query heads that share a head of K and V
   size_t max_queries;  // of a piece, of one head
-  size_t window;
+  const Logits& sees;
   bool tiled;
 
   size_t queries(size_t s) const { return static_cast<size_t>(sequences.q_starts[s + 1] - sequences.q_starts[s]); }
   size_t position(size_t s, size_t query) const {
     return static_cast<size_t>(sequences.lengths[s]) - queries(s) + query;
+  }
+
+  // The positions that a query at `position` sees.
+  size_t first_seen(size_t position) const {
+    if (sees.causal) return sees.window && position + 1 > sees.window ? position + 1 - sees.window : 0;
+    return sees.around && position > sees.around ? position - sees.around : 0;
+  }
+  size_t end_seen(size_t s, size_t position) const {
+    const auto length = static_cast<size_t>(sequences.lengths[s]);
+    if (sees.causal) return position + 1;
+    return sees.around ? std::min(length, position + sees.around + 1) : length;
   }
 
   // Appends the pieces; returns how many rows of partial results they have.
@@ -62,8 +73,9 @@ struct Cut {
     size_t from, to, parts;
   };
   Part part(size_t s, size_t first, size_t count) const {
-    const size_t low = position(s, first), to = position(s, first + count - 1) + 1;
-    size_t from = window && low + 1 > window ? low + 1 - window : 0;
+    const size_t low = position(s, first), high = position(s, first + count - 1);
+    size_t from = first_seen(low);
+    const size_t to = end_seen(s, high);
     if (tiled) from = from / kKvTokens * kKvTokens;  // what is too much is hidden
     return {from, to, (to - 1) / kSplit - from / kSplit + 1};
   }

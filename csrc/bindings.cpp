@@ -27,7 +27,7 @@ const Activation* activations_of(const Bytes& x, size_t m, size_t k, bool twice)
 void py_decode(size_t format, size_t group, Bytes data, size_t n, size_t k, MutableFloats out, int threads) {
   const Matrix w = matrix(format, group, data, n, k);
   expect_shape(out, n, k);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   decode(w, out.data(), threads);
 }
 
@@ -39,7 +39,7 @@ void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importa
   expect(out.size() == times(n, at.row_bytes), "bytes of the result", out.size(), times(n, at.row_bytes));
   if (importance) expect(importance->size() == k, "importance weights", importance->size(), k);
   const float* weights = importance ? importance->data() : nullptr;
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   encode(kernels, at, x.data(), n, k, weights, out.data(), threads);
 }
 
@@ -104,7 +104,7 @@ void py_linear(const nb::list& weights, const nb::object& x, const std::string& 
     }
     products.push_back(p);
   }
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   multiply(products, in, how, threads);
 }
 
@@ -123,7 +123,7 @@ void py_linear_one(size_t format, size_t group, Bytes data, size_t n, bool inter
   }
   Inputs in{m, k};
   in.x = x.data();
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   multiply({&p, 1}, in, how, threads);
 }
 
@@ -137,14 +137,14 @@ void py_linear_gated(const nb::tuple& gate, const nb::tuple& up, const std::stri
   const Inputs in = inputs_of(x, kind, m, k);
   const Activations how = activations_for(in, activations);
   const Gate by = gate_named(kind_of_gate);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   multiply_gated(a, b, by, in, out.data(), how, threads);
 }
 
 void py_quantize_activations(Floats x, bool twice, MutableBytes out, int threads) {
   const size_t m = x.shape(0), k = x.shape(1);
   Activation* a = const_cast<Activation*>(activations_of(Bytes(out), m, k, twice));
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   quantize_activations(x.data(), m, k, twice, a, threads);
 }
 
@@ -152,21 +152,21 @@ void py_pack_tiles(Floats x, MutableBytes out, int threads) {
   const size_t m = x.shape(0), k = x.shape(1);
   auto* to = const_cast<uint16_t*>(tiles_of(Bytes(out), m, k));
   if (!current_target().tiles) throw std::invalid_argument("the instruction set in use has no matrix tiles");
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   pack_tiles(x.data(), m, k, to, threads);
 }
 
 void py_unpack_tiles(Bytes x, MutableFloats out) {
   const size_t m = out.shape(0), k = out.shape(1);
   const uint16_t* from = tiles_of(x, m, k);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   unpack_tiles(from, m, k, out.data());
 }
 
 void py_decode_activations(Bytes x, bool twice, MutableFloats out) {
   const size_t m = out.shape(0), k = out.shape(1);
   const Activation* a = activations_of(x, m, k, twice);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   decode_activations(a, m, k, twice, out.data());
 }
 
@@ -183,7 +183,7 @@ void py_kv_write(size_t format, MutablePages4 store, Heads3 x, Int64s slots, boo
     }
   }
   const Heads heads{store.shape(1), tokens, rotate};
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   kv_write(to, heads, x.data(), slots.data(), x.shape(0), threads);
 }
 
@@ -212,19 +212,20 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
   }
   const Heads heads{k.shape(1), tokens, rotate};
   const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
-  nb::gil_scoped_release release;
-  attend(keys, values, heads, sequences, pages, logits, q.data(), q.shape(1), nullptr, out.data(), exact, threads);
+  const WithoutGil released;
+  attend(keys, values, heads, sequences, pages, logits, q.data(), q.shape(1), nullptr, out.data(), exact, false,
+         threads);
 }
 
 double py_probe_read(Bytes data, int threads, bool prefetch) {
   expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   return probe_read(data.data(), data.size(), threads, prefetch);
 }
 
 double py_probe_rate(const std::string& kind, double seconds, int threads) {
   expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   return probe_rate(kind, seconds, threads);
 }
 
@@ -235,7 +236,7 @@ void py_interleave(size_t format, size_t group, Bytes data, size_t n, size_t k, 
   if (data.data() < out.data() + out.size() && out.data() < data.data() + data.size()) {
     throw std::invalid_argument("rows cannot be moved in place");
   }
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   interleave(w, back, out.data(), threads);
 }
 
@@ -267,16 +268,17 @@ NB_MODULE(_native, m) {
   m.def("isa", [] { return std::string(current_target().name); }, "The instruction set in use.");
   m.def("products", [] { return current_target().products.load(); }, "Products made by the instruction set in use.");
   m.def("use_isa", use_target, nb::arg("name"), "Use an available instruction set from now on.");
+  m.def("scratch_bytes", [] { return workspace_bytes.load(); }, "Memory that calls and plans keep for the next ones.");
   m.def("format_names", [] { return format_names(); }, "Native formats; a format's number is its place here.");
   m.def(
       "row_bytes",
       [](size_t format, size_t group, size_t k) { return checked_layout(kernels_of(format), k, group).row_bytes; },
       nb::arg("format"), nb::arg("group"), nb::arg("k"), "Bytes of a row of k values.");
-  m.def("path", py_path, nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"), nb::arg("layout"),
-        nb::arg("activations").none(),
+  m.def("path", py_path, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("k"), nb::arg("m"),
+        nb::arg("layout"), nb::arg("activations").none(),
         "The kernel that multiplies m rows of activations by rows of this format, and how it takes them.");
-  m.def("decode", py_decode, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
-        nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
+  m.def("decode", py_decode, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
+        nb::arg("k"), nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
   m.def(
       "worth_interleaving",
       [](size_t format, size_t group, size_t n, size_t k) {
@@ -286,39 +288,40 @@ NB_MODULE(_native, m) {
       },
       nb::arg("format"), nb::arg("group"), nb::arg("n"), nb::arg("k"),
       "Whether n rows of k values are multiplied faster interleaved.");
-  m.def("interleave", py_interleave, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"), nb::arg("k"),
-        nb::arg("back"), nb::arg("out"), nb::arg("threads"), "Interleaves rows, 16 together, or back.");
-  m.def("encode", py_encode, nb::arg("format"), nb::arg("group"), nb::arg("x"), nb::arg("importance").none(),
-        nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
-  m.def("linear", py_linear_one, nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
+  m.def("interleave", py_interleave, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
+        nb::arg("k"), nb::arg("back"), nb::arg("out"), nb::arg("threads"), "Interleaves rows, 16 together, or back.");
+  m.def("encode", py_encode, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("x"),
+        nb::arg("importance").none(), nb::arg("out"), nb::arg("threads"), "Floats to packed rows.");
+  m.def("linear", py_linear_one, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
         nb::arg("interleaved"), nb::arg("x"), nb::arg("out"), nb::arg("threads"), nb::arg("activations").none(),
         "out = x times the transpose of the packed matrix.");
-  m.def("linear_many", py_linear, nb::arg("weights"), nb::arg("x"), nb::arg("kind"), nb::arg("m"), nb::arg("k"),
-        nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"), nb::arg("activations").none(),
-        "Several products of the same activations, with what is added to them.");
-  m.def("linear_gated", py_linear_gated, nb::arg("gate"), nb::arg("up"), nb::arg("kind_of_gate"), nb::arg("x"),
-        nb::arg("kind"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"), nb::arg("activations").none(),
-        "gate(x times gate) * (x times up).");
+  m.def("linear_many", py_linear, OneTarget(), nb::arg("weights"), nb::arg("x"), nb::arg("kind"), nb::arg("m"),
+        nb::arg("k"), nb::arg("outs"), nb::arg("biases"), nb::arg("residuals"), nb::arg("threads"),
+        nb::arg("activations").none(), "Several products of the same activations, with what is added to them.");
+  m.def("linear_gated", py_linear_gated, OneTarget(), nb::arg("gate"), nb::arg("up"), nb::arg("kind_of_gate"),
+        nb::arg("x"), nb::arg("kind"), nb::arg("m"), nb::arg("k"), nb::arg("out"), nb::arg("threads"),
+        nb::arg("activations").none(), "gate(x times gate) * (x times up).");
   m.def(
       "tile_bytes", [](size_t m, size_t k) { return times(tile_elements(m, k), sizeof(uint16_t)); }, nb::arg("m"),
       nb::arg("k"), "Bytes of m rows of k activations as bf16 tiles.");
-  m.def("pack_tiles", py_pack_tiles, nb::arg("x"), nb::arg("out"), nb::arg("threads"), "Floats to bf16 tiles.");
+  m.def("pack_tiles", py_pack_tiles, OneTarget(), nb::arg("x"), nb::arg("out"), nb::arg("threads"),
+        "Floats to bf16 tiles.");
   m.def("unpack_tiles", py_unpack_tiles, nb::arg("x"), nb::arg("out"), "bf16 tiles to floats.");
-  m.def("quantize_activations", py_quantize_activations, nb::arg("x"), nb::arg("twice"), nb::arg("out"),
+  m.def("quantize_activations", py_quantize_activations, OneTarget(), nb::arg("x"), nb::arg("twice"), nb::arg("out"),
         nb::arg("threads"), "Floats to 8-bit activations, or twice as many rows for 16 bits.");
-  m.def("kv_write", py_kv_write, nb::arg("format"), nb::arg("store"), nb::arg("x"), nb::arg("slots"), nb::arg("rotate"),
-        nb::arg("is_value"), nb::arg("threads"), "Pack rows of K or V into pages.");
-  m.def("kv_tiles", py_kv_tiles, nb::arg("format"), nb::arg("dim"),
+  m.def("kv_write", py_kv_write, OneTarget(), nb::arg("format"), nb::arg("store"), nb::arg("x"), nb::arg("slots"),
+        nb::arg("rotate"), nb::arg("is_value"), nb::arg("threads"), "Pack rows of K or V into pages.");
+  m.def("kv_tiles", py_kv_tiles, OneTarget(), nb::arg("format"), nb::arg("dim"),
         "Whether K and V of this format are best kept as matrix tiles want them.");
-  m.def("attend", py_attend, nb::arg("q"), nb::arg("k_format"), nb::arg("k"), nb::arg("v_format"), nb::arg("v"),
-        nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"), nb::arg("scale"),
-        nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(), nb::arg("out"),
-        nb::arg("exact"), nb::arg("threads"), "Attention over pages.");
+  m.def("attend", py_attend, OneTarget(), nb::arg("q"), nb::arg("k_format"), nb::arg("k"), nb::arg("v_format"),
+        nb::arg("v"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"),
+        nb::arg("scale"), nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(),
+        nb::arg("out"), nb::arg("exact"), nb::arg("threads"), "Attention over pages.");
   bind_plan(m);
   bind_sample(m);
-  m.def("probe_read", py_probe_read, nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),
+  m.def("probe_read", py_probe_read, OneTarget(), nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),
         "Seconds to read the bytes once.");
-  m.def("probe_rate", py_probe_rate, nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),
+  m.def("probe_rate", py_probe_rate, OneTarget(), nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),
         "Multiply-adds a second in registers; kind is int8, bf16 or f32; 0 where there is none.");
   m.def("decode_activations", py_decode_activations, nb::arg("x"), nb::arg("twice"), nb::arg("out"),
         "Activations in 8 or in 16 bits to floats.");

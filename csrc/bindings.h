@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <optional>
 #include <stdexcept>
@@ -14,8 +15,9 @@
 
 #include "arrays.h"
 #include "attention.h"
-#include "dispatch.h"
+#include "call.h"
 #include "linear.h"
+#include "workspace.h"
 
 namespace fewbit {
 
@@ -24,6 +26,28 @@ using MutableBytes = Array<uint8_t, 1>;
 using Floats = Array<const float, 2>;
 using Row = Array<const float, 1>;
 using MutableFloats = Array<float, 2>;
+
+// Other Python threads run while it lives. While the interpreter shuts down, Python ends the daemon threads that want
+// the GIL back by unwinding their stacks, which C++ would answer with abort(): they wait for the end of the process.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() {
+    ThreadWorkspace::trim();
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) pause();
+    }
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+using OneTarget = nb::call_guard<CallScope>;  // for what multiplies, packs or reads what was packed
 
 constexpr size_t kLargest = size_t{1} << 40;  // of one dimension: products of two sizes stay far from overflow
 

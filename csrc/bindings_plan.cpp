@@ -1,24 +1,42 @@
 // Plans for Python: what is recorded is checked when it is recorded, what a step brings is checked at each step.
 #include <cmath>
+#include <memory>
+#include <mutex>
 
-#include "bindings.h"
-#include "plan.h"
+#include "bindings_experts.h"
+#include "bindings_recurrent.h"
 #include "threads.h"
 
 namespace fewbit {
 namespace {
 
-using plan::Buffer;
-
 constexpr size_t kMaxGroups = 1024;
 
-// A plan and the arrays that it reads.
-class PyPlan {
+// A lock that is open in a forked child: whoever held it is not there. Asked for with the GIL, waited for without.
+class ForkedLock {
  public:
+  std::mutex& get() {
+    if (forks_ != count_forks()) {
+      static_cast<void>(mutex_.release());  // destroying a locked one is not allowed
+      mutex_ = std::make_unique<std::mutex>();
+      forks_ = count_forks();
+    }
+    return *mutex_;
+  }
+
+ private:
+  uint64_t forks_ = count_forks();
+  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
+};
+
+// A plan and the arrays that it reads. Once it has its result it does not change; runs wait for each other.
+class PyPlan : public RecurrentPlan {
+ public:
+  using RecurrentPlan::RecurrentPlan;
   Buffer buffer(size_t width, bool logits_only, size_t slot) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
     expect(slot <= plan_.buffers(), "slot of a buffer", slot, plan_.buffers());
-    if (ready_) throw std::invalid_argument("the plan has its result: it takes no more buffers");
+    expect_open();
     return plan_.buffer(width, logits_only, slot);
   }
   size_t rope(Row inv_freq, float scale, bool neox) {
@@ -27,6 +45,7 @@ class PyPlan {
       if (!std::isfinite(inv_freq.data()[i])) throw std::invalid_argument("frequencies must be finite");
       out.inv_freq.push_back(inv_freq.data()[i]);
     }
+    expect_open();
     return plan_.rope(std::move(out));
   }
   void embed(const nb::tuple& w, Buffer out, float scale) {
@@ -36,7 +55,7 @@ class PyPlan {
     if (table.at.interleaved)
       throw std::invalid_argument("a table of embeddings is read row by row: it cannot be interleaved");
     tokens_ = tokens_ ? std::min(tokens_, table.n) : table.n;
-    plan_.add(plan::Embed{table, scale, out});
+    add_op(plan::Embed{table, scale, out});
   }
   void linear(Buffer in, std::optional<Row> norm, float eps, bool int16, const nb::list& terms) {
     plan::Linear op{in, norm_of(norm, eps, width(in)), int16, {}};
@@ -56,7 +75,7 @@ class PyPlan {
       }
       op.terms.push_back(out);
     }
-    plan_.add(std::move(op));
+    add_op(std::move(op));
   }
   void gated(Buffer in, std::optional<Row> norm, float eps, const nb::tuple& gate, const nb::tuple& up,
              const std::string& kind, Buffer out) {
@@ -65,7 +84,7 @@ class PyPlan {
     expect(width(out) == g.n, "columns of the result", width(out), g.n);
     expect_rows(out, plan_.logits_only(in));
     expect(out != in, "a result that is not the input", out, in);
-    plan_.add(plan::Gated{in, norm_of(norm, eps, width(in)), g, u, gate_named(kind), out});
+    add_op(plan::Gated{in, norm_of(norm, eps, width(in)), g, u, gate_named(kind), out});
   }
   void apply_rope(Buffer in, Buffer out, size_t heads, size_t dim, size_t rope) {
     expect(rope < plan_.ropes(), "number of a rope", rope, plan_.ropes());
@@ -74,11 +93,11 @@ class PyPlan {
     expect(2 * plan_.rope_at(rope).inv_freq.size() <= dim, "values that rope rotates", dim,
            2 * plan_.rope_at(rope).inv_freq.size());
     expect_rows(in, false);
-    plan_.add(plan::ApplyRope{in, out, heads, dim, rope});
+    add_op(plan::ApplyRope{in, out, heads, dim, rope});
   }
   void attend(size_t k_format, MutablePages4 k_store, size_t k_dim, size_t v_format, MutablePages4 v_store,
               size_t v_dim, size_t group, bool rotate, Buffer q, Buffer k, Buffer v, Buffer out, float scale,
-              size_t window, float softcap, std::optional<Row> sinks) {
+              size_t window, float softcap, std::optional<Row> sinks, bool causal, size_t around, bool keep_kv) {
     const Store keys = store_of(k_format, Pages4(k_store), k_dim, false);
     const Store values = store_of(v_format, Pages4(v_store), v_dim, true);
     expect_alike(keys, Pages4(k_store), values, Pages4(v_store));
@@ -90,33 +109,105 @@ class PyPlan {
     const size_t q_heads = width(q) / k_dim;
     expect(width(out) == times(q_heads, v_dim), "columns of the result", width(out), times(q_heads, v_dim));
     for (const Buffer b : {q, k, v, out}) expect_rows(b, false);
+    expect_open();
     expect_group(group, {k_store.shape(0), heads.page_tokens});
     const float* sink = sinks ? keep(*sinks, q_heads, "sinks") : nullptr;
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
-    plan_.add(plan::Attend{k_format, v_format, keys, values, heads, group, q_heads,
-                           Logits{scale, window, softcap, sink}, q, k, v, out});
+    add_op(plan::Attend{k_format, v_format, keys, values, heads, group, q_heads,
+                        Logits{scale, window, softcap, sink, causal, around}, q, k, v, out, keep_kv});
   }
-  void norm(Buffer in, Row weight, float eps, Buffer out) {
+  void norm(Buffer in, Row weight, float eps, size_t heads, Buffer out) {
     expect_same(in, out);
-    plan_.add(plan::Norm{in, norm_of(weight, eps, width(in)), out});
+    add_op(plan::Norm{in, norm_of(weight, eps, head_width(in, heads)), heads, out});
+  }
+  void layer_norm(Buffer in, Row weight, std::optional<Row> bias, float eps, Buffer out) {
+    expect_same(in, out);
+    const float* w = keep(weight, width(in), "weights of the norm");
+    add_op(plan::LayerNorm{in, w, bias ? keep(*bias, width(in), "values of the bias") : nullptr, eps, out});
+  }
+  void map(Buffer in, const std::string& kind, float by, std::optional<Row> vector, Buffer out) {
+    expect_same(in, out);
+    const Map map = map_named(kind);
+    if ((map == Map::shift) != vector.has_value()) throw std::invalid_argument("shift alone takes a vector");
+    add_op(plan::Mapped{in, map, by, vector ? keep(*vector, width(in), "values that are added") : nullptr, out});
+  }
+  void positions(const nb::tuple& w, Buffer out) {
+    const plan::Weight table = weight(w, width(out));
+    expect_rows(out, false);
+    if (table.at.interleaved)
+      throw std::invalid_argument("a table of positions is read row by row: it cannot be interleaved");
+    positions_ = positions_ ? std::min(positions_, table.n) : table.n;
+    add_op(plan::Positions{table, out});
+  }
+  void columns(Buffer in, size_t start, size_t width, size_t heads, Buffer out) {
+    const size_t dim = head_width(in, heads);
+    expect(start <= dim && width <= dim - start, "columns of a head", dim, start + width);
+    expect(this->width(out) == times(heads, width), "columns of the result", this->width(out), times(heads, width));
+    expect_rows(out, plan_.logits_only(in));
+    expect(out != in, "a result that is not the input", out, in);
+    add_op(plan::Columns{in, start, width, heads, out});
+  }
+  void join(Buffer a, Buffer b, size_t heads, size_t b_heads, Buffer out) {
+    const size_t each = head_width(a, heads) + head_width(b, b_heads);
+    expect(b_heads == 1 || b_heads == heads, "heads of b", b_heads, heads);
+    expect(width(out) == times(heads, each), "columns of the result", width(out), times(heads, each));
+    for (const Buffer x : {a, b}) {
+      expect_rows(out, plan_.logits_only(x));
+      expect(out != x, "a result that is not an input", out, x);
+    }
+    add_op(plan::Join{a, b, heads, b_heads, out});
+  }
+  void linear_heads(Buffer in, const nb::list& matrices, Buffer out) {
+    plan::LinearHeads op{in, {}, out};
+    const size_t k = head_width(in, matrices.size());
+    for (const nb::handle& one : matrices) {
+      op.heads.push_back(weight(nb::cast<nb::tuple>(one), k));
+      expect(op.heads.back().n == op.heads.front().n, "rows of a head", op.heads.back().n, op.heads.front().n);
+    }
+    const size_t columns = times(matrices.size(), op.heads.front().n);
+    expect(width(out) == columns, "columns of the result", width(out), columns);
+    expect_rows(out, plan_.logits_only(in));
+    expect(out != in, "a result that is not the input", out, in);
+    add_op(std::move(op));
+  }
+  // `matrices` and `biases` are those of gate (or None), up and down.
+  void experts(Buffer x, Buffer scores, const nb::tuple& matrices, const nb::tuple& biases, const std::string& kind,
+               const nb::tuple& routing, Buffer out) {
+    expect(matrices.size() == 3 && biases.size() == 3, "matrices and biases", matrices.size(), 3);
+    expect_same(x, out);
+    expect_rows(scores, plan_.logits_only(x));
+    expect(out != x && out != scores, "a result that is not an input", out, x);
+    plan::RoutedExperts op{
+        x, scores, routing_of(routing, width(scores), keep_), !matrices[0].is_none(), {}, {}, {}, {}, {}, out};
+    const size_t count = op.routing.count, k = width(x);
+    op.gated ? void(op.kind = gate_kind_named(kind)) : void(op.activation = map_named(kind));
+    if (!op.gated && op.activation < Map::silu) throw std::invalid_argument("experts are not activated by " + kind);
+    op.up = expert_weight(weight(nb::cast<nb::tuple>(matrices[1]), k), biases[1], count, keep_);
+    op.down = expert_weight(weight(nb::cast<nb::tuple>(matrices[2]), op.up.w.n), biases[2], count, keep_);
+    expect(op.down.w.n == k, "rows of down", op.down.w.n, k);
+    if (op.gated) {
+      op.gate = expert_weight(weight(nb::cast<nb::tuple>(matrices[0]), k), biases[0], count, keep_);
+      expect(op.gate.w.n == op.up.w.n, "rows of gate", op.gate.w.n, op.up.w.n);
+    }
+    add_op(std::move(op));
   }
   void add(Buffer a, Buffer b, Buffer out) {
     expect_same(a, out);
     expect_same(b, out);
-    plan_.add(plan::Add{a, b, out});
+    add_op(plan::Add{a, b, out});
   }
   void gate(Buffer a, Buffer b, const std::string& kind, Buffer out) {
     expect_same(a, out);
     expect_same(b, out);
     expect(a != out, "a result that is not the gate", a, out);
-    plan_.add(plan::GateOf{a, b, gate_named(kind), out});
+    add_op(plan::GateOf{a, b, gate_kind_named(kind), out});
   }
   void gather(Buffer in, Buffer out) {
     expect(width(in) == width(out), "columns of the result", width(out), width(in));
     expect_rows(in, false);
     expect_rows(out, true);
-    plan_.add(plan::Gather{in, out});
+    add_op(plan::Gather{in, out});
   }
   void set_result(Buffer b) {
     expect_rows(b, true);
@@ -124,12 +215,14 @@ class PyPlan {
       expect(other == b || plan_.slot(other) != plan_.slot(b), "slot of another buffer than the result's",
              plan_.slot(other), plan_.slot(b));
     }
+    expect_open();
     plan_.set_result(b);
     ready_ = true;
   }
 
   void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
-           MutableFloats out, const ActivationsName& activations, int threads) {
+           MutableFloats out, const ActivationsName& activations, int threads, std::optional<Int32s> reads,
+           std::optional<Int32s> writes) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     expect_below(tokens, tokens_, "token");
@@ -137,17 +230,46 @@ class PyPlan {
     expect(out.shape(0) == logits_indices.size(), "rows of the result", out.shape(0), logits_indices.size());
     expect(out.shape(1) == width(plan_.result()), "columns of the result", out.shape(1), width(plan_.result()));
     expect_lengths(lengths, q_starts, tokens.size());
+    for (size_t i = 0; positions_ && i < lengths.size(); ++i) {
+      const auto length = static_cast<size_t>(lengths.data()[i]);
+      expect(length <= positions_, "positions, at most", length, positions_);
+    }
     const Sequences sequences{lengths.data(), q_starts.data(), lengths.size()};
     const nb::tuple held(groups);  // so that nobody takes the arrays away while it runs
-    take_tables(held, lengths);
-    const Step step{tokens.data(),  tokens.size(),         sequences,
-                    tables_.data(), logits_indices.data(), logits_indices.size()};
+    const std::vector<PageTables> tables = tables_of_groups(held, lengths);
+    slots_.check(reads, writes, lengths.size());
+    const Step step{tokens.data(),
+                    tokens.size(),
+                    sequences,
+                    tables.data(),
+                    logits_indices.data(),
+                    logits_indices.size(),
+                    reads ? reads->data() : nullptr,
+                    writes ? writes->data() : nullptr};
     const Activations how = activations_named(activations);
-    nb::gil_scoped_release release;
+    std::mutex& mutex = lock_.get();
+    const WithoutGil released;
+    const std::lock_guard<std::mutex> lock(mutex);
     plan_.run(step, out.data(), how, threads);
   }
-  void profile(bool on) { plan_.profile(on); }
-  std::vector<std::pair<std::string, double>> seconds() const { return plan_.seconds(); }
+  void profile(bool on) {
+    std::mutex& mutex = lock_.get();
+    const WithoutGil released;
+    const std::lock_guard<std::mutex> lock(mutex);
+    plan_.profile(on);
+  }
+  std::vector<std::pair<std::string, double>> seconds() {
+    std::mutex& mutex = lock_.get();
+    const WithoutGil released;
+    const std::lock_guard<std::mutex> lock(mutex);
+    return plan_.seconds();
+  }
+  size_t expert_bytes() {
+    std::mutex& mutex = lock_.get();
+    const WithoutGil released;
+    const std::lock_guard<std::mutex> lock(mutex);
+    return plan_.expert_bytes();
+  }
 
  private:
   struct Pages {  // of a group of layers
@@ -157,7 +279,7 @@ class PyPlan {
   // All layers of a group have as many pages, and these as many tokens.
   void expect_group(size_t group, const Pages& pages) {
     expect(group < kMaxGroups, "number of a group, at most", group, kMaxGroups - 1);
-    expect(pages.count > 0, "pages", pages.count, 1);
+    if (pages.count == 0) throw std::invalid_argument("a store needs at least one page");
     if (group >= groups_.size()) groups_.resize(group + 1);
     Pages& own = groups_[group];
     if (own.count == 0) own = pages;
@@ -166,9 +288,9 @@ class PyPlan {
     plan_.set_page_tokens(group, own.tokens);
   }
   // (tables, table_starts) of each group; of those that no operation reads, anything.
-  void take_tables(const nb::tuple& groups, const Int64s& lengths) {
+  std::vector<PageTables> tables_of_groups(const nb::tuple& groups, const Int64s& lengths) const {
     expect(groups.size() >= groups_.size(), "groups of page tables", groups.size(), groups_.size());
-    tables_.resize(groups_.size());
+    std::vector<PageTables> out(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g].count == 0) continue;
       nb::tuple pair;
@@ -179,21 +301,9 @@ class PyPlan {
         throw std::invalid_argument("group " + std::to_string(g) +
                                     " must be a tuple of page tables (int32) and starts (int64)");
       }
-      tables_[g] = tables_of(tables, starts, lengths, groups_[g].count, groups_[g].tokens);
+      out[g] = tables_of(tables, starts, lengths, groups_[g].count, groups_[g].tokens);
     }
-  }
-  size_t width(Buffer b) const {
-    expect(b < plan_.buffers(), "number of a buffer", b, plan_.buffers());
-    return plan_.width(b);
-  }
-  void expect_rows(Buffer b, bool logits_only) const {
-    width(b);
-    if (plan_.logits_only(b) != logits_only)
-      throw std::invalid_argument("rows of all tokens and rows of logits are mixed");
-  }
-  void expect_same(Buffer a, Buffer b) const {
-    expect(width(a) == width(b), "columns of the result", width(b), width(a));
-    expect_rows(a, plan_.logits_only(b));
+    return out;
   }
   static void expect_below(const Int32s& numbers, size_t end, const char* what) {
     for (size_t i = 0; i < numbers.size(); ++i) {
@@ -203,35 +313,17 @@ class PyPlan {
       }
     }
   }
-  const float* keep(const Row& values, size_t count, const char* what) {
-    expect(values.size() == count, what, values.size(), count);
-    keep_.push_back(values.owner());
-    return values.data();
-  }
-  plan::RowNorm norm_of(const std::optional<Row>& weight, float eps, size_t n) {
-    if (!weight) return {};
-    return {keep(*weight, n, "weights of the norm"), eps};
-  }
-  plan::Weight weight(const nb::tuple& w, size_t k) {
-    const PyMatrix m = cast_matrix(w);
-    const Matrix checked = m.of(k);
-    keep_.push_back(m.data.owner());
-    return {m.format, checked.at, checked.data, m.n, k};
-  }
 
-  Plan plan_;
-  std::vector<nb::object> keep_;
   std::vector<Pages> groups_;
-  std::vector<PageTables> tables_;  // of a step; kept, so that nothing is allocated again
-  size_t tokens_ = 0;
-  bool ready_ = false;
+  ForkedLock lock_;                    // of what runs change
+  size_t tokens_ = 0, positions_ = 0;  // that all tables have; 0: there is none
 };
 
 }  // namespace
 
 void bind_plan(nb::module_& m) {
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
-      .def(nb::init<>())
+      .def(nb::init<bool>(), nb::arg("batch_invariant") = false)
       .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
       .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"))
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
@@ -244,16 +336,36 @@ void bind_plan(nb::module_& m) {
       .def("attend", &PyPlan::attend, nb::arg("k_format"), nb::arg("k_store"), nb::arg("k_dim"), nb::arg("v_format"),
            nb::arg("v_store"), nb::arg("v_dim"), nb::arg("group"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"),
            nb::arg("v"), nb::arg("out"), nb::arg("scale"), nb::arg("window"), nb::arg("softcap"),
-           nb::arg("sinks").none())
-      .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"))
+           nb::arg("sinks").none(), nb::arg("causal") = true, nb::arg("around") = 0, nb::arg("keep") = true)
+      .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"), nb::arg("out"))
+      .def("layer_norm", &PyPlan::layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
+           nb::arg("out"))
+      .def("map", &PyPlan::map, nb::arg("x"), nb::arg("kind"), nb::arg("by"), nb::arg("vector").none(), nb::arg("out"))
+      .def("positions", &PyPlan::positions, nb::arg("w"), nb::arg("out"))
+      .def("columns", &PyPlan::columns, nb::arg("x"), nb::arg("start"), nb::arg("width"), nb::arg("heads"),
+           nb::arg("out"))
+      .def("join", &PyPlan::join, nb::arg("a"), nb::arg("b"), nb::arg("heads"), nb::arg("b_heads"), nb::arg("out"))
+      .def("linear_heads", &PyPlan::linear_heads, nb::arg("x"), nb::arg("w"), nb::arg("out"))
+      .def("experts", &PyPlan::experts, nb::arg("x"), nb::arg("scores"), nb::arg("matrices"), nb::arg("biases"),
+           nb::arg("kind"), nb::arg("routing"), nb::arg("out"))
       .def("add", &PyPlan::add, nb::arg("a"), nb::arg("b"), nb::arg("out"))
       .def("gate", &PyPlan::gate, nb::arg("a"), nb::arg("b"), nb::arg("kind"), nb::arg("out"))
+      .def("conv", &PyPlan::conv, nb::arg("x"), nb::arg("states"), nb::arg("offset"), nb::arg("weight"),
+           nb::arg("bias").none(), nb::arg("silu"), nb::arg("out"))
+      .def("delta_rule", &PyPlan::delta_rule, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("a"), nb::arg("b"),
+           nb::arg("states"), nb::arg("offset"), nb::arg("heads"), nb::arg("v_heads"), nb::arg("decay"),
+           nb::arg("dt_bias"), nb::arg("scale"), nb::arg("tiled"), nb::arg("out"))
+      .def("scan", &PyPlan::scan, nb::arg("x"), nb::arg("dt"), nb::arg("b"), nb::arg("c"), nb::arg("states"),
+           nb::arg("offset"), nb::arg("heads"), nb::arg("groups"), nb::arg("decay"), nb::arg("skip"),
+           nb::arg("dt_bias"), nb::arg("out"))
       .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
-      .def("run", &PyPlan::run, nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"), nb::arg("q_starts"),
-           nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(), nb::arg("threads"))
+      .def("run", &PyPlan::run, OneTarget(), nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"),
+           nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
+           nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none())
       .def("profile", &PyPlan::profile, nb::arg("on"))
-      .def("seconds", &PyPlan::seconds);
+      .def("seconds", &PyPlan::seconds)
+      .def("expert_bytes", &PyPlan::expert_bytes);
 }
 
 }  // namespace fewbit

@@ -128,7 +128,7 @@ Reasons py_sample(Floats logits, const nb::bytes& packed, Doubles uniforms, std:
   const Changes changes{numbers_of<int32_t>(seen, counts, starts, rows, vocab, "seen tokens"),
                         numbers_of<float>(bias_ids, bias_values, bias_starts, rows, vocab, "bias"),
                         masks_of(masks, mask_rows, rows, vocab)};
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   return listed(sample({logits.data(), rows, vocab}, params.data(), uniforms.data(), changes, tokens.data(),
                        logprobs.data(), threads));
 }
@@ -138,7 +138,7 @@ Reasons py_log_probabilities(Floats logits, Int32s tokens, MutableRow out, int t
   expect(tokens.size() == rows, "tokens", tokens.size(), rows);
   expect(out.size() == rows, "room for log-probabilities", out.size(), rows);
   for (size_t r = 0; r < rows; ++r) expect_tokens(tokens.data() + r, 1, vocab, "token of row " + std::to_string(r));
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   return listed(log_probabilities({logits.data(), rows, vocab}, tokens.data(), out.data(), threads));
 }
 
@@ -146,22 +146,22 @@ Reasons py_top_tokens(Row logits, MutableInt32s tokens, MutableRow logprobs) {
   const size_t vocab = checked_vocab(logits.size()), count = tokens.size();
   expect(count <= vocab, "number of tokens, at most", count, vocab);
   expect(logprobs.size() == count, "room for log-probabilities", logprobs.size(), count);
-  nb::gil_scoped_release release;
+  const WithoutGil released;
   return listed(top_tokens(logits.data(), vocab, count, tokens.data(), logprobs.data()));
 }
 
 }  // namespace
 
 void bind_sample(nb::module_& m) {
-  m.def("sample", py_sample, nb::arg("logits"), nb::arg("params"), nb::arg("uniforms"), nb::arg("seen").none(),
-        nb::arg("counts").none(), nb::arg("starts").none(), nb::arg("bias_ids").none(), nb::arg("bias_values").none(),
-        nb::arg("bias_starts").none(), nb::arg("masks").none(), nb::arg("mask_rows").none(), nb::arg("tokens"),
-        nb::arg("logprobs"), nb::arg("threads"),
+  m.def("sample", py_sample, OneTarget(), nb::arg("logits"), nb::arg("params"), nb::arg("uniforms"),
+        nb::arg("seen").none(), nb::arg("counts").none(), nb::arg("starts").none(), nb::arg("bias_ids").none(),
+        nb::arg("bias_values").none(), nb::arg("bias_starts").none(), nb::arg("masks").none(),
+        nb::arg("mask_rows").none(), nb::arg("tokens"), nb::arg("logprobs"), nb::arg("threads"),
         "A token for each row of logits, and its log-probability; returns the rows that have none, and why.");
-  m.def("log_probabilities", py_log_probabilities, nb::arg("logits"), nb::arg("tokens"), nb::arg("out"),
+  m.def("log_probabilities", py_log_probabilities, OneTarget(), nb::arg("logits"), nb::arg("tokens"), nb::arg("out"),
         nb::arg("threads"),
         "The log-probability of one token of each row of logits; returns the rows that have none, and why.");
-  m.def("top_tokens", py_top_tokens, nb::arg("logits"), nb::arg("tokens"), nb::arg("logprobs"),
+  m.def("top_tokens", py_top_tokens, OneTarget(), nb::arg("logits"), nb::arg("tokens"), nb::arg("logprobs"),
         "The likeliest tokens of one row of logits, as many as there is room for; returns what is wrong with the row.");
 }
 

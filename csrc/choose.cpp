@@ -1,4 +1,4 @@
-// Which kernel makes a product.
+// Which kernel makes a product, and how many rows are a piece of work.
 #include <algorithm>
 
 #include "linear.h"
@@ -35,6 +35,29 @@ Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activat
   const Path path = path_for(kernels, at, k, 2 * m);
   if (in_bf16(path)) return {path_for(kernels, at, k, std::max(m, kMostInterleavedSkinny + 1)), false};
   return {path, path != Path::exact};
+}
+
+size_t grain(Path path, const Matrix& w, int threads) {
+  const size_t n = w.n, row_bytes = w.at.row_bytes;
+  const size_t share = n / static_cast<size_t>(std::max(threads, 1));
+  const auto pieces = [&](size_t count, size_t unit, size_t most) {
+    return std::clamp((share / count + unit - 1) / unit * unit, unit, most);
+  };
+  switch (path) {
+    case Path::skinny: return pieces(32, 16, 256);
+    case Path::micro: return pieces(16, 16, 128);
+    case Path::fused: return pieces(16, 32, 256);
+    case Path::packed: return pieces(4, 32, 256);
+    default: break;
+  }
+  // As many pieces for every thread, each about as large.
+  const size_t worth =
+      std::clamp<size_t>(share / 16, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
+  const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
+  const size_t size = std::max<size_t>((share + rounds - 1) / rounds, 1);
+  if (!w.at.interleaved) return size;
+  const size_t unit = share < kCopied ? kInterleaved : kCopied;
+  return (size + unit - 1) / unit * unit;
 }
 
 const char* path_name(Path path) {

@@ -6,14 +6,16 @@
 
 #include "formats.generated.h"
 #include "targets/targets.h"
+#include "threads.h"
 
 namespace fewbit {
 
+// This list and the next one are never destroyed: threads may go on while the process exits.
 const std::vector<const Target*>& available_targets() {
-  static const std::vector<const Target*> found = [] {
-    std::vector<const Target*> out;
+  static const std::vector<const Target*>& found = *[] {
+    auto* out = new std::vector<const Target*>;
     for (const Target* t : all_targets()) {
-      if (t->available()) out.push_back(t);
+      if (t->available()) out->push_back(t);
     }
     return out;
   }();
@@ -25,6 +27,7 @@ std::atomic<const Target*> forced{nullptr};
 }
 
 const Target& current_target() {
+  if (const Target* own = target_of_call()) return *own;
   const Target* t = forced.load(std::memory_order_acquire);
   return t ? *t : *available_targets().front();
 }
@@ -43,7 +46,7 @@ void use_target(const std::string& name) {
 
 const std::vector<std::string>& format_names() {
 #define FEWBIT_NAME(F) formats::F::name,
-  static const std::vector<std::string> names = {FEWBIT_FORMATS(FEWBIT_NAME)};
+  static const auto& names = *new std::vector<std::string>{FEWBIT_FORMATS(FEWBIT_NAME)};
 #undef FEWBIT_NAME
   return names;
 }

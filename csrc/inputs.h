@@ -1,5 +1,7 @@
 // Activations in the forms that products read. Pointers and sizes have been checked by the caller.
 #pragma once
+#include <algorithm>
+
 #include "dispatch.h"
 
 namespace fewbit {
@@ -27,6 +29,7 @@ struct Inputs {
   const Activation* q8 = nullptr;
   const Activation* q16 = nullptr;  // two rows for each
   const uint16_t* tiles = nullptr;
+  bool alone = false;  // each row is multiplied as if there were no others: the same bits in every batch
 };
 
 constexpr size_t kTileBytes = 8192;  // of a k-block of 16 columns
@@ -34,6 +37,25 @@ constexpr size_t kTileBytes = 8192;  // of a k-block of 16 columns
 inline size_t k_blocks_of(size_t k) { return (k + kBlockK - 1) / kBlockK; }
 size_t activation_count(size_t m, size_t k);  // how many Activations m rows of k values take in 8 bits
 size_t tile_elements(size_t m, size_t k);     // how many 16-bit numbers they take as tiles
+
+// Products take this many rows at once: more would make nothing faster, only what is packed of them larger.
+constexpr size_t kMostRows = 4096;
+inline bool is_too_long(const Inputs& in) { return in.m > kMostRows && !in.tiles; }  // tiles lie column by column
+
+// Calls f(first, inputs) for parts of the rows, each about as long.
+template <class Fn>
+void by_parts(const Inputs& in, Fn&& f) {
+  const size_t parts = (in.m + kMostRows - 1) / kMostRows, each = ((in.m + parts - 1) / parts + 15) / 16 * 16;
+  for (size_t first = 0; first < in.m; first += each) {
+    Inputs some = in;
+    some.m = std::min(each, in.m - first);
+    if (in.x) some.x += first * in.k;
+    if (in.norm.weight) some.norm.out += first * in.k;
+    if (in.q8) some.q8 += first * k_blocks_of(in.k);
+    if (in.q16) some.q16 += 2 * first * k_blocks_of(in.k);
+    f(first, some);
+  }
+}
 
 // In 8 bits, or `twice`, in 16: each row, and after it what that loses of it. One row, then many.
 void quantize_row(const float* x, size_t k, bool twice, Activation* out);

@@ -9,7 +9,7 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace scratch;  // a row, and the same packed
+thread_local ThreadWorkspace scratch;  // a row, and the same packed
 
 }  // namespace
 

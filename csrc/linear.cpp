@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
+#include <vector>
 
 #include "threads.h"
 #include "workspace.h"
@@ -11,9 +13,7 @@
 namespace fewbit {
 namespace {
 
-thread_local Workspace quantized[2], skinny_packed[2][kSkinnyForms], packed,
-    decoded;                                          // of the caller: forms of the inputs
-thread_local Workspace scratch, gates, apart, pairs;  // of whoever does a piece
+thread_local ThreadWorkspace scratch, gates, apart, pairs;  // of whoever does a piece
 
 // Columns packed for the kernels of a format, see need_by_lane.
 struct LaneForm {
@@ -21,40 +21,15 @@ struct LaneForm {
   bool twice;
   const void* x;
 };
-thread_local std::vector<LaneForm> lane_forms;    // of the call under way
-thread_local std::vector<Workspace> lane_packed;  // where they lie, kept
-std::vector<LaneForm>& no_lane_forms() {
-  lane_forms.clear();
-  return lane_forms;
-}
+struct Forms {  // memory for the forms of some inputs
+  ThreadWorkspace quantized[2], skinny_packed[2][kSkinnyForms], packed, decoded;
+  std::vector<LaneForm> by_lane;            // of the call under way
+  std::deque<ThreadWorkspace> lane_packed;  // where they lie
+};
+thread_local std::deque<Forms> kept_forms;  // of the caller, by the number of the group
 
 constexpr size_t kPanelColumns = 768;  // at once: their results stay in the second-level cache
 constexpr size_t kPairs = 65536;       // results of both columns of rows that are kept in the second-level cache
-constexpr size_t kInterleaved = 16, kCopied = 64;  // interleaved rows; those that are copied or read alternately
-
-// Rows a piece: small enough to share evenly, large enough to be worth a call, a multiple of what the kernel takes.
-size_t grain(Path path, const Matrix& w, int threads) {
-  const size_t n = w.n, row_bytes = w.at.row_bytes;
-  const size_t share = n / static_cast<size_t>(std::max(threads, 1));
-  const auto pieces = [&](size_t count, size_t unit, size_t most) {
-    return std::clamp((share / count + unit - 1) / unit * unit, unit, most);
-  };
-  switch (path) {
-    case Path::skinny: return pieces(32, 16, 256);
-    case Path::micro: return pieces(16, 16, 128);
-    case Path::fused: return pieces(16, 32, 256);
-    case Path::packed: return pieces(4, 32, 256);
-    default: break;
-  }
-  // As many pieces for every thread, each about as large.
-  const size_t worth =
-      std::clamp<size_t>(share / 16, std::min<size_t>(16384 / std::max<size_t>(row_bytes, 1) + 1, 64), 256);
-  const size_t rounds = std::max<size_t>((share + worth - 1) / worth, 1);
-  const size_t size = std::max<size_t>((share + rounds - 1) / rounds, 1);
-  if (!w.at.interleaved) return size;
-  const size_t unit = share < kCopied ? kInterleaved : kCopied;
-  return (size + unit - 1) / unit * unit;
-}
 
 SkinnyForm skinny_form(const Matrix& w) {
   if (w.at.interleaved && w.kernels->interleaved_skinny)
@@ -78,8 +53,8 @@ size_t count_interleaved(const Matrix& w) { return w.at.interleaved ? w.n / kInt
 struct Call {
   Inputs in;
   int threads;
+  Forms* forms;
   std::array<const void*, kSkinnyForms> skinny[2]{};  // of as many columns as rows, and of twice as many; by SkinnyForm
-  std::vector<LaneForm>& by_lane = no_lane_forms();
 
   size_t columns(bool twice) const { return twice ? 2 * in.m : in.m; }
   const Activation* codes(bool twice) const { return twice ? in.q16 : in.q8; }
@@ -87,7 +62,7 @@ struct Call {
   void need_floats() {
     if (in.norm.weight) return by_rows(1, [](size_t, size_t) {});
     if (in.x) return;
-    float* to = decoded.get<float>(in.m * in.k);
+    float* to = forms->decoded.get<float>(in.m * in.k);
     if (in.q8 || in.q16)
       decode_activations(codes(in.q16), in.m, in.k, in.q16, to);
     else
@@ -98,7 +73,7 @@ struct Call {
     if (codes(twice)) return;
     if (!in.x) need_floats();
     const size_t each = k_blocks_of(in.k) * (twice ? 2 : 1);
-    auto* to = quantized[twice].get<Activation>(in.m * each);
+    auto* to = forms->quantized[twice].get<Activation>(in.m * each);
     by_rows(1, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) quantize_row(in.x + r * in.k, in.k, twice, to + r * each);
     });
@@ -107,7 +82,7 @@ struct Call {
   void need_tiles() {
     if (in.tiles) return;
     if (!in.x) need_floats();
-    auto* to = packed.get<uint16_t>(tile_elements(in.m, in.k));
+    auto* to = forms->packed.get<uint16_t>(tile_elements(in.m, in.k));
     by_rows(16, [&](size_t begin, size_t end) {
       current_target().tiles->pack_columns(in.x, in.m, in.k, begin / 16, (end + 15) / 16, to);
     });
@@ -135,7 +110,7 @@ struct Call {
     const bool straight = is_left(form) && !twice && !in.q8;
     straight ? need_floats() : need_codes(twice);
     const size_t bytes = tiles.skinny_bytes(form), sets = (all + kMostSkinny - 1) / kMostSkinny;
-    auto* to = skinny_packed[twice][which].get<uint8_t>(k_blocks * sets * bytes);
+    auto* to = forms->skinny_packed[twice][which].get<uint8_t>(k_blocks * sets * bytes);
     parallel_for(k_blocks * sets, 4, threads, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
         const size_t first = i % sets * kMostSkinny, k_block = i / sets, some = std::min(all - first, kMostSkinny);
@@ -148,7 +123,7 @@ struct Call {
     skinny[twice][which] = to;
   }
   const void* packed_by_lane(const Matrix& w, bool twice) const {
-    for (const LaneForm& form : by_lane) {
+    for (const LaneForm& form : forms->by_lane) {
       if (form.kernels == w.kernels && form.twice == twice) return form.x;
     }
     return nullptr;
@@ -156,13 +131,13 @@ struct Call {
   void need_by_lane(const Matrix& w, bool twice) {
     if (packed_by_lane(w, twice)) return;
     const LaneKernels& kernels = w.kernels->by_lane;
-    const size_t all = columns(twice), sets = (all + kLaneSet - 1) / kLaneSet, number = by_lane.size();
-    if (lane_packed.size() <= number) lane_packed.resize(number + 1);
-    auto* to = lane_packed[number].get<uint8_t>(sets * kernels.set_bytes(in.k));
+    const size_t all = columns(twice), sets = (all + kLaneSet - 1) / kLaneSet, number = forms->by_lane.size();
+    while (forms->lane_packed.size() <= number) forms->lane_packed.emplace_back();
+    auto* to = forms->lane_packed[number].get<uint8_t>(sets * kernels.set_bytes(in.k));
     parallel_for(sets, 8192 / (in.k + 1) + 1, threads, [&](size_t begin, size_t end) {
       for (size_t set = begin; set < end; ++set) kernels.pack(codes(twice), all, in.k, set, to);
     });
-    by_lane.push_back({w.kernels, twice, to});
+    forms->by_lane.push_back({w.kernels, twice, to});
   }
   void need(Way way, const Matrix& w) {
     switch (way.path) {
@@ -232,7 +207,7 @@ struct Call {
       way.path = Path::gemv;  // for what is left: fewer than 16 rows
     } else if ((way.path == Path::gemv || way.path == Path::micro) && kernels.by_lane.skinny) {
       const LaneKernels& lanes = kernels.by_lane;
-      const auto multiply = all < lanes.least_panels ? lanes.skinny : lanes.panels;
+      const auto multiply = in.alone || all < lanes.least_panels ? lanes.skinny : lanes.panels;
       if (count > 0) {
         multiply(from, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
                  scratch.get<uint8_t>(lanes.scratch_bytes));
@@ -280,8 +255,8 @@ struct Call {
   }
 };
 
-Way way_for(const Matrix& w, size_t m, Activations activations) {
-  return choose(*w.kernels, w.at, w.k, m, activations);
+Way way_for(const Matrix& w, const Inputs& in, Activations activations) {
+  return choose(*w.kernels, w.at, w.k, in.alone ? 1 : in.m, activations);
 }
 
 void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
@@ -295,6 +270,41 @@ void add_rest(const Product& p, size_t m, size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) y[r] += x[r];
     }
   }
+}
+
+// The pieces of a product, in one line with those of the others.
+struct Pieces {
+  const Call* call;
+  const Product* product;
+  Way way, gate_way;
+  size_t size, first, end;  // rows of a piece; numbers of the pieces
+  void run(size_t piece) const {
+    const Product& p = *product;
+    const size_t begin = (piece - first) * size, end = std::min(begin + size, p.w.n), m = call->in.m;
+    call->rows(p.w, way, begin, end, p.out + begin, p.w.n);
+    add_rest(p, m, begin, end);
+    if (!p.gate.data) return;
+    const size_t some = end - begin;
+    float* g = gates.get<float>(some * m);
+    call->rows(p.gate, gate_way, begin, end, g, some);
+    for (size_t c = 0; c < m; ++c) current_target().rows.gate(p.kind, g + c * some, some, p.out + c * p.w.n + begin);
+  }
+};
+thread_local std::vector<Call> kept_calls;
+thread_local std::vector<Pieces> kept_pieces;
+Pieces pieces_of(Call& call, const Product& p, Activations activations) {
+  const size_t first = kept_pieces.empty() ? 0 : kept_pieces.back().end;
+  Pieces out{&call, &p, way_for(p.w, call.in, activations), {}, 0, first, first};
+  call.need(out.way, p.w);
+  out.size = grain(out.way.path, p.w, call.threads);
+  if (p.gate.data) {
+    out.gate_way = way_for(p.gate, call.in, activations);
+    call.need(out.gate_way, p.gate);
+    out.size = std::max(out.size, grain(out.gate_way.path, p.gate, call.threads));
+    out.size = (out.size + kInterleaved - 1) / kInterleaved * kInterleaved;  // whole sets, should one be interleaved
+  }
+  out.end = first + (p.w.n + out.size - 1) / out.size;
+  return out;
 }
 
 }  // namespace
@@ -323,52 +333,42 @@ void interleave(const Matrix& w, bool back, uint8_t* out, int threads) {
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.
-void multiply(std::span<const Product> products, Inputs inputs, Activations activations, int threads) {
-  if (inputs.m == 0) return;
-  Call call{inputs, threads};
-  const auto way_of = [&](const Product& p) { return way_for(p.w, inputs.m, activations); };
-  const auto size_of = [&](const Product& p) { return grain(way_of(p).path, p.w, threads); };
-  size_t pieces = 0;
-  for (const Product& p : products) {
-    call.need(way_of(p), p.w);
-    pieces += (p.w.n + size_of(p) - 1) / size_of(p);
+void multiply(std::span<const Group> groups, std::span<const Product> products, Activations activations, int threads) {
+  while (kept_forms.size() < groups.size()) kept_forms.emplace_back();
+  kept_calls.clear();
+  kept_calls.reserve(groups.size());
+  kept_pieces.clear();
+  for (const Group& group : groups) {
+    const auto own = products.first(group.products);
+    products = products.subspan(group.products);
+    if (group.in.m == 0) continue;
+    Forms& forms = kept_forms[kept_calls.size()];
+    forms.by_lane.clear();
+    Call& call = kept_calls.emplace_back(Call{group.in, threads, &forms});
+    for (const Product& p : own) kept_pieces.push_back(pieces_of(call, p, activations));
   }
-  parallel_for(pieces, 1, threads, [&](size_t begin, size_t end) {
+  if (kept_pieces.empty()) return;
+  const std::span<const Pieces> all(kept_pieces);  // of this thread: others have their own
+  parallel_for(all.back().end, 1, threads, [&](size_t begin, size_t end) {
     for (size_t piece = begin; piece < end; ++piece) {
-      size_t i = piece;
-      for (const Product& p : products) {
-        const size_t size = size_of(p), mine = (p.w.n + size - 1) / size;
-        if (i >= mine) {
-          i -= mine;
-          continue;
-        }
-        const size_t first = i * size, last = std::min(first + size, p.w.n);
-        call.rows(p.w, way_of(p), first, last, p.out + first, p.w.n);
-        add_rest(p, inputs.m, first, last);
-        break;
-      }
+      std::upper_bound(all.begin(), all.end(), piece, [](size_t i, const Pieces& p) { return i < p.end; })->run(piece);
     }
   });
 }
 
-void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, Activations activations,
-                    int threads) {
-  if (inputs.m == 0) return;
-  Call call{inputs, threads};
-  const Way gate_way = way_for(gate, inputs.m, activations), up_way = way_for(up, inputs.m, activations);
-  call.need(gate_way, gate);
-  call.need(up_way, up);
-  size_t size = std::max(grain(gate_way.path, gate, threads), grain(up_way.path, up, threads));
-  if (gate.at.interleaved || up.at.interleaved) size = (size + kInterleaved - 1) / kInterleaved * kInterleaved;
-  parallel_for(gate.n, size, threads, [&](size_t begin, size_t end) {
-    const size_t count = end - begin;
-    float* g = gates.get<float>(count * inputs.m);
-    call.rows(gate, gate_way, begin, end, g, count);
-    call.rows(up, up_way, begin, end, out + begin, gate.n);
-    for (size_t c = 0; c < inputs.m; ++c) {
-      current_target().rows.gate(kind, g + c * count, count, out + c * gate.n + begin);
-    }
-  });
+void multiply(std::span<const Product> products, Inputs inputs, Activations activations, int threads) {
+  if (is_too_long(inputs)) {
+    return by_parts(inputs, [&](size_t first, const Inputs& some) {
+      std::vector<Product> own(products.begin(), products.end());
+      for (Product& p : own) {
+        p.out += first * p.w.n;
+        if (p.residual) p.residual += first * p.w.n;
+      }
+      multiply(own, some, activations, threads);
+    });
+  }
+  const Group group{inputs, products.size()};
+  multiply({&group, 1}, products, activations, threads);
 }
 
 }  // namespace fewbit

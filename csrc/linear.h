@@ -26,18 +26,28 @@ struct Way {
   Path path;
   bool twice;  // activations in 16 bits: two columns for each row of them
 };
-constexpr size_t kMostSkinny = 8;  // columns of a set of the skinny GEMM
+constexpr size_t kInterleaved = 16, kCopied = 64;  // interleaved rows; those that are copied or read alternately
+constexpr size_t kMostSkinny = 8;                  // columns of a set of the skinny GEMM
 inline bool in_bf16(Path path) { return path == Path::fused || path == Path::packed; }
 Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations);
+// Rows a piece: small enough to share evenly, large enough to be worth a call, a multiple of what the kernel takes.
+size_t grain(Path path, const Matrix& w, int threads);
 const char* path_name(Path path);
 const char* inputs_name(Way way);  // f32, q8, q16 or bf16
 
-// out (m, n) = inputs times the transpose of w, plus bias (n) and residual (m, n) where there are any.
+// out (m, n) = inputs times the transpose of w, plus bias (n) and residual (m, n) where there are any. With a gate:
+// out = kind(inputs times the transpose of `gate`) * that.
 struct Product {
   Matrix w;
   float* out;
   const float* bias = nullptr;
   const float* residual = nullptr;
+  Matrix gate{};
+  Gate kind{};
+};
+struct Group {  // inputs, and how many of the products that follow take them
+  Inputs in;
+  size_t products;
 };
 
 void decode(const Matrix& w, float* out, int threads);
@@ -49,8 +59,13 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
 
 // Several products of the same inputs. Forms that are missing are made in memory that is kept for the next call.
 void multiply(std::span<const Product> products, Inputs inputs, Activations activations, int threads);
+// The same of several inputs, each with some of the products, in the same order.
+void multiply(std::span<const Group> groups, std::span<const Product> products, Activations activations, int threads);
 // out (m, n) = gate(inputs times the transpose of `gate`) * (inputs times the transpose of `up`).
-void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out, Activations activations,
-                    int threads);
+inline void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out,
+                           Activations activations, int threads) {
+  const Product product{up, out, nullptr, nullptr, gate, kind};
+  multiply({&product, 1}, inputs, activations, threads);
+}
 
 }  // namespace fewbit

@@ -10,7 +10,8 @@
 namespace fewbit {
 namespace {
 
-constexpr size_t kWorth = 16384;  // values that are worth a piece of work
+constexpr size_t kWorth = 16384;                 // values that are worth a piece of work
+constexpr size_t kMostKept = size_t{256} << 20;  // bytes that a plan keeps between its runs
 
 size_t rows_worth(size_t width) { return kWorth / (width + 1) + 1; }
 
@@ -45,7 +46,9 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {"embed", "linear", "gated", "rope", "attend", "norm", "add", "gate", "gather"};
+  static const char* const names[] = {
+      "embed", "linear",    "gated",   "rope", "attend",       "norm",    "add",  "gate",       "gather", "layer_norm",
+      "map",   "positions", "columns", "join", "linear_heads", "experts", "conv", "delta_rule", "scan"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);
@@ -71,6 +74,7 @@ struct Plan::Run {
   }
   Inputs inputs(plan::Buffer in, const plan::RowNorm& norm) const {
     Inputs out{rows(in), width(in), at(in)};
+    out.alone = plan.batch_invariant_;
     if (norm.weight) out.norm = {norm.weight, norm.eps, plan.normed_.get<float>(rows(in) * width(in))};
     return out;
   }
@@ -109,13 +113,15 @@ struct Plan::Run {
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
     const Fresh fresh{at(op.k), at(op.v), plan.kv_slots_[op.group].data()};
-    attend(k, v, op.heads, step.sequences, step.groups[op.group], op.logits, at(op.q), op.q_heads, &fresh, at(op.out),
-           activations == Activations::exact, threads);
+    attend(k, v, op.heads, step.sequences, step.groups[op.group], op.logits, at(op.q), op.q_heads,
+           op.keep ? &fresh : nullptr, at(op.out), activations == Activations::exact, plan.batch_invariant_, threads);
   }
   void operator()(const plan::Norm& op) const {
-    const size_t n = width(op.in);
+    const size_t n = width(op.in) / op.heads;
     each_row(op.in, [&](size_t r) {
-      current_target().rows.norm(at(op.in) + r * n, n, op.norm.weight, op.norm.eps, at(op.out) + r * n);
+      for (size_t h = r * op.heads; h < (r + 1) * op.heads; ++h) {
+        current_target().rows.norm(at(op.in) + h * n, n, op.norm.weight, op.norm.eps, at(op.out) + h * n);
+      }
     });
   }
   void operator()(const plan::Add& op) const {
@@ -126,11 +132,73 @@ struct Plan::Run {
   }
   void operator()(const plan::GateOf& op) const {
     const size_t n = width(op.out);
+    each_row(op.out, [&](size_t r) { gate_row(op.kind, at(op.a) + r * n, at(op.b) + r * n, n, at(op.out) + r * n); });
+  }
+  void operator()(const plan::LayerNorm& op) const {
+    const size_t n = width(op.in);
+    each_row(op.in,
+             [&](size_t r) { layer_norm_row(at(op.in) + r * n, n, op.weight, op.bias, op.eps, at(op.out) + r * n); });
+  }
+  void operator()(const plan::Mapped& op) const {
+    const size_t n = width(op.in);
+    each_row(op.in, [&](size_t r) { map_row(op.map, at(op.in) + r * n, n, op.by, op.vector, at(op.out) + r * n); });
+  }
+  void operator()(const plan::Positions& op) const {
+    const Matrix w = matrix(op.w);
     each_row(op.out, [&](size_t r) {
-      float* to = at(op.out) + r * n;
-      if (op.b != op.out) std::copy_n(at(op.b) + r * n, n, to);
-      current_target().rows.gate(op.kind, at(op.a) + r * n, n, to);
+      const auto row = static_cast<size_t>(plan.positions_[r]);
+      w.kernels->decode(w.data + row * w.at.row_bytes, w.k, w.at, at(op.out) + r * w.k);
     });
+  }
+  void operator()(const plan::Columns& op) const {
+    const size_t dim = width(op.in) / op.heads;
+    each_row(op.out, [&](size_t r) {
+      for (size_t h = r * op.heads; h < (r + 1) * op.heads; ++h) {
+        std::copy_n(at(op.in) + h * dim + op.start, op.width, at(op.out) + h * op.width);
+      }
+    });
+  }
+  void operator()(const plan::Join& op) const {
+    const size_t a = width(op.a) / op.heads, b = width(op.b) / op.b_heads;
+    each_row(op.out, [&](size_t r) {
+      float* to = at(op.out) + r * width(op.out);
+      for (size_t h = 0; h < op.heads; ++h) {
+        to = std::copy_n(at(op.a) + (r * op.heads + h) * a, a, to);
+        to = std::copy_n(at(op.b) + (r * op.b_heads + h % op.b_heads) * b, b, to);
+      }
+    });
+  }
+  // A thread takes whole heads: their matrices are small.
+  void operator()(const plan::RoutedExperts& op) const {
+    const auto of = [](const plan::ExpertWeight& e) { return Expert{matrix(e.w), e.bias}; };
+    const Experts experts{op.routing, op.gated,   op.kind, op.activation, op.gated ? of(op.gate) : Expert{},
+                          of(op.up),  of(op.down)};
+    plan.expert_bytes_ += run_experts(experts, at(op.x), at(op.scores), rows(op.x), plan.batch_invariant_, at(op.out),
+                                      activations, threads);
+  }
+  void operator()(const plan::LinearHeads& op) const {
+    const size_t m = rows(op.in), heads = op.heads.size(), in_width = width(op.in), out_width = width(op.out);
+    parallel_for(heads, 1, threads, [&](size_t begin, size_t end) {
+      thread_local ThreadWorkspace head_rows;
+      for (size_t h = begin; h < end; ++h) {
+        const Matrix w = matrix(op.heads[h]);
+        float *x = head_rows.get<float>(m * (w.k + w.n)), *y = x + m * w.k;
+        for (size_t r = 0; r < m; ++r) std::copy_n(at(op.in) + r * in_width + h * w.k, w.k, x + r * w.k);
+        const Product product{w, y};
+        Inputs in{m, w.k, x};
+        in.alone = plan.batch_invariant_;
+        multiply({&product, 1}, in, activations, 1);
+        for (size_t r = 0; r < m; ++r) std::copy_n(y + r * w.n, w.n, at(op.out) + r * out_width + h * w.n);
+      }
+    });
+  }
+  Recurrence recurrence() const { return {step.sequences, step.reads, step.writes, threads}; }
+  void operator()(const plan::ConvRows& op) const { conv(op.conv, recurrence(), at(op.in), at(op.out)); }
+  void operator()(const plan::DeltaRows& op) const {
+    delta_rule(op.rule, recurrence(), at(op.q), at(op.k), at(op.v), at(op.a), at(op.b), at(op.out));
+  }
+  void operator()(const plan::ScanRows& op) const {
+    scan(op.scan, recurrence(), at(op.x), at(op.dt), at(op.b), at(op.c), at(op.out));
   }
   void operator()(const plan::Gather& op) const {
     const size_t n = width(op.in);
@@ -205,6 +273,20 @@ void Plan::run(const Step& step, float* result, Activations activations, int thr
     if (profiling_) {
       seconds_[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
+  }
+  trim();
+}
+
+// What an unusually long step needed goes back to the system.
+void Plan::trim() {
+  size_t kept = normed_.capacity();
+  for (const auto* all : {&slots_, &angles_}) {
+    for (const Workspace& w : *all) kept += w.capacity();
+  }
+  if (kept <= kMostKept) return;
+  normed_.release();
+  for (auto* all : {&slots_, &angles_}) {
+    for (Workspace& w : *all) w.release();
   }
 }
 

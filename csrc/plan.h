@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "attention.h"
+#include "experts.h"
 #include "linear.h"
+#include "recurrent.h"
+#include "row_maths.h"
 #include "workspace.h"
 
 namespace fewbit {
@@ -18,6 +21,7 @@ struct Step {  // the last tokens of some sequences
   const PageTables* groups;       // page tables of each group of layers
   const int32_t* logits_indices;  // rows whose logits are wanted
   size_t logits_count;
+  const int32_t *reads, *writes;  // slots of the sequences' states; null: no layer has one
 };
 
 // Angles of rotary positions: position * inv_freq[pair].
@@ -70,17 +74,64 @@ struct ApplyRope {  // rotary positions
   Buffer in, out;
   size_t heads, dim, rope;
 };
-struct Attend {  // keeps k and v in the cache, then reads it
+struct Attend {  // keeps k and v in the cache, unless another one did, then reads it
   size_t k_format, v_format;
   Store k_store, v_store;
   Heads heads;
   size_t group, q_heads;  // whose page tables, and heads of q
   Logits logits;
   Buffer q, k, v, out;
+  bool keep;
 };
-struct Norm {
+struct Norm {  // of each head
   Buffer in;
   RowNorm norm;
+  size_t heads;
+  Buffer out;
+};
+struct LayerNorm {
+  Buffer in;
+  const float *weight, *bias;  // no bias: null
+  float eps;
+  Buffer out;
+};
+struct Mapped {
+  Buffer in;
+  Map map;
+  float by;
+  const float* vector;
+  Buffer out;
+};
+struct Positions {  // rows of a table, by position
+  Weight w;
+  Buffer out;
+};
+struct Columns {  // some of each head
+  Buffer in;
+  size_t start, width, heads;
+  Buffer out;
+};
+struct Join {  // each head of a, and after it that of b, or the only one of b
+  Buffer a, b;
+  size_t heads, b_heads;
+  Buffer out;
+};
+struct LinearHeads {  // a matrix for each head
+  Buffer in;
+  std::vector<Weight> heads;
+  Buffer out;
+};
+struct ExpertWeight {  // matrices of all experts; `w` is the first of them
+  Weight w;
+  const float* bias = nullptr;
+};
+struct RoutedExperts {
+  Buffer x, scores;
+  Routing routing;
+  bool gated;
+  GateKind kind;
+  Map activation;  // where they are not gated
+  ExpertWeight gate, up, down;
   Buffer out;
 };
 struct Add {
@@ -88,19 +139,34 @@ struct Add {
 };
 struct GateOf {  // gate(a) * b
   Buffer a, b;
-  Gate kind;
+  GateKind kind;
   Buffer out;
+};
+struct ConvRows {
+  Conv conv;
+  Buffer in, out;
+};
+struct DeltaRows {
+  DeltaRule rule;
+  Buffer q, k, v, a, b, out;
+};
+struct ScanRows {
+  Scan scan;
+  Buffer x, dt, b, c, out;
 };
 struct Gather {  // the rows of logits_indices
   Buffer in, out;
 };
 
-using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather>;
+using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
+                        Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows>;
 
 }  // namespace plan
 
 class Plan {
  public:
+  // `batch_invariant`: a token's rows have the same bits beside any other tokens.
+  explicit Plan(bool batch_invariant = false) : batch_invariant_(batch_invariant) {}
   // A buffer of rows: one for each token, or one for each of logits_indices. Buffers of a slot share its memory.
   plan::Buffer buffer(size_t width, bool logits_only, size_t slot);
   size_t width(plan::Buffer b) const { return buffers_.at(b).width; }
@@ -122,6 +188,8 @@ class Plan {
   // Seconds of each operation, summed up over runs, while it is on.
   void profile(bool on);
   std::vector<std::pair<std::string, double>> seconds() const;
+  // Bytes of the experts that were read, summed up over runs.
+  size_t expert_bytes() const { return expert_bytes_; }
 
  private:
   struct Rows {
@@ -132,6 +200,7 @@ class Plan {
   };
   struct Run;
   void find_memory(const Step& step);
+  void trim();
 
   std::vector<Rows> buffers_;
   std::vector<Workspace> slots_;
@@ -142,6 +211,8 @@ class Plan {
   std::vector<double> seconds_;
   plan::Buffer result_ = 0;
   bool profiling_ = false;
+  size_t expert_bytes_ = 0;
+  bool batch_invariant_;
   // Made anew for each step, in memory that is kept.
   std::vector<int64_t> positions_;
   std::vector<std::vector<int64_t>> kv_slots_;  // of each group

@@ -23,7 +23,8 @@ constexpr double kColdest = 1e-30;   // temperature; what is colder changes noth
 constexpr double kSlack = 1e-3;      // in logarithms of weights: far more than rounding can do
 constexpr size_t kFew = 512;         // candidates that are sorted at once
 
-thread_local Workspace group_tops, changed_logits, found_keys, key_weights, marks, tallies;  // of whoever does a row
+thread_local ThreadWorkspace group_tops, changed_logits, found_keys, key_weights, marks,
+    tallies;  // of whoever does a row
 
 size_t chunks_of(size_t n) { return (n + kChunk - 1) / kChunk; }
 

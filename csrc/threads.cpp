@@ -5,17 +5,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <cstdint>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "workspace.h"
 
 namespace fewbit {
 namespace {
 
 thread_local bool inside = false;  // a task: what it calls runs where it is
+constinit thread_local const Target* target = nullptr;
 
 struct Inside {
   Inside() { inside = true; }
@@ -34,6 +38,7 @@ struct Job {
   Task task;
   size_t items, grain;
   int threads;
+  const Target* target;
 
   size_t pieces() const { return (items + grain - 1) / grain; }
   size_t first_of(int worker) const { return pieces() * static_cast<size_t>(worker) / static_cast<size_t>(threads); }
@@ -73,8 +78,10 @@ class alignas(64) Mailbox {
     items_.store(job.items, std::memory_order_relaxed);
     grain_.store(job.grain, std::memory_order_relaxed);
     threads_.store(job.threads, std::memory_order_relaxed);
+    target_.store(job.target, std::memory_order_relaxed);
     round_.store(job.round, std::memory_order_release);
   }
+  uint64_t round() const { return round_.load(std::memory_order_acquire); }
   bool is_new(uint64_t seen) const {
     const uint64_t now = round_.load(std::memory_order_acquire);
     return now != seen && now != kOpen;
@@ -83,8 +90,12 @@ class alignas(64) Mailbox {
   bool read(Job& job) const {
     const uint64_t round = round_.load(std::memory_order_acquire);
     const Task task(object_.load(std::memory_order_relaxed), call_.load(std::memory_order_relaxed));
-    job = {round, task, items_.load(std::memory_order_relaxed), grain_.load(std::memory_order_relaxed),
-           threads_.load(std::memory_order_relaxed)};
+    job = {round,
+           task,
+           items_.load(std::memory_order_relaxed),
+           grain_.load(std::memory_order_relaxed),
+           threads_.load(std::memory_order_relaxed),
+           target_.load(std::memory_order_relaxed)};
     std::atomic_thread_fence(std::memory_order_acquire);
     return round != kOpen && round_.load(std::memory_order_relaxed) == round;
   }
@@ -96,7 +107,9 @@ class alignas(64) Mailbox {
   std::atomic<Task::Call> call_{};
   std::atomic<size_t> items_{}, grain_{};
   std::atomic<int> threads_{};
+  std::atomic<const Target*> target_{};
 };
+static_assert(sizeof(Mailbox) == 64);
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -110,8 +123,9 @@ inline void pause() {
 }
 
 constexpr int kSpins = 2000;  // a few tens of microseconds, then sleep
+constexpr std::chrono::seconds kIdle{2};
 
-// Where one worker sleeps: a job wakes those that it needs, and no others.
+// Where one worker sleeps: a job wakes those that it needs, and no others. One that nobody needs leaves.
 class alignas(64) Parking {
  public:
   // One that lies down right now may be missed: then it sleeps through this job, which goes on without it.
@@ -120,17 +134,22 @@ class alignas(64) Parking {
     const std::lock_guard<std::mutex> lock(mutex_);
     wake_.notify_one();
   }
-  void sleep(const Mailbox& mailbox, uint64_t seen) {
+  // False: there was nothing to do for long.
+  bool sleep(const Mailbox& mailbox, uint64_t seen) {
     std::unique_lock<std::mutex> lock(mutex_);
     asleep_.store(true);
-    wake_.wait(lock, [&] { return mailbox.is_new(seen); });
+    const bool is_wanted = wake_.wait_for(lock, kIdle, [&] { return mailbox.is_new(seen); });
     asleep_.store(false);
+    return is_wanted;
   }
+  bool has_worker() const { return has_worker_.load(std::memory_order_acquire); }
+  void arrive() { has_worker_.store(true, std::memory_order_release); }
+  void leave() { has_worker_.store(false, std::memory_order_release); }  // the last that a worker does
 
  private:
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<bool> asleep_{false};
+  std::atomic<bool> asleep_{false}, has_worker_{false};
 };
 
 // Workers spin for a while and then sleep until there is a job. One that comes late finds nothing left to take, and
@@ -139,8 +158,8 @@ class Pool {
  public:
   std::exception_ptr run(size_t items, size_t grain, int threads, const Task& task) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    grow(threads - 1);
-    const Job job{++round_, task, items, grain, threads};
+    hire(threads);
+    const Job job{++round_, task, items, grain, threads, target};
     for (int i = 1; i < threads; ++i) mailboxes_[i].write(job);
     for (int i = 1; i < threads; ++i) parkings_[i].wake();
     work(job, 0);
@@ -180,27 +199,42 @@ class Pool {
     for (int i = 0; i < job.threads; ++i) sum += parts_[i].done_of(job.round);
     return sum;
   }
-  void grow(int workers) {
-    for (; workers_ < workers; ++workers_) {
-      std::thread([this, worker = workers_ + 1] { serve(worker); }).detach();
+  void hire(int threads) {
+    for (int i = 1; i < threads; ++i) {
+      if (!parkings_[i].has_worker() && !start(i)) return;
     }
   }
-  void serve(int worker) {
+  // False: the system gives no more threads.
+  bool start(int worker) {
+    parkings_[worker].arrive();
+    try {
+      std::thread([this, worker, seen = mailboxes_[worker].round()] { serve(worker, seen); }).detach();
+      return true;
+    } catch (const std::system_error&) {
+      parkings_[worker].leave();
+      return false;
+    }
+  }
+  void serve(int worker, uint64_t seen) {
     inside = true;
     const Mailbox& mailbox = mailboxes_[worker];
-    for (uint64_t seen = 0;;) {
+    for (;;) {
       for (int i = 0; i < kSpins && !mailbox.is_new(seen); ++i) pause();
-      if (!mailbox.is_new(seen)) parkings_[worker].sleep(mailbox, seen);
+      if (!mailbox.is_new(seen)) {
+        ThreadWorkspace::trim();
+        if (!parkings_[worker].sleep(mailbox, seen)) break;
+      }
       Job job;
       if (!mailbox.read(job)) continue;
       seen = job.round;
+      target = job.target;
       work(job, worker);
     }
+    parkings_[worker].leave();
   }
 
   std::mutex mutex_;
   uint64_t round_ = 0;
-  int workers_ = 0;
   std::exception_ptr error_{};  // the first one; read when all are done
   alignas(64) std::atomic<bool> failed_{false};
   Part parts_[kMaxThreads];
@@ -209,19 +243,27 @@ class Pool {
 };
 
 std::atomic<Pool*> current{nullptr};
+std::atomic<uint64_t> forks{0};
 
-// Never destroyed: its threads may outlive static objects. A forked child has none of them and gets a pool of its own.
+// A forked child has none of the threads, and gets a pool of its own.
+[[maybe_unused]] const int on_fork = pthread_atfork(nullptr, nullptr, [] {
+  current.store(nullptr);
+  ++forks;
+});
+
+// Never destroyed: its threads may outlive static objects. Made without a lock: who forks may leave one locked.
 Pool& pool() {
   if (Pool* ready = current.load(std::memory_order_acquire)) return *ready;
-  static std::mutex mutex;
-  static std::once_flag once;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { current.store(nullptr); }); });
-  if (!current.load()) current.store(new Pool);
-  return *current.load();
+  auto fresh = std::make_unique<Pool>();
+  Pool* found = nullptr;
+  return current.compare_exchange_strong(found, fresh.get()) ? *fresh.release() : *found;
 }
 
 }  // namespace
+
+const Target* target_of_call() { return target; }
+void set_target_of_call(const Target* now) { target = now; }
+uint64_t count_forks() { return forks.load(); }
 
 void parallel(size_t items, size_t grain, int threads, const Task& task) {
   grain = std::max<size_t>(grain, items / (kMostPieces - 2) + 1);

@@ -1,12 +1,21 @@
 // One pool of threads for the process. Work is cut into pieces whose results do not depend on who does them.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 
 namespace fewbit {
 
+struct Target;
+
 constexpr int kMaxThreads = 256;
+
+// The instruction set of the call that this thread works for, see call.h; null outside of one.
+const Target* target_of_call();
+void set_target_of_call(const Target* target);
+
+uint64_t count_forks();  // between the first process and this one: locks that others held are nobody's now
 
 // A reference to something callable; it owns nothing and allocates nothing.
 class Task {
@@ -29,7 +38,8 @@ class Task {
 };
 
 // Calls task(begin, end) for pieces of at most `grain` that cover 0..items, on up to `threads` threads, the caller's
-// among them. Calls from several threads wait for each other; a call from inside a task runs where it is.
+// among them. Calls from several threads wait for each other; a call from inside a task runs where it is. Where the
+// system gives fewer threads, those do the work; those that had none for two seconds end.
 void parallel(size_t items, size_t grain, int threads, const Task& task);
 
 template <class Fn>

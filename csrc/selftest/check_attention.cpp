@@ -211,6 +211,20 @@ double limit(const Run& run, size_t format, const Case& c) {
   return run.target.kernels()[format].kv_block == 1 ? 2e-6 : 5e-5;
 }
 
+// Each query as if it were the only one.
+template <class Fn>
+void by_one(const Case& c, const Batch& batch, Fn&& f) {
+  constexpr int64_t starts[] = {0, 1};
+  for (size_t s = 0; s < c.sequences.size(); ++s) {
+    const auto [tokens, queries] = c.sequences[s];
+    for (size_t query = 0; query < queries; ++query) {
+      const auto length = static_cast<int64_t>(tokens - queries + query + 1);
+      f(Sequences{&length, starts, 1}, PageTables{batch.tables.data(), batch.table_starts.data() + s},
+        static_cast<size_t>(batch.q_starts[s]) + query);
+    }
+  }
+}
+
 void attention_case(Run& run, size_t format, const Case& c) {
   run.at(
       "%s sequences, dims %zu and %zu, %zu queries a head, pages of %zu, window %zu, softcap %g%s%s%s, guard at the %s",
@@ -232,9 +246,9 @@ void attention_case(Run& run, size_t format, const Case& c) {
   }
   const Fresh fresh{fresh_k.data(), fresh_v.data(), slots.data()};
   const Logits logits{1 / std::sqrt(static_cast<float>(c.dim.k)), c.window, c.softcap, nullptr};
-  const auto call = [&](const Guarded<float>& to, int threads) {
+  const auto call = [&](const Guarded<float>& to, int threads, bool alone = false) {
     attend(k.store, v.store, k.heads(c, c.rotate), batch.all(), batch.page_tables(), logits, q.data(), q_heads,
-           c.by_fresh ? &fresh : nullptr, to.data(), c.exact, threads);
+           c.by_fresh ? &fresh : nullptr, to.data(), c.exact, alone, threads);
   };
   const int threads = run.threads();
   call(out, 1);
@@ -242,6 +256,12 @@ void attention_case(Run& run, size_t format, const Case& c) {
   const double error = error_of(run, format, c, batch, k, v, q, out, logits.scale);
   run.expect(error < limit(run, format, c), "error %.2g, at most %.2g was expected", error, limit(run, format, c));
   run.expect(same_floats(out, other), "%d threads give other bits than one", threads);
+  call(other, threads, true);
+  by_one(c, batch, [&](const Sequences& one, const PageTables& tables, size_t row) {
+    attend(k.store, v.store, k.heads(c, c.rotate), one, tables, logits, q.data() + row * q_heads * c.dim.k, q_heads,
+           nullptr, out.data() + row * q_heads * c.dim.v, c.exact, true, 1);
+  });
+  run.expect(same_floats(out, other), "a query alone gives other bits than in the batch");
   run.expect(out.intact() && other.intact() && k.bytes.intact() && v.bytes.intact(), "written outside of its memory");
 }
 

@@ -166,6 +166,27 @@ void product_case(Run& run, size_t format, const Shape& s) {
   run.expect(y.intact() && other.intact(), "written outside of the result");
 }
 
+// Rows that are multiplied as if there were no others.
+void alone_case(Run& run, size_t format, const Shape& s) {
+  if (!can(run, format, s)) return;
+  const Weights w = make_weights(run, format, s);
+  Shape one = s;
+  one.m = 1;
+  name_case(run, s, way_of(w.matrix, one));
+  const Guarded<float> x(normals(run.random, s.m * s.k), s.edge);
+  const Guarded<float> y(s.m * s.n, s.edge), other(s.m * s.n, s.edge);
+  const auto call = [&](size_t m, size_t row, const Guarded<float>& to, int threads) {
+    const Product product{w.matrix, to.data() + row * s.n};
+    Inputs in{m, s.k, x.data() + row * s.k};
+    in.alone = true;
+    multiply({&product, 1}, in, s.inputs, threads);
+  };
+  call(s.m, 0, y, run.threads());
+  for (size_t row = 0; row < s.m; ++row) call(1, row, other, 1);
+  run.expect(same_floats(y, other), "a row alone gives other bits than in the batch");
+  run.expect(y.intact() && other.intact(), "written outside of the result");
+}
+
 // Two products of the same activations, after a norm, with a bias and a residual.
 void joined_case(Run& run, size_t format, const Shape& s) {
   if (!can(run, format, s)) return;
@@ -241,6 +262,8 @@ void check_products(Run& run, size_t format) {
   each_shape(run, format, kColumns, run.draws(1, 20), product_case);
   constexpr size_t some[] = {1, 6, 20};
   each_shape(run, format, some, run.draws(1, 5), joined_case);
+  constexpr size_t together[] = {2, 3, 5, 9, 17, 70};
+  each_shape(run, format, together, run.draws(1, 5), alone_case);
 }
 
 void check_gated(Run& run, size_t format) {

@@ -13,8 +13,9 @@ from fewbit.arrays import Bytes, Floats
 from fewbit.formats import Format, get
 from fewbit.ops import attention, numpy
 from fewbit.ops.cpu.plan import build
-from fewbit.ops.graph import GATES, Graph, Ops, Rope, Value, record
+from fewbit.ops.graph import Graph, Rope, Value
 from fewbit.ops.passes import select_logits
+from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
 from fewbit.ops.specs import AttentionSpec
 
 PAGE, VOCAB = 8, 19
@@ -89,6 +90,11 @@ def matrix(n: int, k: int, seed: int = 0) -> fb.QuantTensor:
     return fb.quantize(x / np.float32(np.sqrt(k)), "f32")
 
 
+def stack(heads: int, n: int, k: int) -> fb.QuantTensor:
+    x = np.random.default_rng((heads, n, k)).standard_normal((heads, n, k), np.float32)
+    return fb.quantize(x / np.float32(np.sqrt(k)), "f32")
+
+
 def random_graph(seed: int) -> Graph:
     """Operations that follow each other at random, with values that are used never, once or often."""
     return record(lambda ops: _random_forward(ops, Random(seed)))
@@ -111,16 +117,17 @@ def _random_forward(ops: Ops, random: Random) -> Value:
 
     def gated() -> Value:
         x, n = norm(any_of()), random.choice([16, 32])
-        return ops.gate(linear(x, n), linear(x, n), random.choice(GATES))
+        return ops.gate(linear(x, n), linear(x, n), random.choice(FUSED_GATES))
 
     def attended() -> Value:
         nonlocal layers
         layers += 1
         window, sinks = random.choice([0, 3]), vector(4, 7) if random.random() < 0.5 else None
         spec = AttentionSpec(2, 8, 8, window)
-        softcap = random.choice([0.0, 2.0])
+        causal, around = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
+        rest = {"softcap": random.choice([0.0, 2.0]), "sinks": sinks, "causal": causal, "around": around}
         q, k, v = any_of(32), any_of(16), any_of(16)
-        return ops.attend(layers - 1, q, k, v, spec=spec, scale=0.3, softcap=softcap, sinks=sinks)
+        return ops.attend(layers - 1, q, k, v, spec=spec, scale=0.3, **rest)
 
     choices: list[Callable[[], Value]] = [
         lambda: linear(any_of(), random.choice([16, 32])),
@@ -130,6 +137,18 @@ def _random_forward(ops: Ops, random: Random) -> Value:
         lambda: (x := any_of()) + linear(any_of(), x.width),
         gated,
         attended,
+        lambda: ops.norm(x := any_of(), vector(8, 1), 1e-5, heads=x.width // 8),
+        lambda: ops.layer_norm(x := any_of(), vector(x.width, 2), random.choice([None, vector(x.width, 3)]), 1e-5),
+        lambda: ops.gate(x := any_of(), any_of(x.width), random.choice(GATES)),
+        lambda: ops.activate(any_of(), random.choice(ACTIVATIONS)),
+        lambda: ops.scale(any_of(), 0.7),
+        lambda: ops.softcap(any_of(), 2.5),
+        lambda: ops.shift(x := any_of(), vector(x.width, 4)),
+        lambda: ops.positions(matrix(64, random.choice([16, 32]), 5)),
+        lambda: ops.columns(any_of(32), random.choice([0, 1, 8]), 8, random.choice([1, 2])),
+        lambda: ops.join(any_of(16), any_of(16), 2),
+        lambda: ops.join(ops.columns(any_of(32), 3, 8, 2), ops.columns(any_of(16), 0, 8), 2, 1),
+        lambda: ops.linear_heads(any_of(32), stack(4, random.choice([4, 8]), 8)),
     ]
     values.append(attended())
     for _ in range(random.randrange(1, 16)):
@@ -139,3 +158,20 @@ def _random_forward(ops: Ops, random: Random) -> Value:
 
 def selected(forward: Callable[[Ops], Value]) -> Graph:
     return select_logits(record(forward))
+
+
+class SharedPlan:
+    """A plan for prompts of up to `most` tokens, each computed from its beginning."""
+
+    def __init__(self, graph: Graph, most: int) -> None:
+        self.width, self.store = graph.result.width, Store(graph, most)
+        self.plan = build(graph, self.store, fuse=True)
+
+    def run(self, tokens: Sequence[int], threads: int = 1, activations: str | None = None) -> Floats:
+        count, tables = len(tokens), self.store.tables
+        out = np.empty((count, self.width), np.float32)
+        self.plan.run(
+            np.array(tokens, np.int32), [(tables, _starts(len(tables)))], np.array([count], np.int64), _starts(count),
+            np.arange(count, dtype=np.int32), out, activations, threads,
+        )  # fmt: skip
+        return out

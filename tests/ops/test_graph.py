@@ -10,7 +10,8 @@ import pytest
 
 import fewbit as fb
 from fewbit.errors import DtypeError, ShapeError
-from fewbit.ops.graph import OPERATIONS, Ops, Recorder, Rope, Value, record
+from fewbit.ops.graph import OPERATIONS, Rope, Value
+from fewbit.ops.recorder import Ops, Recorder, record
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
 
 from .steps import SPEC, VOCAB, matrix, vector
@@ -44,11 +45,14 @@ def test_nodes_and_result() -> None:
 
 def test_table_of_operations() -> None:
     methods = {name for name, method in vars(Recorder).items() if hasattr(method, "__wrapped__")}
-    assert methods == {"embed", "norm", "linear", "gate", "add", "rope", "attend"}
+    assert {"embed", "norm", "linear", "gate", "add", "rope", "attend", "experts", "scan"} <= methods
     assert set(OPERATIONS) == methods | {"gather", "linears", "gated"}
     assert OPERATIONS["attend"].inputs == ("q", "k", "v")
-    assert OPERATIONS["attend"].attributes == ("layer", "spec", "scale", "softcap", "sinks")
-    assert {name for name, operation in OPERATIONS.items() if operation.all_rows} == {"embed", "rope", "attend"}
+    assert OPERATIONS["attend"].attributes == (
+        "layer", "spec", "scale", "softcap", "sinks", "causal", "around", "keep",
+    )  # fmt: skip
+    all_rows = {"embed", "positions", "rope", "attend", "conv", "delta_rule", "scan"}
+    assert {name for name, operation in OPERATIONS.items() if operation.all_rows} == all_rows
 
 
 def test_specs_of_the_layers_that_keep_something() -> None:
@@ -91,6 +95,7 @@ WRONG: dict[str, tuple[Callable[[Ops, Value], Any], str]] = {
     "no heads": (lambda ops, x: ops.rope(x, 0, Rope(vector(1))), "rope: rows of 16 values are not 0 heads"),
     "rope": (lambda ops, x: ops.rope(x, 4, Rope(vector(3))), "rope: 6 values of a head are to be rotated, it has 4"),
     "k": (attend(32, 24, 16), "attend: k has rows of 24 values, not 2 heads of 8"),
+    "kept": (attend(32, 16, 16, keep=False), "attend: layer 0 does not keep AttentionSpec"),
     "v": (attend(32, 16, 24), "attend: v has rows of 24 values, not 2 heads of 8"),
     "q": (attend(36, 16, 16), "attend: q has rows of 36 values, not heads of 8"),
     "shared heads": (attend(24, 16, 16), "attend: 3 heads of q cannot share 2 heads of K and V evenly"),

@@ -12,7 +12,8 @@ import pytest
 import fewbit as fb
 from fewbit.ops import cpu
 from fewbit.ops import numpy as ops
-from fewbit.ops.graph import Rope, record
+from fewbit.ops.graph import Rope
+from fewbit.ops.recorder import record
 from fewbit.ops.specs import AttentionSpec
 
 from .steps import VOCAB, matrix, near, run_numpy, vector
@@ -97,11 +98,12 @@ class Heads:
 def test_attend_goes_to_the_cache() -> None:
     cache, spec = Heads(), AttentionSpec(2, 3, 5, window=7)
     k, v = np.ones((4, 6), np.float32), np.ones((4, 10), np.float32)
-    y = ops.attend(step(cache=cache), ROWS, k, v, layer=1, spec=spec, scale=0.5, softcap=2.0, sinks=None)
+    logits: dict[str, Any] = {"scale": 0.5, "softcap": 2.0, "sinks": None, "causal": True, "around": 0}
+    y = ops.attend(step(cache=cache), ROWS, k, v, layer=1, spec=spec, keep=True, **logits)
     assert y[0].tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     ((layer, sequences, keys, values),) = cache.appended
     assert (layer, sequences, keys.shape, values.shape) == (1, [0, 1], (4, 2, 3), (4, 2, 5))
-    assert cache.asked == (1, [0, 1], (4, 4, 3), {"scale": 0.5, "window": 7, "softcap": 2.0, "sinks": None})
+    assert cache.asked == (1, [0, 1], (4, 4, 3), {"window": 7, **logits})
 
 
 def test_weights_are_decoded_by_numpy_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewbit.ops.graph import Graph, Ops, Value, record
-from fewbit.ops.passes import fuse, fuse_gates, fuse_norms, fuse_residuals, merge_linears, select_logits
+from fewbit.errors import ArgumentError
+from fewbit.ops.graph import Graph, Value
+from fewbit.ops.passes import fuse, fuse_gates, fuse_norms, fuse_residuals, hidden, merge_linears, select_logits
+from fewbit.ops.recorder import Ops, record
 
 from .steps import ROPES, SPEC, VOCAB, matrix, near, random_graph, run_numpy, selected, vector
 
@@ -38,6 +40,15 @@ def test_rows_are_selected_after_the_last_attention() -> None:
     assert names(graph) == ["embed", *attention, "add", "norm", *attention, *after]
     assert graph.result.logits_only
     assert graph.specs == (SPEC, SPEC)
+
+
+def test_hidden_rows_stand_before_the_product_and_the_cap_of_logits() -> None:
+    def forward(ops: Ops) -> Value:
+        return ops.softcap(ops.scale(ops.linear(ops.norm(embed(ops), vector(32), 0), matrix(VOCAB, 32)), 0.5), 5.0)
+
+    assert names(hidden(record(forward))) == ["embed", "norm"]
+    with pytest.raises(ArgumentError, match="logits come from embed"):
+        hidden(record(lambda ops: ops.softcap(embed(ops), 5.0)))
 
 
 def test_without_attention_rows_are_selected_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import pytest
 import fewbit as fb
 from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import Builder, build
-from fewbit.ops.graph import GATES, OPERATIONS, Ops, Rope, Value, record
-from fewbit.ops.numpy import FUNCTIONS, GATE_FUNCTIONS
+from fewbit.ops.graph import OPERATIONS, Rope, Value
+from fewbit.ops.numpy import ACTIVATION_FUNCTIONS, FUNCTIONS
 from fewbit.ops.passes import select_logits
+from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
 from fewbit.ops.specs import AttentionSpec
 
 from .steps import (
@@ -45,7 +47,7 @@ def test_every_operation_is_everywhere() -> None:
     assert set(FUNCTIONS) == set(OPERATIONS)
     builders = {name for name, method in vars(Builder).items() if callable(method) and not name.startswith("_")}
     assert builders - {"build"} == set(OPERATIONS)
-    assert set(GATE_FUNCTIONS) == set(GATES)
+    assert set(ACTIVATION_FUNCTIONS) == {*ACTIVATIONS, *GATES} - {"swiglu_oai"}
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "as recorded"])
@@ -58,7 +60,7 @@ def test_plans_give_what_numpy_gives(seed: int, fuse: bool) -> None:
         assert near(run_native(graph, tokens, wanted, fuse=fuse, threads=1 + seed % 3), expected, 1e-4)
 
 
-@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("kind", FUSED_GATES)
 def test_gates(kind: str) -> None:
     def forward(ops: Ops) -> Value:
         x = ops.embed(matrix(VOCAB, 16), 8.0)
@@ -92,7 +94,7 @@ def test_buffers_are_used_again() -> None:
             x = ops.norm(ops.linear(x, matrix(16, 16)), vector(16), 1e-5)
         return ops.rope(x, 2, ROPES[0])
 
-    builder = Builder(selected(forward), Store(record(forward), 1))
+    builder = Builder(selected(forward), Store(record(forward), 1), batch_invariant=False)
     builder.build()
     assert len(builder.slots.widths) == 3  # the result, and two in turns
 
@@ -107,6 +109,23 @@ def test_k_and_v_of_different_widths() -> None:
     graph = selected(forward)
     assert graph.result.width == 8
     assert near(run_native(graph, ids, rows, fuse=True), run_numpy(graph, ids, rows))
+
+
+@pytest.mark.parametrize("ids", [[3], [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]], ids=len)
+def test_k_and_v_of_an_earlier_layer(ids: list[int]) -> None:
+    """Attention that keeps nothing reads what the other one kept, and no K and V of its own."""
+
+    def forward(ops: Ops, keep: bool) -> Value:
+        x = ops.embed(matrix(VOCAB, 16))
+        y = ops.attend(0, x, x, x, spec=SPEC, scale=1)
+        k = v = x if keep else ops.embed(matrix(VOCAB, 16, 1))
+        return ops.attend(1 if keep else 0, y, k, v, spec=SPEC, scale=0.5, keep=keep)
+
+    own, shared = (selected(partial(forward, keep=keep)) for keep in (True, False))
+    assert (own.specs, shared.specs) == ((SPEC, SPEC), (SPEC,))
+    expected, rows = run_numpy(own, ids, [len(ids) - 1]), [len(ids) - 1]
+    np.testing.assert_array_equal(run_numpy(shared, ids, rows), expected)
+    assert near(run_native(shared, ids, rows, fuse=True), expected)
 
 
 def test_what_plans_refuse() -> None:

@@ -1,0 +1,3 @@
+// The kernels of recurrent layers, of one instruction set.
+
+constinit const RecurrentKernels recurrent = {conv_columns, delta_rule, scan};
