@@ -165,8 +165,8 @@ class QuantTensor:
     def _slice(self, first: int, last: int, shape: tuple[int, ...]) -> QuantTensor:
         """Rows that follow each other, without a copy if whole sets of interleaved rows are taken."""
         each = _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
-        if self.layout == "rows":
-            return QuantTensor(self.stored[first * each : last * each], shape, self.format)
+        if self.layout == "rows" or len(self.shape) > 2:  # matrices of a stack are whole sets
+            return QuantTensor(self.stored[first * each : last * each], shape, self.format, self.layout)
         interleaved = self.rows // ROWS * ROWS  # those after them lie as they are
         if first >= interleaved:
             return QuantTensor(self.stored[first * each : last * each], shape, self.format)
@@ -177,8 +177,8 @@ class QuantTensor:
     def _gather(self, numbers: npt.NDArray[np.intp], shape: tuple[int, ...]) -> QuantTensor:
         """A copy of some rows."""
         n, each = self.shape[0], _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
-        if self.layout == "rows":
-            return QuantTensor(self.stored.reshape(n, each)[numbers].reshape(-1), shape, self.format)
+        if self.layout == "rows" or len(self.shape) > 2:
+            return QuantTensor(self.stored.reshape(n, each)[numbers].reshape(-1), shape, self.format, self.layout)
         interleaved = n // ROWS * ROWS
         sets, which = np.unique(np.minimum(numbers, interleaved) // ROWS, return_inverse=True)
         whole = sets[sets < interleaved // ROWS]

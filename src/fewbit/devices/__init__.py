@@ -28,11 +28,13 @@ class DeviceOptions:
     threads: int | None = None
     activations: str | None = None  # see `fewbit.linear`
     max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
+    batch_invariant: bool = False  # a sequence has the same bits in every batch
 
 
 class Device(Protocol):
     name: str
     layouts: tuple[str, ...]  # of weights that it can read, by name, best first
+    decodes: bool  # whether it keeps weights as floats beside the packed ones
     layout: str  # that weights are brought into when a model is loaded, unless told otherwise
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:

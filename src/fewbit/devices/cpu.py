@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..arrays import Arena
+from ..arrays import Arena, Floats
 from ..cache.layout import Layout
 from ..cache.store import HostStore
 from ..errors import RequestError
 from ..ops import cpu
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
-from ..ops.passes import hidden, select_logits
+from ..ops.passes import giving, select_logits
 from ..ops.specs import AttentionSpec
 from ..ops.validation import chosen_activations
 from ..tensor import QuantTensor
@@ -28,12 +28,15 @@ def make(options: DeviceOptions) -> CpuDevice:
 
 class CpuDevice:
     name = "cpu"
+    decodes = False
     layouts = ("interleaved16", "rows")
 
     def __init__(self, options: DeviceOptions) -> None:
         self.activations = chosen_activations(options.activations)
         self.threads = cpu.checked_threads(options.threads)
         self.max_batched_tokens = options.max_batched_tokens
+        self.batch_invariant = options.batch_invariant
+        self.numerics = cpu.isa()  # what last bits depend on
         self.layout = "rows" if self.activations == "exact" else "interleaved16"  # exact products read rows
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
@@ -46,7 +49,9 @@ class CpuDevice:
         return HostStore(layout, pages, lambda spec: tiles_fit(layout, spec))
 
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> CpuExecutor:
-        return CpuExecutor(graph, store, vocab, self.activations, self.threads, self.max_batched_tokens)
+        return CpuExecutor(
+            graph, store, vocab, self.activations, self.threads, self.max_batched_tokens, self.batch_invariant
+        )
 
 
 def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
@@ -65,29 +70,37 @@ class CpuExecutor:
         activations: str | None,
         threads: int,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
+        batch_invariant: bool = False,
     ) -> None:
         self.vocab = vocab
         self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.adapters: frozenset[str] = frozenset()
         self.activations, self.threads = activations, threads
-        self.graph, self.store = graph, store
-        self.plans = {"logits": build(select_logits(graph), store)}
-        self._rows = {"logits": np.empty((self.max_logits, vocab), np.float32)}
+        self.graph, self.store, self.batch_invariant = graph, store, batch_invariant
+        self.plans: dict[str, cpu.Plan] = {}  # by what they give
+        self._rows: dict[str, Floats] = {}
+        self._plan("logits" if graph.has_head else "hidden")
 
     def launch(self, batch: Batch) -> HostHandle:
-        plan = self.plans.get(batch.output) or self._make_hidden()
+        plan = self._plan(batch.output)
         view, rows = batch.view, self._rows[batch.output][: len(batch.logits_indices)]
         try:
             plan.run(
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
-                self.threads,
+                self.threads, view.reads, view.writes,
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None
         return HostHandle(batch, rows, cpu, self.threads)
 
-    def _make_hidden(self) -> cpu.Plan:
-        graph = hidden(self.graph)
-        self._rows["hidden"] = np.empty((self.max_logits, graph.result.width), np.float32)
-        self.plans["hidden"] = build(select_logits(graph), self.store)
-        return self.plans["hidden"]
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of the experts that all steps so far have read."""
+        return sum(plan.expert_bytes() for plan in self.plans.values())
+
+    def _plan(self, output: str) -> cpu.Plan:
+        if output not in self.plans:
+            graph = giving(self.graph, output)
+            self._rows[output] = np.empty((self.max_logits, graph.result.width), np.float32)
+            self.plans[output] = build(select_logits(graph), self.store, batch_invariant=self.batch_invariant)
+        return self.plans[output]

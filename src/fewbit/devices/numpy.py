@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from ..errors import RequestError
 from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
-from ..ops.passes import hidden, select_logits
+from ..ops.passes import giving, select_logits
 from ..tensor import QuantTensor
 from . import MAX_BATCHED_TOKENS, DeviceOptions
 from .batch import Batch
@@ -26,11 +28,14 @@ def make(options: DeviceOptions) -> NumpyDevice:
         raise RequestError("device 'numpy' has no threads to set; leave threads out")
     if options.activations not in (None, "exact"):
         raise RequestError("device 'numpy' takes activations as they are; leave activations out")
+    if options.batch_invariant:
+        raise RequestError("device 'numpy' is not batch-invariant: its sums change with the batch; leave it out")
     return NumpyDevice(options.max_batched_tokens)
 
 
 class NumpyDevice:
     name = "numpy"
+    decodes = True
     layouts = ("rows",)
     layout = "rows"
 
@@ -57,7 +62,7 @@ class NumpyExecutor:
         self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.adapters: frozenset[str] = frozenset()
         self.graph = graph
-        self._graphs = {"logits": select_logits(graph), "hidden": select_logits(hidden(graph))}
+        self._graphs: dict[str, Graph] = {}  # by what they give
         self._store = store
         self._weights = ops.Weights()
 
@@ -69,6 +74,8 @@ class NumpyExecutor:
         step = ops.Step(
             batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, self._weights
         )
+        if batch.output not in self._graphs:
+            self._graphs[batch.output] = select_logits(giving(self.graph, batch.output))
         rows = np.asarray(ops.run(self._graphs[batch.output], step), np.float32)
         return HostHandle(batch, rows, sampling)
 
@@ -95,6 +102,8 @@ class _Paged:
         window: int,
         softcap: float,
         sinks: Floats | None,
+        causal: bool,
+        around: int,
     ) -> Floats:
         k_format, keys, v_format, values = self._store.kv(layer)
         view, group = self._view, self._store.group_of(layer)
@@ -102,5 +111,13 @@ class _Paged:
         return attention.attend(
             q, keys, k_format, values, v_format, view.tables[group], view.table_starts[group], view.lengths,
             view.q_starts, scale=scale, rotate=self._store.rotate, window=window, softcap=softcap, sinks=sinks,
-            out=out,
+            out=out, causal=causal, around=around,
         )  # fmt: skip
+
+    def states(self, layer: int, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
+        view, slots = self._view, self._store.states(layer)
+        part = slice(offset, offset + 4 * prod(shape))
+        for s, (start, end) in enumerate(pairwise(view.q_starts.tolist())):
+            state = slots[view.reads[s], part].view(np.float32).reshape(shape).copy()
+            yield slice(start, end), state
+            slots[view.writes[s], part] = state.reshape(-1).view(np.uint8)

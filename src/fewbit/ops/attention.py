@@ -81,6 +81,8 @@ def attend(
     softcap: float = 0.0,
     sinks: Floats | None = None,
     out: Floats | None = None,
+    causal: bool = True,
+    around: int = 0,
     exact: bool = True,
     threads: int | None = None,
 ) -> Floats:
@@ -91,7 +93,8 @@ def attend(
     tables[table_starts[s]:table_starts[s + 1]]. Pages that no row sees are not read. Query head h reads KV head
     h // (q_heads / kv_heads).
 
-    A row at position p sees the positions up to p, at most the last `window` of them (0: all). A logit is scale * q.k;
+    A row at position p sees the positions up to p, at most the last `window` of them (0: all). Not `causal`: all of
+    them, or with `around` those up to so many positions away. A logit is scale * q.k;
     with `softcap` c it is c * tanh(logit / c). `sinks` is one more logit for each query head, with no value. `rotate`:
     q is rotated as K was. `exact` off allows rounding, which NumPy has no use for.
 
@@ -108,7 +111,7 @@ def attend(
     for s, length in enumerate(lengths.tolist()):
         rows = slice(q_starts[s], q_starts[s + 1])
         table = tables[table_starts[s] : table_starts[s + 1]]
-        visible = _visible(length, rows.stop - rows.start, window)
+        visible = _visible(length, rows.stop - rows.start, window, causal, around)
         positions = np.flatnonzero(visible.any(axis=0))
         keys = _read(k, k_format, table, positions, q.shape[2])
         values = _read(v, v_format, table, positions, result.shape[2])
@@ -124,9 +127,11 @@ def _read(store: Bytes, fmt: Format, table: Ints, positions: Longs, dim: int) ->
     return values.astype(np.float64).swapaxes(0, 1)
 
 
-def _visible(length: int, rows: int, window: int) -> npt.NDArray[np.bool_]:
+def _visible(length: int, rows: int, window: int, causal: bool, around: int) -> npt.NDArray[np.bool_]:
     """Which positions each of the last rows sees, (rows, length)."""
     back = np.arange(length - rows, length)[:, None] - np.arange(length)
+    if not causal:
+        return np.asarray(np.abs(back) <= (around or length))
     return (back >= 0) & (back < (window or length))
 
 

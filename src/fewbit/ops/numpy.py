@@ -7,7 +7,7 @@ attributes. Weights are decoded, everything is float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,12 +16,14 @@ import numpy as np
 from ..arrays import Doubles, Floats, Ints
 from ..formats.decode import decode
 from ..tensor import QuantTensor
+from . import recurrent
+from .experts import route
 from .graph import Graph, Rope, Value
-from .specs import AttentionSpec
+from .specs import AttentionSpec, RecurrentSpec, Routing
 
 
-class PagedAttention(Protocol):
-    """K and V of a step's sequences: written, then attended to."""
+class Kept(Protocol):
+    """What the layers keep of a step's sequences: K and V, written, then attended to, and states."""
 
     def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None: ...
 
@@ -35,7 +37,13 @@ class PagedAttention(Protocol):
         window: int,
         softcap: float,
         sinks: Floats | None,
+        causal: bool,
+        around: int,
     ) -> Floats: ...
+
+    def states(self, layer: int, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
+        """Of each sequence its rows and a part of its state; what is in there afterwards is kept."""
+        ...
 
 
 class Weights:
@@ -46,7 +54,7 @@ class Weights:
 
     def __call__(self, w: QuantTensor) -> Floats:
         if id(w) not in self._decoded:
-            self._decoded[id(w)] = w, decode(w.format, w.data.reshape(w.rows, -1), w.shape[-1])
+            self._decoded[id(w)] = w, decode(w.format, w.data.reshape(w.rows, -1), w.shape[-1]).reshape(w.shape)
         return self._decoded[id(w)][1]
 
 
@@ -57,15 +65,16 @@ class Step:
     tokens: Ints
     positions: Ints
     logits_indices: Ints
-    cache: PagedAttention
+    cache: Kept
     sequences: Sequence[int]
     weights: Callable[[QuantTensor], Floats] = field(default_factory=Weights)
 
     def attend(self, attributes: Mapping[str, Any], q: Floats, k: Floats, v: Floats) -> Floats:
         """Attention of q, (tokens, heads, k_dim), after k and v were put into the cache: (tokens, heads, v_dim)."""
         layer, spec = attributes["layer"], attributes["spec"]
-        self.cache.append(layer, self.sequences, k, v)
-        rest = {key: attributes[key] for key in ("scale", "softcap", "sinks")}
+        if attributes["keep"]:
+            self.cache.append(layer, self.sequences, k, v)
+        rest = {key: attributes[key] for key in ("scale", "softcap", "sinks", "causal", "around")}
         return self.cache.attend(layer, self.sequences, q, window=spec.window, **rest)
 
 
@@ -83,9 +92,25 @@ def embed(step: Step, *, table: QuantTensor, scale: float) -> Floats:
     return step.weights(table)[step.tokens] * np.float32(scale)
 
 
-def norm(step: Step, x: Floats, *, weight: Floats, eps: float) -> Floats:
-    mean = np.mean(x.astype(np.float64) ** 2, axis=1, keepdims=True)
-    return np.asarray(x / np.sqrt(mean + eps) * weight, np.float32)
+def by_head(x: Floats, heads: int) -> Floats:
+    """(rows, heads, values of a head), also of no rows."""
+    return x.reshape(len(x), heads, x.shape[1] // heads)
+
+
+def positions(step: Step, *, table: QuantTensor) -> Floats:
+    return step.weights(table)[step.positions]
+
+
+def norm(step: Step, x: Floats, *, weight: Floats, eps: float, heads: int = 1) -> Floats:
+    rows = by_head(x, heads).astype(np.float64)
+    mean = np.mean(rows**2, axis=2, keepdims=True)
+    return np.asarray(rows / np.sqrt(mean + eps) * weight, np.float32).reshape(x.shape)
+
+
+def layer_norm(step: Step, x: Floats, *, weight: Floats, bias: Floats | None, eps: float) -> Floats:
+    centered = x.astype(np.float64) - np.mean(x, axis=1, keepdims=True, dtype=np.float64)
+    out = centered / np.sqrt(np.mean(centered**2, axis=1, keepdims=True) + eps) * weight
+    return np.asarray(out if bias is None else out + bias, np.float32)
 
 
 def linear(step: Step, x: Floats, *, w: QuantTensor, bias: Floats | None) -> Floats:
@@ -94,7 +119,110 @@ def linear(step: Step, x: Floats, *, w: QuantTensor, bias: Floats | None) -> Flo
 
 
 def gate(step: Step, gate: Floats, up: Floats, *, kind: str) -> Floats:
-    return np.asarray(GATE_FUNCTIONS[kind](gate.astype(np.float64)) * up, np.float32)
+    if kind == "swiglu_oai":
+        gate, up = np.minimum(gate, SWIGLU_LIMIT), np.clip(up, -SWIGLU_LIMIT, SWIGLU_LIMIT) + np.float32(1)
+        return np.asarray(gate * _sigmoid(SWIGLU_SLOPE * gate.astype(np.float64)) * up, np.float32)
+    return np.asarray(ACTIVATION_FUNCTIONS[kind](gate.astype(np.float64)) * up, np.float32)
+
+
+gate_rows = gate  # under a name that no parameter has
+
+
+def activate(step: Step, x: Floats, *, kind: str) -> Floats:
+    return np.asarray(ACTIVATION_FUNCTIONS[kind](x.astype(np.float64)), np.float32)
+
+
+def scale(step: Step, x: Floats, *, by: float) -> Floats:
+    return x * np.float32(by)
+
+
+def softcap(step: Step, x: Floats, *, cap: float) -> Floats:
+    return np.asarray(cap * np.tanh(x.astype(np.float64) / cap), np.float32)
+
+
+def shift(step: Step, x: Floats, *, by: Floats) -> Floats:
+    return x + by
+
+
+def columns(step: Step, x: Floats, *, start: int, width: int, heads: int) -> Floats:
+    return by_head(x, heads)[:, :, start : start + width].reshape(len(x), heads * width)
+
+
+def join(step: Step, a: Floats, b: Floats, *, heads: int, b_heads: int | None) -> Floats:
+    first, second = by_head(a, heads), by_head(b, b_heads or heads)
+    both = np.concatenate([first, np.broadcast_to(second, (*first.shape[:2], second.shape[2]))], axis=2)
+    return both.reshape(len(a), both.shape[1] * both.shape[2])
+
+
+def linear_heads(step: Step, x: Floats, *, w: QuantTensor) -> Floats:
+    heads, n, _ = w.shape
+    y = np.einsum("thk,hnk->thn", by_head(x, heads), step.weights(w))
+    return np.asarray(y).reshape(len(x), heads * n)
+
+
+def experts(
+    step: Step,
+    x: Floats,
+    scores: Floats,
+    *,
+    up: QuantTensor,
+    down: QuantTensor,
+    routing: Routing,
+    gate: QuantTensor | None,
+    kind: str,
+    up_bias: Floats | None,
+    gate_bias: Floats | None,
+    down_bias: Floats | None,
+) -> Floats:
+    chosen, weights = route(scores, routing)
+    out = np.zeros(x.shape)
+    for expert in np.unique(chosen).tolist():
+        rows, place = np.nonzero(chosen == expert)
+
+        def times(w: QuantTensor, bias: Floats | None, x: Floats, expert: int = expert) -> Floats:
+            y = x @ step.weights(w)[expert].T
+            return np.asarray(y if bias is None else y + bias[expert])
+
+        h = times(up, up_bias, x[rows])
+        if gate is None:
+            h = activate(step, h, kind=kind)
+        else:
+            h = gate_rows(step, times(gate, gate_bias, x[rows]), h, kind=kind)
+        out[rows] += weights[rows, place][:, None] * times(down, down_bias, h)
+    return out.astype(np.float32)
+
+
+def conv(
+    step: Step, x: Floats, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,
+    offset: int,
+) -> Floats:  # fmt: skip
+    out = np.empty(x.shape, np.float32)
+    for rows, state in step.cache.states(layer, offset, (weight.shape[1] - 1, weight.shape[0])):
+        out[rows] = recurrent.conv(x[rows], state, weight, bias)
+    return out if kind == "none" else activate(step, out, kind=kind)
+
+
+def delta_rule(
+    step: Step, q: Floats, k: Floats, v: Floats, a: Floats, b: Floats, *, layer: int, heads: int, v_heads: int,
+    spec: RecurrentSpec, offset: int, **rest: Any,
+) -> Floats:  # fmt: skip
+    queries, keys, values = (by_head(x, n) for x, n in ((q, heads), (k, heads), (v, v_heads)))
+    out = np.empty(values.shape, np.float32)
+    for rows, state in step.cache.states(layer, offset, (v_heads, queries.shape[2], values.shape[2])):
+        parts = queries[rows], keys[rows], values[rows], a[rows], b[rows]
+        out[rows] = recurrent.delta_rule(*parts, state, **rest)
+    return out.reshape(v.shape)
+
+
+def scan(
+    step: Step, x: Floats, dt: Floats, b: Floats, c: Floats, *, layer: int, heads: int, groups: int,
+    spec: RecurrentSpec, offset: int, **rest: Any,
+) -> Floats:  # fmt: skip
+    values, inputs, outputs = (by_head(y, n) for y, n in ((x, heads), (b, groups), (c, groups)))
+    out = np.empty(values.shape, np.float32)
+    for rows, state in step.cache.states(layer, offset, (heads, inputs.shape[2], values.shape[2])):
+        out[rows] = recurrent.scan(values[rows], dt[rows], inputs[rows], outputs[rows], state, **rest)
+    return out.reshape(x.shape)
 
 
 def add(step: Step, a: Floats, b: Floats) -> Floats:
@@ -105,7 +233,7 @@ def rope(step: Step, x: Floats, *, heads: int, rope: Rope) -> Floats:
     pairs = len(rope.inv_freq)
     angles = step.positions[:, None, None] * rope.inv_freq.astype(np.float64)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
-    out = x.reshape(len(x), heads, -1).copy()
+    out = by_head(x, heads).copy()
     if rope.neox:
         first, second = slice(0, pairs), slice(pairs, 2 * pairs)
     else:
@@ -145,7 +273,7 @@ def gated(
 ) -> Floats:
     (rows,) = linears(step, x, terms=[(gate, None)], norm=norm)
     (others,) = linears(step, x, terms=[(up, None)], norm=norm)
-    return np.asarray(GATE_FUNCTIONS[kind](rows.astype(np.float64)) * others, np.float32)
+    return gate_rows(step, rows, others, kind=kind)
 
 
 def _normed(step: Step, x: Floats, given: tuple[Floats, float] | None) -> Floats:
@@ -159,13 +287,21 @@ def _sigmoid(x: Doubles) -> Doubles:
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
-GATE_FUNCTIONS: dict[str, Callable[[Doubles], Doubles]] = {
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Doubles], Doubles]] = {
     "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: x * _sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)),
     "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
+    "sigmoid": _sigmoid,
+    "none": lambda x: x,
 }
+SWIGLU_LIMIT, SWIGLU_SLOPE = np.float32(7), 1.702
 
-FUNCTIONS: dict[str, Callable[..., Floats | list[Floats]]] = {
-    function.__name__: function for function in (embed, norm, linear, gate, add, rope, attend, gather, linears, gated)
-}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, shift, columns, join,
+        add, experts, conv, delta_rule, scan, rope, attend, gather, linears, gated,
+    )
+}  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..errors import ArgumentError
 from .graph import OPERATIONS, Graph, Node, Value
+from .recorder import FUSED_GATES
 
 
 def select_logits(graph: Graph) -> Graph:
@@ -46,12 +47,33 @@ def _needed_of_all_tokens(graph: Graph) -> set[Value]:
     return needed
 
 
+def giving(graph: Graph, output: str) -> Graph:
+    """The graph whose result is "logits", or "hidden" rows."""
+    if output == "hidden":
+        return hidden(graph)
+    if not graph.has_head:
+        raise ArgumentError("the model gives no logits: it has no head; ask for hidden rows")
+    return graph
+
+
 def hidden(graph: Graph) -> Graph:
-    """What logits are made from: the graph without the product at its end."""
-    head = graph.makers()[graph.result]
-    if head.operation != "linear":
-        raise ArgumentError(f"the last operation of the model is {head.operation}; hidden rows stand before a product")
-    return replace(graph, nodes=tuple(node for node in graph.nodes if node is not head), result=head.inputs[0])
+    """What logits are made from: the graph without the product at its end, and without what is done with logits."""
+    if not graph.has_head:
+        return graph
+    tail = logits_nodes(graph)
+    if tail[0].operation != "linear":
+        raise ArgumentError(f"logits come from {tail[0].operation}; hidden rows stand before a product")
+    nodes = tuple(node for node in graph.nodes if node not in tail)
+    return replace(graph, nodes=nodes, result=tail[0].inputs[0], has_head=False)
+
+
+def logits_nodes(graph: Graph) -> list[Node]:
+    """The node that makes logits, usually a product, and after it those that only scale or cap them."""
+    makers = graph.makers()
+    nodes = [makers[graph.result]]
+    while nodes[0].operation in ("scale", "softcap"):
+        nodes.insert(0, makers[nodes[0].inputs[0]])
+    return nodes
 
 
 def fuse(graph: Graph) -> Graph:
@@ -70,7 +92,7 @@ def fuse_gates(graph: Graph) -> Graph:
     uses, makers = graph.uses(), graph.makers()
     changes: dict[Node, Node | None] = {}
     for node in graph.nodes:
-        if node.operation != "gate":
+        if node.operation != "gate" or node.attributes["kind"] not in FUSED_GATES:
             continue
         gate, up = (makers[value] for value in node.inputs)
         alone = all(_is_plain_linear(part) and uses[part.outputs[0]] == 1 for part in (gate, up))
@@ -121,7 +143,7 @@ def fuse_norms(graph: Graph) -> Graph:
             continue
         x, *others = node.inputs
         maker = makers[x]
-        if maker.operation == "norm" and uses[x] == 1:
+        if maker.operation == "norm" and maker.attributes["heads"] == 1 and uses[x] == 1:
             norm = maker.attributes["weight"], maker.attributes["eps"]
             changes[maker] = None
             changes[node] = replace(node, inputs=(*maker.inputs, *others), attributes={**node.attributes, "norm": norm})

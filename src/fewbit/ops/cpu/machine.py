@@ -134,5 +134,5 @@ def number(fmt: Format) -> int:
 
 
 def packed(w: QuantTensor) -> tuple[int, int, Bytes, int, bool]:
-    """A matrix as native code takes it."""
-    return number(w.format), w.format.group, w.stored, w.shape[0], w.layout == "interleaved16"
+    """A matrix as native code takes it; of several, all rows."""
+    return number(w.format), w.format.group, w.stored, w.rows, w.layout == "interleaved16"

@@ -14,26 +14,30 @@ from ...formats import Format
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..passes import fuse as fuse_graph
-from ..specs import AttentionSpec
+from ..passes import logits_nodes
+from ..specs import AttentionSpec, RecurrentSpec, Routing
 from .machine import number, packed
 
 
 class Store(Protocol):
-    """Where K and V of the layers lie."""
+    """Where K, V and states of the layers lie."""
 
     @property
     def rotate(self) -> bool: ...
 
     def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]: ...
 
+    def states(self, layer: int) -> Bytes: ...
+
     def group_of(self, layer: int) -> int: ...
 
 
-def build(graph: Graph, store: Store, *, fuse: bool = True) -> _native.Plan:
-    """The plan of a graph whose logits are selected. `fuse=False`: its operations as they are."""
+def build(graph: Graph, store: Store, *, fuse: bool = True, batch_invariant: bool = False) -> _native.Plan:
+    """The plan of a graph whose logits are selected. `fuse=False`: its operations as they are. `batch_invariant`: a
+    token's rows have the same bits beside any others."""
     if not graph.result.logits_only:
         raise ArgumentError("a plan gives rows of the tokens whose logits are wanted: select_logits comes first")
-    return Builder(fuse_graph(graph) if fuse else graph, store).build()
+    return Builder(fuse_graph(graph) if fuse else graph, store, batch_invariant).build()
 
 
 class Slots:
@@ -62,14 +66,15 @@ class Slots:
 class Builder:
     """Has a method for each operation, by its name: it takes buffers of results and inputs, and the attributes."""
 
-    def __init__(self, graph: Graph, store: Store) -> None:
+    def __init__(self, graph: Graph, store: Store, batch_invariant: bool) -> None:
         self.graph, self.store = graph, store
-        self.plan = _native.Plan()
+        self.plan = _native.Plan(batch_invariant)
         self.slots = Slots()
         self.slot: dict[Value, int] = {}
         self.buffers: dict[Value, int] = {}
         self.widths: dict[int, int] = {}  # of buffers
         self.ropes: dict[Rope, int] = {}
+        self.logits = logits_nodes(graph)[0].outputs[0]
 
     def build(self) -> _native.Plan:
         remaining = self.graph.uses()
@@ -104,8 +109,58 @@ class Builder:
     def embed(self, outs: list[int], *, table: QuantTensor, scale: float) -> None:
         self.plan.embed(packed(table), outs[0], scale)
 
-    def norm(self, outs: list[int], x: int, *, weight: Floats, eps: float) -> None:
-        self.plan.norm(x, weight, eps, outs[0])
+    def norm(self, outs: list[int], x: int, *, weight: Floats, eps: float, heads: int) -> None:
+        self.plan.norm(x, weight, eps, heads, outs[0])
+
+    def layer_norm(self, outs: list[int], x: int, *, weight: Floats, bias: Floats | None, eps: float) -> None:
+        self.plan.layer_norm(x, weight, bias, eps, outs[0])
+
+    def positions(self, outs: list[int], *, table: QuantTensor) -> None:
+        self.plan.positions(packed(table), outs[0])
+
+    def activate(self, outs: list[int], x: int, *, kind: str) -> None:
+        self.plan.map(x, kind, 1.0, None, outs[0])
+
+    def scale(self, outs: list[int], x: int, *, by: float) -> None:
+        self.plan.map(x, "scale", by, None, outs[0])
+
+    def softcap(self, outs: list[int], x: int, *, cap: float) -> None:
+        self.plan.map(x, "softcap", cap, None, outs[0])
+
+    def shift(self, outs: list[int], x: int, *, by: Floats) -> None:
+        self.plan.map(x, "shift", 1.0, by, outs[0])
+
+    def columns(self, outs: list[int], x: int, *, start: int, width: int, heads: int) -> None:
+        self.plan.columns(x, start, width, heads, outs[0])
+
+    def join(self, outs: list[int], a: int, b: int, *, heads: int, b_heads: int | None) -> None:
+        self.plan.join(a, b, heads, b_heads or heads, outs[0])
+
+    def linear_heads(self, outs: list[int], x: int, *, w: QuantTensor) -> None:
+        self.plan.linear_heads(x, [packed(w[head]) for head in range(w.shape[0])], outs[0])
+
+    def experts(
+        self,
+        outs: list[int],
+        x: int,
+        scores: int,
+        *,
+        up: QuantTensor,
+        down: QuantTensor,
+        routing: Routing,
+        gate: QuantTensor | None,
+        kind: str,
+        up_bias: Floats | None,
+        gate_bias: Floats | None,
+        down_bias: Floats | None,
+    ) -> None:
+        r = routing
+        self.plan.experts(
+            x, scores, (None if gate is None else packed(gate), packed(up), packed(down)),
+            (gate_bias, up_bias, down_bias), kind,
+            (r.top_k, r.score, r.normalize, r.scale, r.bias, r.groups, r.top_groups, r.group_top, r.expert_scale),
+            outs[0],
+        )  # fmt: skip
 
     def linear(self, outs: list[int], x: int, *, w: QuantTensor, bias: Floats | None) -> None:
         self.linears(outs, x, terms=[(w, bias)], norm=None)
@@ -119,7 +174,7 @@ class Builder:
         terms: Sequence[tuple[QuantTensor, Floats | None]],
         norm: tuple[Floats, float] | None,
     ) -> None:
-        int16 = self.buffers[self.graph.result] in outs  # nothing after the logits makes good what they lose
+        int16 = self.buffers.get(self.logits) in outs  # nothing after the logits makes good what they lose
         parts = [(packed(w), out, bias, residual) for (w, bias), out in zip(terms, outs, strict=True)]
         self.plan.linear(x, *_norm_or_none(norm), int16, parts)
 
@@ -140,6 +195,29 @@ class Builder:
 
     def add(self, outs: list[int], a: int, b: int) -> None:
         self.plan.add(a, b, outs[0])
+
+    def conv(
+        self, outs: list[int], x: int, *, layer: int, weight: Floats, bias: Floats | None, kind: str,
+        spec: RecurrentSpec, offset: int,
+    ) -> None:  # fmt: skip
+        taps = np.ascontiguousarray(weight.T)  # neighbouring columns beside each other
+        self.plan.conv(x, self.store.states(layer), offset, taps, bias, kind == "silu", outs[0])
+
+    def delta_rule(
+        self, outs: list[int], q: int, k: int, v: int, a: int, b: int, *, layer: int, heads: int, v_heads: int,
+        decay: Floats, dt_bias: Floats, scale: float, tiled: bool, spec: RecurrentSpec, offset: int,
+    ) -> None:  # fmt: skip
+        states = self.store.states(layer)
+        self.plan.delta_rule(
+            q, k, v, a, b, states, offset, heads, v_heads, decay, dt_bias, scale, tiled, outs[0]
+        )  # fmt: skip
+
+    def scan(
+        self, outs: list[int], x: int, dt: int, b: int, c: int, *, layer: int, heads: int, groups: int, decay: Floats,
+        skip: Floats, dt_bias: Floats, spec: RecurrentSpec, offset: int,
+    ) -> None:  # fmt: skip
+        states = self.store.states(layer)
+        self.plan.scan(x, dt, b, c, states, offset, heads, groups, decay, skip, dt_bias, outs[0])
 
     def gather(self, outs: list[int], x: int) -> None:
         self.plan.gather(x, outs[0])
@@ -162,11 +240,14 @@ class Builder:
         scale: float,
         softcap: float,
         sinks: Floats | None,
+        causal: bool,
+        around: int,
+        keep: bool,
     ) -> None:
         k_format, k_store, v_format, v_store = self.store.kv(layer)
         self.plan.attend(
             number(k_format), k_store, spec.k_dim, number(v_format), v_store, spec.v_dim, self.store.group_of(layer),
-            self.store.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks,
+            self.store.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, around, keep,
         )  # fmt: skip
 
 

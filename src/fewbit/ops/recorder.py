@@ -1,0 +1,389 @@
+"""The operations that a model is written in.
+
+To add an operation, write it as a method of `Recorder`: its body checks the shapes and returns the width of the
+result. Parameters annotated `Value` are its inputs, all others its attributes. Then give it a function in
+`ops/numpy.py`, the reference, and a builder in `ops/cpu/plan.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+from ..arrays import Floats
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..tensor import QuantTensor
+from .graph import OPERATIONS, Graph, Node, Operation, Rope, Value
+from .specs import AttentionSpec, LayerSpec, RecurrentSpec, Routing
+
+FUSED_GATES = ("silu", "gelu", "gelu_tanh", "relu")  # that kernels apply to a product
+GATES = (*FUSED_GATES, "sigmoid", "none", "swiglu_oai")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid")
+SCORES = ("softmax", "sigmoid", "softmax_top")
+
+P = ParamSpec("P")
+
+
+def operation(
+    *, all_rows: bool = False
+) -> Callable[[Callable[Concatenate[Recorder, P], int]], Callable[Concatenate[Recorder, P], Value]]:
+    """Enter a shape rule into the table, and make of it the method that records a node."""
+
+    def register(rule: Callable[Concatenate[Recorder, P], int]) -> Callable[Concatenate[Recorder, P], Value]:
+        signature, name = inspect.signature(rule), rule.__name__
+        kinds = {p.name: p.annotation for p in list(signature.parameters.values())[1:]}
+        inputs = tuple(key for key, kind in kinds.items() if kind == "Value")
+        attributes = tuple(key for key in kinds if key not in inputs)
+        OPERATIONS[name] = Operation(name, inputs, attributes, all_rows)
+
+        @wraps(rule)
+        def record_node(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> Value:
+            bound = signature.bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            values = tuple(self.own(bound.arguments[key], f"{name}: {key}") for key in inputs)
+            out = Value(self, rule(self, *args, **kwargs))
+            self.nodes.append(Node(name, values, (out,), {key: bound.arguments[key] for key in attributes}))
+            return out
+
+        return record_node
+
+    return register
+
+
+def expect(holds: bool, message: str) -> None:
+    if not holds:
+        raise ShapeError(message)
+
+
+def head_dim(what: str, x: Value, heads: int) -> int:
+    expect(heads >= 1 and x.width % heads == 0, f"{what}: rows of {x.width} values are not {heads} heads")
+    return x.width // heads
+
+
+class Recorder:
+    """Writes down what a model does with the rows of a step."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.specs: dict[int, LayerSpec] = {}
+        self.parts: dict[int, list[tuple[int, int]]] = {}  # bytes of recurrent states, by layer
+
+    def own(self, value: object, what: str) -> Value:
+        """The value, if it was recorded here."""
+        if not isinstance(value, Value) or value.recorder is not self:
+            kind = "rows of another step" if isinstance(value, Value) else type(value).__name__
+            raise DtypeError(f"{what} must be rows of this step, not {kind}")
+        return value
+
+    def keep(self, layer: int, spec: LayerSpec) -> None:
+        """Note what a layer keeps of a sequence, for operations that keep something."""
+        expect(layer >= 0 and layer not in self.specs, f"layer {layer} cannot keep {spec}: one layer, one operation")
+        self.specs[layer] = spec
+
+    def keep_part(self, layer: int, spec: RecurrentSpec, offset: int, nbytes: int, what: str) -> None:
+        """Note the part of a recurrent layer's state that an operation keeps; several may share the layer."""
+        fits = offset >= 0 and offset % 4 == 0 and offset + nbytes <= spec.nbytes
+        expect(fits, f"{what}: {nbytes} bytes from {offset} on do not fit a state of {spec.nbytes}")
+        if self.specs.get(layer) != spec:
+            self.keep(layer, spec)
+        taken = self.parts.setdefault(layer, [])
+        free = all(offset + nbytes <= begin or end <= offset for begin, end in taken)
+        expect(free, f"{what}: bytes from {offset} on of layer {layer} belong to another operation")
+        taken.append((offset, offset + nbytes))
+
+    @operation(all_rows=True)
+    def embed(self, table: QuantTensor, scale: float = 1.0) -> int:
+        """The row of the table for each token, times scale."""
+        expect(len(table.shape) == 2 and table.shape[0] > 0, f"embed: the table must be a matrix, it is {table.shape}")
+        return table.shape[1]
+
+    @operation(all_rows=True)
+    def positions(self, table: QuantTensor) -> int:
+        """The row of the table for each token's position."""
+        expect(len(table.shape) == 2, f"positions: the table must be a matrix, it is {table.shape}")
+        return table.shape[1]
+
+    @operation()
+    def norm(self, x: Value, weight: Floats, eps: float, heads: int = 1) -> int:
+        """x / sqrt(mean(x ** 2) + eps) * weight, for each head by itself."""
+        dim = head_dim("norm", x, heads)
+        expect(weight.shape == (dim,), f"norm: a weight of {weight.shape} does not fit rows of {dim} values")
+        return x.width
+
+    @operation()
+    def layer_norm(self, x: Value, weight: Floats, bias: Floats | None, eps: float) -> int:
+        """(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias."""
+        for what in (weight, bias):
+            fits = what is None or what.shape == (x.width,)
+            expect(fits, f"layer_norm: {getattr(what, 'shape', None)} does not fit rows of {x.width} values")
+        return x.width
+
+    @operation()
+    def linear(self, x: Value, w: QuantTensor, bias: Floats | None = None) -> int:
+        """x @ w.T + bias."""
+        expect(len(w.shape) == 2, f"linear: w must be a matrix, its shape is {w.shape}")
+        n, k = w.shape
+        expect(x.width == k, f"linear: rows of {x.width} values do not fit a matrix of {n} x {k}")
+        fits = bias is None or bias.shape == (n,)
+        expect(fits, f"linear: a bias of {getattr(bias, 'shape', None)} does not fit a matrix of {n} x {k}")
+        return n
+
+    @operation()
+    def gate(self, gate: Value, up: Value, kind: str = "silu") -> int:
+        """kind(gate) * up; kind is one of GATES. "none": gate * up. "swiglu_oai": see `ops/numpy.py`."""
+        expect(gate.width == up.width, f"gate: rows of {gate.width} values cannot gate rows of {up.width}")
+        if kind not in GATES:
+            raise ArgumentError(f"gate: there is no {kind!r}; there are: {', '.join(GATES)}")
+        return gate.width
+
+    @operation()
+    def add(self, a: Value, b: Value) -> int:
+        """a + b."""
+        expect(a.width == b.width, f"add: rows of {a.width} values cannot be added to rows of {b.width}")
+        return a.width
+
+    @operation()
+    def activate(self, x: Value, kind: str) -> int:
+        """kind(x); kind is one of ACTIVATIONS."""
+        if kind not in ACTIVATIONS:
+            raise ArgumentError(f"activate: there is no {kind!r}; there are: {', '.join(ACTIVATIONS)}")
+        return x.width
+
+    @operation()
+    def scale(self, x: Value, by: float) -> int:
+        """by * x."""
+        return x.width
+
+    @operation()
+    def softcap(self, x: Value, cap: float) -> int:
+        """cap * tanh(x / cap)."""
+        expect(cap > 0, f"softcap: the cap must be positive, it is {cap}")
+        return x.width
+
+    @operation()
+    def shift(self, x: Value, by: Floats) -> int:
+        """x + by, the same for every row."""
+        expect(by.shape == (x.width,), f"shift: {by.shape} does not fit rows of {x.width} values")
+        return x.width
+
+    @operation()
+    def columns(self, x: Value, start: int, width: int, heads: int = 1) -> int:
+        """Some columns of each head."""
+        dim = head_dim("columns", x, heads)
+        fits = start >= 0 and 0 < width <= dim - start
+        expect(fits, f"columns: {start} to {start + width} are not columns of heads of {dim} values")
+        return heads * width
+
+    @operation()
+    def join(self, a: Value, b: Value, heads: int, b_heads: int | None = None) -> int:
+        """Each of `heads` heads of a, and after it that of b. If b has one head only, it comes after each of a."""
+        own = heads if b_heads is None else b_heads
+        expect(own in (1, heads), f"join: {own} heads cannot follow {heads} heads; 1 or {heads} can")
+        return heads * (head_dim("join", a, heads) + head_dim("join", b, own))
+
+    @operation()
+    def linear_heads(self, x: Value, w: QuantTensor) -> int:
+        """For each head h: x[h] @ w[h].T; w is (heads, n, k)."""
+        expect(len(w.shape) == 3, f"linear_heads: w must be (heads, n, k), its shape is {w.shape}")
+        heads, n, k = w.shape
+        expect(x.width == heads * k, f"linear_heads: rows of {x.width} values are not {heads} heads of {k}")
+        return heads * n
+
+    @operation()
+    def experts(
+        self,
+        x: Value,
+        scores: Value,
+        *,
+        up: QuantTensor,
+        down: QuantTensor,
+        routing: Routing,
+        gate: QuantTensor | None = None,
+        kind: str = "silu",
+        up_bias: Floats | None = None,
+        gate_bias: Floats | None = None,
+        down_bias: Floats | None = None,
+    ) -> int:
+        """What the chosen experts make of x, weighted: down(kind(gate(x)) * up(x)), or down(kind(up(x))) without gate.
+
+        Weights are (experts, rows, columns), biases (experts, rows); `scores` has a column for each expert.
+        """
+        check_experts(x, scores, up, down, gate, routing, (up_bias, gate_bias, down_bias), kind)
+        return x.width
+
+    @operation(all_rows=True)
+    def conv(
+        self,
+        x: Value,
+        layer: int,
+        weight: Floats,
+        bias: Floats | None = None,
+        kind: str = "none",
+        *,
+        spec: RecurrentSpec,
+        offset: int = 0,
+    ) -> int:
+        """A causal convolution of each column over tokens, weight (columns, taps); the last tap is the token's own.
+
+        The rows of the last `taps - 1` tokens are kept as floats from byte `offset` of the layer's state on.
+        """
+        columns, taps = weight.shape
+        expect(columns == x.width, f"conv: {columns} columns do not fit rows of {x.width} values")
+        expect(bias is None or bias.shape == (columns,), "conv: the bias does not fit")
+        if kind not in ("none", "silu"):
+            raise ArgumentError(f"conv: there is no {kind!r}; there are: none, silu")
+        self.keep_part(layer, spec, offset, 4 * columns * (taps - 1), "conv")
+        return x.width
+
+    @operation(all_rows=True)
+    def delta_rule(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        a: Value,
+        b: Value,
+        layer: int,
+        *,
+        heads: int,
+        v_heads: int,
+        decay: Floats,
+        dt_bias: Floats,
+        scale: float,
+        tiled: bool = False,
+        spec: RecurrentSpec,
+        offset: int = 0,
+    ) -> int:
+        """The gated delta rule. A head keeps a matrix S, (dim of k, dim of v), floats from byte `offset` on:
+
+            S *= exp(decay * softplus(a + dt_bias));  S += outer(k, sigmoid(b) * (v - k @ S));  y = scale * q @ S
+
+        `heads` heads of q and k serve `v_heads` of v, a and b: head h of v that of h // (v_heads / heads), `tiled` that
+        of h % heads.
+        """
+        dim = head_dim("delta_rule", q, heads)
+        v_dim = head_dim("delta_rule", v, v_heads)
+        expect(k.width == q.width, f"delta_rule: q has rows of {q.width} values, k of {k.width}")
+        expect(v_heads % heads == 0, f"delta_rule: {v_heads} heads of v cannot share {heads} of q and k evenly")
+        fits = a.width == b.width == v_heads == len(decay) == len(dt_bias)
+        expect(fits, f"delta_rule: a, b, decay and dt_bias must have a value for each of {v_heads} heads")
+        self.keep_part(layer, spec, offset, 4 * v_heads * dim * v_dim, "delta_rule")
+        return v.width
+
+    @operation(all_rows=True)
+    def scan(
+        self,
+        x: Value,
+        dt: Value,
+        b: Value,
+        c: Value,
+        layer: int,
+        *,
+        heads: int,
+        groups: int,
+        decay: Floats,
+        skip: Floats,
+        dt_bias: Floats,
+        spec: RecurrentSpec,
+        offset: int = 0,
+    ) -> int:
+        """A state-space scan. A head keeps a matrix H, (dim of b, dim of x), floats from byte `offset` on:
+
+            t = softplus(dt + dt_bias);  H = exp(decay * t) * H + outer(b, t * x);  y = c @ H + skip * x
+
+        Heads of x share the heads of b and c, which are `groups`, evenly.
+        """
+        dim = head_dim("scan", x, heads)
+        state = head_dim("scan", b, groups)
+        expect(c.width == b.width, f"scan: b has rows of {b.width} values, c of {c.width}")
+        expect(heads % groups == 0, f"scan: {heads} heads cannot share {groups} of b and c evenly")
+        fits = dt.width == heads == len(decay) == len(skip) == len(dt_bias)
+        expect(fits, f"scan: dt, decay, skip and dt_bias must have a value for each of {heads} heads")
+        self.keep_part(layer, spec, offset, 4 * heads * dim * state, "scan")
+        return x.width
+
+    @operation(all_rows=True)
+    def rope(self, x: Value, heads: int, rope: Rope) -> int:
+        """Heads rotated by their tokens' positions."""
+        expect(heads >= 1 and x.width % heads == 0, f"rope: rows of {x.width} values are not {heads} heads")
+        dim, rotary_dim = x.width // heads, 2 * len(rope.inv_freq)
+        expect(rotary_dim <= dim, f"rope: {rotary_dim} values of a head are to be rotated, it has {dim}")
+        return x.width
+
+    @operation(all_rows=True)
+    def attend(
+        self,
+        layer: int,
+        q: Value,
+        k: Value,
+        v: Value,
+        *,
+        spec: AttentionSpec,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Floats | None = None,
+        causal: bool = True,
+        around: int = 0,
+        keep: bool = True,
+    ) -> int:
+        """Keep k and v in the cache of a layer, and attend to what it holds of each sequence.
+
+        Not `causal`: a token also sees those after it, which must be in the same step; with `around` those up to so
+        many tokens away, on both sides. Without `keep`, k and v are there already: an `attend` of this layer kept them.
+        """
+        for name, x, dim in (("k", k, spec.k_dim), ("v", v, spec.v_dim)):
+            heads = f"{spec.kv_heads} heads of {dim}"
+            expect(x.width == spec.kv_heads * dim, f"attend: {name} has rows of {x.width} values, not {heads}")
+        q_heads = q.width // spec.k_dim
+        expect(q.width == q_heads * spec.k_dim, f"attend: q has rows of {q.width} values, not heads of {spec.k_dim}")
+        fits = q_heads > 0 and q_heads % spec.kv_heads == 0
+        expect(fits, f"attend: {q_heads} heads of q cannot share {spec.kv_heads} heads of K and V evenly")
+        expect(sinks is None or sinks.shape == (q_heads,), f"attend: there must be a sink for each of {q_heads} heads")
+        if keep:
+            self.keep(layer, spec)
+        expect(self.specs.get(layer) == spec, f"attend: layer {layer} does not keep {spec}")
+        return q_heads * spec.v_dim
+
+
+def check_experts(
+    x: Value,
+    scores: Value,
+    up: QuantTensor,
+    down: QuantTensor,
+    gate: QuantTensor | None,
+    routing: Routing,
+    biases: tuple[Floats | None, ...],
+    kind: str,
+) -> None:
+    """Shapes of experts, and whether the routing can be done."""
+    expect(len(up.shape) == 3, f"experts: weights must be (experts, rows, columns), they are {up.shape}")
+    count, n, k = up.shape
+    expect(k == x.width, f"experts: rows of {x.width} values do not fit matrices of {n} x {k}")
+    expect(down.shape == (count, k, n), f"experts: down must be {(count, k, n)}, it is {down.shape}")
+    expect(gate is None or gate.shape == up.shape, "experts: gate and up must have the same shape")
+    expect(scores.width == count, f"experts: there are {scores.width} scores for {count} experts")
+    for bias, rows in zip(biases, (n, n, k), strict=True):
+        expect(bias is None or bias.shape == (count, rows), f"experts: a bias must be {(count, rows)}")
+    if kind not in (GATES if gate is not None else ACTIVATIONS):
+        raise ArgumentError(f"experts: there is no {kind!r}")
+    if routing.score not in SCORES:
+        raise ArgumentError(f"experts: there is no score {routing.score!r}; there are: {', '.join(SCORES)}")
+    fits = 1 <= routing.top_groups <= routing.groups and count % routing.groups == 0 and routing.group_top in (1, 2)
+    expect(fits, f"experts: {count} experts cannot be chosen from {routing.top_groups} of {routing.groups} groups")
+    most = count // routing.groups * routing.top_groups
+    expect(1 <= routing.top_k <= most, f"experts: {routing.top_k} of {most} experts cannot be chosen")
+    for vector in (routing.bias, routing.expert_scale):
+        expect(vector is None or vector.shape == (count,), "experts: the routing's bias or scales do not fit")
+
+
+Ops = Recorder  # what models are annotated with
+
+
+def record(forward: Callable[[Ops], Value], has_head: bool = True) -> Graph:
+    """The graph of a model's step; its result is what `forward` returns: logits, or hidden rows without a head."""
+    recorder = Recorder()
+    result = recorder.own(forward(recorder), "the result of forward")
+    specs = tuple(recorder.specs.get(layer) for layer in range(max(recorder.specs, default=-1) + 1))
+    return Graph(tuple(recorder.nodes), result, specs, has_head)
