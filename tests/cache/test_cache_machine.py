@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fewbit.arrays import Floats
+from fewbit.cache.disk import DiskCache
 from fewbit.cache.kv import KVCache
 from fewbit.cache.view import View
 from fewbit.errors import OutOfPages, PositionError
@@ -51,6 +52,20 @@ def rows(layer: int, what: int, tokens: list[int], first: int, heads: int, dim: 
     return (values / 64).astype(np.float32).reshape(-1, heads, dim)
 
 
+def damage_one(folder: Path, which: int | None) -> None:
+    """A bit of some file is flipped, or its end is cut off."""
+    files = sorted(folder.iterdir())
+    if which is None or not files:
+        return
+    path = files[which % len(files)]
+    data = bytearray(path.read_bytes())
+    if which % 3:
+        data[which % len(data)] ^= 1 << which % 8
+    else:
+        del data[which % len(data) :]
+    path.write_bytes(data)
+
+
 @dataclass
 class Copy:
     namespace: str
@@ -58,22 +73,31 @@ class Copy:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    @initialize(specs=st.sampled_from(MIXES), pages=st.integers(3, 20), page_tokens=st.integers(1, 5))
-    def start(self, specs: list[LayerSpec], pages: int, page_tokens: int) -> None:
-        self.specs = specs
-        self.cache = self.make(pages, page_tokens)
+    @initialize(
+        specs=st.sampled_from(MIXES),
+        pages=st.integers(3, 20),
+        page_tokens=st.integers(1, 5),
+        max_bytes=st.none() | st.sampled_from([3000, 1 << 20]),
+    )
+    def start(self, specs: list[LayerSpec], pages: int, page_tokens: int, max_bytes: int | None) -> None:
+        self.specs, self.disk_folder = specs, tempfile.TemporaryDirectory()
+        self.disk = None if max_bytes is None else DiskCache(self.disk_folder.name, max_bytes)
+        self.cache = self.make(pages, page_tokens, self.disk)
         self.copies: dict[int, Copy] = {}
         self.pins: list[int] = []
         self.seen: list[list[int]] = [[]]
         self.folder = tempfile.TemporaryDirectory()
 
-    def make(self, pages: int, page_tokens: int) -> KVCache:
+    def make(self, pages: int, page_tokens: int, disk: DiskCache | None = None) -> KVCache:
         sizes = {"pages": pages, "page_tokens": page_tokens, "max_seqs": 3, "snapshots": 2}
-        return KVCache(specs=self.specs, k="f32", kernels=attention, **sizes)  # type: ignore[arg-type]
+        return KVCache(specs=self.specs, k="f32", kernels=attention, disk=disk, **sizes)  # type: ignore[arg-type]
 
     def teardown(self) -> None:
         if hasattr(self, "folder"):
+            if self.disk is not None:
+                self.disk.flush()
             self.folder.cleanup()
+            self.disk_folder.cleanup()
 
     # what a user does
 
@@ -177,6 +201,30 @@ class CacheMachine(RuleBasedStateMachine):
             self.check(cache, loaded, copy)
             if cache is self.cache:
                 self.copies[loaded] = Copy(name, copy.tokens[:])
+
+    @rule(which=some, cut=some, name=names)
+    def fetch(self, which: int, cut: int, name: str) -> None:
+        """What comes from the disk is what was computed; the invariant looks at it."""
+        text = self.seen[which % len(self.seen)]
+        text = text[: len(text) - cut % 4]
+        before = self.cache.lookup(text, name)
+        while not self.cache.fetch(text, name, seconds=cut % 2):
+            before, last = self.cache.lookup(text, name), before
+            assert before > last
+        self.add(text, name)
+
+    @rule(pages=st.integers(3, 20), damage=st.none() | some, keeps=st.booleans())
+    def restart(self, pages: int, damage: int | None, keeps: bool) -> None:
+        """Another process, with a cache of another size; a file may have been damaged."""
+        for pin in self.pins:
+            self.cache.unpin(pin)
+        self.pins.clear()
+        self.copies.clear()
+        if self.disk is not None:
+            self.cache.flush()
+            damage_one(Path(self.disk_folder.name), damage)
+            self.disk = DiskCache(self.disk_folder.name, self.disk.max_bytes if keeps else 2000)
+        self.cache = self.make(pages, self.cache.page_tokens, self.disk)
 
     # the rest of the engine
 

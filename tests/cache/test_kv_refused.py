@@ -46,7 +46,7 @@ def test_formats_that_do_not_fit(name: str, which: str) -> None:
         ({"layers": 0}, ShapeError, "layers must be at least 1"),
         ({"dim": 2.5}, DtypeError, "k_dim must be an integer"),
         ({"page_tokens": 0}, ShapeError, "page_tokens must be at least 1"),
-        ({"k": "q9"}, FormatError, "unknown format"),
+        ({"k": "q9"}, FormatError, "k cannot be 'q9'; a KV cache takes: f32, f16"),
         ({"v_dim": 0}, ShapeError, "v_dim must be at least 1"),
         ({"window": -1}, ShapeError, "window must be at least 0"),
         ({"max_seqs": 0}, ShapeError, "max_seqs must be at least 1"),

@@ -175,6 +175,38 @@ def test_kinds_run_beside_each_other() -> None:
     assert is_clean(toy)
 
 
+def test_rows_of_the_last_token_alone() -> None:
+    engine = make_engine(toy := Toy(max_batched_tokens=6, max_logits=6))
+    text = [i * i % 40 for i in range(17)]
+    for cached in (0, 16):
+        request = engine.embedding(text, last_only=True)
+        engine.add([request])
+        run(engine)
+        np.testing.assert_array_equal(request.hidden, fingerprint(text)[-1:].astype(np.float32))
+        assert request.cached_tokens == cached
+    assert is_clean(toy)
+
+
+def test_an_encoder_runs_each_text_in_one_step_and_keeps_nothing() -> None:
+    toy = Toy(max_batched_tokens=16, max_logits=16)
+    engine = Engine(toy, toy.cache, toy.ctx, encoder=True)
+    texts = [[i * n % 40 for i in range(n)] for n in (10, 9, 6, 16, 1, 1, 14, 16)]
+    requests = [engine.embedding(text, last_only=n > 4) for n, text in enumerate(texts)]
+    for request in requests:
+        engine.add([request])
+    run(engine)
+    for request, text in zip(requests, texts, strict=True):
+        np.testing.assert_array_equal(request.hidden, fingerprint(text).astype(np.float32))
+    assert toy.batches == [[10], [9, 6], [16], [1, 1, 14], [16]]
+    assert toy.cache.stats().cached == 0
+    assert engine.max_length == 16
+    with pytest.raises(RequestError, match="a text of 17 tokens is too long"):
+        engine.embedding(range(17))
+    for ask in (engine.generation, engine.scoring):
+        with pytest.raises(RequestError, match="the model is an encoder"):
+            ask(PROMPT)
+
+
 def test_who_hears_of_the_end_is_not_counted_any_more() -> None:
     engine = make_engine(Toy())
     request = engine.generation(PROMPT, WARM, max_tokens=3)[0]

@@ -1,28 +1,37 @@
-"""Any schedule gives what each request gives alone: arrivals, prompts that begin alike, cancels, caches too small.
+"""Any schedule gives what each request gives alone: arrivals, priorities, clients, deadlines, prompts that begin alike,
+cancels, caches too small.
 
 `FEWBIT_EXAMPLES=20000 pytest tests/engine/test_schedules.py` runs as many examples.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import os
 from dataclasses import dataclass
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fewbit.cache.disk import DiskCache
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Request, Scoring
+from fewbit.engine.terms import Terms
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
-from .alone import WARM, alone, is_clean, make_engine, run
+from .alone import WARM, alone, is_clean, run
 from .toy import HybridToy, Toy, logits_of
 
 EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "100"))
 VOCAB = 8
 ENDS = (5,)
+FOLDER = mkdtemp()  # examples find each other's prompts on the disk
+atexit.register(rmtree, FOLDER, ignore_errors=True)
 PENALTIES = SamplingParams(
     temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.5, frequency_penalty=0.5
 )
@@ -42,6 +51,9 @@ class Job:
     which: int = 0  # of the outputs is cancelled; past the last: all
     scores: bool = False
     scarce: int = 0  # see Toy
+    priority: int = 0
+    client: str = ""
+    deadline: int | None = None  # readings of the clock after its arrival
 
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=14)  # two tokens: they often begin alike
@@ -57,6 +69,9 @@ jobs = st.builds(
     which=st.integers(0, 3),
     scores=st.booleans(),
     scarce=st.sampled_from([0, 0, 0, 1, 2]),
+    priority=st.integers(-1, 1),
+    client=st.sampled_from("ab"),
+    deadline=st.none() | st.integers(1, 60),
 )
 toys = st.sampled_from([Toy, HybridToy]).flatmap(
     lambda kind: st.builds(
@@ -67,6 +82,7 @@ toys = st.sampled_from([Toy, HybridToy]).flatmap(
         vocab=st.just(VOCAB),
         max_batched_tokens=st.integers(3, 12),
         max_logits=st.integers(3, 6),
+        disk=st.none() | st.builds(DiskCache, st.just(FOLDER), st.just(100_000)),
     )
 )
 
@@ -74,7 +90,7 @@ toys = st.sampled_from([Toy, HybridToy]).flatmap(
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8))
 def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[Job], max_seqs: int) -> None:
-    engine = make_engine(toy, ENDS, max_seqs)
+    engine = Engine(toy, toy.cache, toy.ctx, ENDS, max_seqs=max_seqs, clock=itertools.count().__next__)
     asked: list[tuple[Job, list[Request]]] = []
     cancels: list[tuple[int, list[Request]]] = []
     step = 0
@@ -99,12 +115,15 @@ def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[J
     for job, requests in asked:
         check(job, requests, engine.max_length)
     assert is_clean(toy)
+    if toy.cache.disk is not None:
+        toy.cache.flush()
 
 
 def make(engine: Engine, job: Job) -> list[Request]:
+    terms: Terms = {"priority": job.priority, "client": job.client, "deadline": job.deadline}
     if job.scores:
-        return [engine.scoring(job.prompt)]
-    return engine.generation(job.prompt, job.params, max_tokens=job.max_tokens, n=job.n, seed=job.seed)
+        return [engine.scoring(job.prompt, **terms)]
+    return engine.generation(job.prompt, job.params, max_tokens=job.max_tokens, n=job.n, seed=job.seed, **terms)
 
 
 def check(job: Job, requests: list[Request], limit: int) -> None:
@@ -112,13 +131,13 @@ def check(job: Job, requests: list[Request], limit: int) -> None:
         if isinstance(request, Scoring):
             wanted = sampling.log_probabilities(logits_of(job.prompt, VOCAB)[:-1], job.prompt[1:])
             np.testing.assert_array_equal(request.scores[: request.num_scored], wanted[: request.num_scored])
-            assert request.num_scored == len(wanted) or request.finish_reason == "cancelled"
+            assert request.num_scored == len(wanted) or request.finish_reason in ("cancelled", "deadline")
             continue
         output, reason = alone(
             job.prompt, job.max_tokens, job.seed + i, params=job.params, eos_ids=ENDS, limit=limit, vocab=VOCAB
         )
-        if request.finish_reason == "cancelled":
-            assert job.cancel is not None
+        if request.finish_reason in ("cancelled", "deadline"):
+            assert (job.cancel if request.finish_reason == "cancelled" else job.deadline) is not None
             assert request.output_tokens == output[: len(request.output_tokens)]
         else:
             assert (request.output_tokens, request.finish_reason) == (output, reason)

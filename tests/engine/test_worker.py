@@ -13,8 +13,10 @@ from queue import SimpleQueue
 
 import pytest
 
+from fewbit.devices.batch import Batch
+from fewbit.devices.host import HostHandle
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Event, Request
+from fewbit.engine.request import Event, Request, Step
 from fewbit.engine.worker import Worker
 from fewbit.errors import FewbitError
 
@@ -119,6 +121,33 @@ def test_cancel_from_another_thread() -> None:
     assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
     worker.close()
     assert is_clean(toy)
+
+
+def test_cancelling_during_a_step_frees_pages_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
+    running, may_end, used = threading.Event(), threading.Event(), SimpleQueue[int]()
+    launch, schedule = toy.launch, worker.engine._scheduler.schedule
+
+    def slow(batch: Batch) -> HostHandle:
+        running.set()
+        assert may_end.wait(60)
+        return launch(batch)
+
+    def next_step() -> Step:
+        used.put(toy.cache.stats().used)
+        return schedule()
+
+    monkeypatch.setattr(toy, "launch", slow)
+    gone, queue = worker.engine.generation(PROMPT * 2, WARM)[0], SimpleQueue[Event]()
+    worker.submit([gone], queue.put)
+    assert running.wait(60)
+    monkeypatch.setattr(worker.engine._scheduler, "schedule", next_step)
+    worker.cancel([gone])
+    worker.submit(worker.engine.generation([1], WARM, max_tokens=1), queue.put)
+    may_end.set()
+    assert queue.get(timeout=60) == (gone, None)
+    assert used.get(timeout=60) == 0
+    worker.close()
 
 
 def test_an_error_in_a_step_leaves_the_worker_usable() -> None:

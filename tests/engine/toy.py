@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fewbit.arrays import Floats
 from fewbit.cache.cache import Cache
+from fewbit.cache.disk import DiskCache
 from fewbit.cache.layout import make_layout
 from fewbit.cache.store import HostStore
 from fewbit.devices.batch import Batch
@@ -39,8 +40,10 @@ class Toy:
         vocab: int = 40,
         max_batched_tokens: int = 16,
         max_logits: int = 16,
+        disk: DiskCache | None = None,
     ) -> None:
-        self.cache = Cache(HostStore(make_layout(self.specs, "f32", page_tokens=page_tokens), self.sizes(pages)))
+        store = HostStore(make_layout(self.specs, "f32", page_tokens=page_tokens), self.sizes(pages))
+        self.cache = Cache(store, disk=disk)
         self.vocab, self.ctx = vocab, ctx
         self.max_batched_tokens, self.max_logits = max_batched_tokens, max_logits
         self.adapters: frozenset[str] = frozenset()

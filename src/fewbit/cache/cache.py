@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import DtypeError
 from .pages import Pages
 from .pool import plenty
 from .stats import Stats
 from .store import KVStore
-from .validation import to_path, to_requests
+from .validation import to_path, to_requests, to_tokens
 from .view import View, make_view
+
+if TYPE_CHECKING:
+    from .disk import DiskCache
+    from .spill import Spill
 
 
 class Cache:
@@ -33,17 +38,27 @@ class Cache:
     32
 
     `fingerprint` says which model it is for: saved sequences carry it. While `is_short` says that memory is short,
-    what is cached is evicted before memory is used that was never written.
+    what is cached is evicted before memory is used that was never written. Pages of long prompts that are evicted go to
+    `disk`, if there is one; `fetch` brings them back.
 
     What is refused leaves everything as it was. Not for several threads at once.
     """
 
-    def __init__(self, store: KVStore, fingerprint: str = "", is_short: Callable[[], bool] = plenty) -> None:
+    def __init__(
+        self,
+        store: KVStore,
+        fingerprint: str = "",
+        is_short: Callable[[], bool] = plenty,
+        disk: DiskCache | None = None,
+    ) -> None:
         self.store = store
         self.fingerprint = fingerprint
         self.layout = store.layout
         self.page_tokens = store.layout.page_tokens
-        self._pages = Pages(store.layout.groups, store.pages, self.page_tokens, is_short)
+        self.disk = disk
+        self._spill = _make_spill(disk, store, fingerprint)
+        on_evict = None if self._spill is None else self._spill.write
+        self._pages = Pages(store.layout.groups, store.pages, self.page_tokens, is_short, on_evict)
 
     @property
     def nbytes(self) -> int:
@@ -85,6 +100,20 @@ class Cache:
     def lookup(self, tokens: Iterable[int], namespace: str = "") -> int:
         """How many tokens `new` would find."""
         return self._pages.lookup(tokens, namespace)
+
+    def fetch(self, tokens: Iterable[int], namespace: str = "", seconds: float = 1.0) -> bool:
+        """Bring back what the disk has of a prompt, so that `new` finds it; it takes about so long at most.
+
+        False: there may be more of it on the disk; call again.
+        """
+        if self._spill is None:
+            return True
+        return self._spill.fetch(self._pages, to_tokens(tokens), namespace, seconds)
+
+    def flush(self) -> None:
+        """Write all long prompts that `new` would find to the disk, and wait until they are there."""
+        if self._spill is not None:
+            self._spill.flush(self._pages)
 
     def length(self, sequence: int) -> int:
         """The number of tokens of a sequence, those reserved included."""
@@ -184,3 +213,11 @@ class Cache:
         if not isinstance(fingerprint, str):
             raise DtypeError(f"a fingerprint is a str, not {type(fingerprint).__name__}")
         return fingerprint
+
+
+def _make_spill(disk: DiskCache | None, store: KVStore, fingerprint: str) -> Spill | None:
+    if disk is None:
+        return None
+    from .spill import Spill
+
+    return Spill(disk, store, fingerprint)

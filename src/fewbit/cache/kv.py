@@ -13,6 +13,7 @@ from ..ops.specs import AttentionSpec, LayerSpec
 from ..validation import to_integer, to_size
 from .attention import attend, write_kv
 from .cache import Cache
+from .disk import DiskCache
 from .groups import MAX_SEQS, PAGE_TOKENS, SNAPSHOTS, pages_by_group
 from .kernels import Kernels, native
 from .layout import make_layout
@@ -50,6 +51,7 @@ class KVCache(Cache):
     V has the format of K unless `v` names another. K below 8 bits is rotated (Hadamard), and q with it, unless `rotate`
     says otherwise: K has channels that are far greater than the others, and a block with one of them would lose the
     rest. `kernels` is a module with `kv_write` and `attend`; without one it is the native CPU code.
+    Long prompts that are evicted go to `disk`, if there is one: see `Cache.fetch`.
 
     What is refused leaves everything as it was. Not for several threads at once.
     """
@@ -74,6 +76,7 @@ class KVCache(Cache):
         max_seqs: int = MAX_SEQS,
         snapshots: int = SNAPSHOTS,
         kernels: Kernels | None = None,
+        disk: DiskCache | None = None,
     ) -> None:
         if specs is None:
             spec = AttentionSpec(kv_heads, dim, dim if v_dim is None else v_dim, window)
@@ -91,7 +94,7 @@ class KVCache(Cache):
         def keeps_tiles(spec: AttentionSpec) -> bool:
             return chosen.keeps_tiles(layout.k, layout.v, layout.page_tokens, spec.k_dim, spec.v_dim)
 
-        super().__init__(HostStore(layout, sizes, keeps_tiles))
+        super().__init__(HostStore(layout, sizes, keeps_tiles), disk=disk)
         self._kernels = chosen
         self._attention = frozenset(n for n, spec in enumerate(layout.specs) if isinstance(spec, AttentionSpec))
         self._missing: dict[int, tuple[View, set[int]]] = {}  # sequence -> its step, layers without K and V of it

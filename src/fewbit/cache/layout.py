@@ -118,10 +118,15 @@ def kv_format(name: str | Format, what: str) -> Format:
         ...
     fewbit.errors.FormatError: k cannot be q4_k; a KV cache takes: f32, f16, bf16, q4_0, q4_1, ..., iq4_nl
     """
-    fmt = get(name)
-    if not _fits(fmt):
+    try:
+        fmt = get(name)
+    except FormatError:
+        if not isinstance(name, str):
+            raise
+        fmt = None
+    if fmt is None or not _fits(fmt):
         fitting = ", ".join(f.name for f in all_formats().values() if _fits(f))
-        raise FormatError(f"{what} cannot be {fmt}; a KV cache takes: {fitting}")
+        raise FormatError(f"{what} cannot be {fmt or repr(name)}; a KV cache takes: {fitting}")
     return fmt
 
 

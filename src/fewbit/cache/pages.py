@@ -21,15 +21,17 @@ snapshot in the tree are references to the slot. Slot 0 is the state of an empty
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ..errors import DataError, DtypeError, OutOfPages, PositionError, ShapeError, UnknownId
 from ..validation import to_integer, to_size
 from .groups import PAGE_TOKENS, Group
-from .pool import Pool, plenty
+from .pool import OnEvict, Pool, plenty
 from .sequences import SequenceState
 from .stats import PageCounts, Stats
 from .tables import Copies, Tables
+from .tree import Node
 from .validation import to_count, to_tokens
 
 
@@ -52,6 +54,7 @@ class Pages:
         totals: Sequence[int],
         page_tokens: int = PAGE_TOKENS,
         is_short: Callable[[], bool] = plenty,
+        on_evict: OnEvict | None = None,
     ) -> None:
         self.page_tokens = to_size(page_tokens, "page_tokens", least=1)
         self.groups = tuple(groups)
@@ -61,7 +64,7 @@ class Pages:
             to_size(total, "pages", least=1 + group.is_recurrent)  # the first slot is never written
             for group, total in zip(self.groups, totals, strict=True)
         )
-        self._tables = Tables(self.groups, self.totals, self.page_tokens, is_short)
+        self._tables = Tables(self.groups, self.totals, self.page_tokens, is_short, on_evict)
         self._pools = self._tables.pools
         self.is_recurrent = self._tables.is_recurrent
         self.tables = len(self.groups) - self.is_recurrent  # of each sequence, one for each attention group
@@ -215,10 +218,21 @@ class Pages:
         self._tables.free(self._get(sequence))
         del self._sequences[sequence]
 
-    def restore(self, tokens: Iterable[int], length: int, starts: Sequence[int], namespace: str = "") -> int:
+    def restore(
+        self,
+        tokens: Iterable[int],
+        length: int,
+        starts: Sequence[int],
+        namespace: str = "",
+        *,
+        is_counted: bool = True,
+    ) -> int:
         """A new sequence of `length` tokens, the first of which are known, that has no tokens before `starts` (by
         attention group): as far as it is not found, it is for the owner to write."""
+        counts = self._lookups, self._hits
         sequence = self.new(tokens, namespace)
+        if not is_counted:
+            self._lookups, self._hits = counts
         state = self._get(sequence)
         for number, start in enumerate(starts):
             if start > state.length:
@@ -265,6 +279,18 @@ class Pages:
             raise UnknownId(f"there is no pin {pin}")
         for pool, page in reversed(pinned):
             pool.unpin(page)
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes of the prefix tree, those above before those below."""
+        return self._tables.tree.nodes()
+
+    def path(self, tokens: array[int], namespace: str) -> list[Node]:
+        """The nodes of the full pages of a text, also of those that a sequence cannot begin with."""
+        return self._tables.tree.find(namespace, tokens)
+
+    def key(self, tokens: array[int], number: int) -> bytes:
+        """What the tree knows a page of tokens by."""
+        return self._tables.tree.key(tokens, number)
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._sequences

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from .stats import PageCounts
 from .tree import Node
 
+OnEvict = Callable[[int, int, Node], None]  # a group, a page and where it is in the tree, while it still holds that
+
 
 def plenty() -> bool:
     """Memory is never short."""
@@ -38,7 +40,14 @@ class Pool:
     (True, 2)
     """
 
-    def __init__(self, total: int, group: int = 0, first: int = 0, is_short: Callable[[], bool] = plenty) -> None:
+    def __init__(
+        self,
+        total: int,
+        group: int = 0,
+        first: int = 0,
+        is_short: Callable[[], bool] = plenty,
+        on_evict: OnEvict | None = None,
+    ) -> None:
         self.total = total
         self.group = group
         self.first = first
@@ -50,6 +59,7 @@ class Pool:
         self.idle: OrderedDict[int, None] = OrderedDict()  # cached and not pinned, first let go first
         self.evictions = 0
         self._is_short = is_short
+        self._on_evict = on_evict
 
     @property
     def fresh(self) -> int:
@@ -148,6 +158,8 @@ class Pool:
         page, _ = self.idle.popitem(last=False)
         node = self.nodes[page]
         assert node is not None
+        if self._on_evict is not None:
+            self._on_evict(self.group, page, node)
         self.nodes[page] = node.pages[self.group] = None
         node.prune()
         self.evictions += 1

@@ -76,7 +76,7 @@ def _pieces(store: KVStore, state: SequenceState, fingerprint: str) -> Iterator[
 
 
 def _header(layout: Layout, state: SequenceState, fingerprint: str) -> dict[str, Any]:
-    return _agreed(layout) | {
+    return agreed(layout) | {
         "fingerprint": fingerprint,
         "length": state.length,
         "tokens": len(state.tokens),
@@ -84,7 +84,7 @@ def _header(layout: Layout, state: SequenceState, fingerprint: str) -> dict[str,
     }
 
 
-def _agreed(layout: Layout) -> dict[str, Any]:
+def agreed(layout: Layout) -> dict[str, Any]:
     """What a file and a cache must agree on."""
     return {
         "k": layout.k.name,
@@ -157,7 +157,7 @@ def open_saved(path: str | os.PathLike[str], layout: Layout, fingerprint: str = 
 def _check(file: BinaryIO, path: Path, layout: Layout, fingerprint: str) -> Saved:
     size = os.fstat(file.fileno()).st_size
     header, at = _read_header(file, path)
-    _check_agreed(header, path, layout, fingerprint)
+    _checkagreed(header, path, layout, fingerprint)
     length, count, starts = _check_numbers(header, path, layout)
     wanted = at + 4 * count + _content_bytes(layout, length, starts) + CHECKSUM_BYTES
     if size != wanted:
@@ -194,8 +194,8 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     return header, START.size + size
 
 
-def _check_agreed(header: dict[str, Any], path: Path, layout: Layout, fingerprint: str) -> None:
-    for name, wanted in _agreed(layout).items():
+def _checkagreed(header: dict[str, Any], path: Path, layout: Layout, fingerprint: str) -> None:
+    for name, wanted in agreed(layout).items():
         given = header.get(name)
         if name == "specs":
             _check_specs(given, path, layout.specs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from .groups import ZERO_SLOT, Group
 from .tree import Node
@@ -60,7 +61,13 @@ def first_page(group: Group, depth: int, page_tokens: int) -> int:
     return depth - 1 if group.is_recurrent else group.first_seen(depth * page_tokens) // page_tokens
 
 
-def usable_pages(groups: Sequence[Group], nodes: Sequence[Node], page_tokens: int) -> int:
+class HasPages(Protocol):
+    """A page of tokens, and what there is of it by group; None: nothing."""
+
+    pages: list[int | None]
+
+
+def usable_pages(groups: Sequence[Group], nodes: Sequence[HasPages], page_tokens: int) -> int:
     """How many pages at the beginning of a text, those of `nodes`, a sequence can begin with.
 
     It ends where every group has what it needs to go on: all pages, those of a window, or a snapshot of the state.

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from .groups import ZERO_SLOT, Group
-from .pool import Pool, plenty
+from .pool import OnEvict, Pool, plenty
 from .sequences import SequenceState, first_page, usable_pages
 from .tree import Node, PrefixTree, path
 
@@ -20,12 +20,17 @@ class Tables:
     """The pools of all groups and the prefix tree."""
 
     def __init__(
-        self, groups: Sequence[Group], totals: Sequence[int], page_tokens: int, is_short: Callable[[], bool] = plenty
+        self,
+        groups: Sequence[Group],
+        totals: Sequence[int],
+        page_tokens: int,
+        is_short: Callable[[], bool] = plenty,
+        on_evict: OnEvict | None = None,
     ) -> None:
         self.page_tokens = page_tokens
         self.groups = groups
         self.pools = [
-            Pool(total, number, first=int(group.is_recurrent), is_short=is_short)
+            Pool(total, number, first=int(group.is_recurrent), is_short=is_short, on_evict=on_evict)
             for number, (group, total) in enumerate(zip(groups, totals, strict=True))
         ]
         self.is_recurrent = bool(groups) and groups[-1].is_recurrent

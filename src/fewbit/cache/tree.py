@@ -10,6 +10,7 @@ A node stays while it has a page, a child or a sequence that goes on from it.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 
 def make_key(data: bytes) -> bytes:
@@ -19,7 +20,7 @@ def make_key(data: bytes) -> bytes:
 class Node:
     """A page of tokens after all those above it, and the pages that hold it, by group; None: the group has it not."""
 
-    __slots__ = ("children", "holders", "key", "pages", "parent")
+    __slots__ = ("children", "depth", "digest", "holders", "is_long", "key", "pages", "parent")
 
     def __init__(self, parent: Node | None, key: bytes, groups: int) -> None:
         self.parent = parent
@@ -27,6 +28,9 @@ class Node:
         self.pages: list[int | None] = [None] * groups
         self.children: dict[bytes, Node] = {}
         self.holders = 0  # sequences whose last page in the tree this is
+        self.depth: int = -1 if parent is None else parent.depth + 1  # from the root of its namespace
+        self.digest = b""  # for the disk, see spill.py
+        self.is_long = False  # a page below was written there
         if parent is not None:
             parent.children[key] = self
 
@@ -58,12 +62,12 @@ class PrefixTree:
 
     def root(self, namespace: str) -> Node:
         """Where the texts of a namespace begin; it is made if there is none."""
-        key = _name(namespace)
+        key = name_key(namespace)
         return self._top.children.get(key) or Node(self._top, key, self.groups)
 
     def find(self, namespace: str, tokens: array[int]) -> list[Node]:
         """The nodes of the full pages of a text, as far as there are any."""
-        node = self._top.children.get(_name(namespace))
+        node = self._top.children.get(name_key(namespace))
         data, width = tokens.tobytes(), self.page_tokens * tokens.itemsize
         found: list[Node] = []
         for end in range(width, len(data) + 1, width):
@@ -73,12 +77,20 @@ class PrefixTree:
             found.append(node)
         return found
 
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, those above before those below."""
+        left = [self._top]
+        while left:
+            node = left.pop()
+            yield node
+            left.extend(node.children.values())
+
     def key(self, tokens: array[int], number: int) -> bytes:
         """The key of a page of tokens."""
         return make_key(tokens[number * self.page_tokens : (number + 1) * self.page_tokens].tobytes())
 
 
-def _name(namespace: str) -> bytes:
+def name_key(namespace: str) -> bytes:
     return namespace.encode(errors="surrogatepass")  # any str will do
 
 

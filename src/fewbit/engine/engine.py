@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from time import perf_counter
 from types import NoneType
+from typing import Unpack
 
 from ..cache.cache import Cache
 from ..devices.batch import Executor, Outputs, Sampled
@@ -19,6 +21,7 @@ from ..errors import OutOfPages, RequestError
 from ..ops.sampling import SamplingParams
 from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
+from .terms import Terms, make_limits, set_terms
 from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens, check_type
 
 MAX_SEQS = 64
@@ -42,8 +45,14 @@ class Stats:
 class Engine:
     """Runs requests on an executor and a cache. `ctx` is the longest sequence; `eos_ids` are tokens that end an output.
 
+    An `encoder` gives hidden rows alone, and its tokens see later ones: a text runs in one step, and nothing of it is
+    kept.
+
     `generation`, `scoring` and `embedding` make and check requests, `add` takes them in, `step` is called as long as it
     says that there is more.
+
+    A step runs up to `max_seqs` requests. `max_waiting` more may wait, and a client may have `max_per_client` in all;
+    what is more gets QueueFull. Deadlines are measured by `clock`, in seconds.
     """
 
     def __init__(
@@ -54,14 +63,22 @@ class Engine:
         eos_ids: Iterable[int] = (),
         *,
         max_seqs: int = MAX_SEQS,
+        encoder: bool = False,
+        max_waiting: int | None = None,
+        max_per_client: int | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.executor, self.cache = executor, cache
+        self.executor, self.cache, self.is_encoder = executor, cache, encoder
         self.eos_ids = frozenset(eos_ids)
         self._ctx = ctx
         self.max_length = min(ctx, cache.max_length)  # tokens of the longest sequence
+        if encoder:
+            self.max_length = min(self.max_length, executor.max_batched_tokens, executor.max_logits)
+        self._clock = clock
         self._scheduler = Scheduler(
-            cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs")
+            cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs"), clock, encoder
         )
+        self.limits = make_limits(self._scheduler.max_seqs, max_waiting, max_per_client)
         self._stats = Stats()
 
     def generation(
@@ -79,12 +96,14 @@ class Engine:
         constraint: Callable[[], Constraint] | None = None,
         namespace: str = "",
         adapter: str | None = None,
+        **terms: Unpack[Terms],
     ) -> list[Generation]:
         """`n` requests for outputs to one prompt, which is run once for all of them. What cannot be served is refused.
 
         Without `max_tokens` an output ends when the context is full. Output i has the seed `seed + i`. `constraint`
-        makes one for each output.
+        makes one for each output. `terms`: when it is run, see `Terms`.
         """
+        self.check_writes()
         vocab = self.executor.vocab
         tokens = check_tokens(prompt, vocab)
         if len(tokens) >= self.max_length:
@@ -113,20 +132,46 @@ class Engine:
             for i in range(count)
         ]
         requests[0].siblings = requests[1:]
+        set_terms(requests, terms)
         return requests
 
-    def scoring(self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None) -> Scoring:
+    def scoring(
+        self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None, **terms: Unpack[Terms]
+    ) -> Scoring:
         """A request for the log-probability of each token after the first."""
-        return Scoring(self._text(tokens, namespace, adapter), namespace, adapter)
+        self.check_writes()
+        request = Scoring(self._text(tokens, namespace, adapter), namespace, adapter)
+        set_terms([request], terms)
+        return request
 
-    def embedding(self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None) -> Embedding:
-        """A request for the last hidden row of each token."""
-        return Embedding(self._text(tokens, namespace, adapter), namespace, adapter)
+    def embedding(
+        self,
+        tokens: Iterable[int],
+        *,
+        last_only: bool = False,
+        namespace: str = "",
+        adapter: str | None = None,
+        **terms: Unpack[Terms],
+    ) -> Embedding:
+        """A request for the last hidden row of each token, or of the last token alone."""
+        text = self._text(tokens, namespace, adapter)
+        request = Embedding(text, namespace, adapter, last_only=last_only and not self.is_encoder)
+        set_terms([request], terms)
+        return request
+
+    def check_writes(self) -> None:
+        """Refuse to write or score text where the model cannot."""
+        if self.is_encoder:
+            raise RequestError("the model is an encoder: it makes embeddings and writes no text; try embed")
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Take in what one call of `generation`, `scoring` or `embedding` made."""
+        """Take in what one call of `generation`, `scoring` or `embedding` made, or raise QueueFull."""
+        self.limits.take(requests)
+        now = self._clock()
+        for request in requests:
+            request.expires = now + request.deadline if request.deadline is not None else inf
         if requests[0].num_remaining:
-            self._scheduler.waiting.append(requests[0])
+            self._scheduler.add(requests[0])
         else:
             self._finish(requests[0], "stop")
 
@@ -154,6 +199,7 @@ class Engine:
     def step(self) -> bool:
         """Schedule, launch, fetch, commit. Is there more to do?"""
         start = perf_counter()
+        self._expire()
         step = self._scheduler.schedule()
         if step.chunks:
             try:
@@ -166,6 +212,13 @@ class Engine:
             self._stats.steps += 1
         self._stats.step_seconds += perf_counter() - start
         return bool(self._scheduler.active or self._scheduler.waiting)
+
+    def _expire(self) -> None:
+        expired = self._scheduler.expired()
+        for request in expired:
+            self._finish(request, "deadline")
+        if expired:
+            self._scheduler.drop_finished()
 
     def _run(self, step: Step) -> Outputs:
         batch = make_batch(self.cache, step.chunks, step.output)
@@ -187,7 +240,8 @@ class Engine:
             count = len(chunk.tokens)
             if count > 1 or request.num_computed < request.prompt_tokens:
                 self._stats.prompt_tokens += count
-            self.cache.commit(chunk.sequence, chunk.tokens)
+            if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
+                self.cache.commit(chunk.sequence, chunk.tokens)
             request.num_computed += count
         for leader in step.leaders:
             self._scheduler.split(leader)
@@ -209,6 +263,7 @@ class Engine:
             return self._finish(request, "error", sampled)
         token, logprobs = sampled
         self._stats.tokens += 1
+        self._scheduler.waiting.charge(request.client, 1)
         if not request.first_token_time:
             request.first_token_time = perf_counter()
         if token in request.eos_ids:
@@ -233,6 +288,7 @@ class Engine:
             request.finish_time = perf_counter()
             request.error = error
             request.finish_reason = reason
+            self.limits.release(request)
             self._tell(request, None)
         return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -57,7 +58,7 @@ class Request(ABC):
     """Tokens that are run. The engine writes to it; whoever made it reads it after an event.
 
     `sink` gets a pair for each token if `stream` is set, and (request, None) at the end in any case: then
-    `finish_reason` says why ("stop", "length", "cancelled" or "error"). It is called by the engine's thread.
+    `finish_reason` says why: "stop", "length", "deadline", "cancelled" or "error". The engine's thread calls it.
     """
 
     kind: ClassVar[str]
@@ -71,6 +72,20 @@ class Request(ABC):
         self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
         self.sink: Sink = _ignore
         self.stream = False
+
+        self.priority = 0  # higher ones come first
+        self.client = ""  # who asks: clients are served alike
+        self.deadline: float | None = None  # seconds from its arrival to its end
+        self.expires = inf  # when that is, by the engine's clock
+
+        self.arrival = 0  # a number in the order in which requests come
+        self.level = 0  # its priority, and what it gained by waiting
+        self.wait_time = 0.0  # since when it waits
+        self.leader: Request | None = None  # that is computing what this one shares with it
+        self.shared = 0  # how many tokens
+        self.pauses: set[int] = set()  # where its prompt is cut, so that others can share it up to there
+        self.is_counted = False  # by the limits of the engine
+        self.fetches = 0  # how often the cache looked for its prompt on the disk
 
         self.sequence = 0  # of the cache; 0: it has none
         self.num_computed = 0  # tokens that are in the cache
@@ -175,6 +190,7 @@ class Generation(Request):
         self.tokens = leader.tokens[:]
         self.sequence, self.num_computed = sequence, leader.num_computed
         self.cached_tokens, self.start_time = leader.cached_tokens, leader.start_time
+        self.arrival, self.level = leader.arrival, leader.level
 
     def _sample(self, row: int) -> Sample:
         return Sample(
@@ -220,15 +236,21 @@ class Scoring(Request):
 
 
 class Embedding(Request):
-    """A text whose last hidden rows are wanted, one for each token: `hidden` holds those computed so far."""
+    """A text whose last hidden rows are wanted, one for each token, or of the last token alone.
+
+    `hidden` holds those computed so far.
+    """
 
     kind = "embed"
     output = "hidden"
 
-    def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
+    def __init__(
+        self, tokens: list[int], namespace: str = "", adapter: str | None = None, *, last_only: bool = False
+    ) -> None:
         super().__init__(tokens, namespace, adapter)
-        self.hidden: Floats | None = None  # (tokens, hidden)
-        self.num_embedded = 0
+        self.hidden: Floats | None = None  # (rows, hidden)
+        self.num_embedded = len(tokens) - 1 if last_only else 0  # tokens whose rows are here, or not wanted
+        self._skipped = self.num_embedded
 
     def num_logits(self, count: int) -> int:
         return max(0, self.num_computed + count - self.num_embedded)
@@ -242,8 +264,9 @@ class Embedding(Request):
     def receive(self, rows: Floats) -> None:
         """The rows of the next tokens."""
         if self.hidden is None:
-            self.hidden = np.empty((len(self.tokens), rows.shape[1]), np.float32)
-        self.hidden[self.num_embedded : self.num_embedded + len(rows)] = rows
+            self.hidden = np.empty((len(self.tokens) - self._skipped, rows.shape[1]), np.float32)
+        first = self.num_embedded - self._skipped
+        self.hidden[first : first + len(rows)] = rows
         self.num_embedded += len(rows)
 
 

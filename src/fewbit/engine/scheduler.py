@@ -1,66 +1,100 @@
 """The scheduler: which requests run in the next step, with how many tokens, and who is preempted when pages run out.
 
-Active requests hold pages of the cache, waiting ones hold none. Both queues are in the order of arrival, and every
-active request came before every waiting one: the youngest active one is preempted, and it goes to the front of the
-waiting queue. So the oldest always gets on, and each comes to run. What a request has written stays in its tokens; when
-it is admitted again, they are run like a prompt, as far as the cache does not know them.
+Active requests hold pages of the cache, waiting ones hold none. The queue says who is next (queue.py), past those that
+follow an active request (sharing.py); if there is no room for it, nobody is admitted. Active requests are in the order
+of their levels, then of arrival: the last one is preempted. So the first always gets on, and each comes to run.
+What a request has written stays in its tokens; when it is admitted again, they are run like a prompt, as far as the
+cache does not know them.
+
+All places may be taken. Then one of a lower priority is preempted for the one that is next; or, if its client has no
+active request, one of a client that has several and was served more.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable
 from operator import add
 from time import perf_counter
 
 from ..cache.cache import Cache
 from ..devices.batch import Chunk
+from .budget import Budget, WholeBudget
+from .queue import WaitingQueue
 from .request import Generation, Request, Step
+from .sharing import is_following
 
-MAX_ROWS = 128  # for one request, in one step
+FETCH_SECONDS = 0.05  # for a part of a prompt on the disk, while others wait for the next step
+MAX_FETCHES = 100
 
 Pages = tuple[int, ...]  # by group of layers
 
 
 class Scheduler:
-    """Two queues of requests over one cache."""
+    """A queue of requests and a list of active ones over one cache. `whole`: each runs in one step, all its tokens."""
 
-    def __init__(self, cache: Cache, max_batched_tokens: int, max_logits: int, max_seqs: int) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        max_batched_tokens: int,
+        max_logits: int,
+        max_seqs: int,
+        clock: Callable[[], float] = perf_counter,
+        whole: bool = False,
+    ) -> None:
         self.active: list[Request] = []
-        self.waiting: deque[Request] = deque()
+        self.waiting = WaitingQueue()
         self.max_batched_tokens = max_batched_tokens
         self.max_logits = max_logits
         self.max_seqs = min(max_seqs, max_batched_tokens, max_logits)
         self.preemptions = 0
         self._cache = cache
+        self._budget = WholeBudget if whole else Budget
+        self._clock = clock
         self._none = (0,) * len(cache.available)
-        self._wait_for = self._none  # available pages below which the first that waits need not be tried again
+        self._blocked: Request | None = None  # the one that is next and was not admitted for want of pages
+        self._wait_for = self._none  # available pages below which it need not be tried again
         self._output = "logits"  # of the last step
+
+    def add(self, request: Request) -> None:
+        """A request waits from now on."""
+        self.waiting.push(request, self._clock())
 
     def schedule(self) -> Step:
         """The requests of the next step and their tokens."""
-        budget = _Budget(self)
+        self._make_way()
+        budget = self._budget(self, self._clients())
         counts = [budget.take(request) for request in self.active]
         needed = self._sum(counts)
         while not self._cache.fits(needed) and len(self.active) > 1:
             counts.pop()
             self.preempt()
             needed = self._sum(counts)
-        while self.waiting and budget.tokens and budget.rows and self._admit(needed):
-            counts.append(budget.take_new(self.active[-1]))
-            needed = _plus(needed, self._needed(self.active[-1], counts[-1]))
+        while self.waiting and (request := self._admit(needed, budget)):
+            place = self.active.index(request)
+            counts.insert(place, budget.take_new(request))
+            needed = _plus(needed, self._needed(request, counts[place]))
         return self._step(counts)
 
     def preempt(self) -> None:
-        """The youngest active request releases its pages, to go on later."""
+        """The last of the active requests releases its pages, to go on later."""
         request = self.active.pop()
         self._release(request)
-        self.waiting.appendleft(request)
-        self._wait_for = self._none
+        self.add(request)
+        self._blocked = None
         self.preemptions += 1
 
     def wait_for_more(self) -> None:
         """Admit no other request before there are more pages than now."""
+        self._blocked = self._next()
         self._wait_for = tuple(pages + 1 for pages in self._cache.available)
+
+    def expired(self) -> list[Request]:
+        """Those that have not ended by their deadlines."""
+        now = self._clock()
+        requests = (request for queue in (self.active, self.waiting) for request in queue)
+        return [one for request in requests for one in (request, *request.siblings) if one.expires <= now]
 
     def split(self, leader: Generation) -> None:
         """The prompt of several outputs was run: from here on they are requests of their own that share its pages."""
@@ -78,13 +112,12 @@ class Scheduler:
             if request.is_finished:
                 self._release(request)
         self.active = [request for request in self.active if request.sequence]
-        if any(request.is_finished for request in self.waiting):
-            self.waiting = deque(request for request in self.waiting if not request.is_finished)
-            self._wait_for = self._none
+        if self.waiting.drop_finished():
+            self._blocked = None
 
     def output(self) -> str:
         """What the next step gives. Where requests want different things, they come by turns."""
-        wanted = {request.output for request in self.active or [*self.waiting][:1]}
+        wanted = {request.output for request in self.active or filter(None, [self._next()])}
         if len(wanted) > 1:
             wanted.discard(self._output)
         self._output = wanted.pop() if wanted else "logits"
@@ -93,29 +126,87 @@ class Scheduler:
     def page_end(self, request: Request, count: int) -> int:
         """Fewer tokens of a prompt where snapshots of its state are kept at page ends: up to the last of them."""
         if count > 1 and self._cache.wants_page_ends:
+            ends = [end - request.num_computed for end in request.pauses if end > request.num_computed]
+            count = min([count, *ends])
             end = (request.num_computed + count) // self._cache.page_tokens * self._cache.page_tokens
             return end - request.num_computed if end > request.num_computed else count
         return count
 
-    def _admit(self, needed: Pages) -> bool:
-        """Make the first that waits active, if its prompt fits beside what this step needs."""
-        request, available = self.waiting[0], self._cache.available
-        if _width(request) + sum(map(_width, self.active)) > self.max_seqs:
-            return False
-        if self.active and not self._cache.fits(self._wait_for):
-            return False
+    def _next(self) -> Request | None:
+        """The next one that waits for nothing but its turn."""
+        return self.waiting.choose(self._clock(), lambda one: not is_following(one, self.active, self._cache))
+
+    def _has_place(self, request: Request) -> bool:
+        return _width(request) + sum(map(_width, self.active)) <= self.max_seqs
+
+    def _make_way(self) -> None:
+        """If all places are taken, preempt somebody for a request that should not wait for the end of others."""
+        if not self.waiting or len(self.active) < 2 or sum(map(_width, self.active)) < self.max_seqs:
+            return
+        request = self._next()
+        if request is None:
+            return
+        victim = self.active[-1]
+        if request.priority <= victim.level:
+            places = Counter(one.client for one in self.active)
+            served = self.waiting.served(request.client)
+            candidates = [
+                one
+                for one in self.active
+                if one.level <= request.priority
+                and places[one.client] > 1
+                and self.waiting.served(one.client) > served
+                and not places[request.client]
+            ]
+            if not candidates:
+                return
+            victim = max(candidates, key=lambda one: (places[one.client], one.arrival))
+        self.active.remove(victim)
+        self.active.append(victim)
+        self.preempt()
+
+    def _clients(self) -> int:
+        """How many clients share the prompt tokens of a step: those of active requests, and of the one that is next."""
+        clients = {request.client for request in self.active if request.num_remaining > 1}
+        if clients and (request := self._next()) and request is not self._blocked and self._has_place(request):
+            clients.add(request.client)
+        return len(clients)
+
+    def _admit(self, needed: Pages, budget: Budget) -> Request | None:
+        """Make the one that is next active, if its prompt fits beside what this step needs."""
+        request, available = self._next(), self._cache.available
+        if request is None or not budget.has_room(request) or not self._has_place(request):
+            return None
+        if self.active and request is self._blocked and not self._cache.fits(self._wait_for):
+            return None
+        if not self._fetch(request):
+            return None
         request.sequence = self._cache.new(request.reusable(), request.cache_namespace)
         request.num_computed = self._cache.length(request.sequence)
         whole = _plus(needed, self._needed(request, request.num_remaining + 1))
         whole = tuple(pages + len(self.active) for pages in whole)  # one to spare for each of the others
         if self.active and not self._cache.fits(whole):  # the only one is tried anyway: nobody could make room
             self._wait_for = tuple(map(lambda a, w, now: a + w - now, available, whole, self._cache.available))
+            self._blocked = request
             self._release(request)
-            return False
+            return None
         if not request.start_time:
             request.start_time, request.cached_tokens = perf_counter(), request.num_computed
-        self.active.append(self.waiting.popleft())
-        self._wait_for = self._none
+            self.waiting.charge(request.client, request.num_remaining)
+        self.waiting.remove(request, self._clock())
+        insort(self.active, request, key=lambda one: (-one.level, one.arrival))
+        self._blocked = None
+        return request
+
+    def _fetch(self, request: Request) -> bool:
+        """Whether its prompt was looked for on the disk for long enough; others go on between two parts of it."""
+        while request.fetches < MAX_FETCHES:
+            request.fetches += 1
+            seconds = FETCH_SECONDS if self.active else 20 * FETCH_SECONDS
+            if self._cache.fetch(request.reusable(), request.cache_namespace, seconds):
+                request.fetches = MAX_FETCHES
+            elif self.active:
+                return False
         return True
 
     def _release(self, request: Request) -> None:
@@ -153,35 +244,3 @@ def _plus(a: Pages, b: Pages) -> Pages:
 def _width(request: Request) -> int:
     """Places in the batch that a request takes when its prompt was run."""
     return 1 + len(request.siblings)
-
-
-class _Budget:
-    """What is left of a step. A row is set aside for each active request, and a token if it needs no more."""
-
-    __slots__ = ("_of", "_output", "rows", "tokens")
-
-    def __init__(self, of: Scheduler) -> None:
-        self._of, self._output = of, of.output()
-        self.tokens = of.max_batched_tokens - sum(request.num_remaining == 1 for request in of.active)
-        self.rows = of.max_logits - len(of.active)
-
-    def take(self, request: Request) -> int:
-        """The number of tokens that a request may run."""
-        if request.output != self._output:
-            return 0
-        remaining = request.num_remaining
-        if remaining == 1:
-            return 1
-        count = self._of.page_end(request, min(remaining, self.tokens))
-        rows = request.num_logits(count)
-        if rows > 1:
-            count -= max(0, rows - min(self.rows + 1, MAX_ROWS))
-            self.rows -= max(0, request.num_logits(count) - 1)
-        self.tokens -= count
-        return count
-
-    def take_new(self, request: Request) -> int:
-        """The same for one for which nothing was set aside."""
-        self.rows -= 1
-        self.tokens -= request.num_remaining == 1
-        return self.take(request)

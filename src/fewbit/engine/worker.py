@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 
 from ..errors import FewbitError
@@ -32,7 +33,7 @@ class Worker:
         self._closed = False
 
     def submit(self, requests: Sequence[Request], sink: Sink, stream: bool = False) -> None:
-        """Run what the engine made of one call. Events go to `sink`, in the worker's thread."""
+        """Run what the engine made of one call, or raise QueueFull. Events go to `sink`, in the worker's thread."""
         for request in requests:
             request.sink, request.stream = sink, stream
         with self._lock:
@@ -42,12 +43,24 @@ class Worker:
                 self._start()
             elif not self._thread.is_alive():
                 raise FewbitError("the model's thread is gone, as in a forked process; load the model again")
+            self.engine.limits.take(requests)
             self._inbox.put((Engine.add, requests))
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """End requests. This never waits, so that it can be called from a destructor."""
         if self._thread is not None:
             self._inbox.put((Engine.cancel, requests))
+
+    def call(self, action: Callable[[Engine], None]) -> None:
+        """Do something with the engine between two steps, and wait for it."""
+        with self._lock:
+            if self._closed or self._thread is None:
+                action(self.engine)
+                return
+            done: SimpleQueue[BaseException | None] = SimpleQueue()
+            self._inbox.put((partial(_do, action, done), ()))
+        if (error := done.get()) is not None:
+            raise error
 
     def close(self) -> None:
         """Stop the thread. Requests that are not over end with an error."""
@@ -87,6 +100,19 @@ def _work(engine: Engine, inbox: Inbox, order: Order | None) -> bool:
         order = inbox.get()
     _fail(engine, FewbitError("the model was closed before the output was complete"))
     return False
+
+
+def _do(
+    action: Callable[[Engine], None],
+    done: SimpleQueue[BaseException | None],
+    engine: Engine,
+    requests: Sequence[Request],
+) -> None:
+    try:
+        action(engine)
+        done.put(None)
+    except BaseException as error:
+        done.put(error)
 
 
 def _act(engine: Engine, act: Callable[[Engine, Sequence[Request]], None], requests: Sequence[Request]) -> None:
