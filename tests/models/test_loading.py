@@ -17,12 +17,14 @@ from fewbit.devices.batch import Chunk
 from fewbit.engine.engine import Engine
 from fewbit.errors import FileError, OutOfMemory, RequestError
 from fewbit.llm import LLM
-from fewbit.loading import Loaded, load, model_fingerprint
+from fewbit.loading import Loaded, kv_fingerprint, load, model_fingerprint
+from fewbit.models import open_model
 from fewbit.ops.memory import Shortage, available_memory
 
 from ..llm_toy import END, TOKENS
 from ..text.samples import metadata
 from .random_llama import llama, write_llama
+from .test_zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
 MB = 10**6
@@ -42,6 +44,8 @@ def path(tmp_path: Path) -> Path:
         {"kv": ("q8_0",)},
         {"kv": "f16/f16/f16"},
         {"kv": "/"},
+        {"kv": "nope"},
+        {"kv": ("f16", "q4_k")},
         {"kv": (1, 2)},
         {"ctx": 1.5},
         {"ctx": "8"},
@@ -138,6 +142,60 @@ def test_what_does_not_fit_is_refused_with_what_would(
     with pytest.raises(OutOfMemory, match=r"f16 350 MB; try cache_bytes=3\d{8}$") as caught:
         load(gguf, cache_bytes=350 * MB)
     assert load(gguf, cache_bytes=int(str(caught.value).rpartition("=")[2]))
+
+
+def test_a_context_that_nobody_asked_for_is_shorter_where_memory_is_short(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = fb.read_gguf(write_llama(path, hidden=128, heads=2, kv_heads=1, **LONG))  # 4.2 MB for 8192 tokens
+    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    small = {"max_batched_tokens": 1, "max_seqs": 1}
+    container(tmp_path, monkeypatch, gguf.file_bytes + 2 * MB)
+    expected = r'memory is short: the context is (\d+) tokens instead of 8192; kv="q4_0" makes room for all of them'
+    with pytest.warns(UserWarning, match=expected) as caught:
+        loaded = load(gguf, **small)
+    (ctx,) = re.findall(r"is (\d+) tokens", str(caught[0].message))
+    assert loaded.ctx == int(ctx) == loaded.cache.max_length
+    assert 2048 < loaded.ctx < 4096
+    with pytest.raises(OutOfMemory, match=rf'try ctx={ctx} or kv="q4_0"$'):
+        load(gguf, ctx=8192, **small)
+    assert load(gguf, kv="q4_0", **small).ctx == 8192
+
+
+def test_a_context_is_not_shrunk_until_it_is_useless(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = fb.read_gguf(write_llama(path, hidden=128, heads=2, kv_heads=1, **LONG))
+    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    container(tmp_path, monkeypatch, gguf.file_bytes + 250_000)
+    with pytest.raises(OutOfMemory, match=r"KV cache of 8192 tokens in f16 .*; try ctx=256$"):
+        load(gguf, max_batched_tokens=1, max_seqs=1)
+
+
+def test_shorter_steps_are_proposed_where_they_help(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = fb.read_gguf(write_llama(path, hidden=128, heads=2, kv_heads=1, **LONG))
+    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    container(tmp_path, monkeypatch, gguf.file_bytes + MB)
+    with pytest.raises(OutOfMemory, match=r"try max_batched_tokens=\d+$") as caught:
+        load(gguf, ctx=1024, max_seqs=1)
+    (tokens,) = re.findall(r"max_batched_tokens=(\d+)", str(caught.value))
+    assert load(gguf, ctx=1024, max_seqs=1, max_batched_tokens=int(tokens)).ctx == 1024
+    with pytest.raises(OutOfMemory, match=r"try max_batched_tokens=32 with ctx=\d+$") as caught:
+        load(gguf, ctx=8192, max_seqs=1)
+    (ctx,) = re.findall(r"with ctx=(\d+)", str(caught.value))
+    assert load(gguf, ctx=int(ctx), max_seqs=1, max_batched_tokens=32).ctx == int(ctx)
+
+
+def test_decoded_weights_count(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf = fb.read_gguf(write_llama(path, hidden=256, feed_forward=512, format="q4_0", **LONG))
+    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    container(tmp_path, monkeypatch, 2 * gguf.file_bytes)
+    small = {"ctx": 8, "max_batched_tokens": 1, "max_seqs": 1}
+    assert load(gguf, **small).ctx == 8
+    with pytest.raises(OutOfMemory, match=r'try device="cpu", which keeps weights packed$'):
+        load(gguf, device="numpy", **small)
 
 
 def test_weights_that_do_not_fit(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,3 +308,10 @@ def test_nan_ends_one_request_of_a_step_alone(tmp_path: Path, kv: str) -> None:
     assert loaded.cache.stats().used == 0
     with pytest.raises(RequestError, match="no token 61"):
         engine.generation([61])
+
+
+def test_saved_kv_of_long_sequences_is_another_one() -> None:
+    file = open_model(ZOO / "phi3-longrope" / "model.gguf")
+    original = file.config["rope.scaling.original_context_length"]
+    assert kv_fingerprint(file, original) == model_fingerprint(file)
+    assert kv_fingerprint(file, original + 1) != model_fingerprint(file)

@@ -1,28 +1,42 @@
-"""One file an architecture; its name is the name that GGUF files give it. `load_model` finds the one for a file."""
+"""One file an architecture; its name is the one that GGUF files give it, with _ for -. `load_model` finds it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
+from os import PathLike
 from pkgutil import iter_modules
 from typing import Protocol
 
 from ..errors import FileError
 from ..files.model import ModelFile
-from ..ops.graph import Graph, Ops, Value, record
+from ..ops.graph import Graph, Value
+from ..ops.recorder import Ops, record
+from ..validation import to_path
 from .checkpoint import Checkpoint, Prepare
 from .config import Config
 
-_PARTS = ("checkpoint", "config", "layers", "rotary")  # modules here that are no architecture
+_PARTS = {
+    "adapter",
+    "checkpoint",
+    "config",
+    "directory",
+    "experts",
+    "gemma4_parts",
+    "layers",
+    "rotary",
+    "transforms",
+}  # no architecture
 
 
 class Model(Protocol):
-    """Weights, and what is done with them."""
+    """Weights, and what is done with them. One that gives hidden rows, no logits, says `has_head = False`."""
 
     config: Config
 
     def forward(self, ops: Ops) -> Value:
-        """The logits of the tokens of a step."""
+        """The logits of the tokens of a step, or their hidden rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,11 @@ class LoadedModel:
     def config(self) -> Config:
         return self.model.config
 
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it makes hidden rows of whole texts, and cannot write: it has no head, or tokens see later ones."""
+        return not (self.graph.has_head and self.graph.is_causal)
+
 
 def architectures() -> list[str]:
     """Names of the architectures that can be run.
@@ -44,15 +63,42 @@ def architectures() -> list[str]:
     >>> "llama" in architectures()
     True
     """
-    return [module.name for module in iter_modules(__path__) if module.name not in _PARTS]
+    return [module.name.replace("_", "-") for module in iter_modules(__path__) if module.name not in _PARTS]
 
 
-def load_model(file: ModelFile, prepare: Prepare | None = None) -> LoadedModel:
-    """The model of a file. Its weights stay where they are, in the memory map, unless `prepare` copies them."""
+def open_model(path: str | PathLike[str]) -> ModelFile:
+    """Open a model: a GGUF file, of a split one any part, or a folder with config.json and safetensors files."""
+    given = to_path(path)
+    if given.name == "config.json" or given.suffix == ".safetensors":
+        given = given.parent
+    if given.is_dir():
+        from .directory import Directory
+
+        return Directory(given, architectures())
+    from ..files.gguf import read_gguf
+
+    return read_gguf(given)
+
+
+def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None) -> LoadedModel:
+    """The model of a file, for sequences of up to `ctx` tokens, as many as it was made for if that is not given.
+
+    Its weights stay where they are, in the memory map, unless `prepare` copies them.
+    """
     name = file.architecture
     if name not in architectures():
-        raise FileError(f"{file.path}: architecture {name!r} is not known; there are: {', '.join(architectures())}")
-    checkpoint = Checkpoint(file, prepare)
-    model: Model = import_module(f".{name}", __name__).Model(checkpoint)
+        raise FileError(f"{file.path}: {_unknown(name)}")
+    checkpoint = Checkpoint(file, prepare, ctx)
+    model: Model = import_module(f".{name.replace('-', '_')}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
-    return LoadedModel(model, record(model.forward), checkpoint.step_bytes)
+    return LoadedModel(model, record(model.forward, getattr(model, "has_head", True)), checkpoint.step_bytes)
+
+
+def _unknown(name: str) -> str:
+    """
+    >>> _unknown("qwen4")
+    "architecture 'qwen4' is not known, the nearest that is known is 'qwen3'; to add it, see docs/adding-a-model.md"
+    """
+    near = get_close_matches(name, architectures(), n=1, cutoff=0.5)
+    hint = f"the nearest that is known is {near[0]!r}" if near else f"known are: {', '.join(architectures())}"
+    return f"architecture {name!r} is not known, {hint}; to add it, see docs/adding-a-model.md"

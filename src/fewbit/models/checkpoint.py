@@ -14,19 +14,20 @@ from ..files.model import ModelFile
 from ..tensor import QuantTensor
 
 Prepare = Callable[[QuantTensor], QuantTensor]
+Rows = tuple[int, int]  # the first of some rows, and the one after the last
 
 
 class Checkpoint:
     """Hyperparameters and tensors of one file, by the names of GGUF; `block_count`, without the architecture.
 
-    `prepare` is called with each matrix that inputs are multiplied by.
+    `prepare` is called with each matrix that inputs are multiplied by. `ctx` is the longest sequence that will be run.
     """
 
-    def __init__(self, file: ModelFile, prepare: Prepare | None = None) -> None:
-        self.path, self.architecture = file.path, file.architecture
+    def __init__(self, file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None) -> None:
+        self.path, self.architecture, self.ctx = file.path, file.architecture, ctx
         self._file, self._config, self._prepare = file, file.config, prepare
         self._used: set[str] = set()
-        self._step_bytes: dict[str, int] = {}  # of the tensors that each step reads
+        self._step_bytes: dict[tuple[str, Rows | None], int] = {}  # of the tensors that each step reads
 
     @property
     def step_bytes(self) -> int:
@@ -46,6 +47,33 @@ class Checkpoint:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             self._refuse(key, f"a whole number from {least} to {most}", value)
         return int(value)
+
+    def sizes(
+        self, key: str, layers: int, default: int | None = None, least: int = 1, most: int = 1 << 24
+    ) -> list[int]:
+        """A hyperparameter that counts something in each layer: a list, or one number for all of them."""
+        value = self._get(key, default)
+        if not isinstance(value, np.ndarray):
+            return [self.size(key, default, least, most)] * layers
+        if value.dtype.kind not in "iu" or value.shape != (layers,) or not ((value >= least) & (value <= most)).all():
+            self._refuse(key, f"{layers} whole numbers from {least} to {most}, one for each layer", value.tolist())
+        return [int(number) for number in value]
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool | np.bool_):
+            self._refuse(key, "true or false", value)
+        return bool(value)
+
+    def flags(self, key: str, layers: int) -> list[bool]:
+        """A hyperparameter that is true or false of each layer: a list, or after how many layers one is false."""
+        value = self._get(key, None)
+        if not isinstance(value, np.ndarray):
+            every = self.size(key)
+            return [(layer + 1) % every != 0 for layer in range(layers)]
+        if value.dtype != np.bool_ or value.shape != (layers,):
+            self._refuse(key, f"true or false for each of {layers} layers", value.tolist())
+        return [bool(flag) for flag in value]
 
     def number(self, key: str, default: float | None = None, least: float = -math.inf) -> float:
         value = self._get(key, default)
@@ -71,25 +99,64 @@ class Checkpoint:
         """A matrix of which a step reads a row for each token."""
         return self._matrix(name, rows, columns)
 
-    def weight(self, name: str, rows: int, columns: int) -> QuantTensor:
-        """A matrix that inputs are multiplied by; where it was copied, the file's memory is released."""
-        tensor = self._matrix(name, rows, columns)
-        self._step_bytes[name] = tensor.nbytes
-        prepared = tensor if self._prepare is None else self._prepare(tensor)
-        if prepared is not tensor:
-            self._file.forget(name)
-        return prepared
+    def weight(self, name: str, rows: int, columns: int, part: Rows | None = None) -> QuantTensor:
+        """A matrix that inputs are multiplied by, or some of its rows, which share its bytes.
 
-    def vector(self, name: str, size: int) -> Floats:
+        Where it was copied, the file's memory is released.
+        """
+        tensor = self._matrix(name, rows, columns)
+        if part is not None:
+            tensor = tensor[slice(*part)]
+        self._step_bytes[name, part] = tensor.nbytes
+        return self._prepared(name, tensor)
+
+    def experts(
+        self, name: str, count: int, rows: int, columns: int, used: int | None = None, part: Rows | None = None
+    ) -> QuantTensor:
+        """A matrix for each of some experts or heads, of which a step of one token reads `used`; None: all of them.
+
+        A single one may be a matrix in the file. Of fused ones `part` says which rows of each: these are copied.
+        """
+        tensor, shape = self._tensor(name), (count, rows, columns)
+        if tensor.shape != shape and (count, *tensor.shape) != (1, rows, columns):
+            self._refuse_shape(name, "be " + " x ".join(map(str, shape)), tensor)
+        stack = QuantTensor(tensor.stored, shape, tensor.format)
+        if part is not None:
+            stack = _rows_of_each(stack, *part)
+        self._step_bytes[name, part] = stack.nbytes // count * (count if used is None else used)
+        return self._prepared(name, stack)
+
+    def vector(self, name: str, size: int, part: Rows | None = None) -> Floats:
         """Some numbers, as floats."""
         tensor = self._tensor(name)
         if tensor.shape != (size,):
             self._refuse_shape(name, f"hold {size} values", tensor)
-        self._step_bytes[name] = tensor.nbytes
+        start, stop = part or (0, size)
+        self._step_bytes[name, part] = tensor.nbytes * (stop - start) // size
+        return np.ascontiguousarray(tensor.dequantize()[start:stop])
+
+    def vector_or_none(self, name: str, size: int, part: Rows | None = None) -> Floats | None:
+        return self.vector(name, size, part) if self.has_tensor(name) else None
+
+    def row(self, name: str, columns: int, number: int = 0) -> Floats:
+        """One row of a matrix, as floats; the others may never be used."""
+        tensor = self._matrix(name, None, columns)
+        if number >= tensor.shape[0]:
+            self._refuse_shape(name, f"have {number + 1} rows", tensor)
+        self._step_bytes[name, (number, number + 1)] = tensor.nbytes // tensor.shape[0]
+        return np.ascontiguousarray(tensor[number : number + 1].dequantize()[0])
+
+    def array(self, name: str, *shape: int) -> Floats:
+        """Numbers of any shape, as floats."""
+        tensor = self._tensor(name)
+        if tensor.shape != shape:
+            self._refuse_shape(name, "be " + " x ".join(map(str, shape)), tensor)
+        self._step_bytes[name, None] = tensor.nbytes
         return np.ascontiguousarray(tensor.dequantize())
 
-    def vector_or_none(self, name: str, size: int) -> Floats | None:
-        return self.vector(name, size) if self.has_tensor(name) else None
+    def skip(self, prefix: str) -> None:
+        """Tensors whose names begin so are not needed."""
+        self._used.update(name for name in self._file.tensors if name.startswith(prefix))
 
     def refuse_unused(self) -> None:
         """A tensor that nobody read means that the model would not do what its file says."""
@@ -112,12 +179,18 @@ class Checkpoint:
         return self._file.tensors[name]
 
     def _matrix(self, name: str, *expected: int | None) -> QuantTensor:
-        """A matrix of rows and columns; None: of any size."""
+        """A matrix of rows and columns, or a stack of them; None: of any size."""
         tensor = self._tensor(name)
-        fits = len(tensor.shape) == 2 and all(e in (None, n) for n, e in zip(tensor.shape, expected, strict=True))
+        fits = len(tensor.shape) == len(expected) and all(map(_fits, tensor.shape, expected))
         if not fits or not all(tensor.shape):
             self._refuse_shape(name, "be " + " x ".join("any" if n is None else str(n) for n in expected), tensor)
         return tensor
+
+    def _prepared(self, name: str, tensor: QuantTensor) -> QuantTensor:
+        prepared = tensor if self._prepare is None else self._prepare(tensor)
+        if prepared is not tensor:
+            self._file.forget(name)
+        return prepared
 
     def _refuse(self, key: str, expected: str, value: object) -> NoReturn:
         raise FileError(f"{self.path}: {self.architecture}.{key} must be {expected}, it is {value!r}")
@@ -125,3 +198,15 @@ class Checkpoint:
     def _refuse_shape(self, name: str, expected: str, tensor: QuantTensor) -> NoReturn:
         shape = " x ".join(map(str, tensor.shape))
         raise ShapeError(f"{self.path}: tensor {name} must {expected}, it is {shape}")
+
+
+def _fits(size: int, expected: int | None) -> bool:
+    return expected in (None, size)
+
+
+def _rows_of_each(stack: QuantTensor, start: int, stop: int) -> QuantTensor:
+    """Some rows of each matrix of a stack."""
+    count, rows, columns = stack.shape
+    flat = QuantTensor(stack.stored, (count * rows, columns), stack.format)
+    numbers = (np.arange(count)[:, None] * rows + np.arange(start, stop)).reshape(-1)
+    return QuantTensor(flat[numbers].stored, (count, stop - start, columns), stack.format)

@@ -1,17 +1,173 @@
-"""Parts that models share."""
+"""Parts that models share. A part reads its tensors when it is made, and says what is done with rows when called."""
 
 from __future__ import annotations
 
-from ..ops.graph import Ops, Value
-from .checkpoint import Checkpoint
+import math
+
+from ..arrays import Floats
+from ..ops.graph import Rope, Value
+from ..ops.recorder import Ops
+from ..ops.specs import AttentionSpec
+from ..tensor import QuantTensor
+from .checkpoint import Checkpoint, Rows
+from .config import Config
 
 
 class Linear:
-    """A matrix, and a bias if the file has one."""
+    """A matrix, and a bias if the file has one; of a fused tensor the rows that `part` names."""
 
-    def __init__(self, file: Checkpoint, name: str, rows: int, columns: int) -> None:
-        self.weight = file.weight(f"{name}.weight", rows, columns)
-        self.bias = file.vector_or_none(f"{name}.bias", rows)
+    def __init__(self, file: Checkpoint, name: str, rows: int, columns: int, part: Rows | None = None) -> None:
+        self.weight = file.weight(f"{name}.weight", rows, columns, part)
+        self.bias = file.vector_or_none(f"{name}.bias", rows, part)
 
     def __call__(self, ops: Ops, x: Value) -> Value:
         return ops.linear(x, self.weight, self.bias)
+
+
+class Norm:
+    """Root mean square norm, of each of `heads` heads by itself."""
+
+    def __init__(self, file: Checkpoint, name: str, size: int, heads: int = 1) -> None:
+        self.weight, self.heads = file.vector(f"{name}.weight", size), heads
+        self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        return ops.norm(x, self.weight, self.eps, self.heads)
+
+
+class LayerNorm:
+    """Mean and variance norm, with a bias if the file has one."""
+
+    def __init__(self, file: Checkpoint, name: str, size: int) -> None:
+        self.weight = file.vector(f"{name}.weight", size)
+        self.bias = file.vector_or_none(f"{name}.bias", size)
+        kind = "layer_norm_rms" if file.has("attention.layer_norm_rms_epsilon") else "layer_norm"
+        self.eps = file.number(f"attention.{kind}_epsilon", least=0)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class Attention:
+    """Q, K and V, fused in the file or not, and the product after attention.
+
+    Q and K go through `norms` and `rope`, where those are given. `scale` is that of the file, if it has one. With
+    `around` a token also sees those after it: those up to so many tokens away, on both sides; 0: all.
+    """
+
+    def __init__(
+        self,
+        file: Checkpoint,
+        layer: int,
+        c: Config,
+        rope: Rope | None,
+        *,
+        norms: tuple[Norm, Norm] | None = None,
+        window: int = 0,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        sinks: Floats | None = None,
+        around: int | None = None,
+    ) -> None:
+        name = f"blk.{layer}"
+        self.layer, self.rope, self.norms, self.softcap, self.sinks = layer, rope, norms, softcap, sinks
+        self.around = around
+        self.spec = AttentionSpec(c.kv_heads, c.k_dim, c.v_dim, window)
+        self.scale = file.number("attention.scale", default=scale or 1 / math.sqrt(c.k_dim))
+        self.heads, self.kv_heads = c.heads, c.kv_heads
+        self.attn_q, self.attn_k, self.attn_v = read_qkv(file, name, c)
+        self.attn_output = Linear(file, f"{name}.attn_output", c.hidden, c.heads * c.v_dim)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        return self.attend(ops, *self.project(ops, x))
+
+    def project(self, ops: Ops, x: Value) -> tuple[Value, Value, Value]:
+        q, k, v = (part(ops, x) for part in (self.attn_q, self.attn_k, self.attn_v))
+        if self.norms is not None:
+            q_norm, k_norm = self.norms
+            q, k = q_norm(ops, q), k_norm(ops, k)
+        if self.rope is not None:
+            q, k = ops.rope(q, self.heads, self.rope), ops.rope(k, self.kv_heads, self.rope)
+        return q, k, v
+
+    def attend(self, ops: Ops, q: Value, k: Value, v: Value) -> Value:
+        out = ops.attend(
+            self.layer, q, k, v, spec=self.spec, scale=self.scale, softcap=self.softcap, sinks=self.sinks,
+            causal=self.around is None, around=self.around or 0,
+        )  # fmt: skip
+        return self.attn_output(ops, out)
+
+
+class FeedForward:
+    """down(kind(gate(x)) * up(x)). `fused`: the file has gate and up as one tensor, gate first.
+
+    `rows` and `suffix` are for feed-forward layers beside the usual one: how wide they are, what their names end in.
+    """
+
+    def __init__(
+        self,
+        file: Checkpoint,
+        layer: int,
+        c: Config,
+        kind: str = "silu",
+        fused: bool = False,
+        rows: int | None = None,
+        suffix: str = "",
+    ) -> None:
+        name, n = f"blk.{layer}", c.feed_forward if rows is None else rows
+        self.kind = kind
+        if fused:
+            self.ffn_gate = Linear(file, f"{name}.ffn_up", 2 * n, c.hidden, (0, n))
+            self.ffn_up = Linear(file, f"{name}.ffn_up", 2 * n, c.hidden, (n, 2 * n))
+        else:
+            self.ffn_gate = Linear(file, f"{name}.ffn_gate{suffix}", n, c.hidden)
+            self.ffn_up = Linear(file, f"{name}.ffn_up{suffix}", n, c.hidden)
+        self.ffn_down = Linear(file, f"{name}.ffn_down{suffix}", c.hidden, n)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        return self.ffn_down(ops, ops.gate(self.ffn_gate(ops, x), self.ffn_up(ops, x), self.kind))
+
+
+class MLP:
+    """down(kind(up(x)))."""
+
+    def __init__(self, file: Checkpoint, layer: int, c: Config, kind: str) -> None:
+        self.kind = kind
+        self.ffn_up = Linear(file, f"blk.{layer}.ffn_up", c.feed_forward, c.hidden)
+        self.ffn_down = Linear(file, f"blk.{layer}.ffn_down", c.hidden, c.feed_forward)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        return self.ffn_down(ops, ops.activate(self.ffn_up(ops, x), self.kind))
+
+
+def read_qkv(file: Checkpoint, name: str, c: Config) -> tuple[Linear, Linear, Linear]:
+    """Q, K and V: tensors of their own, or rows of one that follow each other."""
+    q, k, v = c.heads * c.k_dim, c.kv_heads * c.k_dim, c.kv_heads * c.v_dim
+    if not file.has_tensor(f"{name}.attn_qkv.weight"):
+        q_part, k_part, v_part = (
+            Linear(file, f"{name}.attn_{part}", rows, c.hidden) for part, rows in (("q", q), ("k", k), ("v", v))
+        )
+        return q_part, k_part, v_part
+    rows = [(0, q), (q, q + k), (q + k, q + k + v)]
+    q_part, k_part, v_part = (Linear(file, f"{name}.attn_qkv", q + k + v, c.hidden, part) for part in rows)
+    return q_part, k_part, v_part
+
+
+def head_norms(file: Checkpoint, layer: int, c: Config) -> tuple[Norm, Norm]:
+    """Norms of each head of Q and K."""
+    q, k = (Norm(file, f"blk.{layer}.attn_{x}_norm", c.k_dim, n) for x, n in (("q", c.heads), ("k", c.kv_heads)))
+    return q, k
+
+
+def read_windows(file: Checkpoint, layers: int, every: int, default: int = 0) -> list[int]:
+    """The window of each layer; every so many layers one has none, unless the file says which have."""
+    window = file.size("attention.sliding_window", default=default, least=0)
+    key = "attention.sliding_window_pattern"
+    slides = file.flags(key, layers) if file.has(key) else [(layer + 1) % every != 0 for layer in range(layers)]
+    return [window if slide else 0 for slide in slides]
+
+
+def read_output(file: Checkpoint, c: Config) -> QuantTensor:
+    """The matrix that gives logits: the table of embeddings if there is no other."""
+    tied = not file.has_tensor("output.weight")
+    return file.weight("token_embd.weight" if tied else "output.weight", c.vocab, c.hidden)

@@ -6,39 +6,59 @@ import math
 
 import numpy as np
 
-from ..arrays import Doubles
+from ..arrays import Doubles, Floats
 from ..errors import FileError
 from ..ops.graph import Rope
 from .checkpoint import Checkpoint
 
+SCALINGS = ("none", "linear", "yarn", "longrope")
 
-def read_rope(file: Checkpoint, dim: int, neox: bool = False) -> Rope:
-    """The rope that a file describes, for heads of `dim` values."""
-    rotary_dim = file.size("rope.dimension_count", default=dim)
-    if rotary_dim > dim or rotary_dim % 2:
-        raise FileError(f"{file.path}: rope.dimension_count must be even and at most {dim}, it is {rotary_dim}")
+
+def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = True) -> Rope:
+    """The rope that a file describes, for heads of `dim` values. `truncate`: yarn's bounds are whole pairs."""
+    rotary_dim = read_rotary_dim(file, "rope.dimension_count", dim)
     base = file.number("rope.freq_base", default=10000.0, least=1.0)
-    inv_freq = base ** (-np.arange(0, rotary_dim, 2) / rotary_dim)
-    factors = file.vector_or_none("rope_freqs.weight", rotary_dim // 2)
-    if factors is not None:
-        if not (np.isfinite(factors).all() and (factors > 0).all()):
-            raise FileError(f"{file.path}: rope_freqs.weight must hold positive numbers")
-        inv_freq /= factors
     kind = file.word("rope.scaling.type", default="linear" if file.has("rope.scale_linear") else "none")
-    if kind == "none":
-        return _rope(inv_freq, 1.0, neox)
+    if kind not in SCALINGS:
+        raise FileError(f"{file.path}: rope.scaling.type {kind!r} is not supported; there are: {', '.join(SCALINGS)}")
+    inv_freq = plain_inv_freq(rotary_dim, base) / _factors(file, rotary_dim // 2, kind)
+    scale = file.number("rope.scaling.attn_factor", default=1.0)
     factor = file.number("rope.scaling.factor", default=file.number("rope.scale_linear", default=1.0), least=1e-3)
     if kind == "linear":
-        return _rope(inv_freq / factor, 1.0, neox)
+        inv_freq = inv_freq / factor
     if kind == "yarn":
-        original = file.size("rope.scaling.original_context_length", default=file.size("context_length"))
-        own = file.number("rope.scaling.attn_factor", default=1.0)
-        mix = yarn_mix(rotary_dim, base, original)
-        return _rope(inv_freq / factor * (1 - mix) + inv_freq * mix, own * (1 + 0.1 * math.log(factor)), neox)
-    raise FileError(f"{file.path}: rope.scaling.type {kind!r} is not supported; there are: none, linear, yarn")
+        mix = _yarn_mix(file, rotary_dim, base, truncate)
+        inv_freq = inv_freq / factor * (1 - mix) + inv_freq * mix
+        scale *= _yarn_scale(factor) / _yarn_scale(factor, file.number("rope.scaling.yarn_log_multiplier", default=0.0))
+    return Rope(np.asarray(inv_freq, np.float32), scale, neox)
 
 
-def yarn_mix(rotary_dim: int, base: float, original: int, fast: float = 32.0, slow: float = 1.0) -> Doubles:
+def read_local_rope(file: Checkpoint, dim: int, base: float = 10000.0, neox: bool = False) -> Rope:
+    """The rope of layers with a window: another base, this one if the file has none, and no scaling."""
+    rotary_dim = read_rotary_dim(file, "rope.dimension_count_swa", dim)
+    base = file.number("rope.freq_base_swa", default=base, least=1.0)
+    return Rope(np.asarray(plain_inv_freq(rotary_dim, base), np.float32), neox=neox)
+
+
+def read_rotary_dim(file: Checkpoint, key: str, dim: int) -> int:
+    """How many values of a head are rotated."""
+    rotary_dim = file.size(key, default=dim)
+    if rotary_dim > dim or rotary_dim % 2:
+        raise FileError(f"{file.path}: {key} must be even and at most {dim}, it is {rotary_dim}")
+    return rotary_dim
+
+
+def plain_inv_freq(rotary_dim: int, base: float) -> Doubles:
+    """
+    >>> plain_inv_freq(4, 100.0).tolist()
+    [1.0, 0.1]
+    """
+    return np.asarray(base ** (-np.arange(0, rotary_dim, 2) / rotary_dim), np.float64)
+
+
+def yarn_mix(
+    rotary_dim: int, base: float, original: int, fast: float = 32.0, slow: float = 1.0, truncate: bool = True
+) -> Doubles:
     """How much of each frequency stays as it is: those that rotate often in the original context, wholly.
 
     >>> yarn_mix(16, 10000.0, 4096).round(2).tolist()
@@ -48,9 +68,45 @@ def yarn_mix(rotary_dim: int, base: float, original: int, fast: float = 32.0, sl
     def pair(rotations: float) -> float:  # the pair that rotates so often
         return rotary_dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
-    low, high = max(0, math.floor(pair(fast))), min(rotary_dim - 1, math.ceil(pair(slow)))
+    low, high = pair(fast), pair(slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(0, low), min(rotary_dim - 1, high)
     return np.asarray(1 - np.clip((np.arange(rotary_dim // 2) - low) / max(0.001, high - low), 0, 1))
 
 
-def _rope(inv_freq: Doubles, scale: float, neox: bool) -> Rope:
-    return Rope(np.asarray(inv_freq, np.float32), scale, neox)
+def _yarn_mix(file: Checkpoint, rotary_dim: int, base: float, truncate: bool) -> Doubles:
+    original = file.size("rope.scaling.original_context_length", default=file.size("context_length"))
+    fast = file.number("rope.scaling.yarn_beta_fast", default=32.0, least=1e-3)
+    slow = file.number("rope.scaling.yarn_beta_slow", default=1.0, least=1e-3)
+    return yarn_mix(rotary_dim, base, original, fast, slow, truncate)
+
+
+def _yarn_scale(factor: float, multiplier: float = 1.0) -> float:
+    return 1 + 0.1 * multiplier * math.log(factor) if factor > 1 else 1.0
+
+
+def _factors(file: Checkpoint, pairs: int, kind: str) -> Floats:
+    """What frequencies are divided by."""
+    if file.has_tensor("rope_freqs.weight"):
+        return _positive(file, "rope_freqs.weight", pairs)
+    names = "rope_factors_short.weight", "rope_factors_long.weight"
+    if kind != "longrope" and not any(map(file.has_tensor, names)):
+        return np.ones(pairs, np.float32)
+    short, long = (_positive(file, name, pairs) for name in names)
+    return long if _is_long(file) else short
+
+
+def _is_long(file: Checkpoint) -> bool:
+    """Whether sequences may grow beyond the original context. One choice for all of them: what is cached of a sequence
+    cannot be rotated anew when it grows."""
+    made_for = file.size("context_length", most=1 << 30)
+    original = file.size("rope.scaling.original_context_length", default=made_for, most=1 << 30)
+    return (file.ctx or made_for) > original
+
+
+def _positive(file: Checkpoint, name: str, size: int) -> Floats:
+    values = file.vector(name, size)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise FileError(f"{file.path}: {name} must hold positive numbers")
+    return values

@@ -1,0 +1,295 @@
+"""How a checkpoint of transformers becomes what GGUF files hold: names of hyperparameters and tensors.
+
+A model file that can be read from safetensors has `HF = Adapter(...)`: which `architectures` of config.json it is for,
+where GGUF's hyperparameters are found there, and what its tensors are called. `DECODER` and `DECODER_TENSORS` hold what
+nearly all decoders share; a family adds to them, or replaces.
+
+A hyperparameter is a key of config.json ("rope.rope_theta" for one inside another), several of which the first that is
+there counts, or a function of config.json. One that is not there, or null, is left out.
+
+A tensor's name may hold {i} for the layer and {e} for the expert; ".weight" or ".bias" at the end is carried along. It
+becomes a name, a name with a transform, or a list of those. Several names in a tuple become one tensor. Where {e} is
+gone, experts are stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import FileError
+from .transforms import PLUS_ONE, Array, Config, Transform, head_dim, interleaved_rope, rope_factors
+
+Source = str | tuple[str, ...] | Callable[[Config], Any]
+Target = str | tuple[str, Transform]
+Tensors = dict[str | tuple[str, ...], Target | list[Target]]
+
+_SUFFIXES = (".weight", ".bias")
+
+
+def _yarn(key: str) -> Callable[[Config], Any]:
+    return lambda config: config["rope"].get(key) if config["rope"].get("rope_type") == "yarn" else None
+
+
+def _scaling_type(config: Config) -> str | None:
+    kinds = {"linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope"}
+    return kinds.get(config["rope"].get("rope_type"))
+
+
+def _scaling_factor(config: Config) -> Any:
+    return config["rope"].get("factor") if _scaling_type(config) in ("linear", "yarn") else None
+
+
+def _original_context(config: Config) -> Any:
+    return config["rope"].get("original_max_position_embeddings") if _scaling_type(config) in _STRETCHED else None
+
+
+_STRETCHED = ("yarn", "longrope")
+
+DECODER: dict[str, Source] = {
+    "vocab_size": "vocab_size",
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "context_length": ("max_position_embeddings", "n_ctx", "n_positions"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+    "rope.freq_base": "rope.rope_theta",
+    "rope.freq_base_swa": "rope_local.rope_theta",
+    "rope.scaling.type": _scaling_type,
+    "rope.scaling.factor": _scaling_factor,
+    "rope.scaling.original_context_length": _original_context,
+    "rope.scaling.yarn_ext_factor": _yarn("extrapolation_factor"),
+    "rope.scaling.yarn_attn_factor": lambda config: _yarn("attention_factor")(config) or _yarn("attn_factor")(config),
+    "rope.scaling.yarn_beta_fast": _yarn("beta_fast"),
+    "rope.scaling.yarn_beta_slow": _yarn("beta_slow"),
+    "pooling_type": "pooling_type",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "expert_used_count": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+}
+
+DECODER_TENSORS: Tensors = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "model.layers.{i}.input_layernorm": "blk.{i}.attn_norm",
+    "model.layers.{i}.post_attention_layernorm": "blk.{i}.ffn_norm",
+    "model.layers.{i}.self_attn.q_proj": "blk.{i}.attn_q",
+    "model.layers.{i}.self_attn.k_proj": "blk.{i}.attn_k",
+    "model.layers.{i}.self_attn.v_proj": "blk.{i}.attn_v",
+    "model.layers.{i}.self_attn.o_proj": "blk.{i}.attn_output",
+    "model.layers.{i}.self_attn.q_norm": "blk.{i}.attn_q_norm",
+    "model.layers.{i}.self_attn.k_norm": "blk.{i}.attn_k_norm",
+    "model.layers.{i}.mlp.gate_proj": "blk.{i}.ffn_gate",
+    "model.layers.{i}.mlp.up_proj": "blk.{i}.ffn_up",
+    "model.layers.{i}.mlp.down_proj": "blk.{i}.ffn_down",
+    "model.layers.{i}.mlp.gate": "blk.{i}.ffn_gate_inp",
+    "model.layers.{i}.mlp.experts.{e}.gate_proj": "blk.{i}.ffn_gate_exps",
+    "model.layers.{i}.mlp.experts.{e}.up_proj": "blk.{i}.ffn_up_exps",
+    "model.layers.{i}.mlp.experts.{e}.down_proj": "blk.{i}.ffn_down_exps",
+}
+
+# For llama.cpp's interleaved rope.
+INTERLEAVED_TENSORS: Tensors = DECODER_TENSORS | {
+    "model.layers.{i}.self_attn.q_proj": ("blk.{i}.attn_q", interleaved_rope("num_attention_heads")),
+    "model.layers.{i}.self_attn.k_proj": ("blk.{i}.attn_k", interleaved_rope("num_key_value_heads")),
+}
+
+# With norms before and after each part, or only after it.
+SANDWICH_TENSORS: Tensors = DECODER_TENSORS | {
+    "model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+    "model.layers.{i}.pre_feedforward_layernorm": "blk.{i}.ffn_norm",
+    "model.layers.{i}.post_feedforward_layernorm": "blk.{i}.post_ffw_norm",
+}
+
+# Experts that all tokens use, and biases that only help to choose the others.
+SHARED_EXPERTS: Tensors = {
+    "model.layers.{i}.mlp.shared_experts.gate_proj": "blk.{i}.ffn_gate_shexp",
+    "model.layers.{i}.mlp.shared_experts.up_proj": "blk.{i}.ffn_up_shexp",
+    "model.layers.{i}.mlp.shared_experts.down_proj": "blk.{i}.ffn_down_shexp",
+    "model.layers.{i}.mlp.gate.e_score_correction_bias": "blk.{i}.exp_probs_b.bias",
+}
+
+
+def norms_plus_one(tensors: Tensors) -> Tensors:
+    """The same for models whose norms multiply by 1 + weight.
+
+    >>> norms_plus_one({"model.norm": "output_norm"})["model.norm"][0]
+    'output_norm'
+    """
+    return {
+        source: (target, PLUS_ONE) if isinstance(target, str) and target.endswith("norm") else target
+        for source, target in tensors.items()
+    }
+
+
+# Of models that see or hear too, and tables that are computed anyway.
+_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "embed_vision.",
+                "audio_tower.", "embed_audio.", "mtp.")  # fmt: skip
+_COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a tensor is made: of the stored tensors `sources`, for each expert if it is a stack of them."""
+
+    sources: tuple[tuple[str, ...], ...]
+    transform: Transform | None = None
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What a family's checkpoints are called. `made` gives tensors that config.json holds the values of."""
+
+    architectures: tuple[str, ...]
+    config: Mapping[str, Source] = field(default_factory=lambda: DECODER)
+    tensors: Mapping[str | tuple[str, ...], Target | list[Target]] = field(default_factory=lambda: DECODER_TENSORS)
+    made: Callable[[Config], dict[str, Array]] = rope_factors
+    dropped: tuple[str, ...] = ()  # names of tensors that are not used
+    more_layers: bool = False  # whether there may be layers that predict further tokens, which are not used
+
+    def hyperparameters(self, config: Config) -> dict[str, Any]:
+        """Those of GGUF, by their names without the architecture.
+
+        >>> Adapter((), {"block_count": ("n_layer", "num_hidden_layers")}).hyperparameters({"num_hidden_layers": 2})
+        {'block_count': 2}
+        """
+        found = {key: _value(config, source) for key, source in self.config.items()}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def recipes(self, names: Iterable[str], config: Config) -> dict[str, Recipe]:
+        """How each tensor of GGUF is made. A name that is not known stays as it is, so that it can be refused.
+
+        >>> made = Adapter(()).recipes(["model.layers.3.self_attn.q_proj.weight"], {})
+        >>> made["blk.3.attn_q.weight"].sources
+        (('model.layers.3.self_attn.q_proj.weight',),)
+        """
+        table = _table(self.tensors)
+        found: dict[str, _Draft] = {}
+        layers = config["num_hidden_layers"] if self.more_layers else 1 << 30
+        tied = config.get("tie_word_embeddings") is True
+        for name in names:
+            plain = _without_prefix(name)
+            pattern, numbers = _pattern(plain)
+            if plain.startswith(_OTHER_PARTS) or plain.endswith(_COMPUTED) or pattern in self.dropped:
+                continue
+            if (tied and plain == "lm_head.weight") or (numbers and numbers[0] >= layers):
+                continue
+            _place(name, plain, table, found)
+        return {target: draft.recipe(target) for target, draft in found.items()}
+
+
+@dataclass
+class _Draft:
+    transform: Transform | None
+    count: int  # of sources that become one
+    experts: dict[int, dict[int, str]] = field(default_factory=dict)  # by number, sources by position
+    stacked: bool = False
+
+    def recipe(self, target: str) -> Recipe:
+        if sorted(self.experts) != list(range(len(self.experts))):
+            raise FileError(f"of {target} the checkpoint has the experts {sorted(self.experts)[:8]}; some are missing")
+        each = [self.experts[number] for number in range(len(self.experts))]
+        if any(len(sources) != self.count for sources in each):
+            raise FileError(f"{target} is made of {self.count} tensors, the checkpoint has not all of them: {each[0]}")
+        sources = tuple(tuple(of[place] for place in sorted(of)) for of in each)
+        return Recipe(sources, self.transform, self.stacked)
+
+
+_Table = dict[str, list[tuple[str, Transform | None, int, int]]]  # pattern: target, transform, position, of how many
+
+
+def _table(tensors: Mapping[str | tuple[str, ...], Target | list[Target]]) -> _Table:
+    table: _Table = {}
+    for patterns, targets in tensors.items():
+        several = (patterns,) if isinstance(patterns, str) else patterns
+        for target in targets if isinstance(targets, list) else [targets]:
+            name, transform = (target, None) if isinstance(target, str) else target
+            for place, pattern in enumerate(several):
+                table.setdefault(pattern, []).append((name, transform, place, len(several)))
+    return table
+
+
+def _place(name: str, plain: str, table: _Table, found: dict[str, _Draft]) -> None:
+    pattern, numbers = _pattern(plain)
+    entries, suffix = _entries(pattern, table)
+    for target, transform, place, count in entries or [(plain, None, 0, 1)]:
+        full = target.replace("{i}", str(numbers[0]) if numbers else "") + suffix
+        stacked = "{e}" in pattern and entries is not None
+        draft = found.setdefault(full, _Draft(transform, count, stacked=stacked))
+        of = draft.experts.setdefault(numbers[1] if stacked else 0, {})
+        if place in of:
+            raise FileError(f"{of[place]} and {name} would both become {full}")
+        of[place] = name
+
+
+def _entries(pattern: str, table: _Table) -> tuple[list[tuple[str, Transform | None, int, int]] | None, str]:
+    """What becomes of a name, and the suffix that is carried along. Some checkpoints leave "model." out, or add it."""
+    end = next((end for end in _SUFFIXES if pattern.endswith(end)), "")
+    for name in (pattern, f"model.{pattern}", pattern.removeprefix("model."), pattern.removeprefix("bert.")):
+        if name in table:
+            return table[name], ""
+        if end and name.removesuffix(end) in table:
+            return table[name.removesuffix(end)], end
+    return None, ""
+
+
+def _pattern(name: str) -> tuple[str, list[int]]:
+    """A name with its numbers replaced, and the numbers.
+
+    >>> _pattern("model.layers.3.mlp.experts.7.up_proj.weight")
+    ('model.layers.{i}.mlp.experts.{e}.up_proj.weight', [3, 7])
+    """
+    numbers: list[int] = []
+    parts = name.split(".")
+    for at, part in enumerate(parts):
+        if part.isascii() and part.isdecimal() and len(part) < 6 and len(numbers) < 2:
+            parts[at] = "{e}" if numbers else "{i}"
+            numbers.append(int(part))
+    return ".".join(parts), numbers
+
+
+def _without_prefix(name: str) -> str:
+    """The name as if the model knew text only.
+
+    >>> _without_prefix("model.language_model.layers.0.mlp.gate"), _without_prefix("language_model.lm_head.weight")
+    ('model.layers.0.mlp.gate', 'lm_head.weight')
+    """
+    if name.startswith("model.language_model."):
+        return "model." + name.removeprefix("model.language_model.")
+    if name.startswith("language_model."):
+        return name.removeprefix("language_model.")
+    rest = name.removeprefix("model.")
+    return rest if rest.startswith(_OTHER_PARTS) else name
+
+
+def _value(config: Config, source: Source) -> Any:
+    if callable(source):
+        value = source(config)
+    else:
+        keys = (source,) if isinstance(source, str) else source
+        value = next((found for key in keys if (found := _inside(config, key)) is not None), None)
+    return np.asarray(value) if isinstance(value, list | tuple) else value
+
+
+def _inside(config: Any, key: str) -> Any:
+    for name in key.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
+
+
+__all__ = [
+    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "SANDWICH_TENSORS", "SHARED_EXPERTS", "Adapter", "Recipe",
+    "Tensors", "head_dim", "norms_plus_one",
+]  # fmt: skip

@@ -1,0 +1,246 @@
+"""A folder with a checkpoint of transformers, config.json and safetensors, as a model file with the names of GGUF."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import FewbitError, FileError, MissingError, ShapeError
+from ..files.gguf.values import short
+from ..files.safetensors import FORMATS, read_json, read_safetensors
+from ..files.tokenizer_json import read_tokenizer
+from ..formats import Format, get
+from ..tensor import QuantTensor
+from .adapter import Adapter, Recipe
+from .transforms import Array
+
+_VIEWS = {"f32": "<f4", "f16": "<f2", "bf16": "<u2"}
+_WRONG = (
+    KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RecursionError, StopIteration,
+    MemoryError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTensor:
+    """What a tensor will be."""
+
+    shape: tuple[int, ...]
+    format: Format
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape[:-1]) * self.format.row_bytes(self.shape[-1])
+
+
+class Directory:
+    """A `ModelFile` over a folder. Tensors that are as GGUF wants them share the file's bytes, others are made."""
+
+    def __init__(self, path: Path, names: list[str]) -> None:
+        self.path = path
+        self._raw = read_config(path / "config.json")
+        self.architecture, self._adapter = find_adapter(self._raw, names, path)
+        self._stored = read_safetensors(path)
+        self.file_bytes = self._stored.file_bytes
+        self.config = self._checked("config.json", lambda: self._adapter.hyperparameters(self._raw))
+        self._made = self._checked("config.json", lambda: self._adapter.made(self._raw))
+        self._recipes = self._checked("the checkpoint", lambda: self._adapter.recipes(self._stored, self._raw))
+        self.tensors = _Tensors(self)
+
+    @cached_property
+    def infos(self) -> Mapping[str, MadeTensor]:
+        """Shape and format of each tensor, without making it."""
+        made = {name: MadeTensor(array.shape or (1,), get("f32")) for name, array in self._made.items()}
+        return made | {name: self._info(name, recipe) for name, recipe in self._recipes.items()}
+
+    def tokenizer(self) -> Mapping[str, Any]:
+        """What GGUF would say of the tokens, from tokenizer.json and the files beside it."""
+        return read_tokenizer(self.path, self._raw) | {"general.architecture": self.architecture}
+
+    def template(self) -> str | None:
+        """The source of the chat template."""
+        source = self.tokenizer().get("tokenizer.chat_template")
+        return source if isinstance(source, str) else None
+
+    def samples(self, nbytes: int) -> Iterator[bytes]:
+        """Some bytes of each stored tensor, with its name, kind and shape: what tells one checkpoint from another."""
+        for name in sorted(self._stored):
+            info, data = self._stored.infos[name], self._stored.data(name)
+            yield f"{name} {info.dtype} {info.shape}".encode()
+            yield data[:nbytes].tobytes() + data[info.nbytes // 2 :][:nbytes].tobytes()
+
+    def forget(self, name: str) -> None:
+        """Release the file's memory that a tensor was made of."""
+        for sources in self._recipes[name].sources if name in self._recipes else ():
+            for source in sources:
+                self._stored.forget(source)
+
+    def close(self) -> None:
+        """Give out no more tensors. Those that were given out stay valid."""
+        self._stored.close()
+
+    def __repr__(self) -> str:
+        return f"<Directory {self.path.name}: {self.architecture}, {len(self.tensors)} tensors>"
+
+    def make(self, name: str) -> QuantTensor:
+        """A tensor by its name in GGUF."""
+        if name in self._made:
+            return _packed(self._made[name], get("f32"))
+        if name not in self._recipes:
+            raise MissingError(f"{self.path}: there is no tensor {short(name)} among its {len(self.tensors)}")
+        recipe = self._recipes[name]
+        if recipe.transform is None and not recipe.stacked:
+            tensor = self._stored[recipe.sources[0][0]]
+            return tensor if tensor.format.name in _VIEWS else _packed(tensor.dequantize(), get("f32"))
+        made = [self._checked(name, lambda s=s: self._transformed(recipe, s)) for s in recipe.sources]
+        if len({array.shape for array in made}) > 1:
+            raise ShapeError(f"{self.path}: the experts of {name} have different shapes")
+        return _packed(np.stack(made) if recipe.stacked else made[0], self._format(recipe))
+
+    def _transformed(self, recipe: Recipe, sources: tuple[str, ...]) -> Array:
+        arrays = [self._array(source, recipe) for source in sources]
+        return arrays[0] if recipe.transform is None else recipe.transform(*arrays, config=self._raw)
+
+    def _array(self, source: str, recipe: Recipe) -> Array:
+        if recipe.transform is not None and recipe.transform.packs:
+            return self._stored.data(source).reshape(self._stored.infos[source].shape)
+        tensor = self._stored[source]
+        if self._format(recipe).name == "f32" and tensor.format.name != "f32":
+            return tensor.dequantize()
+        return tensor.data.view(_VIEWS[tensor.format.name]).reshape(tensor.shape)
+
+    def _format(self, recipe: Recipe) -> Format:
+        """That of its sources, or f32 where they differ, are no usual floats, or something is computed."""
+        if recipe.transform is not None and recipe.transform.packs:
+            return get(recipe.transform.packs)
+        kinds = {self._stored.infos[source].dtype for sources in recipe.sources for source in sources}
+        name = FORMATS.get(kinds.pop(), "") if len(kinds) == 1 else ""
+        computes = recipe.transform is not None and recipe.transform.computes
+        return get(name if name in _VIEWS and not computes else "f32")
+
+    def _info(self, name: str, recipe: Recipe) -> MadeTensor:
+        """Transforms are run on arrays of one zero that looks like many."""
+        fmt = self._format(recipe)
+        zero = np.zeros((), _VIEWS.get(fmt.name, "u1"))
+        zeros = [np.broadcast_to(zero, self._stored.infos[source].shape) for source in recipe.sources[0]]
+        apply = recipe.transform
+        made = zeros[0] if apply is None else self._checked(name, lambda: apply(*zeros, config=self._raw))
+        shape = made.shape or (1,)
+        if apply is not None and apply.packs:
+            shape = (*shape[:-1], shape[-1] // fmt.block_bytes * fmt.block)
+        return MadeTensor((len(recipe.sources), *shape) if recipe.stacked else shape, fmt)
+
+    def _checked(self, what: str, make: Any) -> Any:
+        """What went wrong with contents that are not as they should be, as one error."""
+        try:
+            return make()
+        except FewbitError as error:
+            raise type(error)(f"{self.path}: {error}") if str(self.path) not in str(error) else error from None
+        except _WRONG as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise FileError(f"{self.path}: {what} does not fit {self.architecture} models: {why}") from None
+
+
+class _Tensors(Mapping[str, QuantTensor]):
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._names = [*directory._made, *directory._recipes]
+        self._known = set(self._names)
+
+    def __getitem__(self, name: str) -> QuantTensor:
+        return self._directory.make(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _packed(array: Array, fmt: Format) -> QuantTensor:
+    data = np.ascontiguousarray(array)
+    shape = data.shape or (1,)
+    if fmt.name not in _VIEWS:
+        shape = (*shape[:-1], shape[-1] // fmt.block_bytes * fmt.block)
+    return QuantTensor.from_bytes(data.reshape(-1).view(np.uint8), shape, fmt)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """config.json: of a model that does more than text, the part about text; rope as one dictionary, `rope`."""
+    given = read_json(path)
+    if not isinstance(given, dict):
+        raise FileError(f"{path}: it must hold an object with hyperparameters, not {short(given)}")
+    text = given.get("text_config")
+    config = {**given, **text, "architectures": given.get("architectures")} if isinstance(text, dict) else dict(given)
+    quantized = config.get("quantization_config")
+    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
+    if quantized and method != "mxfp4":
+        raise FileError(
+            f"{path}: the weights are quantized by {short(method)}, which is not read; "
+            "look for a version in bf16 or f16, or for a GGUF file"
+        )
+    return config | _rope(config) | _pooling(path.parent)
+
+
+def _pooling(folder: Path) -> dict[str, int]:
+    """How states become one embedding, as sentence-transformers says it and with GGUF's numbers."""
+    _refuse_dense(folder / "modules.json")
+    path = folder / "1_Pooling" / "config.json"
+    given = read_json(path) if path.is_file() else {}
+    names = {"pooling_mode_mean_tokens": 1, "pooling_mode_cls_token": 2, "pooling_mode_lasttoken": 3}
+    kinds = [kind for name, kind in names.items() if isinstance(given, dict) and given.get(name) is True]
+    return {"pooling_type": kinds[0]} if kinds else {}
+
+
+def _refuse_dense(path: Path) -> None:
+    """Products after pooling have weights in folders of their own; without them embeddings would be others."""
+    modules = read_json(path) if path.is_file() else []
+    for module in modules if isinstance(modules, list) else []:
+        if isinstance(module, dict) and str(module.get("type")).endswith(".Dense"):
+            raise FileError(
+                f"{path}: the product after pooling in {short(module.get('path'))} is not read from folders; "
+                "look for a GGUF file that has it"
+            )
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Parameters of rope, wherever a version of transformers keeps them; `rope_local` for layers with a window."""
+    given = config.get("rope_parameters") or config.get("rope_scaling")
+    given = given if isinstance(given, dict) else {}
+    by_layer = {kind: given.get(kind) for kind in ("full_attention", "sliding_attention")}
+    rope = by_layer["full_attention"] if isinstance(by_layer["full_attention"], dict) else given
+    local = by_layer["sliding_attention"] if isinstance(by_layer["sliding_attention"], dict) else {}
+    usual = {
+        "rope_theta": config.get("rope_theta"),
+        "rope_type": rope.get("type"),
+        "partial_rotary_factor": config.get("partial_rotary_factor"),
+        "original_max_position_embeddings": config.get("original_max_position_embeddings"),
+    }
+    if config.get("rope_local_base_freq") is not None:
+        local = {"rope_theta": config["rope_local_base_freq"], **local}
+    return {"rope": usual | {k: v for k, v in rope.items() if v is not None}, "rope_local": local}
+
+
+def find_adapter(config: Mapping[str, Any], names: list[str], path: Path) -> tuple[str, Adapter]:
+    """Which architecture, by its name in GGUF, reads a checkpoint; `names` are those that there are."""
+    given = config.get("architectures")
+    wanted = given[0] if isinstance(given, list) and given and isinstance(given[0], str) else None
+    if wanted is None:
+        raise FileError(f"{path}: config.json must name the model's class in architectures, it has {short(given)}")
+    known: list[str] = []
+    for name in names:
+        adapter = getattr(import_module(f".{name.replace('-', '_')}", __package__), "HF", None)
+        if adapter is not None and wanted in adapter.architectures:
+            return name, adapter
+        known += adapter.architectures if adapter is not None else ()
+    raise FileError(f"{path}: {short(wanted)} checkpoints are not known; there are: {', '.join(sorted(known))}")

@@ -1,0 +1,66 @@
+"""gpt-oss: experts in MXFP4, attention sinks, and every other layer with a window."""
+
+from __future__ import annotations
+
+from ..ops.graph import Rope, Value
+from ..ops.recorder import Ops
+from .adapter import DECODER, DECODER_TENSORS, Adapter
+from .checkpoint import Checkpoint
+from .config import Config
+from .experts import Experts
+from .layers import Attention, Norm, read_output, read_windows
+from .rotary import read_rope
+from .transforms import MXFP4, every, mxfp4_rows
+
+EXPERTS = "model.layers.{i}.mlp.experts."
+HF = Adapter(
+    ("GptOssForCausalLM",),
+    config=DECODER | {"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"},
+    tensors=DECODER_TENSORS
+    | {
+        "model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
+        "model.layers.{i}.self_attn.sinks": "blk.{i}.attn_sinks.weight",
+        "model.layers.{i}.mlp.router": "blk.{i}.ffn_gate_inp",
+        (EXPERTS + "gate_up_proj_blocks", EXPERTS + "gate_up_proj_scales"): [
+            ("blk.{i}.ffn_gate_exps.weight", mxfp4_rows(0, 2)),
+            ("blk.{i}.ffn_up_exps.weight", mxfp4_rows(1, 2)),
+        ],
+        (EXPERTS + "down_proj_blocks", EXPERTS + "down_proj_scales"): ("blk.{i}.ffn_down_exps.weight", MXFP4),
+        EXPERTS + "gate_up_proj_bias": [
+            ("blk.{i}.ffn_gate_exps.bias", every(0, 2, axis=1)),
+            ("blk.{i}.ffn_up_exps.bias", every(1, 2, axis=1)),
+        ],
+        EXPERTS + "down_proj_bias": "blk.{i}.ffn_down_exps.bias",
+    },
+)
+
+
+class Model:
+    def __init__(self, file: Checkpoint) -> None:
+        c = self.config = Config.read(file)
+        rope = read_rope(file, c.k_dim, neox=True, truncate=False)
+        windows = read_windows(file, c.layers, every=2)
+        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
+        self.blk = [Block(file, layer, c, rope, window) for layer, window in enumerate(windows)]
+        self.output_norm = Norm(file, "output_norm", c.hidden)
+        self.output = read_output(file, c)
+
+    def forward(self, ops: Ops) -> Value:
+        x = ops.embed(self.token_embd)
+        for block in self.blk:
+            x = block.forward(ops, x)
+        return ops.linear(self.output_norm(ops, x), self.output)
+
+
+class Block:
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> None:
+        name = f"blk.{layer}"
+        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
+        sinks = file.vector(f"{name}.attn_sinks.weight", c.heads)
+        self.attn = Attention(file, layer, c, rope, window=window, sinks=sinks)
+        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
+        self.ffn = Experts(file, layer, c, score="softmax_top", kind="swiglu_oai")
+
+    def forward(self, ops: Ops, x: Value) -> Value:
+        x = x + self.attn(ops, self.attn_norm(ops, x))
+        return x + self.ffn(ops, self.post_attention_norm(ops, x))

@@ -1,0 +1,101 @@
+"""LFM2: most layers are a short convolution between two gates, some are attention."""
+
+from __future__ import annotations
+
+from ..ops.graph import Rope, Value
+from ..ops.recorder import Ops
+from ..ops.specs import RecurrentSpec
+from .adapter import DECODER, DECODER_TENSORS, Adapter
+from .checkpoint import Checkpoint
+from .config import Config
+from .layers import Attention, FeedForward, Linear, Norm, head_norms, read_output
+from .rotary import read_rope
+from .transforms import SQUEEZED
+from .transforms import Config as Json
+
+
+def _feed_forward_length(config: Json) -> int:
+    """Two thirds of what config.json says, times a factor, up to the next multiple; unless that was done already.
+
+    >>> _feed_forward_length({"block_ff_dim": 12288, "block_multiple_of": 256, "block_auto_adjust_ff_dim": True})
+    8192
+    """
+    width = int(config.get("block_ff_dim") or config["intermediate_size"])
+    if not config.get("block_auto_adjust_ff_dim", True):
+        return width
+    width = int((config.get("block_ffn_dim_multiplier") or 1) * int(2 * width / 3))
+    step = int(config.get("block_multiple_of", 256))
+    return -(-width // step) * step
+
+
+_LAYER = "model.layers.{i}"
+HF = Adapter(
+    ("Lfm2ForCausalLM",),
+    config=DECODER | {"feed_forward_length": _feed_forward_length, "shortconv.l_cache": "conv_L_cache"},
+    tensors=DECODER_TENSORS
+    | {
+        "model.embedding_norm": "token_embd_norm",
+        f"{_LAYER}.operator_norm": "blk.{i}.attn_norm",
+        f"{_LAYER}.ffn_norm": "blk.{i}.ffn_norm",
+        f"{_LAYER}.self_attn.q_layernorm": "blk.{i}.attn_q_norm",
+        f"{_LAYER}.self_attn.k_layernorm": "blk.{i}.attn_k_norm",
+        f"{_LAYER}.self_attn.out_proj": "blk.{i}.attn_output",
+        f"{_LAYER}.conv.in_proj": "blk.{i}.shortconv.in_proj",
+        f"{_LAYER}.conv.out_proj": "blk.{i}.shortconv.out_proj",
+        f"{_LAYER}.conv.conv.weight": ("blk.{i}.shortconv.conv.weight", SQUEEZED),
+        f"{_LAYER}.conv.conv.bias": "blk.{i}.shortconv.conv.bias",
+        f"{_LAYER}.feed_forward.w1": "blk.{i}.ffn_gate",
+        f"{_LAYER}.feed_forward.w2": "blk.{i}.ffn_down",
+        f"{_LAYER}.feed_forward.w3": "blk.{i}.ffn_up",
+    },
+)
+
+
+class Model:
+    def __init__(self, file: Checkpoint) -> None:
+        c = self.config = Config.read(file)
+        rope = read_rope(file, c.k_dim, neox=True)
+        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
+        self.blk = [Block(file, i, c, rope) for i in range(c.layers)]
+        self.output_norm = Norm(file, "token_embd_norm", c.hidden)
+        self.output = read_output(file, c)
+
+    def forward(self, ops: Ops) -> Value:
+        x = ops.embed(self.token_embd)
+        for block in self.blk:
+            x = block.forward(ops, x)
+        return ops.linear(self.output_norm(ops, x), self.output)
+
+
+class Block:
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
+        name = f"blk.{layer}"
+        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
+        self.mixer: ShortConv | Attention
+        if file.has_tensor(f"{name}.shortconv.conv.weight"):
+            self.mixer = ShortConv(file, layer, c)
+        else:
+            window = file.size("attention.sliding_window", default=0, least=0)
+            self.mixer = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), window=window)
+        self.ffn_norm = Norm(file, f"{name}.ffn_norm", c.hidden)
+        self.feed_forward = FeedForward(file, layer, c)
+
+    def forward(self, ops: Ops, x: Value) -> Value:
+        x = x + self.mixer(ops, self.attn_norm(ops, x))
+        return x + self.feed_forward(ops, self.ffn_norm(ops, x))
+
+
+class ShortConv:
+    def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
+        name, n = f"blk.{layer}.shortconv", c.hidden
+        taps = file.size("shortconv.l_cache", least=2, most=64)
+        self.layer, self.spec = layer, RecurrentSpec(4 * n * (taps - 1))
+        self.in_proj = [Linear(file, f"{name}.in_proj", 3 * n, n, (i * n, (i + 1) * n)) for i in range(3)]
+        self.weight = file.array(f"{name}.conv.weight", n, taps)
+        self.bias = file.vector_or_none(f"{name}.conv.bias", n)
+        self.out_proj = Linear(file, f"{name}.out_proj", n, n)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        before, after, x = (part(ops, x) for part in self.in_proj)
+        y = ops.conv(ops.gate(before, x, "none"), self.layer, self.weight, self.bias, spec=self.spec)
+        return self.out_proj(ops, ops.gate(after, y, "none"))

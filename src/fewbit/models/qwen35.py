@@ -1,0 +1,147 @@
+"""Qwen3.5: most layers are a gated delta rule after a short convolution, some are attention with a gate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import FileError
+from ..ops.graph import Rope, Value
+from ..ops.recorder import Ops
+from ..ops.specs import AttentionSpec, RecurrentSpec
+from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
+from .checkpoint import Checkpoint
+from .config import Config
+from .experts import Experts
+from .layers import FeedForward, Linear, Norm, head_norms, read_output
+from .rotary import read_rope
+from .transforms import rotary_dim, tiled_heads
+
+_DELTA = "model.layers.{i}.linear_attn"
+HF = Adapter(
+    ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+    config=DECODER
+    | {
+        "rope.dimension_count": lambda config: rotary_dim(config, 0.25),
+        "ssm.conv_kernel": "linear_conv_kernel_dim",
+        "ssm.state_size": "linear_key_head_dim",
+        "ssm.group_count": "linear_num_key_heads",
+        "ssm.time_step_rank": "linear_num_value_heads",
+        "ssm.inner_size": lambda config: config["linear_num_value_heads"] * config["linear_value_head_dim"],
+    },
+    tensors=norms_plus_one(SANDWICH_TENSORS)
+    | {
+        f"{_DELTA}.in_proj_qkv": ("blk.{i}.attn_qkv", tiled_heads("linear_value_head_dim")),
+        f"{_DELTA}.in_proj_z": ("blk.{i}.attn_gate", tiled_heads("linear_value_head_dim")),
+        f"{_DELTA}.in_proj_a": ("blk.{i}.ssm_alpha", tiled_heads()),
+        f"{_DELTA}.in_proj_b": ("blk.{i}.ssm_beta", tiled_heads()),
+        f"{_DELTA}.conv1d": ("blk.{i}.ssm_conv1d", tiled_heads("linear_value_head_dim")),
+        f"{_DELTA}.A_log": ("blk.{i}.ssm_a", tiled_heads(negative_exp=True)),
+        f"{_DELTA}.dt_bias": ("blk.{i}.ssm_dt.bias", tiled_heads()),
+        f"{_DELTA}.norm": "blk.{i}.ssm_norm",
+        f"{_DELTA}.out_proj": ("blk.{i}.ssm_out", tiled_heads("linear_value_head_dim", axis=1)),
+    },
+)
+
+
+class Model:
+    feed_forward: type[FeedForward] | type[Experts] = FeedForward
+
+    def __init__(self, file: Checkpoint) -> None:
+        c = self.config = Config.read(file)
+        rope = read_rope(file, c.k_dim, neox=True)
+        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
+        self.blk = [Block(file, i, c, rope, self.feed_forward(file, i, c)) for i in range(c.layers)]
+        self.output_norm = Norm(file, "output_norm", c.hidden)
+        self.output = read_output(file, c)
+
+    def forward(self, ops: Ops) -> Value:
+        x = ops.embed(self.token_embd)
+        for block in self.blk:
+            x = block.forward(ops, x)
+        return ops.linear(self.output_norm(ops, x), self.output)
+
+
+class Block:
+    def __init__(
+        self, file: Checkpoint, layer: int, c: Config, rope: Rope, feed_forward: FeedForward | Experts
+    ) -> None:
+        name = f"blk.{layer}"
+        is_recurrent = file.has_tensor(f"{name}.ssm_out.weight")
+        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
+        self.mixer = DeltaNet(file, layer, c) if is_recurrent else GatedAttention(file, layer, c, rope)
+        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
+        self.feed_forward = feed_forward
+
+    def forward(self, ops: Ops, x: Value) -> Value:
+        x = x + self.mixer(ops, self.attn_norm(ops, x))
+        return x + self.feed_forward(ops, self.post_attention_norm(ops, x))
+
+
+class GatedAttention:
+    """Each head of q comes with a gate for what it attends to."""
+
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
+        if c.k_dim != c.v_dim:
+            raise FileError(f"{file.path}: heads of K and V must be equally wide, they have {c.k_dim} and {c.v_dim}")
+        name = f"blk.{layer}"
+        self.layer, self.rope, self.heads, self.kv_heads, self.dim = layer, rope, c.heads, c.kv_heads, c.k_dim
+        self.scale = file.number("attention.scale", default=1 / math.sqrt(c.k_dim))
+        self.spec = AttentionSpec(c.kv_heads, c.k_dim, c.v_dim)
+        self.attn_q = Linear(file, f"{name}.attn_q", 2 * c.heads * c.k_dim, c.hidden)
+        self.attn_k = Linear(file, f"{name}.attn_k", c.kv_heads * c.k_dim, c.hidden)
+        self.attn_v = Linear(file, f"{name}.attn_v", c.kv_heads * c.v_dim, c.hidden)
+        self.attn_q_norm, self.attn_k_norm = head_norms(file, layer, c)
+        self.attn_output = Linear(file, f"{name}.attn_output", c.hidden, c.heads * c.v_dim)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        both, k, v = self.attn_q(ops, x), self.attn_k(ops, x), self.attn_v(ops, x)
+        q, gate = (ops.columns(both, start, self.dim, self.heads) for start in (0, self.dim))
+        q = ops.rope(self.attn_q_norm(ops, q), self.heads, self.rope)
+        k = ops.rope(self.attn_k_norm(ops, k), self.kv_heads, self.rope)
+        y = ops.attend(self.layer, q, k, v, spec=self.spec, scale=self.scale)
+        return self.attn_output(ops, ops.gate(gate, y, "sigmoid"))
+
+
+class DeltaNet:
+    """The gated delta rule. Head h of v belongs to head h % heads of q and k, as llama.cpp's converter orders them."""
+
+    def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
+        name = f"blk.{layer}"
+        self.layer, self.dim = layer, file.size("ssm.state_size", most=1 << 14)
+        self.heads, self.v_heads = file.size("ssm.group_count"), file.size("ssm.time_step_rank", most=1 << 14)
+        taps, self.inner = file.size("ssm.conv_kernel", most=64), file.size("ssm.inner_size")
+        if self.v_heads % self.heads or self.inner % self.v_heads:
+            sizes = f"{self.inner} values in {self.v_heads} heads, {self.heads} heads of q and k"
+            raise FileError(f"{file.path}: {sizes}: they cannot be shared evenly")
+        self.keys, v_dim = self.heads * self.dim, self.inner // self.v_heads
+        columns = 2 * self.keys + self.inner
+        self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
+        self.offset = 4 * columns * (taps - 1)
+        self.spec = RecurrentSpec(self.offset + 4 * self.v_heads * self.dim * v_dim)
+        self.attn_qkv = Linear(file, f"{name}.attn_qkv", columns, c.hidden)
+        self.attn_gate = Linear(file, f"{name}.attn_gate", self.inner, c.hidden)
+        self.ssm_alpha = Linear(file, f"{name}.ssm_alpha", self.v_heads, c.hidden)
+        self.ssm_beta = Linear(file, f"{name}.ssm_beta", self.v_heads, c.hidden)
+        self.ssm_conv1d = file.array(f"{name}.ssm_conv1d.weight", columns, taps)
+        self.ssm_a = file.vector(f"{name}.ssm_a", self.v_heads)
+        self.ssm_dt = file.vector(f"{name}.ssm_dt.bias", self.v_heads)
+        self.ssm_norm = Norm(file, f"{name}.ssm_norm", v_dim, self.v_heads)
+        self.ssm_out = Linear(file, f"{name}.ssm_out", c.hidden, self.inner)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        qkv, z = self.attn_qkv(ops, x), self.attn_gate(ops, x)
+        a, b = self.ssm_alpha(ops, x), self.ssm_beta(ops, x)
+        qkv = ops.conv(qkv, self.layer, self.ssm_conv1d, kind="silu", spec=self.spec)
+        q, k = (self.unit(ops, ops.columns(qkv, start, self.keys)) for start in (0, self.keys))
+        v = ops.columns(qkv, 2 * self.keys, self.inner)
+        y = ops.delta_rule(
+            q, k, v, a, b, self.layer, heads=self.heads, v_heads=self.v_heads, decay=self.ssm_a, dt_bias=self.ssm_dt,
+            scale=1 / math.sqrt(self.dim), tiled=True, spec=self.spec, offset=self.offset,
+        )  # fmt: skip
+        return self.ssm_out(ops, ops.gate(z, self.ssm_norm(ops, y), "silu"))
+
+    def unit(self, ops: Ops, x: Value) -> Value:
+        """Heads of length 1."""
+        return ops.norm(x, np.full(self.dim, self.dim**-0.5, np.float32), self.eps / self.dim, self.heads)
