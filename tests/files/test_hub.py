@@ -68,7 +68,7 @@ def test_a_folder_with_a_split_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_none_or_several(tmp_path: Path) -> None:
-    with pytest.raises(PathError, match="no GGUF model"):
+    with pytest.raises(PathError, match="no GGUF or safetensors model"):
         hub.find(tmp_path)
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(MODEL)
@@ -99,10 +99,10 @@ def test_what_is_no_path(bad: Any) -> None:
 
 @pytest.mark.parametrize("bad", ["", "smolm2", "SmolLM2", "llama"])
 def test_what_is_not_understood(bad: str) -> None:
-    with pytest.raises(MissingError, match=r"hf:org/repo.*built-in name: smollm2"):
+    with pytest.raises(MissingError, match=r"hf:org/repo.* a name: .*smollm2"):
         hub.find(bad)
     if bad.startswith(("s", "S")):
-        with pytest.raises(MissingError, match=r"did you mean 'smollm2'\?"):
+        with pytest.raises(MissingError, match=r"did you mean .*'smollm2"):
             hub.find(bad)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import fewbit as fb
 from fewbit.errors import FileError, PathError
-from fewbit.files.model import ModelFile, open_model
+from fewbit.files.model import ModelFile
+from fewbit.models import open_model
 
 METADATA = {
     "general.architecture": "llama",

@@ -209,7 +209,7 @@ def test_gemma_words_are_plain_text() -> None:
         ({"bos_token_id": -7}, "bos_token_id is -7"),
         ({"bos_token_id": "a"}, "bos_token_id is 'a'"),
         ({"add_bos_token": "yes"}, "add_bos_token is true or false, not 'yes'"),
-        ({"model": "llama"}, "no tokenizer.ggml.scores"),
+        ({"model": "llama", "merges": None}, "no tokenizer.ggml.scores"),
         ({"model": "llama", "scores": [0.0] * 2}, "scores has 2 entries for 3 tokens"),
         ({"model": "llama", "scores": [float("nan")] * 3}, "scores holds NaN"),
         ({"model": "t5", "scores": [0.0] * 3, "unknown_token_id": -1}, "needs tokenizer.ggml.unknown_token_id"),

@@ -1,17 +1,27 @@
 """Model files: what the rest of fewbit needs of a file, whatever its kind. GGUF is one of them.
 
-To add a kind, write a class with these names and let `open_model` choose it. Hyperparameters and tensors have the names
-of GGUF (`block_count`, `blk.0.attn_q.weight`): a file with names of its own translates them.
+To add a kind, write a class with these names and let `fewbit.models.open_model` choose it. Hyperparameters and tensors
+have the names of GGUF (`block_count`, `blk.0.attn_q.weight`): a file with names of its own translates them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from os import PathLike
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..formats import Format
 from ..tensor import QuantTensor
+
+
+class Info(Protocol):
+    """What is known of a tensor before it is read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def format(self) -> Format: ...
 
 
 class ModelFile(Protocol):
@@ -35,6 +45,13 @@ class ModelFile(Protocol):
     def tensors(self) -> Mapping[str, QuantTensor]:
         """Weights by name, made when they are looked up."""
 
+    @property
+    def infos(self) -> Mapping[str, Info]:
+        """Shape and format of each tensor."""
+
+    def samples(self, nbytes: int) -> Iterator[bytes]:
+        """What each tensor is, and some of its bytes: enough to tell one model from another."""
+
     def tokenizer(self) -> Mapping[str, Any]:
         """What the file says of its tokens, as it says it: `Tokenizer.from_metadata` reads it."""
 
@@ -46,10 +63,3 @@ class ModelFile(Protocol):
 
     def close(self) -> None:
         """Give out no more tensors. Those that were given out stay valid."""
-
-
-def open_model(path: str | PathLike[str]) -> ModelFile:
-    """Open a model file. Of one that is split, any part will do."""
-    from .gguf import read_gguf
-
-    return read_gguf(path)

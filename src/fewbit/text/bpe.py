@@ -29,7 +29,7 @@ class BytePairs:
             self._nothing = len(vocabulary.tokens)
             ids, options["unk_token"] = {**ids, _NOTHING: self._nothing}, _NOTHING
         self._tokenizer = Tokenizer(merging_model(ids, merges, **options))
-        steps: list[Any] = [pre_tokenizers.Split(Regex(split), "isolated") for split in pre.splits]
+        steps: list[Any] = [pre_tokenizers.Split(_regex(split), "isolated") for split in pre.splits]
         if pre.byte_level:
             steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
@@ -42,6 +42,13 @@ class BytePairs:
             text = text.replace(" ", SPACE)
         ids = encode(self._tokenizer, text)
         return ids if self._nothing is None else [token for token in ids if token != self._nothing]
+
+
+def _regex(split: str) -> Regex:
+    try:
+        return Regex(split)
+    except Exception as error:  # the library has no kind of its own
+        raise TokenizerError(f"the pre-tokenizer's expression {split!r} cannot be read: {error}") from None
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -7,19 +7,18 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .bpe import encode, merging_model
+from .bpe import encode, merging_model, split_merges
 from .byte_level import BYTE_TOKENS, SPACE
 from .special import NORMAL, UNUSED, USER_DEFINED
-from .vocabulary import Vocabulary, read_flag, read_numbers
+from .vocabulary import Vocabulary, read_flag, read_numbers, read_texts
 
 
 class SentencePiece:
     """Text to ids for `tokenizer.ggml.model` "llama"; a character that is no token becomes its bytes."""
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
-        scores = read_numbers(metadata, "tokenizer.ggml.scores", len(vocabulary.tokens)).tolist()
         unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
-        merges = merges_of(vocabulary, scores)
+        merges = _merges(vocabulary, metadata)
         self._tokenizer = Tokenizer(merging_model(vocabulary.ids, merges, byte_fallback=True, unk_token=unknown))
         self.lost_bytes: bytes | None = b"" if all(byte in vocabulary.ids for byte in BYTE_TOKENS) else None
         self.adds_space = read_flag(metadata, "tokenizer.ggml.add_space_prefix", True)
@@ -28,6 +27,13 @@ class SentencePiece:
         if self.adds_space:
             text = " " + text
         return encode(self._tokenizer, text.replace(" ", SPACE))
+
+
+def _merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Those that the file lists, if it has no scores: a tokenizer.json is so."""
+    if "tokenizer.ggml.scores" not in metadata and "tokenizer.ggml.merges" in metadata:
+        return split_merges(read_texts(metadata, "tokenizer.ggml.merges"))
+    return merges_of(vocabulary, read_numbers(metadata, "tokenizer.ggml.scores", len(vocabulary.tokens)).tolist())
 
 
 def merges_of(vocabulary: Vocabulary, scores: list[float]) -> list[tuple[str, str]]:

@@ -15,9 +15,10 @@ from .byte_level import token_decoder
 from .pretokenizers import PreTokenizer, find_pre_tokenizer
 from .sentencepiece import SentencePiece
 from .special import CONTROL, UNKNOWN, UNUSED, USER_DEFINED
+from .splits import pre_tokenizer_of
 from .splitter import Splitter
 from .unigram import Unigram
-from .vocabulary import Vocabulary, read_flag, read_text, read_vocabulary
+from .vocabulary import Vocabulary, read_flag, read_ids, read_text, read_texts, read_vocabulary
 from .wordpiece import WordPiece
 
 _FEW_ROWS = 127  # of embeddings without a token: so many at most, or a sixteenth
@@ -253,6 +254,9 @@ def _check_text(text: str) -> None:
 def _pre_tokenizer(model: str, metadata: Mapping[str, Any]) -> PreTokenizer | None:
     if model == "gemma4":
         return find_pre_tokenizer("gemma4")
+    if model == "gpt2" and metadata.get("tokenizer.ggml.pre") == "regex":  # of a tokenizer.json
+        key, whole_words = "tokenizer.fewbit.splits", read_flag(metadata, "tokenizer.fewbit.ignore_merges", False)
+        return pre_tokenizer_of(read_texts(metadata, key) if key in metadata else [], whole_words)
     if model == "gpt2":
         return find_pre_tokenizer(read_text(metadata, "tokenizer.ggml.pre", "default"))
     return None
@@ -288,6 +292,10 @@ def _present(token: int | None) -> list[int]:
 
 def _stripping(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> tuple[list[int], list[int]]:
     """The special tokens that swallow the whitespace before them and after them. GGUF files do not say it."""
+    sides = [f"tokenizer.fewbit.strip_{side}" for side in ("left", "right")]
+    if any(key in metadata for key in sides):
+        left, right = (read_ids(metadata, key, len(vocabulary.tokens)) for key in sides)
+        return left, right
     name = str(metadata.get("general.name", "")).lower()
     if "phi-3" in name or "phi3" in name:
         keep = ("<unk>", "<s>", "<|endoftext|>")

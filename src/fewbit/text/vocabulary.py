@@ -67,6 +67,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     mark_control(ids, kinds)
     roles = _read_roles(metadata, model, len(tokens))
     ends = end_tokens(ids, kinds) | {role for name in END_ROLES if (role := roles[name]) is not None}
+    ends.update(read_ids(metadata, "tokenizer.fewbit.eos_token_ids", len(tokens)))
     return Vocabulary(model, tokens, ids, kinds, frozenset(ends), **{role: roles[role] for role in _ROLES})
 
 
@@ -96,6 +97,14 @@ def _read_token(value: Any, key: str, count: int) -> int | None:
         if 0 <= value < count:
             return int(value)
     raise TokenizerError(f"{key} is {value!r}, but the vocabulary has the tokens 0 to {count - 1}")
+
+
+def read_ids(metadata: Mapping[str, Any], key: str, count: int) -> list[int]:
+    """A key that holds some tokens; none if it is not there."""
+    given = np.asarray(metadata.get(key, ()))
+    if given.size and (given.ndim != 1 or given.dtype.kind not in "iu" or not 0 <= given.min() <= given.max() < count):
+        raise TokenizerError(f"{key} is a list of tokens from 0 to {count - 1}")
+    return [int(token) for token in given]
 
 
 def read_text(metadata: Mapping[str, Any], key: str, default: str | None = None) -> str:

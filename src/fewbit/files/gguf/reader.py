@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mmap as mmap_module
+import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
-from mmap import ACCESS_READ, PAGESIZE, mmap
+from mmap import mmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from ...errors import FileError, MissingError, PathError
 from ...tensor import QuantTensor
 from ...validation import to_path
+from ..maps import open_map, release
 from .header import Header, TensorInfo, parse_header
 from .values import short
 
@@ -24,7 +24,6 @@ PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5}
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
 Part = tuple[Path, mmap, Header]
-_DONTNEED: int | None = getattr(mmap_module, "MADV_DONTNEED", None)
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GGUF:
@@ -103,6 +102,14 @@ class GGUF:
         source = self.metadata.get("tokenizer.chat_template")
         return source if isinstance(source, str) else None
 
+    def samples(self, nbytes: int) -> Iterator[bytes]:
+        """What each tensor is, and some of its bytes: enough to tell one model from another."""
+        for name in sorted(self.infos):
+            tensor = self.tensors[name]
+            data, middle = tensor.stored.reshape(-1), tensor.nbytes // 2
+            yield json.dumps([name, tensor.format.name, tensor.shape]).encode()
+            yield data[:nbytes].tobytes() + data[middle : middle + nbytes].tobytes()
+
     def close(self) -> None:
         """Let the file go; it is unmapped as soon as no tensor uses it."""
         self._maps.clear()
@@ -110,10 +117,9 @@ class GGUF:
     def forget(self, name: str) -> None:
         """Give the memory of a tensor back that is not used any more; if it is, it is read from the file again."""
         info = self.infos[name]
-        start, end = -(-info.offset // PAGESIZE) * PAGESIZE, (info.offset + info.nbytes) // PAGESIZE * PAGESIZE
         maps = self._maps.copy()  # another thread may close
-        if maps and _DONTNEED is not None and start < end:
-            maps[info.part].madvise(_DONTNEED, start, end - start)
+        if maps:
+            release(maps[info.part], info.offset, info.nbytes)
 
     def __enter__(self) -> GGUF:
         return self
@@ -159,22 +165,8 @@ class Tensors(Mapping[str, QuantTensor]):
 
 def _open(path: Path) -> Part:
     named = PART_NAME.fullmatch(path.name)
-    try:
-        with open(path, "rb", opener=_open_regular) as file:
-            if not os.fstat(file.fileno()).st_size:
-                raise FileError(f"{path}: the file is empty")
-            data = mmap(file.fileno(), 0, access=ACCESS_READ)
-    except FileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise PathError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    data = open_map(path)
     return path, data, parse_header(data, str(path), int(named["number"]) - 1 if named else 0)
-
-
-def _open_regular(path: str, flags: int) -> int:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for a writer
-        raise OSError("it is no regular file")
-    return os.open(path, flags)
 
 
 def _part_count(part: Part) -> int:

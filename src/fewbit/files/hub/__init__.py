@@ -1,4 +1,4 @@
-"""Where models come from: a file, a URL, a repository, or a built-in name. `find` gives a file on this machine."""
+"""Where models come from: a file, a URL, a repository, or a built-in name. `find` gives its place on this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from ...errors import ArgumentError, DtypeError, MissingError, PathError
 from .folder import Progress, cache_folder, silent
 from .local import find_local, near_names
+from .named import NAMED, Named
 from .wheel import TABLE, Builtin, find_builtin
 
-__all__ = ["Builtin", "Progress", "builtin", "cache_folder", "find"]
+__all__ = ["Builtin", "Named", "Progress", "builtin", "cache_folder", "find", "named"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", re.ASCII)
@@ -27,17 +28,28 @@ def builtin() -> dict[str, Builtin]:
     return dict(TABLE)
 
 
+def named() -> dict[str, Named]:
+    """Models in repositories that have a short name.
+
+    >>> named()["qwen3-0.6b"].place
+    'hf:Qwen/Qwen3-0.6B-GGUF:q8_0'
+    """
+    return dict(NAMED)
+
+
 def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:
-    """The path of a GGUF file on this machine, fetched first if need be. A model may be given as:
+    """The path of a model on this machine, fetched first if need be: a GGUF file, or a folder with config.json and
+    safetensors files. A model may be given as:
 
     - a path: a file, or a folder with one model;
     - a URL of a file that ends in .gguf;
     - `hf:org/repo`, `hf:org/repo:file.gguf` or `hf:org/repo:q4_k_m`: a repository, with the extra `hub`;
-    - a name that `builtin` has.
+    - a name that `builtin` or `named` has.
 
-    Of a split model all files are fetched, and the first is given. A built-in name goes before a file that is called
-    the same; `./name` is the file. What was fetched once is not asked for again. Where a connection is refused
-    or dropped, five tries in all are made, 0.5 s to 4 s apart, each from where the last one ended.
+    A repository without GGUF files is fetched as a checkpoint, and its config.json is given. Of a split model all
+    files are fetched, and the first is given. A built-in name goes before a file that is called the same; `./name` is
+    the file. What was fetched once is not asked for again. Where a connection is refused or dropped, five tries in all
+    are made, 0.5 s to 4 s apart, each from where the last one ended.
 
     `progress(what, bytes done, bytes in all or None)` is called while something is fetched. With `offline` (if None:
     FEWBIT_OFFLINE=1 or HF_HUB_OFFLINE=1) only what is here already is found.
@@ -53,6 +65,8 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     is_offline = _from_environment() if offline is None else bool(offline)
     if model in TABLE:
         return find_builtin(TABLE[model], report, is_offline)
+    if model in NAMED:
+        model = NAMED[model].place
     if model.startswith("hf:"):
         from .huggingface import find_huggingface
 
@@ -88,11 +102,11 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _not_understood(model: str) -> str:
-    near = near_names(model, list(TABLE))
+    near = near_names(model, [*TABLE, *NAMED])
     return (
         f"{model!r} is no file here and no built-in model{near}. A model is given as the path of a GGUF file, "
         f"a URL (https://...gguf), a repository (hf:org/repo or hf:org/repo:file.gguf), "
-        f"or a built-in name: {', '.join(sorted(TABLE))}"
+        f"or a name: {', '.join(sorted([*TABLE, *NAMED]))}"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...errors import ExtraError, FetchError, MissingError, PathError
 from . import retry
+from .checkpoint import fetch_checkpoint, is_checkpoint, refuse_selector
 from .folder import MAGIC, Progress, cache_folder, key, make_folder, read_note, refused, size_of, start_of, write_note
 from .names import select
 from .remote import with_hint
@@ -67,11 +68,20 @@ def _library(spec: str) -> ModuleType:
 def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progress) -> list[Path]:
     where = f"hf:{repo}"
     info = _asked(hub, where, lambda: hub.HfApi().model_info(repo, timeout=TIMEOUT), progress)
-    model = select([file.rfilename for file in info.siblings or []], selector, where)
-    paths = [_download(hub, repo, name, progress) for name in model.files]
-    if len({path.parent for path in paths}) > 1:  # each lies in the folder of its revision
+    names = [file.rfilename for file in info.siblings or []]
+    if is_checkpoint(names):
+        refuse_selector(where, selector)
+        paths = fetch_checkpoint(names, lambda name: _download(hub, repo, name, progress), where)
+    else:
+        paths = [_download(hub, repo, name, progress) for name in select(names, selector, where).files]
+    if len({_revision(path) for path in paths}) > 1:
         raise FetchError(f"{where}: the repository changed while it was fetched; try again")
     return paths
+
+
+def _revision(path: Path) -> Path:
+    """The folder of the revision that a file lies in."""
+    return next((folder for folder in path.parents if folder.parent.name == "snapshots"), path.parent)
 
 
 def _download(hub: ModuleType, repo: str, name: str, progress: Progress) -> Path:
@@ -89,7 +99,7 @@ def _download(hub: ModuleType, repo: str, name: str, progress: Progress) -> Path
         raise
     path = Path(got)
     start = start_of(path)
-    if not start.startswith(MAGIC):
+    if name.endswith(".gguf") and not start.startswith(MAGIC):
         with suppress(OSError):
             path.resolve().unlink()
             path.unlink(missing_ok=True)
@@ -110,6 +120,8 @@ def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
     if not revisions:
         raise FetchError(f"{where}: not in the cache, and this is offline; missing: {selector or 'the repository'}")
     folder = Path(revisions[-1].snapshot_path)
+    if selector is None and is_checkpoint(file.name for file in folder.iterdir()):
+        return folder / "config.json"
     names = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf") if start_of(file).startswith(MAGIC)]
     try:
         return folder / select(names, selector, where).name

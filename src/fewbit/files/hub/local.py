@@ -9,11 +9,13 @@ from pathlib import Path
 from ...errors import MissingError, PathError
 from .names import listed, models, part_names, whole
 
+PICKLES = (".bin", ".pt", ".pth")
 _LISTED = 10_000  # names of a folder that are looked at
 
 
 def find_local(path: Path) -> Path:
-    """A file that is there, or the only model of a folder. Of a split model all files must be there."""
+    """A file that is there, the only GGUF model of a folder, or a folder that is a checkpoint. Of a split model all
+    files must be there."""
     try:
         if path.is_dir():
             return _only_model(path)
@@ -48,8 +50,17 @@ def _only_model(folder: Path) -> Path:
     if found:
         raise PathError(f"{folder}: the folder has {len(found)} GGUF models, name one of them: {listed(found)}")
     names = _names(folder)
-    hint = "; convert its safetensors files to GGUF first" if any(n.endswith(".safetensors") for n in names) else ""
-    raise PathError(f"{folder}: the folder has no GGUF model in it (a file that ends in .gguf){hint}")
+    stored = any(name.endswith(".safetensors") for name in names)
+    if stored and "config.json" in names:
+        return folder
+    hint = "; its safetensors files need config.json beside them" if stored else _pickle_hint(names)
+    raise PathError(f"{folder}: the folder has no GGUF or safetensors model in it{hint}")
+
+
+def _pickle_hint(names: list[str]) -> str:
+    pickles = [name for name in names if name.endswith(PICKLES)]
+    hint = "which could run code and is not read; look for a safetensors or GGUF version of the model"
+    return f"; {pickles[0]} is a pickle, {hint}" if pickles else ""
 
 
 def _need_parts(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...errors import MissingError
 from ..gguf.reader import PART_NAME
@@ -18,6 +19,7 @@ _KIND = r"I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4|NVFP4|BF16|F16|F32|FP16|FP32"
 _KIND_IN_NAME = re.compile(rf"(?<![A-Z0-9])(?:{_KIND})(?![A-Z0-9])", re.IGNORECASE)
 _KIND_ALONE = re.compile(rf"(?:UD[-_])?({_KIND})", re.IGNORECASE)
 _SAME = {"FP16": "F16", "FP32": "F32"}
+_OF_HUB = re.compile(r"models--[^/]+?--([^/]+)/snapshots/[^/]+/?$")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 _SHOWN = 20
 
@@ -39,6 +41,19 @@ class FileSet:
         names = {*self.files, *([part["stem"] + ".gguf"] if part else [])}
         names |= {name.rpartition("/")[2] for name in names}
         return name in names or name + ".gguf" in names
+
+
+def model_name(path: Path) -> str:
+    """What a model is called, by the place of its file or folder.
+
+    >>> model_name(Path("models--org--repo/snapshots/12ab/config.json")), model_name(Path("a/m-Q4_0.gguf"))
+    ('repo', 'm-Q4_0')
+    """
+    if path.suffix == ".gguf":
+        return path.stem
+    folder = path.parent if path.name == "config.json" or path.suffix == ".safetensors" else path
+    of_hub = _OF_HUB.search(folder.as_posix())
+    return of_hub[1] if of_hub else folder.resolve().name or "model"
 
 
 def part_names(name: str) -> tuple[str, ...]:

