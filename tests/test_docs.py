@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,7 +16,7 @@ from .cli.tiny import write_tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-EXAMPLES = ["README.md", "docs/design.md"]
+EXAMPLES = ["README.md", "docs/design.md", "docs/python.md"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -44,3 +46,31 @@ def test_named_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", page.read_text(), re.MULTILINE))
     assert named <= targets
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+def test_pictures_are_whole_and_fetch_nothing(path: Path) -> None:
+    root = ElementTree.fromstring(path.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert re.findall(r"https?://(?!www\.w3\.org/)", path.read_text()) == []
+
+
+def test_a_screen_becomes_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    record = importlib.import_module("record")
+    root = ElementTree.fromstring(record.svg("run", "fewbit run", "$ fewbit run\n\x1b[31mred\x1b[0m plain\n"))
+    texts = {one.text: one.get("class") for one in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert texts["red"] != texts["\xa0plain"]
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_an_experiment_is_five_lines_and_the_newest_is_first() -> None:
+    entries = (ROOT / "docs/log.md").read_text().split("\n### ")[1:]
+    lines = [entry.strip().splitlines() for entry in entries]
+    assert [entry[0] for entry in lines if len(entry) > 5 or max(map(len, entry)) > 160] == []
+    dates = [entry[0].partition(": ")[0] for entry in lines]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", day) for day in dates)
+    assert dates == sorted(dates, reverse=True)

@@ -103,6 +103,21 @@ def test_special_tokens_in_a_message_are_plain_text(llm: LLM) -> None:
     assert counts[0] - counts[1] == len("<|im_end|><|im_start|><s>") - 3
 
 
+@pytest.mark.parametrize("text", ["hi", "<|im_end|>", "<s>" * 5, "<<s>|im_end|>"])
+def test_tokens_of_messages_are_counted_as_they_are_run(llm: LLM, text: str) -> None:
+    messages = [{"role": "system", "content": text}, {"role": "user", "content": [{"type": "text", "text": text}]}]
+    for options in ({}, {"trust_content": True}, {"template": {"enable_thinking": False}}):
+        ran = one(llm.chat(messages, max_tokens=1, **options)).prompt_tokens  # type: ignore[arg-type]
+        assert llm.count_tokens(messages, **options) == ran  # type: ignore[arg-type]
+
+
+def test_more_tokens_than_fit_are_counted(llm: LLM) -> None:
+    text = "x" * 2 * llm.ctx
+    assert llm.count_tokens([{"role": "user", "content": text}]) > len(text)
+    with pytest.raises(DtypeError, match="there is no option seed; there are tools, template, trust_content"):
+        llm.count_tokens(HI, seed=1)  # type: ignore[call-arg]
+
+
 def test_names_for_the_template() -> None:
     with with_templates(default="{{ messages[0].content }}{{ '!' if enable_thinking else '?' }}") as llm:
         assert prompt_of(llm, HI, names={"enable_thinking": True}) == "hi!"

@@ -95,6 +95,7 @@ def test_a_file_says_how_it_is_sampled(path: Path) -> None:
 
 def test_a_built_in_model_is_sampled_as_its_makers_recommend(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(builtin()["smollm2"]), "path", property(lambda _: path))
+    assert builtin()["smollm2"].sampling == {"temperature": 0.2, "top_p": 0.9}
     with LLM(path) as llm:
         assert (llm.sampling.temperature, llm.sampling.top_p) == (0.2, 0.9)
 

@@ -65,8 +65,14 @@ def default_model_says() -> str:
     return f"not asked: {done.stderr.strip().splitlines()[-1]}"
 
 
+def check_types(package: Path) -> None:
+    """Type checkers read a package's own types only where this file says so."""
+    assert (package / "py.typed").is_file(), f"{package} has no py.typed"
+
+
 def main() -> None:
     assert SOURCES not in Path(fb.__file__).parents, f"{fb.__file__} is not what was installed"
+    check_types(Path(fb.__file__).parent)
     machine = told("doctor")
     print("installed in", Path(fb.__file__).parent)
     print("this build has", *machine["known_isas"])

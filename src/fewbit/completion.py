@@ -39,7 +39,9 @@ class Completion:
 
     text: str
     tokens: list[int]  # without the one that ended it
-    finish_reason: str  # "stop": it said so, or a stop string came; "length"; of a stream also "cancelled", "error"
+    finish_reason: (
+        str  # "stop": by itself or at a stop string; "length"; "deadline"; of a stream also "cancelled", "error"
+    )
     logprobs: list[TokenLogprob] | None = None  # one for each token
     stop_token: int | None = None  # that ended it, where a token did
     prompt_tokens: int = 0

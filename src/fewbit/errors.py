@@ -100,3 +100,14 @@ class TemplateError(FewbitError, ValueError):
 
 class RequestError(FewbitError, ValueError):
     """Something asked of a model that it cannot do: a prompt that is empty or too long, a number out of its range."""
+
+
+class QueueFull(FewbitError, RuntimeError):
+    """More requests than a model takes at once. `of_client`: of this client; others can still ask."""
+
+    def __init__(self, message: str, of_client: bool = False) -> None:
+        super().__init__(message)
+        self.of_client = of_client
+
+    def __reduce__(self) -> tuple[type[QueueFull], tuple[str, bool]]:
+        return QueueFull, (str(self), self.of_client)

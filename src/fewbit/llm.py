@@ -12,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .completion import Completion, TokenLogprob
+from .embedding import file_pooling
+from .embeds import Embeds
 from .engine.engine import Engine
 from .engine.worker import Worker
-from .errors import RequestError
+from .errors import DtypeError, RequestError
 from .files.hub import builtin, find
-from .files.model import open_model
+from .files.hub.names import model_name
 from .loading import KvFormats, Loaded, load
+from .models import open_model
 from .ops.sampling import SamplingParams
 from .options import (
     Answers,
@@ -26,14 +29,17 @@ from .options import (
     OneOutput,
     Options,
     Prompt,
+    PromptOptions,
     check_messages,
     model_sampling,
     read_options,
     split_chat_options,
     split_prompts,
 )
-from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread, score
+from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread, run
+from .quantizing import quantized
 from .text.tokenizer import Tokenizer
+from .validation import to_flag
 
 if TYPE_CHECKING:
     from .text.chat import Chat
@@ -43,10 +49,8 @@ __all__ = ["LLM", "AsyncStream", "Completion", "Options", "Stream", "TokenLogpro
 
 Messages = Sequence[Message]
 
-_RECOMMENDED = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}  # of built-in models, by their makers
 
-
-class LLM:
+class LLM(Embeds):
     """A language model, ready to write.
 
         llm = LLM("model.gguf", kv="q8_0")
@@ -54,17 +58,29 @@ class LLM:
         for text in llm.chat([{"role": "user", "content": "hi"}], stream=True):
             print(text, end="")
 
-    `model` is a path, a URL, `hf:org/repo` or a built-in name. `kv` is the format of the KV cache, or of K and of
-    V, "q8_0/q4_0"; `ctx` the longest text in tokens; `threads` says how many to use. `activations` says how
-    exactly weights are multiplied: "int8", which is usual; "int16", 25 times as near to the truth and a tenth or two
-    slower for one output; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at
-    least.
+    `model` is a path (a GGUF file, or a folder with config.json and safetensors), a URL, `hf:org/repo` or a built-in
+    name. `kv` is the format of the KV cache, or of K and of
+    V, "q8_0/q4_0"; `ctx` the longest text in tokens: if not given 8192, or fewer if the model was made for fewer or,
+    with a warning, memory is short; `threads` says how many to use. `activations` says how exactly weights are
+    multiplied: "int8", which is usual; "int16", 25 times as near to the truth and a tenth or two slower for one
+    output; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at least.
     `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 outputs at once (see
     `fewbit.repack`); if not given, where that gains and memory is large enough. False keeps them in the file's memory
     map, which other processes share.
     `cache_bytes` is the size of the KV cache; a step runs up to `max_seqs` outputs (64) and `max_batched_tokens` tokens
     (512). What does not fit into memory, the container's if there is one, is refused with what would fit.
-    `progress(what, bytes done, bytes in all or None)` is called while a model is fetched.
+    `batch_invariant=True` makes one numeric path of all batch sizes, so that the same seed gives the same output alone
+    and beside any others; it costs speed where many tokens run at once. Without it, kernels change with the number of
+    rows, and a last bit may turn an output elsewhere.
+    `format` is what weights in f32, f16 or bf16 are quantized to when they are loaded: "q8_0", "q4_k" and the like for
+    all matrices, or a mix like "q4_k_m". The result is kept as a GGUF file in the cache folder, and the next start is
+    quick; with `keep=False` it is not.
+    `max_waiting` requests may wait while others run, and a client may have `max_per_client` in all: more are refused
+    with QueueFull. Without these there is no limit.
+    `cache_dir` is a folder where long prompts are kept that the KV cache has no room for, and all of them at `close`:
+    they are found again later, also after a restart. `cache_dir_bytes` is its size, 8 GiB unless given; those used
+    longest ago go first. The files hold what was said in another form: keep the folder as private as the prompts.
+    `progress(what, bytes done, bytes in all or None)` is called while a model is fetched or quantized.
 
     All methods may be called from several threads at once: their requests run together, in steps. A prompt that begins
     like one before is not run again from the start, as long as the cache remembers it.
@@ -74,7 +90,9 @@ class LLM:
     the first of them), `stop_token_ids`, `n` (outputs of each prompt), `seed` (output i of a call has the seed
     `seed + i`), `logprobs` (k: tell how likely each token was, and the k likeliest), `logit_bias` ({token: what is
     added to its logit}), `constraint` (what the output must look like), `namespace` (prompts share what was computed
-    within one only), and those of `SamplingParams`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
+    within one only), `priority` (0; higher ones are run first), `client` (a name: clients that wait for each other get
+    the same number of tokens), `deadline` (seconds: what is not complete by then ends with the reason "deadline"), and
+    those of `SamplingParams`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
     `presence_penalty`, `frequency_penalty`. Those that are not given are the model's own, in `sampling`: what its file
     or its makers recommend, else what is usual.
     """
@@ -93,17 +111,29 @@ class LLM:
         cache_bytes: int | None = None,
         max_seqs: int | None = None,
         max_batched_tokens: int | None = None,
+        batch_invariant: bool = False,
+        format: str | None = None,
+        keep: bool = True,
+        max_waiting: int | None = None,
+        max_per_client: int | None = None,
+        cache_dir: str | PathLike[str] | None = None,
+        cache_dir_bytes: int | None = None,
         progress: Callable[[str, int, int | None], None] | None = None,
     ) -> None:
         path = find(model, progress=progress)
         file = open_model(path)
+        if format is not None:
+            file = quantized(file, format, to_flag(keep, "keep"), progress)
         words = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(words)
         loaded = load(
             file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack,
             cache_bytes=cache_bytes, max_seqs=max_seqs, max_batched_tokens=max_batched_tokens,
+            batch_invariant=batch_invariant, cache_dir=cache_dir, cache_dir_bytes=cache_dir_bytes,
         )  # fmt: skip
-        self._join(loaded, tokenizer, path.stem, path, model_sampling(words, _recommended(path)))
+        limits = max_waiting, max_per_client
+        self._join(loaded, tokenizer, model_name(path), path, model_sampling(words, _recommended(path)), *limits)
+        self.pooling = file_pooling(file.config, loaded.is_encoder)
 
     @classmethod
     def from_parts(
@@ -115,14 +145,22 @@ class LLM:
         return llm
 
     def _join(
-        self, loaded: Loaded, tokenizer: Tokenizer, name: str, path: Path | None, sampling: SamplingParams
+        self,
+        loaded: Loaded,
+        tokenizer: Tokenizer,
+        name: str,
+        path: Path | None,
+        sampling: SamplingParams,
+        max_waiting: int | None = None,
+        max_per_client: int | None = None,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
         self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
-        self.ctx = loaded.ctx
+        self.ctx, self.pooling = loaded.ctx, file_pooling({}, loaded.is_encoder)
         self.engine = Engine(
-            loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs
-        )
+            loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
+            encoder=loaded.is_encoder, max_waiting=max_waiting, max_per_client=max_per_client,
+        )  # fmt: skip
         self._worker = Worker(self.engine)
 
     @overload
@@ -212,7 +250,16 @@ class LLM:
 
         Text gets the tokens around it that the model wants, as in `generate`: after BOS its first token counts too.
         """
-        return score(self._worker, self.engine.scoring(self._encode(text)))
+        request = self.engine.scoring(self._encode(text))
+        run(self._worker, [request], lambda _: None)
+        return request.scores
+
+    def count_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> int:
+        """How many tokens of the context a `chat` of these messages takes before the answer, however many fit."""
+        of_chat, rest = split_chat_options(options)
+        if rest:
+            raise DtypeError(f"there is no option {', '.join(rest)}; there are tools, template, trust_content")
+        return len(self._chat.prompt(check_messages(messages), **of_chat).encode(self.tokenizer))
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text; see `Tokenizer.encode`."""
@@ -223,8 +270,14 @@ class LLM:
         return self.tokenizer.decode(ids)
 
     def close(self) -> None:
-        """Stop. Outputs that are not complete end with an error."""
+        """Stop. Outputs that are not complete end with an error. Long prompts are written to `cache_dir`, if there is
+        one."""
         self._worker.close()
+        self.loaded.cache.flush()
+
+    def flush(self) -> None:
+        """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""
+        self._worker.call(lambda engine: engine.cache.flush())
 
     def __enter__(self) -> LLM:
         return self
@@ -246,7 +299,7 @@ class LLM:
         """Whether `chat` works: the file has a template, or the tokens of ChatML."""
         from .text.template import find_source
 
-        return find_source(self.tokenizer) is not None
+        return not self.engine.is_encoder and find_source(self.tokenizer) is not None
 
     @property
     def template(self) -> ChatTemplate:
@@ -260,6 +313,7 @@ class LLM:
         return Chat(self.tokenizer)
 
     def _chat_prompt(self, messages: Messages, of_chat: dict[str, Any]) -> list[int]:
+        self.engine.check_writes()
         said = check_messages(messages)
         for message in said:
             if message["role"] != "assistant" and isinstance(message.get("content"), str):
@@ -309,5 +363,4 @@ class LLM:
 
 
 def _recommended(path: Path) -> Mapping[str, float]:
-    names = [name for name, model in builtin().items() if model.path == path]
-    return _RECOMMENDED.get(names[0], {}) if names else {}
+    return next((model.sampling for model in builtin().values() if model.path == path), {})

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from json import dumps
+from math import prod
+from os import PathLike
+from platform import machine
 from typing import Any
 
 from . import devices
 from .arrays import Floats
 from .cache.cache import Cache
+from .cache.disk import MAX_BYTES, DiskCache
 from .cache.groups import MAX_SEQS, pages_by_group
-from .cache.layout import make_layout
+from .cache.layout import kv_format, make_layout
 from .devices import MAX_BATCHED_TOKENS, Device, DeviceOptions
 from .devices.batch import Chunk, Executor
-from .devices.fitting import Needs, cache_tokens
+from .devices.fitting import Needs, cache_tokens, default_ctx
 from .devices.forward import forward
 from .errors import DtypeError, FormatError, OutOfMemory, RequestError
 from .files.model import ModelFile
@@ -26,7 +30,6 @@ from .validation import to_flag, to_size
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless more are asked for
 RESERVE_BYTES = 64 << 20  # for what is not counted: threads, tables, Python
-MAX_LOGITS = 128  # rows of logits that a step usually gives at most
 SAMPLE_BYTES = 1024  # of each tensor, for its model's fingerprint
 
 KvFormats = str | tuple[str, str]  # of K and V
@@ -41,6 +44,7 @@ class Loaded:
     ctx: int  # the longest sequence, in tokens
     step_bytes: int = 0  # of weights that a step reads
     max_seqs: int = MAX_SEQS  # that run in one step
+    is_encoder: bool = False  # texts run whole, in one step; it gives hidden rows, no logits
 
     def forward(self, chunks: Sequence[Chunk], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -60,43 +64,71 @@ def load(
     cache_bytes: int | None = None,
     max_seqs: int | None = None,
     max_batched_tokens: int | None = None,
+    batch_invariant: bool = False,
+    cache_dir: str | PathLike[str] | None = None,
+    cache_dir_bytes: int | None = None,
 ) -> Loaded:
     """The model of a file on a device, by name; see `fewbit.devices`.
 
     `kv` names the format of K and V, or one of each: "q8_0/q4_0" or a pair; `ctx` is the longest sequence, in tokens,
-    8192 unless the model was made for fewer; `activations` says how products take them, see `fewbit.linear`, and
-    `exact` is short for "exact"; logits are made with 16 bits at least. `repack` says whether weights are laid out
-    anew, see `fewbit.repack`: if not given, where it makes them faster and memory is large enough to hold them.
+    8192 unless the model was made for fewer or, with a warning, memory is short; `activations` says how products take
+    them, see `fewbit.linear`, and `exact` is short for "exact"; logits are made with 16 bits at least. `repack` says
+    whether weights are laid out anew, see `fewbit.repack`: if not given, where it makes them faster and memory is large
+    enough to hold them.
 
     `cache_bytes` is the size of the KV cache: if not given, for up to 8 sequences of `ctx` tokens in at most a quarter
     of the memory that is available, and for one in any case. A step runs up to `max_seqs` sequences (64) and
     `max_batched_tokens` tokens (512). What does not fit into memory is refused.
+
+    `batch_invariant` takes one numeric path for every batch size: a sequence gets the same bits alone, beside any
+    others, in one chunk or several, and after a prefix hit or a preemption. Many tokens at once are then slower.
+
+    `cache_dir` is a folder for long prompts that the KV cache has no room for, in at most `cache_dir_bytes` (8 GiB):
+    they are found again after a restart.
     """
     k, v = kv_formats(kv)
     step_tokens = _count(max_batched_tokens, "max_batched_tokens", MAX_BATCHED_TOKENS)
     chosen = chosen_activations(activations, to_flag(exact, "exact"))
-    of = devices.get(device, DeviceOptions(threads, chosen, step_tokens))
+    invariant = to_flag(batch_invariant, "batch_invariant")
+    options = DeviceOptions(threads, chosen, step_tokens, invariant)
+    of = devices.get(device, options)
     model = load_model(file)  # its weights stay in the file for now
-    ctx = check_ctx(ctx, model.config.ctx)
+    length = check_ctx(ctx, model.config.ctx)
+    if model.is_encoder:
+        length, step_tokens = whole_texts(length, step_tokens, ctx is not None, max_batched_tokens is not None)
+        of = devices.get(device, replace(options, max_batched_tokens=step_tokens))
     layout = choose_layout(of, file.file_bytes, repack)
     seqs = _count(max_seqs, "max_seqs", MAX_SEQS)
     needs = Needs(
         name=file.path.name,
         layout=make_layout(model.graph.specs, k, v),
         memory_bytes=_memory(file.file_bytes, layout),
-        weight_bytes=file.file_bytes,
-        step_bytes=_step_bytes(model, step_tokens),
+        file_bytes=file.file_bytes,
+        decoded_bytes=_decoded_bytes(file) if of.decodes else 0,
+        reserve_bytes=RESERVE_BYTES,
+        row_bytes=_row_bytes(model),
+        logits_bytes=4 * model.graph.result.width,
         max_seqs=seqs,
         step_tokens=step_tokens,
     )
     size = None if cache_bytes is None else to_size(cache_bytes, "cache_bytes", least=1, error=RequestError)
-    pages = needs.pages(cache_tokens(needs, ctx, size))
-    fingerprint = model_fingerprint(file)
-    if layout != "rows":
-        model = _pack(file, of, layout)
-    cache = Cache(of.make_store(needs.layout, pages), fingerprint, Shortage())
+    if ctx is None and size is None:
+        length = default_ctx(needs, length)
+    tokens = cache_tokens(needs, length, size)
+    if model.is_encoder:  # nothing is kept from one step to the next
+        tokens = min(tokens, step_tokens + 2 * seqs * needs.layout.page_tokens)
+    pages = needs.pages(tokens)
+    fingerprint = kv_fingerprint(file, length)
+    model = _pack(file, of, layout, length)
+    disk = None
+    if cache_dir is not None:
+        # K and V of another numeric path would break the promise of `batch_invariant`.
+        how = [device, chosen, invariant, layout, machine(), getattr(of, "numerics", "")]
+        nbytes = MAX_BYTES if cache_dir_bytes is None else cache_dir_bytes
+        disk = DiskCache(cache_dir, nbytes, identity=dumps(how))
+    cache = Cache(of.make_store(needs.layout, pages), fingerprint, Shortage(), disk)
     executor = of.make_executor(model.graph, cache.store, model.config.vocab)
-    return Loaded(executor, cache, ctx, model.step_bytes, seqs)
+    return Loaded(executor, cache, length, model.step_bytes, seqs, model.is_encoder)
 
 
 def load_weights(file: ModelFile, device: Device, repack: bool | None = None) -> LoadedModel:
@@ -123,7 +155,7 @@ def choose_layout(device: Device, file_bytes: int, repack: bool | None) -> str:
 
 
 def kv_formats(kv: Any) -> tuple[str, str]:
-    """The formats of K and V.
+    """The names of the formats of K and V, checked.
 
     >>> kv_formats("f16"), kv_formats("q8_0/q4_0"), kv_formats(("q8_0", "f16"))
     (('f16', 'f16'), ('q8_0', 'q4_0'), ('q8_0', 'f16'))
@@ -133,6 +165,7 @@ def kv_formats(kv: Any) -> tuple[str, str]:
         raise DtypeError(f'kv is a format like "q8_0", or two like "q8_0/q4_0", not {kv!r}')
     if not 1 <= len(parts) <= 2 or (len(parts) == 1 and not isinstance(kv, str)):
         raise FormatError(f'kv is a format like "q8_0", or two like "q8_0/q4_0", not {kv!r}')
+    kv_format(parts[0], "k"), kv_format(parts[-1], "v")
     return parts[0], parts[-1]
 
 
@@ -146,23 +179,43 @@ def check_ctx(ctx: int | None, made_for: int) -> int:
     return int(ctx)
 
 
+def whole_texts(length: int, step_tokens: int, ctx_given: bool, step_given: bool) -> tuple[int, int]:
+    """The longest text and the tokens of a step, of a model that runs a text in one step.
+
+    >>> whole_texts(2048, 512, False, False), whole_texts(2048, 512, False, True)
+    ((2048, 2048), (512, 512))
+    """
+    if not step_given:
+        return length, max(length, step_tokens)
+    if ctx_given and length > step_tokens:
+        raise RequestError(
+            f"the model runs a text in one step: ctx={length} needs as many max_batched_tokens, not {step_tokens}"
+        )
+    return min(length, step_tokens), step_tokens
+
+
 def model_fingerprint(file: ModelFile) -> str:
     """A short text that is the same for the same model, and another one for any other: from all that its file says of
     its architecture and tensors, and some bytes of each."""
     digest = blake2b(digest_size=16)
     config = {key: value for key, value in file.config.items() if isinstance(value, int | float | str)}
     digest.update(dumps([file.architecture, config], sort_keys=True).encode())
-    for name in sorted(file.tensors):
-        tensor = file.tensors[name]
-        data, middle = tensor.stored.reshape(-1), tensor.nbytes // 2
-        digest.update(dumps([name, tensor.format.name, tensor.shape]).encode())
-        digest.update(data[:SAMPLE_BYTES].tobytes() + data[middle : middle + SAMPLE_BYTES].tobytes())
+    for part in file.samples(SAMPLE_BYTES):
+        digest.update(part)
     return digest.hexdigest()
 
 
-def _pack(file: ModelFile, device: Device, layout: str) -> LoadedModel:
+def kv_fingerprint(file: ModelFile, ctx: int) -> str:
+    """The same for K and V: those of a model with two sets of rope factors also depend on which of them is used."""
+    original = file.config.get("rope.scaling.original_context_length", ctx)
+    is_long = "rope_factors_long.weight" in file.tensors and ctx > original
+    return model_fingerprint(file) + ("-long" if is_long else "")
+
+
+def _pack(file: ModelFile, device: Device, layout: str, ctx: int | None = None) -> LoadedModel:
+    """The model with its weights in a layout; parts of fused tensors begin at places of their own."""
     try:
-        return load_model(file, device.pack(layout, file.file_bytes + 64 * len(file.tensors)))
+        return load_model(file, device.pack(layout, file.file_bytes + 256 * len(file.tensors)), ctx)
     except MemoryError as error:
         raise OutOfMemory(f"{file.path.name}: no memory to lay the weights out anew; try repack=False") from error
 
@@ -172,11 +225,15 @@ def _memory(file_bytes: int, layout: str) -> int:
     return min(available_memory(), address_space() + (file_bytes if layout == "rows" else 0))
 
 
-def _step_bytes(model: LoadedModel, tokens: int) -> int:
-    """Bytes of a step's rows, about: activations of some operations, and logits."""
+def _row_bytes(model: LoadedModel) -> int:
+    """Bytes of one token in a step, about: activations of some operations."""
     of = model.config
-    widths = 4 * of.hidden + 4 * of.feed_forward + 2 * of.heads * (of.k_dim + of.v_dim)
-    return RESERVE_BYTES + 4 * (tokens * widths + min(tokens, MAX_LOGITS) * of.vocab)
+    return 4 * (4 * of.hidden + 4 * of.feed_forward + 2 * of.heads * (of.k_dim + of.v_dim))
+
+
+def _decoded_bytes(file: ModelFile) -> int:
+    """Bytes of all weights as f32."""
+    return sum(4 * prod(tensor.shape) for tensor in file.tensors.values())
 
 
 def _count(value: int | None, what: str, usual: int) -> int:

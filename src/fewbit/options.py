@@ -20,7 +20,10 @@ _SAMPLING_KEYS = {  # of GGUF: our name, least and most
     "min_p": ("min_p", 0.0, 1.0),
     "penalty_repeat": ("repetition_penalty", 0.1, 10.0),
 }
-_OF_REQUEST = "max_tokens", "min_tokens", "seed", "logprobs", "logit_bias", "constraint", "namespace", "adapter"
+_OF_REQUEST = (
+    "max_tokens", "min_tokens", "seed", "logprobs", "logit_bias", "constraint", "namespace", "adapter",
+    "priority", "client", "deadline",
+)  # fmt: skip
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -33,11 +36,14 @@ class OneOutput(TypedDict, total=False):
     min_tokens: int  # 0: tokens before the model may end its output
     stop: str | Sequence[str] | None  # the output ends before the first of these
     stop_token_ids: Sequence[int] | None  # tokens that end the output, beside the model's own
-    seed: int | None  # output i of a call has the seed `seed + i`
+    seed: int | None  # of output i: `seed + i`; the same gives the same alone, with `batch_invariant` in any batch
     logit_bias: Mapping[int, float] | None  # what is added to the logits of tokens
     constraint: Callable[[], Constraint] | None  # what the output must look like: see `fewbit.engine.request`
     namespace: str  # prompts share what was computed within one only
     adapter: str | None
+    priority: int  # 0: higher ones are run first
+    client: str  # clients that wait for each other get the same number of tokens
+    deadline: float | None  # seconds: what is not complete by then ends with the reason "deadline"
     logprobs: int | None  # tell how likely each token was, and so many of the likeliest ones
     temperature: float
     top_k: int
@@ -54,12 +60,16 @@ class Options(OneOutput, total=False):
     n: int  # outputs of each prompt
 
 
-class OneAnswer(OneOutput, total=False):
-    """The options of `LLM.chat`."""
+class PromptOptions(TypedDict, total=False):
+    """How messages become a prompt: the options of `LLM.count_tokens`."""
 
     tools: Sequence[Mapping[str, Any]] | None  # functions that the model may call, as OpenAI's clients describe them
     template: Mapping[str, Any] | None  # names that the template looks for, such as {"enable_thinking": False}
     trust_content: bool  # special tokens that messages spell count
+
+
+class OneAnswer(OneOutput, PromptOptions, total=False):
+    """The options of `LLM.chat`."""
 
 
 class Answers(Options, OneAnswer, total=False):
@@ -116,7 +126,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Se
     )
 
 
-def split_chat_options(options: Answers | OneAnswer) -> tuple[dict[str, Any], Options]:
+def split_chat_options(options: Answers | OneAnswer | PromptOptions) -> tuple[dict[str, Any], Options]:
     """What the prompt of a chat is made by, checked, and the rest.
 
     >>> split_chat_options({"template": {"enable_thinking": False}, "seed": 1})

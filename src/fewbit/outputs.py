@@ -7,12 +7,11 @@ from copy import copy
 from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .arrays import Floats
 from .completion import Completion, TokenLogprob
 from .devices.batch import Logprobs
-from .engine.request import Event, Generation, Request, Scoring, Sink
+from .engine.request import Event, Generation, Request, Sink
 from .engine.worker import Worker
 from .errors import FewbitError
 from .text.stream import StopStrings, TextStream
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Request)
 
 
 class Output:
@@ -248,18 +248,50 @@ async def agather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Co
     return gathering.completions()
 
 
-def score(worker: Worker, request: Scoring) -> Floats:
-    """The scores of a text."""
+def run(worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> None:
+    """Run requests that have one result each: `done` is called with each that is finished."""
+    running = _Running(worker, requests, done)
     queue: SimpleQueue[Event] = SimpleQueue()
-    worker.submit([request], queue.put)
     try:
-        queue.get()
+        running.submit(queue.put)
+        while running.open:
+            running.take(queue.get())
     finally:
-        if request.finish_reason is None:
-            worker.cancel([request])
-    if request.error is not None:
-        raise _to_raise(request.error) from request.error
-    return request.scores
+        running.close()
+
+
+async def arun(worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> None:
+    """The same without blocking the event loop."""
+    running = _Running(worker, requests, done)
+    queue, put = _queue()
+    try:
+        running.submit(put)
+        while running.open:
+            running.take(await queue.get())
+    finally:
+        running.close()
+
+
+class _Running(Generic[R]):
+    """Requests that run, until all are finished or one failed."""
+
+    def __init__(self, worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> None:
+        self._worker, self._done = worker, done
+        self.open: dict[Request, R] = {request: request for request in requests}
+
+    def submit(self, sink: Sink) -> None:
+        for request in [*self.open.values()]:
+            self._worker.submit([request], sink)
+
+    def take(self, event: Event) -> None:
+        request = self.open.pop(event[0])
+        if request.error is not None:
+            raise _to_raise(request.error) from request.error
+        self._done(request)
+
+    def close(self) -> None:
+        if self.open:
+            self._worker.cancel(list(self.open))
 
 
 class _Gathering:

@@ -147,3 +147,33 @@ def test_inspect_of_a_path_and_of_a_name(home: Home, monkeypatch: pytest.MonkeyP
     for name in ("smollm2", "hf:org/repo"):
         assert json.loads(home.run("inspect", name, "--json").stdout) == expected
     assert asked == ["smollm2", "hf:org/repo"]
+
+
+def test_what_was_quantized_is_listed_and_removed(home: Home) -> None:
+    folder = str(Path(__file__).parents[1] / "zoo" / "llama" / "hf")
+    first = home.run("run", folder, "hi", "--format", "q8_0", "--max-tokens", "2", "--seed", "1")
+    assert first.exit_code == 0, first.output
+    (made,) = [row for row in home.listed() if "cache/quantized" in row["path"]]
+    assert made["name"] == "hf-q8_0.gguf"
+    assert home.run("run", made["path"], "hi", "--max-tokens", "2", "--seed", "1").stdout == first.stdout
+    assert home.run("rm", "hf-q8_0.gguf").exit_code == 0
+    assert not Path(made["path"]).parent.exists()
+    assert home.run("run", folder, "hi", "--format", "q8_0", "--no-keep", "--max-tokens", "2").exit_code == 0
+    assert not [row for row in home.listed() if "cache/quantized" in row["path"]]
+
+
+def test_a_format_that_there_is_not(home: Home) -> None:
+    folder = str(Path(__file__).parents[1] / "zoo" / "llama" / "hf")
+    result = home.run("run", folder, "hi", "--format", "q9")
+    assert result.exit_code == 1
+    assert "there is no format 'q9' to load a model in; there are: q3_k_m" in result.stderr
+
+
+def test_a_checkpoint_of_a_repository_has_its_name(home: Home) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (home.snapshot / name).write_bytes(b"{}")
+    files = [[str(home.snapshot / name), 2] for name in ("config.json", "model.safetensors")]
+    (home.cache / "hf" / "cccc.json").write_text(json.dumps({"files": files}))
+    (row,) = [row for row in home.listed() if row["name"] == "hf:org/repo"]
+    assert row["bytes"] == 4
+    assert len(row["files"]) == 2

@@ -78,6 +78,16 @@ def test_lines_that_are_no_text(tiny: str) -> None:
     assert "standard input is not UTF-8 text" in result.stderr
 
 
+def test_notes_end_between_words_on_a_narrow_terminal(tiny: str, tmp_path: Path) -> None:
+    terminal = Terminal("chat", tiny, FEWBIT_CACHE=str(tmp_path), COLUMNS="40")
+    assert "tiny, 8192 tokens of context; /help\nlists the commands, /bye leaves\n" in terminal.until("> ")
+    terminal.type("/help\n")
+    terminal.until("/temp X ")
+    assert terminal.until("/seed").endswith("sampled; 0: always the\n              likeliest\n")
+    terminal.type("/bye\n")
+    assert terminal.end() == 0
+
+
 def test_on_a_terminal(tiny: str, tmp_path: Path) -> None:
     terminal = Terminal("chat", tiny, *ENDLESS, FEWBIT_CACHE=str(tmp_path))
     assert "/help lists the commands" in terminal.until("> ")

@@ -87,10 +87,10 @@ def test_the_command_alone_shows_its_help() -> None:
 
 
 def test_a_wrong_option_is_one_sentence_with_what_was_meant() -> None:
-    result = CliRunner().invoke(main, ["run", "--max-tokenz", "3"], prog_name="fewbit")
-    assert result.exit_code == 2
-    expected = "fewbit: no such option '--max-tokenz'. Did you mean '--max-tokens'? see fewbit run --help\n"
-    assert result.stderr == expected
+    for option, meant in (("--systen", "'--system'"), ("--max-tokenz", "'--max-batched-tokens' or '--max-tokens'")):
+        result = CliRunner().invoke(main, ["run", option, "3"], prog_name="fewbit")
+        assert result.exit_code == 2
+        assert result.stderr == f"fewbit: no such option '{option}'. Did you mean {meant}? see fewbit run --help\n"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from fewbit.cli import main
 from fewbit.cli.model import load
 from fewbit.cli.options import model_options
+from fewbit.errors import FewbitError
 from fewbit.ops import cpu
 
 from .tiny import write_tiny
@@ -33,6 +35,25 @@ def test_activations(tmp_path: Path, flags: list[str], wanted: str | None) -> No
     assert result.output.strip() == str(wanted), result.exception
     other = CliRunner().invoke(activations, ["--exact", "--activations", "int8"])
     assert "is given too" in str(other.exception)
+
+
+@pytest.mark.parametrize(("flags", "wanted"), [([], False), (["--batch-invariant"], True)])
+@pytest.mark.parametrize("command", ["run", "chat", "bench"])
+def test_batch_invariant(
+    command: str, flags: list[str], wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(write_tiny(tmp_path / "tiny.gguf"))
+    given: list[bool] = []
+
+    def stop(*_: Any, **options: Any) -> Any:
+        given.append(options["batch_invariant"])
+        raise FewbitError("that is all")
+
+    monkeypatch.setattr("fewbit.llm.LLM.__init__", stop)
+    monkeypatch.setattr("fewbit.bench.model.measure", stop)
+    result = CliRunner().invoke(main, [command, path, *(["hi"] if command == "run" else []), *flags])
+    assert result.stderr == "fewbit: that is all\n"
+    assert given == [wanted]
 
 
 @pytest.mark.parametrize(

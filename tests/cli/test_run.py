@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from fewbit.cli import main
 from fewbit.llm import LLM, Completion
+from fewbit.ops.memory import available_memory
 
 from .tiny import start, write_tiny
 
@@ -165,7 +168,6 @@ def test_stop_strings(tiny: str) -> None:
     ("args", "message"),
     [
         (["no-such.gguf", "hi"], "there is no such file"),
-        (["TINY", "hi", "--kv", "nope"], "unknown format 'nope'"),
         (["TINY", "hi", "--ctx", "100000000"], "ctx is a number of tokens"),
         (["TINY", "hi", "--temp", "nan"], "temperature"),
         (["TINY", "hi", "--stop", ""], "stop strings"),
@@ -190,6 +192,31 @@ def test_errors_are_one_line_and_status_1(tiny: str, args: list[str], message: s
 )  # fmt: skip
 def test_wrong_usage_is_status_2(tiny: str, args: list[str]) -> None:
     assert run(*[tiny if arg == "TINY" else arg for arg in args]).exit_code == 2
+
+
+@pytest.mark.parametrize("kv", ["nope", "q4_k", "f16,q8_0", "q8_0/nope"])
+def test_a_format_that_a_kv_cache_cannot_take_is_refused_before_a_model_is_looked_for(kv: str) -> None:
+    result = run("no-such.gguf", "hi", "--kv", kv)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    _, _, listed = line.partition("a KV cache takes: ")
+    names = listed.partition(";")[0].split(", ")
+    assert len(names) == 11
+    assert set(names) >= {"f16", "q8_0", "q4_0"}
+    assert "q4_k" not in names
+
+
+def test_a_context_that_memory_has_no_room_for(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("69000000\n")  # 67 of them are kept for what is not counted
+    monkeypatch.setattr("fewbit.loading.available_memory", partial(available_memory, tmp_path))
+    steps = ["--max-batched-tokens", "1", *SHORT]
+    result = run(tiny, "hi", *steps)
+    assert result.exit_code == 0
+    assert re.match(r"fewbit: memory is short: the context is \d+ tokens instead of 8192; --kv q", result.stderr)
+    result = run(tiny, "hi", "--ctx", "16384", *steps)
+    assert result.exit_code == 1
+    assert re.search(r"; try --ctx \d+", result.stderr)
 
 
 def test_ctrl_c_stops_the_answer(tiny: str) -> None:

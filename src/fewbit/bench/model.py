@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from os import PathLike
 from statistics import median
@@ -17,9 +17,9 @@ from ..arrays import Bytes
 from ..cache.groups import PAGE_TOKENS
 from ..devices import DeviceOptions
 from ..devices.batch import Chunk
-from ..files.model import open_model
+from ..errors import RequestError
 from ..loading import Loaded, check_ctx, load_weights, place
-from ..models import LoadedModel
+from ..models import LoadedModel, open_model
 from ..ops import cpu
 
 MEMORY_BYTES = 1 << 30  # read beside the model; no cache holds it
@@ -71,21 +71,25 @@ def measure(
     *,
     activations: str | None = None,
     repack: bool | None = None,
+    batch_invariant: bool = False,
     rounds: int = 3,
 ) -> Iterator[Speed]:
     """The speeds of a model in a GGUF file, case by case. Cases with the same threads and formats share a cache."""
     memory = np.ones(MEMORY_BYTES, np.uint8)
     file = open_model(path)
-    model = load_weights(file, devices.get("cpu", DeviceOptions(activations=activations)), repack)
+    options = DeviceOptions(activations=activations, batch_invariant=batch_invariant)
+    model = load_weights(file, devices.get("cpu", options), repack)
     file.close()
+    if model.is_encoder:
+        raise RequestError("the model is an encoder: it writes no text, and there is no speed of that to measure")
     for _, group in groupby(cases, lambda case: (case.threads, case.kv)):
-        yield from _measure_group(model, list(group), activations, rounds, memory)
+        yield from _measure_group(model, list(group), options, rounds, memory)
 
 
 def _measure_group(
-    model: LoadedModel, cases: Sequence[Case], activations: str | None, rounds: int, memory: Bytes
+    model: LoadedModel, cases: Sequence[Case], options: DeviceOptions, rounds: int, memory: Bytes
 ) -> Iterator[Speed]:
-    loaded = place_for(model, cases, activations)
+    loaded = place_for(model, cases, options)
     rng = np.random.default_rng(0)  # one for all, so that no text comes twice and is found in the cache
     prefill = {prompt: prefill_speed(loaded, prompt, rounds, rng) for prompt in {case.prompt for case in cases}}
     for case in cases:
@@ -103,10 +107,10 @@ def _measure_group(
         )
 
 
-def place_for(model: LoadedModel, cases: Sequence[Case], activations: str | None = None) -> Loaded:
+def place_for(model: LoadedModel, cases: Sequence[Case], options: DeviceOptions) -> Loaded:
     """A model beside a cache with room for the largest of some cases."""
     ctx = check_ctx(max(case.tokens for case in cases), model.config.ctx)
-    device = devices.get("cpu", DeviceOptions(cases[0].threads, activations))
+    device = devices.get("cpu", replace(options, threads=cases[0].threads))
     return place(model, device, cases[0].kv, ctx, max(case.pages for case in cases) * PAGE_TOKENS)
 
 

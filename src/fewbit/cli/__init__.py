@@ -14,6 +14,7 @@ TABLE = {
     "bench": ("bench", "Speed beside the machine's own limits."),
     "chat": ("chat", "Talk with a model."),
     "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
+    "embed": ("embed", "Make vectors of texts, and say how alike they are."),
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("list_models", "List built-in models and those that were fetched."),
@@ -33,6 +34,7 @@ def main() -> None:
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
       fewbit chat model.gguf              a conversation
+      fewbit embed model.gguf "a" "b"     how alike texts are
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
       fewbit inspect model.gguf           what a file holds

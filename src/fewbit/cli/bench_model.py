@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import DEFAULT_KV, activations_option, as_json, kv_formats, kv_help, numbers, repack_option
+from .options import SEVERAL_KV, activations_option, as_json, batch_invariant_option, kv_option, numbers, repack_option
 from .output import measuring, print_json, print_table, shown
 from .progress import Waiting
 
@@ -25,11 +25,19 @@ if TYPE_CHECKING:
 @click.option(
     "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
 )
-@click.option("--threads", metavar="N,..", help="Threads; all usable cores if not given.")
-@click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F,..", help=kv_help)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds beside the limit.")
+@click.option("--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
+@kv_option(SEVERAL_KV)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Times that each case is measured.",
+)
 @repack_option
 @activations_option
+@batch_invariant_option
 @click.option("--exact", is_flag=True, help="The same as --activations exact.")
 @as_json
 def bench_model(
@@ -43,6 +51,7 @@ def bench_model(
     rounds: int,
     repack: bool | None,
     activations: str | None,
+    batch_invariant: bool,
     exact: bool,
     as_json: bool,
 ) -> None:
@@ -67,14 +76,15 @@ def bench_model(
     cases = [
         Case(prompt, gen, depth_, batch_, threads_, kv_)
         for threads_ in (numbers(threads, ",", "--threads") if threads else [cpu.default_threads()])
-        for kv_ in [kv_formats(one) for one in kv.split(",")]
+        for kv_ in kv.split(",")
         for depth_ in numbers(depth, ",", "--depth", least=0)
         for batch_ in numbers(batch, ",", "--batch")
     ]
     how = chosen_activations(activations, exact)
     with Waiting(f"fetching {shown(model, 60)}") as waiting:
         path = find(model, progress=waiting)
-    speeds = list(measuring(measure(path, cases, activations=how, repack=repack, rounds=rounds), len(cases)))
+    running = measure(path, cases, activations=how, repack=repack, batch_invariant=batch_invariant, rounds=rounds)
+    speeds = list(measuring(running, len(cases)))
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return

@@ -37,13 +37,13 @@ class Cached:
 
 
 def known_models() -> list[Cached]:
-    """Built-in models, here or not, then what was fetched from repositories and URLs."""
-    return [*_builtin(), *_of_repositories(), *_of_urls()]
+    """Built-in models, here or not, then what was fetched from repositories and URLs, and what was quantized."""
+    return [*_builtin(), *_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
 
 
 def local_names() -> list[str]:
     """What can be given as a model right now: built-in and fetched ones, and GGUF files in this folder."""
-    fetched = [*_of_repositories(), *_of_urls()]
+    fetched = [*_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
     names = [model.name if model.name.startswith("hf:") else str(model.path) for model in fetched]
     return [*builtin(), *names, *(name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))]
 
@@ -100,13 +100,15 @@ def _of_repositories() -> Iterator[Cached]:
                 found.setdefault(paths, []).append(note)
     for paths, notes in found.items():
         part = _OF_HUB.fullmatch(paths[0].as_posix())
-        name = f"hf:{part['org']}/{part['repo']}:{part['file']}" if part else str(paths[0])
+        file = "" if not part or part["file"] == "config.json" else f":{part['file']}"  # a whole checkpoint
+        name = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])
         yield Cached(name, paths, _nbytes(paths), notes=tuple(notes))
 
 
-def _of_urls() -> Iterator[Cached]:
-    """One folder for each URL; its name is part of the model's where two files are called the same."""
-    home = cache_folder() / "url"
+def _in_folders(kind: str) -> Iterator[Cached]:
+    """One folder for each URL, or each model that was quantized; its name is part of the model's where two files are
+    called the same."""
+    home = cache_folder() / kind
     found = [(folder, one) for folder in sorted(home.glob("*")) for one in models(_names(folder))]
     for folder, one in found:
         alone = sum(other.name == one.name for _, other in found) == 1

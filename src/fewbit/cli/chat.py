@@ -37,7 +37,6 @@ def chat(model: str | None, system: str | None, max_tokens: int, as_json: bool, 
       printf 'Hi!\\nWhat did I just say?\\n' | fewbit chat --json
     """
     from ..files.hub import cache_folder
-    from .context import prompt_tokens
     from .conversation import Conversation
     from .screen import History, JsonLines, Lines, Terminal
     from .talk import talk
@@ -49,7 +48,7 @@ def chat(model: str | None, system: str | None, max_tokens: int, as_json: bool, 
         if not llm.can_chat:
             raise FewbitError("the model has no chat template, so it cannot chat; fewbit run continues a text")
         limits = {"max_tokens": max_tokens, **given(settings)}
-        conversation = Conversation(llm, system, limits, lambda messages: prompt_tokens(llm, messages))
+        conversation = Conversation(llm, system, limits, llm.count_tokens)
         if as_json or not sys.stdin.isatty():
             talk(conversation, JsonLines(llm.model_name) if as_json else Lines())
             return

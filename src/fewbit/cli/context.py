@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..errors import RequestError
 
-if TYPE_CHECKING:
-    from ..llm import LLM
-
 Message = dict[str, str]
-
-
-def prompt_tokens(llm: LLM, messages: list[Message]) -> int:
-    """Tokens that messages take in the prompt."""
-    return len(llm.tokenize(llm.template.render(messages), parse_special=True))
 
 
 def fit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +24,8 @@ _PLAINER = {
     "is not a valid integer range": "is not a whole number",
     "is not a valid integer": "is not a whole number",
 }
+
+_SEVERAL = re.compile(r"\(Did you mean one of: (.*)\?\)$")  # of click, with more brackets than a sentence needs
 
 Table = Mapping[str, tuple[str, str]]
 
@@ -108,6 +111,7 @@ def _usage(error: click.UsageError) -> str:
     message = message[:1].lower() + message[1:]
     for words, plainer in _PLAINER.items():
         message = message.replace(words, plainer)
+    message = _SEVERAL.sub(lambda found: f"Did you mean {found[1].replace(', ', ' or ')}?", message)
     if "fewbit " in message or not error.ctx:
         return message
     return f"{message}{'' if message.endswith('?') else ';'} see {error.ctx.command_path} --help"

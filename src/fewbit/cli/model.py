@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import MissingError
-from .options import kv_formats
+from ..errors import MissingError, OutOfMemory
 from .output import shown
 from .progress import Waiting
 
@@ -32,15 +34,15 @@ def is_model(text: str) -> bool:
     """
     if text.endswith((".gguf", ".safetensors")) or text.lower().startswith(PREFIXES) or os.path.isfile(text):
         return True
-    if os.path.isdir(text) and (os.sep in text or text in (".", "..") or has_gguf(text)):
+    if os.path.isdir(text) and (os.sep in text or text in (".", "..") or has_model(text)):
         return True
     from ..files.hub import builtin
 
     return text in builtin()
 
 
-def has_gguf(folder: str) -> bool:
-    return any(name.endswith(".gguf") for name in os.listdir(folder))
+def has_model(folder: str) -> bool:
+    return any(name.endswith((".gguf", ".safetensors")) for name in os.listdir(folder))
 
 
 def model_and_prompt(first: str | None, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
@@ -96,6 +98,29 @@ def _plain(text: str) -> str:
     return "".join(c for c in text.lower().removesuffix(".gguf") if c.isalnum())
 
 
+def as_flags(text: str) -> str:
+    """What the library proposes, as options of the command.
+
+    >>> as_flags('try ctx=512 or kv="q8_0" or max_batched_tokens=64')
+    'try --ctx 512 or --kv q8_0 or --max-batched-tokens 64'
+    """
+    text = re.sub(r'\bkv="(\w+)"', r"--kv \1", text.replace("repack=False", "--no-repack"))
+    return re.sub(r"\b(ctx|max_batched_tokens)=", lambda found: f"--{found[1].replace('_', '-')} ", text)
+
+
+@contextmanager
+def said_plainly() -> Iterator[None]:
+    """Warnings become lines on standard error; what does not fit is said in the words of the command."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            yield
+        except OutOfMemory as error:
+            raise OutOfMemory(as_flags(str(error))) from None
+    for warning in caught:
+        click.echo(f"fewbit: {as_flags(str(warning.message))}", err=True)
+
+
 def load(
     model: str | None,
     *,
@@ -105,16 +130,23 @@ def load(
     exact: bool,
     activations: str | None = None,
     repack: bool | None = None,
+    max_batched_tokens: int | None = None,
+    batch_invariant: bool = False,
+    writes: bool = True,
+    format: str | None = None,
+    keep: bool = True,
 ) -> LLM:
-    """A model, the default one for None; where that takes long, or answers will, it says so."""
-    formats = kv_formats(kv)
-    with Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
+    """A model, the default one for None; where that takes long, or answers will, it says so. `writes`: it must."""
+    with said_plainly(), Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
         from ..llm import LLM
 
         llm = LLM(
-            DEFAULT if model is None else model, kv=formats, ctx=ctx, exact=exact, threads=threads,
-            activations=activations, repack=repack, progress=waiting,
+            DEFAULT if model is None else model, kv=kv, ctx=ctx, exact=exact, threads=threads,
+            activations=activations, repack=repack, max_batched_tokens=max_batched_tokens, progress=waiting,
+            batch_invariant=batch_invariant, format=format, keep=keep,
         )  # fmt: skip
+    if writes:
+        llm.engine.check_writes()
     from ..bench.machine import only_scalar
 
     if only_scalar():

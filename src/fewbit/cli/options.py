@@ -7,35 +7,87 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import FewbitError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DEFAULT_KV = "f16"
+SEVERAL_KV = "F,.."
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 activations_option = click.option(
     "--activations",
     type=click.Choice(["int8", "int16", "exact"]),
-    help="int16 is more exact, and slower where not reading takes longest. [default: int8]",
+    show_default="int8",
+    help="How exactly weights are multiplied: int16 is more exact and somewhat slower, exact is slow.",
 )
 
 repack_option = click.option(
     "--repack/--no-repack",
     default=None,
-    help="Interleave rows of weights, as this machine multiplies fastest. [default: where it gains]",
+    show_default="where it gains",
+    help="Lay weights out in memory as this machine multiplies them fastest; --no-repack shares the file's memory.",
 )
 
-kv_help = "Format of the KV cache; K/V where they differ: q8_0/q4_0."
+
+def check_kv(_: click.Context, option: click.Parameter, text: str) -> str:
+    """Formats of the KV cache, checked before a model is fetched for them."""
+    from ..loading import kv_formats
+
+    try:
+        for one in text.split(",") if option.metavar == SEVERAL_KV else [text]:
+            kv_formats(one)
+    except FewbitError as error:
+        raise click.BadParameter(str(error), param=option) from None
+    return text
+
+
+def kv_option(metavar: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--kv",
+        default="f16",
+        show_default=True,
+        metavar=metavar,
+        callback=check_kv,
+        help="Format of the KV cache; K/V where they differ: q8_0/q4_0.",
+    )
+
+
+batch_invariant_option = click.option(
+    "--batch-invariant",
+    is_flag=True,
+    help="The same bits alone and in any batch, whatever is cached: a seed gives the same answer again. Slower.",
+)
 
 MODEL_OPTIONS = [
     click.option(
-        "--ctx", type=click.IntRange(1), metavar="N", help="Longest text in tokens; the model's if not given."
+        "--ctx",
+        type=click.IntRange(1),
+        metavar="N",
+        show_default="the model's, at most 8192, as memory allows",
+        help="Longest text, prompt and answer, in tokens.",
     ),
-    click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads; all usable cores if not given."),
-    click.option("--kv", default=DEFAULT_KV, show_default=True, metavar="F", help=kv_help),
+    click.option(
+        "--threads", type=click.IntRange(1), metavar="N", show_default="all usable cores", help="Threads to use."
+    ),
+    kv_option("F"),
+    click.option(
+        "--format", metavar="F", help="Quantize weights that are f32, f16 or bf16 to this, such as q8_0 or q4_k_m."
+    ),
+    click.option(
+        "--keep/--no-keep", default=True, show_default=True, help="Keep what --format makes for the next start."
+    ),
     repack_option,
     activations_option,
-    click.option("--exact", is_flag=True, help="The same as --activations exact: slow, nothing is lost to them."),
+    batch_invariant_option,
+    click.option("--exact", is_flag=True, help="The same as --activations exact."),
+    click.option(
+        "--max-batched-tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        show_default="512",
+        help="Tokens of a prompt that are run at once; fewer need less memory.",
+    ),
 ]
 
 # Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
@@ -54,7 +106,8 @@ SAMPLING_OPTIONS = [
                  help="Subtracted from the logit of each token in the answer."),
     click.option("--frequency-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted once for each time a token is in the answer."),
-    click.option("--seed", type=click.IntRange(0), metavar="N", help="The same number gives the same answer again."),
+    click.option("--seed", type=click.IntRange(0), metavar="N",
+                 help="The same number gives the same answer again; after other messages, with --batch-invariant."),
 ]  # fmt: skip
 
 
@@ -80,7 +133,8 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     >>> split_options({"ctx": 64, "temperature": 0.5})
     ({'ctx': 64}, {'temperature': 0.5})
     """
-    names = ("ctx", "threads", "kv", "repack", "activations", "exact")
+    names = ("ctx", "threads", "kv", "repack", "activations", "exact", "max_batched_tokens", "batch_invariant",
+             "format", "keep")  # fmt: skip
     of_model = {name: value for name, value in options.items() if name in names}
     return of_model, {name: value for name, value in options.items() if name not in of_model}
 
@@ -92,18 +146,6 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     {'temperature': 0.0}
     """
     return {name: value for name, value in options.items() if value is not None}
-
-
-def kv_formats(text: str) -> str | tuple[str, str]:
-    """Formats of K and V as the library wants them.
-
-    >>> kv_formats("f16"), kv_formats("q8_0/q4_0")
-    ('f16', ('q8_0', 'q4_0'))
-    """
-    parts = text.split("/")
-    if len(parts) > 2 or not all(parts):
-        raise click.BadParameter(f"{text!r} is not like q8_0 or q8_0/q4_0", param_hint="--kv")
-    return (parts[0], parts[1]) if len(parts) == 2 else text
 
 
 def numbers(text: str, separator: str, option: str, count: int | None = None, least: int = 1) -> list[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from typing import Any, TextIO, TypeVar
 
@@ -82,6 +84,21 @@ def harmless(text: str) -> str:
     'a[31mb\\tc\\n'
     """
     return text.translate(_OBEYED)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Lines cut between words; where two spaces set a column apart, what is cut off stays in it.
+
+    >>> print(wrapped("/reset  begin anew; the system message stays", 30))
+    /reset  begin anew; the system
+            message stays
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        column = re.match(r"\S+(?: \S+)*  +", line)
+        indent = " " * column.end() if column and column.end() < width // 2 else ""
+        lines += textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False) or [""]
+    return "\n".join(lines)
 
 
 def size_text(size: float) -> str:

@@ -45,9 +45,9 @@ def run(
 ) -> None:
     """Answer one prompt.
 
-    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name. One argument that is none of these, and does not look
-    like one, is a prompt for the default model. Standard input, if something is piped into it or PROMPT is -, comes
-    after PROMPT. The answer goes to standard output, all else to standard error.
+    MODEL is a GGUF file, a folder with safetensors, a URL, hf:org/repo or a built-in name. One argument that is none of
+    these, and does not look like one, is a prompt for the default model. Standard input, if something is piped into it
+    or PROMPT is -, comes after PROMPT. The answer goes to standard output, all else to standard error.
 
     \b
     Examples:
@@ -55,6 +55,7 @@ def run(
       fewbit run model.gguf "Write a haiku." --temp 0
       fewbit run "Sum this up:" < report.txt
       fewbit run model.gguf --raw "Once upon a time" --max-tokens 64
+      fewbit run checkpoint/ "Name three colours." --format q4_k_m
       fewbit run hf:org/repo "Name three colours." --json
     """
     chosen, argument = model_and_prompt(model, prompt)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import click
 
 from ..errors import FewbitError
-from .output import harmless
+from .output import harmless, is_terminal, wrapped
 from .prefill import after_prefill
 from .printer import Printer, answer_facts
 from .talk import LineDropped
@@ -49,6 +51,15 @@ class Terminal(Both):
             import readline
 
             readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines stay in one message
+
+    def note(self, text: str) -> None:
+        """Set apart from answers, in lines that end between words."""
+        if is_terminal(sys.stderr):
+            plain = wrapped(harmless(text), max(20, get_terminal_size().columns))
+            is_plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+            click.echo(plain if is_plain else click.style(plain, dim=True), err=True)
+        else:
+            super().note(text)
 
     def has_more(self) -> bool:
         """For a paste that the terminal did not mark, or that came while the model was writing."""

@@ -141,7 +141,7 @@ COMMANDS = {
     "reset": Command("/reset", "begin anew; the system message stays", _reset),
     "system": Command("/system TEXT", "what the model is told before all else", _system),
     "temp": Command("/temp X", "how freely tokens are sampled; 0: always the likeliest", _temp),
-    "seed": Command("/seed N", "the same number gives the same answers again", _seed),
+    "seed": Command("/seed N", "the same number gives the same answers again, with --batch-invariant", _seed),
     "save": Command("/save FILE", "write the messages as JSON", _save),
     "load": Command("/load FILE", "go on with messages that were saved", _load),
     "undo": Command("/undo", "take back the last message and its answer", _undo),

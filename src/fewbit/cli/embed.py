@@ -1,0 +1,151 @@
+"""`fewbit embed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .files import decoded, read_bytes
+from .model import load
+from .options import as_json, model_options, split_options
+from .output import print_json, print_table, shown
+from .progress import Waiting
+from .prompt import STDIN, is_piped, stdin_text
+
+if TYPE_CHECKING:
+    from ..arrays import Floats
+    from ..llm import LLM
+
+POOLINGS = ("mean", "cls", "last")
+HEAD = 8  # numbers of a vector that are shown
+MOST_SHOWN = 12  # texts whose cosines fit a screen
+BATCH = 64  # texts between two words of progress
+
+
+@click.command()
+@click.argument("model")
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@click.option(
+    "--file", metavar="FILE", help="Take texts from a file, one on each line; after TEXT if there is one too."
+)
+@click.option(
+    "--pooling", type=click.Choice(POOLINGS), show_default="the model's", help="How vectors of tokens become one."
+)
+@click.option("--normalize/--no-normalize", default=True, show_default=True, help="Vectors of length 1.")
+@model_options
+@as_json
+def embed(
+    model: str,
+    texts: tuple[str, ...],
+    file: str | None,
+    pooling: str | None,
+    normalize: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Make vectors of texts, and say how alike they are.
+
+    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name: an encoder such as BERT, or any other model. Without
+    TEXT and --file, or where TEXT is -, each line of standard input is a text. For one text the beginning of its vector
+    is printed, for several how alike they are: the cosine of each two, 1 for the same. --json prints the vectors.
+
+    \b
+    Examples:
+      fewbit embed model.gguf "a cat" "a kitten" "a bus"
+      fewbit embed model.gguf --file lines.txt --json > vectors.json
+      fewbit embed model.gguf --pooling cls "Where is the station?"
+    """
+    found = read_texts(texts, file)
+    of_model, _ = split_options(options)
+    with load(model, writes=False, **of_model) as llm:
+        vectors = embedded(llm, found, pooling, normalize)
+        if as_json:
+            print_json(facts(llm.model_name, vectors))
+        elif len(found) == 1:
+            click.echo(head(vectors[0]))
+        else:
+            print_cosines(found, vectors)
+
+
+def read_texts(texts: Sequence[str], file: str | None) -> list[str]:
+    """Arguments, then the lines of a file, then those of standard input; blank lines are none."""
+    found = [text for text in texts if text != STDIN]
+    if file not in (None, STDIN):
+        found += lines(decoded(read_bytes(str(file)), str(file)))
+    if STDIN in (*texts, file) or is_piped(alone=not texts and file is None):
+        found += lines(stdin_text())
+    if not found or not all(text.strip() for text in found):
+        what = "a text is empty" if found else "there is no text"
+        raise click.UsageError(f"{what}: put texts in quotes behind the model, name a --file, or pipe lines in")
+    return found
+
+
+def lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def embedded(llm: LLM, texts: list[str], pooling: Any, normalize: bool) -> Floats:
+    """The vectors of texts, (texts, size)."""
+    import numpy as np
+
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+    parts: dict[int, Floats] = {}
+    with Waiting(f"embedding {len(texts)} texts") as waiting:
+        for start in range(0, len(order), BATCH):
+            numbers = order[start : start + BATCH]
+            rows = llm.embed([texts[number] for number in numbers], pooling, normalize)
+            parts |= dict(zip(numbers, rows, strict=True))
+            waiting(f"embedding: {len(parts)} of {len(texts)} texts", 0, None)
+    return np.stack([parts[number] for number in range(len(texts))])
+
+
+def facts(name: str, vectors: Floats) -> dict[str, Any]:
+    """As OpenAI's servers write it."""
+    data = [{"object": "embedding", "index": i, "embedding": row.tolist()} for i, row in enumerate(vectors)]
+    return {"object": "list", "model": name, "data": data}
+
+
+def head(vector: Floats) -> str:
+    """The beginning of a vector.
+
+    >>> import numpy as np
+    >>> head(np.array([0.5, -1, 0.25], np.float32))
+    '3 values: 0.5000 -1.0000 0.2500'
+    """
+    rest = " ..." if len(vector) > HEAD else ""
+    return f"{len(vector)} values: {' '.join(f'{value:.4f}' for value in vector[:HEAD])}{rest}"
+
+
+def print_cosines(texts: list[str], vectors: Floats) -> None:
+    import numpy as np
+
+    from ..embedding import normalized
+
+    rows = normalized(np.asarray(vectors))
+    if len(texts) > MOST_SHOWN:
+        cells = [
+            [shown(texts[i], 40), shown(texts[j], 40), f"{cosine:.3f}"] for i, (j, cosine) in enumerate(nearest(rows))
+        ]
+        print_table({"text": "left", "the most alike": "left", "cosine": "right"}, cells)
+        return
+    cosines = rows @ rows.T
+    heads = {"": "right", "text": "left", **{str(i + 1): "right" for i in range(len(texts))}}
+    cells = [[str(i + 1), shown(text, 40), *(f"{value:.3f}" for value in cosines[i])] for i, text in enumerate(texts)]
+    print_table(heads, cells)
+
+
+def nearest(rows: Floats, block: int = 1024) -> Iterator[tuple[int, float]]:
+    """For each text the other one that is most like it, and their cosine.
+
+    >>> import numpy as np
+    >>> [other for other, _ in nearest(np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32))]
+    [2, 2, 1]
+    """
+    for start in range(0, len(rows), block):  # all at once may be too many
+        cosines = rows[start : start + block] @ rows.T
+        for number, row in enumerate(cosines, start):
+            row[number] = -2  # no other is so far
+            other = int(row.argmax())
+            yield other, float(row[other])
