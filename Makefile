@@ -61,16 +61,18 @@ check-imports: $(VENV)/.dev ## import-linter: who may import whom
 	PYTHONPATH=src $(BIN)/lint-imports
 
 check-emitted: $(VENV)/.tools ## Are the generated files up to date?
-	@$(EMIT) --check && $(BIN)/python docs/list_files.py --check && echo "Generated files are up to date."
+	@$(EMIT) --check && $(BIN)/python docs/list_files.py --check && $(BIN)/python docs/write_figures.py --check && \
+	  echo "Generated files are up to date."
 
 format: $(VENV)/.dev ## Format Python and C++
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 
-emit: $(VENV)/.tools ## Write the files that follow from formats/table.py, and the list of files in docs/design.md
+emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figures/, and the list of files in docs/design.md
 	@$(EMIT)
 	@$(BIN)/python docs/list_files.py
+	@$(BIN)/python docs/write_figures.py
 
 build: $(VENV)/.built-$(WERROR) ## Build and install into .venv (WERROR=ON: warnings are errors)
 

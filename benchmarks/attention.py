@@ -28,8 +28,8 @@ from fewbit import KVCache, quantize
 from fewbit.formats import get
 from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
-from fewbit.ops.graph import record
 from fewbit.ops.passes import select_logits
+from fewbit.ops.recorder import record
 from fewbit.ops.specs import AttentionSpec
 
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 32
