@@ -1,0 +1,256 @@
+"""Messages, tools and answers of Anthropic's API, and what of them is handed to the chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .bodies import Body
+from .errors import ApiError, unsupported
+from .jobs import Usage
+from .openai_types import Share
+
+Role = Literal["user", "assistant", "system"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+_THOUGHTS = ("thinking", "redacted_thinking")  # what a model thought is not told to it again
+
+
+class Block(Body):
+    """A part of a message. `cache_control` changes nothing: prefixes are kept anyway. So do the fields after it."""
+
+    type: str
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
+    is_error: bool | None = None
+    source: Any = None
+    cache_control: Any = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    caller: Any = None
+    citations: None = None
+
+
+class InputMessage(Body):
+    role: Role
+    content: str | list[Block]
+
+
+class Metadata(Body):
+    user_id: str | None = None
+
+
+class CustomTool(Body):
+    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,128}$")]
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    type: str | None = None
+    cache_control: Any = None
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None  # it comes at once anyway
+
+
+class AnthropicToolChoice(Body):
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    type: Literal["disabled", "enabled", "adaptive"]
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class CountTokensRequest(Body):
+    """What tokens are counted of."""
+
+    model: str
+    messages: Annotated[list[InputMessage], Meta(min_length=1)]
+    system: str | list[Block] | None = None
+    tools: Annotated[list[CustomTool], Meta(max_length=128)] | None = None
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: Thinking | None = None
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        if self.messages[-1].role == "assistant":
+            raise unsupported("messages", "an answer cannot be continued: end with a message of the user")
+        return template_messages(self.system, self.messages)
+
+    def template_tools(self) -> list[dict[str, Any]] | None:
+        return template_tools(self.tools, self.tool_choice)
+
+    def template_names(self) -> dict[str, Any] | None:
+        if self.thinking is None:
+            return None
+        if self.thinking.type != "disabled":
+            raise unsupported("thinking", "leave it out, or disable it")
+        return {"enable_thinking": False}
+
+
+class MessagesRequest(CountTokensRequest, kw_only=True):
+    """What is not listed is refused. The last fields change nothing by contract, or nothing with these values."""
+
+    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)]  # 0: the prompt is run and kept in the cache
+    stop_sequences: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    stream: bool | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    speed: Literal["standard"] | None = None
+    cache_control: Any = None
+
+    def options(self) -> dict[str, Any]:
+        given = {
+            "max_tokens": self.max_tokens, "stop": self.stop_sequences, "temperature": self.temperature,
+            "top_p": self.top_p, "top_k": self.top_k,
+        }  # fmt: skip
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class TokenCount(msgspec.Struct):
+    input_tokens: int
+
+
+class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
+    text: str
+    citations: None = None
+
+
+class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class MessageUsage(msgspec.Struct):
+    """`input_tokens` are those that were not found in the cache."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    service_tier: Literal["standard"] = "standard"
+
+
+class AnswerMessage(msgspec.Struct):
+    id: str
+    model: str
+    content: list[TextBlock | ToolUseBlock]
+    usage: MessageUsage
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+
+
+def message_usage(usage: Usage) -> MessageUsage:
+    new = usage.prompt_tokens - usage.cached_tokens
+    return MessageUsage(new, usage.completion_tokens, usage.cached_tokens)
+
+
+def template_messages(system: str | list[Block] | None, messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
+    """Messages as `LLM.chat` takes them."""
+    said = _joined(system, "system") if system is not None else ""
+    found: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
+    for number, message in enumerate(messages):
+        found += _template_message(message, f"messages[{number}]")
+    return found
+
+
+def template_tools(tools: list[CustomTool] | None, choice: AnthropicToolChoice | None) -> list[dict[str, Any]] | None:
+    """Tools as chat templates expect them; none where the model is told not to call any."""
+    if choice is not None and choice.type not in ("none", "auto"):
+        raise unsupported(f"tool_choice {choice.type}", "a call cannot be forced; use auto or none")
+    for number, tool in enumerate(tools or ()):
+        if tool.type not in (None, "custom"):
+            raise unsupported(f"tools[{number}]: the type {(tool.type or '')[:40]!r}", "describe the tool yourself")
+        if tool.strict:
+            raise unsupported(f"tools[{number}].strict", "inputs are not constrained; leave it out")
+    if not tools or (choice is not None and choice.type == "none"):
+        return None
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.input_schema or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]
+
+
+def _template_message(message: InputMessage, where: str) -> list[dict[str, Any]]:
+    if isinstance(message.content, str):
+        return [{"role": message.role, "content": message.content}]
+    if message.role == "assistant":
+        return [_assistant(message.content, where)]
+    found: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for number, block in enumerate(message.content):
+        at = f"{where}.content[{number}]"
+        if block.type == "tool_result":
+            found.append(_result(block, at))
+        else:
+            texts.append(_text(block, at))
+    if texts or not found:
+        found.append({"role": message.role, "content": "\n".join(texts)})  # results come first, as templates want them
+    return found
+
+
+def _assistant(blocks: list[Block], where: str) -> dict[str, Any]:
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for number, block in enumerate(blocks):
+        at = f"{where}.content[{number}]"
+        if block.type == "tool_use":
+            calls.append(_call(block, at))
+        elif block.type not in _THOUGHTS:
+            texts.append(_text(block, at))
+    found: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) if texts or not calls else None}
+    return {**found, "tool_calls": calls} if calls else found
+
+
+def _call(block: Block, at: str) -> dict[str, Any]:
+    if block.id is None or block.name is None or block.input is None:
+        raise ApiError(400, f"{at}: a tool_use needs id, name and input", at, "invalid_request")
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+
+def _result(block: Block, at: str) -> dict[str, Any]:
+    if block.tool_use_id is None:
+        raise ApiError(400, f"{at}: a tool_result needs tool_use_id", at, "invalid_request")
+    text = _joined(block.content or "", f"{at}.content")
+    return {
+        "role": "tool",
+        "tool_call_id": block.tool_use_id,
+        "content": f"Error: {text}" if block.is_error else text,
+    }
+
+
+def _joined(content: str | list[Block], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_text(block, f"{where}[{number}]") for number, block in enumerate(content))
+
+
+def _text(block: Block, at: str) -> str:
+    if block.type != "text":
+        raise ApiError(400, f"{at}: a block of type {block.type[:40]!r} is not supported: the model reads text only",
+                       at, "unsupported_content")  # fmt: skip
+    if block.text is None:
+        raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
+    return block.text

@@ -1,0 +1,98 @@
+"""Reading request bodies, within limits, into structs; and writing JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from .errors import ApiError
+from .state import state_of
+
+T = TypeVar("T")
+
+_UNKNOWN = re.compile(r"unknown field `(?P<name>.*?)`")
+_PATH = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A request body, or a part of one. What it does not name is refused."""
+
+
+class JsonResponse(Response):
+    """A struct or plain values as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return msgspec.json.encode(content)
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The body of a request, checked. What cannot be read is refused with where it is wrong."""
+    data = await read_bytes(request)
+    if len(data) > 1 << 20:  # long bodies take long, and the event loop goes on meanwhile
+        return await asyncio.to_thread(decode, data, kind)
+    return decode(data, kind)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    try:
+        return _decoder(kind).decode(data)  # type: ignore[no-any-return, arg-type]
+    except msgspec.ValidationError as error:
+        raise _refused(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
+
+
+async def read_bytes(request: Request) -> bytes:
+    """All of a body that is neither too large nor too slow."""
+    limits = state_of(request).settings
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limits.max_body_bytes:
+        raise _too_large(limits.max_body_bytes)
+    parts: list[bytes] = []
+    size, chunks = 0, aiter(request.stream())
+    end = asyncio.get_running_loop().time() + limits.body_seconds
+    try:
+        while True:
+            idle = asyncio.get_running_loop().time() + limits.body_idle_seconds
+            async with asyncio.timeout_at(min(end, idle)):
+                part = await anext(chunks, None)
+            if part is None:
+                return b"".join(parts)
+            size += len(part)
+            if size > limits.max_body_bytes:
+                raise _too_large(limits.max_body_bytes)
+            parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout") from None
+    except ClientDisconnect:
+        raise ApiError(400, "the client went before its body was complete", code="disconnected") from None
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _refused(message: str) -> ApiError:
+    found = _PATH.search(message)
+    path = found["path"] if found else ""
+    unknown = _UNKNOWN.search(message)
+    if unknown:
+        name = f"{path}.{unknown['name']}" if path else unknown["name"]
+        return ApiError(400, f"{name} is not supported; leave it out", name, "unsupported_parameter")
+    said = message[: found.start()] if found else message
+    return ApiError(400, f"{path}: {said}" if path else said, path or None, "invalid_request")
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError(413, f"the body is too large: at most {most} bytes are read", code="body_too_large")

@@ -1,0 +1,73 @@
+"""Vectors for texts, for all APIs that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import numpy as np
+from starlette.requests import Request
+
+from ..arrays import Floats
+from ..errors import FewbitError, RequestError
+from ..llm import LLM
+from ..options import Prompt
+from .errors import from_fewbit
+from .jobs import Job, Usage
+from .runs import enter, unless_gone
+from .state import state_of
+from .tokens import in_thread
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A row for each text, and the tokens of all of them."""
+
+    model: str
+    rows: Floats
+    num_tokens: int
+    load_ns: int  # until the model was there
+
+
+async def embed(request: Request, model: str | None, texts: Sequence[Prompt], truncate: bool = False) -> Embedded:
+    """Vectors of length 1. Texts that are too long are refused, or lose their ends with `truncate`."""
+    begun, state = perf_counter_ns(), state_of(request)
+    entry = state.pool.find(model)
+    async with AsyncExitStack() as stack:
+        enter(state, entry, Job(prompts=texts[:1]), stack)  # one place, however many texts
+        llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
+        load_ns = perf_counter_ns() - begun
+        prompts: list[list[int]] = await in_thread(_encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
+        try:
+            rows = await unless_gone(request, llm.aembed(prompts))
+        except FewbitError as error:
+            raise from_fewbit(error) from error
+    num_tokens = sum(map(len, prompts))
+    request.scope["fewbit.usage"] = (entry.name, Usage(num_tokens, 0, 0))  # for the log
+    return Embedded(entry.name, np.asarray(rows, np.float32), num_tokens, load_ns)
+
+
+def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None) -> list[list[int]]:
+    most = llm.engine.max_length if limit is None else min(limit, llm.engine.max_length)
+    found = [truncated(llm, text, most) if truncate else llm.encode_prompt(text) for text in texts]
+    for number, tokens in enumerate(found):
+        if not tokens:
+            raise RequestError(f"input {number} is empty: it has no tokens")
+        if len(tokens) > most:
+            raise RequestError(f"input {number} has {len(tokens)} tokens, at most {most} are read; give less text")
+    return found
+
+
+def truncated(llm: LLM, text: Prompt, most: int) -> list[int]:
+    """The tokens of a text without those at its end that do not fit; the special ones around it stay."""
+    if not isinstance(text, str):
+        return list(text)[:most]
+    whole = llm.tokenize(text, add_special=True)
+    if len(whole) <= most:
+        return whole
+    inner = llm.tokenize(text)
+    added = len(whole) - len(inner)
+    before = next((count for count in range(added + 1) if whole[count : count + len(inner)] == inner), added)
+    return [*whole[:before], *inner[: max(0, most - added)], *whole[before + len(inner) :]][:most]

@@ -1,0 +1,94 @@
+"""One error for all APIs; each API writes it in its own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import (
+    ArgumentError,
+    DtypeError,
+    FewbitError,
+    OutOfMemory,
+    OutOfPages,
+    PositionError,
+    QueueFull,
+    RequestError,
+    ShapeError,
+    TemplateError,
+    TokenizerError,
+)
+
+_CALLERS = (
+    ArgumentError, DtypeError, PositionError, RequestError, ShapeError, TemplateError, TokenizerError
+)  # fmt: skip
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+_ANTHROPIC_TYPES = {
+    **_OPENAI_TYPES,
+    413: "request_too_large",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class ApiError(Exception):
+    """What a client is told: an HTTP status, a sentence, the field that it is about, and a word for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,  # seconds
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        found = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return {**found, "WWW-Authenticate": "Bearer"} if self.status == 401 else found
+
+
+def unsupported(name: str, hint: str = "") -> ApiError:
+    """A field that is known, and that this server cannot serve."""
+    return ApiError(400, f"{name} is not supported{hint and '; ' + hint}", name, "unsupported_parameter")
+
+
+def from_fewbit(error: FewbitError) -> ApiError:
+    """An error of the library as a client is told it."""
+    if isinstance(error, QueueFull):
+        return ApiError(429, str(error), code="queue_full", retry_after=2)
+    if isinstance(error, OutOfPages | OutOfMemory):
+        return ApiError(503, str(error), code="overloaded", retry_after=5)
+    if isinstance(error, _CALLERS):
+        return ApiError(400, str(error), code="invalid_request")
+    return ApiError(500, str(error), code="internal_error")
+
+
+def openai_body(error: ApiError) -> dict[str, Any]:
+    kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+
+
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def ollama_body(error: ApiError) -> dict[str, Any]:
+    return {"error": error.message}
+
+
+def body_for(path: str) -> Callable[[ApiError], dict[str, Any]]:
+    """How the API at a path writes its errors."""
+    if path.startswith("/v1/messages"):
+        return anthropic_body
+    return ollama_body if path.startswith("/api/") else openai_body

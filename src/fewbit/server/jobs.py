@@ -1,0 +1,147 @@
+"""The one way from any API to the engine: a `Job` in, events out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..completion import Completion, TokenLogprob
+from ..errors import RequestError
+from ..llm import LLM
+from ..options import Prompt
+
+OPTIONS = frozenset(
+    (
+        "max_tokens", "min_tokens", "stop", "stop_token_ids", "seed", "logit_bias", "temperature", "top_k", "top_p",
+        "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    )
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Job:
+    """What is asked of a model: messages, or prompts. `options` are those of `LLM.generate`, by its names."""
+
+    prompts: Sequence[Prompt] = ()
+    messages: Sequence[Mapping[str, Any]] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    template: Mapping[str, Any] | None = None  # names that the chat template looks for
+    options: dict[str, Any] = field(default_factory=dict)
+    n: int = 1  # outputs of each prompt
+    logprobs: int | None = None  # tell how likely each token was, and so many of the likeliest ones
+    echo: bool = False  # with `logprobs`: tell how likely the tokens of the prompt were
+    priority: int = 0  # higher ones are run first
+    client: str = ""  # clients that wait for each other get the same number of tokens
+    namespace: str = ""  # prompts share what was computed within one only
+    default_tokens: int | None = None  # `max_tokens` where the options name none; None: until the context is full
+    max_prompt_tokens: int | None = None
+    seconds: float | None = None  # that it may take in all
+
+    @property
+    def num_outputs(self) -> int:
+        return self.n * (1 if self.messages is not None else len(self.prompts))
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What was asked can be done. `echo` holds for each prompt how likely its tokens after the first were."""
+
+    prompts: list[list[int]]  # token ids
+    echo: list[list[TokenLogprob]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Some more of output `index`: the `n` of the first prompt, those of the second ..."""
+
+    index: int
+    text: str
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An output is complete: "stop" or "length"."""
+
+    index: int
+    reason: str
+    completion: Completion
+    stop_string: str | None = None  # that ended it
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of all prompts and outputs. It comes last."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int  # of the prompts, known from before
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+Event = Started | Delta | Finished | Usage
+
+
+async def run(job: Job, llm: LLM) -> AsyncGenerator[Event, None]:
+    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`.
+
+    What cannot be done is refused before `Started`. `aclose` ends it at once, and its requests in the engine too.
+    """
+    prompts = await asyncio.to_thread(_prompts, job, llm)
+    options = {
+        **job.options, "n": job.n, "logprobs": job.logprobs, "namespace": job.namespace, "priority": job.priority,
+        "client": job.client,
+    }  # fmt: skip
+    parts = await llm.aparts(prompts, **options)
+    async with aclosing(parts):
+        yield Started(prompts, await _echo(job, llm, prompts))
+        finished: list[Completion] = []
+        async for part in parts:
+            if part.text or part.tokens:
+                yield Delta(part.index, part.text, part.tokens, part.logprobs)
+            if part.completion is not None:
+                finished.append(part.completion)
+                yield Finished(part.index, part.completion.finish_reason, part.completion, part.stop_string)
+    yield _usage(prompts, finished, job.n)
+
+
+def _prompts(job: Job, llm: LLM) -> list[list[int]]:
+    """Token ids of what was asked, in a thread: long texts take long."""
+    if job.messages is not None:
+        if not llm.can_chat:
+            raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
+        found = [llm.chat_prompt(job.messages, tools=job.tools, template=job.template, refuse_ignored_tools=True)]
+    else:
+        found = [llm.encode_prompt(prompt) for prompt in job.prompts]
+    for tokens in found:
+        if job.max_prompt_tokens is not None and len(tokens) > job.max_prompt_tokens:
+            raise RequestError(
+                f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read"
+            )
+    return found
+
+
+async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[list[TokenLogprob]] | None:
+    if not job.echo or job.logprobs is None:
+        return None
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(llm.ascore(tokens, job.logprobs, job.namespace)) for tokens in prompts]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+def _usage(prompts: list[list[int]], finished: list[Completion], n: int) -> Usage:
+    return Usage(
+        sum(map(len, prompts)),
+        sum(len(one.tokens) for one in finished),
+        sum(one.cached_tokens for one in finished) // n,  # of one prompt it is the same for all
+    )

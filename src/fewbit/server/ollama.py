@@ -1,0 +1,210 @@
+"""`POST /api/chat` and `/api/generate`, as Ollama's clients call them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import perf_counter_ns
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ..completion import TokenLogprob
+from ..errors import RequestError
+from ..llm import LLM
+from .anthropic import tool_input
+from .bodies import JsonResponse, read
+from .errors import ApiError, ollama_body, unsupported
+from .jobs import Delta, Finished, Job, Usage
+from .ollama_types import (
+    Asked,
+    OllamaAnswer,
+    OllamaCalled,
+    OllamaCallOut,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+    OllamaRecord,
+    template_messages,
+    template_tools,
+)
+from .openai_types import chat_logprob
+from .runs import Run, begin, namespace, unless_gone
+from .state import state_of
+from .tokens import in_thread
+from .tool_calls import Call, ToolParser
+
+NDJSON = "application/x-ndjson"
+
+
+async def chat(request: Request) -> Response:
+    body = await read(request, OllamaChatRequest)
+    body.check()
+    if not body.messages:
+        return await _load(request, body)
+    said, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
+    return await _respond(request, body, lambda llm: Job(messages=said, tools=tools, template=names))
+
+
+async def generate(request: Request) -> Response:
+    body = await read(request, OllamaGenerateRequest)
+    body.check()
+    if not body.prompt:
+        return await _load(request, body)
+    return await _respond(request, body, lambda llm: Job(prompts=[prompt_of(body, llm)]))
+
+
+ROUTES: list[BaseRoute] = [
+    Route("/api/chat", chat, methods=["POST"]),
+    Route("/api/generate", generate, methods=["POST"]),
+]
+
+
+def prompt_of(body: OllamaGenerateRequest, llm: LLM) -> list[int]:
+    """The token ids of what `/api/generate` is asked: by the chat template, unless it is raw or there is none."""
+    if body.raw:
+        return _raw(body.prompt, llm)
+    if llm.can_chat:
+        system = [{"role": "system", "content": body.system}] if body.system else []
+        found = llm.chat_prompt([*system, {"role": "user", "content": body.prompt}], template=body.template_names)
+    elif body.system:
+        raise unsupported("system", f"{llm.model_name} has no chat template")
+    else:
+        found = llm.encode_prompt(body.prompt)
+    if body.context and found[:1] == [llm.tokenizer.bos_id]:
+        found = found[1:]
+    return [*(body.context or ()), *found]
+
+
+def _raw(prompt: str, llm: LLM) -> list[int]:
+    """A prompt in which the caller has written the special tokens."""
+    most = llm.engine.max_length
+    if len(prompt) > most and (least := llm.tokenizer.min_tokens(prompt)) > most:
+        raise RequestError(f"the prompt is too long: it has at least {least} tokens, and {most} fit")
+    found = llm.tokenize(prompt, add_special=True, parse_special=True)
+    return found[1:] if found[:2] == [llm.tokenizer.bos_id] * 2 else found
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the records of one answer share."""
+
+    run: Run
+    body: Asked
+    begun: int
+    load_ns: int
+
+    def parser(self) -> ToolParser:
+        return ToolParser([tool["function"]["name"] for tool in self.run.job.tools or ()])
+
+    def record(
+        self, text: str, calls: list[Call] | None = None, logprobs: list[TokenLogprob] | None = None
+    ) -> OllamaRecord:
+        found = _record(self.run.model, self.body, text)
+        if calls and isinstance(found.message, OllamaAnswer):
+            found.message.tool_calls = [_call(number, call) for number, call in enumerate(calls)]
+        if self.body.logprobs and logprobs:
+            found.logprobs = [chat_logprob(one) for one in logprobs]
+        return found
+
+    def done(self, record: OllamaRecord, end: Finished, usage: Usage) -> OllamaRecord:
+        """The last record of an answer, with what it took."""
+        of = end.completion
+        record.done, record.done_reason = True, end.reason
+        record.total_duration, record.load_duration = perf_counter_ns() - self.begun, self.load_ns
+        record.prompt_eval_count, record.eval_count = usage.prompt_tokens, usage.completion_tokens
+        record.prompt_eval_duration = int(of.prefill_seconds * 1e9)
+        record.eval_duration = int(of.decode_seconds * 1e9)
+        if isinstance(self.body, OllamaGenerateRequest) and not self.body.raw:
+            last = [] if of.stop_token is None else [of.stop_token]
+            record.context = [*self.run.started.prompts[0], *of.tokens, *last]
+        return record
+
+
+async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) -> Response:
+    begun = perf_counter_ns()
+    options = body.given().generate()
+    async with AsyncExitStack() as stack:
+        llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(body.model)))
+        load_ns = perf_counter_ns() - begun
+        most = body.given().num_ctx
+        if most is not None and most > llm.ctx:
+            raise ApiError(400, f"options.num_ctx is at most {llm.ctx} here, {most} was given; see fewbit serve --ctx",
+                           "options.num_ctx", "unsupported_parameter")  # fmt: skip
+        job = await in_thread(make, llm)
+        job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
+        run = await begin(request, body.model, job)
+    answer = Answer(run, body, begun, load_ns)
+    if body.stream:
+        return run.stream(_lines(answer), media_type=NDJSON)
+    return JsonResponse(await _whole(answer))
+
+
+async def _whole(answer: Answer) -> OllamaRecord:
+    deltas, finished, usage = await answer.run.collect()
+    parser = answer.parser()
+    text = "".join(parser.feed(delta.text) for delta in deltas[0])
+    rest, calls = parser.finish()
+    logprobs = [one for delta in deltas[0] for one in delta.logprobs or ()]
+    return answer.done(answer.record(text + rest, calls, logprobs), finished[0], usage)
+
+
+async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
+    parser = answer.parser()
+    end: Finished | None = None
+    try:
+        async for one in answer.run:
+            if isinstance(one, Delta):
+                text = parser.feed(one.text)
+                if text or (answer.body.logprobs and one.logprobs):
+                    yield _line(answer.record(text, logprobs=one.logprobs))
+            elif isinstance(one, Finished):
+                end = one
+                rest, calls = parser.finish()
+                if rest or calls:
+                    yield _line(answer.record(rest, calls))
+            elif end is not None:
+                yield _line(answer.done(answer.record(""), end, one))
+    except ApiError as error:  # the status is sent already
+        yield _line(ollama_body(error))
+
+
+async def _load(request: Request, body: Asked) -> Response:
+    """No prompt: the model is loaded, or put away with `keep_alive` 0. The answer is one record."""
+    pool = state_of(request).pool
+    entry = pool.find(body.model)
+    if body.unloads:
+        await pool.unload(entry.name)
+        if entry.llm is not None:
+            raise ApiError(400, f"the model {entry.name} is in use or pinned, so it stays loaded", "keep_alive")
+    else:
+        async with AsyncExitStack() as stack:
+            await unless_gone(request, stack.enter_async_context(pool.use(body.model)))
+    record = _record(entry.name, body, "")
+    record.done, record.done_reason = True, "unload" if body.unloads else "load"
+    if body.stream:
+        return Response(_line(record), media_type=NDJSON)
+    return JsonResponse(record)
+
+
+def _record(model: str, body: Asked, text: str) -> OllamaRecord:
+    found = OllamaRecord(model, datetime.now(UTC).isoformat().replace("+00:00", "Z"), False)
+    if isinstance(body, OllamaChatRequest):
+        found.message = OllamaAnswer(text)
+    else:
+        found.response = text
+    return found
+
+
+def _call(number: int, call: Call) -> OllamaCallOut:
+    function = OllamaCalled(name=call.name, arguments=tool_input(call.arguments), index=number)
+    return OllamaCallOut(f"call_{uuid4().hex[:8]}", function)
+
+
+def _line(record: Any) -> bytes:
+    return msgspec.json.encode(record) + b"\n"

@@ -1,0 +1,224 @@
+"""Ollama's `/api/tags`, `/api/show`, `/api/ps` and `/api/version`; what changes models is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ..errors import FewbitError
+from ..llm import LLM
+from ..models import open_model
+from .bodies import Body, JsonResponse, read
+from .errors import ApiError, unsupported
+from .pool import Entry
+from .state import state_of
+
+NEVER = "9999-12-31T23:59:59Z"  # a model goes when another needs its room, not by the clock
+
+
+class ShowRequest(Body):
+    model: str | None = None
+    name: str | None = None  # as older clients call it
+    verbose: bool | None = None
+
+
+class Details(msgspec.Struct):
+    parent_model: str = ""
+    format: str = ""
+    family: str = ""
+    families: list[str] = []
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class ListedModel(msgspec.Struct):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str  # of the file's name, size and time
+    details: Details
+
+
+class ModelTags(msgspec.Struct):
+    models: list[ListedModel]
+
+
+class RunningModel(ListedModel):
+    expires_at: str = NEVER
+    size_vram: int = 0
+    context_length: int = 0
+
+
+class RunningModels(msgspec.Struct):
+    models: list[RunningModel]
+
+
+class ShownModel(msgspec.Struct):
+    modelfile: str
+    parameters: str
+    template: str
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+class About(msgspec.Struct):
+    """What a file says of its model."""
+
+    details: Details
+    info: dict[str, Any]
+    template: str
+    size: int
+
+
+async def tags(request: Request) -> Response:
+    entries = state_of(request).pool.entries.values()
+    return JsonResponse(ModelTags([await asyncio.to_thread(_listed, entry) for entry in entries]))
+
+
+async def ps(request: Request) -> Response:
+    found = []
+    for entry in state_of(request).pool.entries.values():
+        if (llm := entry.llm) is not None:
+            listed = await asyncio.to_thread(_listed, entry)
+            found.append(RunningModel(**msgspec.structs.asdict(listed), context_length=llm.ctx))
+    return JsonResponse(RunningModels(found))
+
+
+async def show(request: Request) -> Response:
+    body = await read(request, ShowRequest)
+    if body.verbose:
+        raise unsupported("verbose true", "leave it out")
+    name = body.model or body.name
+    if not name:
+        raise ApiError(400, "model is required", "model", "invalid_request")
+    entry = state_of(request).pool.find(name)
+    return JsonResponse(await asyncio.to_thread(_shown, entry))
+
+
+async def version(request: Request) -> Response:
+    from .openapi import fewbit_version
+
+    return JsonResponse(Version(fewbit_version()))
+
+
+async def refused(request: Request) -> Response:
+    what = request.url.path.removeprefix("/api/").split("/")[0]
+    raise ApiError(400, f"{what} is not supported: this server has the models that it was started with; "
+                        "name others in `fewbit serve MODEL...`", code="unsupported_operation")  # fmt: skip
+
+
+ROUTES: list[BaseRoute] = [
+    Route("/api/tags", tags),
+    Route("/api/ps", ps),
+    Route("/api/version", version),
+    Route("/api/show", show, methods=["POST"]),
+    *(Route(f"/api/{name}", refused, methods=["POST"]) for name in ("pull", "push", "create", "copy")),
+    Route("/api/delete", refused, methods=["DELETE"]),
+    Route("/api/blobs/{digest}", refused, methods=["HEAD", "POST"]),
+]
+
+
+def _listed(entry: Entry) -> ListedModel:
+    about, time = _about(entry), _modified(entry)
+    name = entry.name if ":" in entry.name else f"{entry.name}:latest"
+    digest = sha256(f"{entry.name} {about.size} {time}".encode()).hexdigest()
+    return ListedModel(name, name, time, about.size, digest, about.details)
+
+
+def _shown(entry: Entry) -> ShownModel:
+    about = _about(entry)
+    can = ["embedding"] if any(key.endswith(".pooling_type") for key in about.info) else ["completion"]
+    if "tools" in about.template:
+        can.append("tools")
+    return ShownModel(
+        modelfile=f"FROM {entry.name}\n",
+        parameters="" if entry.llm is None else _parameters(entry.llm),
+        template=about.template,
+        details=about.details,
+        model_info=about.info,
+        capabilities=can,
+        modified_at=_modified(entry),
+    )
+
+
+def _parameters(llm: LLM) -> str:
+    of = llm.sampling
+    given = {"temperature": of.temperature, "top_k": of.top_k, "top_p": of.top_p, "min_p": of.min_p,
+             "repeat_penalty": of.repetition_penalty}  # fmt: skip
+    return "\n".join(f"{name} {value:g}" for name, value in given.items())
+
+
+def _path(entry: Entry) -> Path | None:
+    """Where the model is on this machine, if that is known without fetching it."""
+    path = entry.llm.path if entry.llm is not None else Path(entry.source)
+    return path if path is not None and path.exists() else None
+
+
+def _modified(entry: Entry) -> str:
+    path = _path(entry)
+    seconds = entry.created if path is None else path.stat().st_mtime
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _about(entry: Entry) -> About:
+    path = _path(entry)
+    if path is None:
+        return About(Details(), {}, "", 0)
+    try:
+        return _read(path, path.stat().st_mtime_ns)
+    except (FewbitError, OSError):  # it is listed all the same: a request tells what is wrong with it
+        return About(Details(), {}, "", 0)
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, time: int) -> About:
+    file = open_model(path)
+    try:
+        formats: Counter[str] = Counter()
+        for one in file.infos.values():
+            formats[one.format.name.upper()] += prod(one.shape)
+        count = formats.total()
+        kind = "safetensors" if path.is_dir() else "gguf"
+        level = max(formats, key=lambda name: formats[name], default="")
+        details = Details("", kind, file.architecture, [file.architecture], _in_billions(count), level)
+        info = {"general.architecture": file.architecture, "general.parameter_count": count}
+        return About(
+            details, {**info, **_plain(file.architecture, file.config)}, file.template() or "", file.file_bytes
+        )
+    finally:
+        file.close()
+
+
+def _plain(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyperparameters that are one number or word, named as in GGUF files."""
+    return {f"{architecture}.{key}": value for key, value in config.items() if isinstance(value, int | float | str)}
+
+
+def _in_billions(count: int) -> str:
+    """
+    >>> _in_billions(1_100_048_384), _in_billions(134_515_008), _in_billions(5000)
+    ('1.1B', '134.5M', '5.0K')
+    """
+    for size, letter in ((10**9, "B"), (10**6, "M")):
+        if count >= size:
+            return f"{count / size:.1f}{letter}"
+    return f"{count / 1000:.1f}K"

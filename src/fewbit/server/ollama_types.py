@@ -1,0 +1,242 @@
+"""What Ollama's clients send, and what of it is handed to the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .bodies import Body
+from .errors import ApiError, unsupported
+from .openai_types import ChatLogprob, Share, Stop
+
+KeepAlive = float | Annotated[str, Meta(pattern=r"^-?([0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$")]
+Penalty = Annotated[float, Meta(ge=-100, le=100)]
+
+
+class OllamaOptions(Body):
+    """Those after `stop` say where and how fast a model runs, not what it writes; or they are refused in `check`."""
+
+    num_predict: Annotated[int, Meta(ge=-2, le=1 << 31)] | None = None  # below 1: until the context is full
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    top_p: Share | None = None
+    min_p: Share | None = None
+    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None  # -1: any
+    repeat_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop: Stop | None = None
+    num_ctx: Annotated[int, Meta(ge=1)] | None = None
+    num_keep: int | None = None
+    num_batch: int | None = None
+    num_gpu: int | None = None
+    main_gpu: int | None = None
+    num_thread: int | None = None
+    numa: bool | None = None
+    low_vram: bool | None = None
+    use_mmap: bool | None = None
+    use_mlock: bool | None = None
+    repeat_last_n: int | None = None
+    typical_p: float | None = None
+    tfs_z: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    penalize_newline: bool | None = None
+
+    def check(self) -> None:
+        """Refuse what would change the output and cannot be done."""
+        for name, neutral in (("typical_p", 1), ("tfs_z", 1), ("mirostat", 0), ("penalize_newline", True)):
+            if getattr(self, name) not in (None, neutral):
+                raise unsupported(f"options.{name}", "leave it out")
+        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        if self.repeat_last_n not in (None, -1) and penalties != (None, None, None):
+            raise unsupported("options.repeat_last_n", "penalties look at the whole text; leave it out, or use -1")
+
+    def generate(self) -> dict[str, Any]:
+        """The same by the names of `LLM.generate`; what is not given is as the model wants it."""
+        self.check()
+        most = self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
+        given = {
+            "temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p,
+            "seed": None if self.seed == -1 else self.seed, "repetition_penalty": self.repeat_penalty,
+            "presence_penalty": self.presence_penalty, "frequency_penalty": self.frequency_penalty, "stop": self.stop,
+        }  # fmt: skip
+        return {"max_tokens": most, **{name: value for name, value in given.items() if value is not None}}
+
+
+class Asked(Body):
+    """What `/api/chat` and `/api/generate` share. `keep_alive` changes nothing beside a prompt: see docs/server.md."""
+
+    model: str
+    stream: bool = True
+    options: OllamaOptions | None = None
+    format: Any = None
+    keep_alive: KeepAlive | None = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+
+    def check(self) -> None:
+        if self.format not in (None, ""):
+            raise unsupported("format", "ask for JSON in the prompt")
+        if self.think:
+            raise unsupported("think", "leave it out, or use false")
+        for name in ("truncate", "shift"):
+            if getattr(self, name):
+                raise unsupported(f"{name} true", "what does not fit into the context is refused; use false")
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_request")
+
+    def given(self) -> OllamaOptions:
+        return self.options or OllamaOptions()
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def template_names(self) -> dict[str, Any] | None:
+        return {"enable_thinking": False} if self.think is False else None
+
+    @property
+    def unloads(self) -> bool:
+        return self.keep_alive in (0, "0", "0s", "0m", "0h")
+
+
+class OllamaCalled(Body):
+    name: str
+    arguments: dict[str, Any]
+    index: int | None = None
+    description: str | None = None
+
+
+class OllamaCall(Body):
+    function: OllamaCalled
+    id: str | None = None
+    type: str | None = None
+
+
+class OllamaMessage(Body):
+    """A message of a conversation. What a model thought is not told to it again."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: str | None = None
+    images: list[Any] | None = None
+    tool_calls: list[OllamaCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class OllamaFunction(Body):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class OllamaTool(Body):
+    function: OllamaFunction
+    type: Literal["function"] = "function"
+
+
+class OllamaChatRequest(Asked, kw_only=True):
+    messages: list[OllamaMessage] = msgspec.field(default_factory=list)
+    tools: Annotated[list[OllamaTool], Meta(max_length=128)] | None = None
+
+
+class OllamaGenerateRequest(Asked, kw_only=True):
+    prompt: str = ""
+    system: str | None = None
+    raw: bool | None = None
+    context: list[Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]] | None = None
+    suffix: str | None = None
+    template: str | None = None
+    images: list[Any] | None = None
+
+    def check(self) -> None:
+        Asked.check(self)
+        for name in ("suffix", "images", "template"):
+            if getattr(self, name):
+                raise unsupported(name, "leave it out")
+        if self.raw and (self.system or self.context):
+            raise ApiError(400, "raw takes the prompt as it is: no system, no context", "raw", "invalid_request")
+
+
+class OllamaCallOut(msgspec.Struct):
+    id: str
+    function: OllamaCalled
+
+
+class OllamaAnswer(msgspec.Struct):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    tool_calls: list[OllamaCallOut] | msgspec.UnsetType = msgspec.UNSET
+
+
+class OllamaRecord(msgspec.Struct):
+    """A line of a stream, or a whole answer. Durations are in nanoseconds."""
+
+    model: str
+    created_at: str
+    done: bool
+    message: OllamaAnswer | msgspec.UnsetType = msgspec.UNSET
+    response: str | msgspec.UnsetType = msgspec.UNSET
+    logprobs: list[ChatLogprob] | msgspec.UnsetType = msgspec.UNSET
+    done_reason: str | msgspec.UnsetType = msgspec.UNSET
+    context: list[int] | msgspec.UnsetType = msgspec.UNSET
+    total_duration: int | msgspec.UnsetType = msgspec.UNSET
+    load_duration: int | msgspec.UnsetType = msgspec.UNSET
+    prompt_eval_count: int | msgspec.UnsetType = msgspec.UNSET
+    prompt_eval_duration: int | msgspec.UnsetType = msgspec.UNSET
+    eval_count: int | msgspec.UnsetType = msgspec.UNSET
+    eval_duration: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def template_messages(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
+    """Messages as `LLM.chat` takes them."""
+    if messages and messages[-1].role == "assistant":
+        raise unsupported("messages", "an answer cannot be continued: end with a message of the user")
+    return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
+
+
+def template_tools(tools: list[OllamaTool] | None) -> list[dict[str, Any]] | None:
+    """Tools as chat templates expect them."""
+    empty = {"type": "object", "properties": {}}
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or empty,
+            },
+        }
+        for tool in tools or ()
+    ] or None
+
+
+def _template_message(message: OllamaMessage, where: str) -> dict[str, Any]:
+    if message.images:
+        raise unsupported(f"{where}.images", "the model reads text only")
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.content is None and not message.tool_calls:
+        raise ApiError(400, f"{where} has no content", f"{where}.content", "invalid_request")
+    if message.role == "tool" and message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    if message.tool_name is not None:
+        found["name"] = message.tool_name
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {
+                "id": call.id or f"call_{number}",
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": call.function.arguments},
+            }
+            for number, call in enumerate(message.tool_calls)
+        ]
+    return found

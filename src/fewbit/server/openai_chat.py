@@ -1,0 +1,208 @@
+"""`POST /v1/chat/completions`, as OpenAI's clients call it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..completion import TokenLogprob
+from .bodies import Body, JsonResponse, read
+from .errors import ApiError, openai_body, unsupported
+from .jobs import Delta, Finished, Job
+from .openai_messages import Message, Tool, ToolChoice, template_messages, template_tools
+from .openai_types import ChatLogprob, Count, Sampling, UsageInfo, chat_logprob, usage_info
+from .runs import Run, begin, namespace
+from .sse import DONE, event
+from .tool_calls import Call, ToolParser
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Any = None
+
+
+class ChatRequest(Sampling, kw_only=True):
+    """What is not listed is refused. The last fields change nothing by contract, or nothing with these values."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None  # names that the chat template looks for
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    modalities: list[Literal["text"]] | None = None
+    store: Literal[False] | None = None
+
+    def job(self) -> Job:
+        if self.response_format is not None and self.response_format.type != "text":
+            raise unsupported(f"response_format {self.response_format.type}", "ask for JSON in a message")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_request")
+        most = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+        return Job(
+            messages=template_messages(self.messages),
+            tools=template_tools(self.tools, self.tool_choice),
+            template=self.chat_template_kwargs,
+            options={**self.options(), "max_tokens": most},
+            n=self.n or 1,
+            priority=self.priority or 0,
+            client=self.user or "",
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+        )
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class AnswerCall(msgspec.Struct):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class Answer(msgspec.Struct):
+    content: str | None
+    tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: Answer
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageInfo
+    object: Literal["chat.completion"] = "chat.completion"
+    system_fingerprint: str = "fewbit"
+
+
+async def chat_completions(request: Request) -> Response:
+    body = await read(request, ChatRequest)
+    job = body.job()
+    job.namespace = namespace(request, body.cache_salt)
+    run = await begin(request, body.model, job)
+    if body.stream:
+        return run.stream(_chunks(run, body))
+    return JsonResponse(await _answer(run, body))
+
+
+async def _answer(run: Run, body: ChatRequest) -> ChatCompletion:
+    deltas, finished, usage = await run.collect()
+    choices = await asyncio.to_thread(_choices, run, body, deltas, finished)  # many log-probabilities take long
+    return ChatCompletion(_new_id(), run.created, run.model, choices, usage_info(usage))
+
+
+def _choices(run: Run, body: ChatRequest, deltas: list[list[Delta]], finished: list[Finished]) -> list[ChatChoice]:
+    return [_choice(of, end, run, body) for of, end in zip(deltas, finished, strict=True)]
+
+
+def _choice(deltas: list[Delta], end: Finished, run: Run, body: ChatRequest) -> ChatChoice:
+    parser = _parser(run, body)
+    text = "".join(parser.feed(delta.text) for delta in deltas)
+    rest, calls = parser.finish()
+    content = text + rest
+    answer = Answer(content if content or not calls else None)
+    if calls:
+        answer.tool_calls = [AnswerCall(_call_id(), CalledFunction(one.name, one.arguments)) for one in calls]
+    logprobs = [one for delta in deltas for one in delta.logprobs or []]
+    ids = end.completion.tokens if body.return_token_ids else msgspec.UNSET
+    return ChatChoice(end.index, answer, _reason(end, calls), _logprobs(logprobs) if body.logprobs else None, ids)
+
+
+async def _chunks(run: Run, body: ChatRequest) -> AsyncGenerator[bytes, None]:
+    base = {"id": _new_id(), "object": "chat.completion.chunk", "created": run.created, "model": run.model}
+    base["system_fingerprint"] = "fewbit"
+    more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+
+    def chunk(
+        index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None, ids: Any = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        if body.return_token_ids:
+            choice["token_ids"] = ids or []
+        return event({**base, "choices": [choice], **more})
+
+    parsers = [_parser(run, body) for _ in range(run.job.num_outputs)]
+    yield b"".join(chunk(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(len(parsers)))
+    try:
+        async for one in run:
+            if isinstance(one, Delta):
+                text = parsers[one.index].feed(one.text)
+                logprobs = _logprobs(one.logprobs) if one.logprobs else None
+                if text or logprobs or body.return_token_ids:
+                    yield chunk(one.index, {"content": text}, logprobs=logprobs, ids=one.tokens)
+            elif isinstance(one, Finished):
+                rest, calls = parsers[one.index].finish()
+                yield b"".join(
+                    [
+                        *([chunk(one.index, {"content": rest})] if rest else []),
+                        *(chunk(one.index, _call_delta(number, call)) for number, call in enumerate(calls)),
+                        chunk(one.index, {}, _reason(one, calls)),
+                    ]
+                )
+            elif body.wants_usage:
+                yield event({**base, "choices": [], "usage": usage_info(one)})
+        yield DONE
+    except ApiError as error:  # the status is sent already
+        yield event(openai_body(error))
+
+
+def _parser(run: Run, body: ChatRequest) -> ToolParser:
+    return ToolParser(
+        [tool["function"]["name"] for tool in run.job.tools or ()],
+        most=1 if body.parallel_tool_calls is False else None,
+    )
+
+
+def _reason(end: Finished, calls: list[Call]) -> Literal["stop", "length", "tool_calls"]:
+    if calls:
+        return "tool_calls"
+    return "length" if end.reason == "length" else "stop"
+
+
+def _call_delta(number: int, call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"tool_calls": [{"index": number, "id": _call_id(), "type": "function", "function": function}]}
+
+
+def _logprobs(found: list[TokenLogprob]) -> ChatLogprobs:
+    return ChatLogprobs([chat_logprob(one) for one in found])
+
+
+def _new_id() -> str:
+    return f"chatcmpl-{uuid4().hex}"
+
+
+def _call_id() -> str:
+    return f"call_{uuid4().hex[:24]}"

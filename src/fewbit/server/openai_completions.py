@@ -1,0 +1,212 @@
+"""`POST /v1/completions`: prompts that are continued; with `echo` and `logprobs` also scored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..completion import TokenLogprob
+from ..llm import LLM
+from ..options import Prompt
+from .bodies import JsonResponse, read
+from .errors import ApiError, openai_body
+from .jobs import Delta, Finished, Job
+from .openai_types import Sampling, UsageInfo, finite, usage_info
+from .runs import Run, begin, namespace
+from .sse import DONE, event
+
+DEFAULT_TOKENS = 16  # as OpenAI has it
+
+Token = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Text = Annotated[str, Meta(min_length=1)]
+TokenIds = Annotated[list[Token], Meta(min_length=1)]
+# Either one prompt, text or token ids, or a list of prompts: what stands in a list is looked at when it is read.
+Prompts = Text | Annotated[list[Any], Meta(min_length=1)]
+
+
+class CompletionRequest(Sampling, kw_only=True):
+    """What is not listed is refused."""
+
+    prompt: Prompts
+    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+
+    def job(self) -> Job:
+        return Job(
+            prompts=read_prompts(self.prompt),
+            options={**self.options(), "max_tokens": self.max_tokens},
+            default_tokens=DEFAULT_TOKENS,
+            n=self.n or 1,
+            priority=self.priority or 0,
+            client=self.user or "",
+            logprobs=self.logprobs,
+            echo=bool(self.echo),
+        )
+
+
+class Logprobs(msgspec.Struct):
+    """Lists of the same length, one place a token; the first of an echoed prompt has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct):
+    index: int
+    text: str
+    finish_reason: Literal["stop", "length"]
+    logprobs: Logprobs | None = None
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompletionAnswer(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageInfo
+    object: Literal["text_completion"] = "text_completion"
+    system_fingerprint: str = "fewbit"
+
+
+def read_prompts(prompt: str | list[Any]) -> list[Prompt]:
+    """The prompts of a request: one text, token ids, or a list of either.
+
+    >>> read_prompts([1, 2]), read_prompts(["a", "b"])
+    ([[1, 2]], ['a', 'b'])
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    for kind in (list[Text], list[TokenIds]):
+        try:
+            found: list[Prompt] = msgspec.convert(prompt, kind)
+            return found
+        except msgspec.ValidationError:
+            pass
+    try:
+        return [msgspec.convert(prompt, TokenIds)]
+    except msgspec.ValidationError:
+        said = "prompt is a text, a list of texts, a list of token ids, or a list of such lists; none may be empty"
+        raise ApiError(400, said, "prompt", "invalid_request") from None
+
+
+async def completions(request: Request) -> Response:
+    body = await read(request, CompletionRequest)
+    job = body.job()
+    job.namespace = namespace(request, body.cache_salt)
+    run = await begin(request, body.model, job)
+    if body.stream:
+        return run.stream(_chunks(run, body))
+    deltas, finished, usage = await run.collect()
+    choices = await asyncio.to_thread(_choices, run, body, deltas, finished)  # many log-probabilities take long
+    return JsonResponse(CompletionAnswer(_new_id(), run.created, run.model, choices, usage_info(usage)))
+
+
+def _choices(
+    run: Run, body: CompletionRequest, deltas: list[list[Delta]], finished: list[Finished]
+) -> list[CompletionChoice]:
+    return [_choice(run, body, of, end) for of, end in zip(deltas, finished, strict=True)]
+
+
+def _choice(run: Run, body: CompletionRequest, deltas: list[Delta], end: Finished) -> CompletionChoice:
+    text, logprobs = _echoed(run, end.index)
+    if logprobs is not None:
+        _extend(logprobs, [one for delta in deltas for one in delta.logprobs or []], len(text))
+    ids = end.completion.tokens if body.return_token_ids else msgspec.UNSET
+    return CompletionChoice(end.index, text + end.completion.text, _reason(end), logprobs, ids)
+
+
+async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
+    base = {"id": _new_id(), "object": "text_completion", "created": run.created, "model": run.model}
+    base["system_fingerprint"] = "fewbit"
+    more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+    texts = [prompt_text(run.llm, tokens) if run.job.echo else "" for tokens in run.started.prompts]
+    offsets = [len(text) for text in texts for _ in range(run.job.n)]  # of the next token
+
+    def chunk(
+        index: int, text: str, logprobs: Logprobs | None = None, reason: str | None = None, ids: Any = None
+    ) -> bytes:
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        if body.return_token_ids:
+            choice["token_ids"] = ids or []
+        return event({**base, "choices": [choice], **more})
+
+    try:
+        if run.job.echo:
+            for index in range(len(offsets)):
+                yield chunk(index, *await asyncio.to_thread(_echoed, run, index))
+        async for one in run:
+            if isinstance(one, Delta):
+                found = None if one.logprobs is None else _extend(_empty(), one.logprobs, offsets[one.index])
+                offsets[one.index] += sum(map(len, found.tokens)) if found else 0
+                yield chunk(one.index, one.text, found, ids=one.tokens)
+            elif isinstance(one, Finished):
+                yield chunk(one.index, "", None, _reason(one))
+            elif body.wants_usage:
+                yield event({**base, "choices": [], "usage": usage_info(one)})
+        yield DONE
+    except ApiError as error:  # the status is sent already
+        yield event(openai_body(error))
+
+
+def _echoed(run: Run, index: int) -> tuple[str, Logprobs | None]:
+    """The text of a prompt and how likely it was, as far as that was asked for."""
+    wants = run.job.logprobs is not None
+    if not run.job.echo:
+        return "", _empty() if wants else None
+    number = index // run.job.n
+    tokens = run.started.prompts[number]
+    text = prompt_text(run.llm, tokens)
+    if not wants or run.started.echo is None:
+        return text, None
+    first = run.llm.tokenizer.token_bytes(tokens[0]).decode("utf-8", "replace")
+    found = Logprobs([first], [None], [None], [0])
+    return text, _extend(found, run.started.echo[number], len(first))
+
+
+def prompt_text(llm: LLM, tokens: Sequence[int]) -> str:
+    """The text of a prompt; tokens that are no text, such as BOS, are left out."""
+    return llm.tokenizer.decode(tokens, skip_special=True)
+
+
+def _empty() -> Logprobs:
+    return Logprobs([], [], [], [])
+
+
+def _extend(to: Logprobs, found: Sequence[TokenLogprob], offset: int) -> Logprobs:
+    for one in found:
+        to.tokens.append(one.text)
+        to.token_logprobs.append(finite(one.logprob))
+        to.top_logprobs.append(_top(one))
+        to.text_offset.append(offset)
+        offset += len(one.text)
+    return to
+
+
+def _top(of: TokenLogprob) -> dict[str, float]:
+    """Tokens with one text, such as halves of characters, are told apart by their bytes, the way OpenAI writes them."""
+    found: dict[str, float] = {}
+    for one in of.top:
+        name = one.text if one.text not in found else "bytes:" + "".join(f"\\x{byte:02x}" for byte in one.bytes)
+        found[name] = finite(one.logprob)
+    return found
+
+
+def _reason(end: Finished) -> Literal["stop", "length"]:
+    return "length" if end.reason == "length" else "stop"
+
+
+def _new_id() -> str:
+    return f"cmpl-{uuid4().hex}"

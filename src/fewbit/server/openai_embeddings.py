@@ -1,0 +1,86 @@
+"""`POST /v1/embeddings`, as OpenAI's clients call it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ..arrays import Floats
+from ..options import Prompt
+from .bodies import Body, JsonResponse, read
+from .embedding import embed
+from .errors import ApiError
+
+TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+
+
+class EmbeddingsRequest(Body):
+    """A text, token ids, or several of them. `user` changes nothing by contract."""
+
+    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=2048)]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1)] | None = None
+    user: str | None = None
+
+    def texts(self) -> list[Prompt]:
+        if isinstance(self.input, str):
+            return [self.input]
+        kinds = {type(one) for one in self.input}
+        if kinds == {int}:
+            return [[one for one in self.input if isinstance(one, int)]]
+        if len(kinds) != 1:
+            raise ApiError(400, "input is a text, a list of texts, token ids, or a list of token ids", "input",
+                           "invalid_request")  # fmt: skip
+        return [one for one in self.input if not isinstance(one, int)]
+
+
+class EmbeddingRow(msgspec.Struct):
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingsUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(msgspec.Struct):
+    data: list[EmbeddingRow]
+    model: str
+    usage: EmbeddingsUsage
+    object: Literal["list"] = "list"
+
+
+async def embeddings(request: Request) -> Response:
+    body = await read(request, EmbeddingsRequest)
+    found = await embed(request, body.model, body.texts())
+    check_dimensions(body.dimensions, found.rows)
+    as_text = body.encoding_format == "base64"
+    data = [EmbeddingRow(i, as_base64(row) if as_text else row.tolist()) for i, row in enumerate(found.rows)]
+    return JsonResponse(Embeddings(data, found.model, EmbeddingsUsage(found.num_tokens, found.num_tokens)))
+
+
+ROUTES: list[BaseRoute] = [Route("/v1/embeddings", embeddings, methods=["POST"])]
+
+
+def as_base64(row: Floats) -> str:
+    """
+    >>> as_base64(np.ones(1, np.float32))
+    'AACAPw=='
+    """
+    return b64encode(row.astype("<f4").tobytes()).decode()
+
+
+def check_dimensions(given: int | None, rows: Floats) -> None:
+    """Vectors cannot be shortened: few models are trained for it."""
+    if given is not None and given != rows.shape[1]:
+        raise ApiError(400, f"dimensions {given} is not supported: vectors of this model have {rows.shape[1]}",
+                       "dimensions", "unsupported_parameter")  # fmt: skip

@@ -1,0 +1,272 @@
+"""`/v1/responses`, as OpenAI's clients call it: answers, stored ones, and their streaming events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from .bodies import JsonResponse, read
+from .errors import ApiError, unsupported
+from .jobs import Delta, Finished, Job, Usage
+from .openai_responses_store import find, owner_of, previous_items, store_of
+from .openai_responses_types import (
+    InputTokensRequest,
+    ResponseRequest,
+    check_include,
+    items_of,
+    new_id,
+    template_messages,
+    template_tools,
+)
+from .openai_responses_writer import Writer
+from .runs import Run, begin, namespace, unless_gone
+from .sse import event
+from .state import state_of
+from .tokens import in_thread
+
+Items = list[dict[str, Any]]
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class InputDetails(msgspec.Struct):
+    cached_tokens: int
+
+
+class OutputDetails(msgspec.Struct):
+    reasoning_tokens: int = 0
+
+
+class ResponseUsage(msgspec.Struct):
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    total_tokens: int
+    output_tokens_details: OutputDetails = msgspec.field(default_factory=OutputDetails)
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """A response, complete or on its way."""
+
+    id: str
+    created_at: int
+    model: str
+    status: Status
+    output: Items
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    store: bool
+    temperature: float
+    top_p: float
+    top_logprobs: int
+    tool_choice: str
+    tools: Items
+    user: str | None
+    usage: ResponseUsage | None = None
+    completed_at: int | None = None
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, Any] | None = None
+    reasoning: dict[str, Any] = msgspec.field(default_factory=lambda: {"effort": None, "summary": None})
+    text: dict[str, Any] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
+    truncation: Literal["disabled"] = "disabled"
+    service_tier: Literal["default"] = "default"
+    background: Literal[False] = False
+    object: Literal["response"] = "response"
+
+
+class DeletedResponse(msgspec.Struct):
+    id: str
+    deleted: Literal[True] = True
+    object: Literal["response"] = "response"
+
+
+class ItemList(msgspec.Struct):
+    data: Items
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
+class InputTokens(msgspec.Struct):
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
+class Answering:
+    """One response on its way: what was asked, what was written, and how it ends."""
+
+    def __init__(self, request: Request, body: ResponseRequest, run: Run, given: Items, context: Items) -> None:
+        self._request, self._body, self._given, self._context = request, body, given, context
+        self.run, self.id = run, new_id("resp")
+        self.writer = Writer(run, body)
+
+    def response(self, status: Status, **more: Any) -> ResponseObject:
+        body, sampling = self._body, self.run.llm.sampling
+        return ResponseObject(
+            id=self.id, created_at=self.run.created, model=self.run.model, status=status, output=self.writer.output,
+            instructions=body.instructions, max_output_tokens=body.max_output_tokens, metadata=body.metadata or {},
+            parallel_tool_calls=body.parallel_tool_calls is not False, store=body.store is not False,
+            previous_response_id=body.previous_response_id, user=body.user, top_logprobs=body.top_logprobs or 0,
+            temperature=sampling.temperature if body.temperature is None else body.temperature,
+            top_p=sampling.top_p if body.top_p is None else body.top_p,
+            tool_choice="none" if body.tool_choice == "none" else "auto", tools=_told(body), **more,
+        )  # fmt: skip
+
+    def finish(self, end: Finished, usage: Usage) -> ResponseObject:
+        """The response at its end; it is kept if that was not refused."""
+        cut = end.reason == "length" and not self.writer.calls
+        found = self.response(
+            "incomplete" if cut else "completed",
+            usage=ResponseUsage(
+                usage.prompt_tokens, InputDetails(usage.cached_tokens), usage.completion_tokens, usage.total_tokens
+            ),
+            completed_at=None if cut else int(time.time()),
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+        )
+        if self._body.store is not False:
+            items = [*self._context, *self._given, *found.output]
+            store_of(self._request).add(self.id, owner_of(self._request), found, self._given, items)
+        return found
+
+
+async def create(request: Request) -> Response:
+    body = await read(request, ResponseRequest)
+    body.check()
+    given, context = items_of(body.input), [*previous_items(request, body.previous_response_id)]
+    job = Job(
+        messages=_messages(body, [*context, *given]),
+        tools=template_tools(body.tools, body.tool_choice),
+        template=body.template_names,
+        options=body.options(),
+        logprobs=body.num_logprobs,
+        namespace=namespace(request, body.cache_salt),
+    )
+    run = await begin(request, body.model, job)
+    answering = Answering(request, body, run, given, context)
+    if body.stream:
+        return run.stream(_stream(answering))
+    deltas, finished, usage = await run.collect()
+    for _ in answering.writer.write(deltas[0], finished[0]):
+        pass
+    return JsonResponse(answering.finish(finished[0], usage))
+
+
+async def retrieve(request: Request) -> Response:
+    if request.query_params.get("stream", "false").lower() not in ("false", "0"):
+        raise unsupported("stream", "a stored response is told at once")
+    check_include(_included(request))
+    return JsonResponse(find(request, request.path_params["response_id"]).response)
+
+
+async def delete(request: Request) -> Response:
+    name = request.path_params["response_id"]
+    find(request, name)
+    store_of(request).remove(name)
+    return JsonResponse(DeletedResponse(name))
+
+
+async def input_items(request: Request) -> Response:
+    """A page of the input of a response, the last item first if nothing else is asked for."""
+    items = [*find(request, request.path_params["response_id"]).input_items]
+    asked = request.query_params
+    check_include(_included(request))
+    limit, order, after = asked.get("limit", "20"), asked.get("order", "desc"), asked.get("after")
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 100:
+        raise ApiError(400, "limit must be between 1 and 100", "limit", "invalid_request")
+    if order not in ("asc", "desc"):
+        raise ApiError(400, "order must be asc or desc", "order", "invalid_request")
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise ApiError(400, f"after: there is no item {after[:100]!r}", "after", "invalid_request")
+        items = items[ids.index(after) + 1 :]
+    page = items[: int(limit)]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    return JsonResponse(ItemList(page, first, last, len(items) > len(page)))
+
+
+async def cancel(request: Request) -> Response:
+    find(request, request.path_params["response_id"])
+    raise ApiError(400, "only a response in the background can be cancelled, and there is none; close the connection "
+                        "of one that is streamed", code="unsupported_operation")  # fmt: skip
+
+
+async def input_tokens(request: Request) -> Response:
+    body = await read(request, InputTokensRequest)
+    body.check()
+    said = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
+    tools, names = template_tools(body.tools, body.tool_choice), body.template_names
+    async with state_of(request).pool.use(body.model) as llm:
+        counting = in_thread(lambda: llm.count_tokens(said, tools=tools, template=names))
+        return JsonResponse(InputTokens(await unless_gone(request, counting)))
+
+
+ROUTES: list[BaseRoute] = [
+    Route("/v1/responses", create, methods=["POST"]),
+    Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
+    Route("/v1/responses/{response_id}", retrieve, methods=["GET"]),
+    Route("/v1/responses/{response_id}", delete, methods=["DELETE"]),
+    Route("/v1/responses/{response_id}/input_items", input_items, methods=["GET"]),
+    Route("/v1/responses/{response_id}/cancel", cancel, methods=["POST"]),
+]
+
+
+async def _stream(answering: Answering) -> AsyncGenerator[bytes, None]:
+    number = 0
+
+    def told(found: Iterator[dict[str, Any]]) -> bytes:
+        nonlocal number
+        parts = []
+        for one in found:
+            parts.append(event({**one, "sequence_number": number}, one["type"]))
+            number += 1
+        return b"".join(parts)
+
+    def state(kind: str, response: ResponseObject) -> bytes:
+        return told(iter([{"type": kind, "response": response}]))
+
+    begun, end = answering.response("in_progress"), None
+    yield state("response.created", begun) + state("response.in_progress", begun)
+    try:
+        async for one in answering.run:
+            if isinstance(one, Delta):
+                if part := told(answering.writer.feed(one)):
+                    yield part
+            elif isinstance(one, Finished):
+                end = one
+                yield told(answering.writer.finish(one))
+            elif end is not None:
+                response = answering.finish(end, one)
+                yield state(f"response.{response.status}", response)
+    except ApiError as error:  # the status is sent already
+        failed = {"code": "server_error" if error.status >= 500 else "invalid_prompt", "message": error.message}
+        yield state("response.failed", answering.response("failed", error=failed))
+
+
+def _messages(body: InputTokensRequest, items: Items) -> list[dict[str, Any]]:
+    system = [{"type": "message", "role": "system", "content": [{"text": body.instructions}]}]
+    return template_messages([*(system if body.instructions else []), *items])
+
+
+def _told(body: ResponseRequest) -> Items:
+    return [
+        {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters,
+         "strict": False}
+        for tool in body.tools or ()
+    ]  # fmt: skip
+
+
+def _included(request: Request) -> list[str]:
+    asked = request.query_params
+    return [*asked.getlist("include"), *asked.getlist("include[]")]

@@ -1,0 +1,268 @@
+"""What is asked of `/v1/responses`, and what of it is handed to the chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from msgspec import Meta
+
+from .bodies import Body
+from .errors import ApiError, unsupported
+from .openai_messages import Name
+from .openai_types import Count, Share
+
+LOGPROBS = "message.output_text.logprobs"
+NOTHING_TO_INCLUDE = ("reasoning.encrypted_content",)  # there is no reasoning apart from the text
+TEXT_PARTS = ("input_text", "output_text", "text")
+SystemText = Annotated[str, Meta(max_length=1 << 24)]
+
+
+class Part(Body):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+    image_url: Any = None
+    file_id: Any = None
+    file_url: Any = None
+    file_data: Any = None
+    filename: Any = None
+    input_audio: Any = None
+    detail: Any = None
+
+
+class Item(Body):
+    """A message, a function call, its output, or reasoning, which is not told to the model again."""
+
+    type: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | list[Part] | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
+    summary: list[Any] | None = None
+    encrypted_content: str | None = None
+
+
+class FunctionTool(Body):
+    type: str
+    name: Name | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(Body):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(Body):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponseStreamOptions(Body):
+    include_obfuscation: Literal[False] | None = None
+
+
+class InputTokensRequest(Body):
+    """What tokens are counted of."""
+
+    input: str | Annotated[list[Item], Meta(min_length=1)]
+    model: str | None = None
+    instructions: SystemText | None = None
+    previous_response_id: str | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["disabled"] | None = None
+
+    def check(self) -> None:
+        """Refuse what is known and cannot be served."""
+        given = self.text or TextOptions()
+        if given.format is not None and given.format.type != "text":
+            raise unsupported(f"text.format {given.format.type}", "ask for JSON in the input")
+        if given.verbosity not in (None, "medium"):
+            raise unsupported("text.verbosity", "ask for long or short answers in the input")
+        thought = self.reasoning or Reasoning()
+        if (thought.effort or "none") != "none" or thought.summary or thought.generate_summary:
+            raise unsupported("reasoning", "leave it out, or use effort none")
+        if self.tool_choice not in (None, "none", "auto"):
+            raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
+
+    @property
+    def template_names(self) -> dict[str, Any] | None:
+        return {"enable_thinking": False} if self.reasoning and self.reasoning.effort == "none" else None
+
+
+class ResponseRequest(InputTokensRequest, kw_only=True):
+    """What is not listed is refused. The last fields change nothing by contract, or nothing with these values."""
+
+    max_output_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Share | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    include: list[str] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    cache_salt: Annotated[str, Meta(max_length=256)] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    background: Literal[False] | None = None
+    max_tool_calls: int | None = None  # of tools that run in the server: there are none
+
+    def check(self) -> None:
+        InputTokensRequest.check(self)
+        check_include(self.include or [])
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) or self.top_logprobs else None
+
+    def options(self) -> dict[str, Any]:
+        given = {"temperature": self.temperature, "top_p": self.top_p}
+        found = {name: value for name, value in given.items() if value is not None}
+        return {"max_tokens": self.max_output_tokens, **found}
+
+
+def check_include(names: Sequence[str]) -> None:
+    for name in names:
+        if name != LOGPROBS and name not in NOTHING_TO_INCLUDE:
+            raise unsupported(f"include {name[:60]!r}", "leave it out")
+
+
+def items_of(given: str | list[Item]) -> list[dict[str, Any]]:
+    """Input as items with ids, as they are told again."""
+    if isinstance(given, str):
+        return [_message_item("user", [{"type": "input_text", "text": given}], None)]
+    return [_item(one, f"input[{number}]") for number, one in enumerate(given)]
+
+
+def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items, of input and of output, as messages that `LLM.chat` takes."""
+    found: list[dict[str, Any]] = []
+    for item in items:
+        if item["type"] == "message":
+            said = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
+            role = "system" if item["role"] == "developer" else item["role"]
+            _add(found, role, said)
+        elif item["type"] == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            _add_call(found, {"id": item["call_id"], "type": "function", "function": function})
+        elif item["type"] == "function_call_output":
+            found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+    return found
+
+
+def template_tools(
+    tools: list[FunctionTool] | None, choice: str | dict[str, Any] | None
+) -> list[dict[str, Any]] | None:
+    """Tools as chat templates expect them; none where the model is told not to call any."""
+    for number, tool in enumerate(tools or ()):
+        if tool.type != "function":
+            raise unsupported(f"tools[{number}]: the type {tool.type[:40]!r}", "only functions can be described")
+        if tool.name is None:
+            raise ApiError(400, f"tools[{number}] needs a name", f"tools[{number}].name", "invalid_request")
+        if tool.strict:
+            raise unsupported(f"tools[{number}].strict", "arguments are not constrained; use false")
+    if not tools or choice == "none":
+        return None
+    empty = {"type": "object", "properties": {}}
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.parameters or empty,
+            },
+        }
+        for tool in tools
+    ]
+
+
+def _add(found: list[dict[str, Any]], role: str, text: str) -> None:
+    """Instructions and system messages at the start are one: many templates take no second."""
+    if role == "system" and len(found) == 1 and found[0]["role"] == "system":
+        found[0]["content"] += f"\n\n{text}"
+    else:
+        found.append({"role": role, "content": text})
+
+
+def _add_call(found: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    """Calls belong to the message of the model before them."""
+    if not found or found[-1]["role"] != "assistant":
+        found.append({"role": "assistant", "content": None})
+    found[-1].setdefault("tool_calls", []).append(call)
+
+
+def _item(of: Item, at: str) -> dict[str, Any]:
+    kind = of.type or "message"
+    if kind == "message":
+        if of.role is None or of.content is None:
+            raise ApiError(400, f"{at}: a message needs role and content", at, "invalid_request")
+        return _message_item(of.role, _parts(of.content, of.role, f"{at}.content"), of.id)
+    if kind == "function_call":
+        if of.call_id is None or of.name is None or of.arguments is None:
+            raise ApiError(400, f"{at}: a function_call needs call_id, name and arguments", at, "invalid_request")
+        return {"type": kind, "id": of.id or new_id("fc"), "call_id": of.call_id, "name": of.name,
+                "arguments": of.arguments, "status": "completed"}  # fmt: skip
+    if kind == "function_call_output":
+        if of.call_id is None or of.output is None:
+            raise ApiError(400, f"{at}: a function_call_output needs call_id and output", at, "invalid_request")
+        texts = [part["text"] for part in _parts(of.output, "user", f"{at}.output")]
+        return {"type": kind, "id": of.id or new_id("fco"), "call_id": of.call_id, "output": "\n".join(texts),
+                "status": "completed"}  # fmt: skip
+    if kind == "reasoning":
+        return {"type": kind, "id": of.id or new_id("rs"), "summary": of.summary or []}
+    raise ApiError(400, f"{at}: an item of type {kind[:40]!r} is not supported", at, "unsupported_content")
+
+
+def _parts(content: str | list[Part], role: str, at: str) -> list[dict[str, Any]]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    if isinstance(content, str):
+        return [{"type": kind, "text": content, **({"annotations": []} if role == "assistant" else {})}]
+    return [_part(one, kind, f"{at}[{number}]") for number, one in enumerate(content)]
+
+
+def _part(of: Part, kind: str, at: str) -> dict[str, Any]:
+    if of.type == "refusal" and of.refusal is not None:
+        return {"type": "refusal", "refusal": of.refusal}
+    if of.type not in TEXT_PARTS:
+        raise ApiError(400, f"{at}: a part of type {of.type[:40]!r} is not supported: the model reads text only", at,
+                       "unsupported_content")  # fmt: skip
+    if of.text is None:
+        raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
+    return {"type": kind, "text": of.text, **({"annotations": []} if kind == "output_text" else {})}
+
+
+def _message_item(role: str, parts: list[dict[str, Any]], name: str | None) -> dict[str, Any]:
+    return {"type": "message", "id": name or new_id("msg"), "role": role, "status": "completed", "content": parts}
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{uuid4().hex}"

@@ -1,0 +1,62 @@
+"""Responses, embeddings, Anthropic's and Ollama's APIs in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
+from .ollama import NDJSON
+from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
+from .ollama_models import ModelTags, RunningModels, ShownModel, ShowRequest, Version
+from .ollama_types import OllamaChatRequest, OllamaGenerateRequest, OllamaRecord
+from .openai_embeddings import Embeddings, EmbeddingsRequest
+from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
+from .openai_responses_types import InputTokensRequest, ResponseRequest
+
+
+class AnthropicErrorDetail(msgspec.Struct):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct):
+    error: AnthropicErrorDetail
+    type: Literal["error"] = "error"
+
+
+class OllamaError(msgspec.Struct):
+    error: str
+
+
+OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
+    ("post", "/v1/responses", "Answer input.", ResponseRequest, ResponseObject, True),
+    ("get", "/v1/responses/{response_id}", "A stored response.", None, ResponseObject, False),
+    ("delete", "/v1/responses/{response_id}", "Forget a stored response.", None, DeletedResponse, False),
+    ("get", "/v1/responses/{response_id}/input_items", "The input of a stored response.", None, ItemList, False),
+    ("post", "/v1/responses/input_tokens", "Count tokens of input.", InputTokensRequest, InputTokens, False),
+    ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, Embeddings, False),
+    ("post", "/v1/messages", "Answer messages.", MessagesRequest, AnswerMessage, True),
+    ("post", "/v1/messages/count_tokens", "Count tokens of messages.", CountTokensRequest, TokenCount, False),
+    ("post", "/api/chat", "Answer messages.", OllamaChatRequest, OllamaRecord, True),
+    ("post", "/api/generate", "Answer a prompt.", OllamaGenerateRequest, OllamaRecord, True),
+    ("post", "/api/embed", "Vectors for texts.", OllamaEmbedRequest, OllamaEmbedded, False),
+    ("post", "/api/embeddings", "A vector for a text.", OllamaEmbeddingsRequest, OllamaEmbedding, False),
+    ("get", "/api/tags", "The models.", None, ModelTags, False),
+    ("get", "/api/ps", "The models that are loaded.", None, RunningModels, False),
+    ("post", "/api/show", "What is known of a model.", ShowRequest, ShownModel, False),
+    ("get", "/api/version", "The version of the server.", None, Version, False),
+]
+
+
+def errors_of(path: str) -> Any:
+    """How the API at a path writes its errors; None: as OpenAI does."""
+    if path.startswith("/v1/messages"):
+        return AnthropicError
+    return OllamaError if path.startswith("/api/") else None
+
+
+def stream_of(path: str) -> str:
+    """The media type of what the API at a path streams."""
+    return NDJSON if path.startswith("/api/") else "text/event-stream"

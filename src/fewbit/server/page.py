@@ -1,0 +1,75 @@
+"""The chat page at `/`: static files that are read once, with a strict Content-Security-Policy.
+
+The files lie under an address with their hash in it, so that a browser may keep them for ever and never mixes two
+versions. The page itself is asked for each time, and is a 304 if nothing changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+FOLDER = Path(__file__).parent / "page"
+INDEX = "index.html"
+VERSION = "@version@"  # stands in the page for the hash of its files
+KINDS = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All files of the page, and their hash."""
+
+    version: str
+    index: bytes
+    files: dict[str, bytes]
+
+
+@cache
+def load() -> Page:
+    files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in KINDS}
+    index = files.pop(INDEX)
+    digest = blake2b(index, digest_size=8)
+    for name, data in files.items():
+        digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
+    version = digest.hexdigest()
+    return Page(version, index.replace(VERSION.encode(), version.encode()), files)
+
+
+async def index(request: Request) -> Response:
+    page = load()
+    tag = f'"{page.version}"'
+    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tag}
+    known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+    if tag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(page.index, headers=headers, media_type="text/html")
+
+
+async def file(request: Request) -> Response:
+    page, name = load(), request.path_params["name"]
+    if request.path_params["version"] != page.version or name not in page.files:
+        raise HTTPException(404)
+    headers = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(page.files[name], headers=headers, media_type=KINDS[Path(name).suffix])
+
+
+ROUTES: list[BaseRoute] = [
+    Route("/", index, include_in_schema=False),
+    Route("/page/{version}/{name}", file, include_in_schema=False),
+]

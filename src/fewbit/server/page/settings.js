@@ -1,0 +1,105 @@
+// Sampler settings, system prompt, API key and theme.
+import { getKey, keepsKey, setKey } from "./api.js";
+import { $ } from "./dom.js";
+
+const SETTINGS = "fewbit.settings";
+const THEME = "fewbit.theme";
+const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed"];
+
+export function read(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+export function write(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch {
+    // storage is off or full: it lives as long as the page
+  }
+}
+
+/** What new chats begin with: `{ system, stop, temperature, ... }`; what is not set is left out. */
+export function defaults() {
+  try {
+    return clean(JSON.parse(read(SETTINGS)) ?? {});
+  } catch {
+    return {};
+  }
+}
+
+/** Only what is known, and only what is a number or a text; settings may come from a file. */
+export function clean(found) {
+  const settings = {};
+  for (const name of NUMBERS) if (Number.isFinite(found?.[name])) settings[name] = found[name];
+  for (const name of ["system", "stop"]) {
+    if (typeof found?.[name] === "string" && found[name]) settings[name] = found[name];
+  }
+  return settings;
+}
+
+/** The fields of a request. */
+export function samplerFields(settings) {
+  const fields = {};
+  for (const name of NUMBERS) if (name in settings) fields[name] = settings[name];
+  const stop = (settings.stop ?? "").split("\n").filter(Boolean).map((one) => one.replaceAll("\\n", "\n"));
+  return stop.length ? { ...fields, stop } : fields;
+}
+
+/** Opens the dialog; gives the new settings, or null where it was left. */
+export function editSettings(settings) {
+  const dialog = $("settings");
+  const form = dialog.querySelector("form");
+  fill(form, settings);
+  return shown(dialog, () => {
+    const found = {};
+    for (const name of NUMBERS) if (form.elements[name].value !== "") found[name] = form.elements[name].valueAsNumber;
+    for (const name of ["system", "stop"]) found[name] = form.elements[name].value;
+    const saved = clean(found);
+    write(SETTINGS, JSON.stringify(saved));
+    return saved;
+  });
+}
+
+export function fill(form, settings) {
+  for (const name of [...NUMBERS, "system", "stop"]) form.elements[name].value = settings[name] ?? "";
+}
+
+let asking = null;
+
+/** Asks for the API key; gives whether there is a new one. Many requests may ask at once. */
+export function editKey(note = "This server needs an API key. Ask who runs it.") {
+  asking ??= openKey(note).finally(() => { asking = null; });
+  return asking;
+}
+
+async function openKey(note) {
+  const form = $("key").querySelector("form");
+  $("key-note").textContent = note;
+  form.elements.key.value = getKey();
+  form.elements.keep.checked = keepsKey();
+  return (await shown($("key"), () => {
+    setKey(form.elements.key.value.trim(), form.elements.keep.checked);
+    return true;
+  })) ?? false;
+}
+
+function shown(dialog, onSave) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "save" ? onSave() : null), { once: true });
+  });
+}
+
+/** Dark becomes light and the reverse; it stays so in this browser. */
+export function switchTheme() {
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  root.dataset.theme = (root.dataset.theme ?? system) === "dark" ? "light" : "dark";
+  write(THEME, root.dataset.theme);
+  return root.dataset.theme;
+}

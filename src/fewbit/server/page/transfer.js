@@ -1,0 +1,76 @@
+// Conversations as files: Markdown and JSON out, JSON in.
+import { el, oneLine } from "./dom.js";
+import { contentOf } from "./files.js";
+import { clean } from "./settings.js";
+import { newId } from "./store.js";
+
+const VERSION = 1;
+const LARGEST_BYTES = 100 << 20;
+
+export function toMarkdown(conversation) {
+  const { settings, title, messages } = conversation;
+  const system = settings.system ? [`**System**\n\n${settings.system}`] : [];
+  const said = messages.map((one) => `**${one.role === "user" ? "You" : one.model || "Answer"}**\n\n${contentOf(one)}`);
+  return `# ${title || "New chat"}\n\n${[...system, ...said].join("\n\n---\n\n")}\n`;
+}
+
+export function toJson(conversations) {
+  return `${JSON.stringify({ fewbit: VERSION, conversations }, null, 1)}\n`;
+}
+
+export function download(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  const link = el("a", { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+export function fileName(conversation, ending) {
+  const name = oneLine(conversation.title, 60).replace(/[^\p{L}\p{N} _-]+/gu, "").trim().replaceAll(" ", "-");
+  return `${name || "chat"}.${ending}`;
+}
+
+/** The conversations of a file, checked field by field, with new ids where theirs are taken. */
+export async function fromFile(file, taken) {
+  if (file.size > LARGEST_BYTES) throw new Error(`${oneLine(file.name, 100)} is larger than 100 MB; export fewer chats.`);
+  let found;
+  try {
+    found = JSON.parse(await file.text());
+  } catch {
+    throw new Error(`${oneLine(file.name, 100)} is not JSON; import a file that this page exported.`);
+  }
+  if (found?.fewbit !== VERSION || !Array.isArray(found.conversations)) {
+    throw new Error(`${oneLine(file.name, 100)} holds no conversations; import a file that this page exported.`);
+  }
+  return found.conversations.map((one) => conversationOf(one, file.name, taken));
+}
+
+function conversationOf(found, name, taken) {
+  if (!Array.isArray(found?.messages) || !found.messages.every(isMessage)) {
+    throw new Error(`${oneLine(name, 100)} has a message without role or text; import a file that this page exported.`);
+  }
+  const isFree = typeof found.id === "string" && /^[0-9a-f]{1,64}$/.test(found.id) && !taken.has(found.id);
+  const id = isFree ? found.id : newId();
+  taken.add(id);
+  return {
+    id,
+    title: oneLine(String(found.title ?? ""), 200),
+    created: Number(found.created) || Date.now(),
+    updated: Number(found.updated) || Date.now(),
+    model: typeof found.model === "string" ? found.model : "",
+    settings: clean(found.settings),
+    messages: found.messages.map(messageOf),
+  };
+}
+
+const isText = (value) => typeof value === "string";
+const isMessage = (one) => ["user", "assistant"].includes(one?.role) && isText(one.content);
+
+function messageOf({ role, content, files, model, reason }) {
+  const message = { role, content };
+  const texts = Array.isArray(files) ? files.filter((one) => isText(one?.name) && isText(one?.text)) : [];
+  if (texts.length) message.files = texts.map(({ name, text }) => ({ name: oneLine(name, 100), text }));
+  if (isText(model)) message.model = oneLine(model, 200);
+  if (isText(reason)) message.reason = reason;
+  return message;
+}

@@ -1,0 +1,208 @@
+"""A job of one request: who may begin, what it counts, and how it ends when its client goes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from ..errors import FewbitError
+from ..llm import LLM
+from .errors import ApiError, from_fewbit
+from .jobs import Delta, Event, Finished, Job, Started, Usage, run
+from .pool import Entry
+from .settings import Settings
+from .sse import EventStream
+from .state import State, state_of
+
+T = TypeVar("T")
+
+GONE = 499  # as nginx says: nobody is left to read it
+
+
+class Run:
+    """The events of a job after `started`. It must be closed: by `stream`, `collect` or `aclose`."""
+
+    def __init__(self, request: Request, model: str, llm: LLM, job: Job, stack: AsyncExitStack) -> None:
+        self.model, self.llm, self.job = model, llm, job
+        self.created = int(time.time())
+        self.started = Started([])
+        self._request, self._state, self._stack = request, state_of(request), stack
+        self._begun = asyncio.get_running_loop().time()
+        self._deadline = self._begun + min(job.seconds or float("inf"), self._state.settings.request_seconds)
+        self._events: AsyncGenerator[Event, None] = run(job, llm)
+        self._last_token: dict[int, float] = {}  # when each output got its last
+        stack.push_async_callback(self._events.aclose)
+
+    async def start(self) -> None:
+        first = await self._next()
+        assert isinstance(first, Started)
+        self.started = first
+        metrics = self._state.metrics
+        metrics.batch.labels(self.model).observe(self.llm.engine.stats().active + self.job.num_outputs)
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> Delta | Finished | Usage:
+        found = await self._next()
+        assert not isinstance(found, Started)
+        self._count(found)
+        return found
+
+    async def collect(self) -> tuple[list[list[Delta]], list[Finished], Usage]:
+        """All of it: the deltas of each output, how each ended, and usage. A client that goes ends it."""
+        try:
+            return await unless_gone(self._request, self._collect())
+        finally:
+            await self.aclose()
+
+    def stream(self, parts: AsyncGenerator[bytes, None], media_type: str | None = None) -> EventStream:
+        """A response that streams `parts`, made of these events, and closes this."""
+        limits = self._state.settings
+        return EventStream(
+            self._closing(parts), ping_seconds=limits.ping_seconds, write_seconds=limits.write_seconds,
+            media_type=media_type, **({} if media_type is None else {"ping": None}),
+        )  # fmt: skip
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
+
+    async def _closing(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        try:
+            async for part in parts:
+                yield part
+        finally:
+            await parts.aclose()
+            await self.aclose()
+
+    async def _next(self) -> Event:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await anext(self._events)
+        except TimeoutError:
+            raise ApiError(408, "the request took longer than this server allows; ask for fewer tokens",
+                           code="request_timeout") from None  # fmt: skip
+        except FewbitError as error:
+            raise from_fewbit(error) from error
+        except RecursionError:
+            raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
+
+    async def _collect(self) -> tuple[list[list[Delta]], list[Finished], Usage]:
+        deltas: list[list[Delta]] = [[] for _ in range(self.job.num_outputs)]
+        finished: dict[int, Finished] = {}
+        usage = Usage(0, 0, 0)
+        async for one in self:
+            if isinstance(one, Delta):
+                deltas[one.index].append(one)
+            elif isinstance(one, Finished):
+                finished[one.index] = one
+            else:
+                usage = one
+        return deltas, [finished[index] for index in range(len(deltas))], usage
+
+    def _count(self, found: Delta | Finished | Usage) -> None:
+        metrics = self._state.metrics
+        if isinstance(found, Delta) and found.tokens:
+            self._count_tokens(found, asyncio.get_running_loop().time())
+        elif isinstance(found, Finished):
+            metrics.finished.labels(self.model, found.reason).inc()
+        elif isinstance(found, Usage):
+            metrics.prompt_tokens.labels(self.model).inc(found.prompt_tokens)
+            self._request.scope["fewbit.usage"] = (self.model, found)  # for the log
+
+    def _count_tokens(self, found: Delta, now: float) -> None:
+        """Tokens that came together share the time since the last ones, or since the request began to run."""
+        metrics, last = self._state.metrics, self._last_token.get(found.index)
+        share = (now - (self._begun if last is None else last)) / len(found.tokens)
+        if last is None:
+            metrics.first_token.labels(self.model).observe(share)
+        for _ in found.tokens[last is None :]:
+            metrics.between.labels(self.model).observe(share)
+        self._last_token[found.index] = now
+
+
+async def begin(request: Request, model: str | None, job: Job) -> Run:
+    """Load the model, check the job and put it in the queue; what cannot be done is refused here."""
+    state = state_of(request)
+    entry = state.pool.find(model)
+    _limit(job, state.settings)
+    job.client = client_name(request, job.client)
+    stack = AsyncExitStack()
+    try:
+        enter(state, entry, job, stack)
+        llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
+        run = Run(request, entry.name, llm, job, stack)
+        await unless_gone(request, run.start())
+    except BaseException:
+        await stack.aclose()
+        raise
+    return run
+
+
+def namespace(request: Request, salt: str | None) -> str:
+    """Where the prefixes of a client are kept: apart for each key, and for each salt."""
+    key = getattr(request.state, "key_id", "")
+    return f"{key}\0{salt or ''}" if key or salt else ""
+
+
+def client_name(request: Request, user: str) -> str:
+    """Who is to get a fair share: the holder of a key; without keys the user that a request names, or its machine."""
+    host = "" if request.client is None else request.client.host
+    return getattr(request.state, "key_id", "") or user or host
+
+
+async def unless_gone(request: Request, call: Awaitable[T]) -> T:
+    """What a call gives, unless the client goes before: then the call is cancelled."""
+    task = asyncio.ensure_future(call)
+    leaving = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ApiError(GONE, "the client went", code="disconnected")
+    finally:
+        for one in (task, leaving):
+            one.cancel()
+        await asyncio.wait({task, leaving})
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _limit(job: Job, limits: Settings) -> None:
+    """Hold a job to the limits of this server."""
+    if job.num_outputs > limits.max_outputs:
+        raise ApiError(400, f"{job.num_outputs} outputs are too many for one request: at most {limits.max_outputs}",
+                       "n", "too_many_outputs")  # fmt: skip
+    job.max_prompt_tokens = limits.max_prompt_tokens
+    most, asked = limits.max_output_tokens, job.options.get("max_tokens")
+    if most is not None and asked is not None and asked > most:
+        raise ApiError(400, f"max_tokens is at most {most} here, {asked} was given", "max_tokens", "too_many_tokens")
+    if asked is None:
+        usual = [one for one in (most, job.default_tokens) if one is not None]
+        job.options["max_tokens"] = min(usual, default=None)
+
+
+def enter(state: State, entry: Entry, job: Job, stack: AsyncExitStack) -> None:
+    """Take a place in the queue, until the stack is closed."""
+    if state.is_draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=10)
+    seqs = 0 if entry.llm is None else entry.llm.loaded.max_seqs
+    if entry.outputs and entry.outputs + job.num_outputs > seqs + state.settings.max_queue:
+        raise ApiError(429, f"{entry.outputs} outputs run or wait already; try again later", code="queue_full",
+                       retry_after=2)  # fmt: skip
+    entry.outputs += job.num_outputs
+    state.open_runs += 1
+
+    def leave() -> None:
+        entry.outputs -= job.num_outputs
+        state.open_runs -= 1
+
+    stack.callback(leave)

@@ -1,0 +1,118 @@
+"""A server without a model that says what a test wants, in the same stream as the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fewbit.server import page
+
+MODELS = ["small", "large"]
+
+
+@dataclass
+class Fake:
+    """What it answers; `bodies` are the requests that came."""
+
+    answers: list[str] = field(default_factory=lambda: ["Hello."])  # the last one is said again and again
+    part_chars: int = 7
+    part_seconds: float = 0.0
+    key: str = ""
+    error: tuple[int, str] | None = None
+    breaks_after: int | None = None  # parts, and then the connection ends
+    has_stats: bool = True
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    disconnects: int = 0
+    url: str = ""
+
+    def app(self) -> Starlette:
+        return Starlette(routes=[
+            *page.ROUTES,
+            Route("/v1/models", self.models),
+            Route("/stats", self.stats),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+        ])  # fmt: skip
+
+    def refused(self, request: Request) -> Response | None:
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return _error(401, "this server needs an API key")
+        return None
+
+    async def models(self, request: Request) -> Response:
+        return self.refused(request) or JSONResponse({"data": [{"id": name} for name in MODELS]})
+
+    async def stats(self, request: Request) -> Response:
+        if not self.has_stats:
+            return _error(404, "there is no GET /stats")
+        one = {
+            "model": MODELS[0], "loaded": True, "running": 3, "waiting": 1, "generated_tokens": int(time.time() * 50),
+            "pages_total": 512, "pages_used": 96, "pages_shared": 24, "pages_cached": 200, "prefix_hit_rate": 0.83,
+        }  # fmt: skip
+        other = {"model": MODELS[1], "loaded": False}
+        return self.refused(request) or JSONResponse({"time": time.time(), "models": [one, other]})
+
+    async def chat(self, request: Request) -> Response:
+        if refused := self.refused(request):
+            return refused
+        self.bodies.append(await request.json())
+        if self.error is not None:
+            return _error(*self.error)
+        text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return StreamingResponse(self.stream(text), media_type="text/event-stream")
+
+    async def stream(self, text: str) -> AsyncIterator[str]:
+        parts = [text[at : at + self.part_chars] for at in range(0, len(text), self.part_chars)]
+        try:
+            yield ": ping\n\n" + _event(choices=[{"delta": {"role": "assistant", "content": ""}}], usage=None)
+            for number, part in enumerate(parts):
+                if number == self.breaks_after:
+                    return
+                yield _event(choices=[{"delta": {"content": part}, "finish_reason": None}], usage=None)
+                await asyncio.sleep(self.part_seconds)
+            yield _event(choices=[{"delta": {}, "finish_reason": "stop"}], usage=None)
+            usage = {
+                "prompt_tokens": 40,
+                "completion_tokens": len(parts),
+                "prompt_tokens_details": {"cached_tokens": 32},
+            }
+            yield _event(choices=[], usage=usage)
+            yield "data: [DONE]\n\n"
+        except asyncio.CancelledError:
+            self.disconnects += 1
+            raise
+
+
+def _event(**chunk: Any) -> str:
+    return f"data: {json.dumps(chunk)}\n\n"
+
+
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status)
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """An app on a free port of this machine; gives its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", ws="none", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,86 @@
+"""A tiny random model behind a server: in this process for most tests, on a port for those of connections."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+
+from fewbit.llm import LLM
+from fewbit.server.app import make_app
+from fewbit.server.pool import Pool
+from fewbit.server.serving import Server, listen
+from fewbit.server.settings import Settings
+
+from ..cli.tiny import write_tiny
+
+URL = "http://127.0.0.1"
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def llm(tiny_path: Path) -> Iterator[LLM]:
+    with LLM(tiny_path, ctx=1024, threads=1, batch_invariant=True) as found:
+        yield found
+
+
+def client_of(llm: LLM, **settings: Any) -> TestClient:
+    """A client of a server in this process. The model is not closed with it."""
+    return TestClient(make_app(Settings(**settings), Pool.of(llm)), base_url=URL, raise_server_exceptions=False)
+
+
+@pytest.fixture
+def client(llm: LLM) -> TestClient:
+    return client_of(llm)
+
+
+class Live:
+    """A server on a port of this machine, in a thread."""
+
+    def __init__(self, llm: LLM, **settings: Any) -> None:
+        self.llm = llm
+        limits = Settings(port=0, **settings)
+        self.app = make_app(limits, Pool.of(llm), close_pool=False)
+        self.socket = listen(limits)
+        self.url = f"{URL}:{self.socket.getsockname()[1]}"
+        ready = threading.Event()
+        config = uvicorn.Config(self.app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1)
+        self.server = Server(config, self.app.state.fewbit, ready.set)
+        self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self._thread.start()
+        assert ready.wait(30)
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs, waits or holds a page for itself."""
+        engine, cache = self.llm.engine.stats(), self.llm.engine.cache.stats()
+        return not (engine.active or engine.waiting or cache.used or self.app.state.fewbit.open_runs)
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if is_so():
+                return
+            time.sleep(0.02)
+        raise AssertionError("it did not come to be")
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+        self.socket.close()
+
+
+@pytest.fixture
+def live(llm: LLM) -> Iterator[Live]:
+    found = Live(llm, ping_seconds=0.1)
+    yield found
+    found.close()

@@ -1,0 +1,54 @@
+"""A model that is told about tools, and that says what a test wants it to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewbit.completion import Completion
+from fewbit.llm import LLM
+from fewbit.parts import Part
+
+from ..cli.tiny import write_tiny
+
+TOOLS_TEMPLATE = (
+    "{% for t in tools or [] %}tool: {{ t | tojson }}\n{% endfor %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}\n{% endfor %}assistant:"
+)
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Riga"}}</tool_call>'
+
+
+def write_tool_model(path: Path) -> Path:
+    return write_tiny(path, template=TOOLS_TEMPLATE)
+
+
+def says(monkeypatch: pytest.MonkeyPatch, llm: LLM, *texts: str, error: Exception | None = None) -> None:
+    """From now on the model writes these parts, whatever it is asked; or it fails after them."""
+
+    async def aparts(prompts: Any, **options: Any) -> AsyncGenerator[Part, None]:
+        await LLM.aparts(llm, prompts, **options)  # options are checked as usual
+        return parts()
+
+    async def parts() -> AsyncGenerator[Part, None]:
+        for text in texts:
+            yield Part(0, text, [1])
+        if error is not None:
+            raise error
+        yield Part(0, "", [], completion=Completion("".join(texts), [1] * len(texts), "stop"))
+
+    monkeypatch.setattr(llm, "aparts", aparts)
+
+
+def events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Names and data of server-sent events that have names."""
+    found = []
+    for block in text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found

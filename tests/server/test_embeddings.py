@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from fewbit.llm import LLM
+from fewbit.server.embedding import truncated
+
+URL = "/v1/embeddings"
+
+
+def rows(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.text
+    data = answer.json()["data"]
+    assert [one["index"] for one in data] == list(range(len(data)))
+    return np.array([one["embedding"] for one in data], np.float32)
+
+
+@pytest.mark.parametrize("given", ["hello", ["hello", "you there"], [5, 6, 7], [[5, 6], [7]]])
+def test_vectors_are_those_of_the_model(client: TestClient, llm: LLM, given: Any) -> None:
+    expected = np.atleast_2d(llm.embed(given))
+    answer = client.post(URL, json={"model": "tiny", "input": given})
+    np.testing.assert_allclose(rows(answer), expected, rtol=1e-5)
+    several = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    used = sum(len(llm.encode_prompt(one)) for one in several)
+    assert answer.json()["usage"] == {"prompt_tokens": used, "total_tokens": used}
+
+
+def test_base64_is_float32(client: TestClient, llm: LLM) -> None:
+    body = {"model": "tiny", "input": "hello", "encoding_format": "base64", "dimensions": llm.embed("hello").size}
+    found = client.post(URL, json=body).json()["data"][0]["embedding"]
+    np.testing.assert_allclose(np.frombuffer(b64decode(found), "<f4"), llm.embed("hello"), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"dimensions": 3}, "dimensions 3 is not supported"),
+        ({"input": []}, "input"),
+        ({"input": ["a", 5]}, "input is a text"),
+        ({"input": ""}, "no tokens"),
+        ({"input": "x" * 5000}, "too long"),
+        ({"input": [1] * 2000}, "at most 1024"),
+        ({"input": [10**9]}, "token"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+        ({"task": "search"}, "task is not supported"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(client: TestClient, more: dict[str, Any], said: str) -> None:
+    answer = client.post(URL, json={"model": "tiny", "input": "hello", **more})
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+
+
+def test_ollama_embeds(client: TestClient, llm: LLM) -> None:
+    found = client.post("/api/embed", json={"model": "tiny:latest", "input": ["a", "b"], "keep_alive": "5m"}).json()
+    np.testing.assert_allclose(found["embeddings"], llm.embed(["a", "b"]), rtol=1e-5)
+    assert found["prompt_eval_count"] == 2
+    assert found["total_duration"] > 0
+    old = client.post("/api/embeddings", json={"model": "tiny", "prompt": "a"}).json()
+    np.testing.assert_allclose(old["embedding"], llm.embed("a"), rtol=1e-5)
+    assert client.post("/api/embed", json={"model": "tiny", "input": []}).json()["embeddings"] == []
+
+
+def test_ollama_cuts_long_texts_unless_told_not_to(client: TestClient, llm: LLM) -> None:
+    body = {"model": "tiny", "input": "x" * 5000}
+    found = client.post("/api/embed", json=body).json()
+    np.testing.assert_allclose(found["embeddings"][0], llm.embed("x" * 1024), rtol=1e-5)
+    refused = client.post("/api/embed", json={**body, "truncate": False})
+    assert refused.status_code == 400
+    assert "too long" in refused.json()["error"]
+
+
+def test_special_tokens_around_a_text_stay() -> None:
+    class Words:
+        def tokenize(self, text: str, add_special: bool = False) -> list[int]:
+            ids = [int(word) for word in text.split()]
+            return [1, *ids, 2] if add_special else ids
+
+    assert truncated(Words(), "3 4 5 6", 4) == [1, 3, 4, 2]  # type: ignore[arg-type]
+    assert truncated(Words(), "3 4", 4) == [1, 3, 4, 2]  # type: ignore[arg-type]

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from fewbit.errors import FileError, OutOfMemory
+from fewbit.llm import LLM
+from fewbit.server import pool as pools
+from fewbit.server.errors import ApiError
+from fewbit.server.pool import Pool
+
+
+class Fake:
+    """A model that can be loaded and closed."""
+
+    def __init__(self, source: str) -> None:
+        self.source, self.is_closed = source, False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def make(names: str, load: Callable[[str], Any] = Fake, **options: Any) -> Pool:
+    return Pool({name: f"{name}.gguf" for name in names}, cast(Any, load), **options)
+
+
+def names(pool: Pool) -> str:
+    return "".join(name for name, _ in pool.loaded())
+
+
+async def touch(pool: Pool, name: str) -> None:
+    async with pool.use(name):
+        pass
+
+
+def test_models_are_loaded_on_demand_and_once() -> None:
+    count: list[str] = []
+
+    async def main() -> None:
+        pool = make("ab", lambda source: (count.append(source), Fake(source))[1])
+        await asyncio.gather(*(touch(pool, "a") for _ in range(5)))
+        assert count == ["a.gguf"]
+        assert names(pool) == "a"
+        await touch(pool, "b")
+        assert names(pool) == "ab"
+        await pool.close()
+        assert names(pool) == ""
+
+    asyncio.run(main())
+
+
+def test_the_least_recently_used_goes_and_pinned_ones_stay() -> None:
+    async def main() -> None:
+        pool = make("abcd", max_models=2, pinned=["a"])
+        for name in "abcd":
+            await touch(pool, name)
+            assert len(pool.loaded()) <= 2
+        assert names(pool) == "ad"
+        pool = make("abc", max_models=2)
+        for name in "abac":
+            await touch(pool, name)
+        assert names(pool) == "ac"
+
+    asyncio.run(main())
+
+
+def test_a_model_in_use_stays_and_others_wait_for_it() -> None:
+    async def main() -> None:
+        pool = make("ab", max_models=1)
+        async with pool.use("a") as llm:
+            waiting = asyncio.create_task(touch(pool, "b"))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            assert not cast(Fake, llm).is_closed
+        await asyncio.wait_for(waiting, 5)
+        assert cast(Fake, llm).is_closed
+        assert names(pool) == "b"
+
+    asyncio.run(main())
+
+
+def test_idle_models_go_when_memory_is_short() -> None:
+    async def main() -> None:
+        def load(source: str) -> Fake:
+            if source == "b.gguf" and names(pool):
+                raise OutOfMemory("too little")
+            return Fake(source)
+
+        pool = make("ab", load)
+        await touch(pool, "a")
+        await touch(pool, "b")
+        assert names(pool) == "b"
+        async with pool.use("b"):
+            pool.entries["b"].name  # noqa: B018
+        pool = make("ab", load)
+        async with pool.use("a"):
+            with pytest.raises(ApiError, match="too little"):
+                await touch(pool, "b")
+
+    asyncio.run(main())
+
+
+def test_one_that_fails_disturbs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "RETRY_SECONDS", 0.0)
+    begun, tries = threading.Event(), []
+
+    def load(source: str) -> Fake:
+        if source == "a.gguf":
+            begun.set()
+            tries.append(source)
+            if len(tries) == 1:
+                raise FileError("the file is damaged")
+        return Fake(source)
+
+    async def main() -> None:
+        pool = make("ab", load)
+        failing = asyncio.gather(*(touch(pool, "a") for _ in range(3)), return_exceptions=True)
+        await touch(pool, "b")
+        errors = await failing
+        assert all(isinstance(error, ApiError) and error.status == 503 for error in errors)
+        assert "damaged" in str(errors[0])
+        assert names(pool) == "b"
+        await touch(pool, "a")  # it may have been repaired
+        assert names(pool) == "ab"
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_a_load_may_go() -> None:
+    gate = threading.Event()
+
+    async def main() -> None:
+        pool = make("a", lambda source: (gate.wait(10), Fake(source))[1])
+        first, second = asyncio.create_task(touch(pool, "a")), asyncio.create_task(touch(pool, "a"))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        gate.set()
+        await asyncio.wait_for(second, 5)
+        assert first.cancelled()
+        assert pool.entries["a"].users == 0
+
+    asyncio.run(main())
+
+
+def test_names(llm: LLM) -> None:
+    pool = Pool.of(llm)
+    assert pool.find(None).name == pool.find("tiny").name == pool.find("tiny:latest").name == "tiny"
+    with pytest.raises(ApiError, match="there are: tiny"):
+        pool.find("other")
