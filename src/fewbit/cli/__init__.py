@@ -18,9 +18,11 @@ TABLE = {
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("list_models", "List built-in models and those that were fetched."),
+    "ps": ("ps", "What a server runs: models, requests, tokens/s."),
     "pull": ("pull", "Fetch a model and print where it lies."),
     "rm": ("remove", "Remove models that were fetched."),
     "run": ("run", "Answer one prompt."),
+    "serve": ("serve", "Serve models over HTTP, to OpenAI's clients and others."),
     "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
 
@@ -34,6 +36,7 @@ def main() -> None:
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
       fewbit chat model.gguf              a conversation
+      fewbit serve model.gguf             a server for OpenAI's clients
       fewbit embed model.gguf "a" "b"     how alike texts are
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
@@ -47,5 +50,6 @@ def main() -> None:
       FEWBIT_CACHE    folder for fetched models [~/.cache/fewbit]
       FEWBIT_OFFLINE  1: fetch nothing, use what is here
       FEWBIT_THREADS  threads to use [all usable cores]
+      FEWBIT_API_KEY  key for a server that asks for one (fewbit ps, fewbit chat --server)
       FEWBIT_ISA      instruction set to use [the best; see fewbit doctor]
     """

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -135,6 +136,10 @@ def load(
     writes: bool = True,
     format: str | None = None,
     keep: bool = True,
+    cache_bytes: int | None = None,
+    max_seqs: int | None = None,
+    cache_dir: Path | None = None,
+    cache_dir_bytes: int | None = None,
 ) -> LLM:
     """A model, the default one for None; where that takes long, or answers will, it says so. `writes`: it must."""
     with said_plainly(), Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
@@ -143,7 +148,8 @@ def load(
         llm = LLM(
             DEFAULT if model is None else model, kv=kv, ctx=ctx, exact=exact, threads=threads,
             activations=activations, repack=repack, max_batched_tokens=max_batched_tokens, progress=waiting,
-            batch_invariant=batch_invariant, format=format, keep=keep,
+            batch_invariant=batch_invariant, cache_bytes=cache_bytes, max_seqs=max_seqs,
+            cache_dir=cache_dir, cache_dir_bytes=cache_dir_bytes, format=format, keep=keep,
         )  # fmt: skip
     if writes:
         llm.engine.check_writes()
