@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -42,6 +42,7 @@ from .text.tokenizer import Tokenizer
 from .validation import to_flag
 
 if TYPE_CHECKING:
+    from .parts import Part
     from .text.chat import Chat
     from .text.template import ChatTemplate
 
@@ -202,6 +203,39 @@ class LLM(Embeds):
         """`stream` for `async for`. It begins, and refuses what it cannot do, when its first part is asked for."""
         self._check_single(prompt, options)
         return AsyncStream(self._worker, lambda: self._single(prompt, options))
+
+    async def aparts(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> AsyncGenerator[Part, None]:
+        """`astream` for several prompts or outputs at once: parts with their tokens, each for one of the outputs.
+
+            async with aclosing(await llm.aparts(["Once", "Twice"], n=2)) as parts:
+                async for part in parts:
+                    print(part.index, part.text)
+
+        What it cannot do is refused at once; it begins when its first part is asked for.
+        """
+        from .parts import parts  # only callers in an event loop pay for it
+
+        return parts(self._worker, await in_thread(lambda: self._groups(prompt, options)[0]))
+
+    async def ascore(
+        self, tokens: Sequence[int], logprobs: int | None = None, namespace: str = ""
+    ) -> list[TokenLogprob]:
+        """`score` of token ids that does not block the event loop, with the `logprobs` likeliest in each place."""
+        from .parts import ascore
+
+        request = self.engine.scoring(tokens, namespace=namespace, logprobs=logprobs)
+        return await ascore(self._worker, self.tokenizer, request)
+
+    def chat_prompt(
+        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
+    ) -> list[int]:
+        """The token ids of the prompt that `chat` makes of messages. Tools that the template ignores may be refused."""
+        of_chat, _ = split_chat_options(options)
+        return self._chat_prompt(messages, {**of_chat, "refuse_ignored_tools": refuse_ignored_tools})
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """The token ids that `generate` makes of a prompt. Text that cannot fit is refused before it is tokenized."""
+        return list(self._encode(prompt))
 
     @overload
     def chat(

@@ -46,6 +46,11 @@ class Output:
         return self.finish_reason is not None
 
     @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended it, if one did."""
+        return None if self._stops is None else self._stops.found
+
+    @property
     def has_stops(self) -> bool:
         """Whether each token must be looked at as soon as it comes."""
         return self._stops is not None or self._prompt_only
@@ -67,16 +72,28 @@ class Output:
         if self.finish_reason is None:
             self.finish_reason, self._finish_time = reason, perf_counter()
 
-    def completion(self) -> Completion:
+    @property
+    def num_taken(self) -> int:
+        """Tokens whose text was taken, or is held back since it may be the start of a stop string."""
+        return self._num_taken
+
+    def logprobs(self, first: int, last: int) -> list[TokenLogprob] | None:
+        """Those of the output's tokens from one up to another; None if nobody asked for them."""
+        of = self.request
+        if of.num_logprobs is None:
+            return None
+        tokens = of.tokens[of.prompt_tokens + first : of.prompt_tokens + last]
+        return [token_logprob(self._tokenizer, *one) for one in zip(tokens, of.logprobs[first:last], strict=True)]
+
+    def completion(self, with_logprobs: bool = True) -> Completion:
         of = self.request
         tokens = of.tokens[of.prompt_tokens : of.prompt_tokens + self._num_taken]
-        logprobs = None if of.num_logprobs is None else of.logprobs[: self._num_taken]
         return Completion(
             text="".join(self._parts),
             tokens=tokens,
             finish_reason=self.finish_reason or "cancelled",
             stop_token=None if self._prompt_only else of.stop_token,
-            logprobs=None if logprobs is None else list(map(self._logprob, tokens, logprobs)),
+            logprobs=self.logprobs(0, self._num_taken) if with_logprobs else None,
             prompt_tokens=of.prompt_tokens,
             cached_tokens=of.cached_tokens,
             prefill_seconds=of.first_token_time - of.start_time if of.first_token_time else 0.0,
@@ -89,7 +106,7 @@ class Output:
         reason = "length" if self._prompt_only and reason == "stop" else reason
         if request.error is not None:
             self.end(reason)
-            raise _to_raise(request.error) from request.error
+            raise error_of(request.error) from request.error
         text = ""
         for token in request.tokens[request.prompt_tokens + self._num_taken :]:  # those that nobody was told of
             text += self.take(token)
@@ -110,13 +127,16 @@ class Output:
             self._parts.append(text)
         return text
 
-    def _logprob(self, token: int, of: Logprobs) -> TokenLogprob:
-        top = [self._token_logprob(*one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
-        return self._token_logprob(token, of.own, top)
 
-    def _token_logprob(self, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-        data = self._tokenizer.token_bytes(token)
-        return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))
+def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogprob:
+    """A token as it is told to users."""
+    top = [_told(tokenizer, *one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
+    return _told(tokenizer, token, of.own, top)
+
+
+def _told(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
+    data = tokenizer.token_bytes(token)
+    return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))
 
 
 class Stream:
@@ -136,7 +156,7 @@ class Stream:
 
     def __next__(self) -> str:
         while not self._output.is_finished:
-            text = _take(self._worker, self._output, self._queue.get())
+            text = take(self._worker, self._output, self._queue.get())
             if text:
                 return text
         raise StopIteration
@@ -183,7 +203,7 @@ class AsyncStream:
         if self._queue is None and not self._closed:
             await self._begin()
         while self._queue is not None and self._output is not None and not self._output.is_finished:
-            text = _take(self._worker, self._output, await self._queue.get())
+            text = take(self._worker, self._output, await self._queue.get())
             if text:
                 return text
         raise StopAsyncIteration
@@ -286,7 +306,7 @@ class _Running(Generic[R]):
     def take(self, event: Event) -> None:
         request = self.open.pop(event[0])
         if request.error is not None:
-            raise _to_raise(request.error) from request.error
+            raise error_of(request.error) from request.error
         self._done(request)
 
     def close(self) -> None:
@@ -309,7 +329,7 @@ class _Gathering:
     def take(self, event: Event) -> None:
         output = self.open.get(event[0])
         if output is not None:
-            _take(self._worker, output, event)
+            take(self._worker, output, event)
             if output.is_finished:
                 del self.open[output.request]
 
@@ -337,7 +357,8 @@ def _queue() -> tuple[asyncio.Queue[Event], Sink]:
     return queue, lambda event: loop.call_soon_threadsafe(queue.put_nowait, event)
 
 
-def _take(worker: Worker, output: Output, event: Event) -> str:
+def take(worker: Worker, output: Output, event: Event) -> str:
+    """The text that an event adds to an output. One that ends at a stop string is cancelled."""
     token = event[1]
     text = output.take(token)
     if token is not None and output.is_finished:  # at a stop string, of which the engine knows nothing
@@ -357,7 +378,7 @@ def _close(worker: Worker, output: Output) -> None:
         worker.cancel([output.request])
 
 
-def _to_raise(error: Exception) -> FewbitError:
+def error_of(error: Exception) -> FewbitError:
     """An error of the engine's thread, new for each who is to see it."""
     if isinstance(error, FewbitError):
         return copy(error)

@@ -120,3 +120,19 @@ def test_kinds_that_are_not_read(tmp_path: Path) -> None:
     library.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(TokenizerError, match="neither byte-level nor falls back to bytes"):
         read(tmp_path, library)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 21, 1 << 40])
+def test_numbers_far_from_the_others_are_refused(tmp_path: Path, number: int) -> None:
+    """A few bytes of a file must not make lists of millions."""
+    byte_level([]).save(str(tmp_path / "tokenizer.json"))
+    given = json.loads((tmp_path / "tokenizer.json").read_text())
+    given["model"]["vocab"]["lower"] = number
+    (tmp_path / "tokenizer.json").write_text(json.dumps(given))
+    with pytest.raises(TokenizerError, match=r"tokens have numbers from 0 to \d+ at most"):
+        read_tokenizer(tmp_path, {})
+    given["model"]["vocab"]["lower"] = 5
+    given["added_tokens"] = [{"id": number, "content": "<x>", "special": True}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(given))
+    with pytest.raises(TokenizerError, match="an added token needs an id"):
+        read_tokenizer(tmp_path, {})

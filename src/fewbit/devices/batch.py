@@ -39,6 +39,7 @@ class Score:
 
     row: int
     targets: Sequence[int]
+    num_logprobs: int | None = None  # of how many of the likeliest tokens in each place; None: none is told
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +62,13 @@ class Logprobs(NamedTuple):
     logprobs: Floats
 
 
+class Top(NamedTuple):
+    """The likeliest tokens in one place, with their log-probabilities."""
+
+    tokens: Ints
+    logprobs: Floats
+
+
 class Sampled(NamedTuple):
     token: int
     logprobs: Logprobs | None
@@ -73,6 +81,7 @@ class Outputs:
     samples: list[Sampled | Exception]  # one for each of the batch
     scores: list[Floats | Exception]
     hidden: Floats | None = None  # (rows, hidden)
+    tops: list[list[Top]] = field(default_factory=list)  # beside `scores`: the likeliest tokens in each place
 
 
 class Handle(Protocol):

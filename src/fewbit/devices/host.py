@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..arrays import Floats, Ints, Words
 from ..errors import DataError
 from ..ops.sampling import SamplingParams
-from .batch import Batch, Logprobs, Outputs, Sample, Sampled, Score
+from .batch import Batch, Logprobs, Outputs, Sample, Sampled, Score, Top
 
 
 class Sampler(Protocol):
@@ -46,7 +46,11 @@ class HostHandle:
         batch, rows = self._batch, self._rows
         if batch.output == "hidden":
             return Outputs([], [], rows)
-        return Outputs(self._samples(batch.samples), [self._score(one) for one in batch.scores])
+        scores = [self._score(one) for one in batch.scores]
+        tops = [
+            [] if isinstance(of, Exception) else self._top(one) for one, of in zip(batch.scores, scores, strict=True)
+        ]
+        return Outputs(self._samples(batch.samples), scores, tops=tops)
 
     def _samples(self, samples: list[Sample]) -> list[Sampled | Exception]:
         if not samples:
@@ -86,6 +90,12 @@ class HostHandle:
             return self._sampler.log_probabilities(rows, score.targets, threads=self._threads)
         except DataError as error:
             return error
+
+    def _top(self, score: Score) -> list[Top]:
+        if score.num_logprobs is None:
+            return []
+        rows = self._rows[score.row : score.row + len(score.targets)]
+        return [Top(*self._sampler.top_tokens(row, score.num_logprobs)) for row in rows]
 
 
 def _given(values: list[Any]) -> list[Any] | None:

@@ -136,11 +136,18 @@ class Engine:
         return requests
 
     def scoring(
-        self, tokens: Iterable[int], *, namespace: str = "", adapter: str | None = None, **terms: Unpack[Terms]
+        self,
+        tokens: Iterable[int],
+        *,
+        namespace: str = "",
+        adapter: str | None = None,
+        logprobs: int | None = None,
+        **terms: Unpack[Terms],
     ) -> Scoring:
-        """A request for the log-probability of each token after the first."""
+        """A request for the log-probability of each token after the first, and of the `logprobs` likeliest there."""
         self.check_writes()
-        request = Scoring(self._text(tokens, namespace, adapter), namespace, adapter)
+        most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
+        request = Scoring(self._text(tokens, namespace, adapter), namespace, adapter, most)
         set_terms([request], terms)
         return request
 
@@ -248,6 +255,8 @@ class Engine:
         finished = False
         for generation, sampled in zip(step.sampling, outputs.samples, strict=True):
             finished |= self._accept(generation, sampled)
+        for scoring, top in zip(step.scoring, outputs.tops, strict=False):  # empty where nobody asked
+            scoring.tops += top
         for scoring, scores in zip(step.scoring, outputs.scores, strict=True):
             finished |= self._score(scoring, scores)
         for embedding, row, count in step.embedding:

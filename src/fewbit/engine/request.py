@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
-from ..devices.batch import Chunk, Logprobs, Sample, Score
+from ..devices.batch import Chunk, Logprobs, Sample, Score, Top
 from ..ops.sampling import SamplingParams
 from .seen import Seen
 
@@ -209,8 +209,12 @@ class Scoring(Request):
 
     kind = "score"
 
-    def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
+    def __init__(
+        self, tokens: list[int], namespace: str = "", adapter: str | None = None, num_logprobs: int | None = None
+    ) -> None:
         super().__init__(tokens, namespace, adapter)
+        self.num_logprobs = num_logprobs  # of how many of the likeliest tokens in each place
+        self.tops: list[Top] = []  # those, for each of `scores`; none if they were not asked for
         self.scores = np.empty(len(tokens) - 1, np.float32)
         self.num_scored = 0
 
@@ -226,7 +230,7 @@ class Scoring(Request):
 
     def ask(self, step: Step, row: int, count: int) -> None:
         first = self.num_scored + 1
-        step.scores.append(Score(row, self.tokens[first : first + count]))
+        step.scores.append(Score(row, self.tokens[first : first + count], self.num_logprobs))
         step.scoring.append(self)
 
     def receive(self, scores: Floats) -> None:

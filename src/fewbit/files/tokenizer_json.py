@@ -20,6 +20,7 @@ from .safetensors import read_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
 MAX_TOKENS = 1 << 22
+MAX_GAP = 1 << 16  # numbers without a token, beside as many as there are tokens
 MAX_DEPTH = 8
 SPACE = "\u2581"
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -151,18 +152,25 @@ def _word(text: str, prefix: str) -> str:
 
 def _texts(vocab: Mapping[str, Any]) -> list[str]:
     """Tokens by their numbers; numbers that are not used get a text of their own."""
-    if not all(type(number) is int and 0 <= number < MAX_TOKENS for number in vocab.values()):
-        raise TokenizerError(f"tokens have numbers from 0 to {MAX_TOKENS - 1}")
+    most = _most_tokens(len(vocab))
+    if not all(type(number) is int and 0 <= number < most for number in vocab.values()):
+        raise TokenizerError(f"{len(vocab)} tokens have numbers from 0 to {most - 1} at most")
     tokens = [f"[PAD{number}]" for number in range(max(vocab.values(), default=-1) + 1)]
     for text, number in vocab.items():
         tokens[number] = text
     return tokens
 
 
+def _most_tokens(given: int) -> int:
+    """Numbers that so many tokens may have: a few bytes of a file shall not make lists of millions."""
+    return min(MAX_TOKENS, 2 * given + MAX_GAP)
+
+
 def _add(tokens: list[str], kinds: list[int], added: list[Mapping[str, Any]]) -> None:
+    most = _most_tokens(len(tokens) + len(added))
     for entry in added:
         number, text = entry.get("id"), entry.get("content")
-        if type(number) is not int or not 0 <= number < MAX_TOKENS or not isinstance(text, str):
+        if type(number) is not int or not 0 <= number < most or not isinstance(text, str):
             raise TokenizerError(f"an added token needs an id and a content, it is {short(entry)}")
         more = range(len(tokens), number + 1)
         tokens += [f"[PAD{i}]" for i in more]

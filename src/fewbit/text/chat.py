@@ -50,6 +50,7 @@ class Chat:
         tools: Tools = None,
         names: Mapping[str, Any] | None = None,
         trust_content: bool = False,
+        refuse_ignored_tools: bool = False,
     ) -> ChatPrompt:
         """The prompt for an answer. `names` are what else the template looks for, such as `enable_thinking`."""
         template, marker = self._find(bool(tools))
@@ -66,6 +67,8 @@ class Chat:
 
         text = render(tools)
         if tools and _ignored(render, text):
+            if refuse_ignored_tools:
+                raise RequestError(_IGNORED)
             warnings.warn(_IGNORED, stacklevel=4)
         return ChatPrompt(text, mark)
 

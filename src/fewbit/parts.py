@@ -1,0 +1,122 @@
+"""Several outputs on their way, part by part: what servers and other event loops read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from .completion import Completion, TokenLogprob
+from .devices.batch import Logprobs
+from .engine.request import Event, Request, Scoring
+from .engine.worker import Worker
+from .outputs import Output, error_of, take, token_logprob
+from .text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some text of one of several outputs. `completion` is there in its last part, and in no other.
+
+    Log-probabilities come with the parts; `completion` does not tell them again.
+    """
+
+    index: int  # of the output: the `n` of the first prompt, those of the second ...
+    text: str
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    completion: Completion | None = None
+    stop_string: str | None = None  # that ended it
+
+
+async def parts(worker: Worker, groups: Sequence[Sequence[Output]]) -> AsyncGenerator[Part, None]:
+    """Run outputs, those of one prompt in one group. What came while nobody read is one part.
+
+    Whoever stops early must `aclose` it: then the requests that are left are cancelled.
+    """
+    outputs = [output for group in groups for output in group]
+    numbers: dict[Request, int] = {output.request: number for number, output in enumerate(outputs)}
+    open_ = set(numbers)
+    mailbox = Mailbox()
+    try:
+        for group in groups:
+            worker.submit([output.request for output in group], mailbox.put, stream=True)
+        while open_:
+            for request, events in _by_request(await mailbox.take()).items():
+                if request not in open_:
+                    continue
+                part = _part(worker, outputs[numbers[request]], numbers[request], events)
+                if part.completion is not None:
+                    open_.discard(request)
+                if part.text or part.tokens or part.completion is not None:
+                    yield part
+    finally:
+        if open_:
+            worker.cancel(list(open_))
+
+
+async def ascore(worker: Worker, tokenizer: Tokenizer, request: Scoring) -> list[TokenLogprob]:
+    """How likely each token after the first was, and the likeliest ones in its place if they were asked for."""
+    mailbox = Mailbox()
+    worker.submit([request], mailbox.put)
+    try:
+        await mailbox.take()
+    finally:
+        if request.finish_reason is None:
+            worker.cancel([request])
+    if request.error is not None:
+        raise error_of(request.error) from request.error
+    return await asyncio.to_thread(_scored, tokenizer, request)
+
+
+class Mailbox:
+    """Events of the engine's thread, taken together in an event loop: many come for one wake-up."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: deque[Event] = deque()
+        self._arrived = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Called by the engine's thread."""
+        self._events.append(event)
+        if len(self._events) == 1:  # else somebody was called already, and has not come yet
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def take(self) -> list[Event]:
+        await self._arrived.wait()
+        self._arrived.clear()
+        events = []
+        while self._events:  # the engine may add some meanwhile
+            events.append(self._events.popleft())
+        return events
+
+
+def _by_request(events: list[Event]) -> dict[Request, list[int | None]]:
+    found: dict[Request, list[int | None]] = {}
+    for request, token in events:
+        found.setdefault(request, []).append(token)
+    return found
+
+
+def _part(worker: Worker, output: Output, index: int, events: list[int | None]) -> Part:
+    first = output.num_taken
+    text = "".join(take(worker, output, (output.request, token)) for token in events)
+    last, request = output.num_taken, output.request
+    tokens = request.tokens[request.prompt_tokens + first : request.prompt_tokens + last]
+    completion = output.completion(with_logprobs=False) if output.is_finished else None
+    return Part(index, text, tokens, output.logprobs(first, last), completion, output.stop_string)
+
+
+def _scored(tokenizer: Tokenizer, request: Scoring) -> list[TokenLogprob]:
+    scores, empty = request.scores.tolist(), request.tokens[:0]
+    tops = [(top.tokens, top.logprobs) for top in request.tops]
+    if not tops:
+        import numpy as np
+
+        tops = [(np.array(empty, np.int32), np.array(empty, np.float32))] * len(scores)
+    return [
+        token_logprob(tokenizer, token, Logprobs(own, *top))
+        for token, own, top in zip(request.tokens[1:], scores, tops, strict=True)
+    ]
