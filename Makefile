@@ -174,7 +174,7 @@ $(VENV)/.built-$(WERROR): $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
 # The checks read the sources only, so their tools are installed without building fewbit.
 $(VENV)/.dev: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	  print(*p['dependencies'], *p['optional-dependencies']['dev'], sep='\n')" > $(VENV)/dev.txt
+	  more = p['optional-dependencies']; print(*p['dependencies'], *more['server'], *more['dev'], sep='\n')" > $(VENV)/dev.txt
 	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/dev.txt
 	@touch $@
 
