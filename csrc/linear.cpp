@@ -135,7 +135,15 @@ struct Call {
     while (forms->lane_packed.size() <= number) forms->lane_packed.emplace_back();
     auto* to = forms->lane_packed[number].get<uint8_t>(sets * kernels.set_bytes(in.k));
     parallel_for(sets, 8192 / (in.k + 1) + 1, threads, [&](size_t begin, size_t end) {
-      for (size_t set = begin; set < end; ++set) kernels.pack(codes(twice), all, in.k, set, to);
+      for (size_t set = begin; set < end; ++set) {
+        if (in.alone) {  // as if there were no other sets: many columns are packed for another kernel
+          const size_t first = set * kLaneSet, bytes = kernels.set_bytes(in.k);
+          const Activation* x = codes(twice) + first * k_blocks_of(in.k);
+          kernels.pack(x, std::min(all - first, kLaneSet), in.k, 0, to + set * bytes);
+        } else {
+          kernels.pack(codes(twice), all, in.k, set, to);
+        }
+      }
     });
     forms->by_lane.push_back({w.kernels, twice, to});
   }
