@@ -18,11 +18,11 @@ TABLE = {
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("list_models", "List built-in models and those that were fetched."),
-    "ps": ("ps", "What a server runs: models, requests, tokens/s."),
+    "ps": ("ps", "What a server runs: its models, requests and speed."),
     "pull": ("pull", "Fetch a model and print where it lies."),
     "rm": ("remove", "Remove models that were fetched."),
     "run": ("run", "Answer one prompt."),
-    "serve": ("serve", "Serve models over HTTP, to OpenAI's clients and others."),
+    "serve": ("serve", "Serve models to OpenAI's clients and others, over HTTP."),
     "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
 
@@ -50,6 +50,6 @@ def main() -> None:
       FEWBIT_CACHE    folder for fetched models [~/.cache/fewbit]
       FEWBIT_OFFLINE  1: fetch nothing, use what is here
       FEWBIT_THREADS  threads to use [all usable cores]
-      FEWBIT_API_KEY  key for a server that asks for one (fewbit ps, fewbit chat --server)
+      FEWBIT_API_KEY  key for a server (fewbit ps, fewbit chat --server)
       FEWBIT_ISA      instruction set to use [the best; see fewbit doctor]
     """

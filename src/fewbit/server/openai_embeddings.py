@@ -73,6 +73,7 @@ ROUTES: list[BaseRoute] = [Route("/v1/embeddings", embeddings, methods=["POST"])
 
 def as_base64(row: Floats) -> str:
     """
+    >>> import numpy as np
     >>> as_base64(np.ones(1, np.float32))
     'AACAPw=='
     """
