@@ -27,7 +27,7 @@ LONG = {
     "ticks": " ".join("`" * n for n in range(1, 500)),
     "quotes": "> " * 20_000 + "x",
     "lists": "\n".join(" " * n + "- x" for n in range(2000)),
-    "pipes": "|" * 50_000 + "\n" + "|-" * 900 + "\n" + "|" * 50_000,
+    "pipes": "x" + "|" * 50_000 + "\n" + "|-" * 900 + "\n" + "|" * 50_000,
     "overrides": "a\u202e" * 50_000,
     "hashes": "#" * 100_000 + " x",
     "spaces": "a" + " " * 100_000 + "b\n" * 2000,
