@@ -131,7 +131,7 @@ async def answer(url: str, prompt: str, tokens: int, leave_after: int | None = N
         "messages": [{"role": "user", "content": prompt}], "stream": True, "temperature": 0, "max_tokens": tokens,
         "stream_options": {"include_usage": True},
     }  # fmt: skip
-    text, parts, usage = "", 0, None
+    text, parts, usage, reason = "", 0, None, None
     async with connection(url, "POST", CHAT, body) as lines:
         async for line in lines:
             if not line.startswith(b"data: {"):
@@ -140,12 +140,14 @@ async def answer(url: str, prompt: str, tokens: int, leave_after: int | None = N
             if "error" in chunk:
                 raise RuntimeError(chunk["error"]["message"])
             usage = chunk["usage"] or usage
-            text += "".join(choice["delta"].get("content", "") for choice in chunk["choices"])
+            for choice in chunk["choices"]:
+                text += choice["delta"].get("content", "")
+                reason = choice["finish_reason"] or reason
             parts += 1
             if leave_after is not None and parts > leave_after:
                 return text
-    if usage is None or usage["completion_tokens"] != tokens:
-        raise RuntimeError(f"the answer has no end: {usage}, {tokens} tokens were asked for")
+    if usage is None or (reason != "stop" and usage["completion_tokens"] != tokens):
+        raise RuntimeError(f"the answer has no end: {reason}, {usage}, {tokens} tokens were asked for")
     return text
 
 
