@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import overload
 
@@ -14,15 +15,15 @@ from .options import Prompt, split_prompts
 from .outputs import arun, in_thread, run
 
 
-class Embeds:
+class Embeds(ABC):
     """What an LLM has for embeddings."""
 
     engine: Engine
     pooling: str
     _worker: Worker
 
-    def _encode(self, prompt: str | Iterable[int]) -> Iterable[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _encode(self, prompt: str | Iterable[int]) -> Iterable[int]: ...
 
     @overload
     def embed(

@@ -16,7 +16,7 @@ from .arrays import Floats
 from .cache.cache import Cache
 from .cache.disk import MAX_BYTES, DiskCache
 from .cache.groups import MAX_SEQS, pages_by_group
-from .cache.layout import kv_format, make_layout
+from .cache.layout import Layout, kv_format, make_layout
 from .devices import MAX_BATCHED_TOKENS, Device, DeviceOptions
 from .devices.batch import Chunk, Executor
 from .devices.fitting import Needs, cache_tokens, default_ctx
@@ -99,18 +99,7 @@ def load(
         of = devices.get(device, replace(options, max_batched_tokens=step_tokens))
     layout = choose_layout(of, file.file_bytes, repack)
     seqs = _count(max_seqs, "max_seqs", MAX_SEQS)
-    needs = Needs(
-        name=file.path.name,
-        layout=make_layout(model.graph.specs, k, v),
-        memory_bytes=_memory(file.file_bytes, layout),
-        file_bytes=file.file_bytes,
-        decoded_bytes=_decoded_bytes(file) if of.decodes else 0,
-        reserve_bytes=RESERVE_BYTES,
-        row_bytes=_row_bytes(model),
-        logits_bytes=4 * model.graph.result.width,
-        max_seqs=seqs,
-        step_tokens=step_tokens,
-    )
+    needs = _needs(file, model, of, layout, make_layout(model.graph.specs, k, v), seqs, step_tokens)
     size = None if cache_bytes is None else to_size(cache_bytes, "cache_bytes", least=1, error=RequestError)
     if ctx is None and size is None:
         length = default_ctx(needs, length)
@@ -120,12 +109,10 @@ def load(
     pages = needs.pages(tokens)
     fingerprint = kv_fingerprint(file, length)
     model = _pack(file, of, layout, length)
-    disk = None
-    if cache_dir is not None:
-        # K and V of another numeric path would break the promise of `batch_invariant`.
-        how = [device, chosen, invariant, layout, machine(), getattr(of, "numerics", "")]
-        nbytes = MAX_BYTES if cache_dir_bytes is None else cache_dir_bytes
-        disk = DiskCache(cache_dir, nbytes, identity=dumps(how))
+    # K and V of another numeric path would break the promise of `batch_invariant`.
+    how = dumps([device, chosen, invariant, layout, machine(), getattr(of, "numerics", "")])
+    nbytes = MAX_BYTES if cache_dir_bytes is None else cache_dir_bytes
+    disk = None if cache_dir is None else DiskCache(cache_dir, nbytes, identity=how)
     cache = Cache(of.make_store(needs.layout, pages), fingerprint, Shortage(), disk)
     executor = of.make_executor(model.graph, cache.store, model.config.vocab)
     return Loaded(executor, cache, length, model.step_bytes, seqs, model.is_encoder)
@@ -218,6 +205,24 @@ def _pack(file: ModelFile, device: Device, layout: str, ctx: int | None = None) 
         return load_model(file, device.pack(layout, file.file_bytes + 256 * len(file.tensors)), ctx)
     except MemoryError as error:
         raise OutOfMemory(f"{file.path.name}: no memory to lay the weights out anew; try repack=False") from error
+
+
+def _needs(
+    file: ModelFile, model: LoadedModel, device: Device, layout: str, kv: Layout, max_seqs: int, step_tokens: int
+) -> Needs:
+    """What a model needs of memory with its weights and its K and V in these layouts."""
+    return Needs(
+        name=file.path.name,
+        layout=kv,
+        memory_bytes=_memory(file.file_bytes, layout),
+        file_bytes=file.file_bytes,
+        decoded_bytes=_decoded_bytes(file) if device.decodes else 0,
+        reserve_bytes=RESERVE_BYTES,
+        row_bytes=_row_bytes(model),
+        logits_bytes=4 * model.graph.result.width,
+        max_seqs=max_seqs,
+        step_tokens=step_tokens,
+    )
 
 
 def _memory(file_bytes: int, layout: str) -> int:

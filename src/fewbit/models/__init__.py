@@ -21,6 +21,7 @@ _PARTS = {
     "adapter",
     "checkpoint",
     "config",
+    "decoder",
     "directory",
     "experts",
     "gemma4_parts",

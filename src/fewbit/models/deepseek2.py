@@ -19,8 +19,9 @@ from ..ops.specs import AttentionSpec
 from .adapter import DECODER, DECODER_TENSORS, SHARED_EXPERTS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Block, Decoder
 from .experts import Experts
-from .layers import FeedForward, Linear, Norm, read_output
+from .layers import FeedForward, Linear, Norm
 from .rotary import read_rope
 from .transforms import Array, Transform
 
@@ -66,32 +67,16 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, layer, c) for layer in range(c.layers)]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
-        self.output = read_output(file, c)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
+        c = Config.read(file)
+        super().__init__(file, c, [block(file, layer, c) for layer in range(c.layers)])
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
-        self.attn_norm = Norm(file, f"blk.{layer}.attn_norm", c.hidden)
-        self.attn = LatentAttention(file, layer, c)
-        self.ffn_norm = Norm(file, f"blk.{layer}.ffn_norm", c.hidden)
-        dense = layer < file.size("leading_dense_block_count", default=0, least=0)
-        self.ffn = FeedForward(file, layer, c) if dense else Experts(file, layer, c, normalize=False)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.attn(ops, self.attn_norm(ops, x))
-        return x + self.ffn(ops, self.ffn_norm(ops, x))
+def block(file: Checkpoint, layer: int, c: Config) -> Block:
+    dense = layer < file.size("leading_dense_block_count", default=0, least=0)
+    ffn = FeedForward(file, layer, c) if dense else Experts(file, layer, c, normalize=False)
+    return Block(file, layer, c, LatentAttention(file, layer, c), ffn)
 
 
 class LatentAttention:

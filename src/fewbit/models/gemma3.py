@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ..ops.graph import Rope, Value
-from ..ops.recorder import Ops
+from ..ops.graph import Rope
 from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import Attention, FeedForward, Norm, head_norms, read_output, read_windows
+from .decoder import Decoder, Sandwich
+from .layers import Attention, FeedForward, head_norms, read_windows
 from .rotary import read_local_rope, read_rope
 
 LARGEST = 62  # layers of the 27B model, in which the scale of attention is another one
@@ -32,39 +32,18 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope, local = read_rope(file, c.k_dim, neox=True), read_local_rope(file, c.k_dim, neox=True)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [
-            Block(file, layer, c, local if window else rope, window)
-            for layer, window in enumerate(read_windows(file, c.layers, every=6))
-        ]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
-        self.output = read_output(file, c)
-        self.softcap = file.number("final_logit_softcapping", default=0.0, least=0)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd, math.sqrt(self.config.hidden))
-        for block in self.blk:
-            x = block.forward(ops, x)
-        logits = ops.linear(self.output_norm(ops, x), self.output)
-        return ops.softcap(logits, self.softcap) if self.softcap else logits
+        windows = read_windows(file, c.layers, every=6)
+        blocks = [block(file, i, c, local if window else rope, window) for i, window in enumerate(windows)]
+        softcap = file.number("final_logit_softcapping", default=0.0, least=0)
+        super().__init__(file, c, blocks, scale=math.sqrt(c.hidden), softcap=softcap)
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> None:
-        name = f"blk.{layer}"
-        dim = c.hidden // c.heads if c.layers == LARGEST else c.k_dim
-        norms, scale = head_norms(file, layer, c), 1 / math.sqrt(dim)
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope, norms=norms, window=window, scale=scale)
-        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
-        self.ffn_norm = Norm(file, f"{name}.ffn_norm", c.hidden)
-        self.ffn = FeedForward(file, layer, c, "gelu_tanh")
-        self.post_ffw_norm = Norm(file, f"{name}.post_ffw_norm", c.hidden)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.post_attention_norm(ops, self.attn(ops, self.attn_norm(ops, x)))
-        return x + self.post_ffw_norm(ops, self.ffn(ops, self.ffn_norm(ops, x)))
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Sandwich:
+    scale = 1 / math.sqrt(c.hidden // c.heads if c.layers == LARGEST else c.k_dim)
+    norms = head_norms(file, layer, c)
+    attn = Attention(file, layer, c, rope, norms=norms, window=window, scale=scale)
+    return Sandwich(file, layer, c, attn, FeedForward(file, layer, c, "gelu_tanh"))

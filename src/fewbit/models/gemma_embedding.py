@@ -10,6 +10,7 @@ from . import gemma3
 from .adapter import SANDWICH_TENSORS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Sandwich
 from .layers import Attention, FeedForward, Linear, Norm, head_norms, read_windows
 from .rotary import read_local_rope, read_rope
 
@@ -24,7 +25,7 @@ class Model:
         rope, local = read_rope(file, c.k_dim, neox=True), read_local_rope(file, c.k_dim, neox=True)
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         self.blk = [
-            Block(file, layer, c, local if window else rope, window // 2)
+            block(file, layer, c, local if window else rope, window // 2)
             for layer, window in enumerate(read_windows(file, c.layers, every=6))
         ]
         self.output_norm = Norm(file, "output_norm", c.hidden)
@@ -32,27 +33,17 @@ class Model:
 
     def forward(self, ops: Ops) -> Value:
         x = ops.embed(self.token_embd, math.sqrt(self.config.hidden))
-        for block in self.blk:
-            x = block.forward(ops, x)
+        for one in self.blk:
+            x = one(ops, x)
         x = self.output_norm(ops, x)
         for dense in self.dense:
             x = dense(ops, x)
         return x
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> None:
-        name = f"blk.{layer}"
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), around=around)
-        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
-        self.ffn_norm = Norm(file, f"{name}.ffn_norm", c.hidden)
-        self.ffn = FeedForward(file, layer, c, "gelu_tanh")
-        self.post_ffw_norm = Norm(file, f"{name}.post_ffw_norm", c.hidden)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.post_attention_norm(ops, self.attn(ops, self.attn_norm(ops, x)))
-        return x + self.post_ffw_norm(ops, self.ffn(ops, self.ffn_norm(ops, x)))
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> Sandwich:
+    attn = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), around=around)
+    return Sandwich(file, layer, c, attn, FeedForward(file, layer, c, "gelu_tanh"))
 
 
 def read_dense(file: Checkpoint, c: Config) -> list[Linear]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..ops.graph import Rope, Value
-from ..ops.recorder import Ops
+from ..ops.graph import Rope
 from .adapter import DECODER, DECODER_TENSORS, SHARED_EXPERTS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Block, Decoder
 from .experts import Experts
-from .layers import Attention, FeedForward, Norm, head_norms, read_output
+from .layers import Attention, FeedForward, head_norms
 from .rotary import read_rope
 
 HF = Adapter(
@@ -30,32 +30,16 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, layer, c, rope) for layer in range(c.layers)]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
-        self.output = read_output(file, c)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
+        super().__init__(file, c, [block(file, layer, c, rope) for layer in range(c.layers)])
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
-        name = f"blk.{layer}"
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        norms = head_norms(file, layer, c) if file.has_tensor(f"{name}.attn_q_norm.weight") else None
-        self.attn = Attention(file, layer, c, rope, norms=norms)
-        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
-        dense = layer < file.size("leading_dense_block_count", default=0, least=0)
-        self.ffn = FeedForward(file, layer, c) if dense else Experts(file, layer, c, score="sigmoid", normalize=False)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.attn(ops, self.attn_norm(ops, x))
-        return x + self.ffn(ops, self.post_attention_norm(ops, x))
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
+    norms = head_norms(file, layer, c) if file.has_tensor(f"blk.{layer}.attn_q_norm.weight") else None
+    attn = Attention(file, layer, c, rope, norms=norms)
+    dense = layer < file.size("leading_dense_block_count", default=0, least=0)
+    ffn = FeedForward(file, layer, c) if dense else Experts(file, layer, c, score="sigmoid", normalize=False)
+    return Block(file, layer, c, attn, ffn, ffn_norm="post_attention_norm")

@@ -7,6 +7,7 @@ from ..ops.recorder import Ops
 from .adapter import DECODER, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Block
 from .layers import MLP, Attention, LayerNorm, read_output
 from .transforms import TRANSPOSED
 
@@ -38,24 +39,17 @@ class Model:
         c = self.config = Config.read(file)
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         self.position_embd = file.embedding("position_embd.weight", c.ctx, c.hidden)
-        self.blk = [Block(file, layer, c) for layer in range(c.layers)]
+        self.blk = [block(file, layer, c) for layer in range(c.layers)]
         self.output_norm = LayerNorm(file, "output_norm", c.hidden)
         self.output = read_output(file, c)
 
     def forward(self, ops: Ops) -> Value:
         x = ops.embed(self.token_embd) + ops.positions(self.position_embd)
-        for block in self.blk:
-            x = block.forward(ops, x)
+        for one in self.blk:
+            x = one(ops, x)
         return ops.linear(self.output_norm(ops, x), self.output)
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
-        self.attn_norm = LayerNorm(file, f"blk.{layer}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope=None)
-        self.ffn_norm = LayerNorm(file, f"blk.{layer}.ffn_norm", c.hidden)
-        self.ffn = MLP(file, layer, c, "gelu_tanh")
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.attn(ops, self.attn_norm(ops, x))
-        return x + self.ffn(ops, self.ffn_norm(ops, x))
+def block(file: Checkpoint, layer: int, c: Config) -> Block:
+    attn = Attention(file, layer, c, rope=None)
+    return Block(file, layer, c, attn, MLP(file, layer, c, "gelu_tanh"), norm=LayerNorm)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..ops.graph import Rope, Value
-from ..ops.recorder import Ops
+from ..ops.graph import Rope
 from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Block, Decoder
 from .experts import Experts
-from .layers import Attention, Norm, read_output, read_windows
+from .layers import Attention, read_windows
 from .rotary import read_rope
 from .transforms import MXFP4, every, mxfp4_rows
 
@@ -35,32 +35,16 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True, truncate=False)
         windows = read_windows(file, c.layers, every=2)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, layer, c, rope, window) for layer, window in enumerate(windows)]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
-        self.output = read_output(file, c)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
+        super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> None:
-        name = f"blk.{layer}"
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        sinks = file.vector(f"{name}.attn_sinks.weight", c.heads)
-        self.attn = Attention(file, layer, c, rope, window=window, sinks=sinks)
-        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
-        self.ffn = Experts(file, layer, c, score="softmax_top", kind="swiglu_oai")
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.attn(ops, self.attn_norm(ops, x))
-        return x + self.ffn(ops, self.post_attention_norm(ops, x))
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+    sinks = file.vector(f"blk.{layer}.attn_sinks.weight", c.heads)
+    attn = Attention(file, layer, c, rope, window=window, sinks=sinks)
+    ffn = Experts(file, layer, c, score="softmax_top", kind="swiglu_oai")
+    return Block(file, layer, c, attn, ffn, ffn_norm="post_attention_norm")

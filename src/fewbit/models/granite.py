@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..ops.graph import Rope, Value
-from ..ops.recorder import Ops
+from ..ops.graph import Rope
 from .adapter import DECODER, INTERLEAVED_TENSORS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import Attention, FeedForward, Norm, read_output
+from .decoder import Block, Decoder
+from .layers import Attention, FeedForward
 from .rotary import read_rope
 
 HF = Adapter(
@@ -24,32 +24,15 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope = read_rope(file, c.k_dim) if file.flag("rope.scaling.finetuned", default=True) else None
-        self.embedding_scale = file.number("embedding_scale", default=1.0)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, layer, c, rope) for layer in range(c.layers)]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
+        blocks = [block(file, layer, c, rope) for layer in range(c.layers)]
+        super().__init__(file, c, blocks, scale=file.number("embedding_scale", default=1.0))
         self.output_norm.weight /= file.number("logit_scale", least=1e-6)  # logits are linear in it
-        self.output = read_output(file, c)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd, self.embedding_scale)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope | None) -> None:
-        self.residual_scale = file.number("residual_scale", default=1.0)
-        self.attn_norm = Norm(file, f"blk.{layer}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope)
-        self.ffn_norm = Norm(file, f"blk.{layer}.ffn_norm", c.hidden)
-        self.ffn = FeedForward(file, layer, c)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + ops.scale(self.attn(ops, self.attn_norm(ops, x)), self.residual_scale)
-        return x + ops.scale(self.ffn(ops, self.ffn_norm(ops, x)), self.residual_scale)
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope | None) -> Block:
+    scale = file.number("residual_scale", default=1.0)
+    return Block(file, layer, c, Attention(file, layer, c, rope), FeedForward(file, layer, c), scale=scale)

@@ -14,8 +14,9 @@ from . import granite
 from .adapter import Adapter
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Block, Decoder
 from .experts import Experts, GatedExpert, read_shared
-from .layers import Attention, FeedForward, Linear, Norm, read_output
+from .layers import Attention, FeedForward, Linear
 from .rotary import read_rope
 from .transforms import SQUEEZED, part, shaped
 
@@ -57,38 +58,21 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope = read_rope(file, c.k_dim) if file.flag("rope.scaling.finetuned", default=True) else None
-        self.embedding_scale = file.number("embedding_scale", default=1.0)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, i, c, rope) for i in range(c.layers)]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
+        blocks = [block(file, i, c, rope) for i in range(c.layers)]
+        super().__init__(file, c, blocks, scale=file.number("embedding_scale", default=1.0))
         logit_scale = file.number("logit_scale", default=0.0) or 1.0
         self.output_norm.weight = self.output_norm.weight / np.float32(logit_scale)
-        self.output = read_output(file, c)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd, self.embedding_scale)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope | None) -> None:
-        name = f"blk.{layer}"
-        is_recurrent = file.has_tensor(f"{name}.ssm_in.weight")
-        self.residual_scale = file.number("residual_scale", default=1.0)
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        self.mixer = Mamba(file, layer, c) if is_recurrent else Attention(file, layer, c, rope)
-        self.ffn_norm = Norm(file, f"{name}.ffn_norm", c.hidden)
-        self.feed_forward = read_feed_forward(file, layer, c)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + ops.scale(self.mixer(ops, self.attn_norm(ops, x)), self.residual_scale)
-        return x + ops.scale(self.feed_forward(ops, self.ffn_norm(ops, x)), self.residual_scale)
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope | None) -> Block:
+    is_recurrent = file.has_tensor(f"blk.{layer}.ssm_in.weight")
+    mixer = Mamba(file, layer, c) if is_recurrent else Attention(file, layer, c, rope)
+    scale = file.number("residual_scale", default=1.0)
+    return Block(file, layer, c, mixer, read_feed_forward(file, layer, c), scale=scale)
 
 
 def read_feed_forward(file: Checkpoint, layer: int, c: Config) -> Experts | GatedExpert | FeedForward:

@@ -8,7 +8,8 @@ from ..ops.specs import RecurrentSpec
 from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import Attention, FeedForward, Linear, Norm, head_norms, read_output
+from .decoder import Block, Decoder
+from .layers import Attention, FeedForward, Linear, Norm, head_norms
 from .rotary import read_rope
 from .transforms import SQUEEZED
 from .transforms import Config as Json
@@ -51,38 +52,19 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, i, c, rope) for i in range(c.layers)]
-        self.output_norm = Norm(file, "token_embd_norm", c.hidden)
-        self.output = read_output(file, c)
-
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
+        blocks = [Block(file, i, c, read_mixer(file, i, c, rope), FeedForward(file, i, c)) for i in range(c.layers)]
+        super().__init__(file, c, blocks, norm=Norm(file, "token_embd_norm", c.hidden))
 
 
-class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
-        name = f"blk.{layer}"
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        self.mixer: ShortConv | Attention
-        if file.has_tensor(f"{name}.shortconv.conv.weight"):
-            self.mixer = ShortConv(file, layer, c)
-        else:
-            window = file.size("attention.sliding_window", default=0, least=0)
-            self.mixer = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), window=window)
-        self.ffn_norm = Norm(file, f"{name}.ffn_norm", c.hidden)
-        self.feed_forward = FeedForward(file, layer, c)
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.mixer(ops, self.attn_norm(ops, x))
-        return x + self.feed_forward(ops, self.ffn_norm(ops, x))
+def read_mixer(file: Checkpoint, layer: int, c: Config, rope: Rope) -> ShortConv | Attention:
+    if file.has_tensor(f"blk.{layer}.shortconv.conv.weight"):
+        return ShortConv(file, layer, c)
+    window = file.size("attention.sliding_window", default=0, least=0)
+    return Attention(file, layer, c, rope, norms=head_norms(file, layer, c), window=window)
 
 
 class ShortConv:

@@ -13,8 +13,9 @@ from ..ops.specs import AttentionSpec, RecurrentSpec
 from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
+from .decoder import Block, Decoder
 from .experts import Experts
-from .layers import FeedForward, Linear, Norm, head_norms, read_output
+from .layers import FeedForward, Linear, Norm, head_norms
 from .rotary import read_rope
 from .transforms import rotary_dim, tiled_heads
 
@@ -45,38 +46,18 @@ HF = Adapter(
 )
 
 
-class Model:
+class Model(Decoder):
     feed_forward: type[FeedForward] | type[Experts] = FeedForward
 
     def __init__(self, file: Checkpoint) -> None:
-        c = self.config = Config.read(file)
+        c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, i, c, rope, self.feed_forward(file, i, c)) for i in range(c.layers)]
-        self.output_norm = Norm(file, "output_norm", c.hidden)
-        self.output = read_output(file, c)
+        super().__init__(file, c, [self.block(file, layer, c, rope) for layer in range(c.layers)])
 
-    def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd)
-        for block in self.blk:
-            x = block.forward(ops, x)
-        return ops.linear(self.output_norm(ops, x), self.output)
-
-
-class Block:
-    def __init__(
-        self, file: Checkpoint, layer: int, c: Config, rope: Rope, feed_forward: FeedForward | Experts
-    ) -> None:
-        name = f"blk.{layer}"
-        is_recurrent = file.has_tensor(f"{name}.ssm_out.weight")
-        self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)
-        self.mixer = DeltaNet(file, layer, c) if is_recurrent else GatedAttention(file, layer, c, rope)
-        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
-        self.feed_forward = feed_forward
-
-    def forward(self, ops: Ops, x: Value) -> Value:
-        x = x + self.mixer(ops, self.attn_norm(ops, x))
-        return x + self.feed_forward(ops, self.post_attention_norm(ops, x))
+    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
+        is_recurrent = file.has_tensor(f"blk.{layer}.ssm_out.weight")
+        mixer = DeltaNet(file, layer, c) if is_recurrent else GatedAttention(file, layer, c, rope)
+        return Block(file, layer, c, mixer, self.feed_forward(file, layer, c), ffn_norm="post_attention_norm")
 
 
 class GatedAttention:

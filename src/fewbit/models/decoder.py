@@ -1,0 +1,84 @@
+"""What most decoders are: an embedding, blocks after each other, a norm, and the matrix that gives logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..ops.graph import Value
+from ..ops.recorder import Ops
+from .checkpoint import Checkpoint
+from .config import Config
+from .layers import LayerNorm, Norm, read_output
+
+Part = Callable[[Ops, Value], Value]  # rows in, rows out
+
+
+class Decoder:
+    """`scale` is that of the embedding, `norm` the one before the logits, `softcap` bounds them unless it is 0."""
+
+    def __init__(
+        self,
+        file: Checkpoint,
+        c: Config,
+        blocks: Sequence[Part],
+        *,
+        scale: float = 1.0,
+        norm: Norm | LayerNorm | None = None,
+        softcap: float = 0.0,
+    ) -> None:
+        self.config, self.blk, self.scale, self.softcap = c, blocks, scale, softcap
+        self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
+        self.output_norm = norm or Norm(file, "output_norm", c.hidden)
+        self.output = read_output(file, c)
+
+    def forward(self, ops: Ops) -> Value:
+        x = ops.embed(self.token_embd, self.scale)
+        for block in self.blk:
+            x = block(ops, x)
+        logits = ops.linear(self.output_norm(ops, x), self.output)
+        return ops.softcap(logits, self.softcap) if self.softcap else logits
+
+
+class Block:
+    """A norm before each of its two parts, which add to the rows; what they add is scaled.
+
+    `mixer` looks at other tokens: attention, or a recurrent layer. `ffn_norm` is what the file calls the second norm.
+    """
+
+    def __init__(
+        self,
+        file: Checkpoint,
+        layer: int,
+        c: Config,
+        mixer: Part,
+        ffn: Part,
+        *,
+        ffn_norm: str = "ffn_norm",
+        norm: type[Norm] | type[LayerNorm] = Norm,
+        scale: float = 1.0,
+    ) -> None:
+        self.mixer, self.ffn, self.scale = mixer, ffn, scale
+        self.attn_norm = norm(file, f"blk.{layer}.attn_norm", c.hidden)
+        self.ffn_norm = norm(file, f"blk.{layer}.{ffn_norm}", c.hidden)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        x = x + self._scaled(ops, self.mixer(ops, self.attn_norm(ops, x)))
+        return x + self._scaled(ops, self.ffn(ops, self.ffn_norm(ops, x)))
+
+    def _scaled(self, ops: Ops, x: Value) -> Value:
+        return x if self.scale == 1 else ops.scale(x, self.scale)
+
+
+class Sandwich:
+    """A norm before and after each of its two parts."""
+
+    def __init__(self, file: Checkpoint, layer: int, c: Config, attn: Part, ffn: Part) -> None:
+        name = f"blk.{layer}"
+        self.attn, self.ffn = attn, ffn
+        self.attn_norm, self.ffn_norm = (Norm(file, f"{name}.{x}_norm", c.hidden) for x in ("attn", "ffn"))
+        self.post_attention_norm = Norm(file, f"{name}.post_attention_norm", c.hidden)
+        self.post_ffw_norm = Norm(file, f"{name}.post_ffw_norm", c.hidden)
+
+    def __call__(self, ops: Ops, x: Value) -> Value:
+        x = x + self.post_attention_norm(ops, self.attn(ops, self.attn_norm(ops, x)))
+        return x + self.post_ffw_norm(ops, self.ffn(ops, self.ffn_norm(ops, x)))
