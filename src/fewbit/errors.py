@@ -90,6 +90,10 @@ class OutOfMemory(FewbitError, MemoryError, ValueError):
     """More memory was asked for than there is. The message says what would fit."""
 
 
+class DeviceError(FewbitError, RuntimeError):
+    """A GPU that reports an error. What was running there is lost."""
+
+
 class TokenizerError(FewbitError, ValueError):
     """A vocabulary that cannot be used, a token that it does not hold, or text that has no tokens."""
 
@@ -100,6 +104,10 @@ class TemplateError(FewbitError, ValueError):
 
 class RequestError(FewbitError, ValueError):
     """Something asked of a model that it cannot do: a prompt that is empty or too long, a number out of its range."""
+
+
+class TooLong(RequestError):
+    """A text that does not fit into the context."""
 
 
 class QueueFull(FewbitError, RuntimeError):

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from .chats import Chats
 from .completion import Completion, TokenLogprob
 from .embedding import file_pooling
 from .embeds import Embeds
 from .engine.engine import Engine
 from .engine.worker import Worker
-from .errors import DtypeError, RequestError
+from .errors import RequestError, TooLong
 from .files.hub import builtin, find
 from .files.hub.names import model_name
 from .loading import KvFormats, Loaded, load
 from .models import open_model
 from .ops.sampling import SamplingParams
 from .options import (
-    Answers,
-    Message,
-    OneAnswer,
     OneOutput,
     Options,
     Prompt,
-    PromptOptions,
-    check_messages,
     model_sampling,
     read_options,
-    split_chat_options,
     split_prompts,
 )
 from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread, run
@@ -43,15 +37,11 @@ from .validation import to_flag
 
 if TYPE_CHECKING:
     from .parts import Part
-    from .text.chat import Chat
-    from .text.template import ChatTemplate
 
 __all__ = ["LLM", "AsyncStream", "Completion", "Options", "Stream", "TokenLogprob"]
 
-Messages = Sequence[Message]
 
-
-class LLM(Embeds):
+class LLM(Chats, Embeds):
     """A language model, ready to write.
 
         llm = LLM("model.gguf", kv="q8_0")
@@ -73,6 +63,8 @@ class LLM(Embeds):
     `batch_invariant=True` makes one numeric path of all batch sizes, so that the same seed gives the same output alone
     and beside any others; it costs speed where many tokens run at once. Without it, kernels change with the number of
     rows, and a last bit may turn an output elsewhere.
+    `gpu_layers` says how many of the layers, the last ones, run on the GPU of `device="cuda"`, and the others on the
+    CPU; if not given all of them, or with a warning as many as fit into its memory.
     `format` is what weights in f32, f16 or bf16 are quantized to when they are loaded: "q8_0", "q4_k" and the like for
     all matrices, or a mix like "q4_k_m". The result is kept as a GGUF file in the cache folder, and the next start is
     quick; with `keep=False` it is not.
@@ -113,6 +105,7 @@ class LLM(Embeds):
         max_seqs: int | None = None,
         max_batched_tokens: int | None = None,
         batch_invariant: bool = False,
+        gpu_layers: int | None = None,
         format: str | None = None,
         keep: bool = True,
         max_waiting: int | None = None,
@@ -130,7 +123,8 @@ class LLM(Embeds):
         loaded = load(
             file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack,
             cache_bytes=cache_bytes, max_seqs=max_seqs, max_batched_tokens=max_batched_tokens,
-            batch_invariant=batch_invariant, cache_dir=cache_dir, cache_dir_bytes=cache_dir_bytes,
+            batch_invariant=batch_invariant, gpu_layers=gpu_layers, cache_dir=cache_dir,
+            cache_dir_bytes=cache_dir_bytes, progress=progress,
         )  # fmt: skip
         limits = max_waiting, max_per_client
         self._join(loaded, tokenizer, model_name(path), path, model_sampling(words, _recommended(path)), *limits)
@@ -226,58 +220,9 @@ class LLM(Embeds):
         request = self.engine.scoring(tokens, namespace=namespace, logprobs=logprobs)
         return await ascore(self._worker, self.tokenizer, request)
 
-    def chat_prompt(
-        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
-    ) -> list[int]:
-        """The token ids of the prompt that `chat` makes of messages. Tools that the template ignores may be refused."""
-        of_chat, _ = split_chat_options(options)
-        return self._chat_prompt(messages, {**of_chat, "refuse_ignored_tools": refuse_ignored_tools})
-
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The token ids that `generate` makes of a prompt. Text that cannot fit is refused before it is tokenized."""
         return list(self._encode(prompt))
-
-    @overload
-    def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[OneAnswer]
-    ) -> Completion: ...
-    @overload
-    def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[Answers]
-    ) -> Completion | list[Completion]: ...
-    @overload
-    def chat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[Answers]) -> Stream: ...
-    def chat(
-        self, messages: Messages, *, stream: bool = False, **options: Unpack[Answers]
-    ) -> Completion | list[Completion] | Stream:
-        """Answer messages, dicts with `role` and `content`, by the model's chat template.
-
-        Messages are as OpenAI's clients send them: `content` may be a list of text parts, or None beside `tool_calls`;
-        `tools` are the functions that the model may call. `template` gives names that the template looks for, such as
-        {"enable_thinking": False}. Special tokens that a message spells stay plain text; with `trust_content` they
-        count.
-        """
-        of_chat, rest = split_chat_options(options)
-        prompt = self._chat_prompt(messages, of_chat)
-        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
-
-    @overload
-    async def achat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[OneAnswer]
-    ) -> Completion: ...
-    @overload
-    async def achat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[Answers]
-    ) -> Completion | list[Completion]: ...
-    @overload
-    async def achat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[Answers]) -> AsyncStream: ...
-    async def achat(
-        self, messages: Messages, *, stream: bool = False, **options: Unpack[Answers]
-    ) -> Completion | list[Completion] | AsyncStream:
-        """`chat` that does not block the event loop."""
-        of_chat, rest = split_chat_options(options)
-        prompt = await in_thread(lambda: self._chat_prompt(messages, of_chat))
-        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
 
     def score(self, text: str | Iterable[int]) -> npt.NDArray[np.float32]:
         """The log-probability of each token after the first, of a text or of token ids.
@@ -287,13 +232,6 @@ class LLM(Embeds):
         request = self.engine.scoring(self._encode(text))
         run(self._worker, [request], lambda _: None)
         return request.scores
-
-    def count_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> int:
-        """How many tokens of the context a `chat` of these messages takes before the answer, however many fit."""
-        of_chat, rest = split_chat_options(options)
-        if rest:
-            raise DtypeError(f"there is no option {', '.join(rest)}; there are tools, template, trust_content")
-        return len(self._chat.prompt(check_messages(messages), **of_chat).encode(self.tokenizer))
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text; see `Tokenizer.encode`."""
@@ -327,34 +265,6 @@ class LLM(Embeds):
 
     def __repr__(self) -> str:
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
-
-    @property
-    def can_chat(self) -> bool:
-        """Whether `chat` works: the file has a template, or the tokens of ChatML."""
-        from .text.template import find_source
-
-        return not self.engine.is_encoder and find_source(self.tokenizer) is not None
-
-    @property
-    def template(self) -> ChatTemplate:
-        """The chat template of the model."""
-        return self._chat.template()
-
-    @cached_property
-    def _chat(self) -> Chat:
-        from .text.chat import Chat
-
-        return Chat(self.tokenizer)
-
-    def _chat_prompt(self, messages: Messages, of_chat: dict[str, Any]) -> list[int]:
-        self.engine.check_writes()
-        said = check_messages(messages)
-        for message in said:
-            if message["role"] != "assistant" and isinstance(message.get("content"), str):
-                self._refuse_long(message["content"])
-        prompt = self._chat.prompt(said, **of_chat)
-        self._refuse_long(prompt.unmarked)
-        return prompt.encode(self.tokenizer)
 
     def _groups(self, prompt: Prompt | Sequence[Prompt], options: Options) -> tuple[list[list[Output]], bool]:
         """The outputs of each prompt, and whether there is just one."""
@@ -390,7 +300,7 @@ class LLM(Embeds):
         """Refuse what cannot fit before it is tokenized, which takes a second for a million characters."""
         most = self.engine.max_length
         if len(text) > most and (least := self.tokenizer.min_tokens(text)) > most:
-            raise RequestError(
+            raise TooLong(
                 f"a text of {len(text)} characters is too long: it has at least {least} tokens, and {most} fit; "
                 "give less text, or a larger ctx"
             )

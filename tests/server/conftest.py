@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from fewbit.llm import LLM
 from fewbit.server.app import make_app
 from fewbit.server.pool import Pool
-from fewbit.server.serving import Server, listen
+from fewbit.server.serving import Server, listen, make_config
 from fewbit.server.settings import Settings
 
 from ..cli.tiny import write_tiny
@@ -55,8 +54,7 @@ class Live:
         self.socket = listen(limits)
         self.url = f"{URL}:{self.socket.getsockname()[1]}"
         ready = threading.Event()
-        config = uvicorn.Config(self.app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=1)
-        self.server = Server(config, self.app.state.fewbit, ready.set)
+        self.server = Server(make_config(self.app), self.app.state.fewbit, ready.set)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
         self._thread.start()
         assert ready.wait(30)

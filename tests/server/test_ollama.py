@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,14 @@ HELLO = [{"role": "user", "content": "hello"}]
 CHAT, GENERATE = "/api/chat", "/api/generate"
 ASKED: dict[str, Any] = {"model": "tiny:latest", "options": {"num_predict": 8, "temperature": 0}}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "It.", "parameters": SCHEMA}}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if is_so():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not come to be")
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +201,42 @@ def test_no_prompt_loads_a_model_and_keep_alive_0_puts_it_away(tiny_path: Path) 
 
 def test_a_pinned_model_stays(client: TestClient) -> None:
     assert "pinned" in post(client, GENERATE, 400, keep_alive=0)["error"]
+    post(client, CHAT, messages=HELLO, keep_alive=0)
+    (model,) = client.get("/api/ps").json()["models"]
+    assert model["expires_at"].startswith("9999")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_keep_alive_0_beside_a_prompt_puts_the_model_away_after_the_answer(tiny_path: Path, stream: bool) -> None:
+    pool = Pool({"tiny": str(tiny_path)}, lambda source: LLM(source, ctx=256, threads=1))
+    with TestClient(make_app(Settings(), pool), base_url=URL) as client:
+        found = client.post(CHAT, json={**ASKED, "messages": HELLO, "keep_alive": 0, "stream": stream})
+        assert json.loads(found.text.splitlines()[-1])["eval_count"] == 8
+        wait_until(lambda: client.get("/api/ps").json() == {"models": []})
+        post(client, CHAT, messages=HELLO)  # it is loaded again, and now it stays
+        (model,) = client.get("/api/ps").json()["models"]
+        assert model["expires_at"].startswith("9999")
+        client.post("/api/embed", json={"model": "tiny", "input": "hello", "keep_alive": "0s"})
+        wait_until(lambda: client.get("/api/ps").json() == {"models": []})
+
+
+def test_keep_alive_is_the_time_without_use(tiny_path: Path) -> None:
+    pool = Pool({"tiny": str(tiny_path)}, lambda source: LLM(source, ctx=256, threads=1))
+    with TestClient(make_app(Settings(), pool), base_url=URL) as client:
+
+        def expires(**more: Any) -> datetime:
+            post(client, CHAT, messages=HELLO, **more)
+            (model,) = client.get("/api/ps").json()["models"]
+            return datetime.fromisoformat(model["expires_at"])
+
+        first, hour = expires(keep_alive="1h"), timedelta(hours=1)
+        assert timedelta(0) < first - datetime.now(UTC) <= hour
+        assert first < expires() <= datetime.now(UTC) + hour  # used again, without another word
+        assert expires(keep_alive=-1).year == 9999
+        assert expires(keep_alive=10**30).year == 9999
+        assert expires(keep_alive="90m") > first
+        post(client, CHAT, messages=HELLO, keep_alive="50ms")
+        wait_until(lambda: pool.loaded() == [])
 
 
 def test_tags_and_show_describe_models(client: TestClient, tiny_path: Path) -> None:

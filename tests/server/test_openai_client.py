@@ -90,8 +90,10 @@ def test_errors(client: Any) -> None:
     assert "response_format" in found.value.message
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="none", messages=HELLO)
-    with pytest.raises(openai.BadRequestError, match="too long"):
-        client.completions.create(model="tiny", prompt="x" * 100_000)
+    for prompt in ("x" * 100_000, [1] * 1024, [1] * 1025):
+        with pytest.raises(openai.BadRequestError, match=r"too long|no room") as found:
+            client.completions.create(model="tiny", prompt=prompt)
+        assert found.value.code == "context_length_exceeded"
 
 
 def test_the_async_client_and_a_stream_that_is_left(live_server: Live) -> None:

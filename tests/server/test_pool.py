@@ -68,6 +68,40 @@ def test_the_least_recently_used_goes_and_pinned_ones_stay() -> None:
     asyncio.run(main())
 
 
+def test_a_model_goes_when_its_time_is_over_and_nobody_uses_it() -> None:
+    async def main() -> None:
+        pool = make("ab")
+        async with pool.use("a"):
+            await touch(pool, "a")
+            pool.keep("a", 0.0)
+            await touch(pool, "a")
+            await asyncio.sleep(0.05)
+            assert names(pool) == "a"  # the first still uses it
+        while names(pool):
+            await asyncio.sleep(0.01)
+        await touch(pool, "a")
+        pool.keep("a", 0.01)  # it is idle
+        while names(pool):
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_a_model_that_is_to_be_kept_goes_last() -> None:
+    async def main() -> None:
+        pool = make("abc", max_models=2)
+        await touch(pool, "a")
+        pool.keep("a", float("inf"))
+        await touch(pool, "b")
+        await touch(pool, "c")
+        assert names(pool) == "ac"
+        pool.keep("c", float("inf"))
+        await touch(pool, "b")  # it must go somewhere
+        assert names(pool) == "bc"
+
+    asyncio.run(main())
+
+
 def test_a_model_in_use_stays_and_others_wait_for_it() -> None:
     async def main() -> None:
         pool = make("ab", max_models=1)

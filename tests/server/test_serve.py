@@ -24,14 +24,19 @@ def other_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("models") / "other.gguf", seed=1)
 
 
-def serve(*args: str) -> tuple[subprocess.Popen[bytes], str]:
-    process = start("serve", *args, "--port", "0", "--ctx", "512", "--threads", "1")
+def serve(*args: str, port: int = 0) -> tuple[subprocess.Popen[bytes], str]:
+    process = start("serve", *args, "--port", str(port), "--ctx", "512", "--threads", "1")
+    return process, address(process)
+
+
+def address(process: subprocess.Popen[bytes]) -> str:
+    """Where it serves, when it does."""
     assert process.stderr is not None
     lines = []
     for line in process.stderr:
         lines.append(line)
         if found := ADDRESS.search(line):
-            return process, found[1].decode()
+            return found[1].decode()
     raise AssertionError(b"".join(lines))
 
 
@@ -109,6 +114,7 @@ def test_chat_with_a_server(server: str, tiny_path: Path) -> None:
         (("serve", "a.gguf", "b/a.gguf"), "two models are called 'a'"),
         (("serve", "a.gguf", "--pin", "b"), "there is no model 'b'"),
         (("serve", "--api-key-file", "/nothing/here"), "No such file"),
+        (("serve", "a.gguf", "--max-seconds", "nan"), "--max-seconds"),
     ],
 )
 def test_mistakes_get_one_sentence(server: str, args: tuple[str, ...], why: str) -> None:

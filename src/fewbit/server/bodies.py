@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from .errors import ApiError
+from .settings import Settings
 from .state import state_of
 
 T = TypeVar("T")
@@ -54,28 +56,47 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 async def read_bytes(request: Request) -> bytes:
     """All of a body that is neither too large nor too slow."""
-    limits = state_of(request).settings
+    limits, pauses = state_of(request).settings, state_of(request).pauses
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large(limits.max_body_bytes)
     parts: list[bytes] = []
-    size, chunks = 0, aiter(request.stream())
-    end = asyncio.get_running_loop().time() + limits.body_seconds
+    size, chunks, clock = 0, aiter(request.stream()), asyncio.get_running_loop().time
+    begun = clock()
+    while True:
+        seconds_left = body_patience(limits, size, clock() - begun)
+        part = await _within(seconds_left + pauses.lenience, anext(chunks, None))
+        if part is None:
+            return b"".join(parts)
+        size += len(part)
+        if size > limits.max_body_bytes:
+            raise _too_large(limits.max_body_bytes)
+        parts.append(part)
+
+
+def body_patience(limits: Settings, size: int, seconds: float) -> float:
+    """Seconds until more of a body must come, of which so many bytes came in so many seconds.
+
+    >>> limits = Settings(body_idle_seconds=1.0, min_body_rate=1000)
+    >>> body_patience(limits, 0, 0.0), body_patience(limits, 10**6, 2.0), body_patience(limits, 2000, 2.5)
+    (1.0, 1.0, 0.5)
+    """
+    latest = limits.body_idle_seconds + size / limits.min_body_rate
+    return min(limits.body_idle_seconds, latest - seconds)
+
+
+async def _within(seconds: float, coming: Awaitable[bytes | None]) -> bytes | None:
+    """The next part of a body. What is there already counts, however late this server comes to read it."""
+    task = asyncio.ensure_future(coming)
     try:
-        while True:
-            idle = asyncio.get_running_loop().time() + limits.body_idle_seconds
-            async with asyncio.timeout_at(min(end, idle)):
-                part = await anext(chunks, None)
-            if part is None:
-                return b"".join(parts)
-            size += len(part)
-            if size > limits.max_body_bytes:
-                raise _too_large(limits.max_body_bytes)
-            parts.append(part)
-    except TimeoutError:
-        raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout") from None
+        await asyncio.wait({task}, timeout=max(seconds, 0.0))
+        if task.done():
+            return task.result()
     except ClientDisconnect:
         raise ApiError(400, "the client went before its body was complete", code="disconnected") from None
+    finally:
+        task.cancel()
+    raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout")
 
 
 @cache

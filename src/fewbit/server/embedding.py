@@ -41,7 +41,7 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
         load_ns = perf_counter_ns() - begun
         prompts: list[list[int]] = await in_thread(_encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
         try:
-            rows = await unless_gone(request, llm.aembed(prompts))
+            rows = await unless_gone(request, llm.aembed(prompts), state.settings.request_seconds)
         except FewbitError as error:
             raise from_fewbit(error) from error
     num_tokens = sum(map(len, prompts))

@@ -17,11 +17,17 @@ from ..errors import (
     ShapeError,
     TemplateError,
     TokenizerError,
+    TooLong,
 )
 
 _CALLERS = (
     ArgumentError, DtypeError, PositionError, RequestError, ShapeError, TemplateError, TokenizerError
 )  # fmt: skip
+_HEADERS = {  # nobody reads the rest of a body that is too slow or too large
+    401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},
+    413: {"Connection": "close"},
+}
 _OPENAI_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -54,12 +60,18 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         found = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        return {**found, "WWW-Authenticate": "Bearer"} if self.status == 401 else found
+        return {**found, **_HEADERS.get(self.status, {})}
 
 
 def unsupported(name: str, hint: str = "") -> ApiError:
     """A field that is known, and that this server cannot serve."""
     return ApiError(400, f"{name} is not supported{hint and '; ' + hint}", name, "unsupported_parameter")
+
+
+def out_of_time() -> ApiError:
+    """A request that had nothing to show at its deadline."""
+    return ApiError(503, "the request took longer than this server allows; try again later, or ask for less",
+                    code="request_timeout", retry_after=5)  # fmt: skip
 
 
 def from_fewbit(error: FewbitError) -> ApiError:
@@ -68,6 +80,8 @@ def from_fewbit(error: FewbitError) -> ApiError:
         return ApiError(429, str(error), code="queue_full", retry_after=2)
     if isinstance(error, OutOfPages | OutOfMemory):
         return ApiError(503, str(error), code="overloaded", retry_after=5)
+    if isinstance(error, TooLong):
+        return ApiError(400, str(error), code="context_length_exceeded")
     if isinstance(error, _CALLERS):
         return ApiError(400, str(error), code="invalid_request")
     return ApiError(500, str(error), code="internal_error")

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..completion import Completion, TokenLogprob
-from ..errors import RequestError
+from ..errors import RequestError, TooLong
 from ..llm import LLM
 from ..options import Prompt
+from ..parts import Part
+from .errors import out_of_time
 
 OPTIONS = frozenset(
     (
@@ -38,7 +40,6 @@ class Job:
     namespace: str = ""  # prompts share what was computed within one only
     default_tokens: int | None = None  # `max_tokens` where the options name none; None: until the context is full
     max_prompt_tokens: int | None = None
-    seconds: float | None = None  # that it may take in all
 
     @property
     def num_outputs(self) -> int:
@@ -108,8 +109,17 @@ async def run(job: Job, llm: LLM) -> AsyncGenerator[Event, None]:
                 yield Delta(part.index, part.text, part.tokens, part.logprobs)
             if part.completion is not None:
                 finished.append(part.completion)
-                yield Finished(part.index, part.completion.finish_reason, part.completion, part.stop_string)
+                yield _finished(part, part.completion)
     yield _usage(prompts, finished, job.n)
+
+
+def _finished(part: Part, completion: Completion) -> Finished:
+    """What ran out of time ends like what ran out of room; it is an error if nothing was written."""
+    if completion.finish_reason != "deadline":
+        return Finished(part.index, completion.finish_reason, completion, part.stop_string)
+    if not completion.tokens:
+        raise out_of_time()
+    return Finished(part.index, "length", completion)
 
 
 def _prompts(job: Job, llm: LLM) -> list[list[int]]:
@@ -122,9 +132,7 @@ def _prompts(job: Job, llm: LLM) -> list[list[int]]:
         found = [llm.encode_prompt(prompt) for prompt in job.prompts]
     for tokens in found:
         if job.max_prompt_tokens is not None and len(tokens) > job.max_prompt_tokens:
-            raise RequestError(
-                f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read"
-            )
+            raise TooLong(f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read")
     return found
 
 

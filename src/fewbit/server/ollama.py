@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..completion import TokenLogprob
-from ..errors import RequestError
+from ..errors import TooLong
 from ..llm import LLM
 from .anthropic import tool_input
 from .bodies import JsonResponse, read
@@ -30,6 +30,7 @@ from .ollama_types import (
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaRecord,
+    keep_seconds,
     template_messages,
     template_tools,
 )
@@ -85,7 +86,7 @@ def _raw(prompt: str, llm: LLM) -> list[int]:
     """A prompt in which the caller has written the special tokens."""
     most = llm.engine.max_length
     if len(prompt) > most and (least := llm.tokenizer.min_tokens(prompt)) > most:
-        raise RequestError(f"the prompt is too long: it has at least {least} tokens, and {most} fit")
+        raise TooLong(f"the prompt is too long: it has at least {least} tokens, and {most} fit")
     found = llm.tokenize(prompt, add_special=True, parse_special=True)
     return found[1:] if found[:2] == [llm.tokenizer.bos_id] * 2 else found
 
@@ -139,10 +140,17 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
         job = await in_thread(make, llm)
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
         run = await begin(request, body.model, job)
+        keep(request, body.model, body.keep_alive)
     answer = Answer(run, body, begun, load_ns)
     if body.stream:
         return run.stream(_lines(answer), media_type=NDJSON)
     return JsonResponse(await _whole(answer))
+
+
+def keep(request: Request, model: str, keep_alive: float | str | None) -> None:
+    """How long a model stays after this request, if it says so."""
+    if keep_alive is not None:
+        state_of(request).pool.keep(model, keep_seconds(keep_alive))
 
 
 async def _whole(answer: Answer) -> OllamaRecord:
@@ -185,6 +193,7 @@ async def _load(request: Request, body: Asked) -> Response:
     else:
         async with AsyncExitStack() as stack:
             await unless_gone(request, stack.enter_async_context(pool.use(body.model)))
+            keep(request, body.model, body.keep_alive)
     record = _record(entry.name, body, "")
     record.done, record.done_reason = True, "unload" if body.unloads else "load"
     if body.stream:

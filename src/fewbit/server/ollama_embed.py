@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from .bodies import Body, JsonResponse, read
 from .embedding import embed
+from .ollama import keep
 from .ollama_types import KeepAlive, OllamaOptions
 from .openai_embeddings import check_dimensions
 
@@ -55,6 +56,7 @@ async def embed_texts(request: Request) -> Response:
     if not texts:
         return JsonResponse(OllamaEmbedded(body.model, [], perf_counter_ns() - begun, 0, 0))
     found = await embed(request, body.model, texts, body.truncate)
+    keep(request, body.model, body.keep_alive)
     check_dimensions(body.dimensions, found.rows)
     total_ns = perf_counter_ns() - begun
     return JsonResponse(OllamaEmbedded(found.model, found.rows.tolist(), total_ns, found.load_ns, found.num_tokens))
@@ -64,6 +66,7 @@ async def embed_prompt(request: Request) -> Response:
     body = await read(request, OllamaEmbeddingsRequest)
     (body.options or OllamaOptions()).check()
     found = await embed(request, body.model, [body.prompt], truncate=True)
+    keep(request, body.model, body.keep_alive)
     return JsonResponse(OllamaEmbedding(found.rows[0].tolist()))
 
 

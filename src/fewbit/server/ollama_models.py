@@ -25,7 +25,7 @@ from .errors import ApiError, unsupported
 from .pool import Entry
 from .state import state_of
 
-NEVER = "9999-12-31T23:59:59Z"  # a model goes when another needs its room, not by the clock
+NEVER = "9999-12-31T23:59:59Z"  # it goes when another needs its room, not by the clock
 
 
 class ShowRequest(Body):
@@ -99,7 +99,8 @@ async def ps(request: Request) -> Response:
     for entry in state_of(request).pool.entries.values():
         if (llm := entry.llm) is not None:
             listed = await asyncio.to_thread(_listed, entry)
-            found.append(RunningModel(**msgspec.structs.asdict(listed), context_length=llm.ctx))
+            until = NEVER if entry.expires is None else _date(entry.expires)
+            found.append(RunningModel(**msgspec.structs.asdict(listed), expires_at=until, context_length=llm.ctx))
     return JsonResponse(RunningModels(found))
 
 
@@ -176,6 +177,10 @@ def _path(entry: Entry) -> Path | None:
 def _modified(entry: Entry) -> str:
     path = _path(entry)
     seconds = entry.created if path is None else path.stat().st_mtime
+    return _date(seconds)
+
+
+def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 

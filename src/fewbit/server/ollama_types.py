@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from math import inf
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,7 +14,26 @@ from .errors import ApiError, unsupported
 from .openai_types import ChatLogprob, Share, Stop
 
 KeepAlive = float | Annotated[str, Meta(pattern=r"^-?([0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$")]
+MAX_KEEP_SECONDS = 100 * 365 * 24 * 3600.0  # what is longer is for ever
 Penalty = Annotated[float, Meta(ge=-100, le=100)]
+
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+
+
+def keep_seconds(given: float | str) -> float:
+    """How long a model is kept that nobody uses. What is below 0 means: as long as it can be.
+
+    >>> keep_seconds(0), keep_seconds("1h30m"), keep_seconds("300"), keep_seconds("-1")
+    (0.0, 5400.0, 300.0, inf)
+    """
+    text = str(given)
+    if text.startswith("-"):
+        return inf
+    parts = _DURATION.findall(text) if isinstance(given, str) else []
+    found = sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
+    return found if found < MAX_KEEP_SECONDS else inf
 
 
 class OllamaOptions(Body):
@@ -68,7 +89,7 @@ class OllamaOptions(Body):
 
 
 class Asked(Body):
-    """What `/api/chat` and `/api/generate` share. `keep_alive` changes nothing beside a prompt: see docs/server.md."""
+    """What `/api/chat` and `/api/generate` share."""
 
     model: str
     stream: bool = True
@@ -105,7 +126,7 @@ class Asked(Body):
 
     @property
     def unloads(self) -> bool:
-        return self.keep_alive in (0, "0", "0s", "0m", "0h")
+        return self.keep_alive is not None and keep_seconds(self.keep_alive) == 0
 
 
 class OllamaCalled(Body):

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from math import inf
 
 from ..errors import FewbitError, OutOfMemory
 from ..llm import LLM
@@ -29,6 +30,9 @@ class Entry:
     users: int = 0
     outputs: int = 0  # that run or wait
     last_used: float = 0.0
+    keep_seconds: float | None = None  # that it stays loaded unused; inf: as long as it can; None: nobody said
+    expires: float | None = None  # when that is over, by `time.time`
+    timer: asyncio.TimerHandle | None = None
     loading: asyncio.Task[LLM] | None = None
     failed: tuple[float, ApiError] | None = None
     aliases: set[str] = field(default_factory=set)
@@ -42,6 +46,7 @@ class Pool:
             ...
 
     `pinned` models are never put away. `max_models` bounds how many are loaded; when memory is short, idle ones go.
+    `keep` says how long a model stays that nobody uses.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Pool:
         self._load_seconds = load_seconds
         self._freed = asyncio.Condition()
         self._bounded = asyncio.Lock()  # one load at a time where their number is bounded
+        self._leaving: set[asyncio.Task[None]] = set()  # models that are put away because their time is over
 
     @classmethod
     def of(cls, *llms: LLM) -> Pool:
@@ -88,13 +94,23 @@ class Pool:
         """A model that stays until the end of the block. It is loaded if it is not there."""
         entry = self.find(name)
         entry.users += 1
+        _stop_timer(entry)
         try:
             yield entry.llm if entry.llm is not None else await self._wait_for(entry)
         finally:
             entry.users -= 1
             entry.last_used = time.monotonic()
             if not entry.users:
+                self._start_timer(entry)
                 await asyncio.shield(self._tell())
+
+    def keep(self, name: str | None, seconds: float) -> None:
+        """How long a model stays loaded after its last use, from now on; inf: until another needs its room, and it is
+        the last to go. A pinned model stays."""
+        entry = self.find(name)
+        entry.keep_seconds = seconds
+        if not entry.users:
+            self._start_timer(entry)
 
     async def unload(self, name: str) -> None:
         """Put a model away now, if nobody uses it and it is not pinned."""
@@ -108,6 +124,8 @@ class Pool:
             if entry.loading is not None:
                 entry.loading.cancel()
             await self._put_away(entry)
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
     async def _wait_for(self, entry: Entry) -> LLM:
         if entry.failed is not None:
@@ -149,7 +167,7 @@ class Pool:
         while True:
             idle = [one for one in self.entries.values() if one.llm and not one.users and one.name not in self._pinned]
             if idle:
-                await self._put_away(min(idle, key=lambda one: one.last_used))
+                await self._put_away(min(idle, key=lambda one: (one.keep_seconds == inf, one.last_used)))
                 return True
             if not wait:
                 return False
@@ -158,14 +176,35 @@ class Pool:
 
     async def _put_away(self, entry: Entry) -> None:
         llm, entry.llm = entry.llm, None
+        entry.keep_seconds = None
+        _stop_timer(entry)
         if llm is not None:
             await asyncio.to_thread(llm.close)
             del llm
             await asyncio.to_thread(gc.collect)  # its memory is wanted now
 
+    def _start_timer(self, entry: Entry) -> None:
+        _stop_timer(entry)
+        seconds = entry.keep_seconds
+        if entry.llm is None or entry.name in self._pinned or seconds is None or seconds == inf:
+            return
+        entry.expires = time.time() + seconds
+        entry.timer = asyncio.get_running_loop().call_later(seconds, self._expire, entry)
+
+    def _expire(self, entry: Entry) -> None:
+        task = asyncio.create_task(self.unload(entry.name))  # unless somebody came meanwhile
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
     async def _tell(self) -> None:
         async with self._freed:
             self._freed.notify_all()
+
+
+def _stop_timer(entry: Entry) -> None:
+    if entry.timer is not None:
+        entry.timer.cancel()
+    entry.timer = entry.expires = None
 
 
 def _done(entry: Entry, task: asyncio.Task[LLM]) -> None:

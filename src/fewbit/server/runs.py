@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from ..errors import FewbitError
 from ..llm import LLM
-from .errors import ApiError, from_fewbit
+from .errors import ApiError, from_fewbit, out_of_time
 from .jobs import Delta, Event, Finished, Job, Started, Usage, run
 from .pool import Entry
 from .settings import Settings
@@ -33,7 +33,6 @@ class Run:
         self.started = Started([])
         self._request, self._state, self._stack = request, state_of(request), stack
         self._begun = asyncio.get_running_loop().time()
-        self._deadline = self._begun + min(job.seconds or float("inf"), self._state.settings.request_seconds)
         self._events: AsyncGenerator[Event, None] = run(job, llm)
         self._last_token: dict[int, float] = {}  # when each output got its last
         stack.push_async_callback(self._events.aclose)
@@ -82,11 +81,7 @@ class Run:
 
     async def _next(self) -> Event:
         try:
-            async with asyncio.timeout_at(self._deadline):
-                return await anext(self._events)
-        except TimeoutError:
-            raise ApiError(408, "the request took longer than this server allows; ask for fewer tokens",
-                           code="request_timeout") from None  # fmt: skip
+            return await anext(self._events)
         except FewbitError as error:
             raise from_fewbit(error) from error
         except RecursionError:
@@ -110,7 +105,7 @@ class Run:
         if isinstance(found, Delta) and found.tokens:
             self._count_tokens(found, asyncio.get_running_loop().time())
         elif isinstance(found, Finished):
-            metrics.finished.labels(self.model, found.reason).inc()
+            metrics.finished.labels(self.model, found.completion.finish_reason).inc()
         elif isinstance(found, Usage):
             metrics.prompt_tokens.labels(self.model).inc(found.prompt_tokens)
             self._request.scope["fewbit.usage"] = (self.model, found)  # for the log
@@ -137,7 +132,7 @@ async def begin(request: Request, model: str | None, job: Job) -> Run:
         enter(state, entry, job, stack)
         llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
         run = Run(request, entry.name, llm, job, stack)
-        await unless_gone(request, run.start())
+        await unless_gone(request, run.start(), state.settings.request_seconds)
     except BaseException:
         await stack.aclose()
         raise
@@ -156,14 +151,16 @@ def client_name(request: Request, user: str) -> str:
     return getattr(request.state, "key_id", "") or user or host
 
 
-async def unless_gone(request: Request, call: Awaitable[T]) -> T:
-    """What a call gives, unless the client goes before: then the call is cancelled."""
+async def unless_gone(request: Request, call: Awaitable[T], seconds: float | None = None) -> T:
+    """What a call gives, unless the client goes before or time is over: then the call is cancelled."""
     task = asyncio.ensure_future(call)
     leaving = asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({task, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
+        if not done:
+            raise out_of_time()
         raise ApiError(GONE, "the client went", code="disconnected")
     finally:
         for one in (task, leaving):
@@ -182,6 +179,7 @@ def _limit(job: Job, limits: Settings) -> None:
         raise ApiError(400, f"{job.num_outputs} outputs are too many for one request: at most {limits.max_outputs}",
                        "n", "too_many_outputs")  # fmt: skip
     job.max_prompt_tokens = limits.max_prompt_tokens
+    job.options["deadline"] = limits.request_seconds
     most, asked = limits.max_output_tokens, job.options.get("max_tokens")
     if most is not None and asked is not None and asked > most:
         raise ApiError(400, f"max_tokens is at most {most} here, {asked} was given", "max_tokens", "too_many_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from starlette.applications import Starlette
 
 from ..errors import PathError
 from .log import log
+from .protocol import Connection
 from .settings import Settings
 from .state import State
 
@@ -25,6 +27,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        gc.collect()
+        gc.freeze()  # what is there now stays: collections while requests run need not look at it
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -62,8 +66,13 @@ def listen(settings: Settings) -> socket.socket:
 
 def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM comes. `ready` is called when the first can come."""
-    config = uvicorn.Config(
+    Server(make_config(app), app.state.fewbit, ready).run(sockets=[at])
+
+
+def make_config(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
+        http=Connection,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -72,5 +81,3 @@ def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambd
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,  # requests had their time already
     )
-    state: State = app.state.fewbit
-    Server(config, state, ready).run(sockets=[at])

@@ -18,13 +18,14 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     max_body_bytes: int = 16 << 20
-    body_seconds: float = 30.0  # until all of a body is there
-    body_idle_seconds: float = 5.0  # between two parts of it; a busy client may need some
+    head_seconds: float = 0.8  # from the first byte of a request's headers to their last
+    body_idle_seconds: float = 0.8  # between two parts of a body
+    min_body_rate: int = 64 << 10  # bytes a second; a body that is slower after `body_idle_seconds` is refused
     max_prompt_tokens: int | None = None  # None: as many as the context holds
     max_output_tokens: int | None = None  # None: until the context is full
     max_outputs: int = 256  # of one request: prompts times `n`
     max_queue: int = 256  # outputs that wait for a model, beside those that run
-    request_seconds: float = 3600.0  # of a request, from its arrival to its end
+    request_seconds: float = 3600.0  # of a request, when its model is there; what it wrote by then is its answer
     write_seconds: float = 60.0  # a client that reads nothing for so long is gone
     ping_seconds: float = 15.0  # between comments in a stream while there is nothing to say
     drain_seconds: float = 30.0  # that running requests get at the end

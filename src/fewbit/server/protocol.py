@@ -1,0 +1,67 @@
+"""HTTP connections: uvicorn's, with time limits for what a client begins to send and does not end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .state import State
+
+TOO_SLOW = b"the headers came too slowly; send them at once"
+
+
+class Connection(H11Protocol):
+    """It may be idle for a while, but headers must come at once, and so must the rest of a body that was refused before
+    it was read."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._state: State = self.config.app.state.fewbit  # type: ignore[union-attr]
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_keepalive_if_required()
+        self._stop()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Begin to wait when the client owes something, and end when it came."""
+        if self.transport.is_closing() or not (self._in_headers() or self._in_refused_body()):
+            self._stop()
+        elif self._timer is None:
+            seconds = self._state.settings.head_seconds + self._state.pauses.lenience
+            self._timer = self.loop.call_later(seconds, self._give_up)
+
+    def _in_headers(self) -> bool:
+        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+    def _in_refused_body(self) -> bool:
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        if self._in_headers():
+            headers = [("Content-Type", "text/plain"), ("Connection", "close"), ("Content-Length", str(len(TOO_SLOW)))]
+            response = h11.Response(status_code=408, headers=headers, reason=b"Request Timeout")
+            for event in (response, h11.Data(TOO_SLOW), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
