@@ -9,6 +9,7 @@ import pytest
 from fewbit.cache.groups import Group, group_layers, pages_by_group
 from fewbit.cache.pages import Pages
 from fewbit.cache.pool import plenty
+from fewbit.cache.view import make_view
 from fewbit.errors import OutOfPages, PositionError, ShapeError
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
 
@@ -133,7 +134,7 @@ def test_steps_of_recurrent_layers_are_committed_whole() -> None:
     pages.reserve([(a, 5)])
     with pytest.raises(PositionError, match=r"state after 5 new tokens, it cannot be\s+committed after 4: roll back"):
         pages.commit(a, TEXT[:4])
-    for call in (lambda: pages.reserve([(a, 1)]), lambda: pages.fork(a), lambda: pages.to_save(a)):
+    for call in (lambda: pages.fork(a), lambda: pages.to_save(a)):
         with pytest.raises(PositionError, match="sequence 1 has 5 new tokens, which its recurrent state lacks"):
             call()
     with pytest.raises(PositionError, match="there is no recurrent state after so many"):
@@ -141,6 +142,33 @@ def test_steps_of_recurrent_layers_are_committed_whole() -> None:
     pages.truncate(a, 0)
     assert pages.stats().used == 0
     run(pages, a, TEXT[:4], step=4)
+
+
+def test_recurrent_steps_are_reserved_before_the_one_before_is_committed() -> None:
+    pages = make_pages(FULL, RECURRENT)
+    a = pages.new()
+    run(pages, a, TEXT[:3], step=3)
+    views, slots = [], [pages.state(a).slot]
+    for count in (5, 1, 2):
+        pages.reserve([(a, count)])
+        views.append(make_view(pages, [(a, count)]))
+        slots.append(pages.state(a).next_slot)
+    assert [view.reads.tolist() for view in views] == [[slot] for slot in slots[:-1]]
+    assert [view.writes.tolist() for view in views] == [[slot] for slot in slots[1:]]
+    assert len(set(slots)) == 4
+    with pytest.raises(PositionError, match=r"state after 5 and 6 and 8 new tokens, it\s+cannot be committed after 7"):
+        pages.commit(a, TEXT[3:10])
+    pages.commit(a, TEXT[3:8])
+    assert pages.state(a).slot == slots[1]
+    pages.truncate(a, 9)
+    assert (pages.length(a), pages.state(a).next_slot) == (9, slots[2])
+    with pytest.raises(PositionError, match="there is no recurrent state after so many"):
+        pages.truncate(a, 7)
+    pages.commit(a, TEXT[8:9])
+    assert (pages.committed(a), pages.state(a).slot) == (9, slots[2])
+    assert pages.stats().groups[1].used == 1
+    pages.free(a)
+    assert pages.stats().used == 0
 
 
 def test_recurrent_prefix_ends_at_a_snapshot() -> None:

@@ -47,6 +47,7 @@ class Copy:
     written: int
     committed: int
     starts: list[int] = field(default_factory=list)  # the first token that each attention group has
+    ends: list[int] = field(default_factory=list)  # of the steps that were not committed
 
 
 class PagesMachine(RuleBasedStateMachine):
@@ -114,7 +115,7 @@ class PagesMachine(RuleBasedStateMachine):
             self.refused(PositionError, lambda: self.pages.fork(parent))
             return
         child = self.pages.fork(parent)
-        self.copies[child] = replace(copy, tokens=copy.tokens[:], starts=copy.starts[:])
+        self.copies[child] = replace(copy, tokens=copy.tokens[:], starts=copy.starts[:], ends=copy.ends[:])
         self.grow({child: more})
 
     @rule(which=some, drop=st.integers(0, 9), more=texts)
@@ -148,7 +149,7 @@ class PagesMachine(RuleBasedStateMachine):
         known = self.pages.committed(sequence)
         found = [group.first_seen(known) // self.size * self.size for group in self.attention]
         own = [start if start > known else first for start, first in zip(starts, found, strict=True)]
-        self.copies[sequence] = Copy(name, text[:], known, known, own)
+        self.copies[sequence] = Copy(name, text[:], known, known, own, [len(text)])
         self.fill(sequence)
         self.commit_some(sequence, len(text))
 
@@ -219,9 +220,6 @@ class PagesMachine(RuleBasedStateMachine):
 
     def grow(self, work: dict[int, list[int]]) -> bool:
         requests = [(sequence, len(text)) for sequence, text in work.items()]
-        if any(self.is_pending(self.copies[sequence]) for sequence in work):
-            self.refused(PositionError, lambda: self.pages.reserve(requests))
-            return False
         needed = [self.needed(sequence, count) for sequence, count in requests]
         if any(sum(n) > free for n, free in zip(zip(*needed, strict=True), self.pages.available, strict=False)):
             self.refused(OutOfPages, lambda: self.pages.reserve(requests))
@@ -234,6 +232,7 @@ class PagesMachine(RuleBasedStateMachine):
                     self.cells[group, destination, place] = self.cells.get((group, source, place), ("", ()))
         for sequence, text in work.items():
             self.copies[sequence].tokens += text
+            self.copies[sequence].ends += [len(self.copies[sequence].tokens)] if text else []
         return True
 
     def needed(self, sequence: int, more: int) -> list[int]:
@@ -261,20 +260,21 @@ class PagesMachine(RuleBasedStateMachine):
                 page = state.tables[group][position // self.size]
                 assert pool.nodes[page] is None, "a page of the tree is written"
                 self.cells[group, page, position % self.size] = copy.namespace, tuple(copy.tokens[: position + 1])
-        if state.fresh is not None:
-            assert state.fresh != ZERO_SLOT
-            self.states[state.fresh] = copy.namespace, tuple(copy.tokens)
+        for end, slot in state.fresh:
+            assert slot != ZERO_SLOT
+            self.states[slot] = copy.namespace, tuple(copy.tokens[:end])
         copy.written = len(copy.tokens)
 
     def commit_some(self, sequence: int, count: int) -> None:
         copy = self.copies[sequence]
         end = min(copy.committed + count, copy.written)
         new = copy.tokens[copy.committed : end]
-        if self.is_pending(copy) and end < len(copy.tokens):
+        if self.is_pending(copy) and end not in copy.ends:
             self.refused(PositionError, lambda: self.pages.commit(sequence, new))
             return
         self.pages.commit(sequence, new)
         copy.committed = end
+        copy.ends = [one for one in copy.ends if one > end]
         first = [group.first_seen(end) // self.size * self.size for group in self.attention]
         copy.starts = [max(start, now) for start, now in zip(copy.starts, first, strict=True)]
         self.seen.append(copy.tokens[:end])
@@ -290,13 +290,13 @@ class PagesMachine(RuleBasedStateMachine):
             self.pages.truncate(sequence, length)
         except PositionError:
             assert self.pages.is_recurrent
-            assert length not in (0, copy.committed)
+            assert length not in (0, copy.committed, *copy.ends)
             return False
         if length < len(copy.tokens):
             copy.starts = [min(start, pages * self.size) for start in copy.starts]
         del copy.tokens[length:]
-        copy.written = min(copy.written, length)
-        copy.committed = min(copy.committed, length)
+        copy.written, copy.committed = min(copy.written, length), min(copy.committed, length)
+        copy.ends = [end for end in copy.ends if end <= length]
         return True
 
     def refused(self, kind: type[Exception], call: object) -> None:
@@ -307,7 +307,7 @@ class PagesMachine(RuleBasedStateMachine):
 
     def snapshot(self) -> tuple[object, ...]:
         tables = {s: [t[:] for t in self.pages.state(s).tables] for s in self.copies}
-        slots = {s: (self.pages.state(s).slot, self.pages.state(s).fresh) for s in self.copies}
+        slots = {s: (self.pages.state(s).slot, self.pages.state(s).fresh[:]) for s in self.copies}
         pools = [(list(pool.idle), pool.free[:], pool.nodes[:]) for pool in self.pages._pools]
         return self.pages.stats(), tables, slots, pools
 
@@ -340,7 +340,7 @@ class PagesMachine(RuleBasedStateMachine):
             if self.pages.groups[group].is_recurrent:
                 states = [self.pages.state(sequence) for sequence in self.copies]
                 used = Counter([state.slot for state in states if state.slot])
-                used.update(state.fresh for state in states if state.fresh is not None)
+                used.update(slot for state in states for _, slot in state.fresh)
             else:
                 used = Counter(page for sequence in self.copies for page in self.held(sequence, group))
             pinned = Counter(page for pin in self.pins.values() for number, page in pin if number == group)

@@ -8,7 +8,9 @@ from random import Random
 
 import numpy as np
 
+from fewbit.devices.batch import Executor
 from fewbit.engine.engine import Engine
+from fewbit.engine.request import Constraint
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
@@ -26,6 +28,7 @@ def alone(
     eos_ids: Sequence[int] = (),
     limit: int = 64,
     vocab: int = 40,
+    constraint: Constraint | None = None,
 ) -> tuple[list[int], str]:
     """The output and the reason of its end."""
     tokens, uniform = list(prompt), Random(seed).random
@@ -34,15 +37,18 @@ def alone(
         counts = Counter(dict.fromkeys(prompt, 0))
         counts.update(output)
         seen = np.array(list(counts), np.int32), np.array(list(counts.values()), np.int32)
-        chosen, _ = sampling.sample(logits_of(tokens, vocab)[-1:], [params], [uniform()], [seen])
+        masks = None if constraint is None else [constraint.mask()]
+        chosen, _ = sampling.sample(logits_of(tokens, vocab)[-1:], [params], [uniform()], [seen], masks=masks)
         if int(chosen[0]) in eos_ids:
             return output, "stop"
         tokens.append(int(chosen[0]))
+        if constraint is not None:
+            constraint.accept(tokens[-1])
     return tokens[len(prompt) :], "length"
 
 
-def make_engine(toy: Toy, eos_ids: Sequence[int] = (), max_seqs: int = 64) -> Engine:
-    return Engine(toy, toy.cache, toy.ctx, eos_ids, max_seqs=max_seqs)
+def make_engine(toy: Toy, eos_ids: Sequence[int] = (), max_seqs: int = 64, executor: Executor | None = None) -> Engine:
+    return Engine(executor or toy, toy.cache, toy.ctx, eos_ids, max_seqs=max_seqs)
 
 
 def run(engine: Engine, steps: int = 5000) -> None:

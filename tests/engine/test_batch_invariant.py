@@ -58,15 +58,15 @@ sizes = st.sampled_from([(48, 130), (64, 400), (200, 1000)])  # tokens of a step
 class Model:
     """A model file, what its requests give alone, and the counts of all schedules."""
 
-    def __init__(self, path: Path, kv: str = "q8_0") -> None:
-        self.model, self.kv = load_weights(fb.read_gguf(path), devices.get("cpu")), kv
+    def __init__(self, path: Path, kv: str = "q8_0", device: str = "cpu") -> None:
+        self.model, self.kv, self.device = load_weights(fb.read_gguf(path), devices.get(device)), kv, device
         vocab = self.model.config.vocab
         self.texts = [[(i * i * 31 + i * text + 17) % (vocab - 4) + 4 for i in range(CTX)] for text in range(3)]
         self.alone = cache(self._alone)
         self.preemptions = self.hits = 0
 
     def engine(self, step_tokens: int, cache_tokens: int) -> Engine:
-        device = devices.get("cpu", DeviceOptions(max_batched_tokens=step_tokens, batch_invariant=True))
+        device = devices.get(self.device, DeviceOptions(max_batched_tokens=step_tokens, batch_invariant=True))
         loaded = place(self.model, device, self.kv, CTX, cache_tokens)
         return Engine(loaded.executor, loaded.cache, CTX)
 

@@ -17,9 +17,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fewbit.arrays import Words
 from fewbit.cache.disk import DiskCache
+from fewbit.devices.batch import Executor
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Request, Scoring
+from fewbit.engine.request import Generation, Request, Scoring
 from fewbit.engine.terms import Terms
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
@@ -37,6 +39,22 @@ PENALTIES = SamplingParams(
 )
 
 
+class Alternating:
+    """A constraint: no token twice in a row."""
+
+    def __init__(self) -> None:
+        self._mask = np.array([(1 << VOCAB) - 1], np.uint32)
+
+    def mask(self) -> Words:
+        return self._mask
+
+    def accept(self, token: int) -> None:
+        self._mask = np.array([(1 << VOCAB) - 1 - (1 << token)], np.uint32)
+
+    def rollback(self, count: int) -> None:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Job:
     """Something that is asked; its prompt may be that of another one and more."""
@@ -47,6 +65,8 @@ class Job:
     n: int = 1
     seed: int = 0
     params: SamplingParams = WARM
+    alternating: bool = False
+    logprobs: int | None = None
     cancel: int | None = None  # steps after its arrival
     which: int = 0  # of the outputs is cancelled; past the last: all
     scores: bool = False
@@ -65,6 +85,8 @@ jobs = st.builds(
     n=st.integers(1, 3),
     seed=st.integers(0, 3),
     params=st.sampled_from([WARM, PENALTIES]),
+    alternating=st.sampled_from([False, False, False, True]),
+    logprobs=st.sampled_from([None, None, 0, 2]),
     cancel=st.none() | st.integers(0, 8),
     which=st.integers(0, 3),
     scores=st.booleans(),
@@ -90,7 +112,11 @@ toys = st.sampled_from([Toy, HybridToy]).flatmap(
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8))
 def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[Job], max_seqs: int) -> None:
-    engine = Engine(toy, toy.cache, toy.ctx, ENDS, max_seqs=max_seqs, clock=itertools.count().__next__)
+    check_schedule(toy, toy, work, max_seqs)
+
+
+def check_schedule(toy: Toy, executor: Executor, work: list[Job], max_seqs: int) -> None:
+    engine = Engine(executor, toy.cache, toy.ctx, ENDS, max_seqs=max_seqs, clock=itertools.count().__next__)
     asked: list[tuple[Job, list[Request]]] = []
     cancels: list[tuple[int, list[Request]]] = []
     step = 0
@@ -123,7 +149,16 @@ def make(engine: Engine, job: Job) -> list[Request]:
     terms: Terms = {"priority": job.priority, "client": job.client, "deadline": job.deadline}
     if job.scores:
         return [engine.scoring(job.prompt, **terms)]
-    return engine.generation(job.prompt, job.params, max_tokens=job.max_tokens, n=job.n, seed=job.seed, **terms)
+    return engine.generation(
+        job.prompt,
+        job.params,
+        max_tokens=job.max_tokens,
+        n=job.n,
+        seed=job.seed,
+        logprobs=job.logprobs,
+        constraint=Alternating if job.alternating else None,
+        **terms,
+    )
 
 
 def check(job: Job, requests: list[Request], limit: int) -> None:
@@ -133,9 +168,16 @@ def check(job: Job, requests: list[Request], limit: int) -> None:
             np.testing.assert_array_equal(request.scores[: request.num_scored], wanted[: request.num_scored])
             assert request.num_scored == len(wanted) or request.finish_reason in ("cancelled", "deadline")
             continue
+        constraint = Alternating() if job.alternating else None
         output, reason = alone(
-            job.prompt, job.max_tokens, job.seed + i, params=job.params, eos_ids=ENDS, limit=limit, vocab=VOCAB
-        )
+            job.prompt, job.max_tokens, job.seed + i, params=job.params, eos_ids=ENDS, limit=limit, vocab=VOCAB,
+            constraint=constraint,
+        )  # fmt: skip
+        assert isinstance(request, Generation)
+        if job.logprobs is not None:
+            rows = logits_of(request.tokens, VOCAB)[len(job.prompt) - 1 : -1]
+            own = sampling.log_probabilities(rows, request.output_tokens)
+            assert [one.own for one in request.logprobs] == own.tolist()
         if request.finish_reason in ("cancelled", "deadline"):
             assert (job.cancel if request.finish_reason == "cancelled" else job.deadline) is not None
             assert request.output_tokens == output[: len(request.output_tokens)]

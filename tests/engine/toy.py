@@ -47,8 +47,10 @@ class Toy:
         self.vocab, self.ctx = vocab, ctx
         self.max_batched_tokens, self.max_logits = max_batched_tokens, max_logits
         self.adapters: frozenset[str] = frozenset()
+        self.runs_ahead = False
         self.batches: list[list[int]] = []  # the numbers of tokens of each call
         self.errors: list[Exception] = []  # to be raised by the next calls
+        self.is_late = False  # steps run long after their launch, which has looked at the pages
         self.scarce = 0  # how many times pages run out though the cache says that there are some
         self._out = np.empty((max_logits, vocab), np.float32)
 
@@ -65,10 +67,9 @@ class Toy:
         self._check(batch)
         if self.errors:
             raise self.errors.pop()
+        if not self.is_late:
+            self.check_pages(batch)
         view = batch.view
-        if self.scarce and len(view.lengths) > 1:
-            self.scarce -= 1
-            raise OutOfPages(1, 0)
         sums = self._sums(batch)[batch.logits_indices]
         self.batches.append(np.diff(view.q_starts).tolist())
         if batch.output == "hidden":
@@ -76,6 +77,11 @@ class Toy:
         self._out[:] = np.nan  # of the step before
         self._out[: len(sums)] = self.logits(sums, batch)
         return HostHandle(batch, self._out[: len(sums)], sampling)
+
+    def check_pages(self, batch: Batch) -> None:
+        if self.scarce and len(batch.view.lengths) > 1:
+            self.scarce -= 1
+            raise OutOfPages(1, 0)
 
     def logits(self, sums: npt.NDArray[np.uint64], batch: Batch) -> Floats:
         return _logits(sums, self.vocab)

@@ -126,8 +126,6 @@ class Pages:
         asked = [(self._get(sequence), to_count(count)) for sequence, count in requests]
         if len(asked) > 1:
             self._refuse_twice([sequence for sequence, _ in requests])
-        for sequence, _ in requests if self.is_recurrent else ():
-            self._refuse_pending(self._get(sequence), sequence)
         needed = [self._tables.needed(state, count) for state, count in asked]
         if any(map(any, needed)):
             self._refuse_full(needed)
@@ -154,14 +152,8 @@ class Pages:
         state, new = self._get(sequence), to_tokens(tokens)
         if len(new) > state.length - len(state.tokens):
             raise PositionError(f"sequence {sequence} has {state.uncommitted} tokens to commit, {len(new)} were given")
-        if state.fresh is not None:
-            if len(new) < state.uncommitted:
-                raise PositionError(
-                    f"sequence {sequence} has a recurrent state after {state.uncommitted} new tokens, it cannot be "
-                    f"committed after {len(new)}: roll back and run these alone"
-                )
-            self._pools[-1].decref(state.slot)
-            state.slot, state.fresh = state.fresh, None
+        if state.fresh:
+            self._commit_states(state, sequence, len(new))
         state.tokens.extend(new)
         if (state.inserted + 1) * self.page_tokens <= len(state.tokens):
             self._tables.insert(state)
@@ -331,6 +323,18 @@ class Pages:
             groups=counts,
         )
 
+    def _commit_states(self, state: SequenceState, sequence: int, count: int) -> None:
+        """Go on to the recurrent state after so many new tokens: those of whole steps."""
+        ends = [end - len(state.tokens) for end, _ in state.fresh]
+        if count not in ends:
+            raise PositionError(
+                f"sequence {sequence} has a recurrent state after {' and '.join(map(str, ends))} new tokens, it "
+                f"cannot be committed after {count}: roll back and run these alone"
+            )
+        for _ in range(ends.index(count) + 1):
+            self._pools[-1].decref(state.slot)
+            state.slot = state.fresh.pop(0)[1]
+
     def _get(self, sequence: int) -> SequenceState:
         number = sequence if type(sequence) is int else to_integer(sequence, "a sequence")
         state = self._sequences.get(number)
@@ -353,7 +357,7 @@ class Pages:
                 raise OutOfPages(sum(pages), pool.available)
 
     def _refuse_pending(self, state: SequenceState, sequence: int) -> None:
-        if state.fresh is not None:
+        if state.fresh:
             raise PositionError(
                 f"sequence {sequence} has {state.uncommitted} new tokens, which its recurrent state lacks: commit "
                 "them, or roll back"

@@ -122,9 +122,9 @@ class Saved:
                 self._read_rows(store, state, layer, at, max(known, self.starts[group]))
                 at += _row_bytes(layout, spec) * (self.length - self.starts[group])
             elif isinstance(spec, RecurrentSpec):
-                if state.fresh is not None:
+                if state.fresh:
                     self.file.seek(at)
-                    store.write(layer, state.fresh, [self._bytes(spec.nbytes)])
+                    store.write(layer, state.next_slot, [self._bytes(spec.nbytes)])
                 at += spec.nbytes
 
     def _read_rows(self, store: KVStore, state: SequenceState, layer: int, at: int, start: int) -> None:

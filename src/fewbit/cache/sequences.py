@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .groups import ZERO_SLOT, Group
@@ -22,7 +22,7 @@ class SequenceState:
     tokens: array[int]  # those committed
     inserted: int = 0  # pages at the beginning that are in the tree
     slot: int = ZERO_SLOT  # where the recurrent state after the committed tokens is
-    fresh: int | None = None  # where the state after all tokens will be
+    fresh: list[tuple[int, int]] = field(default_factory=list)  # for each step not committed: its end, and its slot
 
     @property
     def uncommitted(self) -> int:
@@ -30,8 +30,12 @@ class SequenceState:
 
     @property
     def next_slot(self) -> int:
-        """The slot that a step writes."""
-        return self.slot if self.fresh is None else self.fresh
+        """The slot that the last step writes."""
+        return self.fresh[-1][1] if self.fresh else self.slot
+
+    def slot_at(self, length: int) -> int:
+        """The slot that a step after so many tokens reads."""
+        return next((slot for end, slot in self.fresh if end == length), self.slot)
 
     def ancestor(self, depth: int) -> Node:
         """The node of the page before which there are `depth` - 1 others; 0: the root."""
@@ -52,7 +56,7 @@ class SequenceState:
         self.node.holders += 1
         tables = [table[:] for table in self.tables]
         return SequenceState(
-            self.node, tables, self.starts[:], self.length, self.tokens[:], self.inserted, self.slot, self.fresh
+            self.node, tables, self.starts[:], self.length, self.tokens[:], self.inserted, self.slot, self.fresh[:]
         )
 
 

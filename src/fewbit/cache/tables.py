@@ -97,7 +97,7 @@ class Tables:
             while len(table) < pages:
                 table.append(self.pools[number].take())
         if self.is_recurrent:
-            state.fresh = self.pools[-1].take()
+            state.fresh.append((state.length, self.pools[-1].take()))
 
     def skip(self, state: SequenceState, number: int, start: int) -> None:
         """Go on in a group with the token `start`, without those before; the table ends before its page."""
@@ -136,9 +136,8 @@ class Tables:
 
     def cut(self, state: SequenceState, length: int) -> None:
         """Let go of all tokens from `length` on."""
-        slot = self.slot_at(state, length)
-        if self.is_recurrent and slot is not None:
-            self._set_slot(state, slot)
+        if self.is_recurrent:
+            self._cut_states(state, length)
         for number in range(len(state.tables)):
             self._pop(state, number, self.pages(length))
         depth = length // self.page_tokens
@@ -165,8 +164,9 @@ class Tables:
     def slot_at(self, state: SequenceState, length: int) -> int | None:
         """The slot that holds the state after so many tokens, if there is one."""
         depth, rest = divmod(length, self.page_tokens)
-        if length == len(state.tokens):
-            return state.slot
+        if length >= len(state.tokens):
+            ends = (len(state.tokens), *(end for end, _ in state.fresh))
+            return state.slot_at(length) if length in ends else None
         if length == 0:
             return ZERO_SLOT
         return None if rest or depth > state.inserted else state.ancestor(depth).pages[-1]
@@ -197,13 +197,15 @@ class Tables:
                 self.pools[number].decref(page)
         state.starts[number] = min(state.starts[number], pages * self.page_tokens)
 
-    def _set_slot(self, state: SequenceState, slot: int) -> None:
+    def _cut_states(self, state: SequenceState, length: int) -> None:
         pool = self.pools[-1]
-        pool.incref(slot)
-        pool.decref(state.slot)
-        if state.fresh is not None:
-            pool.decref(state.fresh)
-        state.slot, state.fresh = slot, None
+        while state.fresh and state.fresh[-1][0] > length:
+            pool.decref(state.fresh.pop()[1])
+        slot = self.slot_at(state, length)
+        if length < len(state.tokens) and slot is not None:
+            pool.incref(slot)
+            pool.decref(state.slot)
+            state.slot = slot
 
 
 def _nothing(pages: int) -> array[int]:

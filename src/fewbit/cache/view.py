@@ -78,7 +78,8 @@ def make_view(pages: Pages, requests: Sequence[tuple[int, int]]) -> View:
     ]
     reads = writes = NO_SLOTS
     if pages.is_recurrent:
-        reads = np.array([state.slot for state in states], np.int32)
+        befores = [state.length - count for state, (_, count) in zip(states, requests, strict=True)]
+        reads = np.array([state.slot_at(at) for state, at in zip(states, befores, strict=True)], np.int32)
         writes = np.array([state.next_slot for state in states], np.int32)
     return View(
         tuple(sequences),

@@ -31,6 +31,7 @@ class Sample:
     bias: tuple[Ints, Floats] | None = None  # token ids, and what is added to their logits
     mask: Words | None = None  # bit i % 32 of word i // 32: token i may be sampled
     num_logprobs: int | None = None  # of how many of the likeliest tokens; None: none is told
+    last: int | None = None  # a sample of the step before, whose token is in the output too: `seen` lacks it
 
 
 @dataclass(slots=True)
@@ -44,7 +45,11 @@ class Score:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """A step: some tokens of some sequences, and what is to be done with the rows that come out."""
+    """A step: some tokens of some sequences, and what is to be done with the rows that come out.
+
+    If the executor runs ahead, `-1 - i` stands for a token that is not known yet: that of sample i of the step launched
+    just before.
+    """
 
     tokens: Ints  # of all sequences, one after another
     view: View  # where the cache keeps those sequences
@@ -97,12 +102,24 @@ class Handle(Protocol):
 
 
 class Executor(Protocol):
-    """Runs a model's steps. It knows no request: the engine reserves pages before, and commits tokens after."""
+    """Runs a model's steps. It knows no request: the engine reserves pages before, and commits tokens after.
+
+    One that `runs_ahead` gets the next step while one is on its way, before that is fetched:
+
+    - Steps, and what the KV store copies, reads and writes, happen in the order of the calls. So pages may be used
+      again at once: a step that still reads or writes them comes first.
+    - `launch` has read all arrays of the batch when it returns, but for the view, which never changes.
+    - At most two steps are on their way. They are fetched in order, each once; what is given up after an error, or at
+      the end, is not fetched. The samples of a step are kept while the next one is launched and runs; its scores and
+      hidden rows need not be, the engine fetches them first.
+    - A sample that fails gives the next step some token all the same; what comes of it is thrown away.
+    """
 
     vocab: int
     max_batched_tokens: int  # tokens of a step
     max_logits: int  # rows that come out of a step
     adapters: frozenset[str]  # by name; requests may ask for these only
+    runs_ahead: bool  # whether a step may be launched before the one before was fetched
 
     def launch(self, batch: Batch) -> Handle:
         """Begin a step. It may run on after this returns; steps run in the order in which they were launched."""

@@ -46,11 +46,18 @@ class HostHandle:
         batch, rows = self._batch, self._rows
         if batch.output == "hidden":
             return Outputs([], [], rows)
-        scores = [self._score(one) for one in batch.scores]
-        tops = [
-            [] if isinstance(of, Exception) else self._top(one) for one, of in zip(batch.scores, scores, strict=True)
-        ]
+        scores, tops = self.scores()
         return Outputs(self._samples(batch.samples), scores, tops=tops)
+
+    def scores(self) -> tuple[list[Floats | Exception], list[list[Top]]]:
+        """Log-probabilities of the tokens whose scores are wanted, and the likeliest ones beside them."""
+        scores = [self._score(one) for one in self._batch.scores]
+        pairs = zip(self._batch.scores, scores, strict=True)
+        return scores, [[] if isinstance(of, Exception) else self._top(one) for one, of in pairs]
+
+    def logprobs(self, own: float, row: int, count: int) -> Logprobs:
+        """A token's own, and the likeliest ones of its row."""
+        return self._logprobs(own, self._rows[row], count)
 
     def _samples(self, samples: list[Sample]) -> list[Sampled | Exception]:
         if not samples:

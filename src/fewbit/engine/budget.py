@@ -18,10 +18,10 @@ class Budget:
     If prompts of several clients are run, each gets its part of the rest: a long one does not make others wait.
     """
 
-    __slots__ = ("_of", "_output", "_part", "_taken", "rows", "tokens")
+    __slots__ = ("_of", "_part", "_taken", "output", "rows", "tokens")
 
     def __init__(self, of: Scheduler, clients: int = 1) -> None:
-        self._of, self._output = of, of.output()
+        self._of, self.output = of, of.output()
         self.tokens = of.max_batched_tokens - sum(request.num_remaining == 1 for request in of.active)
         self.rows = of.max_logits - len(of.active)
         self._part = -(-self.tokens // max(1, clients))  # of each client
@@ -33,7 +33,7 @@ class Budget:
 
     def take(self, request: Request) -> int:
         """The number of tokens that a request may run."""
-        if request.output != self._output:
+        if request.output != self.output:
             return 0
         remaining = request.num_remaining
         if remaining == 1:

@@ -2,44 +2,33 @@
 
 A step in words. The scheduler takes the next token of each request that is writing its output, and fills up with parts
 of prompts. The cache reserves pages for them, the executor runs them and samples, the cache commits them. The requests
-take their tokens, and those that are finished release their pages.
+take their tokens, and those that are finished release their pages. If the executor runs ahead, the next step is
+launched before this one is fetched (flight.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from time import perf_counter
 from types import NoneType
 from typing import Unpack
 
 from ..cache.cache import Cache
-from ..devices.batch import Executor, Outputs, Sampled
+from ..devices.batch import Chunk, Executor, Outputs, Sampled
 from ..devices.forward import make_batch
-from ..errors import OutOfPages, RequestError
+from ..errors import OutOfPages, RequestError, TooLong
 from ..ops.sampling import SamplingParams
+from .flight import Flight
 from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
+from .stats import Stats
 from .terms import Terms, make_limits, set_terms
 from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens, check_type
 
 MAX_SEQS = 64
-
-
-@dataclass(slots=True)
-class Stats:
-    """Counts since the start, and the time that they took."""
-
-    steps: int = 0
-    tokens: int = 0  # of outputs
-    prompt_tokens: int = 0  # those run: without the ones found in the cache, with the ones that were run again
-    preemptions: int = 0
-    active: int = 0  # now
-    waiting: int = 0  # now
-    launch_seconds: float = 0.0
-    fetch_seconds: float = 0.0
-    step_seconds: float = 0.0  # with the two before
 
 
 class Engine:
@@ -80,6 +69,7 @@ class Engine:
         )
         self.limits = make_limits(self._scheduler.max_seqs, max_waiting, max_per_client)
         self._stats = Stats()
+        self._flight: Flight | None = None  # the step that was launched last, if it was not fetched
 
     def generation(
         self,
@@ -107,7 +97,7 @@ class Engine:
         vocab = self.executor.vocab
         tokens = check_tokens(prompt, vocab)
         if len(tokens) >= self.max_length:
-            raise RequestError(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}")
+            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}")
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_at_least_zero(min_tokens, "min_tokens")
         count = check_count(n, "n", self._scheduler.max_seqs)
@@ -191,7 +181,12 @@ class Engine:
     def fail(self, error: Exception, requests: Iterable[Request] | None = None) -> None:
         """End requests with an error, all of them unless some are given."""
         if requests is None:
-            requests = [*self._scheduler.active, *self._scheduler.waiting]
+            flight, self._flight = self._flight, None
+            self.fail(error, [*self._scheduler.active, *self._scheduler.waiting])
+            if flight is not None:
+                with suppress(Exception):  # all that matters is that it has ended
+                    flight.handle.fetch()
+            return
         for request in requests:
             for member in (request, *request.siblings):
                 self._finish(member, "error", error)
@@ -207,18 +202,12 @@ class Engine:
         """Schedule, launch, fetch, commit. Is there more to do?"""
         start = perf_counter()
         self._expire()
-        step = self._scheduler.schedule()
-        if step.chunks:
-            try:
-                outputs = self._run(step)
-                self._commit(step, outputs)
-            except OutOfPages as error:
-                self._make_room(error)
-            except Exception as error:
-                self.fail(error, step.requests)
-            self._stats.steps += 1
+        flight = self._flight = self._flight or self._begin()
+        if flight is not None:
+            self._flight = self._run_ahead(flight) if self.executor.runs_ahead else None
+            self._end(flight)
         self._stats.step_seconds += perf_counter() - start
-        return bool(self._scheduler.active or self._scheduler.waiting)
+        return bool(self._scheduler.active or self._scheduler.waiting or self._flight)
 
     def _expire(self) -> None:
         expired = self._scheduler.expired()
@@ -227,31 +216,72 @@ class Engine:
         if expired:
             self._scheduler.drop_finished()
 
-    def _run(self, step: Step) -> Outputs:
+    def _begin(self) -> Flight | None:
+        step = self._scheduler.schedule()
+        if not step.chunks:
+            return None
+        try:
+            return self._launch(step)
+        except OutOfPages as error:
+            self._make_room(error)
+        except Exception as error:
+            self.fail(error, step.requests)
+        return None
+
+    def _run_ahead(self, flight: Flight) -> Flight | None:
+        """Launch the next step before this one is fetched, if that can be."""
+        if not flight.step.is_open:
+            return None
+        flight.advance()
+        step = self._scheduler.schedule_ahead()
+        if step is None or not step.chunks:
+            return None
+        try:
+            return self._launch(step)
+        except Exception:  # it is tried again when this one was fetched
+            return None
+
+    def _end(self, flight: Flight) -> None:
+        try:
+            outputs = self._fetch(flight)
+            self._commit(flight.step, outputs)
+        except Exception as error:
+            self.fail(error, flight.step.requests)
+
+    def _launch(self, step: Step) -> Flight:
         batch = make_batch(self.cache, step.chunks, step.output)
         batch.samples, batch.scores = step.samples, step.scores
         begin = perf_counter()
         try:
             handle = self.executor.launch(batch)
-            launched = perf_counter()
-            outputs = handle.fetch()
         except BaseException:
             self.cache.rollback(batch.view)
             raise
-        self._stats.launch_seconds += launched - begin
-        self._stats.fetch_seconds += perf_counter() - launched
+        self._stats.steps += 1
+        self._stats.launch_seconds += perf_counter() - begin
+        self._scheduler.last_output = step.output
+        return Flight(step, batch.view, handle)
+
+    def _fetch(self, flight: Flight) -> Outputs:
+        begin = perf_counter()
+        try:
+            outputs = flight.handle.fetch()
+        except BaseException:
+            ahead, self._flight = self._flight, None
+            for one in (ahead, flight):
+                if one is not None:
+                    one.take_back(self.cache)
+            raise
+        self._stats.fetch_seconds += perf_counter() - begin
         return outputs
 
     def _commit(self, step: Step, outputs: Outputs) -> None:
         for request, chunk in zip(step.requests, step.chunks, strict=True):
-            count = len(chunk.tokens)
-            if count > 1 or request.num_computed < request.prompt_tokens:
-                self._stats.prompt_tokens += count
-            if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
-                self.cache.commit(chunk.sequence, chunk.tokens)
-            request.num_computed += count
+            if request.sequence == chunk.sequence:  # else it has ended since the launch
+                self._commit_chunk(request, chunk)
         for leader in step.leaders:
-            self._scheduler.split(leader)
+            if leader.sequence:
+                self._scheduler.split(leader)
         finished = False
         for generation, sampled in zip(step.sampling, outputs.samples, strict=True):
             finished |= self._accept(generation, sampled)
@@ -260,14 +290,24 @@ class Engine:
         for scoring, scores in zip(step.scoring, outputs.scores, strict=True):
             finished |= self._score(scoring, scores)
         for embedding, row, count in step.embedding:
-            assert outputs.hidden is not None
-            embedding.receive(outputs.hidden[row : row + count])
-            finished |= not embedding.num_remaining and self._finish(embedding, "stop")
+            finished |= self._embed(embedding, outputs, row, count)
         if finished:
             self._scheduler.drop_finished()
 
+    def _commit_chunk(self, request: Request, chunk: Chunk) -> None:
+        first, count = request.num_computed, len(chunk.tokens)
+        if count > 1 or first < request.prompt_tokens:
+            self._stats.prompt_tokens += count
+        if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
+            tokens = chunk.tokens if chunk.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
+            self.cache.commit(chunk.sequence, tokens)
+        request.num_computed += count
+        request.num_in_flight = 0
+
     def _accept(self, request: Generation, sampled: Sampled | Exception) -> bool:
-        """Give a request its next token. Is it finished?"""
+        """Give a request its next token. Has it finished it?"""
+        if request.finish_reason is not None:  # since the launch
+            return False
         if isinstance(sampled, Exception):
             return self._finish(request, "error", sampled)
         token, logprobs = sampled
@@ -287,9 +327,18 @@ class Engine:
         return len(request.tokens) >= request.max_length and self._finish(request, "length")
 
     def _score(self, request: Scoring, scores: object) -> bool:
+        if request.finish_reason is not None:
+            return False
         if isinstance(scores, Exception):
             return self._finish(request, "error", scores)
         request.receive(scores)  # type: ignore[arg-type]
+        return not request.num_remaining and self._finish(request, "stop")
+
+    def _embed(self, request: Embedding, outputs: Outputs, row: int, count: int) -> bool:
+        if request.finish_reason is not None:
+            return False
+        assert outputs.hidden is not None
+        request.receive(outputs.hidden[row : row + count])
         return not request.num_remaining and self._finish(request, "stop")
 
     def _finish(self, request: Request, reason: str, error: Exception | None = None) -> bool:
@@ -321,7 +370,7 @@ class Engine:
     def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
-            raise RequestError(f"a text of {len(tokens)} tokens is too long: {self._room()}")
+            raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}")
         self._check_names(namespace, adapter)
         return tokens
 

@@ -53,6 +53,16 @@ class Step:
     embedding: list[tuple[Embedding, int, int]] = field(default_factory=list)  # with its rows: the first, how many
     output: str = "logits"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the next step can be scheduled without knowing what this one gives.
+
+        A constraint says only after a token which may come next. Outputs of one prompt part after it; scores and
+        hidden rows are counted when they are there.
+        """
+        needed = self.leaders or self.scoring or self.embedding
+        return not needed and all(generation.constraint is None for generation in self.sampling)
+
 
 class Request(ABC):
     """Tokens that are run. The engine writes to it; whoever made it reads it after an event.
@@ -89,6 +99,7 @@ class Request(ABC):
 
         self.sequence = 0  # of the cache; 0: it has none
         self.num_computed = 0  # tokens that are in the cache
+        self.num_in_flight = 0  # those after them in a step that was launched, while the next one is scheduled
         self.cached_tokens = 0  # of the prompt, found in the cache at first
         self.finish_reason: str | None = None
         self.error: Exception | None = None
@@ -102,7 +113,7 @@ class Request(ABC):
     @property
     def num_remaining(self) -> int:
         """Tokens to run before the request gets further; 1 for one that is writing its output."""
-        return len(self.tokens) - self.num_computed
+        return len(self.tokens) - self.num_computed - self.num_in_flight
 
     @property
     def is_finished(self) -> bool:
@@ -110,7 +121,12 @@ class Request(ABC):
 
     def num_logits(self, count: int) -> int:
         """Rows that are needed when the next `count` tokens are run."""
-        return 1 if self.num_computed + count == len(self.tokens) else 0
+        return 1 if self.num_computed + self.num_in_flight + count == len(self.tokens) else 0
+
+    def next_tokens(self, count: int) -> Sequence[int]:
+        """The next `count` tokens to run."""
+        first = self.num_computed + self.num_in_flight
+        return self.tokens[first : first + count]
 
     def reusable(self) -> Sequence[int]:
         """The tokens that need not be run if they are in the cache."""
@@ -146,7 +162,8 @@ class Generation(Request):
         self.max_length, self.min_length = max_length, min_length  # tokens, those of the prompt included
         self.eos_ids = eos_ids
         self._draw = Random(seed).random  # its own, so that no other request changes what is drawn
-        self._uniform = self._draw()  # of the next token; a step that fails is run again with the same
+        self._uniforms = [self._draw()]  # of the next tokens; a step that fails is run again with the same
+        self.awaited: int | None = None  # the sample of the step in flight that is its next token
         self.seen = Seen(prompt) if params.has_penalties else None
         self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
         self.logprobs: list[Logprobs] = []
@@ -159,6 +176,18 @@ class Generation(Request):
     @property
     def output_tokens(self) -> list[int]:
         return self.tokens[self.prompt_tokens :]
+
+    @property
+    def num_remaining(self) -> int:
+        if self.awaited is None:
+            return len(self.tokens) - self.num_computed - self.num_in_flight
+        return 1 if len(self.tokens) + 1 < self.max_length else 0  # nothing follows the last one
+
+    def num_logits(self, count: int) -> int:
+        return 1 if self.awaited is not None else super().num_logits(count)
+
+    def next_tokens(self, count: int) -> Sequence[int]:
+        return super().next_tokens(count) if self.awaited is None else [-1 - self.awaited]
 
     def members(self) -> list[Generation]:
         """The outputs of this prompt that are still wanted."""
@@ -176,7 +205,8 @@ class Generation(Request):
     def accept(self, token: int, logprobs: Logprobs | None) -> None:
         """The next token of the output."""
         self.tokens.append(token)
-        self._uniform = self._draw()
+        self.awaited = None
+        self._uniforms.pop(0)
         if self.seen is not None:
             self.seen.add(token)
         if logprobs is not None:
@@ -193,14 +223,18 @@ class Generation(Request):
         self.arrival, self.level = leader.arrival, leader.level
 
     def _sample(self, row: int) -> Sample:
+        place = 0 if self.awaited is None else 1
+        if place == len(self._uniforms):
+            self._uniforms.append(self._draw())
         return Sample(
             row,
             self.params,
-            self._uniform,
+            self._uniforms[place],
             None if self.seen is None else self.seen.arrays(),
-            self._early_bias if len(self.tokens) < self.min_length else self._bias,
+            self._early_bias if len(self.tokens) + place < self.min_length else self._bias,
             self.mask,
             self.num_logprobs,
+            None if self.seen is None else self.awaited,
         )
 
 
@@ -220,10 +254,10 @@ class Scoring(Request):
 
     @property
     def num_remaining(self) -> int:
-        return len(self.tokens) - 1 - self.num_computed  # nothing follows the last one
+        return len(self.tokens) - 1 - self.num_computed - self.num_in_flight  # nothing follows the last one
 
     def num_logits(self, count: int) -> int:
-        return max(0, self.num_computed + count - self.num_scored)
+        return max(0, self.num_computed + self.num_in_flight + count - self.num_scored)
 
     def reusable(self) -> Sequence[int]:
         return self.tokens[: self.num_scored]
@@ -257,7 +291,7 @@ class Embedding(Request):
         self._skipped = self.num_embedded
 
     def num_logits(self, count: int) -> int:
-        return max(0, self.num_computed + count - self.num_embedded)
+        return max(0, self.num_computed + self.num_in_flight + count - self.num_embedded)
 
     def reusable(self) -> Sequence[int]:
         return self.tokens[: self.num_embedded]

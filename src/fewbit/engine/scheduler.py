@@ -55,7 +55,7 @@ class Scheduler:
         self._none = (0,) * len(cache.available)
         self._blocked: Request | None = None  # the one that is next and was not admitted for want of pages
         self._wait_for = self._none  # available pages below which it need not be tried again
-        self._output = "logits"  # of the last step
+        self.last_output = "logits"  # of the last step that was launched
 
     def add(self, request: Request) -> None:
         """A request waits from now on."""
@@ -63,7 +63,10 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """The requests of the next step and their tokens."""
-        self._make_way()
+        if (victim := self._victim()) is not None:
+            self.active.remove(victim)
+            self.active.append(victim)
+            self.preempt()
         budget = self._budget(self, self._clients())
         counts = [budget.take(request) for request in self.active]
         needed = self._sum(counts)
@@ -71,11 +74,24 @@ class Scheduler:
             counts.pop()
             self.preempt()
             needed = self._sum(counts)
+        return self._fill(budget, counts, needed)
+
+    def schedule_ahead(self) -> Step | None:
+        """The same while a step is in flight. None: somebody would be preempted, which is done when it was fetched."""
+        if self._victim() is not None:
+            return None
+        budget = self._budget(self, self._clients())
+        counts = [budget.take(request) for request in self.active]
+        needed = self._sum(counts)
+        return self._fill(budget, counts, needed) if self._cache.fits(needed) else None
+
+    def _fill(self, budget: Budget, counts: list[int], needed: Pages) -> Step:
+        """Admit those that there is room for beside the active ones."""
         while self.waiting and (request := self._admit(needed, budget)):
             place = self.active.index(request)
             counts.insert(place, budget.take_new(request))
             needed = _plus(needed, self._needed(request, counts[place]))
-        return self._step(counts)
+        return self._step(counts, budget.output)
 
     def preempt(self) -> None:
         """The last of the active requests releases its pages, to go on later."""
@@ -119,17 +135,16 @@ class Scheduler:
         """What the next step gives. Where requests want different things, they come by turns."""
         wanted = {request.output for request in self.active or filter(None, [self._next()])}
         if len(wanted) > 1:
-            wanted.discard(self._output)
-        self._output = wanted.pop() if wanted else "logits"
-        return self._output
+            wanted.discard(self.last_output)
+        return wanted.pop() if wanted else "logits"
 
     def page_end(self, request: Request, count: int) -> int:
         """Fewer tokens of a prompt where snapshots of its state are kept at page ends: up to the last of them."""
         if count > 1 and self._cache.wants_page_ends:
-            ends = [end - request.num_computed for end in request.pauses if end > request.num_computed]
-            count = min([count, *ends])
-            end = (request.num_computed + count) // self._cache.page_tokens * self._cache.page_tokens
-            return end - request.num_computed if end > request.num_computed else count
+            first = request.num_computed + request.num_in_flight
+            count = min([count, *(end - first for end in request.pauses if end > first)])
+            end = (first + count) // self._cache.page_tokens * self._cache.page_tokens
+            return end - first if end > first else count
         return count
 
     def _next(self) -> Request | None:
@@ -139,31 +154,26 @@ class Scheduler:
     def _has_place(self, request: Request) -> bool:
         return _width(request) + sum(map(_width, self.active)) <= self.max_seqs
 
-    def _make_way(self) -> None:
-        """If all places are taken, preempt somebody for a request that should not wait for the end of others."""
+    def _victim(self) -> Request | None:
+        """If all places are taken: who gives way to a request that should not wait for the end of others."""
         if not self.waiting or len(self.active) < 2 or sum(map(_width, self.active)) < self.max_seqs:
-            return
+            return None
         request = self._next()
         if request is None:
-            return
-        victim = self.active[-1]
-        if request.priority <= victim.level:
-            places = Counter(one.client for one in self.active)
-            served = self.waiting.served(request.client)
-            candidates = [
-                one
-                for one in self.active
-                if one.level <= request.priority
-                and places[one.client] > 1
-                and self.waiting.served(one.client) > served
-                and not places[request.client]
-            ]
-            if not candidates:
-                return
-            victim = max(candidates, key=lambda one: (places[one.client], one.arrival))
-        self.active.remove(victim)
-        self.active.append(victim)
-        self.preempt()
+            return None
+        if request.priority > self.active[-1].level:
+            return self.active[-1]
+        places = Counter(one.client for one in self.active)
+        served = self.waiting.served(request.client)
+        candidates = [
+            one
+            for one in self.active
+            if one.level <= request.priority
+            and places[one.client] > 1
+            and self.waiting.served(one.client) > served
+            and not places[request.client]
+        ]
+        return max(candidates, key=lambda one: (places[one.client], one.arrival), default=None)
 
     def _clients(self) -> int:
         """How many clients share the prompt tokens of a step: those of active requests, and of the one that is next."""
@@ -211,7 +221,7 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self._cache.free(request.sequence)
-        request.sequence = request.num_computed = 0
+        request.sequence = request.num_computed = request.num_in_flight = 0
 
     def _needed(self, request: Request, count: int) -> Pages:
         return self._cache.needed(request.sequence, count) if count else self._none
@@ -222,15 +232,15 @@ class Scheduler:
             total = _plus(total, self._needed(request, count))
         return total
 
-    def _step(self, counts: list[int]) -> Step:
-        step = Step(output=self._output)
+    def _step(self, counts: list[int], output: str) -> Step:
+        step = Step(output=output)
         row = 0
         for request, count in zip(self.active, counts, strict=True):
             if not count:
                 continue
-            first, rows = request.num_computed, request.num_logits(count)
+            rows = request.num_logits(count)
             step.requests.append(request)
-            step.chunks.append(Chunk(request.sequence, request.tokens[first : first + count], rows))
+            step.chunks.append(Chunk(request.sequence, request.next_tokens(count), rows))
             if rows:
                 request.ask(step, row, rows)
                 row += rows

@@ -23,7 +23,8 @@ def is_following(request: Request, active: Iterable[Request], cache: Cache) -> b
     least = MIN_PAGES * cache.page_tokens
     beginning = request.tokens[:least]
     for leader in active:
-        if leader.num_remaining > 1 and leader.level >= request.level and leader.tokens[:least] == beginning:
+        is_reading = leader.num_remaining > 1 or leader.num_in_flight > 1
+        if is_reading and leader.level >= request.level and leader.tokens[:least] == beginning:
             shared = _shared_pages(request, leader, cache.page_tokens) * cache.page_tokens
             if _is_ahead(leader, shared) and _follow(request, leader, shared, cache):
                 return True
@@ -43,7 +44,8 @@ def _follow(request: Request, leader: Request, shared: int, cache: Cache) -> boo
 
 def _is_ahead(leader: Request, shared: int) -> bool:
     """Whether a request is active and about to compute these tokens."""
-    return bool(leader.sequence) and leader.num_computed < shared <= leader.num_computed + leader.num_remaining
+    end = leader.num_computed + leader.num_in_flight + leader.num_remaining
+    return bool(leader.sequence) and leader.num_computed < shared <= end
 
 
 def _shared_pages(request: Request, leader: Request, page_tokens: int) -> int:
