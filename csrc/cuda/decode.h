@@ -1,0 +1,81 @@
+// Tiles -> rows of f32, f16 or bf16, with the operations of formats/decode.py in their order: the same bits. A warp a
+// tile; its rows go through shared memory so that whole lines are written.
+#pragma once
+#include "tile.h"
+
+namespace fewbit {
+
+template <class T, int t>
+__device__ __forceinline__ void decode_values(const Raw& r, float row_scale, float (&out)[32]) {
+  const uint32_t w = codes4<T, t>(r);
+  constexpr int half = T::halves ? t / 4 : 0;
+  float scale = (T::row_scale ? row_scale : scale_of<T, half>(r));
+  float offset = T::row_scale ? row_scale : offset_of<T>(r);
+  if constexpr (T::scale_ints) scale = __fmul_rn(scale, static_cast<float>(small_scale<T, half>(r)));
+  if constexpr (T::offset_ints) offset = __fmul_rn(offset, static_cast<float>(small_offset<T, half>(r)));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int code = T::is_signed ? static_cast<int8_t>(w >> (8 * i)) : static_cast<int>(w >> (8 * i) & 255);
+    float v = __fmul_rn(static_cast<float>(T::times * code - T::zero), scale);
+    if constexpr (T::offset) v = __fadd_rn(v, T::Record::offset_sign * offset);
+    out[4 * t + i] = v;
+  }
+  if constexpr (t + 1 < 8) decode_values<T, t + 1>(r, row_scale, out);
+}
+
+// out: rows of `width` values (a multiple of 8), of which k or more are real.
+template <class R, int G, Real Y>
+__device__ __forceinline__ void decode_tiles(const Planes& p, void* out, int n, int width, int Q) {
+  using T = Tile<R, G>;
+  constexpr int warps = 4, chunks = Y == Real::f32 ? 8 : 4;  // of 16 bytes a granule
+  __shared__ uint4 staged[warps][32 * chunks];
+  start_next();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, g = lane % 4;
+  const uint32_t id = blockIdx.x * warps + warp;
+  const int tile = static_cast<int>(id / Q), q = static_cast<int>(id % Q);
+  if (tile * 8 >= n) {
+    wait_for_previous();
+    return;
+  }
+  float v[32];
+  decode_values<T, 0>(load_granule<T>(p, Q, tile, q, lane), row_scale<T>(p, tile * 8 + row), v);
+  wait_for_previous();
+#pragma unroll
+  for (int c = 0; c < chunks; ++c) {
+    uint4 packed;
+    if constexpr (Y == Real::f32) {
+      packed = {__float_as_uint(v[4 * c]), __float_as_uint(v[4 * c + 1]), __float_as_uint(v[4 * c + 2]),
+                __float_as_uint(v[4 * c + 3])};
+    } else {
+      uint16_t h[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) put<Y>(h, i, v[8 * c + i]);
+      packed = {h[0] | static_cast<uint32_t>(h[1]) << 16, h[2] | static_cast<uint32_t>(h[3]) << 16,
+                h[4] | static_cast<uint32_t>(h[5]) << 16, h[6] | static_cast<uint32_t>(h[7]) << 16};
+    }
+    staged[warp][(row * 4 + g) * chunks + (c ^ (chunks == 4 ? g / 2 | row % 2 * 2 : g | row % 2 * 4))] = packed;
+  }
+  __syncwarp();
+  constexpr int line = 4 * chunks, values = Y == Real::f32 ? 4 : 8;  // chunks of a row, values of a chunk
+#pragma unroll
+  for (int i = 0; i < chunks; ++i) {
+    const int at = i * 32 + lane, r = at / line, c = at % line, column = q * 128 + c * values, to = c / chunks;
+    const uint4 packed =
+        staged[warp][(r * 4 + to) * chunks + (c % chunks ^ (chunks == 4 ? to / 2 | r % 2 * 2 : to | r % 2 * 4))];
+    const size_t place = static_cast<size_t>(tile * 8 + r) * width + column;
+    if (tile * 8 + r >= n) continue;
+    if (width % values == 0 && column + values <= width) {
+      static_cast<uint4*>(out)[place / values] = packed;
+    } else {
+      const uint32_t w[4] = {packed.x, packed.y, packed.z, packed.w};
+      for (int e = 0; e < values && column + e < width; ++e) {
+        if constexpr (Y == Real::f32)
+          static_cast<uint32_t*>(out)[place + e] = w[e];
+        else
+          static_cast<uint16_t*>(out)[place + e] = static_cast<uint16_t>(w[e / 2] >> (16 * (e % 2)));
+      }
+    }
+  }
+}
+
+}  // namespace fewbit
