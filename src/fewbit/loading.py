@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from json import dumps
@@ -17,14 +17,15 @@ from .cache.cache import Cache
 from .cache.disk import MAX_BYTES, DiskCache
 from .cache.groups import MAX_SEQS, pages_by_group
 from .cache.layout import Layout, kv_format, make_layout
-from .devices import MAX_BATCHED_TOKENS, Device, DeviceOptions
+from .devices import Device, DeviceOptions
 from .devices.batch import Chunk, Executor
-from .devices.fitting import Needs, cache_tokens, default_ctx
+from .devices.fitting import LEAST_CTX, Needs, cache_tokens, default_ctx
 from .devices.forward import forward
+from .devices.splitting import check_layers, make_hybrid, split
 from .errors import DtypeError, FormatError, OutOfMemory, RequestError
 from .files.model import ModelFile
 from .models import LoadedModel, load_model
-from .ops.memory import Shortage, address_space, available_memory
+from .ops.memory import Shortage
 from .ops.validation import chosen_activations
 from .validation import to_flag, to_size
 
@@ -65,8 +66,10 @@ def load(
     max_seqs: int | None = None,
     max_batched_tokens: int | None = None,
     batch_invariant: bool = False,
+    gpu_layers: int | None = None,
     cache_dir: str | PathLike[str] | None = None,
     cache_dir_bytes: int | None = None,
+    progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Loaded:
     """The model of a file on a device, by name; see `fewbit.devices`.
 
@@ -83,39 +86,67 @@ def load(
     `batch_invariant` takes one numeric path for every batch size: a sequence gets the same bits alone, beside any
     others, in one chunk or several, and after a prefix hit or a preemption. Many tokens at once are then slower.
 
+    `gpu_layers` of the model's layers, the last ones, run on a GPU and the others on the CPU: if not given, all of
+    them, or with a warning as many as fit. `cache_bytes` is then the size of the KV cache on the GPU, and `threads`
+    those of the CPU. 0 is the same as `device="cpu"`.
+
     `cache_dir` is a folder for long prompts that the KV cache has no room for, in at most `cache_dir_bytes` (8 GiB):
     they are found again after a restart.
     """
     k, v = kv_formats(kv)
-    step_tokens = _count(max_batched_tokens, "max_batched_tokens", MAX_BATCHED_TOKENS)
+    given = None if max_batched_tokens is None else _count(max_batched_tokens, "max_batched_tokens")
     chosen = chosen_activations(activations, to_flag(exact, "exact"))
     invariant = to_flag(batch_invariant, "batch_invariant")
-    options = DeviceOptions(threads, chosen, step_tokens, invariant)
-    of = devices.get(device, options)
+    device, layers = check_layers(device, gpu_layers)
+    options = DeviceOptions(threads, chosen, given, invariant, progress=_sending(file, device, progress))
+    of = devices.get(device, options if layers is None else replace(options, threads=None))
+    step_tokens = of.max_batched_tokens
     model = load_model(file)  # its weights stay in the file for now
     length = check_ctx(ctx, model.config.ctx)
     if model.is_encoder:
-        length, step_tokens = whole_texts(length, step_tokens, ctx is not None, max_batched_tokens is not None)
-        of = devices.get(device, replace(options, max_batched_tokens=step_tokens))
+        length, step_tokens = whole_texts(length, step_tokens, ctx is not None, given is not None)
     layout = choose_layout(of, file.file_bytes, repack)
-    seqs = _count(max_seqs, "max_seqs", MAX_SEQS)
-    needs = _needs(file, model, of, layout, make_layout(model.graph.specs, k, v), seqs, step_tokens)
+    seqs = MAX_SEQS if max_seqs is None else _count(max_seqs, "max_seqs")
+    kept = make_layout(model.graph.specs, k, v)
+    needs = _needs(file, model, of, layout, kept, seqs, step_tokens)
     size = None if cache_bytes is None else to_size(cache_bytes, "cache_bytes", least=1, error=RequestError)
+    if of.name == "cuda":
+        layers, needs = split(needs, model.graph, layers, length if ctx else min(length, LEAST_CTX), size)
     if ctx is None and size is None:
         length = default_ctx(needs, length)
     tokens = cache_tokens(needs, length, size)
     if model.is_encoder:  # nothing is kept from one step to the next
         tokens = min(tokens, step_tokens + 2 * seqs * needs.layout.page_tokens)
     pages = needs.pages(tokens)
+    options = replace(options, max_batched_tokens=step_tokens, ctx=length)
+    of = devices.get(device, options if layers is None else replace(options, threads=None))
+    if layers is not None:
+        of = make_hybrid(of, options, model.graph, layers)
     fingerprint = kv_fingerprint(file, length)
     model = _pack(file, of, layout, length)
     # K and V of another numeric path would break the promise of `batch_invariant`.
     how = dumps([device, chosen, invariant, layout, machine(), getattr(of, "numerics", "")])
     nbytes = MAX_BYTES if cache_dir_bytes is None else cache_dir_bytes
     disk = None if cache_dir is None else DiskCache(cache_dir, nbytes, identity=how)
-    cache = Cache(of.make_store(needs.layout, pages), fingerprint, Shortage(), disk)
+    cache = Cache(of.make_store(kept, pages), fingerprint, Shortage(), disk)
     executor = of.make_executor(model.graph, cache.store, model.config.vocab)
     return Loaded(executor, cache, length, model.step_bytes, seqs, model.is_encoder)
+
+
+def _sending(
+    file: ModelFile, device: str, progress: Callable[[str, int, int | None], None] | None
+) -> Callable[[int], None] | None:
+    """Tells of weights that are sent to a device, as of a download."""
+    if progress is None:
+        return None
+    sent, total = 0, file.file_bytes
+
+    def tell(nbytes: int) -> None:
+        nonlocal sent
+        sent = min(sent + nbytes, total)
+        progress(f"sending {file.path.name} to {device}", sent, total)
+
+    return tell
 
 
 def load_weights(file: ModelFile, device: Device, repack: bool | None = None) -> LoadedModel:
@@ -133,7 +164,7 @@ def place(model: LoadedModel, device: Device, kv: KvFormats, ctx: int, tokens: i
 def choose_layout(device: Device, file_bytes: int, repack: bool | None) -> str:
     """The layout of weights: the device's own unless that is not wanted, or memory is short."""
     if repack is None:
-        return device.layout if file_bytes <= _memory(file_bytes, device.layout) * 3 // 4 else "rows"
+        return device.layout if file_bytes <= device.memory_bytes(file_bytes, device.layout) * 3 // 4 else "rows"
     if not to_flag(repack, "repack"):
         return "rows"
     if device.layouts == ("rows",):
@@ -214,20 +245,16 @@ def _needs(
     return Needs(
         name=file.path.name,
         layout=kv,
-        memory_bytes=_memory(file.file_bytes, layout),
+        memory_bytes=device.memory_bytes(file.file_bytes, layout),
         file_bytes=file.file_bytes,
         decoded_bytes=_decoded_bytes(file) if device.decodes else 0,
-        reserve_bytes=RESERVE_BYTES,
+        reserve_bytes=getattr(device, "reserve_bytes", RESERVE_BYTES),
         row_bytes=_row_bytes(model),
         logits_bytes=4 * model.graph.result.width,
         max_seqs=max_seqs,
         step_tokens=step_tokens,
+        **({"kind": "GPU memory", "elsewhere": 'device="cpu"'} if device.name == "cuda" else {}),
     )
-
-
-def _memory(file_bytes: int, layout: str) -> int:
-    """Bytes that are there for a model: the file is in the address space already, a copy of it is not."""
-    return min(available_memory(), address_space() + (file_bytes if layout == "rows" else 0))
 
 
 def _row_bytes(model: LoadedModel) -> int:
@@ -241,5 +268,5 @@ def _decoded_bytes(file: ModelFile) -> int:
     return sum(4 * prod(tensor.shape) for tensor in file.tensors.values())
 
 
-def _count(value: int | None, what: str, usual: int) -> int:
-    return usual if value is None else to_size(value, what, least=1, error=RequestError)
+def _count(value: int, what: str) -> int:
+    return to_size(value, what, least=1, error=RequestError)

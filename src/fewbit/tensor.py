@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Bytes, Floats, to_bytes_view, to_floats
-from .errors import DtypeError, LayoutError, PositionError, ShapeError
+from .errors import ArgumentError, DtypeError, LayoutError, PositionError, ShapeError
 from .formats import get
 from .formats.spec import Format
 from .interleave import ROWS, Layout, deinterleave, k_block_bytes
@@ -110,6 +110,24 @@ class QuantTensor:
 
         rows = self.data.reshape(self.rows, -1) if self.nbytes else self.stored.reshape(self.rows, 0)
         return decode(self.format, rows, self.shape[-1]).reshape(self.shape)
+
+    def to(self, device: str) -> Any:
+        """The tensor on a device: a `CudaTensor` for "cuda" or "cuda:1", this one for "cpu".
+
+        `fb.linear(x, w)` multiplies where w is. NVIDIA GPUs need the extra `cuda` of the package.
+
+        >>> w = QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0")
+        >>> w.to("cpu") is w
+        True
+        """
+        kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
+        if device == "cpu":
+            return self
+        if kind != "cuda" or (number and not number.isdecimal()) or device.endswith(":"):
+            raise ArgumentError(f"weights go to 'cpu', 'cuda' or 'cuda:1', not to {device!r}")
+        from .ops.cuda import to_device  # which few need
+
+        return to_device(self, int(number or 0))
 
     @property
     def T(self) -> QuantTensor | Transposed:  # noqa: N802

@@ -7,13 +7,13 @@ calls `register`. Nothing is imported before it is asked for by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
 from ..cache.layout import Layout
 from ..cache.store import KVStore
-from ..errors import DtypeError, RequestError
+from ..errors import DtypeError, FewbitError, RequestError
 from ..ops.graph import Graph
 from ..tensor import QuantTensor
 from .batch import Executor
@@ -27,8 +27,11 @@ class DeviceOptions:
 
     threads: int | None = None
     activations: str | None = None  # see `fewbit.linear`
-    max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
+    max_batched_tokens: int | None = None  # of a step
     batch_invariant: bool = False  # a sequence has the same bits in every batch
+    ctx: int | None = None  # tokens of the longest sequence
+    ordinal: int = 0  # which of several devices of a kind
+    progress: Callable[[int], None] | None = None  # told how many bytes of weights were sent to the device
 
 
 class Device(Protocol):
@@ -36,6 +39,11 @@ class Device(Protocol):
     layouts: tuple[str, ...]  # of weights that it can read, by name, best first
     decodes: bool  # whether it keeps weights as floats beside the packed ones
     layout: str  # that weights are brought into when a model is loaded, unless told otherwise
+    max_batched_tokens: int  # of a step
+
+    def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        """Bytes that there are for a model whose weights lie in a layout."""
+        ...
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
         """What brings each weight into a layout; all of them take `nbytes`. None: they stay as they are."""
@@ -50,14 +58,14 @@ class Device(Protocol):
         ...
 
 
-_MODULES = {"cpu": "cpu", "numpy": "numpy"}
+_MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy"}
 _registered: dict[str, Callable[[DeviceOptions], Device]] = {}
 
 
 def names() -> list[str]:
     """
-    >>> names()[:2]
-    ['cpu', 'numpy']
+    >>> names()[:3]
+    ['cpu', 'cuda', 'numpy']
     """
     return [*_MODULES, *_registered]
 
@@ -73,18 +81,34 @@ def unregister(name: str) -> None:
 
 
 def get(name: str, options: DeviceOptions = DeviceOptions()) -> Device:
-    """A device by its name.
+    """A device by its name; "cuda:1" is the second of its kind, "auto" a GPU where there is one, else the CPU.
 
     >>> get("abacus")
     Traceback (most recent call last):
         ...
-    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, numpy
+    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, cuda, numpy
     """
     if not isinstance(name, str):
         raise DtypeError(f"a device is named by a str, not {type(name).__name__}")
     if name in _registered:
         return _registered[name](options)
-    if name not in _MODULES:
+    if name == "auto":
+        return get(find_best(), options)
+    kind, colon, number = name.partition(":")
+    if kind not in _MODULES or (colon and kind != "cuda"):
         raise RequestError(f"there is no device {name!r}; there are: {', '.join(names())}")
-    module: Any = import_module(f".{_MODULES[name]}", __name__)
-    return module.make(options)  # type: ignore[no-any-return]
+    if colon and not number.isdecimal():
+        raise RequestError(f"device {name!r} must end with a number, as in 'cuda:1'")
+    module: Any = import_module(f".{_MODULES[kind]}", __name__)
+    return module.make(replace(options, ordinal=int(number or 0)))  # type: ignore[no-any-return]
+
+
+def find_best() -> str:
+    """The device that "auto" means here."""
+    from ..ops.cuda import gpu
+
+    try:
+        gpu()
+    except FewbitError:
+        return "cpu"
+    return "cuda"

@@ -13,6 +13,7 @@ from ..errors import RequestError
 from ..ops import cpu
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
+from ..ops.memory import host_memory
 from ..ops.passes import giving, select_logits
 from ..ops.specs import AttentionSpec
 from ..ops.validation import chosen_activations
@@ -34,10 +35,13 @@ class CpuDevice:
     def __init__(self, options: DeviceOptions) -> None:
         self.activations = chosen_activations(options.activations)
         self.threads = cpu.checked_threads(options.threads)
-        self.max_batched_tokens = options.max_batched_tokens
+        self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.batch_invariant = options.batch_invariant
         self.numerics = cpu.isa()  # what last bits depend on
         self.layout = "rows" if self.activations == "exact" else "interleaved16"  # exact products read rows
+
+    def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        return host_memory(file_bytes, layout)
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
         if layout == "rows":
@@ -75,6 +79,7 @@ class CpuExecutor:
         self.vocab = vocab
         self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.adapters: frozenset[str] = frozenset()
+        self.runs_ahead = False
         self.activations, self.threads = activations, threads
         self.graph, self.store, self.batch_invariant = graph, store, batch_invariant
         self.plans: dict[str, cpu.Plan] = {}  # by what they give

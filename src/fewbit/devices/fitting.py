@@ -35,6 +35,8 @@ class Needs:
     max_seqs: int
     step_tokens: int
     decoded_bytes: int = 0  # of weights that are kept as floats too
+    kind: str = "memory"  # of what there is
+    elsewhere: str = ""  # what would fit anywhere
 
     @property
     def weight_bytes(self) -> int:
@@ -95,7 +97,7 @@ def cache_tokens(needs: Needs, ctx: int, cache_bytes: int | None = None) -> int:
     """Tokens of the KV cache: in `cache_bytes`, or of some sequences of `ctx` tokens, of one at least."""
     if cache_bytes is None:
         if not needs.fits(ctx):
-            raise _too_large(needs, ctx, needs.cache_bytes(ctx), [*_proposals(needs, ctx)])
+            raise _too_large(needs, ctx, needs.cache_bytes(ctx), [*_proposals(needs, ctx), *_elsewhere(needs)])
         share = min(needs.room, needs.memory_bytes // CACHE_SHARE)
         return ctx * max(1, needs.tokens_in(share, ctx * FULL_SEQUENCES) // ctx)
     tokens = needs.tokens_in(cache_bytes, MAX_PAGES * needs.layout.page_tokens)
@@ -104,7 +106,7 @@ def cache_tokens(needs: Needs, ctx: int, cache_bytes: int | None = None) -> int:
         raise RequestError(f"cache_bytes={cache_bytes} is less than a page of the KV cache, which takes {least} bytes")
     if cache_bytes > needs.room:
         smaller = [f"cache_bytes={needs.room}"] if needs.cache_bytes(1) <= needs.room else [*_proposals(needs, tokens)]
-        raise _too_large(needs, tokens, cache_bytes, smaller)
+        raise _too_large(needs, tokens, cache_bytes, [*smaller, *_elsewhere(needs)])
     return tokens
 
 
@@ -112,10 +114,14 @@ def _too_large(needs: Needs, tokens: int, cache_bytes: int, proposals: list[str]
     total = needs.weight_bytes + needs.step_bytes + cache_bytes
     formats = "/".join(dict.fromkeys([needs.layout.k.name, needs.layout.v.name]))
     return OutOfMemory(
-        f"{needs.name} needs {readable(total)} of memory, and {readable(needs.memory_bytes)} is available: "
+        f"{needs.name} needs {readable(total)} of {needs.kind}, and {readable(needs.memory_bytes)} is available: "
         f"weights take {readable(needs.weight_bytes)}, a step {readable(needs.step_bytes)}, the KV cache of {tokens} "
         f"tokens in {formats} {readable(cache_bytes)}; try {' or '.join(proposals)}"
     )
+
+
+def _elsewhere(needs: Needs) -> list[str]:
+    return [needs.elsewhere] if needs.elsewhere else []
 
 
 def _proposals(needs: Needs, tokens: int) -> Iterator[str]:

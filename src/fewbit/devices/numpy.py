@@ -16,6 +16,7 @@ from ..errors import RequestError
 from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
+from ..ops.memory import host_memory
 from ..ops.passes import giving, select_logits
 from ..tensor import QuantTensor
 from . import MAX_BATCHED_TOKENS, DeviceOptions
@@ -30,7 +31,7 @@ def make(options: DeviceOptions) -> NumpyDevice:
         raise RequestError("device 'numpy' takes activations as they are; leave activations out")
     if options.batch_invariant:
         raise RequestError("device 'numpy' is not batch-invariant: its sums change with the batch; leave it out")
-    return NumpyDevice(options.max_batched_tokens)
+    return NumpyDevice(options.max_batched_tokens or MAX_BATCHED_TOKENS)
 
 
 class NumpyDevice:
@@ -41,6 +42,9 @@ class NumpyDevice:
 
     def __init__(self, max_batched_tokens: int = MAX_BATCHED_TOKENS) -> None:
         self.max_batched_tokens = max_batched_tokens
+
+    def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        return host_memory(file_bytes, layout)
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
         return None
@@ -61,6 +65,7 @@ class NumpyExecutor:
         self.vocab = vocab
         self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.adapters: frozenset[str] = frozenset()
+        self.runs_ahead = False
         self.graph = graph
         self._graphs: dict[str, Graph] = {}  # by what they give
         self._store = store

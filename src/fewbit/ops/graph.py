@@ -83,8 +83,9 @@ class Operation:
     all_rows: bool = False
 
 
-# Those of `Recorder` join when it is defined; these three are made by passes only.
+# Those of `Recorder` join when it is defined; these are made by passes only.
 OPERATIONS: dict[str, Operation] = {
+    "given": Operation("given", (), (), all_rows=True),
     "gather": Operation("gather", ("x",), ()),
     "linears": Operation("linears", ("x", "residual"), ("terms", "norm")),
     "gated": Operation("gated", ("x",), ("gate", "up", "kind", "norm")),

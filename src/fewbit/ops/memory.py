@@ -21,6 +21,11 @@ def available_memory(root: Path = ROOT) -> int:
     return max(0, min(_system(root), *_left(root), sys.maxsize))
 
 
+def host_memory(file_bytes: int, layout: str) -> int:
+    """Bytes that are there for a model: the file is in the address space already, a copy of it is not."""
+    return min(available_memory(), address_space() + (file_bytes if layout == "rows" else 0))
+
+
 class Shortage:
     """Whether less memory is available than should be left for others. It looks a few times a second at most."""
 

@@ -190,6 +190,9 @@ def linear(
     machines with matrix tiles take bf16 instead of either. With `out` the result is written there and nothing is
     allocated. The result is the same for any number of threads.
 
+    w may also be on a GPU (`w.to("cuda")`): x is then any array there or here, `activations` may be "f16", and the
+    result is on the GPU.
+
     >>> import numpy as np
     >>> x, w = np.linspace(0, 1, 64, dtype=np.float32), quantize(np.eye(64, dtype=np.float32), "q8_0")
     >>> for a in ("int8", "int16", "exact"):
@@ -198,6 +201,8 @@ def linear(
     int16 True
     exact True
     """
+    if not isinstance(w, QuantTensor) and hasattr(w, "linear"):
+        return _linear_there(x, w, out, threads, exact, bias=bias, residual=residual, activations=activations)
     activations = chosen_activations(activations, exact)
     if bias is None and residual is None and type(x) is np.ndarray and type(w) is QuantTensor:
         done = _plain_linear(x, w, out, threads, activations)
@@ -205,6 +210,13 @@ def linear(
             return done
     outs = None if out is None else [out]
     return linear_many(x, [w], outs, threads, biases=[bias], residuals=[residual], activations=activations)[0]
+
+
+def _linear_there(x: Any, w: Any, out: Any, threads: int | None, exact: bool, **options: Any) -> Any:
+    """A product with weights on another device."""
+    if threads is not None or exact:
+        raise ArgumentError("threads and exact are for weights in host memory, w is on a GPU")
+    return w.linear(x, out, **options)
 
 
 def _plain_linear(

@@ -15,6 +15,7 @@ from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..passes import fuse as fuse_graph
 from ..passes import logits_nodes
+from ..slots import Slots
 from ..specs import AttentionSpec, RecurrentSpec, Routing
 from .machine import number, packed
 
@@ -38,29 +39,6 @@ def build(graph: Graph, store: Store, *, fuse: bool = True, batch_invariant: boo
     if not graph.result.logits_only:
         raise ArgumentError("a plan gives rows of the tokens whose logits are wanted: select_logits comes first")
     return Builder(fuse_graph(graph) if fuse else graph, store, batch_invariant).build()
-
-
-class Slots:
-    """Memory for rows. A slot whose rows nobody reads any more is used for others."""
-
-    def __init__(self) -> None:
-        self.widths: list[int] = []  # of the widest rows in each slot
-        self.free: dict[bool, list[int]] = {False: [], True: []}  # of all rows, and of those for logits
-
-    def take(self, value: Value) -> int:
-        """The narrowest free slot that is wide enough, else the widest, else a new one."""
-        free, width = self.free[value.logits_only], value.width
-        if free:
-            slot = min(free, key=lambda s: (self.widths[s] < width, abs(self.widths[s] - width)))
-            free.remove(slot)
-        else:
-            slot = len(self.widths)
-            self.widths.append(0)
-        self.widths[slot] = max(self.widths[slot], width)
-        return slot
-
-    def release(self, value: Value, slot: int) -> None:
-        self.free[value.logits_only].append(slot)
 
 
 class Builder:

@@ -1,0 +1,298 @@
+"""NVIDIA GPUs: a step is a list of kernels; steps of decoding are captured as CUDA graphs and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import Floats
+from ..cache.layout import Layout
+from ..errors import RequestError
+from ..ops.cuda import gpu
+from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
+from ..ops.cuda.memory import Gpu
+from ..ops.cuda.pages import DeviceStore
+from ..ops.cuda.plan import Options, Plan, build
+from ..ops.cuda.sampling import Packed, Sampler, decoded, pack_samples
+from ..ops.cuda.values import Collector, Launcher
+from ..ops.cuda.weights import Weights
+from ..ops.graph import Graph
+from ..ops.passes import giving, select_logits
+from ..tensor import QuantTensor
+from . import DeviceOptions
+from .batch import Batch, Outputs, Sampled
+from .host import HostHandle
+from .host import Sampler as HostSampler
+
+MAX_BATCHED_TOKENS = 4096
+MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
+BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64)  # that steps of decoding are padded to
+LENGTHS = (512, 2048, 8192, 32768, 131072, 1 << 20)  # of the longest sequence, likewise
+STAGES = 4  # steps whose inputs may be on their way
+SMALL_BYTES = 1 << 30  # of weights
+RESERVE_BYTES = 512 << 20  # for kernels, cuBLAS, tables
+
+
+def make(options: DeviceOptions) -> CudaDevice:
+    if options.threads is not None:
+        raise RequestError("device 'cuda' has no threads to set; leave threads out")
+    if options.activations not in (None, "int8", "int16"):
+        raise RequestError("device 'cuda' takes one token in int8 or int16, several in f16; leave activations out")
+    return CudaDevice(gpu(options.ordinal), options)
+
+
+class CudaDevice:
+    name = "cuda"
+    decodes = False
+    layouts = ("rows",)  # of the host's weights: they are laid out anew on the card
+    layout = "rows"
+
+    def __init__(self, device: Gpu, options: DeviceOptions) -> None:
+        self.device, self.options = device, options
+        self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
+        self.numerics = device.arch
+        self.reserve_bytes = RESERVE_BYTES
+
+    def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        return self.device.free_bytes()
+
+    def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
+        return None
+
+    def make_store(self, layout: Layout, pages: Sequence[int]) -> DeviceStore:
+        return DeviceStore(self.device, layout, pages)
+
+    def _takes_int16(self, graph: Graph) -> bool:
+        """Whether one token is taken in 16 bits. Small models suffer most from 8, and have time: a step of theirs waits
+        for kernels to begin, not for bytes."""
+        if self.options.activations is not None:
+            return self.options.activations == "int16"
+        weights = {
+            id(w): w.nbytes for node in graph.nodes for w in node.attributes.values() if isinstance(w, QuantTensor)
+        }
+        return sum(weights.values()) < SMALL_BYTES
+
+    def make_executor(self, graph: Graph, store: DeviceStore, vocab: int) -> CudaExecutor:
+        longest = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
+        ctx = self.options.ctx or longest
+        most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
+        sizes = Options(
+            max_tokens=self.max_batched_tokens,
+            max_logits=min(self.max_batched_tokens, most),
+            ctx=ctx,
+            int16=self._takes_int16(graph),
+            batch_invariant=self.options.batch_invariant,
+        )
+        return CudaExecutor(graph, store, vocab, Weights(self.device, self.options.progress), sizes)
+
+
+@dataclass
+class Stage:
+    """Host memory of a step in flight; it is used again when the step is over."""
+
+    inputs: npt.NDArray[np.uint8]
+    samples: npt.NDArray[np.uint8]
+    results: npt.NDArray[np.uint8]
+    event: Any = None
+
+    def wait(self) -> None:
+        if self.event is not None:
+            self.event.sync()
+
+
+@dataclass
+class Bucket:
+    """Steps of decoding of one size."""
+
+    layout: InputLayout
+    is_warm: bool = False  # one of them was run: kernels are compiled, and scratch memory is there
+    launch: Callable[[], None] | None = None
+    held: list[Any] = field(default_factory=list)
+
+
+class CudaExecutor:
+    """Runs a model's steps on a GPU, in the order in which they were launched. The host goes on meanwhile."""
+
+    runs_ahead = True
+
+    def __init__(self, graph: Graph, store: DeviceStore, vocab: int, weights: Weights, options: Options) -> None:
+        self.vocab, self.adapters = vocab, frozenset[str]()
+        self.max_batched_tokens, self.max_logits = options.max_tokens, options.max_logits
+        self.graph, self.store, self.weights, self.options = graph, store, weights, options
+        self.device = weights.device
+        self.sampler = Sampler(self.device, min(options.max_logits, MAX_LOGITS), vocab) if graph.has_head else None
+        self.plans: dict[str, Plan] = {}
+        self.buckets: dict[tuple[Any, ...], Bucket] = {}
+        self._stages: list[Stage] = []
+        self._turn = 0
+        self._inputs: Any = None  # device memory, grows
+        self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
+        self._plan("logits" if graph.has_head else "hidden")
+        self.prepare([(1, 1), (min(512, self.max_batched_tokens), 1)])
+
+    def prepare(self, steps: Sequence[tuple[int, int]]) -> None:
+        """Compile the kernels of steps of so many tokens of so many sequences, all at once, if that was never done."""
+        plan = self.plans["logits" if self.graph.has_head else "hidden"]
+        collector = Collector(self.device, self.device.stream)
+        groups = len(self.store.layout.groups)
+        for tokens, sequences in steps:
+            layout = InputLayout(tokens, sequences, sequences, (1,) * groups, -(-tokens // sequences), LENGTHS[0])
+            plan.launch(collector, layout.inputs(0, 0))
+            if self.sampler:
+                self.sampler.launch(collector, plan.result, 0, sequences)
+        self.device.compile(list(collector.entries))
+
+    def launch(self, batch: Batch, given: Floats | None = None) -> CudaHandle:
+        """`given`: rows that another device made, for a plan that begins with them."""
+        plan = self._plan(batch.output)
+        stage = self._next_stage()
+        bucket, layout = self._layout(batch)
+        packed = self._pack_samples(batch, layout.logits if bucket else len(batch.samples), stage)
+        inputs = self._send(batch, layout, stage)
+        if given is not None and plan.given is not None:
+            wide = np.zeros((len(given), plan.given.stride), np.float32)
+            wide[:, : plan.given.width] = given
+            self.device.upload(wide, plan.given.pointer)
+        if bucket is not None and bucket.launch is not None:
+            bucket.launch()
+        elif bucket is not None and bucket.is_warm:
+            bucket.launch = self.device.capture(lambda: self._launch(plan, layout, inputs, packed, bucket.held))
+            bucket.launch()
+        else:
+            self._launch(plan, layout, inputs, packed, [])
+            if bucket is not None:
+                bucket.is_warm = True
+        return self._finish(batch, plan, packed, stage)
+
+    def _launch(self, plan: Plan, layout: InputLayout, inputs: int, packed: Packed | None, held: list[Any]) -> None:
+        run = Launcher(self.device, self.device.stream, held)
+        previous = self.sampler.tokens if self.sampler else 0
+        plan.launch(run, layout.inputs(inputs, previous))
+        if packed is not None and self.sampler is not None and self._samples is not None:
+            self.sampler.launch(run, plan.result, int(self._samples.handle), packed.slots)
+
+    def _plan(self, output: str) -> Plan:
+        if output not in self.plans:
+            graph = select_logits(giving(self.graph, output))
+            self.plans[output] = build(graph, self.store, self.weights, self.options)
+        return self.plans[output]
+
+    def _layout(self, batch: Batch) -> tuple[Bucket | None, InputLayout]:
+        """Steps of decoding are padded to a size that comes again and again."""
+        view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
+        counts = np.diff(view.q_starts)
+        is_decoding = batch.output == "logits" and n == len(counts) == logits <= BATCHES[-1] and bool(batch.samples)
+        if not is_decoding or len(batch.samples) > n or not (counts == 1).all():
+            return None, exact_layout(n, view, logits)
+        size = next(b for b in BATCHES if b >= n)
+        longest = next(m for m in LENGTHS if m >= int(view.lengths.max()))
+        if (size, longest) not in self.buckets:
+            pages = size * -(-longest // view.page_tokens)
+            layout = InputLayout(size, size, size, (pages,) * len(view.tables), 1, longest)
+            self.buckets[size, longest] = Bucket(layout)
+        bucket = self.buckets[size, longest]
+        return bucket, bucket.layout
+
+    # Memory that a step's inputs and results go through
+
+    def _next_stage(self) -> Stage:
+        if len(self._stages) < STAGES:
+            sizes = (0, self.sampler.max_packed_bytes, self.sampler.nbytes) if self.sampler else (0, 0, 0)
+            self._stages.append(Stage(*(self.device.pinned(size) for size in sizes)))
+        self._turn = (self._turn + 1) % len(self._stages)
+        stage = self._stages[self._turn]
+        stage.wait()
+        return stage
+
+    def _send(self, batch: Batch, layout: InputLayout, stage: Stage) -> int:
+        nbytes = 4 * layout.total
+        if len(stage.inputs) < nbytes:
+            stage.inputs = self.device.pinned(2 * nbytes)
+        if self._inputs is None or self._inputs.size < nbytes:
+            self._inputs = self.device.allocate(max(2 * nbytes, 1 << 20))
+            self.buckets = {}  # their graphs read the old one
+        words: Int32s = stage.inputs[:nbytes].view(np.int32)
+        used = layout.pack(words, batch.tokens, batch.view, batch.logits_indices)
+        self.device.send(words[:used], int(self._inputs.handle))
+        return int(self._inputs.handle)
+
+    def _pack_samples(self, batch: Batch, slots: int, stage: Stage) -> Packed | None:
+        if not batch.samples or self.sampler is None or self._samples is None:
+            return None
+        packed = pack_samples(batch.samples, self.vocab, slots, [one.last for one in batch.samples])
+        if not self.sampler.fits(packed):
+            raise RequestError("the penalties and biases of a step are too long for the GPU; send fewer requests")
+        data = stage.samples[: packed.words.nbytes]
+        data[:] = packed.words.view(np.uint8)
+        self.device.send(data, int(self._samples.handle))
+        return packed
+
+    def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage) -> CudaHandle:
+        rows = None
+        if _needs_rows(batch):
+            rows = self._fetch_rows(plan, len(batch.logits_indices))
+        if packed is not None and self.sampler is not None:
+            self.device.fetch(self.sampler.results, stage.results)
+        stage.event = self.device.mark()
+        return CudaHandle(self, batch, plan, packed, stage, rows)
+
+    def _fetch_rows(self, plan: Plan, count: int) -> Floats:
+        result = plan.result
+        out = np.empty(count * result.stride, np.float32)
+        self.device.fetch(result.pointer, out)
+        return out.reshape(count, result.stride)[:, : result.width]
+
+
+def _needs_rows(batch: Batch) -> bool:
+    return batch.output == "hidden" or bool(batch.scores) or any(one.num_logprobs is not None for one in batch.samples)
+
+
+def _host_sampler() -> HostSampler:
+    from ..ops import cpu
+
+    return cpu
+
+
+class CudaHandle:
+    """A step that runs, or has run, on a GPU."""
+
+    __slots__ = ("_batch", "_event", "_executor", "_packed", "_plan", "_rows", "_stage")
+
+    def __init__(
+        self, executor: CudaExecutor, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage, rows: Floats | None
+    ) -> None:
+        self._executor, self._batch, self._plan, self._packed = executor, batch, plan, packed
+        self._stage, self._rows = stage, rows
+        self._event = stage.event
+
+    def rows(self) -> Floats:
+        if self._rows is None:
+            self._rows = self._executor._fetch_rows(self._plan, len(self._batch.logits_indices))
+            self._executor.device.mark().sync()
+        self._event.sync()
+        return self._rows
+
+    def fetch(self) -> Outputs:
+        self._event.sync()
+        host = HostHandle(self._batch, self._rows, _host_sampler()) if self._rows is not None else None
+        if self._batch.output == "hidden":
+            return Outputs([], [], self._rows)
+        scores, tops = host.scores() if host else ([], [])
+        return Outputs([*self._samples(host)], scores, tops=tops)
+
+    def _samples(self, host: HostHandle | None) -> Any:
+        if self._packed is None:
+            return
+        results = self._stage.results.view(np.int32).reshape(3, -1)
+        found = decoded(results, len(self._batch.samples), self._packed.errors)
+        for one, result in zip(self._batch.samples, found, strict=True):
+            if isinstance(result, Exception):
+                yield result
+            elif one.num_logprobs is None or host is None:
+                yield Sampled(result[0], None)
+            else:
+                yield Sampled(result[0], host.logprobs(result[1], one.row, one.num_logprobs))

@@ -1,0 +1,107 @@
+"""The integers of a step, in one piece of memory: packed on the host, sent with one copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from .values import GroupTables, StepInputs
+
+if TYPE_CHECKING:
+    from ...cache.view import View
+
+Int32s = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class InputLayout:
+    """Where each array begins, counted in integers. A captured graph has one of its own, padded to its sizes."""
+
+    tokens: int
+    sequences: int
+    logits: int
+    table_pages: tuple[int, ...]  # entries of all tables of each attention group
+    max_q: int
+    max_length: int
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        t, s = self.tokens, self.sequences
+        fixed = {
+            "tokens": t, "positions": t, "sequences": t, "q_starts": s + 1, "lengths": s, "logits_indices": self.logits,
+            "reads": s, "writes": s,
+        }  # fmt: skip
+        groups = range(len(self.table_pages))
+        of_groups = {f"{name}{g}": size for g in groups for name, size in (("slots", t), ("starts", s + 1))}
+        return fixed | of_groups | {f"tables{g}": self.table_pages[g] for g in groups}
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        out, at = {}, 0
+        for name, size in self.sizes.items():
+            out[name] = at
+            at += -(-size // 4) * 4
+        return out
+
+    @property
+    def total(self) -> int:
+        last = next(reversed(self.sizes))
+        return self.offsets[last] + self.sizes[last]
+
+    def inputs(self, pointer: int, previous: int) -> StepInputs:
+        """What lies where, in device memory from `pointer` on."""
+        at = {name: pointer + 4 * offset for name, offset in self.offsets.items()}
+        groups = tuple(
+            GroupTables(at[f"tables{g}"], at[f"starts{g}"], at[f"slots{g}"]) for g in range(len(self.table_pages))
+        )
+        return StepInputs(
+            at["tokens"], previous, at["positions"], at["sequences"], at["q_starts"], at["lengths"],
+            at["logits_indices"], at["reads"], at["writes"], groups, self.tokens, self.sequences, self.logits,
+            self.max_q, self.max_length,
+        )  # fmt: skip
+
+    def pack(self, out: Int32s, tokens: Int32s, view: View, logits_indices: Int32s) -> int:
+        """Write the arrays of a step; returns how many integers must be sent. What is padded keeps nothing."""
+        n, s = len(tokens), len(view.lengths)
+        counts = np.diff(view.q_starts)
+        self._put(out, "tokens", tokens, 0)
+        self._put(out, "positions", view.positions(), 0)
+        owners = self._place(out, "sequences")
+        owners[:n] = np.repeat(np.arange(s), counts)
+        owners[n:] = np.arange(s, s + len(owners) - n)
+        starts = self._place(out, "q_starts")
+        starts[: s + 1] = view.q_starts
+        starts[s + 1 :] = np.arange(n + 1, n + 1 + len(starts) - s - 1)
+        self._put(out, "lengths", view.lengths, 0)
+        self._put(out, "logits_indices", logits_indices, 0)
+        self._put(out, "reads", view.reads, 0)
+        self._put(out, "writes", view.writes, 0)
+        end = 0
+        for group, (tables, table_starts) in enumerate(view.groups):
+            self._put(out, f"slots{group}", view.slots(group), -1)
+            self._put(out, f"starts{group}", table_starts, 0)
+            self._place(out, f"tables{group}")[: len(tables)] = tables
+            end = self.offsets[f"tables{group}"] + len(tables)
+        return max(end, self.offsets["writes"] + self.sequences)
+
+    def _place(self, out: Int32s, name: str) -> Int32s:
+        first = self.offsets[name]
+        return out[first : first + self.sizes[name]]
+
+    def _put(self, out: Int32s, name: str, values: npt.NDArray[np.integer], padding: int) -> None:
+        place = self._place(out, name)
+        place[: len(values)] = values
+        place[len(values) :] = padding
+
+
+def exact_layout(tokens: int, view: View, logits: int) -> InputLayout:
+    """For a step that runs once."""
+    counts = np.diff(view.q_starts)
+    return InputLayout(
+        tokens, len(view.lengths), logits, tuple(max(1, len(t)) for t in view.tables), int(counts.max(initial=1)),
+        int(view.lengths.max(initial=1)),
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Products with packed weights on a GPU, and quantizing there."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...arrays import to_floats
+from ...errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from ...formats import Format, get
+from . import dlpack, kernels
+from .layout import row_fields
+from .memory import DeviceArray, Gpu, gpu
+from .products import make_form, multiply
+from .tensor import CudaTensor, from_rows, quantizable
+from .values import Launcher, Rows
+
+ACTIVATIONS = ("int8", "int16", "f16")
+FLOATS = ("f32", "f16", "bf16")
+
+
+def linear(
+    x: Any, w: CudaTensor, out: Any = None, activations: str | None = None, *, bias: Any = None, residual: Any = None
+) -> Any:
+    """x @ w.T on the GPU that w is on, plus bias (n,) and residual (..., n), if given.
+
+    x of (..., k), in f32, f16 or bf16, is anything with DLPack or `__cuda_array_interface__` there, or an array in host
+    memory; bias and residual are in f32. The result of (..., n) is a DeviceArray of f32, or `out`.
+
+    One token is taken in 8 bits ("int8"), in 16 ("int16") or in f16; some tokens always in f16, many in bf16.
+    """
+    if not isinstance(w, CudaTensor):
+        raise DtypeError(f"w must be on the GPU, not {type(w).__name__}; w.to('cuda') sends it there")
+    if activations is not None and activations not in ACTIVATIONS:
+        raise ArgumentError(f"activations are {', '.join(ACTIVATIONS)} on a GPU, or None, not {activations!r}")
+    device, (n, k) = w.device, w.shape
+    given = to_view(device, x, "x", FLOATS)
+    if not given.shape or given.shape[-1] != k:
+        raise ShapeError(f"x must hold rows of {k} values to match w, its shape is {given.shape}")
+    leading = given.shape[:-1]
+    tokens = prod(leading)
+    result = device.empty((*leading, n)) if out is None else None
+    target = _shaped(device, result if out is None else out, "out", (*leading, n), FLOATS)
+    if target.device_type != dlpack.CUDA:
+        raise LayoutError("out must be in the GPU's memory")
+    added = None if bias is None else _shaped(device, bias, "bias", (n,))
+    other = None if residual is None else _shaped(device, residual, "residual", (*leading, n))
+    y = target.pointer if target.dtype == "f32" else device.scratch("y", 4 * tokens * n)
+    if n and k and tokens:
+        run = Launcher(device, device.stream)
+        int16, f16 = activations == "int16", activations == "f16"
+        form = make_form(run, Rows(given.pointer, k, k), tokens, int16=int16, f16=f16, dtype=given.dtype)
+        rows = Rows(other.pointer, n, n) if other else None
+        multiply(run, w, form, tokens, Rows(y, n, n), added.pointer if added else 0, rows)
+        if target.dtype != "f32":
+            _cast(device, y, "f32", target.pointer, target.dtype, tokens, n)
+    elif n and tokens:
+        device.fill(target.pointer, 0, tokens * n * dlpack.ITEM_BYTES[target.dtype])
+    if out is None:
+        return result
+    if not isinstance(out, DeviceArray):
+        device.sync()  # its owner knows nothing of our stream
+    return out
+
+
+def _shaped(device: Gpu, x: Any, what: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = ("f32",)) -> dlpack.View:
+    view = to_view(device, x, what, dtypes)
+    if view.shape != shape:
+        raise ShapeError(f"{what} must have shape {shape}, its shape is {view.shape}")
+    return view
+
+
+def to_view(device: Gpu, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpack.View:
+    """Memory of the device; what lies in host memory is copied there."""
+    if isinstance(x, DeviceArray):
+        view: dlpack.View | None = dlpack.View(x.pointer, x.shape, x.dtype, dlpack.CUDA, x.device.ordinal, x)
+    else:
+        view = None if isinstance(x, np.ndarray) else dlpack.read(x, int(device.stream.handle), what)
+        producer = None if hasattr(x, "__dlpack__") else getattr(x, "__cuda_array_interface__", {}).get("stream")
+        if producer:
+            device.wait_for(producer)
+    if view is None or view.device_type == dlpack.CPU:
+        copy = device.array(to_floats(x, what))
+        view = dlpack.View(copy.pointer, copy.shape, copy.dtype, dlpack.CPU, device.ordinal, copy)
+    if view.dtype not in dtypes:
+        raise DtypeError(f"{what} must be {', '.join(dtypes)}, not {view.dtype}")
+    if view.device_type == dlpack.CUDA and view.device_id != device.ordinal:
+        raise LayoutError(f"{what} is on cuda:{view.device_id}, the weights are on cuda:{device.ordinal}")
+    return view
+
+
+def _cast(device: Gpu, x: int, source: str, y: int, target: str, rows: int, k: int) -> None:
+    i = np.int32
+    device.launch(kernels.cast_rows(source, target), (-(-k // 256), rows), 256, x, y, i(k), i(k))
+
+
+def quantize(x: Any, format: str | Format, ordinal: int = 0) -> CudaTensor:
+    """Pack rows of finite floats, (n, k), on the GPU, into the bytes that `fb.quantize` makes of them."""
+    device, fmt = gpu(ordinal), get(format)
+    quantizable(fmt)
+    view = to_view(device, x, "weights", FLOATS)
+    if len(view.shape) != 2:
+        raise ShapeError(f"weights must be a matrix, their shape is {view.shape}")
+    n, k = view.shape
+    rows = encode_rows(device, view, fmt)
+    return from_rows(device, fmt, (n, k), rows.pointer)
+
+
+def encode_rows(device: Gpu, view: dlpack.View, fmt: Format) -> DeviceArray:
+    """The packed rows themselves, as they lie in files."""
+    n, k = view.shape
+    out = device.empty((n, fmt.row_bytes(k)), "u8")
+    if n and k:
+        warps = n * fmt.groups(k) if fmt.placement == "row" else n * -(-k // fmt.block)
+        fields = [np.int32(f) for f in row_fields(fmt, k)]
+        args = (view.pointer, out.pointer, *fields, np.int32(n), np.int32(k))
+        device.launch(kernels.encode(fmt, view.dtype), -(-warps // 4), 128, *args)
+    return out

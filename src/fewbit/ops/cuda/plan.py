@@ -1,0 +1,368 @@
+"""Graphs to launches: a step is then a list of kernels, which can be captured once and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...arrays import Floats
+from ...tensor import QuantTensor
+from ..graph import Graph, Node, Rope, Value
+from ..passes import fuse, logits_nodes
+from ..specs import AttentionSpec, RecurrentSpec, Routing
+from . import attention, experts, products, prompt_attention, recurrent, row_maths
+from .attention import Fragments, Int8Row, RopeTable, make_rope_table
+from .fused import Fused
+from .memory import Gpu
+from .pages import DeviceStore
+from .placement import Placement
+from .products import Form
+from .shapes import MAX_SHARED
+from .values import Launcher, Rows, StepInputs
+from .weights import Weights
+
+Launch = Callable[[Launcher, StepInputs], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kernels of a step, in their order, and where its result is."""
+
+    launches: tuple[Launch, ...]
+    labels: tuple[str, ...]  # of the launches: what they are, for those who measure them
+    result: Rows
+    given: Rows | None  # rows that another device made, if it begins with them
+    buffers: tuple[Any, ...]  # memory of the rows
+
+    def launch(self, run: Launcher, step: StepInputs) -> None:
+        for one in self.launches:
+            one(run, step)
+
+
+@dataclass(frozen=True)
+class Options:
+    max_tokens: int  # of a step
+    max_logits: int
+    ctx: int  # tokens of the longest sequence
+    int16: bool = False  # one token is taken in 16 bits, not in 8
+    batch_invariant: bool = False
+
+
+def build(graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> Plan:
+    """The plan of a graph whose logits are selected."""
+    return Builder(fuse(graph), store, weights, options).build()
+
+
+class Builder:
+    """Has a method for each operation, by its name: it takes the node and its attributes, and gives its launches."""
+
+    def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> None:
+        self.graph, self.store, self.weights, self.options = graph, store, weights, options
+        self.device: Gpu = weights.device
+        self.uses, self.makers = graph.uses(), graph.makers()
+        self.readers = _readers(graph)
+        self.logits = logits_nodes(graph)[0].outputs[0]
+        self.ropes: dict[Rope, RopeTable] = {}
+        self.rows: dict[Value, Rows] = {}
+        self.formed: dict[Value, Form] = {}  # what attention wrote as the product after it takes it, in this launch
+
+    def build(self) -> Plan:
+        folded = {node for node in self.graph.nodes if self._is_folded(node)}
+        nodes = [node for node in self.graph.nodes if node not in folded]
+        buffers = self._place(nodes, folded)
+        launches = [getattr(self, node.operation)(node, **node.attributes) for node in nodes]
+        given = next((self.rows[node.outputs[0]] for node in nodes if node.operation == "given"), None)
+        labels = tuple(f"{node.operation} {node.outputs[0].width}" for node in nodes)
+        launches[0] = self._begin(launches[0])
+        return Plan(tuple(launches), labels, self.rows[self.graph.result], given, buffers)
+
+    def _begin(self, first: Launch) -> Launch:
+        """The first launch of a step; a step that failed may have left something."""
+
+        def launch(run: Launcher, step: StepInputs) -> None:
+            self.formed.clear()
+            first(run, step)
+
+        return launch
+
+    # Where rows lie
+
+    def _is_folded(self, node: Node) -> bool:
+        """Whether attention does this rotation itself: of q and k alike, which nobody else reads."""
+        if node.operation != "rope" or self.uses[node.outputs[0]] != 1:
+            return False
+        reader = self.readers.get(node.outputs[0])
+        return reader is not None and reader.operation == "attend" and self._rotation(reader) is not None
+
+    def _rotation(self, node: Node) -> Rope | None:
+        """What attention rotates q and k by."""
+        q, k, _ = (self.makers[value] for value in node.inputs)
+        needed = [q, k] if node.attributes["keep"] else [q]
+        if any(maker.operation != "rope" or self.uses[maker.outputs[0]] != 1 for maker in needed):
+            return None
+        ropes = {maker.attributes["rope"] for maker in needed}
+        return ropes.pop() if len(ropes) == 1 else None
+
+    def _place(self, nodes: Sequence[Node], folded: set[Node]) -> tuple[Any, ...]:
+        """Give every value its rows."""
+        aliases = {node.outputs[0]: node.inputs[0] for node in folded}
+        placement = Placement(self.graph, aliases)
+        for node in nodes:
+            parts = None
+            if len(node.outputs) > 1:
+                fused = self.weights.fused(node.attributes["terms"])
+                parts = fused.product_width, fused.offsets
+            placement.add(node, parts)
+        rows, buffers = placement.allocate(self.device, self._count)
+        self.rows = rows
+        return buffers
+
+    def _count(self, value: Value) -> int:
+        return self.options.max_logits if value.logits_only else self.options.max_tokens
+
+    def _simple(self, node: Node, function: Callable[..., None], **attributes: Any) -> Launch:
+        """An operation on rows, by a function of row_maths."""
+        out, inputs, count = self.rows[node.outputs[0]], [self.rows[x] for x in node.inputs], _counter(node.outputs[0])
+        return lambda run, step: function(run, step, out, *inputs, tokens=count(step), **attributes)
+
+    # Operations on rows
+
+    def given(self, node: Node) -> Launch:
+        return lambda run, step: None
+
+    def embed(self, node: Node, *, table: QuantTensor, scale: float) -> Launch:
+        return self._simple(node, row_maths.embed, table=self.weights.tensor(table), scale=scale)
+
+    def positions(self, node: Node, *, table: QuantTensor) -> Launch:
+        return self._simple(node, row_maths.positions, table=self.weights.tensor(table))
+
+    def norm(self, node: Node, *, weight: Floats, eps: float, heads: int) -> Launch:
+        return self._simple(node, row_maths.norm, weight=self.weights.floats(weight), eps=eps, heads=heads)
+
+    def layer_norm(self, node: Node, *, weight: Floats, bias: Floats | None, eps: float) -> Launch:
+        given = self.weights.floats(weight), self.weights.floats(bias)
+        return self._simple(node, row_maths.layer_norm, weight=given[0], bias=given[1], eps=eps)
+
+    def gate(self, node: Node, *, kind: str) -> Launch:
+        return self._simple(node, row_maths.gate, kind=kind)
+
+    def add(self, node: Node) -> Launch:
+        return self._simple(node, row_maths.add)
+
+    def activate(self, node: Node, *, kind: str) -> Launch:
+        return self._simple(node, row_maths.activate, kind=kind)
+
+    def scale(self, node: Node, *, by: float) -> Launch:
+        return self._simple(node, row_maths.scale, by=by)
+
+    def softcap(self, node: Node, *, cap: float) -> Launch:
+        return self._simple(node, row_maths.softcap, cap=cap)
+
+    def shift(self, node: Node, *, by: Floats) -> Launch:
+        return self._simple(node, row_maths.shift, by=self.weights.floats(by))
+
+    def columns(self, node: Node, *, start: int, width: int, heads: int) -> Launch:
+        return self._simple(node, row_maths.columns, start=start, width=width, heads=heads)
+
+    def join(self, node: Node, *, heads: int, b_heads: int | None) -> Launch:
+        return self._simple(node, row_maths.join, heads=heads, b_heads=b_heads)
+
+    def gather(self, node: Node) -> Launch:
+        return self._simple(node, row_maths.gather)
+
+    def rope(self, node: Node, *, heads: int, rope: Rope) -> Launch:
+        return self._simple(node, row_maths.rope, heads=heads, table=self._rope(rope))
+
+    def linear_heads(self, node: Node, *, w: QuantTensor) -> Launch:
+        return self._simple(node, row_maths.linear_heads, w=self.weights.stack(w))
+
+    # Products
+
+    def linear(self, node: Node, *, w: QuantTensor, bias: Floats | None) -> Launch:
+        return self.linears(node, terms=((w, bias),), norm=None)
+
+    def linears(
+        self,
+        node: Node,
+        *,
+        terms: Sequence[tuple[QuantTensor, Floats | None]],
+        norm: tuple[Floats, float] | None,
+    ) -> Launch:
+        fused, x = self.weights.fused(terms), self.rows[node.inputs[0]]
+        residual = self.rows[node.inputs[1]] if len(node.inputs) > 1 else None
+        first = self.rows[node.outputs[0]]
+        out = Rows(first.pointer - 4 * fused.offsets[0], fused.product_width, first.stride)
+        return self._product(node, fused, x, out, norm, bias=fused.bias, residual=residual)
+
+    def gated(
+        self, node: Node, *, gate: QuantTensor, up: QuantTensor, kind: str, norm: tuple[Floats, float] | None
+    ) -> Launch:
+        fused, x, out = self.weights.gated(gate, up, kind), self.rows[node.inputs[0]], self.rows[node.outputs[0]]
+        if not self._feeds_product(node.outputs[0]):
+            return self._product(node, fused, x, out, norm)
+        given = (self.weights.floats(norm[0]), norm[1]) if norm else None
+        count, source, value = _counter(node.outputs[0]), node.inputs[0], node.outputs[0]
+
+        def launch(run: Launcher, step: StepInputs) -> None:
+            tokens = count(step)
+            form = self.formed.pop(source, None) or products.make_form(run, x, tokens, given, self.options.int16)
+            made = products.multiply_gated(run, fused, form, tokens, out)
+            if made is not None:
+                self.formed[value] = made
+
+        return launch
+
+    def _product(
+        self, node: Node, fused: Fused, x: Rows, out: Rows, norm: tuple[Floats, float] | None, **epilogue: Any
+    ) -> Launch:
+        given = (self.weights.floats(norm[0]), norm[1]) if norm else None
+        count, source = _counter(node.outputs[0]), node.inputs[0]
+        int16 = self.options.int16 or self.logits in node.outputs  # nothing after logits makes good what they lose
+        invariant = self.options.batch_invariant
+
+        def launch(run: Launcher, step: StepInputs) -> None:
+            tokens = count(step)
+            form = self.formed.pop(source, None) or products.make_form(
+                run, x, tokens, given, int16, invariant=invariant
+            )
+            products.multiply(run, fused, form, tokens, out, invariant=invariant, **epilogue)
+
+        return launch
+
+    def experts(
+        self,
+        node: Node,
+        *,
+        up: QuantTensor,
+        down: QuantTensor,
+        routing: Routing,
+        gate: QuantTensor | None,
+        kind: str,
+        up_bias: Floats | None,
+        gate_bias: Floats | None,
+        down_bias: Floats | None,
+    ) -> Launch:
+        of = self.weights
+        layer = experts.Layer(
+            up=of.stack(up), down=of.stack(down), gate=None if gate is None else of.stack(gate), routing=routing,
+            kind=kind, up_bias=of.floats(up_bias), gate_bias=of.floats(gate_bias), down_bias=of.floats(down_bias),
+            routing_bias=of.floats(routing.bias), expert_scale=of.floats(routing.expert_scale),
+        )  # fmt: skip
+        return self._simple(node, experts.experts, layer=layer, batch_invariant=self.options.batch_invariant)
+
+    # What looks at other tokens
+
+    def _rope(self, rope: Rope) -> RopeTable:
+        if rope not in self.ropes:
+            self.ropes[rope] = make_rope_table(self.device, rope, self.options.ctx)
+        return self.ropes[rope]
+
+    def attend(
+        self,
+        node: Node,
+        *,
+        layer: int,
+        spec: AttentionSpec,
+        scale: float,
+        softcap: float,
+        sinks: Floats | None,
+        causal: bool,
+        around: int,
+        keep: bool,
+    ) -> Launch:
+        q, k, v = (self.rows[value] for value in node.inputs)
+        out, pages = self.rows[node.outputs[0]], self.store.kv(layer)
+        rotation, invariant = self._rotation(node), self.options.batch_invariant
+        rope = self._rope(rotation) if rotation else None
+        given: dict[str, Any] = {"scale": scale, "softcap": softcap, "sinks": self.weights.floats(sinks), "rope": rope}
+        value, feeds = node.outputs[0], self._feeds_product(node.outputs[0])
+
+        def launch(run: Launcher, step: StepInputs) -> None:
+            if step.max_q == 1 or (invariant and causal):
+                target = self._decoded(run, value, step.num_tokens, spec.v_dim) if feeds else out
+                attention.decode_attention(
+                    run, step, pages, q, k, v, target, keep=keep, batch_invariant=invariant, **given
+                )
+                return
+            if keep:
+                attention.write_rows(run, step, pages, k, v, rope=rope)
+            target, dtype = self._attended(run, value, step.num_tokens) if feeds else (out, "f32")
+            prompt_attention.prompt_attention(
+                run, step, pages, q, target, causal=causal, around=around, dtype=dtype, **given
+            )
+
+        return launch
+
+    def _feeds_product(self, value: Value) -> bool:
+        """Whether one product alone reads these rows, so that they can be written in the form that it takes."""
+        reader = self.readers.get(value)
+        if reader is None or self.uses[value] != 1 or self.options.batch_invariant:
+            return False
+        return reader.operation == "linears" and reader.attributes["norm"] is None and self.logits not in reader.outputs
+
+    def _decoded(self, run: Launcher, value: Value, tokens: int, dim: int) -> Rows | Int8Row | Fragments:
+        """Where attention of single tokens writes: 8 bits, f16 fragments, or rows."""
+        tensors = self.weights.fused(self.readers[value].attributes["terms"]).tensors
+        is_whole = value.width % 128 == 0 and dim % 32 == 0
+        if not all(t.tiles for t in tensors) or (tokens == 1 and (self.options.int16 or not is_whole)):
+            return self.rows[value]
+        form = products.empty_form(run, value.width, tokens)
+        if form is None:
+            return self.rows[value]
+        self.formed[value] = form
+        return Int8Row(form.pointer, form.scales) if form.kind == "bytes" else Fragments(form.pointer, form.tiles)
+
+    def _attended(self, run: Launcher, value: Value, tokens: int) -> tuple[Rows, str]:
+        """Where attention of prompts writes: bf16 rows, if there are so many that the product takes those."""
+        if tokens <= MAX_SHARED:
+            return self.rows[value], "f32"
+        width = -(-value.width // 8) * 8
+        pointer = run.scratch("attended.rows16", 2 * tokens * width)
+        self.formed[value] = Form("rows16", pointer, stride=width)
+        return Rows(pointer, width, width), "bf16"
+
+    def _states(self, layer: int) -> recurrent.States:
+        found = self.store.states(layer)
+        return recurrent.States(found.pointer, found.slot_bytes)
+
+    def conv(
+        self, node: Node, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,
+        offset: int,
+    ) -> Launch:  # fmt: skip
+        of, taps = self.weights, weight.shape[1]
+        return self._simple(
+            node, recurrent.conv, states=self._states(layer), weight=of.floats(weight), taps=taps,
+            bias=of.floats(bias), kind=kind, offset=offset,
+        )  # fmt: skip
+
+    def delta_rule(
+        self, node: Node, *, layer: int, heads: int, v_heads: int, decay: Floats, dt_bias: Floats, scale: float,
+        tiled: bool, spec: RecurrentSpec, offset: int,
+    ) -> Launch:  # fmt: skip
+        of = self.weights
+        return self._simple(
+            node, recurrent.delta_rule, states=self._states(layer), heads=heads, v_heads=v_heads,
+            decay=of.floats(decay), dt_bias=of.floats(dt_bias), scale=scale, tiled=tiled, offset=offset,
+        )  # fmt: skip
+
+    def scan(
+        self, node: Node, *, layer: int, heads: int, groups: int, decay: Floats, skip: Floats, dt_bias: Floats,
+        spec: RecurrentSpec, offset: int,
+    ) -> Launch:  # fmt: skip
+        of = self.weights
+        return self._simple(
+            node, recurrent.scan, states=self._states(layer), heads=heads, groups=groups,
+            decay=of.floats(decay), skip=of.floats(skip), dt_bias=of.floats(dt_bias), offset=offset,
+        )  # fmt: skip
+
+
+def _readers(graph: Graph) -> dict[Value, Node]:
+    """The last node that reads each value."""
+    return {value: node for node in graph.nodes for value in node.inputs}
+
+
+def _counter(value: Value) -> Callable[[StepInputs], int]:
+    if value.logits_only:
+        return lambda step: step.num_logits
+    return lambda step: step.num_tokens

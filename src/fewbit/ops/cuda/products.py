@@ -1,0 +1,312 @@
+"""Products of a step: rows in the form that a kernel takes, multiplied by one matrix or by several."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import ArgumentError
+from . import kernels_products as kernels
+from .blas import WORKSPACE_BYTES, Blas
+from .fused import Fused
+from .kernels import Entry
+from .layout import padded, row_fields
+from .memory import Gpu
+from .shapes import (
+    MAX_ROWS_GEMV,
+    MAX_SKINNY,
+    form_kind,
+    gemv_shape,
+    invariant_shape,
+    shared_shape,
+    skinny_shape,
+    token_tiles,
+)
+from .tensor import CudaTensor
+from .values import Launcher, Rows
+
+__all__ = ["Form", "Fused", "Source", "empty_form", "make_form", "multiply", "multiply_gated"]
+
+Weights = CudaTensor | Fused
+_i, _f = np.int32, np.float32
+_blas: dict[int, Blas] = {}
+
+
+class Form(NamedTuple):
+    """Rows as a product takes them: "bytes" (one token), "fragments" (f16), "rows16" (bf16) or "rows32"."""
+
+    kind: str
+    pointer: int
+    scales: int = 0  # of granules, with sums (bytes), or of tokens (fragments; 0: they are not scaled)
+    stride: int = 0  # of rows
+    parts: int = 1  # of 8 bits
+    tiles: int = 0  # of 8 tokens
+    source: Source | None = None  # for formats that stay as in files; None: they are not asked for
+
+
+class Source(NamedTuple):
+    """Rows before they have their form; norm: a pointer to the weight, and epsilon, of x / rms(x) * weight."""
+
+    rows: Rows
+    norm: tuple[int, float] | None = None
+    dtype: str = "f32"
+    name: str = "x"
+
+
+def make_form(
+    run: Launcher,
+    rows: Rows,
+    tokens: int,
+    norm: tuple[int, float] | None = None,
+    int16: bool = False,
+    f16: bool = False,
+    invariant: bool = False,
+    name: str = "x",
+    dtype: str = "f32",
+) -> Form:
+    """Rows of `rows.width` values, normed first where a norm is given, for products that come next.
+
+    One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, many in bf16. With `invariant` all are
+    taken in f16, and a token's product has the same bits whatever the others are. The form lies in scratch memory under
+    `name`, until the next of that name is made.
+    """
+    source = Source(rows, norm, dtype, name)
+    kind = form_kind(tokens, f16, invariant)
+    if kind == "bytes":
+        return _bytes(run, source, 2 if int16 else 1)
+    if kind == "fragments":
+        return _fragments(run, source, tokens, token_tiles(tokens, invariant))
+    return _rows(run, source, tokens, kind)
+
+
+def empty_form(run: Launcher, width: int, tokens: int, name: str = "given") -> Form | None:
+    """Memory for rows that another kernel writes in their form: one token in 8 bits, some in f16 without scales.
+
+    None: it should write rows.
+    """
+    kind, size = form_kind(tokens, False, False), padded(width, 128)
+    if kind == "bytes":
+        return Form(kind, run.scratch(f"{name}.codes", size), run.scratch(f"{name}.scales", size // 4))
+    if kind == "fragments":
+        tiles = token_tiles(tokens, False)
+        return Form(kind, run.scratch(f"{name}.fragments", tiles * 8 * size * 2, zeros=True), tiles=tiles)
+    return None
+
+
+def _bytes(run: Launcher, source: Source, parts: int) -> Form:
+    (x, k, _), norm, dtype, name = source
+    size = padded(k, 128)
+    q, xm = run.scratch(f"{name}.codes", parts * size), run.scratch(f"{name}.scales", parts * size // 4)
+    if norm:
+        entry = kernels.norm_quantize_row(dtype, kernels.rounds(size), parts)
+        run.launch(entry, 1, kernels.FORM_THREADS, x, norm[0], _f(norm[1]), q, xm, _i(k), _i(size))
+    else:
+        run.launch(kernels.quantize_row(dtype, parts), -(-size // 1024), 128, x, q, xm, _i(k), _i(size))
+    return Form("bytes", q, xm, parts=parts, source=source)
+
+
+def _fragments(run: Launcher, source: Source, tokens: int, tiles: int) -> Form:
+    (x, k, stride), norm, dtype, name = source
+    size, (weight, eps) = padded(k, 128), norm or (0, 0.0)
+    packed = run.scratch(f"{name}.fragments", tiles * 8 * size * 2)
+    scales = run.scratch(f"{name}.token_scales", tiles * 8 * 4)
+    entry = kernels.pack_fragments(dtype, kernels.rounds(size), norm is not None)
+    args = (x, _i(stride), weight, _f(eps), packed, scales, _i(k), _i(size), _i(tokens))
+    run.launch(entry, tiles * 8, kernels.FORM_THREADS, *args)
+    return Form("fragments", packed, scales, tiles=tiles, source=source)
+
+
+def _rows(run: Launcher, source: Source, tokens: int, kind: str) -> Form:
+    (x, k, stride), norm, dtype, name = source
+    width, (weight, eps) = padded(k, 8), norm or (0, 0.0)
+    target, item = ("bf16", 2) if kind == "rows16" else ("f32", 4)
+    out = run.scratch(f"{name}.{kind}", item * tokens * width)
+    entry = kernels.form_rows(dtype, target, kernels.rounds(width), norm is not None)
+    run.launch(entry, tokens, kernels.FORM_THREADS, x, _i(stride), weight, _f(eps), out, _i(k), _i(width))
+    return Form(kind, out, stride=width, source=source)
+
+
+def _form_of_rows(run: Launcher, form: Form, tokens: int, invariant: bool) -> Form:
+    """What formats take that stay as in files."""
+    kind = "rows32" if invariant or tokens <= MAX_ROWS_GEMV else "rows16"
+    if form.kind == kind:
+        return form
+    if form.source is None:
+        raise ArgumentError("a form without its rows serves no formats that stay as in files")
+    rows, norm, dtype, _ = form.source
+    if kind == "rows32" and not norm and dtype == "f32":
+        return Form(kind, rows.pointer, stride=rows.stride)
+    return _rows(run, form.source, tokens, kind)
+
+
+class _Output(NamedTuple):
+    """Where a product goes, and what is added to it."""
+
+    rows: Rows
+    bias: int = 0
+    residual: Rows | None = None
+
+    def args(self) -> tuple[Any, ...]:
+        other = self.residual or Rows(0, 0, 0)
+        return self.rows.pointer, self.bias, other.pointer, _i(self.rows.stride), _i(other.stride)
+
+    def at(self, column: int, width: int) -> _Output:
+        other = self.residual and self.residual.columns(column, width)
+        return _Output(self.rows.columns(column, width), self.bias and self.bias + 4 * column, other)
+
+
+def multiply(
+    run: Launcher,
+    w: Weights,
+    form: Form,
+    tokens: int,
+    out: Rows,
+    bias: int = 0,
+    residual: Rows | None = None,
+    invariant: bool = False,
+) -> None:
+    """out = rows w^T + bias + residual; `bias` points to a row of out's width, `residual` may be out itself.
+
+    Gated weights give function(gate) * up, to which nothing is added. `invariant` as in `make_form`.
+    """
+    w = Fused.of(w)
+    if w.gate and (bias or residual):
+        raise ArgumentError("nothing can be added to a gated product")
+    if not w.gate or (w.is_interleaved and form.kind != "rows16"):
+        _multiply(run, w, form, tokens, _Output(out, bias, residual), invariant)
+        return
+    rows = _ungated(run, w, form, tokens, invariant)
+    _gate(run, w, rows, tokens, out.pointer, out.stride, "f32")
+
+
+def multiply_gated(run: Launcher, w: Fused, form: Form, tokens: int, out: Rows, name: str = "gated") -> Form | None:
+    """A gated product as the form of the next one, where that is made without `out`: bf16 rows of many tokens.
+
+    Else the product is in `out`, and None comes back.
+    """
+    if form.kind != "rows16":
+        multiply(run, w, form, tokens, out)
+        return None
+    width = padded(w.width, 8)
+    rows = run.scratch(f"{name}.rows16", 2 * tokens * width)
+    _gate(run, w, _ungated(run, w, form, tokens, False), tokens, rows, width, "bf16")
+    return Form("rows16", rows, stride=width)
+
+
+def _ungated(run: Launcher, w: Fused, form: Form, tokens: int, invariant: bool) -> Rows:
+    width = padded(w.product_width, 8)
+    rows = Rows(run.scratch("ungated", 4 * tokens * width), width, width)
+    _multiply(run, w, form, tokens, _Output(rows), invariant)
+    return rows
+
+
+def _gate(run: Launcher, w: Fused, rows: Rows, tokens: int, out: int, width: int, dtype: str) -> None:
+    assert w.gate
+    step, apart = (16, 8) if w.is_interleaved else (8, w.offsets[1])
+    args = (rows.pointer, _i(rows.stride), _i(step), _i(apart), out, _i(width), _i(w.width))
+    run.launch(kernels.gate_rows(w.gate, dtype), (-(-padded(w.width, 8) // 1024), tokens), 128, *args)
+
+
+def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, invariant: bool) -> None:
+    every = list(zip(w.tensors, w.firsts, strict=True))
+    if form.kind == "rows16":
+        together = every if tokens > MAX_ROWS_GEMV else [pair for pair in every if pair[0].tiles]
+        _many(run, together, form, tokens, out)
+        every = [pair for pair in every if pair not in together]
+    tiled = [pair for pair in every if pair[0].tiles]
+    for i in range(0, len(tiled), 2):
+        _packed(run, w, tiled[i : i + 2], form, tokens, out, invariant)
+    in_rows = [pair for pair in every if not pair[0].tiles]
+    if not in_rows:
+        return
+    taken = _form_of_rows(run, form, tokens, invariant)
+    for t, first in in_rows:
+        if taken.kind == "rows16":
+            _many(run, [(t, first)], taken, tokens, out)
+        else:
+            _plain(run, t, taken, tokens, out.at(first, t.shape[0]))
+
+
+def _packed(
+    run: Launcher, w: Fused, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output, invariant: bool
+) -> None:
+    """One or two tensors in tiles, by one kernel."""
+    tensors, firsts = [t for t, _ in pairs], [first for _, first in pairs]
+    first, columns = tensors[0], tensors[0].columns
+    rows, formats = sum(t.shape[0] for t in tensors), tuple(t.format for t in tensors)
+    gate = w.gate if w.is_interleaved else None
+    assert first.tiles
+    tail: tuple[Any, ...] = out.at(firsts[0], rows).args()
+    if form.kind == "bytes":
+        narrow = gemv_shape(rows, columns, first.tiles, gate is not None)
+        entry = kernels.gemv(formats, columns, narrow, form.parts, gate)
+        _launch(run, entry, narrow, 0, w, tensors, firsts, (form.pointer, form.scales, *tail))
+        return
+    given = (_i(columns), form.pointer, form.scales, _i(tokens), _i(form.tiles), *tail)
+    if invariant or tokens <= MAX_SKINNY:
+        choose = invariant_shape if invariant else skinny_shape
+        skinny = choose(tokens, rows, columns)
+        blocks_y = form.tiles // skinny.token_tiles if invariant else 0
+        _launch(run, kernels.skinny(formats, skinny, gate), skinny, blocks_y, w, tensors, firsts, given)
+        return
+    shared = shared_shape(tokens, rows, columns)
+    parts, tickets = shared_scratch(run, shared, tensors)
+    entry = kernels.skinny_shared(formats, shared, gate)
+    _launch(run, entry, shared, shared.blocks_k, w, tensors, firsts, (*given, parts, tickets))
+
+
+def shared_scratch(run: Launcher, shape: Any, tensors: list[CudaTensor]) -> tuple[int, int]:
+    """Memory for the sums of blocks that share k, and for counting them, where they do not share it as a cluster."""
+    if shape.blocks_k == 1 or (shape.is_cluster and run.device.has_dependent_launches):
+        return 0, 0
+    blocks = sum(-(-t.shape[0] // shape.rows) for t in tensors)
+    size = 4 * shape.blocks_k * blocks * shape.rows * shape.token_tiles * 8
+    return run.scratch("parts", size), run.scratch("tickets", max(4 * blocks, 1 << 16), zeros=True)
+
+
+def _launch(
+    run: Launcher, entry: Entry, shape: Any, blocks_y: int, w: Fused, tensors: list[CudaTensor],
+    firsts: list[int], args: tuple[Any, ...],
+) -> None:  # fmt: skip
+    """A kernel of one matrix or two; blocks_y 0: its grid has one dimension."""
+    blocks = [-(-t.shape[0] // shape.rows) for t in tensors]
+    given: list[Any] = []
+    for t in tensors:
+        n = w.width if w.is_interleaved else t.shape[0]
+        given += [*t.planes, _f(t.gain), _f(1 / t.gain), _i(n)]
+    if len(tensors) == 2:
+        given += [_i(blocks[0]), _i(firsts[1] - firsts[0])]
+    grid: Any = (sum(blocks), blocks_y) if blocks_y else sum(blocks)
+    run.launch(entry, grid, shape.threads, *given, *args)
+
+
+def _plain(run: Launcher, t: CudaTensor, form: Form, tokens: int, out: _Output) -> None:
+    """Weights that stay as in files, read once for each token."""
+    n, k = t.shape
+    fields = [_i(f) for f in row_fields(t.format, k)]
+    args = (t.planes[0], *fields, _i(t.format.group or k), form.pointer, _i(form.stride), *out.args(), _i(n), _i(k))
+    run.launch(kernels.gemv_rows(t.format), (-(-n // 4), tokens), 128, *args)
+
+
+def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output) -> None:
+    """The matrices decoded to a scratch, one behind the other, then cuBLAS."""
+    width, start = form.stride, pairs[0][1]
+    n = pairs[-1][1] - start + pairs[-1][0].shape[0]
+    decoded = run.scratch("decoded", 2 * n * width)
+    for t, first in pairs:
+        t.decode_into(decoded + 2 * (first - start) * width, width, "bf16", run.launch)
+    y, bias, residual = out.at(start, n)
+    if bias or (residual and residual != y):
+        other = residual or Rows(0, 0, 0)
+        args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(n))
+        run.launch(kernels.begin_rows(), (-(-n // 256), tokens), 256, *args)
+    stream, beta = int(run.stream.handle), 1.0 if bias or residual else 0.0
+    blas = _blas_of(run.device)
+    blas.linear(stream, form.pointer, decoded, y.pointer, tokens, n, width, "bf16", beta=beta, stride=y.stride)
+
+
+def _blas_of(device: Gpu) -> Blas:
+    if device.ordinal not in _blas:
+        _blas[device.ordinal] = Blas(device.scratch("blas", WORKSPACE_BYTES))
+    return _blas[device.ordinal]

@@ -1,0 +1,126 @@
+"""Attention of prompts: K and V from their pages to f16 tiles, then mma over those.
+
+What a token gets depends on the tokens that it sees alone, not on the others of the step nor on how its prompt was cut.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import ArgumentError, ShapeError
+from ..specs import AttentionSpec
+from .attention import RopeTable
+from .kernels_prompt import GATHER_THREADS, PromptShape, attend_prompt, gather_kv, prompt_shape
+from .memory import Gpu
+from .pages import LayerPages
+from .values import Launcher, Rows, StepInputs
+
+MAX_SCRATCH = 1 << 30  # bytes of tiles at once, as long as one sequence fits
+FAR = 1 << 30  # tokens away: all that there are
+
+
+class Reach(NamedTuple):
+    """How many tokens before and behind it a token sees."""
+
+    back: int
+    ahead: int
+
+    def capacity(self, max_length: int, max_q: int, keys: int) -> int:
+        """Tiles that the keys of a sequence can lie in.
+
+        >>> Reach(FAR, 0).capacity(130, 10, 64), Reach(31, 0).capacity(4096, 10, 64)
+        (3, 2)
+        """
+        spanned = (max_q + self.back + keys - 2) // keys + 1
+        return max(1, min(-(-max_length // keys), spanned))
+
+
+def reach(window: int, causal: bool, around: int) -> Reach:
+    """
+    >>> reach(8, True, 0), reach(0, False, 3)
+    (Reach(back=7, ahead=0), Reach(back=3, ahead=3))
+    """
+    if causal:
+        return Reach(window - 1 if window else FAR, 0)
+    return Reach(around or FAR, around or FAR)
+
+
+def card_shape(device: Gpu, spec: AttentionSpec) -> PromptShape:
+    """The shape of blocks on a card."""
+    has = device.device.properties
+    limits = has.max_shared_memory_per_block_optin, has.max_shared_memory_per_multiprocessor
+    return prompt_shape(spec.k_dim, spec.v_dim, *limits)
+
+
+def prompt_attention(
+    run: Launcher,
+    step: StepInputs,
+    pages: LayerPages,
+    q: Rows,
+    out: Rows,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: int = 0,
+    causal: bool = True,
+    around: int = 0,
+    rope: RopeTable | None = None,
+    dtype: str = "f32",
+    sequences: range | None = None,
+    least: int = 1,
+) -> None:
+    """Attention of the new tokens of `sequences` (all of the step), whose K and V are in the pages already.
+
+    Sequences with fewer than `least` new tokens are left alone: their rows of `out` are not written. `rope` rotates q
+    by the step's positions. `sinks` points to a float for each head. `out` has rows of `dtype`, "f32" or "bf16", its
+    stride counts those; columns behind the heads become zeros.
+    """
+    heads = _heads(pages, q, out, dtype)
+    if not (scale > 0 and softcap >= 0):
+        raise ArgumentError(f"attention needs a scale above 0 and a soft cap of 0 or more, not {scale} and {softcap}")
+    spec, shape = pages.spec, card_shape(run.device, pages.spec)
+    sees = reach(spec.window, causal, around)
+    capacity = sees.capacity(step.max_length, step.max_q, shape.keys)
+    k_bytes, v_bytes = (capacity * spec.kv_heads * size for size in shape.tile_bytes)
+    todo = range(step.num_sequences) if sequences is None else sequences
+    if step.max_q < max(least, 1):
+        return
+    at_once = max(1, min(len(todo), MAX_SCRATCH // (k_bytes + v_bytes)))
+    i, f = np.int32, np.float32
+    names = pages.k_format.name, pages.v_format.name
+    gather = gather_kv(*names, spec.k_dim, spec.v_dim, shape)
+    rotated = spec.k_dim & -spec.k_dim if pages.rotate else 0
+    attend = attend_prompt(shape, rotated, softcap > 0, dtype)
+    group, table = heads // spec.kv_heads, step.groups[pages.group]
+    turns = (rope.pointer, i(rope.pairs), i(rope.neox)) if rope else (0, i(0), i(0))
+    queries = q.pointer, i(q.stride), i(spec.k_dim), i(heads), i(group), step.positions, *turns
+    tiles = -(-step.max_q * group // shape.rows)
+    for first in todo[::at_once]:
+        count = min(at_once, todo.stop - first)
+        k = run.scratch("prompt_k", count * k_bytes)
+        v = run.scratch("prompt_v", count * v_bytes)
+        prompts = step.q_starts, step.lengths, i(first), i(least), i(sees.back), i(sees.ahead)
+        run.launch(
+            gather, (capacity, 2 * spec.kv_heads, count), GATHER_THREADS, pages.k, pages.v, i(spec.kv_heads),
+            table.tables, table.starts, *prompts, k, v, i(capacity),
+        )  # fmt: skip
+        run.launch(
+            attend, (spec.kv_heads * shape.parts, tiles, count), shape.threads, *queries, *prompts, k, v, i(capacity),
+            i(shape.parts), f(scale), f(softcap), sinks, out.pointer, i(out.stride), i(spec.v_dim), i(out.width),
+        )  # fmt: skip
+
+
+def _heads(pages: LayerPages, q: Rows, out: Rows, dtype: str) -> int:
+    """How many heads q has, if all fits."""
+    spec = pages.spec
+
+    heads = q.width // spec.k_dim
+    if q.width != heads * spec.k_dim or heads == 0 or heads % spec.kv_heads:
+        raise ShapeError(f"q has rows of {q.width} values, not heads of {spec.k_dim} that share {spec.kv_heads} of K")
+    if out.width < heads * spec.v_dim or out.stride < out.width:
+        raise ShapeError(f"out has rows of {out.width} values, {heads} heads of {spec.v_dim} do not fit")
+    if dtype not in ("f32", "bf16"):
+        raise ArgumentError(f"out holds f32 or bf16, not {dtype}")
+    return heads

@@ -1,0 +1,91 @@
+"""Which kernel, in which shape, for a product of (tokens, n, k): chosen here alone, from figures of an H200."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from .kernels import GemvShape, SharedShape, SkinnyShape
+from .layout import TileLayout
+
+MAX_SKINNY, MAX_SHARED = 16, 64  # tokens; more are multiplied by cuBLAS
+MANY_ROWS = 8192  # so many that blocks of few rows fill the GPU
+MAX_ROWS_GEMV = 4  # tokens for which formats that stay as in files are read once for each
+FIXED_COLUMNS = 16  # kernels are compiled for k where there are that many tiles along it
+MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
+
+
+@cache
+def form_kind(tokens: int, f16: bool, invariant: bool) -> str:
+    """How the rows of a product are taken: "bytes", "fragments" (f16) or "rows16" (bf16).
+
+    >>> [form_kind(tokens, False, False) for tokens in (1, 2, 64, 65)]
+    ['bytes', 'fragments', 'fragments', 'rows16']
+    >>> [form_kind(tokens, False, True) for tokens in (1, 1000)]
+    ['fragments', 'fragments']
+    """
+    if invariant:
+        return "fragments"
+    if tokens == 1 and not f16:
+        return "bytes"
+    return "fragments" if tokens <= MAX_SHARED else "rows16"
+
+
+@cache
+def token_tiles(tokens: int, invariant: bool) -> int:
+    """Tiles of 8 tokens that fragments have, with padding; the same for every matrix that takes them.
+
+    >>> token_tiles(9, False), token_tiles(40, False), token_tiles(40, True), token_tiles(1000, True)
+    (2, 6, 8, 128)
+    """
+    if invariant:
+        once = _tiles_at_once(tokens)
+        return -(-tokens // (8 * once)) * once
+    return -(-tokens // 8) if tokens <= MAX_SKINNY else next(t for t in (4, 6, 8) if 8 * t >= tokens)
+
+
+def _tiles_at_once(tokens: int) -> int:
+    return next((t for t in (1, 2, 4) if 8 * t >= tokens), 4)
+
+
+@cache
+def gemv_shape(n: int, columns: int, tiles: TileLayout, gated: bool = False) -> GemvShape:
+    """For one token. Where there are few rows, all warps of a block share them; bytes take more registers."""
+    if columns < 16:
+        return GemvShape(1, 4, 2, 2 if gated else 1)
+    if n > MANY_ROWS and columns <= 64:
+        return GemvShape(1, 4, 4, 2)
+    if columns > 64 and tiles.q0 == 32:
+        return GemvShape(1, 14 if columns % 14 == 0 else 16, 2, 2)
+    return GemvShape(1, 8, 4, 1) if tiles.q1 and columns <= 64 and not gated else GemvShape(1, 16, 2, 2)
+
+
+def _fixed(columns: int) -> int:
+    return columns if columns >= FIXED_COLUMNS else 0
+
+
+@cache
+def skinny_shape(tokens: int, n: int, columns: int) -> SkinnyShape:
+    """For 2 to 16 tokens."""
+    tiles, fixed = token_tiles(tokens, False), _fixed(columns)
+    if columns < 16 or n > MANY_ROWS:
+        return SkinnyShape(4, 1, 1, tiles, fixed)
+    if columns % 14 == 0 and tiles == 1:
+        return SkinnyShape(14, 2, 1, 1, fixed)
+    return SkinnyShape(16, 1, 1, tiles, fixed)
+
+
+@cache
+def invariant_shape(tokens: int, n: int, columns: int) -> SkinnyShape:
+    """For any number of tokens: the same warps share k whatever that number is, so a token has the same sums."""
+    return SkinnyShape(4 if columns < 16 or n > MANY_ROWS else 16, 1, 1, _tiles_at_once(tokens), _fixed(columns), True)
+
+
+@cache
+def shared_shape(tokens: int, n: int, columns: int) -> SharedShape:
+    """For 17 to 64 tokens; blocks share k until there are enough of them."""
+    tiles, fixed = token_tiles(tokens, False), _fixed(columns)
+    stages = 3 if tiles == 8 else 4
+    if n > MANY_ROWS:
+        return SharedShape(4, 2, tiles, stages, 1 if tiles == 8 else 2, tiles < 8, fixed)
+    share = next(s for s in (8, 4, 2, 1) if 4 * s <= max(columns, 4))
+    return SharedShape(4, 2, tiles, stages, share, share > 1, fixed)

@@ -1,0 +1,160 @@
+"""CudaTensor: packed weights in a GPU's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import FormatError, ShapeError
+from ...formats.spec import Format, Integers
+from ...tensor import QuantTensor
+from . import kernels
+from .layout import TileLayout, padded, row_fields, tile_columns, tile_layout
+from .memory import DeviceArray, Gpu, gpu
+from .upload import Uploader, shared_uploader
+
+
+class CudaTensor:
+    """A format, a shape, and bytes on a GPU: in tiles (`layout` "tiles"), or as in files ("rows")."""
+
+    __slots__ = ("buffer", "device", "format", "gain", "layout", "planes", "shape", "tiles")
+
+    def __init__(self, device: Gpu, fmt: Format, shape: tuple[int, int]) -> None:
+        self.device, self.format, self.shape = device, fmt, shape
+        n, k = shape
+        self.tiles: TileLayout | None = tile_layout(fmt)
+        self.layout = "tiles" if self.tiles else "rows"
+        sizes = self.tiles.sizes(n, k) if self.tiles else (n * fmt.row_bytes(k), 0, 0, 0)
+        places = [padded(size, 256) for size in sizes]
+        self.buffer = device.allocate(sum(places))
+        first = int(self.buffer.handle)
+        self.planes = tuple(first + sum(places[:i]) for i in range(4))
+        self.gain = 1.0
+
+    @property
+    def nbytes(self) -> int:
+        n, k = self.shape
+        return sum(self.tiles.sizes(n, k)) if self.tiles else n * self.format.row_bytes(k)
+
+    @property
+    def columns(self) -> int:
+        return tile_columns(self.shape[1])
+
+    def dequantize(self, dtype: str = "f32") -> DeviceArray:
+        """The values, with the bits that the CPU's decoder has (rounded to `dtype`: "f32", "f16" or "bf16")."""
+        out = self.device.empty(self.shape, dtype)
+        self.decode_into(out.pointer, self.shape[1], dtype)
+        return out
+
+    def decode_into(self, pointer: int, width: int, dtype: str, launch: Any = None) -> None:
+        """Rows of `width` values, k of them real, the others finite; `launch` is that of a step, or of the device."""
+        n, k = self.shape
+        launch = launch or self.device.launch
+        if n == 0 or width == 0:
+            return
+        i = np.int32
+        if self.tiles:
+            entry = kernels.decode_tiles(self.format, dtype)
+            grid = -(-(-(-n // 8) * self.columns) // 4)
+            launch(entry, grid, 128, *self.planes, pointer, i(n), i(width), i(self.columns))
+            return
+        entry = kernels.decode_rows(self.format, dtype)
+        fields = [i(f) for f in row_fields(self.format, k)]
+        group, grid = i(self.format.group or max(k, 1)), -(-n * width // 256)
+        launch(entry, grid, 256, self.planes[0], *fields, group, pointer, i(n), i(k), i(width))
+
+    def linear(self, x: Any, out: Any = None, **options: Any) -> Any:
+        """x @ w.T, as `fb.linear` does it with this tensor."""
+        from .matrices import linear  # which imports this module
+
+        return linear(x, self, out, **options)
+
+    def __repr__(self) -> str:
+        n, k = self.shape
+        return f"CudaTensor({self.format}, {n}x{k}, {self.nbytes} bytes, {self.layout}, cuda:{self.device.ordinal})"
+
+
+def to_device(w: QuantTensor, ordinal: int = 0) -> CudaTensor:
+    """A copy of packed weights on a GPU, repacked there for its kernels."""
+    device = gpu(ordinal)
+    out = CudaTensor(device, w.format, matrix_shape(w))
+    fill(out, [(w, 0, 1)], shared_uploader(device))
+    return out
+
+
+def matrix_shape(w: QuantTensor) -> tuple[int, int]:
+    if len(w.shape) != 2:
+        raise ShapeError(f"a matrix can be sent to a GPU, not {'x'.join(map(str, w.shape))}; take one of them, as w[0]")
+    n, k = w.shape
+    return n, k
+
+
+def fill(out: CudaTensor, parts: Sequence[tuple[QuantTensor, int, int]], uploader: Uploader) -> None:
+    """Send matrices to their places in a tensor: the first row tile of each, and every which tile it takes.
+
+    Tensors that stay as in files have one part.
+    """
+    device, k = out.device, out.shape[1]
+    range_pointer = _begin(device, out)
+    for w, tile, step in parts:
+        data = w.data.reshape(w.shape[0], -1) if w.nbytes else np.zeros((w.shape[0], 0), np.uint8)
+
+        def take(pointer: int, first: int, rows: int, tile: int = tile, step: int = step) -> None:
+            if out.tiles:
+                _repack(out, pointer, rows, (first, tile, step), range_pointer)
+                return
+            each = out.format.row_bytes(k)
+            device.copy(pointer, out.planes[0] + first * each, rows * each)
+
+        uploader.send(data, take)
+    uploader.wait()
+    out.gain = _gain(device, range_pointer, out)
+
+
+def from_rows(device: Gpu, fmt: Format, shape: tuple[int, int], pointer: int) -> CudaTensor:
+    """The same of rows that are on the device already."""
+    out = CudaTensor(device, fmt, shape)
+    if out.tiles:
+        range_pointer = _begin(device, out)
+        if out.nbytes and shape[0]:
+            _repack(out, pointer, shape[0], (0, 0, 1), range_pointer)
+        out.gain = _gain(device, range_pointer, out)
+    elif out.nbytes:
+        device.copy(pointer, out.planes[0], out.nbytes)
+        device.sync()
+    return out
+
+
+def _begin(device: Gpu, out: CudaTensor) -> int:
+    """Zeros everywhere: padding has a scale of 0. Returns where the largest weight is written."""
+    device.fill(out.planes[0], 0, out.buffer.size)
+    pointer = device.scratch("limits", 16)
+    device.fill(pointer, 0, 4)
+    return pointer
+
+
+def _repack(out: CudaTensor, pointer: int, rows: int, to: tuple[int, int, int], range_pointer: int) -> None:
+    """Rows to their first row, first tile and step between tiles."""
+    i, k = np.int32, out.shape[1]
+    fields = [i(f) for f in row_fields(out.format, k)]
+    args = (pointer, *out.planes, *fields, *map(i, to), i(rows), i(k), i(out.columns), range_pointer)
+    blocks = -(-rows * out.columns * 4 // 128)
+    out.device.launch(kernels.repack(out.format), blocks, 128, *args)
+
+
+def _gain(device: Gpu, range_pointer: int, out: CudaTensor) -> float:
+    """The power of two that brings the largest weight near 2^10; weights are then in the middle of f16. It waits:
+    products may prefetch weights before the kernel before them has ended."""
+    most = float(device.download(range_pointer, np.zeros(1, np.float32))[0])
+    if most == 0 or (out.tiles and out.tiles.per == 0):  # a row's scale comes after the product
+        return 1.0
+    return 2.0 ** max(-100, min(100, 10 - math.ceil(math.log2(most))))
+
+
+def quantizable(fmt: Format) -> None:
+    known = isinstance(fmt.codes, Integers) and fmt.name.partition(":")[0] in ("q4_0", "q8_0", "int8", "int4_group")
+    if not known or fmt.per_tensor:
+        raise FormatError(f"GPUs quantize to q4_0, q8_0, int8 and int4_group, not to {fmt}; fb.quantize does")

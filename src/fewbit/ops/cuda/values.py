@@ -1,0 +1,83 @@
+"""What a step hands to its kernels: rows in the GPU's memory, the inputs of the step, the stream that they run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .kernels import Entry
+from .memory import Gpu
+
+
+class Rows(NamedTuple):
+    """f32 rows: the row of token t begins at pointer + 4 * stride * t."""
+
+    pointer: int
+    width: int
+    stride: int
+
+    def columns(self, first: int, width: int) -> Rows:
+        return Rows(self.pointer + 4 * first, width, self.stride)
+
+
+class GroupTables(NamedTuple):
+    """Pages of an attention group, as in `cache.view.View`: pointers to int32."""
+
+    tables: int
+    starts: int  # of each sequence's pages in `tables`
+    slots: int  # of each token: page * page_tokens + place in the page; -1: it is not kept
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """Where a step's integers lie, pointers to int32; and what the host knows of them, by which launches are sized.
+
+    In a captured graph the numbers are those that it was captured for: rows beyond the real ones have length 0.
+    """
+
+    tokens: int  # of each row; -1 - i: the i-th token that the step before sampled, in `previous`
+    previous: int
+    positions: int  # of each row in its sequence
+    sequences: int  # of each row
+    q_starts: int  # rows of sequence s: q_starts[s] to q_starts[s + 1]
+    lengths: int  # of each sequence, with the new tokens
+    logits_indices: int  # rows whose logits are wanted
+    reads: int  # slots of recurrent states
+    writes: int
+    groups: tuple[GroupTables, ...]
+    num_tokens: int
+    num_sequences: int
+    num_logits: int
+    max_q: int  # most new tokens of a sequence
+    max_length: int  # of a sequence, about: captured graphs serve lengths up to it
+
+
+@dataclass
+class Launcher:
+    """Launches kernels on a stream, each right behind the one before it; scratch memory stays while this does."""
+
+    device: Gpu
+    stream: Any
+    held: list[Any] = field(default_factory=list)
+    is_first: bool = True
+
+    def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any) -> None:
+        """Integers are pointers, NumPy numbers are numbers. Kernels wait for the one before (`wait_for_previous`)."""
+        self.device.launch(entry, grid, threads, *args, stream=self.stream, dependent=not self.is_first)
+        self.is_first = False
+
+    def scratch(self, name: str, nbytes: int, zeros: bool = False) -> int:
+        """Memory by name that kernels of one operation use; the next user of the name overwrites it."""
+        pointer = self.device.scratch(name, nbytes, zeros)
+        self.held.append(self.device._scratch[name])
+        return pointer
+
+
+@dataclass
+class Collector(Launcher):
+    """Launches nothing: it says which kernels would be launched."""
+
+    entries: dict[Entry, None] = field(default_factory=dict)
+
+    def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, **_options: Any) -> None:
+        self.entries[entry] = None
