@@ -95,7 +95,7 @@ def test_a_model_runs_on_a_registered_device(registered: None, tmp_path: Path) -
 
 
 def test_a_device_that_nobody_knows() -> None:
-    with pytest.raises(FewbitError, match="there is no device 'abacus'; there are: cpu, numpy"):
+    with pytest.raises(FewbitError, match="there is no device 'abacus'; there are: cpu, cuda, numpy"):
         devices.get("abacus")
 
 

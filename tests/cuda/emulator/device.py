@@ -1,0 +1,241 @@
+"""A GPU that is none: kernels are compiled as plain C++ (emulate.h) and run when they are launched."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import gettempdir
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fewbit.errors import OutOfMemory
+from fewbit.ops.cuda import memory
+from fewbit.ops.cuda.compile import digest, sources
+from fewbit.ops.cuda.kernels import Entry
+from fewbit.ops.cuda.memory import MIN_BYTES, Gpu
+
+from .translate import translated
+
+HERE = Path(__file__).parent
+OPTIONS = (
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-U_FORTIFY_SOURCE",
+)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Buffer:
+    """Memory whose end lies before a page that must not be touched."""
+
+    def __init__(self, nbytes: int) -> None:
+        page = mmap.PAGESIZE
+        inner = -(-nbytes // page) * page
+        self._map = mmap.mmap(-1, inner + page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        _libc.mprotect(ctypes.c_void_p(start + inner), page, 0)
+        self.handle, self.size = start + (inner - nbytes) // 256 * 256, nbytes
+
+
+class Stream:
+    handle = 0
+
+    def sync(self) -> None:
+        """What was launched is over."""
+
+    def wait(self, other: Any) -> None:
+        """The same."""
+
+    def record(self, *_: Any) -> Stream:
+        return self
+
+
+class EmulatedGpu(Gpu):
+    def __init__(self, ordinal: int = 0, nbytes: int = 8 << 30) -> None:
+        self.ordinal, self.arch, self.stream = ordinal, "emulated", Stream()
+        self.has_dependent_launches = False
+        limits = {"max_shared_memory_per_block_optin": 227 << 10, "max_shared_memory_per_multiprocessor": 228 << 10}
+        properties = SimpleNamespace(multiprocessor_count=4, **limits)
+        self.device = SimpleNamespace(name="emulated", arch="80", properties=properties)
+        self._kernels: dict[str, Any] = {}
+        self._scratch: dict[str, Any] = {}
+        self._nbytes = nbytes
+        self._captured: list[Callable[[], None]] | None = None
+
+    def use(self) -> None:
+        """Every thread may."""
+
+    def kernel(self, entry: Entry) -> Any:
+        if entry.name not in self._kernels:
+            self._kernels[entry.name] = getattr(ctypes.CDLL(str(library(entry))), f"emulated_{entry.name}")
+        return self._kernels[entry.name]
+
+    def compile(self, entries: Sequence[Entry]) -> None:
+        compile_all(list(entries))
+
+    def launch(
+        self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, stream: Any = None,
+        dependent: bool = False, **_options: Any,
+    ) -> None:  # fmt: skip
+        sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
+        assert all(size > 0 for size in sizes)
+        assert 0 < threads <= 1024
+        values = [_value(arg) for arg in args]
+        if self._captured is not None:
+            self._captured.append(lambda: self._run(entry, sizes, threads, values))
+        else:
+            self._run(entry, sizes, threads, values)
+
+    def _run(self, entry: Entry, sizes: tuple[int, ...], threads: int, values: list[Any]) -> None:
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        self.kernel(entry)((ctypes.c_uint * 3)(*map(int, sizes)), ctypes.c_uint(threads), pointers)
+
+    def allocate(self, nbytes: int) -> Any:
+        if nbytes > self._nbytes:
+            raise OutOfMemory(f"the GPU cannot give {nbytes / 2**20:.1f} MiB")
+        return Buffer(max(nbytes, MIN_BYTES))
+
+    def free_bytes(self) -> int:
+        return self._nbytes
+
+    def fill(self, pointer: int, byte: int, nbytes: int) -> None:
+        ctypes.memset(pointer, byte, nbytes)
+
+    def upload(self, data: npt.NDArray[Any], pointer: int) -> None:
+        data = np.ascontiguousarray(data)
+        ctypes.memmove(pointer, data.ctypes.data, data.nbytes)
+
+    def download(self, pointer: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        ctypes.memmove(out.ctypes.data, pointer, out.nbytes)
+        return out
+
+    def copy(self, source: int, destination: int, nbytes: int) -> None:
+        ctypes.memmove(destination, source, nbytes)
+
+    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        return np.empty(nbytes, np.uint8)
+
+    def send(self, data: npt.NDArray[Any], pointer: int) -> None:
+        self.upload(data, pointer)
+
+    def fetch(self, pointer: int, out: npt.NDArray[Any]) -> None:
+        self.download(pointer, out)
+
+    def mark(self) -> Any:
+        return self.stream
+
+    def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
+        """A list of launches, which can be run again."""
+        self._captured = captured = []
+        try:
+            launches()
+        finally:
+            self._captured = None
+        return lambda: [one() for one in captured] and None
+
+    def wait_for(self, stream: int) -> None:
+        """All is over."""
+
+    def let_wait(self, stream: int | None) -> None:
+        """The same."""
+
+
+def _value(arg: Any) -> Any:
+    kinds = {np.int32: ctypes.c_int32, np.float32: ctypes.c_float, np.int64: ctypes.c_int64, np.uint32: ctypes.c_uint32}
+    return kinds[type(arg)](arg.item()) if type(arg) in kinds else ctypes.c_void_p(int(arg))
+
+
+class HostBlas:
+    """Products of 16-bit rows by NumPy, in the place of cuBLAS."""
+
+    def __init__(self, workspace: int) -> None:
+        """It needs none."""
+
+    def linear(
+        self, stream: int, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float = 0.0,
+        stride: int | None = None,
+    ) -> None:  # fmt: skip
+        captured = memory.gpu()._captured  # type: ignore[attr-defined]
+        if captured is not None:
+            captured.append(lambda: self._multiply(x, w, y, m, n, k, dtype, beta, stride or n))
+        else:
+            self._multiply(x, w, y, m, n, k, dtype, beta, stride or n)
+
+    @staticmethod
+    def _multiply(x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float, width: int) -> None:
+        out = np.ctypeslib.as_array(ctypes.cast(y, ctypes.POINTER(ctypes.c_float)), (((m - 1) * width + n),))
+        rows = np.lib.stride_tricks.as_strided(out, (m, n), (4 * width, 4))
+        product = _floats(x, m * k, dtype).reshape(m, k) @ _floats(w, n * k, dtype).reshape(n, k).T
+        rows[:] = product + (beta * rows if beta else 0)
+
+
+def _floats(pointer: int, count: int, dtype: str) -> npt.NDArray[np.float32]:
+    bits = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint16)), (count,))
+    if dtype == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@cache
+def folder() -> Path:
+    """Translated headers, and libraries that were compiled with them."""
+    own = sha256(b"".join(path.read_bytes() for path in [*sorted(HERE.glob("*.h")), HERE / "translate.py"]))
+    found = Path(gettempdir(), f"fewbit-emulated-{os.getuid()}", own.hexdigest()[:8] + digest()[:16])
+    (found / "cuda").mkdir(parents=True, exist_ok=True)
+    for path in (sources() / "cuda").glob("*.h"):
+        _write(found / "cuda" / path.name, translated(path.read_text()).encode())
+    return found
+
+
+def library(entry: Entry) -> Path:
+    path = folder() / f"{sha256(entry.source.encode()).hexdigest()[:32]}.so"
+    if not path.exists():
+        source, made = path.with_suffix(f".{os.getpid()}.cpp"), path.with_suffix(f".{os.getpid()}.so")
+        launch = (
+            f'extern "C" void emulated_{entry.name}(const unsigned* grid, unsigned threads, void** args) '
+            f"{{ emu::launch({entry.name}, grid, threads, args); }}\n"
+        )
+        source.write_text(f'#include "ptx.h"\n{translated(entry.source)}\n{launch}')
+        include = [f"-I{p}" for p in (HERE, folder(), folder() / "cuda", sources())]
+        command = [os.environ.get("CXX", "g++"), *OPTIONS, *include, "-o", str(made), str(source)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{entry.name}: {done.stderr[:4000]}")
+        os.replace(made, path)
+        source.unlink()
+    return path
+
+
+def _write(path: Path, data: bytes) -> None:
+    if not path.exists():
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_bytes(data)
+        os.replace(part, path)
+
+
+def compile_all(entries: list[Entry]) -> None:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(library, dict.fromkeys(entries)))
+
+
+def install() -> None:
+    """Let `fewbit.ops.cuda` find this in the place of a GPU."""
+    from fewbit.ops.cuda import products
+
+    memory._opened = cache(EmulatedGpu)
+    products.Blas = HostBlas  # type: ignore[misc,assignment]

@@ -1,0 +1,69 @@
+"""A GPU that is not there: launches are compared with the parameters of their kernels, and written down."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fewbit.ops.cuda.kernels import Entry
+
+KINDS = {"int": np.int32, "float": np.float32}
+
+
+def check_arguments(entry: Entry, args: tuple[Any, ...]) -> None:
+    """Integers are pointers, NumPy numbers are numbers, of the kernel's types."""
+    text = re.search(rf" {entry.name}\((.*)\) {{", entry.text)
+    assert text, entry.text
+    parameters = text[1].split(", ")
+    assert len(args) == len(parameters), (entry.name, parameters, args)
+    for parameter, value in zip(parameters, args, strict=True):
+        wanted = int if "*" in parameter else KINDS[parameter.split()[0]]
+        assert type(value) is wanted, f"{entry.name}: {parameter} is given {value!r}"
+
+
+class FakeGpu:
+    """As much of a `Gpu` as products need."""
+
+    def __init__(self, arch: int = 90) -> None:
+        self.ordinal, self.has_dependent_launches = -arch, arch >= 90
+        self.stream = SimpleNamespace(handle=1, sync=lambda: None)
+        self.launches: list[tuple[Entry, Any, int, tuple[Any, ...]]] = []
+        self._scratch: dict[str, Any] = {}
+        self._addresses = count(1 << 20, 1 << 20)
+
+    def launch(
+        self, entry: Entry, grid: Any, threads: int, *args: Any, stream: Any = None, dependent: bool = False
+    ) -> None:
+        bound = re.search(r"__launch_bounds__\((\d+)\)", entry.text)
+        assert bound
+        assert threads == int(bound[1])
+        sizes = grid if isinstance(grid, tuple) else (grid,)
+        assert all(size > 0 for size in sizes)
+        assert all(size <= 65535 for size in sizes[1:])
+        check_arguments(entry, args)
+        self.launches.append((entry, grid, threads, args))
+
+    def allocate(self, nbytes: int) -> Any:
+        return SimpleNamespace(handle=next(self._addresses), size=nbytes)
+
+    def scratch(self, name: str, nbytes: int, zeros: bool = False) -> int:
+        self._scratch[name] = self.allocate(nbytes)
+        return int(self._scratch[name].handle)
+
+    def copy(self, source: int, destination: int, nbytes: int) -> None:
+        pass
+
+    def fill(self, pointer: int, byte: int, nbytes: int) -> None:
+        pass
+
+    def download(self, pointer: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return out
+
+    @property
+    def names(self) -> list[str]:
+        return [entry.name for entry, *_ in self.launches]

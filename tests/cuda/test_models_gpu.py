@@ -1,0 +1,121 @@
+"""Every architecture on a GPU: the tiny models of tests/zoo beside transformers in f32, and greedy text of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit.arrays import Floats
+from fewbit.devices.batch import Chunk
+from fewbit.embedding import normalized, pool
+from fewbit.loading import Loaded, load
+from fewbit.models import open_model
+
+pytestmark = pytest.mark.cuda
+ZOO = Path(__file__).parents[1] / "zoo"
+RECURRENT = ("granitehybrid", "lfm2", "qwen35", "qwen35moe")
+ENCODERS = ("bert", "gemma-embedding", "modern-bert", "nomic-bert")
+USUAL = 0.06  # the error with 8-bit activations, root mean square beside that of what is expected
+SMALL: dict[str, Any] = {"kv": "f16", "max_batched_tokens": 64, "cache_bytes": 1 << 22, "max_seqs": 8}
+
+
+def names() -> list[str]:
+    with_logits = (path.parent.name for path in ZOO.glob("*/golden.npz") if "logits" in np.load(path))
+    return sorted(name for name in with_logits if (ZOO / name / "model.gguf").exists())
+
+
+def case(name: str) -> tuple[list[int], Floats]:
+    data = np.load(ZOO / name / "golden.npz")
+    return data["tokens"].tolist(), data["logits"]
+
+
+def skip_unready(name: str) -> None:
+    if name in RECURRENT and find_spec("fewbit.ops.cuda.recurrent") is None:
+        pytest.skip("recurrent layers do not run on GPUs yet")
+
+
+@pytest.fixture(scope="module", params=names())
+def name(request: pytest.FixtureRequest) -> str:
+    skip_unready(request.param)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def loaded(name: str) -> Loaded:
+    return load(open_model(ZOO / name / "model.gguf"), device="cuda", **SMALL)
+
+
+def rows(loaded: Loaded, sequence: int, tokens: Sequence[int]) -> Floats:
+    return loaded.forward([Chunk(sequence, list(tokens), len(tokens))]).copy()
+
+
+def error(got: Floats, expected: Floats) -> float:
+    assert got.shape == expected.shape
+    assert np.isfinite(got).all()
+    return float(np.sqrt(np.square(got - expected).mean() / np.square(expected).mean()))
+
+
+@pytest.mark.parametrize("sizes", [[24], [5, 1, 9, 9], [1] * 24], ids=["whole", "chunks", "one by one"])
+def test_logits_are_near_those_of_transformers(name: str, loaded: Loaded, sizes: list[int]) -> None:
+    tokens, expected = case(name)
+    sequence, start, got = loaded.cache.new(), 0, []
+    for size in sizes:
+        got.append(rows(loaded, sequence, tokens[start : start + size]))
+        start += size
+    loaded.cache.free(sequence)
+    assert error(np.concatenate(got), expected[:start]) < USUAL
+
+
+def test_ragged_batches_and_forks(name: str, loaded: Loaded) -> None:
+    tokens, expected = case(name)
+    first, second = loaded.cache.new(), loaded.cache.new()
+    rows(loaded, first, tokens[:10])
+    third = loaded.cache.fork(first)
+    parts = [(first, 10, 17), (second, 0, 12), (third, 10, 24)]
+    got = loaded.forward([Chunk(sequence, tokens[start:end], end - start) for sequence, start, end in parts])
+    assert error(got, np.concatenate([expected[start:end] for _, start, end in parts])) < USUAL
+    got = loaded.forward([Chunk(first, tokens[17:18], 1), Chunk(second, tokens[12:13], 1)])
+    assert error(got, expected[[17, 12]]) < USUAL
+    for sequence in (first, second, third):
+        loaded.cache.free(sequence)
+
+
+def test_greedy_text_is_that_of_the_cpu(name: str) -> None:
+    """But where the CPU's two likeliest tokens are nearer to each other than 8-bit activations are exact."""
+    tokens, expected = case(name)
+    prompts = [tokens[:12], tokens[4:7]]
+    path, options = ZOO / name / "model.gguf", {"max_tokens": 8, "temperature": 0.0, "stop_token_ids": []}
+    with fb.LLM(path, exact=True, kv="f16", cache_bytes=1 << 22) as cpu:
+        wanted = [cpu.generate(prompt, logprobs=2, **options) for prompt in prompts]
+    with fb.LLM(path, device="cuda", **SMALL) as gpu:
+        got = gpu.generate(prompts, **options)
+    tie = USUAL * float(np.sqrt(np.square(expected).mean()))
+    for text, other in zip(wanted, got, strict=True):
+        for place, token in enumerate(text.tokens):
+            if other.tokens[place] != token:
+                best, second = text.logprobs[place].top[:2]
+                assert best.logprob - second.logprob < tie
+                break
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_states_of_encoders_are_near_those_of_transformers(name: str) -> None:
+    data = np.load(ZOO / name / "golden.npz")
+    tokens = data["tokens"].tolist()
+    loaded = load(open_model(ZOO / name / "model.gguf"), device="cuda", **SMALL)
+    texts = [tokens[:1], tokens, tokens[3:20]]
+    chunks = [Chunk(loaded.cache.new(), text, len(text)) for text in texts]
+    alone = loaded.forward(chunks[1:2], "hidden").copy()
+    assert error(alone, data["states"]) < USUAL
+    pooled = normalized(pool(alone, "cls" if name == "modern-bert" else "mean"))
+    assert error(pooled, data["embedding"]) < USUAL
+    loaded.cache.free(chunks[1].sequence)
+    chunks[1].sequence = loaded.cache.new()
+    together = loaded.forward(chunks, "hidden")
+    assert error(together[1 : 1 + len(tokens)], data["states"]) < USUAL
