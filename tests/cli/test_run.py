@@ -209,7 +209,7 @@ def test_a_format_that_a_kv_cache_cannot_take_is_refused_before_a_model_is_looke
 def test_a_context_that_memory_has_no_room_for(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("69000000\n")  # 67 of them are kept for what is not counted
-    monkeypatch.setattr("fewbit.loading.available_memory", partial(available_memory, tmp_path))
+    monkeypatch.setattr("fewbit.ops.memory.available_memory", partial(available_memory, tmp_path))
     steps = ["--max-batched-tokens", "1", *SHORT]
     result = run(tiny, "hi", *steps)
     assert result.exit_code == 0
@@ -217,6 +217,15 @@ def test_a_context_that_memory_has_no_room_for(tiny: str, tmp_path: Path, monkey
     result = run(tiny, "hi", "--ctx", "16384", *steps)
     assert result.exit_code == 1
     assert re.search(r"; try --ctx \d+", result.stderr)
+
+
+def test_layers_on_a_gpu(tiny: str) -> None:
+    result = run(tiny, "hi", "--gpu-layers", "1", *SHORT)
+    assert result.exit_code == 1
+    assert "gpu_layers is for device 'cuda', not for 'cpu'; leave it out" in result.stderr
+    assert run(tiny, "hi", "--gpu-layers", "-1", *SHORT).exit_code == 2
+    result = run(tiny, "hi", "--device", "cuda", "--gpu-layers", "0", "--temp", "0", *SHORT)  # is the CPU
+    assert (result.exit_code, result.stdout) == (0, run(tiny, "hi", "--temp", "0", *SHORT).stdout)
 
 
 def test_ctrl_c_stops_the_answer(tiny: str) -> None:

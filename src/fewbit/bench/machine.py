@@ -12,9 +12,11 @@ from pathlib import Path
 from ..formats import Format, all_formats
 from ..ops import cpu
 from ..ops.cores import usable_cores
+from ..ops.cuda import cards
 
 REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
-OPTIONAL = ("torch", "triton", "wgpu", "starlette", "uvicorn", "msgspec", "llguidance", "huggingface_hub", "ray")
+OPTIONAL = ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cublas", "torch", "triton", "wgpu", "starlette", "uvicorn",
+            "msgspec", "llguidance", "huggingface_hub", "ray")  # fmt: skip
 
 # What each instruction set adds to the next one in the list, for those who do not have it.
 ADDS = {
@@ -46,6 +48,7 @@ class Machine:
     forced_isa: str | None  # what FEWBIT_ISA says
     notes: list[str]  # sentences on what costs speed here
     threads: int
+    gpus: cards.Cards
     kernels: dict[str, str]  # format -> the kernels that `linear` takes, by batch size
     packages: dict[str, str | None]  # name -> version, None if it is missing
     optional_packages: dict[str, str | None]
@@ -72,6 +75,7 @@ def describe() -> Machine:
         forced_isa=os.environ.get("FEWBIT_ISA"),
         notes=notes(known, usable, cpu.isa(), platform.machine()),
         threads=cpu.default_threads(),
+        gpus=cards.describe(),
         kernels={name: kernels_of(fmt) for name, fmt in all_formats().items()},
         packages={name: version(name) for name in REQUIRED},
         optional_packages={name: version(name) for name in OPTIONAL},

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import SEVERAL_KV, activations_option, as_json, batch_invariant_option, kv_option, numbers, repack_option
+from .options import (
+    SEVERAL_KV,
+    activations_option,
+    as_json,
+    batch_invariant_option,
+    count_option,
+    exact_option,
+    kv_option,
+    numbers,
+    repack_option,
+)
 from .output import measuring, print_json, print_table, shown
 from .progress import Waiting
 
@@ -17,28 +27,19 @@ if TYPE_CHECKING:
 
 @click.command("model")
 @click.argument("model")
-@click.option(
-    "--prompt", type=click.IntRange(1), default=512, show_default=True, metavar="N", help="Prompt, in tokens."
-)
-@click.option("--gen", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Steps of one token.")
+@count_option("--prompt", "Prompt, in tokens.", default=512, show_default=True)
+@count_option("--gen", "Steps of one token.", default=64, show_default=True)
 @click.option("--depth", default="0", show_default=True, metavar="N,..", help="Tokens that are there before the steps.")
 @click.option(
     "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
 )
 @click.option("--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
 @kv_option(SEVERAL_KV)
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Times that each case is measured.",
-)
+@count_option("--rounds", "Times that each case is measured.", default=3, show_default=True)
 @repack_option
 @activations_option
 @batch_invariant_option
-@click.option("--exact", is_flag=True, help="The same as --activations exact.")
+@exact_option
 @as_json
 def bench_model(
     model: str,

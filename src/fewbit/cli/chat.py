@@ -12,16 +12,14 @@ from click.core import ParameterSource
 
 from ..errors import FewbitError
 from .model import load
-from .options import given, model_options, sampling_options, split_options
+from .options import given, max_tokens_option, model_options, sampling_options, split_options, system_option
 from .remote import RemoteModel, Server
 
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--system", metavar="TEXT", help="What the model is told before all else.")
-@click.option(
-    "--max-tokens", type=click.IntRange(1), default=1024, show_default=True, metavar="N", help="Longest answer."
-)
+@system_option
+@max_tokens_option(1024)
 @sampling_options
 @model_options
 @click.option("--server", metavar="URL", help="Talk with a model of a server; MODEL is its name there.")

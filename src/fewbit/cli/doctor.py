@@ -13,6 +13,7 @@ from .output import Rows, print_json, print_table
 if TYPE_CHECKING:
     from ..bench.limits import Limits
     from ..bench.machine import Machine
+    from ..ops.cuda.cards import Card, Cards
 
 
 @click.command()
@@ -70,10 +71,29 @@ def machine_rows(m: Machine) -> Rows:
         ["instruction sets", ", ".join(m.isas)],
         ["in use", chosen],
         ["missing", "; ".join(f"{name}: {adds}" for name, adds in m.missing_isas.items()) or "-"],
+        *gpu_rows(m.gpus),
         *([f"kernels: {path}", " ".join(names[path])] for path in paths),
         ["packages", versions(m.packages)],
         ["optional", versions(m.optional_packages)],
     ]
+
+
+def gpu_rows(found: Cards) -> Rows:
+    """A row for each GPU, and one with the versions of what it needs, or one that says why there is none."""
+    rows = [[f"GPU cuda:{number}", gpu_text(card)] for number, card in enumerate(found.cards)]
+    if found.missing:
+        return [*rows, ["GPU" if not rows else "", found.missing]]
+    return [*rows, ["CUDA", f"driver for {found.driver}, NVRTC {found.nvrtc}"]]
+
+
+def gpu_text(card: Card) -> str:
+    """
+    >>> from fewbit.ops.cuda.cards import Card
+    >>> gpu_text(Card("NVIDIA H200", "9.0", 100 << 30, 140 << 30))
+    'NVIDIA H200, compute capability 9.0, 100.0 of 140.0 GiB free'
+    """
+    free, total = card.free_bytes / 2**30, card.total_bytes / 2**30
+    return f"{card.name}, compute capability {card.compute_capability}, {free:.1f} of {total:.1f} GiB free"
 
 
 def versions(packages: dict[str, str | None]) -> str:

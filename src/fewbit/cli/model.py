@@ -7,8 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -102,11 +101,12 @@ def _plain(text: str) -> str:
 def as_flags(text: str) -> str:
     """What the library proposes, as options of the command.
 
-    >>> as_flags('try ctx=512 or kv="q8_0" or max_batched_tokens=64')
-    'try --ctx 512 or --kv q8_0 or --max-batched-tokens 64'
+    >>> as_flags('try ctx=512 or kv="q8_0" or max_batched_tokens=64 or gpu_layers=8')
+    'try --ctx 512 or --kv q8_0 or --max-batched-tokens 64 or --gpu-layers 8'
     """
-    text = re.sub(r'\bkv="(\w+)"', r"--kv \1", text.replace("repack=False", "--no-repack"))
-    return re.sub(r"\b(ctx|max_batched_tokens)=", lambda found: f"--{found[1].replace('_', '-')} ", text)
+    text = re.sub(r'\b(kv|device)="(\w+)"', r"--\1 \2", text.replace("repack=False", "--no-repack"))
+    names = r"\b(ctx|max_batched_tokens|cache_bytes|gpu_layers)="
+    return re.sub(names, lambda found: f"--{found[1].replace('_', '-')} ", text)
 
 
 @contextmanager
@@ -122,35 +122,12 @@ def said_plainly() -> Iterator[None]:
         click.echo(f"fewbit: {as_flags(str(warning.message))}", err=True)
 
 
-def load(
-    model: str | None,
-    *,
-    ctx: int | None,
-    threads: int | None,
-    kv: str,
-    exact: bool,
-    activations: str | None = None,
-    repack: bool | None = None,
-    max_batched_tokens: int | None = None,
-    batch_invariant: bool = False,
-    writes: bool = True,
-    format: str | None = None,
-    keep: bool = True,
-    cache_bytes: int | None = None,
-    max_seqs: int | None = None,
-    cache_dir: Path | None = None,
-    cache_dir_bytes: int | None = None,
-) -> LLM:
+def load(model: str | None, *, writes: bool = True, **options: Any) -> LLM:
     """A model, the default one for None; where that takes long, or answers will, it says so. `writes`: it must."""
     with said_plainly(), Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
         from ..llm import LLM
 
-        llm = LLM(
-            DEFAULT if model is None else model, kv=kv, ctx=ctx, exact=exact, threads=threads,
-            activations=activations, repack=repack, max_batched_tokens=max_batched_tokens, progress=waiting,
-            batch_invariant=batch_invariant, cache_bytes=cache_bytes, max_seqs=max_seqs,
-            cache_dir=cache_dir, cache_dir_bytes=cache_dir_bytes, format=format, keep=keep,
-        )  # fmt: skip
+        llm = LLM(DEFAULT if model is None else model, progress=waiting, **options)
     if writes:
         llm.engine.check_writes()
     from ..bench.machine import only_scalar

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +15,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SEVERAL_KV = "F,.."
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+system_option = click.option("--system", metavar="TEXT", help="What the model is told before all else.")
+
+exact_option = click.option("--exact", is_flag=True, help="The same as --activations exact.")
 
 activations_option = click.option(
     "--activations",
@@ -28,6 +33,15 @@ repack_option = click.option(
     show_default="where it gains",
     help="Lay weights out in memory as this machine multiplies them fastest; --no-repack shares the file's memory.",
 )
+
+
+def count_option(name: str, what: str, *, least: int = 1, **more: Any) -> Callable[[Command], Command]:
+    """An option that is a whole number."""
+    return click.option(name, type=click.IntRange(least), metavar="N", help=what, **more)
+
+
+def max_tokens_option(default: int | None, what: str = "Longest answer.", **more: Any) -> Callable[[Command], Command]:
+    return count_option("--max-tokens", what, default=default, **{"show_default": True, **more})
 
 
 def check_kv(_: click.Context, option: click.Parameter, text: str) -> str:
@@ -59,17 +73,28 @@ batch_invariant_option = click.option(
     help="The same bits alone and in any batch, whatever is cached: a seed gives the same answer again. Slower.",
 )
 
+device_option = click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="D",
+    help="Where the model runs: cpu, cuda (an NVIDIA GPU), cuda:1, or auto: a GPU where there is one.",
+)
+
 MODEL_OPTIONS = [
-    click.option(
+    device_option,
+    count_option(
+        "--gpu-layers",
+        "Layers that run on the GPU, the last ones; the others run on the CPU.",
+        least=0,
+        show_default="all, or as many as fit",
+    ),
+    count_option(
         "--ctx",
-        type=click.IntRange(1),
-        metavar="N",
+        "Longest text, prompt and answer, in tokens.",
         show_default="the model's, at most 8192, as memory allows",
-        help="Longest text, prompt and answer, in tokens.",
     ),
-    click.option(
-        "--threads", type=click.IntRange(1), metavar="N", show_default="all usable cores", help="Threads to use."
-    ),
+    count_option("--threads", "Threads to use.", show_default="all usable cores"),
     kv_option("F"),
     click.option(
         "--format", metavar="F", help="Quantize weights that are f32, f16 or bf16 to this, such as q8_0 or q4_k_m."
@@ -80,14 +105,25 @@ MODEL_OPTIONS = [
     repack_option,
     activations_option,
     batch_invariant_option,
-    click.option("--exact", is_flag=True, help="The same as --activations exact."),
-    click.option(
+    exact_option,
+    count_option(
         "--max-batched-tokens",
-        type=click.IntRange(1),
-        metavar="N",
-        show_default="512",
-        help="Tokens of a prompt that are run at once; fewer need less memory.",
+        "Tokens of a prompt that are run at once; fewer need less memory.",
+        show_default="512, on a GPU 4096",
     ),
+]
+
+# Of a model that runs many requests at once, or again and again.
+CACHE_OPTIONS = [
+    count_option("--max-seqs", "Outputs in one batch.", show_default="64"),
+    count_option("--cache-bytes", "Size of each model's KV cache.", show_default="as memory allows"),
+    click.option(
+        "--cache-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Where long prompts are kept when the KV cache has no room for them, and at the end.",
+    ),
+    count_option("--cache-dir-bytes", "Size of that folder.", show_default="8 GiB"),
 ]
 
 # Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
@@ -116,6 +152,11 @@ def model_options(command: Command) -> Command:
     return _all(MODEL_OPTIONS, command)
 
 
+def cache_options(command: Command) -> Command:
+    """Options of a command that loads a model for many requests."""
+    return _all(CACHE_OPTIONS, command)
+
+
 def sampling_options(command: Command) -> Command:
     """Options of a command that samples tokens."""
     return _all(SAMPLING_OPTIONS, command)
@@ -128,13 +169,14 @@ def _all(options: Sequence[Callable[[Command], Command]], command: Command) -> C
 
 
 def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of `model_options`, and the rest.
+    """The options of `model_options` and `cache_options`, and the rest.
 
     >>> split_options({"ctx": 64, "temperature": 0.5})
     ({'ctx': 64}, {'temperature': 0.5})
     """
-    names = ("ctx", "threads", "kv", "repack", "activations", "exact", "max_batched_tokens", "batch_invariant",
-             "format", "keep")  # fmt: skip
+    names = ("device", "gpu_layers", "ctx", "threads", "kv", "repack", "activations", "exact",
+             "max_batched_tokens", "batch_invariant", "format", "keep", "max_seqs", "cache_bytes", "cache_dir",
+             "cache_dir_bytes")  # fmt: skip
     of_model = {name: value for name, value in options.items() if name in names}
     return of_model, {name: value for name, value in options.items() if name not in of_model}
 

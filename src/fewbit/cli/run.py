@@ -9,7 +9,15 @@ import click
 from ..errors import FewbitError
 from .group import INTERRUPTED
 from .model import load, model_and_prompt
-from .options import as_json, given, model_options, sampling_options, split_options
+from .options import (
+    as_json,
+    given,
+    max_tokens_option,
+    model_options,
+    sampling_options,
+    split_options,
+    system_option,
+)
 from .output import print_json, shown
 from .prefill import after_prefill
 from .printer import Printer, answer_facts, cut_note, figures
@@ -23,11 +31,9 @@ if TYPE_CHECKING:
 @click.argument("model", required=False)
 @click.argument("prompt", metavar="[PROMPT]", nargs=-1)
 @click.option("--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
-@click.option("--system", metavar="TEXT", help="What the model is told before the prompt.")
+@system_option
 @click.option("--raw", is_flag=True, help="Continue the text; no chat template.")
-@click.option(
-    "--max-tokens", type=click.IntRange(1), default=512, show_default=True, metavar="N", help="Longest answer."
-)
+@max_tokens_option(512)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again.")
 @sampling_options
 @model_options

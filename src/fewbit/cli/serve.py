@@ -9,7 +9,7 @@ import click
 
 from ..errors import ExtraError
 from .model import DEFAULT, load
-from .options import model_options, split_options
+from .options import cache_options, count_option, max_tokens_option, model_options, split_options
 from .output import shown
 
 
@@ -36,56 +36,29 @@ from .output import shown
     metavar="URL",
     help="A web page's origin that may use the server; may be given again.",
 )
-@click.option(
-    "--cache-bytes",
-    type=click.IntRange(1),
-    metavar="N",
-    show_default="as memory allows",
-    help="Size of each model's KV cache.",
-)
-@click.option(
-    "--cache-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Where long prompts are kept when the KV cache has no room for them, and at the end.",
-)
-@click.option(
-    "--cache-dir-bytes", type=click.IntRange(1), metavar="N", show_default="8 GiB", help="Size of that folder."
-)
-@click.option("--max-seqs", type=click.IntRange(1), metavar="N", show_default="64", help="Outputs in one batch.")
-@click.option(
+@count_option(
     "--max-queue",
-    type=click.IntRange(0),
+    "Outputs that may wait for a model; more are refused with 429.",
+    least=0,
     default=256,
     show_default=True,
-    metavar="N",
-    help="Outputs that may wait for a model; more are refused with 429.",
 )
-@click.option(
-    "--max-models",
-    type=click.IntRange(1),
-    metavar="N",
-    show_default="as many as fit",
-    help="Models loaded at a time; the least recently used goes first.",
+@count_option(
+    "--max-models", "Models loaded at a time; the least recently used goes first.", show_default="as many as fit"
 )
 @click.option("--pin", "pinned", multiple=True, metavar="NAME", help="A model that stays loaded; may be given again.")
 @click.option(
     "--max-seconds",
-    type=click.FloatRange(0, min_open=True),
-    default=3600.0,
+    type=click.IntRange(1, 10**8),
+    default=3600,
     show_default=True,
     metavar="S",
-    help="Longest time for one request.",
+    help="Longest time for one request; what is written by then is its answer.",
 )
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(1),
-    metavar="N",
-    show_default="until the context is full",
-    help="Longest answer that may be asked for.",
-)
+@max_tokens_option(None, "Longest answer that may be asked for.", show_default="until the context is full")
 @click.option("--log-json", is_flag=True, help="Log lines are JSON.")
-@model_options  # fmt: skip
+@cache_options
+@model_options
 def serve(models: tuple[str, ...], **options: Any) -> None:
     """Serve models to OpenAI's clients and others, over HTTP.
 
@@ -98,6 +71,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
       fewbit serve model.gguf --port 8080 --kv q8_0
       fewbit serve small=a.gguf large=b.gguf --max-models 1
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
+      fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
     """
     try:
         from ..llm import LLM
@@ -110,7 +84,6 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     except ImportError as error:
         raise ExtraError(f"fewbit serve needs {error.name}: pip install 'fewbit[server]'") from None
     of_model, rest = split_options(options)
-    of_model |= {name: rest.pop(name) for name in ("cache_bytes", "max_seqs", "cache_dir", "cache_dir_bytes")}
     keys = rest.pop("api_key_file")
     names = model_names(models or (DEFAULT,))
     settings = Settings(
