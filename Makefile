@@ -13,8 +13,8 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt pyproject.toml
 PACKAGES := $(shell find src -name __init__.py)
 NATIVE_BUILD = $$(dirname $$(ls build/cp*/build.ninja | tail -1))
-GENERATED := csrc/formats.generated.h
-NATIVE := $(filter-out $(GENERATED), $(shell find csrc -name '*.h' -o -name '*.cpp'))
+GENERATED := csrc/formats.generated.h csrc/grids.generated.h
+NATIVE := $(filter-out $(GENERATED), $(shell find csrc tests/cuda -name '*.h' -o -name '*.cpp'))
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja numpy
 QUIET := install -qq --disable-pip-version-check
 INSTALL := $(QUIET) --no-build-isolation
@@ -25,7 +25,8 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help test test-all run table bench check check-python check-types check-native check-imports check-emitted \
-        check-macos sanitize emulate selftest test-cross test-cross-all emit format build wheel wheels sdist clean
+        check-macos sanitize emulate selftest test-cross test-cross-all test-cuda test-cuda-emulated \
+        test-cuda-compile emit format build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -93,6 +94,16 @@ test-cross: build/cross/selftest ## The same for the other architecture, cross-c
 
 test-cross-all: build/cross/selftest ## The same for all formats
 	$(call emulated,)
+
+test-cuda: build $(VENV)/.cuda $(VENV)/.cublas ## Run the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest tests/cuda -m cuda
+
+test-cuda-emulated: build ## The same without a GPU: kernels are compiled as plain C++ and emulated; takes long
+	FEWBIT_EMULATE_CUDA=1 $(BIN)/python -m pytest -n 2 tests/cuda
+
+test-cuda-compile: build $(VENV)/.cuda ## Compile every GPU kernel for each architecture; no GPU is needed
+	FEWBIT_CUDA_REPORT=build/cuda_kernels.json $(BIN)/python -m pytest tests/cuda/test_compile*.py
+	@echo "Registers and spills are in build/cuda_kernels.json."
 
 wheel: $(WHEEL_VENV)/.tools $(GENERATED) ## Build a wheel into dist/, and try it in a fresh environment
 	rm -rf dist build/wheels $(TRIAL_VENV)
@@ -176,6 +187,15 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	  more = p['optional-dependencies']; print(*p['dependencies'], *more['server'], *more['dev'], sep='\n')" > $(VENV)/dev.txt
 	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/dev.txt
+	@touch $@
+
+$(VENV)/.cuda: pyproject.toml | $(VENV)/.tools
+	@$(BIN)/python -m pip $(QUIET) 'cuda-core>=1.2' 'cuda-bindings>=13' 'cuda-pathfinder>=1.3' 'nvidia-cuda-nvrtc>=13'
+	@touch $@
+
+# Large, and only prompts need it.
+$(VENV)/.cublas: pyproject.toml | $(VENV)/.tools
+	@$(BIN)/python -m pip $(QUIET) 'nvidia-cublas>=13'
 	@touch $@
 
 $(ASAN_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)

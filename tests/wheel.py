@@ -70,9 +70,31 @@ def check_types(package: Path) -> None:
     assert (package / "py.typed").is_file(), f"{package} has no py.typed"
 
 
+def check_page(package: Path) -> None:
+    """The server's page is there, with all of its files."""
+    for source in (SOURCES / "fewbit" / "server" / "page").iterdir():
+        installed = package / "server" / "page" / source.name
+        assert installed.is_file(), f"{installed} is missing"
+        assert installed.read_bytes() == source.read_bytes(), f"{installed} is another one"
+
+
+def check_gpu_sources(package: Path) -> None:
+    """The headers that GPU kernels are compiled from are there, all of them, and those of the CPU's are not."""
+    source, installed = SOURCES.parent / "csrc", package / "ops" / "cuda" / "csrc"
+    wanted = [path for folder in ("cuda", "formats") for path in (source / folder).rglob("*") if path.is_file()]
+    wanted += source.glob("*.generated.h")
+    for path in wanted:
+        copy = installed / path.relative_to(source)
+        assert copy.is_file(), f"{copy} is missing"
+        assert copy.read_bytes() == path.read_bytes(), f"{copy} is another one"
+    assert not (installed / "kernels").exists()
+
+
 def main() -> None:
     assert SOURCES not in Path(fb.__file__).parents, f"{fb.__file__} is not what was installed"
     check_types(Path(fb.__file__).parent)
+    check_page(Path(fb.__file__).parent)
+    check_gpu_sources(Path(fb.__file__).parent)
     machine = told("doctor")
     print("installed in", Path(fb.__file__).parent)
     print("this build has", *machine["known_isas"])

@@ -115,7 +115,7 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> N
     """As if in a memory control group."""
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{nbytes}\n")
-    monkeypatch.setattr("fewbit.loading.available_memory", partial(available_memory, tmp_path))
+    monkeypatch.setattr("fewbit.ops.memory.available_memory", partial(available_memory, tmp_path))
 
 
 def test_the_cache_is_as_large_as_the_container_allows(

@@ -1,0 +1,201 @@
+"""A model of Llama 3.1 8B's shape, Q4_K_M, with random weights, through `LLM` on a GPU.
+
+    python benchmarks/cuda_model.py [--layers 32] [--only ceiling,short,int16,depth] [--json FILE]
+
+Decoding at batch 1, 8 and 32, prompts of 512 and 4,096 tokens, decoding after 32,640 tokens with q8_0 K and V at batch
+1 and 8. Shares are of the read ceiling, measured in the same run, over weights and K and V. `idle` is the part of a
+step at batch 1 in which the GPU does nothing: wall time of a token less that of the captured graph alone.
+Medians of several rounds; speed does not depend on what the weights are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import fewbit as fb
+from fewbit.ops.cuda.values import Launcher
+from fewbit.tensor import QuantTensor
+
+ROWS = 64  # of random weights, again and again
+HIDDEN, FEED_FORWARD, HEADS, KV_HEADS, DIM, VOCAB = 4096, 14336, 32, 8, 128, 128256
+
+
+def write_model(path: Path, layers: int) -> None:
+    rng = np.random.default_rng(0)
+    made: dict[tuple[int, int, str], Any] = {}
+
+    def matrix(n: int, k: int, format: str = "q4_k") -> QuantTensor:
+        if (n, k, format) not in made:
+            some = fb.quantize(rng.standard_normal((ROWS, k), np.float32) / np.float32(np.sqrt(k)), format)
+            rows = np.tile(some.data, -(-n // ROWS))[: n * some.nbytes // ROWS]
+            made[n, k, format] = QuantTensor.from_bytes(rows, (n, k), some.format)
+        return made[n, k, format]
+
+    ones = np.ones(HIDDEN, np.float32)
+    tensors: dict[str, Any] = {
+        "token_embd.weight": matrix(VOCAB, HIDDEN),
+        "output.weight": matrix(VOCAB, HIDDEN, "q6_k"),
+        "output_norm.weight": ones,
+    }
+    for layer in range(layers):
+        exact = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+        more = "q6_k" if exact else "q4_k"  # as Q4_K_M chooses them
+        parts = {
+            "attn_norm": ones, "attn_q": matrix(HEADS * DIM, HIDDEN), "attn_k": matrix(KV_HEADS * DIM, HIDDEN),
+            "attn_v": matrix(KV_HEADS * DIM, HIDDEN, more), "attn_output": matrix(HIDDEN, HEADS * DIM),
+            "ffn_norm": ones, "ffn_gate": matrix(FEED_FORWARD, HIDDEN), "ffn_up": matrix(FEED_FORWARD, HIDDEN),
+            "ffn_down": matrix(HIDDEN, FEED_FORWARD, more),
+        }  # fmt: skip
+        tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in parts.items()}
+    fb.write_gguf(path, metadata(layers), tensors)
+
+
+def metadata(layers: int) -> dict[str, Any]:
+    tokens = ["<unk>", "<s>", "<end>", *(f"<0x{i:02X}>" for i in range(256))]
+    tokens += [f"w{i}" for i in range(VOCAB - len(tokens))]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * (VOCAB - 259)]
+    return {
+        "general.architecture": "llama", "general.name": "random-8b", "general.file_type": 15,
+        "llama.context_length": 131072, "llama.block_count": layers, "llama.embedding_length": HIDDEN,
+        "llama.feed_forward_length": FEED_FORWARD, "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KV_HEADS, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": DIM, "llama.rope.freq_base": 500000.0, "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": [0.0] * VOCAB, "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": VOCAB - 1,
+    }  # fmt: skip
+
+
+class Bench:
+    def __init__(self, path: Path, rounds: int) -> None:
+        self.path, self.rounds, self.rng = path, rounds, np.random.default_rng(1)
+        self.found: dict[str, Any] = {}
+
+    def open(self, **options: Any) -> fb.LLM:
+        begun = time.perf_counter()
+        llm = fb.LLM(self.path, device="cuda", **options)
+        llm.loaded.executor.prepare([(1, 1), (8, 8), (32, 32), (512, 1), (4096, 1)])  # type: ignore[attr-defined]
+        self.found.setdefault("load_seconds", round(time.perf_counter() - begun, 2))
+        return llm
+
+    def prompt(self, length: int) -> list[int]:
+        return self.rng.integers(300, VOCAB, length).tolist()
+
+    def rate(self, llm: fb.LLM, batch: int, depth: int, tokens: int) -> float:
+        """Tokens a second of decoding, after prompts of a length, all different."""
+        prompts = [self.prompt(depth) for _ in range(batch)]
+        options: dict[str, Any] = {"temperature": 0.0}
+        llm.generate(prompts, max_tokens=24, **options)  # prompts are in the cache now, and graphs are captured
+        rates = []
+        for _ in range(self.rounds):
+            times = []
+            for count in (8, 8 + tokens):  # the difference is of decoding alone
+                begun = time.perf_counter()
+                outputs = llm.generate(prompts, max_tokens=count, **options)
+                times.append(time.perf_counter() - begun)
+                assert all(len(one.tokens) == count for one in outputs)
+            rates.append(batch * tokens / (times[1] - times[0]))
+        return median(rates)
+
+    def short(self) -> None:
+        with self.open(ctx=8192) as llm:
+            for batch in (1, 8, 32):
+                self.keep(f"decode_batch_{batch}", self.rate(llm, batch, 128, 128))
+                self.parts(llm, batch)
+            for length in (512, 4096):
+                times = []
+                for _ in range(self.rounds + 1):
+                    prompt = self.prompt(length)
+                    begun = time.perf_counter()
+                    llm.generate(prompt, max_tokens=1, temperature=0.0)
+                    times.append(time.perf_counter() - begun)
+                self.keep(f"prefill_{length}", length / median(times[1:]))
+
+    def parts(self, llm: fb.LLM, batch: int) -> None:
+        """Times of the captured step alone, and of each kind of operation in it."""
+        executor: Any = llm.loaded.executor
+        device, plan = executor.device, executor.plans["logits"]
+        bucket = next(one for (size, _), one in executor.buckets.items() if size == batch)
+        self.found[f"graph_ms_{batch}"] = ms = 1e3 * seconds(device, bucket.launch)
+        wall = 1e3 * batch / self.found[f"decode_batch_{batch}"]
+        self.found[f"idle_{batch}"] = round(1 - ms / wall, 4)
+        inputs = bucket.layout.inputs(int(executor._inputs.handle), executor.sampler.tokens)
+        times = {}
+        for label in dict.fromkeys(plan.labels):
+            some = [one for one, of in zip(plan.launches, plan.labels, strict=True) if of == label]
+
+            def launch(some: list[Any] = some) -> None:
+                run = Launcher(device, device.stream, bucket.held)
+                for one in some:
+                    one(run, inputs)
+
+            times[label] = round(1e6 * seconds(device, device.capture(launch)) / len(some), 2)
+        self.found[f"parts_us_{batch}"] = times
+        print(f"  graph {ms:.3f} ms, idle {1 - ms / wall:.1%}, us: {times}", flush=True)
+
+    def int16(self) -> None:
+        """One token in 16 bits instead of 8."""
+        with self.open(ctx=2048, activations="int16") as llm:
+            self.keep("decode_batch_1_int16", self.rate(llm, 1, 128, 128))
+
+    def ceiling(self) -> None:
+        """Bytes a second of a loop that only reads: that of the benchmark of products."""
+        spec = spec_from_file_location("products", Path(__file__).with_name("cuda.py"))
+        assert spec
+        assert spec.loader
+        products = module_from_spec(spec)
+        spec.loader.exec_module(products)
+        self.found["read_bytes_per_second"] = products.Bench().ceiling
+        print(f"read ceiling {self.found['read_bytes_per_second'] / 1e12:.3f} TB/s", flush=True)
+
+    def depth(self) -> None:
+        with self.open(ctx=32768, kv="q8_0", cache_bytes=24 << 30) as llm:
+            for batch in (1, 8):
+                self.keep(f"depth_32k_batch_{batch}", self.rate(llm, batch, 32640 - 128, 64))
+
+    def keep(self, name: str, rate: float) -> None:
+        self.found[name] = round(rate, 1)
+        print(f"{name:24} {rate:10.1f} tok/s", flush=True)
+
+
+def seconds(device: Any, launch: Any, times: int = 20) -> float:
+    """Of one launch, of many behind each other."""
+    launch()
+    device.mark().sync()
+    begun = time.perf_counter()
+    for _ in range(times):
+        launch()
+    device.mark().sync()
+    return (time.perf_counter() - begun) / times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--only", default="ceiling,short,int16,depth")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    here = Path(__file__).parent  # where cuda.py is no package of NVIDIA's
+    sys.path[:] = [p for p in sys.path if Path(p).resolve() != here.resolve()]
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        path = Path(folder, "random-8b.gguf")
+        write_model(path, args.layers)
+        bench = Bench(path, args.rounds)
+        for name in args.only.split(","):
+            getattr(bench, name)()
+    if args.json:
+        args.json.write_text(json.dumps(bench.found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
