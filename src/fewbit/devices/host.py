@@ -71,8 +71,9 @@ class HostHandle:
 
     def _sample(self, samples: list[Sample]) -> list[Sampled]:
         indices = [one.row for one in samples]
-        logits = self._rows[indices[0] : indices[-1] + 1]
-        if len(logits) != len(indices):  # several from one row, or rows between that are scored
+        first, count = indices[0], len(indices)
+        logits = self._rows[first : first + count]
+        if indices != [*range(first, first + count)]:  # several from one row, rows between that are scored, or both
             logits = self._rows[indices]
         tokens, logprobs = self._sampler.sample(
             logits,
