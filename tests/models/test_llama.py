@@ -129,7 +129,7 @@ def test_weights_are_repacked_where_it_gains(tmp_path: Path, monkeypatch: pytest
     assert not is_repacked(exact=True)
     assert not is_repacked(device="numpy")
     monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
-    monkeypatch.setattr("fewbit.loading.available_memory", lambda: gguf.file_bytes * 5 // 4)
+    monkeypatch.setattr("fewbit.ops.memory.available_memory", lambda: gguf.file_bytes * 5 // 4)
     small = {"ctx": 8, "max_batched_tokens": 1}
     assert not is_repacked(**small)
     assert is_repacked(**small, repack=True) == gains

@@ -46,12 +46,12 @@ def test_nodes_and_result() -> None:
 def test_table_of_operations() -> None:
     methods = {name for name, method in vars(Recorder).items() if hasattr(method, "__wrapped__")}
     assert {"embed", "norm", "linear", "gate", "add", "rope", "attend", "experts", "scan"} <= methods
-    assert set(OPERATIONS) == methods | {"gather", "linears", "gated"}
+    assert set(OPERATIONS) == methods | {"given", "gather", "linears", "gated"}
     assert OPERATIONS["attend"].inputs == ("q", "k", "v")
     assert OPERATIONS["attend"].attributes == (
         "layer", "spec", "scale", "softcap", "sinks", "causal", "around", "keep",
     )  # fmt: skip
-    all_rows = {"embed", "positions", "rope", "attend", "conv", "delta_rule", "scan"}
+    all_rows = {"given", "embed", "positions", "rope", "attend", "conv", "delta_rule", "scan"}
     assert {name for name, operation in OPERATIONS.items() if operation.all_rows} == all_rows
 
 

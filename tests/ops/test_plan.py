@@ -44,9 +44,10 @@ def attending(forward: Callable[[Ops], Value]) -> Callable[[Ops], Value]:
 
 
 def test_every_operation_is_everywhere() -> None:
-    assert set(FUNCTIONS) == set(OPERATIONS)
+    known = set(OPERATIONS) - {"given"}  # of a GPU alone
+    assert set(FUNCTIONS) == known
     builders = {name for name, method in vars(Builder).items() if callable(method) and not name.startswith("_")}
-    assert builders - {"build"} == set(OPERATIONS)
+    assert builders - {"build"} == known
     assert set(ACTIVATION_FUNCTIONS) == {*ACTIVATIONS, *GATES} - {"swiglu_oai"}
 
 
