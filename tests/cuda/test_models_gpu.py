@@ -76,13 +76,13 @@ def test_ragged_batches_and_forks(name: str, loaded: Loaded) -> None:
     tokens, expected = case(name)
     first, second = loaded.cache.new(), loaded.cache.new()
     rows(loaded, first, tokens[:10])
-    third = loaded.cache.fork(first)
-    parts = [(first, 10, 17), (second, 0, 12), (third, 10, 24)]
+    third, fourth = loaded.cache.fork(first), loaded.cache.fork(first)
+    parts = [(first, 10, 17), (fourth, 10, 11), (second, 0, 12), (third, 10, 24)]
     got = loaded.forward([Chunk(sequence, tokens[start:end], end - start) for sequence, start, end in parts])
     assert error(got, np.concatenate([expected[start:end] for _, start, end in parts])) < USUAL
     got = loaded.forward([Chunk(first, tokens[17:18], 1), Chunk(second, tokens[12:13], 1)])
     assert error(got, expected[[17, 12]]) < USUAL
-    for sequence in (first, second, third):
+    for sequence in (first, second, third, fourth):
         loaded.cache.free(sequence)
 
 

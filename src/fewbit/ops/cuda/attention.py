@@ -153,8 +153,9 @@ def decode_attention(
     rope: RopeTable | None = None,
     keep: bool = True,
     batch_invariant: bool = False,
+    rows: range | None = None,
 ) -> None:
-    """Attention of each row to positions up to its own, after its K and V were kept.
+    """Attention of each row to positions up to its own, after its K and V were kept; of some `rows` only, if given.
 
     `sinks` points to a float for each query head. `rope` rotates q and k. Without `keep` an attention before this one
     has kept K and V, and k and v are not read. Rows of a sequence of length 0, and with `keep` those without a slot,
@@ -168,17 +169,18 @@ def decode_attention(
     if keep and step.max_q > 1:
         write_rows(run, step, pages, k, v, rope=rope)
         keep = False
+    some = range(step.num_tokens) if rows is None else rows
     shape = attend_shape(
-        page_shape(pages), step.num_tokens, step.max_length, spec.window, spec.kv_heads, q_heads,
+        page_shape(pages), len(some), step.max_length, spec.window, spec.kv_heads, q_heads,
         batch_invariant=batch_invariant, processors=_processors(run.device),
     )  # fmt: skip
     entry = attend_entry(page_shape(pages), shape, keep)
     group, floats = step.groups[pages.group], q_heads * shape.pieces * (spec.v_dim + 2)
-    at_once = max(1, min(step.num_tokens, PARTS_BYTES // (4 * floats)))
+    at_once = max(1, min(len(some), PARTS_BYTES // (4 * floats)))
     parts = run.scratch("attend_parts", 4 * floats * at_once)
     tickets = run.scratch("attend_tickets", 4 * at_once * spec.kv_heads * shape.rounds, zeros=True)
-    for first in range(0, step.num_tokens, at_once):
-        grid = shape.pieces, spec.kv_heads * shape.rounds, min(at_once, step.num_tokens - first)
+    for first in some[::at_once]:
+        grid = shape.pieces, spec.kv_heads * shape.rounds, min(at_once, some.stop - first)
         run.launch(
             entry, grid, 32 * shape.warps if shape.is_mma else PLAIN_THREADS, q.pointer, k.pointer, v.pointer,
             *_ints(q.stride, k.stride, v.stride), table.pointer, *_ints(table.pairs, table.neox, pages.rotate),

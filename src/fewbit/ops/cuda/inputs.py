@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from .values import GroupTables, StepInputs
+from .values import GroupTables, Run, StepInputs
 
 if TYPE_CHECKING:
     from ...cache.view import View
@@ -27,6 +29,7 @@ class InputLayout:
     table_pages: tuple[int, ...]  # entries of all tables of each attention group
     max_q: int
     max_length: int
+    runs: tuple[Run, ...] = ()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -61,7 +64,7 @@ class InputLayout:
         return StepInputs(
             at["tokens"], previous, at["positions"], at["sequences"], at["q_starts"], at["lengths"],
             at["logits_indices"], at["reads"], at["writes"], groups, self.tokens, self.sequences, self.logits,
-            self.max_q, self.max_length,
+            self.max_q, self.max_length, self.runs,
         )  # fmt: skip
 
     def pack(self, out: Int32s, tokens: Int32s, view: View, logits_indices: Int32s) -> int:
@@ -103,5 +106,21 @@ def exact_layout(tokens: int, view: View, logits: int) -> InputLayout:
     counts = np.diff(view.q_starts)
     return InputLayout(
         tokens, len(view.lengths), logits, tuple(max(1, len(t)) for t in view.tables), int(counts.max(initial=1)),
-        int(view.lengths.max(initial=1)),
+        int(view.lengths.max(initial=1)), find_runs(counts.tolist()),
     )  # fmt: skip
+
+
+def find_runs(counts: Sequence[int]) -> tuple[Run, ...]:
+    """The runs of sequences with so many new tokens each; none, where all are alike.
+
+    >>> [(run.sequences, run.rows) for run in find_runs([1, 1, 30, 1])]
+    [(range(0, 2), range(0, 2)), (range(2, 3), range(2, 32)), (range(3, 4), range(32, 33))]
+    >>> find_runs([1, 1]), find_runs([5, 7])
+    ((), ())
+    """
+    runs, sequence, row = [], 0, 0
+    for _, same in groupby(counts, lambda count: count > 1):
+        some = list(same)
+        runs.append(Run(range(sequence, sequence + len(some)), range(row, row + sum(some))))
+        sequence, row = runs[-1].sequences.stop, runs[-1].rows.stop
+    return tuple(runs) if len(runs) > 1 else ()

@@ -287,10 +287,21 @@ class Builder:
                 return
             if keep:
                 attention.write_rows(run, step, pages, k, v, rope=rope)
+            if step.runs and causal:
+                mixed(run, step)
+                return
             target, dtype = self._attended(run, value, step.num_tokens) if feeds else (out, "f32")
             prompt_attention.prompt_attention(
                 run, step, pages, q, target, causal=causal, around=around, dtype=dtype, **given
             )
+
+        def mixed(run: Launcher, step: StepInputs) -> None:
+            """Prompts and single tokens, each as they are fastest."""
+            for one in step.runs:
+                if one.is_prompt:
+                    prompt_attention.prompt_attention(run, step, pages, q, out, sequences=one.sequences, **given)
+                else:
+                    attention.decode_attention(run, step, pages, q, k, v, out, keep=False, rows=one.rows, **given)
 
         return launch
 

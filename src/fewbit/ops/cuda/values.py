@@ -28,6 +28,17 @@ class GroupTables(NamedTuple):
     slots: int  # of each token: page * page_tokens + place in the page; -1: it is not kept
 
 
+class Run(NamedTuple):
+    """Sequences behind each other that all have one new token, or all several."""
+
+    sequences: range
+    rows: range
+
+    @property
+    def is_prompt(self) -> bool:
+        return len(self.rows) > len(self.sequences)
+
+
 @dataclass(frozen=True)
 class StepInputs:
     """Where a step's integers lie, pointers to int32; and what the host knows of them, by which launches are sized.
@@ -50,6 +61,7 @@ class StepInputs:
     num_logits: int
     max_q: int  # most new tokens of a sequence
     max_length: int  # of a sequence, about: captured graphs serve lengths up to it
+    runs: tuple[Run, ...] = ()  # of a step of prompts and others, else none
 
 
 @dataclass
