@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from time import sleep
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from fewbit.llm import LLM
@@ -43,7 +45,9 @@ def test_a_chat_with_the_real_server(llm: LLM, open_page: Open) -> None:
         expect(page.locator("#stats dd").nth(3)).to_have_text(re.compile(r"\d+ / [1-9]\d*"))
 
 
-def test_stop_frees_the_real_server(llm: LLM, open_page: Open) -> None:
+def test_stop_frees_the_real_server(llm: LLM, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = llm.engine.step
+    monkeypatch.setattr(llm.engine, "step", lambda: sleep(0.02) or step())  # else it is over before it is stopped
     with served(make_app(Settings(), Pool.of(llm), close_pool=False)) as url:
         page = open_page(url)
         page.fill("#input", "go on")
