@@ -32,7 +32,7 @@ def test_activations(tmp_path: Path, flags: list[str], wanted: str | None) -> No
             click.echo(str(llm.loaded.executor.activations))  # type: ignore[attr-defined]
 
     result = CliRunner().invoke(activations, flags)
-    assert result.output.strip() == str(wanted), result.exception
+    assert result.stdout.strip() == str(wanted), result.exception
     other = CliRunner().invoke(activations, ["--exact", "--activations", "int8"])
     assert "is given too" in str(other.exception)
 
@@ -70,4 +70,4 @@ def test_repack(tmp_path: Path, flags: list[str], wanted: str) -> None:
             click.echo(next(node.attributes["w"].layout for node in nodes if node.operation == "linear"))
 
     result = CliRunner().invoke(layout, flags)
-    assert result.output.strip() == (wanted if cpu.isa() != "scalar" else "rows"), result.exception
+    assert result.stdout.strip() == (wanted if cpu.isa() != "scalar" else "rows"), result.exception
