@@ -5,14 +5,20 @@
 
 namespace ptx {
 
+#ifdef __aarch64__
+using Half = __fp16;  // GCC 12 has no _Float16 in C++ there
+#else
+using Half = _Float16;
+#endif
+
 inline float to_float(uint32_t half) {
-  _Float16 h;
+  Half h;
   const uint16_t b = static_cast<uint16_t>(half);
   std::memcpy(&h, &b, 2);
   return h;
 }
 inline uint32_t from_float(float f) {
-  const _Float16 h = static_cast<_Float16>(f);
+  const Half h = static_cast<Half>(f);
   uint16_t b;
   std::memcpy(&b, &h, 2);
   return b;
