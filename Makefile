@@ -102,7 +102,8 @@ test-cuda-emulated: build ## The same without a GPU: kernels are compiled as pla
 	FEWBIT_EMULATE_CUDA=1 $(BIN)/python -m pytest -n 2 tests/cuda
 
 test-cuda-compile: build $(VENV)/.cuda ## Compile every GPU kernel for each architecture; no GPU is needed
-	FEWBIT_CUDA_REPORT=build/cuda_kernels.json $(BIN)/python -m pytest tests/cuda/test_compile*.py
+	FEWBIT_CUDA_REPORT=build/cuda_kernels.json \
+	  $(BIN)/python -m pytest -n auto --dist worksteal tests/cuda/test_compile*.py
 	@echo "Registers and spills are in build/cuda_kernels.json."
 
 wheel: $(WHEEL_VENV)/.tools $(GENERATED) ## Build a wheel into dist/, and try it in a fresh environment

@@ -1,19 +1,12 @@
-"""Every kernel compiled by NVRTC without a GPU, for each architecture; none may spill where it was tuned.
-
-FEWBIT_CUDA_REPORT=FILE writes registers and spills of each kernel there.
-"""
+"""Every kernel compiled by NVRTC without a GPU, for each architecture; none may spill where it was tuned."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fewbit.errors import FewbitError
 from fewbit.formats import Format, get
 from fewbit.ops.cuda import compile as compiler
 from fewbit.ops.cuda import kernels, kernels_sampling
@@ -24,10 +17,10 @@ from fewbit.ops.cuda.matrices import FLOATS
 from fewbit.ops.cuda.shapes import gemv_shape, invariant_shape, shared_shape, skinny_shape
 from fewbit.ops.recorder import FUSED_GATES
 
+from . import compiling
 from .cases import ALL, QUANTIZED, entries
+from .compiling import ARCHITECTURES, TRADED, compile_kernels, spilled
 
-ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-USED = re.compile(r"entry function '(\w+)' for.*?(\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
 PROMPT_DIMS = [(32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (256, 256), (192, 128), (576, 512)]
 PROMPT_SHARED = {
     "sm_80": (166912, 167936),
@@ -36,42 +29,20 @@ PROMPT_SHARED = {
     "sm_100": H200_SHARED,
 }  # bytes of a block and of a multiprocessor
 PROMPT_SPILLS = 64  # bytes; sums of two row tiles take 192 of 255 registers
-report: dict[str, dict[str, dict[str, int]]] = {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nvrtc() -> Iterator[None]:
-    try:
-        compiler.compiler_version()
-    except FewbitError as error:
-        pytest.skip(str(error))
-    yield
-    if os.environ.get("FEWBIT_CUDA_REPORT"):
-        Path(os.environ["FEWBIT_CUDA_REPORT"]).write_text(json.dumps(report, indent=1))
-
-
-def compiled(found: list[kernels.Entry], arch: str) -> dict[str, dict[str, int]]:
-    """Kernel -> registers and bytes spilled."""
-    code, log = compiler.compile_source(kernels.program(tuple(dict.fromkeys(found))), arch, verbose=True)
-    assert code.startswith(b"\x7fELF")
-    used = {m[1]: {"registers": int(m[3]), "spilled": int(m[2])} for m in USED.finditer(log)}
-    assert set(used) == {entry.name for entry in found}
-    report.setdefault(arch, {}).update(used)
-    return used
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("fmt", ALL, ids=str)
-def test_kernels_of_a_format(fmt: Format, arch: str) -> None:
+def test_kernels_of_a_format(fmt: Format, arch: str, compiled: Any) -> None:
     found = entries(fmt, 4096, 4096)
     if fmt in QUANTIZED:
         found += [kernels.encode(fmt, dtype) for dtype in FLOATS]
-    assert not any(used["spilled"] for used in compiled(found, arch).values())
+    assert not spilled(compiled(found, arch), traded=TRADED)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_activations(arch: str) -> None:
+def test_kernels_of_activations(arch: str, compiled: Any) -> None:
     found = [kernels.cast_rows(a, b) for a in FLOATS for b in FLOATS]
     for dtype in FLOATS:
         found += [products.quantize_row(dtype, parts) for parts in (1, 2)]
@@ -83,11 +54,11 @@ def test_kernels_of_activations(arch: str) -> None:
         found += [products.form_rows("f32", target, 1, norm) for target in ("f32", "bf16")]
     found += [products.gate_rows(kind, target) for kind in FUSED_GATES for target in ("f32", "bf16")]
     found += [products.begin_rows()]
-    assert not any(used["spilled"] for used in compiled(found, arch).values())
+    assert not spilled(compiled(found, arch))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_fused_products(arch: str) -> None:
+def test_kernels_of_fused_products(arch: str, compiled: Any) -> None:
     """The formats of most models, in the shapes of a model of 8 billion weights."""
     q4_k, q6_k = get("q4_k"), get("q6_k")
     found: list[kernels.Entry] = []
@@ -98,26 +69,27 @@ def test_kernels_of_fused_products(arch: str) -> None:
         found += [products.skinny(formats, skinny_shape(t, n, 32), gate) for t in (8, 16)]
         found += [products.skinny_shared(formats, shared_shape(t, n, 32), gate) for t in (32, 48, 64)]
         found += [products.skinny(formats, invariant_shape(t, n, 32), gate) for t in (8, 100)]
-    assert all(used["spilled"] <= 16 for used in compiled(found, arch).values())  # a word or two, for one more block
+    assert not spilled(compiled(found, arch), traded=TRADED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("dims", PROMPT_DIMS, ids=str)
-def test_kernels_of_prompt_attention(dims: tuple[int, int], arch: str) -> None:
+def test_kernels_of_prompt_attention(dims: tuple[int, int], arch: str, compiled: Any) -> None:
     shape = prompt_shape(*dims, *PROMPT_SHARED.get(arch, PROMPT_SHARED["sm_86"]))
     formats = ("f32", "f16", "bf16", "q8_0", "q4_0")
     found = [gather_kv(k, v, *dims, shape) for k, v in zip(formats, formats[::-1], strict=True)]
     found += [attend_prompt(shape, 0, False, "f32"), attend_prompt(shape, dims[0] & -dims[0], True, "bf16")]
-    assert all(used["spilled"] <= PROMPT_SPILLS for used in compiled(found, arch).values())
+    assert not spilled(compiled(found, arch), PROMPT_SPILLS)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_sampling(arch: str) -> None:
+def test_kernels_of_sampling(arch: str, compiled: Any) -> None:
     found = [kernels_sampling.sample_scan(), kernels_sampling.sample_pick()]
-    assert not any(used["spilled"] for used in compiled(found, arch).values())
+    assert not spilled(compiled(found, arch))
 
 
+@pytest.mark.usefixtures("nvrtc")
 def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path))
     source = products.quantize_row("f32", 1).source
@@ -126,3 +98,14 @@ def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert kept.read_bytes() == code
     monkeypatch.setattr(compiler, "compile_source", None)  # it would be called
     assert compiler.cubin(source, "sm_90") == code
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_a_report_is_made_once_for_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEWBIT_CUDA_REPORT", str(tmp_path / "report.json"))
+    entry, text = products.quantize_row("f32", 1), compiling._text
+    first = compile_kernels([entry], "sm_90")
+    monkeypatch.setattr(compiling, "_compile", lambda *_: {entry.name: {"registers": 1, "spilled": 0}})
+    assert compile_kernels([entry], "sm_90") == first
+    monkeypatch.setattr(compiling, "_text", lambda path: text(path) + ("//" if path.name == "device.h" else ""))
+    assert compile_kernels([entry], "sm_90") != first

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fewbit.ops.cuda.kernels import Entry
 from fewbit.ops.cuda.kernels_attention import PageShape, attend_mma, attend_plain, copy_pages, write_kv
 
-from .test_compile import ARCHITECTURES, compiled, nvrtc
+from .compiling import ARCHITECTURES, spilled
 
-__all__ = ["nvrtc"]
 FORMATS = [("f16", "f16"), ("q8_0", "q8_0"), ("bf16", "q4_0")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_attention(arch: str) -> None:
+def test_kernels_of_attention(arch: str, compiled: Any) -> None:
     found: list[Entry] = [copy_pages()]
     for k, v in FORMATS:
         pages = PageShape(k, v, 128, 128)
         assert pages.fits_mma
         found += [write_kv(pages), attend_mma(pages, 1, 4, True), attend_mma(pages, 1, 4, False)]
-    odd = PageShape("f32", "q4_0", 80, 96)
-    found += [write_kv(odd), attend_plain(odd, True), attend_plain(odd, False)]
+    found += [attend_mma(PageShape("q8_0", "q8_0", 128, 128), 2, 8, True)]
+    found += [attend_mma(PageShape("f16", "f16", 256, 256), 1, 8, True)]
+    odd, wide = PageShape("f32", "q4_0", 80, 96), PageShape("f16", "q8_0", 576, 512)
+    found += [write_kv(odd), *(attend_plain(pages, fused) for pages in (odd, wide) for fused in (True, False))]
     used = compiled(found, arch)
-    assert not any(one["spilled"] for name, one in used.items() if not name.startswith("attend_plain"))
-    assert max(one["spilled"] for one in used.values()) <= 64  # the slow kernel, which takes any size
+    plain = {name: one for name, one in used.items() if name.startswith("attend_plain")}
+    assert not spilled({name: one for name, one in used.items() if name not in plain})
+    assert not spilled(plain, 64)  # the slow kernel, which takes any size

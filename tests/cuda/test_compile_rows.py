@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fewbit.formats import get
 from fewbit.ops.cuda import kernels_experts as experts
 from fewbit.ops.cuda import kernels_rows as rows
 from fewbit.ops.cuda import recurrent
-from fewbit.ops.cuda.kernels import Entry
 from fewbit.ops.recorder import ACTIVATIONS, GATES
 
-from .test_compile import compiled, nvrtc
-
-__all__ = ["nvrtc"]
-ARCHITECTURES = ("sm_80", "sm_90")
-
-
-def spilled(found: list[Entry], arch: str) -> list[str]:
-    return [name for name, used in compiled(found, arch).items() if used["spilled"]]
+from .compiling import ARCHITECTURES, spilled
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_rows(arch: str) -> None:
+def test_kernels_of_rows(arch: str, compiled: Any) -> None:
     found = [rows.elementwise(kind, True) for kind in GATES]
     found += [rows.elementwise(kind, False) for kind in (*ACTIVATIONS, "add", "scale", "softcap")]
     found += [rows.norm_rows(centered, warps) for centered in (True, False) for warps in (True, False)]
     found += [rows.join_heads(4), rows.join_heads(1), rows.gather_rows(4), rows.gather_rows(1), rows.rotate_rows()]
-    assert not spilled(found, arch)
+    assert not spilled(compiled(found, arch))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_tables_and_heads(arch: str) -> None:
+def test_kernels_of_tables_and_heads(arch: str, compiled: Any) -> None:
     tiles, plain = [get(name) for name in ("q4_k", "q6_k", "int8")], [get(name) for name in ("f16", "iq2_xs")]
     found = [entry(fmt) for fmt in tiles for entry in (rows.embed_tiles, rows.heads_tiles)]
     found += [entry(fmt) for fmt in plain for entry in (rows.embed_rows, rows.heads_rows)]
-    assert not spilled(found, arch)
+    assert not spilled(compiled(found, arch))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_experts(arch: str) -> None:
+def test_kernels_of_experts(arch: str, compiled: Any) -> None:
     q4, q6, int8, f16 = (get(name) for name in ("q4_k", "q6_k", "int8", "f16"))
     found = [experts.route("softmax", 4, 1), experts.route("sigmoid", 8, 0), experts.list_pairs()]
     found += [experts.combine_pairs(), experts.pack_rows(), experts.grouped_rows(f16)]
@@ -47,11 +41,11 @@ def test_kernels_of_experts(arch: str) -> None:
     found += [experts.pairs_down(q6, 1), experts.pairs_down(int8, 1)]
     found += [experts.grouped_up(q4, q4, "silu", 4), experts.grouped_up(q4, q6, "swiglu_oai", 2)]
     found += [experts.grouped_down(q6, 4), experts.grouped_down(q4, 2)]
-    assert not spilled(found, arch)
+    assert not spilled(compiled(found, arch))
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_of_recurrent_layers(arch: str) -> None:
+def test_kernels_of_recurrent_layers(arch: str, compiled: Any) -> None:
     found = [recurrent._conv(4, "silu"), recurrent._conv(4, "none")]
     found += [recurrent._recur(rows, is_delta) for rows in (16, 32, 64) for is_delta in (True, False)]
-    assert not spilled(found, arch)
+    assert not spilled(compiled(found, arch))

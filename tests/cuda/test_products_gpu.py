@@ -15,7 +15,7 @@ from fewbit.ops import cuda
 from fewbit.ops.cuda import products, shapes
 from fewbit.ops.cuda.fused import Fused
 from fewbit.ops.cuda.kernels import SharedShape
-from fewbit.ops.cuda.products import make_form, multiply, multiply_gated
+from fewbit.ops.cuda.products import Form, make_form, multiply, multiply_gated
 from fewbit.ops.cuda.tensor import fill
 from fewbit.ops.cuda.upload import Uploader
 from fewbit.ops.cuda.values import Launcher, Rows
@@ -146,23 +146,29 @@ def test_bias_and_residual(device: cuda.Gpu, name: str, tokens: int, residual: s
     assert relative_error(found, product) < limit(tokens) + 1e-4
 
 
-@pytest.mark.parametrize("tokens", [6, 20])
-def test_fragments_without_scales(device: cuda.Gpu, tokens: int) -> None:
-    """As attention writes them."""
-    w, values = make(get("q4_k"), 141, K)
-    sent, x = cuda.to_device(w), inputs(tokens)
-    run, out = Launcher(device, device.stream), Strided(device, tokens, 141)
-    form = products.empty_form(run, K, tokens)
-    assert form
-    packed = np.zeros(
-        (K // 128, 4, form.tiles, 8, 4, 8), np.float16
-    )  # tile column, s, token tile, token, granule, value
-    rows = np.zeros((form.tiles * 8, K), np.float16)
-    rows[:tokens] = x
-    packed[:] = rows.reshape(form.tiles, 8, K // 128, 4, 4, 8).transpose(2, 4, 0, 1, 3, 5)
-    device.upload(packed, form.pointer)
-    multiply(run, sent, form, tokens, out.rows)
-    assert relative_error(out.numpy(), x.astype(np.float64) @ values.T) < limit(tokens)
+def put_fragments(device: cuda.Gpu, form: Form, x: Floats) -> None:
+    """As attention writes them: what is no value of a token stays as it was."""
+    (tokens, width), columns = x.shape, -(-x.shape[1] // 128)
+    held = np.empty((columns, 4, form.tiles, 8, 4, 8), np.float16)  # column, s, token tile, token, granule, value
+    device.download(form.pointer, held)
+    rows = held.transpose(2, 3, 0, 4, 1, 5).reshape(form.tiles * 8, columns * 128)
+    rows[:tokens, :width] = x
+    device.upload(rows.reshape(form.tiles, 8, columns, 4, 4, 8).transpose(2, 4, 0, 1, 3, 5), form.pointer)
+
+
+@pytest.mark.parametrize(("name", "k"), [("q4_k", K), ("int4_group:group=128", 224)])
+def test_fragments_without_scales(device: cuda.Gpu, name: str, k: int) -> None:
+    """Of more tokens and fewer, in the same memory; where the last tile is not full, the rest of it counts as zeros."""
+    w, values = make(get(name), 141, k)
+    sent = cuda.to_device(w)
+    for tokens, width in ((20, k), (9, k + 32), (6, k)):
+        run, out, x = Launcher(device, device.stream), Strided(device, tokens, 141), inputs(tokens, width)
+        form = products.empty_form(run, width, tokens)
+        assert form
+        put_fragments(device, form, x)
+        if width == k:
+            multiply(run, sent, form, tokens, out.rows)
+            assert relative_error(out.numpy(), x.astype(np.float64) @ values.T) < limit(tokens)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

@@ -90,6 +90,16 @@ def test_outputs_are_those_of_the_cpu(both: tuple[fb.LLM, fb.LLM], options: dict
     assert [one.tokens for one in got] == [one.tokens for one in expected]
 
 
+def test_a_step_is_not_padded_past_the_rows_that_there_are(both: tuple[fb.LLM, fb.LLM]) -> None:
+    """Five sequences at most, where graphs are captured for four and for six."""
+    prompts = [[token] for token in PROMPT[:5]]
+    expected = both[0].generate(prompts, max_tokens=3, temperature=0.0)
+    few = {**SMALL, "max_batched_tokens": 5, "max_seqs": 5}
+    with fb.LLM(ZOO_LLAMA, cache_bytes=1 << 22, **few) as llm:
+        got = llm.generate(prompts, max_tokens=3, temperature=0.0)
+    assert [one.tokens for one in got] == [one.tokens for one in expected]
+
+
 def test_constraints_are_kept(both: tuple[fb.LLM, fb.LLM]) -> None:
     words = -(-both[1].loaded.executor.vocab // 32)
     free, bound = both[1].generate(PROMPT, max_tokens=6, temperature=0.0), []

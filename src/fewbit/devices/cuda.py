@@ -184,12 +184,12 @@ class CudaExecutor:
     def _layout(self, batch: Batch) -> tuple[Bucket | None, InputLayout]:
         """Steps of decoding are padded to a size that comes again and again."""
         view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
-        counts = np.diff(view.q_starts)
+        counts, most = np.diff(view.q_starts), int(view.lengths.max(initial=1))
         is_decoding = batch.output == "logits" and n == len(counts) == logits <= BATCHES[-1] and bool(batch.samples)
-        if not is_decoding or len(batch.samples) > n or not (counts == 1).all():
+        if not is_decoding or len(batch.samples) > n or not (counts == 1).all() or most > LENGTHS[-1]:
             return None, exact_layout(n, view, logits)
-        size = next(b for b in BATCHES if b >= n)
-        longest = next(m for m in LENGTHS if m >= int(view.lengths.max()))
+        size = min(next(b for b in BATCHES if b >= n), self.max_logits)  # there are no more rows than that
+        longest = next(m for m in LENGTHS if m >= most)
         if (size, longest) not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
             layout = InputLayout(size, size, size, (pages,) * len(view.tables), 1, longest)

@@ -90,7 +90,8 @@ def empty_form(run: Launcher, width: int, tokens: int, name: str = "given") -> F
         return Form(kind, run.scratch(f"{name}.codes", size), run.scratch(f"{name}.scales", size // 4))
     if kind == "fragments":
         tiles = token_tiles(tokens, False)
-        return Form(kind, run.scratch(f"{name}.fragments", tiles * 8 * size * 2, zeros=True), tiles=tiles)
+        own = f"{name}.fragments.{width}.{tiles}"  # nobody writes the padding, which others have elsewhere
+        return Form(kind, run.scratch(own, tiles * 8 * size * 2, zeros=True), tiles=tiles)
     return None
 
 
