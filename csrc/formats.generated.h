@@ -53,6 +53,19 @@ struct bf16 {
   static constexpr Sums sums = {};
 };
 
+struct f8_e4m3 {
+  static constexpr const char* name = "f8_e4m3";
+  static constexpr Placement placement = Placement::block;
+  static constexpr int block = 1, bytes = 1, group = 1, offset_sign = 1;
+  static constexpr Kind kind = Kind::scalar;
+  static constexpr Real real = Real::f8_e4m3;
+  static constexpr Factor scale = {};
+  static constexpr Factor offset = {};
+  static constexpr Codebook codebook = {0, {}};
+  static constexpr Rule rule = Rule::cast;
+  static constexpr Sums sums = {};
+};
+
 struct f64 {
   static constexpr const char* name = "f64";
   static constexpr Placement placement = Placement::block;
@@ -476,6 +489,7 @@ struct int4_group_zero_f16 {
   X(f32) \
   X(f16) \
   X(bf16) \
+  X(f8_e4m3) \
   X(f64) \
   X(i8) \
   X(i16) \

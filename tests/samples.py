@@ -31,6 +31,7 @@ SCALES = {
     "f32": lambda r, shape: (r.uniform(0.001, 0.01, shape)).astype("<f4"),
     "f64": lambda r, shape: r.standard_normal(shape),
     "bf16": lambda r, shape: r.integers(0x3C00, 0x3D00, shape).astype("<u2"),
+    "f8_e4m3": lambda r, shape: (r.integers(0x18, 0x38, shape) + r.choice([0, 0x80], shape)).astype("u1"),
     "e8m0": lambda r, shape: r.integers(115, 122, shape).astype("u1"),
     "ue4m3": lambda r, shape: r.integers(20, 60, shape).astype("u1"),
 }

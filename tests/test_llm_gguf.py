@@ -57,7 +57,7 @@ def test_scores_are_those_of_the_executor(path: Path) -> None:
         np.testing.assert_allclose(scores, sampling.log_probabilities(logits, text[1:]), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("kv", ["q8_0", ("q8_0", "q4_0")])
+@pytest.mark.parametrize("kv", ["q8_0", "f8_e4m3", ("q8_0", "q4_0")])
 def test_formats_of_the_cache(path: Path, kv: str | tuple[str, str]) -> None:
     with LLM(path, kv=kv, ctx=128, threads=1) as llm:
         assert llm.ctx == 128

@@ -82,13 +82,14 @@ struct Grid {
   int low = 0;  // the lowest code
 };
 
-enum class Real { u8, e8m0, ue4m3, i8, f16, bf16, i16, f32, i32, f64, i64 };
+enum class Real { u8, e8m0, ue4m3, f8_e4m3, i8, f16, bf16, i16, f32, i32, f64, i64 };
 
 constexpr int real_bytes(Real r) {
   switch (r) {
     case Real::u8:
     case Real::e8m0:
     case Real::ue4m3:
+    case Real::f8_e4m3:
     case Real::i8: return 1;
     case Real::f16:
     case Real::bf16:

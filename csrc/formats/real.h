@@ -72,11 +72,35 @@ inline float ue4m3_half(uint8_t v) {
   return v == 0x7f ? 0 : bits_f32((u << 20) + (119u << 23));
 }
 
+// An 8-bit float with 4 bits of exponent as the bits of an f16 that is 1/256 of it, exactly: the exponents' biases are
+// 8 apart. 0x7f and 0xff are NaN.
+inline uint16_t f8_e4m3_to_f16_part(uint8_t v) {
+  const unsigned u = v & 0x7fu;
+  return static_cast<uint16_t>((v & 0x80u) << 8 | u << 7 | ((u + 1) & 0x80u) << 7);
+}
+inline float f8_e4m3_to_f32(uint8_t v) { return f16_to_f32(f8_e4m3_to_f16_part(v)) * 256; }
+
+// What is too large becomes 448; there are no infinities: they become NaN.
+inline uint8_t f32_to_f8_e4m3(float f) {
+  constexpr uint32_t most = 0x43e00000u;  // 448
+  const uint32_t u = f32_bits(f), sign = u >> 24 & 0x80u;
+  uint32_t a = u & 0x7fffffffu;
+  if (a >= 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (a < 0x3c800000u) {  // below the smallest normal: let f32 addition round at 2^-9
+    const float r = bits_f32(a) + 16384.0f;
+    return static_cast<uint8_t>(sign | (f32_bits(r) - 0x46800000u));
+  }
+  a = a < most ? a : most;
+  const uint32_t rounded = a + 0x7ffffu + (a >> 20 & 1);
+  return static_cast<uint8_t>(sign | (rounded - 0x3c000000u) >> 20);
+}
+
 inline float read_real(Real r, const uint8_t* p) {
   switch (r) {
     case Real::u8: return *p;
     case Real::e8m0: return e8m0_half(*p);
     case Real::ue4m3: return ue4m3_half(*p);
+    case Real::f8_e4m3: return f8_e4m3_to_f32(*p);
     case Real::i8: return static_cast<int8_t>(*p);
     case Real::f16: return f16_to_f32(load<uint16_t>(p));
     case Real::bf16: return bf16_to_f32(load<uint16_t>(p));

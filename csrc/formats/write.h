@@ -66,6 +66,7 @@ inline void write_real(Real r, uint8_t* p, float v) {
     case Real::u8: store(p, static_cast<uint8_t>(nearest_whole<int16_t>(v))); break;
     case Real::e8m0:
     case Real::ue4m3: *p = small_float_code(r, v); break;
+    case Real::f8_e4m3: *p = f32_to_f8_e4m3(v); break;
     case Real::i8: store(p, nearest_whole<int8_t>(v)); break;
     case Real::f16: store(p, f32_to_f16(v)); break;
     case Real::bf16: store(p, f32_to_bf16(v)); break;

@@ -3,6 +3,7 @@
 #include "kernels/k_block.h"
 //
 #include "kernels/lane_factors.h"
+#include "kernels/reals.h"
 #include "kernels/transposed.h"
 //
 #include "kernels/activations.h"

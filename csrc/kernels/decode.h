@@ -76,22 +76,16 @@ void decode_uneven(const uint8_t* row, size_t k, const Layout& at, float* out) {
   }
 }
 
-// Plain floating-point numbers of up to 32 bits.
-template <class F>
-constexpr bool is_plain() {
-  if constexpr (F::kind == Kind::scalar)
-    return F::real == Real::f32 || F::real == Real::f16 || F::real == Real::bf16;
-  else
-    return false;
-}
-
 template <class F>
 void decode_row(const uint8_t* row, size_t k, const Layout& at, float* out) {
   if constexpr (F::kind == Kind::scalar) {
     size_t i = 0;
     if constexpr (is_plain<F>()) {
-      for (; i + Isa::L <= k; i += Isa::L) {
-        Isa::storef(out + i, Own<F>::type::template reals_at<F::real>(row + i * F::bytes));
+      constexpr int vectors = F::bytes == 1 ? 32 / Isa::L : 1;
+      for (; i + vectors * Isa::L <= k; i += vectors * Isa::L) {
+        typename Isa::f32 x[vectors];
+        read_reals<F, vectors>(row + i * F::bytes, x);
+        for (int v = 0; v < vectors; ++v) Isa::storef(out + i + v * Isa::L, x[v]);
       }
     }
     for (; i < k; ++i) out[i] = read_real(F::real, row + i * F::bytes);

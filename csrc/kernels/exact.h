@@ -1,6 +1,6 @@
 // Rows as floats, times float activations: slower than gemv.h and as exact as f32 sums are. The sum of a row and a
 // column is made in the same order however many of them are taken together. Compiled once for each kind of float: what
-// is packed is decoded first, a few rows at a time.
+// is packed, or has 8 bits, is decoded first, a few rows at a time.
 
 template <Real real>
 struct Exact {
@@ -77,7 +77,7 @@ FEWBIT_ONCE void exact_product(DecodeRow decode, const uint8_t* w, size_t rows, 
 template <class F>
 void exact_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const float* x, size_t columns, float* y,
                 size_t y_stride, float* scratch) {
-  if constexpr (is_plain<F>())
+  if constexpr (is_plain<F>() && F::bytes > 1)
     exact_product<F::real>(nullptr, w, rows, k, at, x, columns, y, y_stride, scratch);
   else
     exact_product<Real::f32>(decode_row<F>, w, rows, k, at, x, columns, y, y_stride, scratch);

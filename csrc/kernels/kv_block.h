@@ -26,7 +26,7 @@ struct KvBlock {
   }
   static constexpr bool can() {
     if constexpr (plain) {
-      return F::real == Real::f32 || F::real == Real::f16 || F::real == Real::bf16;
+      return is_plain<F>();
     } else if constexpr (F::kind == Kind::planes && F::placement == Placement::block && F::block == 32) {
       if (F::group != 32 || F::scale.ints.used > 0 || F::scale.bits.used > 0 || F::codes.pieces(0) > 2) return false;
       if (F::scale.unit != 1) return false;
@@ -83,7 +83,7 @@ struct KvBlock {
   template <int count, int part>
   static FEWBIT_INLINE void read_part(const uint8_t* p, f32* out) {
     if constexpr (plain) {
-      for (int v = 0; v < count; ++v) out[v] = I::template reals_at<F::real>(p + (part * count + v) * L * F::bytes);
+      read_reals<F, count>(p + part * count * L * F::bytes, out);
     } else {
       static_assert(count * L == 16);
       f32 d, m;
@@ -94,7 +94,7 @@ struct KvBlock {
   // 32 values.
   static FEWBIT_INLINE void read(const uint8_t* p, f32* out) {
     if constexpr (plain) {
-      for (int v = 0; v < vectors; ++v) out[v] = I::template reals_at<F::real>(p + v * L * F::bytes);
+      read_reals<F, vectors>(p, out);
     } else {
       f32 d, m;
       factors(p, d, m);

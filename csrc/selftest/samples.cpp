@@ -53,7 +53,7 @@ void fill_row(Random& random, size_t k, const Layout& at, uint8_t* row) {
 template <class F>
 void fill(Random& random, size_t k, const Layout& at, uint8_t* row) {
   if constexpr (F::kind == Kind::scalar) {
-    const bool whole = F::real != Real::f64 && F::real != Real::f32 && F::real != Real::f16 && F::real != Real::bf16;
+    const bool whole = F::real == Real::i8 || F::real == Real::i16 || F::real == Real::i32 || F::real == Real::i64;
     for (size_t i = 0; i < k; ++i) write_real(F::real, row + i * F::bytes, random.normal() * (whole ? 40 : 1));
   } else if constexpr (F::placement == Placement::row) {
     fill_row<F>(random, k, at, row);

@@ -23,6 +23,7 @@ namespace fewbit::amx {
 #include "kernels/k_block.h"
 //
 #include "kernels/lane_factors.h"
+#include "kernels/reals.h"
 //
 #include "kernels/amx/grid_tables.h"
 //

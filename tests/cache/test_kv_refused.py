@@ -32,7 +32,7 @@ from .model import DIM, KV_HEADS, Q_HEADS, arrays, make_model
 @pytest.mark.parametrize("name", ["q4_k", "i8", "f64", "int4", "nvfp4", "iq2_xs"])
 @pytest.mark.parametrize("which", ["k", "v"])
 def test_formats_that_do_not_fit(name: str, which: str) -> None:
-    with pytest.raises(FormatError, match=f"{which} cannot be {name}; a KV cache takes: f32, f16, bf16, q4_0, .*mxfp4"):
+    with pytest.raises(FormatError, match=f"{which} cannot be {name}; a KV cache takes: f32, f16, bf16, f8_e4m3, q4_0"):
         KVCache(1, 1, 32, pages=1, **{which: name}, kernels=attention)  # type: ignore[arg-type]
 
 

@@ -55,7 +55,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("page_tokens", [1, 8, 32])
 @pytest.mark.parametrize(("length", "committed"), [(0, 0), (1, 1), (16, 16), (21, 19), (21, 0)])
-@pytest.mark.parametrize("k", ["q4_0", "f16"])
+@pytest.mark.parametrize("k", ["q4_0", "f16", "f8_e4m3"])
 def test_round_trip(tmp_path: Path, k: str, length: int, committed: int, page_tokens: int) -> None:
     cache = make_cache(k=k, v="q8_0")
     a = filled(cache, length, committed)

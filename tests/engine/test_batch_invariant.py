@@ -129,7 +129,7 @@ def test_any_schedule_of_the_default_model_has_the_same_bits() -> None:
     check_schedules(Model(path), 10)
 
 
-@pytest.mark.parametrize("kv", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("kv", ["f16", "f8_e4m3", "q8_0", "q4_0"])
 @pytest.mark.parametrize("format", ["q4_0", "q4_k", "q6_k", "f16"])
 def test_any_schedule_has_the_same_bits(tmp_path: Path, isa: str, format: str, kv: str) -> None:
     path = write_llama(tmp_path / "model.gguf", hidden=256, feed_forward=512, heads=8, layers=2, format=format)

@@ -96,5 +96,15 @@ def test_plain_floats_that_would_be_infinite(name: str, value: float) -> None:
     assert fb.quantize(np.array([[np.inf, 1]], np.float32), name).dequantize()[0, 0] == np.inf
 
 
+def test_8_bit_floats_hold_finite_numbers_up_to_448() -> None:
+    x = np.array([[1, -448, 447]], np.float32)
+    assert fb.quantize(x, "f8_e4m3").dequantize().tolist() == [[1, -448, 448]]
+    with pytest.raises(fb.DataError, match="449 at row 0, column 1, which is too large for f8_e4m3; scale the weights"):
+        fb.quantize(np.array([[1, 449]], np.float32), "f8_e4m3")
+    for bad in (np.inf, np.nan):
+        with pytest.raises(fb.DataError, match="column 1; f8_e4m3 takes finite numbers"):
+            fb.quantize(np.array([[1, bad]], np.float32), "f8_e4m3")
+
+
 def test_usual_weights_are_not_decoded_to_be_checked() -> None:
     assert all(is_safe(fmt, 1000) for fmt in QUANTIZED)

@@ -223,7 +223,7 @@ def test_failed_step_changes_nothing(tmp_path: Path) -> None:
     assert np.array_equal(before, logits(loaded, [1, 2, 3, 4], 3)[-1:])
 
 
-@pytest.mark.parametrize("kv", ["f16", "q8_0", ("q8_0", "q4_0")])
+@pytest.mark.parametrize("kv", ["f16", "f8_e4m3", "q8_0", ("q8_0", "q4_0")])
 def test_kv_formats(tmp_path: Path, kv: Any) -> None:
     gguf = fb.read_gguf(write_llama(tmp_path / "model.gguf", hidden=128, heads=2, kv_heads=1))
     ids = tokens(70, 61)

@@ -279,7 +279,7 @@ def test_any_change_of_a_model_changes_its_fingerprint(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-@pytest.mark.parametrize("kv", ["f16", "q8_0", "f32"])
+@pytest.mark.parametrize("kv", ["f16", "f8_e4m3", "q8_0", "f32"])
 def test_nan_ends_one_request_of_a_step_alone(tmp_path: Path, kv: str) -> None:
     """The embedding of the last token is NaN: so are K, V and logits of whoever has it in its text."""
     known, tensors = llama(hidden=128, heads=2, kv_heads=1, vocab=61, format="f32")

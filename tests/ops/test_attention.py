@@ -15,6 +15,9 @@ from fewbit.ops.attention import hadamard
 from ..exact_attention import KV_FORMATS, PACKED, error
 from .attention_cases import RAGGED, Batch, normal
 
+SOME_PAIRS = [("q8_0", "q4_0"), ("f32", "q5_1"), ("iq4_nl", "f16"), ("bf16", "q8_0"), ("f8_e4m3", "q4_0"),
+              ("q8_0", "f8_e4m3")]  # fmt: skip
+
 
 @pytest.mark.parametrize("group", [1, 3, 4, 8])
 @pytest.mark.parametrize("dim", [32, 64, 80, 96, 128, 256])
@@ -81,7 +84,7 @@ def test_long_contexts_lose_no_more(kernels: ModuleType, name: str, dim: int, gr
             assert error(y, wanted) <= 1.05 * error(best, wanted)
 
 
-@pytest.mark.parametrize("name", ["f32", "q8_0"])
+@pytest.mark.parametrize("name", ["f32", "q8_0", "f8_e4m3"])
 def test_nan_spoils_its_own_query_alone(kernels: ModuleType, name: str) -> None:
     fmt, batch = get(name), Batch([(200, 1), (200, 1)], 64, 4, page_tokens=32)
     k, v = batch.both(kernels, fmt, fmt)
@@ -91,6 +94,23 @@ def test_nan_spoils_its_own_query_alone(kernels: ModuleType, name: str) -> None:
     assert np.isnan(y[0, 1]).all()
     y[0, 1] = good[0, 1]
     np.testing.assert_array_equal(y, good)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_what_is_no_number_is_seen_in_8_bit_floats(kernels: ModuleType, rows: int, bad: float) -> None:
+    """In K it spoils all who see the token, in V one value of theirs; the other sequence has the same bits."""
+    fmt, batch = get("f8_e4m3"), Batch([(200, rows), (200, rows)], 64, 4, page_tokens=32)
+    good = batch.attend(kernels, *(x for one in batch.both(kernels, fmt, fmt) for x in (one, fmt)))
+    for what, spoilt in ((batch.k, slice(None)), (batch.v, slice(5, 6))):
+        kept = float(what[0][100, 1, 5])
+        what[0][100, 1, 5] = bad
+        y = batch.attend(kernels, *(x for one in batch.both(kernels, fmt, fmt) for x in (one, fmt)))
+        what[0][100, 1, 5] = kept
+        assert np.isnan(y[:rows, 4:, spoilt]).all()
+        y[:rows, 4:, spoilt] = good[:rows, 4:, spoilt]
+        np.testing.assert_array_equal(y, good)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -108,7 +128,7 @@ def test_a_bad_query_hides_no_great_score_of_another(kernels: ModuleType, name: 
     np.testing.assert_array_equal(np.delete(y, 1, axis=1), np.delete(good, 1, axis=1))
 
 
-@pytest.mark.parametrize(("k_name", "v_name"), [("q8_0", "q4_0"), ("f32", "q5_1"), ("iq4_nl", "f16"), ("bf16", "q8_0")])
+@pytest.mark.parametrize(("k_name", "v_name"), SOME_PAIRS)
 def test_k_and_v_of_different_formats(kernels: ModuleType, k_name: str, v_name: str) -> None:
     k_format, v_format, batch = get(k_name), get(v_name), Batch(RAGGED, 128, 4)
     k, v = batch.both(kernels, k_format, v_format)
@@ -166,7 +186,7 @@ def test_writing_rotated_loses_no_more(kernels: ModuleType, name: str, dim: int)
     assert ours <= 1.01 * reference + 1e-6
 
 
-@pytest.mark.parametrize("name", ["f16", "q8_0", "q4_1"])
+@pytest.mark.parametrize("name", ["f16", "f8_e4m3", "q8_0", "q4_1"])
 def test_heads_of_a_page_taken_together(kernels: ModuleType, name: str) -> None:
     """One thread takes several heads at a time where there are many pieces; 64 threads take them one by one."""
     if kernels is attention:
@@ -181,7 +201,7 @@ def test_heads_of_a_page_taken_together(kernels: ModuleType, name: str) -> None:
     assert error(together, wanted) <= 5e-5
 
 
-@pytest.mark.parametrize("name", ["f32", "f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("name", ["f32", "f16", "f8_e4m3", "q8_0", "q4_0"])
 def test_threads_change_nothing(kernels: ModuleType, name: str) -> None:
     fmt, batch = get(name), Batch([(300, 1), (64, 30), (5000, 1)], 64, 4, page_tokens=32)
     k, v = batch.both(kernels, fmt, fmt)

@@ -20,7 +20,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"window": 45, "softcap": 3.0, "sinks": np.linspace(-2, 2, 8, dtype=np.float32)},
 ]
-SOME_FORMATS = ["f32", "f16", "q8_0", "q4_0", "q4_1"]
+SOME_FORMATS = ["f32", "f16", "f8_e4m3", "q8_0", "q4_0", "q4_1"]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "window"])
@@ -88,7 +88,7 @@ def test_tiles(native_kernels: ModuleType, name: str, k_dim: int, v_dim: int, gr
         assert error(rounded, best) <= 5e-3
 
 
-@pytest.mark.parametrize("name", ["f32", "f16", "q8_0", "q4_1"])
+@pytest.mark.parametrize("name", ["f32", "f16", "f8_e4m3", "q8_0", "q4_1"])
 @pytest.mark.parametrize(("page_tokens", "window"), [(16, 5), (16, 16), (32, 40), (8, 100)])
 def test_pages_before_the_window_are_not_read(kernels: ModuleType, name: str, page_tokens: int, window: int) -> None:
     fmt, batch = get(name), Batch([(300, 1), (217, 9), (120, 100)], 64, 4, page_tokens=page_tokens, v_dim=32)

@@ -51,7 +51,7 @@ def test_every_shape(fmt: Format, k: int, activations: str | None, isa: str) -> 
     assert fb.linear(x[:0], tensor(fmt, data, k), activations=activations).shape == (0, max(ROWS))
 
 
-@pytest.mark.parametrize("fmt", [*PACKED, *map(get, ("f32", "f16", "bf16"))], ids=str)
+@pytest.mark.parametrize("fmt", [*PACKED, *map(get, ("f32", "f16", "bf16", "f8_e4m3"))], ids=str)
 def test_a_row_does_not_depend_on_its_neighbours(fmt: Format, isa: str) -> None:
     w, x = tensor(fmt, random_rows(fmt, 33, 512), 512), inputs(100, 512)
     sizes = [(None, m) for m in range(1, 101) if m < 20 or m % 7 == 0] + [("int16", m) for m in (1, 2, 3, 6, 11, 40)]
@@ -88,7 +88,7 @@ def test_errors_on_gaussian_data(fmt: Format, isa: str) -> None:
         assert np.linalg.norm(fb.linear(x, w, activations=activations) - truth) <= most[taken] * norm
 
 
-@pytest.mark.parametrize("fmt", [*PACKED, *map(get, ("f32", "f16", "bf16"))], ids=str)
+@pytest.mark.parametrize("fmt", [*PACKED, *map(get, ("f32", "f16", "bf16", "f8_e4m3"))], ids=str)
 def test_activations_quantized_once_give_the_same(fmt: Format, isa: str) -> None:
     w = tensor(fmt, random_rows(fmt, 9, 300), 300)
     for m in (1, 5, 20):

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ..errors import DtypeError, FormatError
 from ..formats import Format, all_formats, get
+from ..formats.limits import limits
 from ..ops.specs import AttentionSpec, LayerSpec, RecurrentSpec
 from ..validation import to_flag, to_size
 from .groups import PAGE_TOKENS, Group, group_layers
@@ -107,6 +108,8 @@ def _checked(spec: LayerSpec) -> LayerSpec:
 
 
 def _max_value(fmt: Format) -> float:
+    if fmt.is_scalar:
+        return min(limits(fmt)[1], F32_MAX)
     return F16_MAX if any(kind == "f16" for _, kind, _ in fmt.fields) else F32_MAX
 
 
@@ -116,7 +119,7 @@ def kv_format(name: str | Format, what: str) -> Format:
     >>> kv_format("q4_k", "k")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    fewbit.errors.FormatError: k cannot be q4_k; a KV cache takes: f32, f16, bf16, q4_0, q4_1, ..., iq4_nl
+    fewbit.errors.FormatError: k cannot be q4_k; a KV cache takes: f32, f16, bf16, f8_e4m3, q4_0, ..., iq4_nl
     """
     try:
         fmt = get(name)

@@ -63,7 +63,7 @@ def kv_option(metavar: str) -> Callable[[Command], Command]:
         show_default=True,
         metavar=metavar,
         callback=check_kv,
-        help="Format of the KV cache; K/V where they differ: q8_0/q4_0.",
+        help="Format of the KV cache, such as q8_0 or f8_e4m3; K/V where they differ: q8_0/q4_0.",
     )
 
 

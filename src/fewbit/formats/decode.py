@@ -131,6 +131,8 @@ def read_floats(raw: Bytes, kind: str) -> Floats:
         return e8m0_half(raw)
     if kind == "ue4m3":
         return ue4m3_half(raw)
+    if kind == "f8_e4m3":
+        return f8_e4m3(raw)
     dtype = {"f16": "<f2", "f32": "<f4", "f64": "<f8", "i8": "i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}[kind]
     with np.errstate(over="ignore", invalid="ignore"):
         return raw.view(dtype).astype(np.float32)
@@ -148,3 +150,10 @@ def ue4m3_half(x: Bytes) -> Floats:
     exponent, mantissa = (x >> 3 & 15).astype(np.int32), (x & 7).astype(np.float32)
     normal = np.ldexp(1 + mantissa / 8, exponent - 8)
     return np.where(x == 0x7F, 0, np.where(exponent == 0, np.ldexp(mantissa, -10), normal)).astype(np.float32)
+
+
+def f8_e4m3(x: Bytes) -> Floats:
+    """8-bit floats: a sign, 4 bits of exponent, 3 of mantissa; 0x7f and 0xff are NaN, there are no infinities."""
+    code = x & np.uint8(0x7F)
+    magnitude = np.where(code == 0x7F, np.float32(np.nan), 2 * ue4m3_half(code))
+    return np.copysign(magnitude, np.where(x >= 0x80, np.float32(-1), np.float32(1)))

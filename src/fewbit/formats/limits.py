@@ -12,7 +12,7 @@ from .decode import decode, read_floats, split
 from .pack import small_floats
 from .spec import Factor, Format, Integers
 
-_MOST = {"f16": 65504.0, "bf16": 3.3895e38, "f32": 3.4028e38, "f64": np.inf}  # of a float field
+_MOST = {"f8_e4m3": 448.0, "f16": 65504.0, "bf16": 3.3895e38, "f32": 3.4028e38, "f64": np.inf}  # of a float field
 
 
 @cache

@@ -108,6 +108,8 @@ def write_floats(values: Floats, kind: str) -> Bytes:
         quiet = (u >> 16) | 0x40
         rounded = (u + (0x7FFF + ((u >> 16) & 1))) >> 16
         raw = np.where((u & 0x7FFFFFFF) > 0x7F800000, quiet, rounded).astype("<u2")
+    elif kind == "f8_e4m3":
+        raw = f8_e4m3_codes(values)
     elif kind in ("e8m0", "ue4m3"):
         table = small_floats(kind)
         raw = np.minimum(np.searchsorted(table, values), len(table) - 1).astype(np.uint8)
@@ -121,6 +123,22 @@ def write_floats(values: Floats, kind: str) -> Bytes:
         with np.errstate(over="ignore"):
             raw = values.astype({"f16": "<f2", "f32": "<f4", "f64": "<f8"}[kind])
     return np.ascontiguousarray(raw).view(np.uint8).reshape(len(values), -1)
+
+
+def f8_e4m3_codes(values: Floats) -> Bytes:
+    """The nearest 8-bit floats, of two equally near the even code. Beyond 448 that is 448; infinity, which the format
+    does not have, becomes NaN.
+
+    >>> [hex(code) for code in f8_e4m3_codes(np.array([1, -500, 1.0625, np.inf], np.float32))]
+    ['0x38', '0xfe', '0x38', '0x7f']
+    """
+    table = read_floats(np.arange(127, dtype=np.uint8), "f8_e4m3")  # rising
+    middles = (table[1:] + table[:-1]) / 2  # exact
+    magnitude = abs(values)
+    below, upto = np.searchsorted(middles, magnitude, "left"), np.searchsorted(middles, magnitude, "right")
+    codes = np.where(below % 2 == 0, below, upto)  # they differ where it is a middle
+    magnitudes = np.where(np.isfinite(values), codes, 0x7F).astype(np.uint8)
+    return np.where(np.signbit(values), magnitudes | np.uint8(0x80), magnitudes)
 
 
 def small_floats(kind: str) -> Floats:

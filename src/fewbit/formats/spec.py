@@ -19,7 +19,7 @@ K_BLOCK = 256  # values of a row that a kernel handles at once; row-placed forma
 GRANULE = 32  # rows of row-placed formats are padded to a multiple of this many values
 
 FIELD_BYTES = {
-    "u8": 1, "e8m0": 1, "ue4m3": 1, "i8": 1,
+    "u8": 1, "e8m0": 1, "ue4m3": 1, "i8": 1, "f8_e4m3": 1,
     "f16": 2, "bf16": 2, "i16": 2,
     "f32": 4, "i32": 4, "f64": 8, "i64": 8,
 }  # fmt: skip

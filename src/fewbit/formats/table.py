@@ -46,14 +46,15 @@ def odd(*planes: Plane) -> Factor:
     return Factor("d", ints(*planes, times=2, zero=-1), 0.125)
 
 
-def scalar(name: str, gguf: int) -> Format:
-    return Format(name, 1, (("x", name, 1),), rule="cast", gguf=gguf, about="plain numbers, one after another")
+def scalar(name: str, gguf: int | None, about: str = "plain numbers, one after another") -> Format:
+    return Format(name, 1, (("x", name, 1),), rule="cast", gguf=gguf, about=about)
 
 
 SCALARS = [
     scalar("f32", 0),
     scalar("f16", 1),
     scalar("bf16", 30),
+    scalar("f8_e4m3", None, "8-bit floats up to 448, without infinities: for the KV cache"),
     scalar("f64", 28),
     scalar("i8", 24),
     scalar("i16", 25),

@@ -130,7 +130,7 @@ def refuse_unfit(rows: Floats, fmt: Format, has_importance: bool) -> None:
     if not rows.size:
         return
     (least, most), (low, high) = (float(rows.min()), float(rows.max())), limits(fmt)
-    takes_any = fmt.is_scalar and not fmt.name.startswith("i")  # plain floats can hold NaN and infinity
+    takes_any = fmt.name in ("f32", "f64", "f16", "bf16")  # plain floats that can hold NaN and infinity
     if not takes_any and not np.isfinite([least, most]).all():
         row, column = _first(rows, lambda part: ~np.isfinite(part))
         raise DataError(f"weights hold {rows[row, column]} at row {row}, column {column}; {fmt} takes finite numbers")
