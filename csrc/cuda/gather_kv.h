@@ -38,13 +38,20 @@ struct HeadPages {
     return read_kv<F, is_value>(page, token, d, D);
   }
 
-  // Whether eight dims of a token are where 16 bytes can be loaded.
+  // Whether eight dims of a token are where they can be loaded at once.
   static constexpr bool is_aligned = is_value || codes_of(F, D) % 8 == 0;
 
   // Eight values as f16, of one token's dims from d on (K) or of the tokens from `token` on (V).
   static __device__ __forceinline__ uint4 eight(const uint8_t* page, int token, int d) {
     const uint8_t* p = page + code_at<F, is_value>(token, code_index(F, d), D);
     if constexpr (F == Kv::f16) return *reinterpret_cast<const uint4*>(p);
+    if constexpr (F == Kv::f8_e4m3) {
+      const uint2 w = *reinterpret_cast<const uint2*>(p);
+      uint4 out;
+      f8_e4m3_to_f16(w.x, out.x, out.y);
+      f8_e4m3_to_f16(w.y, out.z, out.w);
+      return out;
+    }
     float v[8];
     if constexpr (F == Kv::f32) {
 #pragma unroll

@@ -4,20 +4,24 @@
 //   K: codes [token][dim], then f16 scales [token][block of 32 dims]
 //   V: codes [dim][token], then f16 scales [block][token]: transposed, as mma wants its second operand
 //
-// Codes are elements (f32, f16, bf16) or bytes: one value of q8_0, two of q4_0 as in files, dims i and i + 16 of a
-// block. So no two tokens share a byte, in V either: [block][16][token]. Quantized dims are padded to whole blocks.
+// Codes are elements (f32, f16, bf16, f8_e4m3) or bytes: one value of q8_0, two of q4_0 as in files, dims i and i + 16
+// of a block. So no two tokens share a byte, in V either: [block][16][token]. Quantized dims are padded to whole
+// blocks.
 #pragma once
 #include "encode.h"
 
 namespace fewbit {
 
-enum class Kv { f32, f16, bf16, q8_0, q4_0 };
+enum class Kv { f32, f16, bf16, f8_e4m3, q8_0, q4_0 };
 
 constexpr int kPageTokens = 32;
 
 constexpr bool is_quantized(Kv f) { return f == Kv::q8_0 || f == Kv::q4_0; }
-constexpr int code_bytes(Kv f) { return f == Kv::f32 ? 4 : is_quantized(f) ? 1 : 2; }
-constexpr Real real_of(Kv f) { return f == Kv::f32 ? Real::f32 : f == Kv::f16 ? Real::f16 : Real::bf16; }
+// Of what is not quantized.
+constexpr Real real_of(Kv f) {
+  return f == Kv::f32 ? Real::f32 : f == Kv::f16 ? Real::f16 : f == Kv::bf16 ? Real::bf16 : Real::f8_e4m3;
+}
+constexpr int code_bytes(Kv f) { return is_quantized(f) ? 1 : real_bytes(real_of(f)); }
 constexpr int scale_blocks(Kv f, int dims) { return is_quantized(f) ? (dims + 31) / 32 : 0; }
 // Codes of a token.
 constexpr int codes_of(Kv f, int dims) {
@@ -69,6 +73,7 @@ __device__ __forceinline__ PackedKv pack_kv(float v, int lane) {
   if constexpr (F == Kv::f32) return {__float_as_uint(v), 0};
   if constexpr (F == Kv::f16) return {to_half(v), 0};
   if constexpr (F == Kv::bf16) return {f32_to_bf16(v), 0};
+  if constexpr (F == Kv::f8_e4m3) return {f32_to_f8_e4m3(v), 0};
   if constexpr (F == Kv::q8_0) {
     const Found found = find_scale<formats::q8_0>(0, 0, reduce_warp(magnitude(v), Larger()), 0);
     return {find_code<formats::q8_0>(v, found), to_half(found.scale)};
@@ -82,19 +87,25 @@ __device__ __forceinline__ PackedKv pack_kv(float v, int lane) {
   }
 }
 
+template <Kv F>
+__device__ __forceinline__ void put_code(uint8_t* p, uint32_t code) {
+  if constexpr (code_bytes(F) == 4)
+    *reinterpret_cast<uint32_t*>(p) = code;
+  else if constexpr (code_bytes(F) == 2)
+    *reinterpret_cast<uint16_t*>(p) = static_cast<uint16_t>(code);
+  else
+    *p = static_cast<uint8_t>(code);
+}
+
 // Lanes of a warp put block `block` of a token into a page.
 template <Kv F, bool is_value>
 __device__ __forceinline__ void put_kv(uint8_t* page, int token, int block, int lane, int dims, const PackedKv& x) {
   if constexpr (is_quantized(F)) {
     constexpr int codes = F == Kv::q4_0 ? 16 : 32;
-    if (lane < codes) page[code_at<F, is_value>(token, block * codes + lane, dims)] = static_cast<uint8_t>(x.code);
+    if (lane < codes) put_code<F>(page + code_at<F, is_value>(token, block * codes + lane, dims), x.code);
     if (lane == 0) *reinterpret_cast<uint16_t*>(page + scale_at<F, is_value>(token, block, dims)) = x.scale;
   } else if (block * 32 + lane < dims) {
-    uint8_t* p = page + code_at<F, is_value>(token, block * 32 + lane, dims);
-    if constexpr (F == Kv::f32)
-      *reinterpret_cast<uint32_t*>(p) = x.code;
-    else
-      *reinterpret_cast<uint16_t*>(p) = static_cast<uint16_t>(x.code);
+    put_code<F>(page + code_at<F, is_value>(token, block * 32 + lane, dims), x.code);
   }
 }
 
@@ -103,13 +114,10 @@ template <Kv F>
 __device__ __forceinline__ void put_row(uint8_t* row, int block, int lane, int dims, const PackedKv& x) {
   if constexpr (is_quantized(F)) {
     constexpr int codes = F == Kv::q4_0 ? 16 : 32;
-    if (lane < codes) row[block * codes + lane] = static_cast<uint8_t>(x.code);
+    if (lane < codes) put_code<F>(row + block * codes + lane, x.code);
     if (lane == 0) reinterpret_cast<uint16_t*>(row + row_codes_bytes(F, dims))[block] = x.scale;
   } else if (block * 32 + lane < dims) {
-    if constexpr (F == Kv::f32)
-      reinterpret_cast<uint32_t*>(row)[block * 32 + lane] = x.code;
-    else
-      reinterpret_cast<uint16_t*>(row)[block * 32 + lane] = static_cast<uint16_t>(x.code);
+    put_code<F>(row + code_bytes(F) * (block * 32 + lane), x.code);
   }
 }
 

@@ -31,7 +31,9 @@ __device__ __forceinline__ void bytes_to_f16(uint32_t w, uint32_t& lo, uint32_t&
 }
 template <Kv F>
 __device__ __forceinline__ void codes_to_f16(uint32_t w, int nibble, uint32_t& lo, uint32_t& hi) {
-  if constexpr (F == Kv::q8_0)
+  if constexpr (F == Kv::f8_e4m3)
+    f8_e4m3_to_f16(w, lo, hi);
+  else if constexpr (F == Kv::q8_0)
     bytes_to_f16<128>(w ^ 0x80808080u, lo, hi);
   else
     bytes_to_f16<8>(w >> 4 * nibble & 0x0f0f0f0fu, lo, hi);
@@ -53,7 +55,7 @@ __device__ __forceinline__ void load_words(const uint8_t* p, uint32_t* out) {
 // A lane's part of 8 tokens of K.
 template <Kv F, int D>
 struct KeyTile {
-  static constexpr int blocks = D / 32, bytes = F == Kv::q8_0 ? 32 : F == Kv::q4_0 ? 16 : 64;  // of a block
+  static constexpr int blocks = D / 32, bytes = row_codes_bytes(F, 32);  // of a block
   static constexpr int words = bytes / 16;
   uint32_t code[blocks][words];
   uint32_t scale[is_quantized(F) ? (blocks + 1) / 2 : 1];  // two blocks a word
@@ -96,8 +98,8 @@ struct KeyTile {
   __device__ __forceinline__ float scale_of(int j) const { return half_bits(scale[j / 2] >> 16 * (j % 2) & 0xffffu); }
   // Four dims of the lane: `step` 0 or 1 of block j.
   __device__ __forceinline__ void decode(int j, int step, uint32_t& lo, uint32_t& hi) const {
-    if constexpr (is_quantized(F))
-      codes_to_f16<F>(code[j][F == Kv::q8_0 ? step : 0], step, lo, hi);
+    if constexpr (code_bytes(F) == 1)
+      codes_to_f16<F>(code[j][F == Kv::q4_0 ? 0 : step], step, lo, hi);
     else if constexpr (F == Kv::bf16)
       lo = bf16_pair_to_f16(code[j][2 * step]), hi = bf16_pair_to_f16(code[j][2 * step + 1]);
     else
@@ -125,13 +127,15 @@ struct ValueBlock {
   }
   // Tokens that are not seen may hold anything; 0 times that must be 0. A mask for each pair of tokens.
   __device__ __forceinline__ void mask(const uint32_t (&keep)[4]) {
+    constexpr bool is_byte = bytes == 1 && !is_quantized(F);  // four tokens a word
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < (is_byte ? 2 : 4); ++i) {
       if constexpr (is_quantized(F)) {
         scale[i] &= keep[i];
       } else {
+        const uint32_t own = is_byte ? __byte_perm(keep[2 * i % 4], keep[2 * i % 4 + 1], 0x6420) : keep[i];
 #pragma unroll
-        for (int u = 0; u < rows; ++u) code[u][i] &= keep[i];
+        for (int u = 0; u < rows; ++u) code[u][i] &= own;
       }
     }
   }
@@ -160,7 +164,7 @@ struct ValueBlock {
   }
   // Dims 8 u + n, tokens of tiles 2 i and 2 i + 1.
   __device__ __forceinline__ void decode(int u, int i, uint32_t& lo, uint32_t& hi) const {
-    if constexpr (is_quantized(F))
+    if constexpr (bytes == 1)
       codes_to_f16<F>(code[u % rows][i], u / rows, lo, hi);
     else if constexpr (F == Kv::bf16)
       lo = bf16_pair_to_f16(code[u][2 * i]), hi = bf16_pair_to_f16(code[u][2 * i + 1]);

@@ -93,13 +93,7 @@ __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, b
     for (int i = warp; i < count; i += warps) {  // lanes are tokens
       const int code = b * count + i;
       if (own < 0 || code >= codes_of(VF, VD)) continue;
-      uint8_t* p = page + code_at<VF, true>(own % kPageTokens, code, VD);
-      if constexpr (VF == Kv::f32)
-        *reinterpret_cast<uint32_t*>(p) = codes[i][lane];
-      else if constexpr (!is_quantized(VF))
-        *reinterpret_cast<uint16_t*>(p) = static_cast<uint16_t>(codes[i][lane]);
-      else
-        *p = static_cast<uint8_t>(codes[i][lane]);
+      put_code<VF>(page + code_at<VF, true>(own % kPageTokens, code, VD), codes[i][lane]);
     }
     if (is_quantized(VF) && warp == 0 && own >= 0)
       *reinterpret_cast<uint16_t*>(page + scale_at<VF, true>(own % kPageTokens, b, VD)) = scales[lane];

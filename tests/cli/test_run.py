@@ -201,7 +201,7 @@ def test_a_format_that_a_kv_cache_cannot_take_is_refused_before_a_model_is_looke
     (line,) = result.stderr.splitlines()
     _, _, listed = line.partition("a KV cache takes: ")
     names = listed.partition(";")[0].split(", ")
-    assert len(names) == 11
+    assert len(names) == 12
     assert set(names) >= {"f16", "q8_0", "q4_0"}
     assert "q4_k" not in names
 

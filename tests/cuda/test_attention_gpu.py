@@ -11,6 +11,8 @@ import pytest
 
 from fewbit.cache.layout import make_layout
 from fewbit.errors import ArgumentError, FewbitError, ShapeError
+from fewbit.formats import get
+from fewbit.formats.decode import decode
 from fewbit.ops import attention as reference
 from fewbit.ops import cuda
 from fewbit.ops import numpy as plain
@@ -69,6 +71,7 @@ def rope(pairs: int, neox: bool) -> Rope:
 
 
 LLAMA = Case("q8_0", "q8_0", 128, 128, 2, 8, rope=rope(64, False))
+FP8 = Case("f8_e4m3", "f8_e4m3", 128, 128, 2, 8, rope=rope(64, True))
 CASES = [
     LLAMA,
     Case("f16", "f16", 128, 128, 2, 2, rope=rope(64, True)),
@@ -79,6 +82,10 @@ CASES = [
     Case("f32", "f32", 80, 48, 2, 6, rope=rope(20, False)),
     Case("q8_0", "f16", 48, 40, 1, 1, rope=rope(24, True)),
     Case("f16", "q8_0", 576, 512, 1, 20, lengths=(40, 0, 65)),
+    FP8,
+    Case("f8_e4m3", "q4_0", 64, 96, 1, 12, rope=rope(16, True)),
+    Case("bf16", "f8_e4m3", 192, 256, 1, 4, rope=rope(96, False)),
+    Case("f8_e4m3", "f8_e4m3", 48, 40, 2, 6, rope=rope(20, False)),
 ]
 
 
@@ -261,14 +268,14 @@ def test_several_tokens_of_a_sequence(device: cuda.Gpu, case: Case) -> None:
     check(World(device, replace(case, new=37)))
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6], FP8], ids=str)
 @pytest.mark.parametrize("window", [1, 33, 64])
 def test_windows_sinks_and_soft_caps(device: cuda.Gpu, case: Case, window: int) -> None:
     check(World(device, replace(case, window=window, has_sinks=True, softcap=2.0)))
     check(World(device, replace(case, window=window, new=3)))
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6], FP8], ids=str)
 @pytest.mark.parametrize("window", [0, 700])
 def test_pieces_of_long_contexts(device: cuda.Gpu, case: Case, window: int) -> None:
     long = replace(case, lengths=(1500, 0, 2, 512, 513, 1025), window=window, has_sinks=True, max_length=4000)
@@ -284,7 +291,7 @@ def test_layers_that_share_what_another_kept(device: cuda.Gpu) -> None:
     assert np.array_equal(world.attend(keep=False), first)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[6]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[6], FP8], ids=str)
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(device: cuda.Gpu, case: Case) -> None:
     """And as the last of many tokens of its sequence, or as one."""
     world = World(device, replace(case, lengths=(1400, 40), new=30))
@@ -297,6 +304,15 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(device: cuda.Gpu, case: Ca
             alone.store.write(0, int(alone.tables[page]), world.store.read(0, int(source), 32))
         found = alone.attend(batch_invariant=True)
         assert np.array_equal(found[0], together[row])
+
+
+@pytest.mark.parametrize("v_dim", [256, 264], ids=["mma", "plain"])
+def test_every_8_bit_float_is_read_as_it_is(device: cuda.Gpu, v_dim: int) -> None:
+    """Attention to one token gives its V. Codes of NaN spoil their own value alone."""
+    world = World(device, Case("f8_e4m3", "f8_e4m3", 64, v_dim, 1, 1, lengths=(1,)))
+    codes = np.resize(np.arange(256, dtype=np.uint8), (1, 1, v_dim))
+    world.store.write(0, int(world.tables[0]), [np.zeros((1, 1, 64), np.uint8), codes])
+    assert np.array_equal(world.attend(keep=False), decode(get("f8_e4m3"), codes[0], v_dim), equal_nan=True)
 
 
 def test_a_row_of_8_bits(device: cuda.Gpu) -> None:
@@ -337,8 +353,9 @@ def test_tokens_without_a_slot_are_not_kept(device: cuda.Gpu) -> None:
     world.check_pages()
 
 
-def test_copies_of_pages(device: cuda.Gpu) -> None:
-    world = World(device, CASES[2])
+@pytest.mark.parametrize("case", [CASES[2], FP8], ids=str)
+def test_copies_of_pages(device: cuda.Gpu, case: Case) -> None:
+    world = World(device, case)
     pairs = [(0, 1), (1, 2), (3, 0), *((i, i + 4) for i in range(4, 8))]
     world.store.copy(0, pairs)
     for source, destination in pairs:

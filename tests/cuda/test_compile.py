@@ -77,7 +77,7 @@ def test_kernels_of_fused_products(arch: str, compiled: Any) -> None:
 @pytest.mark.parametrize("dims", PROMPT_DIMS, ids=str)
 def test_kernels_of_prompt_attention(dims: tuple[int, int], arch: str, compiled: Any) -> None:
     shape = prompt_shape(*dims, *PROMPT_SHARED.get(arch, PROMPT_SHARED["sm_86"]))
-    formats = ("f32", "f16", "bf16", "q8_0", "q4_0")
+    formats = ("f32", "f16", "bf16", "f8_e4m3", "q8_0", "q4_0")
     found = [gather_kv(k, v, *dims, shape) for k, v in zip(formats, formats[::-1], strict=True)]
     found += [attend_prompt(shape, 0, False, "f32"), attend_prompt(shape, dims[0] & -dims[0], True, "bf16")]
     assert not spilled(compiled(found, arch), PROMPT_SPILLS)

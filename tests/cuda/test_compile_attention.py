@@ -11,7 +11,7 @@ from fewbit.ops.cuda.kernels_attention import PageShape, attend_mma, attend_plai
 
 from .compiling import ARCHITECTURES, spilled
 
-FORMATS = [("f16", "f16"), ("q8_0", "q8_0"), ("bf16", "q4_0")]
+FORMATS = [("f16", "f16"), ("q8_0", "q8_0"), ("bf16", "q4_0"), ("f8_e4m3", "f8_e4m3")]
 
 
 @pytest.mark.slow

@@ -75,7 +75,9 @@ def random_parts(store: Any, layer: int, count: int) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize(("k", "v"), [("f32", "f16"), ("bf16", "q8_0"), ("q8_0", "q4_0"), ("q4_0", "f32")])
+@pytest.mark.parametrize(
+    ("k", "v"), [("f32", "f16"), ("bf16", "q8_0"), ("q8_0", "q4_0"), ("q4_0", "f32"), ("f8_e4m3", "f8_e4m3")]
+)
 @pytest.mark.parametrize(("first", "count"), [(0, 32), (0, 7), (11, 21)])
 def test_what_is_written_is_read(k: str, v: str, first: int, count: int) -> None:
     store, host = make(k, v)
@@ -133,7 +135,7 @@ def test_what_does_not_fit_is_one_sentence() -> None:
     gpu: Any = HostGpu(1 << 12)
     with pytest.raises(OutOfMemory, match="does not fit; the GPU has"):
         DeviceStore(gpu, make_layout(SPECS, "f16"), (50, 50, 5))
-    with pytest.raises(FormatError, match="on a GPU v cannot be q5_0; a KV cache there takes: f32, f16, bf16, q8_0"):
+    with pytest.raises(FormatError, match="v cannot be q5_0; a KV cache there takes: f32, f16, bf16, f8_e4m3, q8_0"):
         DeviceStore(gpu, make_layout(SPECS, "f16", "q5_0"), (1, 1, 1))
     with pytest.raises(ArgumentError, match="32 tokens, not 64"):
         DeviceStore(gpu, make_layout(SPECS, "f16", page_tokens=64), (1, 1, 1))

@@ -66,6 +66,9 @@ CASES = {
     "around": Case(64, 64, ("bf16", "f32"), (300, 64), (300, 64), causal=False, around=20, pairs=32, neox=True),
     "q8_0": Case(128, 128, ("q8_0", "q8_0"), (500, 65), (130, 65), pairs=64, neox=True),
     "q4_0": Case(128, 128, ("q4_0", "q4_0"), (500, 65), (130, 65), pairs=64, window=100),
+    "f8_e4m3": Case(128, 128, ("f8_e4m3", "f8_e4m3"), (500, 65), (130, 65), pairs=64, window=100),
+    "f8_e4m3 36/20": Case(36, 20, ("f8_e4m3", "f8_e4m3"), (150, 40), (77, 40), kv_heads=1, group=3, has_sinks=True),
+    "f8_e4m3 encoder": Case(64, 96, ("f8_e4m3", "q8_0"), (150, 1, 77), (150, 1, 77), causal=False),
     "dim 80": Case(80, 80, ("q4_0", "q8_0"), (150,), (77,), pairs=20, has_sinks=True),
     "dim 96": Case(96, 96, ("q8_0", "q4_0"), (150,), (77,), window=40),
     "dim 32": Case(32, 32, ("f32", "bf16"), (150, 40), (77, 40), has_sinks=True),
@@ -207,7 +210,7 @@ def test_prompts(device: cuda.Gpu, name: str) -> None:
     assert not found[padded].any()
 
 
-@pytest.mark.parametrize("name", ["q4_0", "long"])
+@pytest.mark.parametrize("name", ["q4_0", "f8_e4m3", "long"])
 def test_a_prompt_in_parts_gives_the_same_bits(device: cuda.Gpu, name: str) -> None:
     case = replace(CASES[name], lengths=(300,), new=(300,), kv_heads=1)
     whole = Sample(device, case)

@@ -37,7 +37,7 @@ def model_path(folder: Path) -> Path:
     return write_llama(folder / "model.gguf", format="q8_0")  # tiny: the emulator is slow
 
 
-@pytest.mark.parametrize("kv", ["q8_0"] if IS_EMULATED else ["f16", "q8_0"])
+@pytest.mark.parametrize("kv", ["q8_0"] if IS_EMULATED else ["f16", "f8_e4m3", "q8_0"])
 def test_any_schedule_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: str) -> None:
     model = Model(model_path(tmp_path), kv=kv, device="cuda")
     if not IS_EMULATED:

@@ -16,7 +16,7 @@ from ..specs import AttentionSpec, LayerSpec, RecurrentSpec
 from .kernels_attention import PAIRS, copy_pages
 from .memory import Gpu
 
-FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0")  # those of the kernels
+FORMATS = ("f32", "f16", "bf16", "f8_e4m3", "q8_0", "q4_0")  # those of the kernels
 PAGE_TOKENS = 32
 SCALE_BYTES = 2  # first in a block of a file; the codes follow
 STATE_ALIGN = 16
