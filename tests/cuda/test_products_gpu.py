@@ -193,7 +193,8 @@ def test_norms_before_a_product(device: cuda.Gpu, name: str, k: int, tokens: int
     multiply(run, sent, form, tokens, out.rows)
     wide = x.astype(np.float64)
     expected = (wide / np.sqrt(np.mean(wide**2, axis=1, keepdims=True) + norm) * weight) @ values.T
-    assert relative_error(out.numpy(), expected) < (1e-3 if tokens == 1 and activations == "int16" else limit(tokens))
+    most = limit(70) if name == "f16" and tokens > shapes.MAX_ROWS_GEMV else limit(tokens)  # these are taken in bf16
+    assert relative_error(out.numpy(), expected) < (1e-3 if tokens == 1 and activations == "int16" else most)
 
 
 def test_rows_at_odd_places(device: cuda.Gpu) -> None:
