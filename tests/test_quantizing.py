@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def test_a_damaged_file_is_made_again_and_another_model_is_another_file() -> Non
     assert len(again.tensors) == 21
     assert quantized(open_model(ZOO / "llama-linear" / "hf"), "q8_0").path != made.path
     assert quantized(open_model(ZOO / "llama" / "hf"), "q4_0").path != made.path
+
+
+def test_a_changed_tokenizer_is_another_file(tmp_path: Path) -> None:
+    folder = shutil.copytree(ZOO / "llama" / "hf", tmp_path / "model")
+    made = quantized(open_model(folder), "q8_0")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": "mended"}))
+    again = quantized(open_model(folder), "q8_0")
+    assert again.path != made.path
+    assert again.tokenizer()["tokenizer.chat_template"] == "mended"
 
 
 def test_not_kept(home: Path) -> None:

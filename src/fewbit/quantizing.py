@@ -6,6 +6,7 @@ of others by the end of their names; `more` is for every third layer and the fir
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -120,7 +121,9 @@ def quantized(file: ModelFile, format: str, keep: bool = True, progress: Progres
     name, mix = read_mix(format)
     plans = _plan(file, mix)
     report = silent if progress is None else progress
-    folder = cache_folder() / "quantized" / key(model_fingerprint(file), name, VERSION)
+    metadata = _metadata(file)  # a folder's chat template may change while its tensors do not
+    said = json.dumps(metadata, sort_keys=True, default=lambda values: [str(value) for value in values])
+    folder = cache_folder() / "quantized" / key(model_fingerprint(file), name, VERSION, said)
     path = folder / f"{model_name(file.path)}-{name}.gguf"
     if keep and (known := _known(path)):
         return known
@@ -128,7 +131,7 @@ def quantized(file: ModelFile, format: str, keep: bool = True, progress: Progres
         if keep and (known := _known(path)):
             return known
         need_space(folder, sum(_nbytes(*plan) for plan in plans.values()), path.name)
-        _write(path, file, plans, f"quantizing to {name}", report)
+        _write(path, file, metadata, plans, f"quantizing to {name}", report)
         made = read_gguf(path)
         if not keep:
             path.unlink()
@@ -160,8 +163,18 @@ def _nbytes(shape: tuple[int, ...], fmt: Format) -> int:
     return prod(shape[:-1]) * fmt.row_bytes(shape[-1])
 
 
+def _metadata(file: ModelFile) -> dict[str, Any]:
+    config = {f"{file.architecture}.{name}": value for name, value in file.config.items()}
+    return {"general.architecture": file.architecture} | config | dict(file.tokenizer())
+
+
 def _write(
-    path: Path, file: ModelFile, plans: Mapping[str, tuple[tuple[int, ...], Format]], what: str, report: Progress
+    path: Path,
+    file: ModelFile,
+    metadata: Mapping[str, Any],
+    plans: Mapping[str, tuple[tuple[int, ...], Format]],
+    what: str,
+    report: Progress,
 ) -> None:
     total = sum(_nbytes(info.shape, info.format) for info in file.infos.values())
     done = 0
@@ -176,9 +189,8 @@ def _write(
         name: Deferred(shape, fmt, lambda name=name, fmt=fmt: _packed(file, name, fmt, advance))  # type: ignore[misc]
         for name, (shape, fmt) in plans.items()
     }
-    metadata = {f"{file.architecture}.{key}": value for key, value in file.config.items()}
     make_folder(path.parent)
-    write_gguf(path, {"general.architecture": file.architecture} | metadata | dict(file.tokenizer()), tensors)
+    write_gguf(path, metadata, tensors)
 
 
 def _packed(file: ModelFile, name: str, fmt: Format, advance: Any) -> QuantTensor:
