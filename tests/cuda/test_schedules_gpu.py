@@ -46,7 +46,7 @@ def test_any_schedule_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(test_batch_invariant, "OUTPUT", 4)
     check(model, CROWD[:2], (64, 96))  # their second pages do not fit
     assert model.preemptions
-    check(model, [Job(0, 33, 0, 0, False), Job(0, 36, 2, 1, False), Job(0, 33, 1, 0, True)], (48, 400))
+    check(model, [Job(0, 50, 0, 0, False), Job(0, 36, 2, 1, False), Job(0, 33, 1, 0, True)], (48, 400))
     assert model.hits
 
 

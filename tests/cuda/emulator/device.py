@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import gettempdir
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,7 +224,7 @@ def library(entry: Entry) -> Path:
 
 def _write(path: Path, data: bytes) -> None:
     if not path.exists():
-        part = path.with_suffix(f".{os.getpid()}")
+        part = path.with_suffix(f".{os.getpid()}.{get_ident()}")
         part.write_bytes(data)
         os.replace(part, path)
 

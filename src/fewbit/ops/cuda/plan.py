@@ -71,11 +71,17 @@ class Builder:
         folded = {node for node in self.graph.nodes if self._is_folded(node)}
         nodes = [node for node in self.graph.nodes if node not in folded]
         buffers = self._place(nodes, folded)
-        launches = [getattr(self, node.operation)(node, **node.attributes) for node in nodes]
+        launches = [self._launch_of(node) for node in nodes]
         given = next((self.rows[node.outputs[0]] for node in nodes if node.operation == "given"), None)
         labels = tuple(f"{node.operation} {node.outputs[0].width}" for node in nodes)
         launches[0] = self._begin(launches[0])
         return Plan(tuple(launches), labels, self.rows[self.graph.result], given, buffers)
+
+    def _launch_of(self, node: Node) -> Launch:
+        launch: Launch = getattr(self, node.operation)(node, **node.attributes)
+        if not node.outputs[0].logits_only:
+            return launch
+        return lambda run, step: launch(run, step) if step.num_logits else None  # a piece of a prompt may want none
 
     def _begin(self, first: Launch) -> Launch:
         """The first launch of a step; a step that failed may have left something."""

@@ -1,0 +1,84 @@
+"""Plans of a step: which kernels are launched, by a GPU that only counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewbit.devices.cuda import CudaExecutor
+from fewbit.loading import load
+from fewbit.models import open_model
+from fewbit.ops.cuda import memory, products
+from fewbit.ops.cuda.inputs import InputLayout
+from fewbit.ops.cuda.kernels import Entry
+from fewbit.ops.cuda.values import Launcher
+
+from .emulator.device import EmulatedGpu
+from .fake import check_arguments
+
+ZOO = Path(__file__).parents[1] / "zoo"
+
+
+class CountingGpu(EmulatedGpu):
+    """Runs nothing."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__(ordinal)
+        self.names: list[str] = []
+
+    def compile(self, entries: Sequence[Entry]) -> None:
+        pass
+
+    def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, **_options: Any) -> None:
+        sizes = grid if isinstance(grid, tuple) else (grid,)
+        assert all(size > 0 for size in sizes), f"{entry.name}: a grid of {grid}"
+        check_arguments(entry, args)
+        self.names.append(entry.name)
+
+
+class CountingBlas:
+    def __init__(self, workspace: int) -> None:
+        pass
+
+    def linear(self, *args: Any, **options: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def executor() -> Iterator[CudaExecutor]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_opened", cache(CountingGpu))
+        patch.setattr(products, "Blas", CountingBlas)
+        patch.setattr(products, "_blas", {})
+        options: dict[str, Any] = {"kv": "f16", "max_batched_tokens": 128, "cache_bytes": 1 << 22, "max_seqs": 8}
+        loaded = load(open_model(ZOO / "llama" / "model.gguf"), device="cuda", **options)
+        assert isinstance(loaded.executor, CudaExecutor)
+        yield loaded.executor
+
+
+def launched(executor: CudaExecutor, tokens: int, sequences: int, logits: int) -> list[str]:
+    """The kernels of a step."""
+    layout = InputLayout(tokens, sequences, logits, (4 * sequences,), -(-tokens // sequences), 128)
+    device: Any = executor.device
+    device.names.clear()
+    executor.plans["logits"].launch(Launcher(device, device.stream), layout.inputs(1 << 20, 1 << 20))
+    return list(device.names)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 40, 100])
+def test_a_piece_of_a_prompt_that_wants_no_logits_makes_none(executor: CudaExecutor, tokens: int) -> None:
+    some, none = launched(executor, tokens, 1, 1), launched(executor, tokens, 1, 0)
+    assert len(none) < len(some)
+    assert any(name.startswith("gather_rows") for name in some)
+    assert not any(name.startswith("gather_rows") for name in none)
+
+
+def test_residuals_are_added_in_place(executor: CudaExecutor) -> None:
+    """Else they would be copied first, where cuBLAS multiplies."""
+    names = launched(executor, 100, 1, 1)
+    assert any(name.startswith("decode_") for name in names)
+    assert "begin_rows" not in names
