@@ -41,15 +41,21 @@ class Placement:
         if parts is not None:
             width, firsts = parts
             self._take(replace(out, width=width), list(zip(node.outputs, firsts, strict=True)))
-        elif node.operation == "rope" and self._left[inputs[0]] == 1:  # in place
-            self._places[out] = place = self._places[inputs[0]]
-            self._held[place.owner] += 1
         elif out not in self._places:
-            self._take(out, [(out, 0)])
+            self._take_or_share(node, out, inputs)
         self._left.subtract(inputs)
         for value in dict.fromkeys(inputs):
             if not self._left[value]:
                 self._release(self._places[value])
+
+    def _take_or_share(self, node: Node, out: Value, inputs: Sequence[Value]) -> None:
+        """Rotations, and products that are added to something, are made in place where nobody else reads that."""
+        added = {"rope": inputs[:1], "linears": inputs[1:]}.get(node.operation, [])
+        if not added or self._left[added[0]] != 1 or added[0].logits_only != out.logits_only:
+            self._take(out, [(out, 0)])
+            return
+        self._places[out] = place = self._places[added[0]]
+        self._held[place.owner] += 1
 
     def allocate(self, device: Gpu, count: Callable[[Value], int]) -> tuple[dict[Value, Rows], tuple[Any, ...]]:
         """Rows of all values, and the memory that they lie in; `count` says how many rows a value can have."""
