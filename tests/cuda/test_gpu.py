@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_one_sentence(device: cuda.Gpu) -> None:
         cuda.linear(np.zeros((2, 63), np.float32), sent)
     with pytest.raises(ShapeError, match="out must have shape"):
         cuda.linear(np.zeros((2, 64), np.float32), sent, device.empty((2, 9)))
-    with pytest.raises(DtypeError, match="to_device"):
+    with pytest.raises(DtypeError, match="sends it there"):
         cuda.linear(np.zeros(64, np.float32), w)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="activations are"):
         cuda.linear(np.zeros(64, np.float32), sent, activations="int3")

@@ -25,7 +25,11 @@ class Blas:
             raise ExtraError(f"prompts on a GPU need cuBLAS ({error}); install it: {INSTALL}") from None
         self._handle = c_void_p()
         self._check(self._library.cublasCreate_v2(byref(self._handle)))
-        self._workspace = workspace
+        self._workspace, self._stream = workspace, -1
+        matrix = (c_void_p, c_int, c_int)  # with its type and the distance of its rows
+        scaled = (c_void_p, *matrix)
+        self._library.cublasGemmEx.argtypes = [c_void_p, *(c_int,) * 5, *scaled, *matrix, *scaled, c_int, c_int]
+        self._one, self._zero = c_float(1), c_float(0)
 
     def _check(self, status: int) -> None:
         if status:
@@ -39,14 +43,20 @@ class Blas:
 
         Rows of y are `stride` apart (None: n); the product is added to `beta` times what they hold.
         """
+        self._use(stream)
+        kind, old = TYPES[dtype], self._zero if beta == 0 else c_float(beta)
+        self._check(
+            self._library.cublasGemmEx(
+                self._handle, _TRANSPOSED, _NORMAL, n, m, k, byref(self._one), w, kind, k, x, kind, k, byref(old),
+                y, TYPES["f32"], stride or n, _COMPUTE_F32, _DEFAULT,
+            )
+        )  # fmt: skip
+
+    def _use(self, stream: int) -> None:
+        """It forgets the workspace when it is given a stream."""
+        if stream == self._stream:
+            return
         self._check(self._library.cublasSetStream_v2(self._handle, c_void_p(stream)))
         workspace = c_void_p(self._workspace), c_size_t(WORKSPACE_BYTES)
         self._check(self._library.cublasSetWorkspace_v2(self._handle, *workspace))
-        one, old, kind = c_float(1), c_float(beta), c_int(TYPES[dtype])
-        self._check(
-            self._library.cublasGemmEx(
-                self._handle, c_int(_TRANSPOSED), c_int(_NORMAL), c_int(n), c_int(m), c_int(k), byref(one),
-                c_void_p(w), kind, c_int(k), c_void_p(x), kind, c_int(k), byref(old),
-                c_void_p(y), c_int(TYPES["f32"]), c_int(stride or n), c_int(_COMPUTE_F32), c_int(_DEFAULT),
-            )
-        )  # fmt: skip
+        self._stream = stream

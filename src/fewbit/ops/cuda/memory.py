@@ -18,6 +18,7 @@ from . import dlpack
 from .cards import check
 from .compile import compile_all, cubin, package
 from .kernels import Entry
+from .launch import Launches
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -42,7 +43,9 @@ class Gpu:
         self.arch = f"sm_{self.device.arch}"
         self.stream = self.device.create_stream()
         self.has_dependent_launches = int(self.device.arch.rstrip("abcdef")) >= 90
+        self._own, self._launches = int(self.stream.handle), Launches(self._driver)
         self._kernels: dict[str, Any] = {}
+        self._handles: dict[str, int] = {}
         self._scratch: dict[str, Any] = {}
 
     def use(self) -> None:
@@ -53,16 +56,16 @@ class Gpu:
         """Kernels that the cache folder does not have, on all cores."""
         compile_all([entry.source for entry in entries], self.arch)
 
-    def kernel(self, entry: Entry) -> Any:
-        """A kernel, compiled where the cache folder does not have it, and loaded once."""
-        if entry.name not in self._kernels:
-            self.use()
-            code = self._core.ObjectCode.from_cubin(cubin(entry.source, self.arch))
-            kernel = self._kernels[entry.name] = code.get_kernel(entry.name)
-            if entry.shared:
-                most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                self._checked(self._driver.cuKernelSetAttribute(most, entry.shared, kernel.handle, self.ordinal))
-        return self._kernels[entry.name]
+    def _load(self, entry: Entry) -> int:
+        """A kernel, compiled where the cache folder does not have it."""
+        self.use()
+        code = self._core.ObjectCode.from_cubin(cubin(entry.source, self.arch))
+        kernel = self._kernels[entry.name] = code.get_kernel(entry.name)
+        if entry.shared:
+            most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._checked(self._driver.cuKernelSetAttribute(most, entry.shared, kernel.handle, self.ordinal))
+        self._handles[entry.name] = int(kernel.handle)
+        return self._handles[entry.name]
 
     def launch(
         self,
@@ -77,18 +80,10 @@ class Gpu:
 
         What comes before must then be a kernel.
         """
-        config = self._core.LaunchConfig(
-            grid=grid,
-            block=threads,
-            shmem_size=entry.shared,
-            programmatic_stream_serialization=dependent and self.has_dependent_launches,
-        )
-        try:
-            self._core.launch(self.stream if stream is None else stream, config, self.kernel(entry), *args)
-        except FewbitError:
-            raise
-        except Exception as error:  # cuda-core raises its own kinds
-            raise cuda_error(str(error)) from error
+        handle = self._handles.get(entry.name) or self._load(entry)
+        where = self._own if stream is None or stream is self.stream else int(stream.handle)
+        is_dependent = dependent and self.has_dependent_launches
+        self._checked(self._launches.launch(handle, grid, threads, entry.shared, where, is_dependent, args))
 
     def allocate(self, nbytes: int) -> Any:
         self.use()
@@ -299,13 +294,13 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype not in dlpack.TYPESTR:
             raise AttributeError("bfloat16 has no name there; DLPack has")
+        self.device.sync()  # not all who take it wait for a stream
         return {
             "shape": self.shape,
             "typestr": dlpack.TYPESTR[self.dtype],
             "data": (self.pointer, False),
             "strides": None,
             "version": 3,
-            "stream": int(self.device.stream.handle),
         }
 
     def __repr__(self) -> str:
