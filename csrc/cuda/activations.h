@@ -34,11 +34,7 @@ __device__ __forceinline__ void load_values(const void* row, bool aligned, int i
 
 template <Real Y>
 __device__ __forceinline__ uint4 pack_values(const float (&v)[8]) {
-  uint16_t h[8];
-#pragma unroll
-  for (int e = 0; e < 8; ++e) put<Y>(h, e, v[e]);
-  return {h[0] | static_cast<uint32_t>(h[1]) << 16, h[2] | static_cast<uint32_t>(h[3]) << 16,
-          h[4] | static_cast<uint32_t>(h[5]) << 16, h[6] | static_cast<uint32_t>(h[7]) << 16};
+  return {pack_two<Y>(v[0], v[1]), pack_two<Y>(v[2], v[3]), pack_two<Y>(v[4], v[5]), pack_two<Y>(v[6], v[7])};
 }
 
 // 32 values, one in each lane -> 8 bits, a scale, the sums of 16. Returns what 8 bits lose.

@@ -92,34 +92,44 @@ struct Inputs {
   float2 turn[KD / 2 + 1];
 };
 
-// Before the wait.
+// Before the wait, and before pages are asked for: what comes behind them would wait for them.
 template <int R, int KD, int VD>
 __device__ __forceinline__ void load_turns(const Attend& a, const Task& t, Inputs<R, KD, VD>& in) {
   if (a.rope.table && !t.empty)
     for (int i = threadIdx.x; i < a.rope.pairs; i += blockDim.x)
       in.turn[i] = a.rope.table[static_cast<size_t>(t.position) * a.rope.pairs + i];
-  __syncthreads();
 }
 
-// After it. Ends with a barrier.
-template <int R, int KD, int VD>
+// After it: T threads ask for all that they need before they use any of it. Ends with a barrier.
+template <int T, int R, int KD, int VD>
 __device__ __forceinline__ void load_inputs(const Attend& a, const Task& t, bool with_new, Inputs<R, KD, VD>& in) {
-  constexpr int half = (KD + 1) / 2;
+  constexpr int half = (KD + 1) / 2, queries = R * half, keys = queries + half, values = keys + (VD + 1) / 2;
+  constexpr int each = (values + T - 1) / T;
   const float* q = a.q + static_cast<size_t>(t.row) * a.q_stride + t.head * KD;
-  for (int i = threadIdx.x; i < R * half; i += blockDim.x) {
-    const int head = i / half, pair = i % half;
-    if (head < t.heads) {
-      rotate_pair(q + head * KD, in.q[head], pair, KD, a.rope, in.turn);
-    } else {
-      in.q[head][2 * pair] = 0;
-      if (2 * pair + 1 < KD) in.q[head][2 * pair + 1] = 0;
-    }
+  const float* k = a.k + static_cast<size_t>(t.row) * a.k_stride + t.group * KD;
+  const float* v = a.v + static_cast<size_t>(t.row) * a.v_stride + t.group * VD;
+  float2 x[each];
+#pragma unroll
+  for (int j = 0; j < each; ++j) {
+    const int i = threadIdx.x + j * T;
+    x[j] = {0, 0};
+    if (i < t.heads * half)
+      x[j] = load_pair(q + i / half * KD, i % half, KD, a.rope);
+    else if (i >= queries && i < keys && with_new)
+      x[j] = load_pair(k, i - queries, KD, a.rope);
+    else if (i >= keys && i < values && with_new)
+      x[j] = load_pair(v, i - keys, VD, {});
   }
-  if (with_new) {
-    const float* k = a.k + static_cast<size_t>(t.row) * a.k_stride + t.group * KD;
-    const float* v = a.v + static_cast<size_t>(t.row) * a.v_stride + t.group * VD;
-    for (int i = threadIdx.x; i < half; i += blockDim.x) rotate_pair(k, in.k, i, KD, a.rope, in.turn);
-    for (int i = threadIdx.x; i < VD; i += blockDim.x) in.v[i] = v[i];
+  __syncthreads();  // turns are there
+#pragma unroll
+  for (int j = 0; j < each; ++j) {
+    const int i = threadIdx.x + j * T;
+    if (i < queries)
+      put_pair(x[j], in.q[i / half], i % half, KD, a.rope, in.turn);
+    else if (i < keys)
+      put_pair(x[j], in.k, i - queries, KD, a.rope, in.turn);
+    else if (i < values)
+      put_pair(x[j], in.v, i - keys, VD, {}, in.turn);
   }
   __syncthreads();
   if (!a.rotate) return;

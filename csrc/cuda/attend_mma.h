@@ -36,7 +36,8 @@ struct AttendMma {
   const int lane, warp, n, c;
   uint2 q[held ? key_blocks * 2 * NT : 1];
   float o[NT][VD / 16][4];
-  float most[NT][2], sum[NT][2];  // of query heads 2 c and 2 c + 1
+  float most[NT][2], sum[NT][2];                    // of query heads 2 c and 2 c + 1
+  float shift[NT][Keys::zero ? key_blocks : 1][2];  // what the zero of K's codes adds to their scores, taken away
 
   __device__ __forceinline__ AttendMma(const Attend& a, const Task& t, Shared& shared)
       : a(a), t(t), shared(shared), lane(threadIdx.x % 32), warp(threadIdx.x / 32), n(lane / 4), c(lane % 4) {}
@@ -87,6 +88,24 @@ struct AttendMma {
       return shared.q[at][lane];
   }
 
+  __device__ __forceinline__ void find_shifts() {
+    if constexpr (Keys::zero > 0)
+#pragma unroll
+      for (int at = 0; at < NT * key_blocks; ++at) {
+        const int nt = at % NT, j = at / NT;
+        float own = 0;  // of query head n
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          const uint2 b = query((j * 2 + step) * NT + nt);
+          own += half_bits(b.x & 0xffffu) + half_bits(b.x >> 16) + half_bits(b.y & 0xffffu) + half_bits(b.y >> 16);
+        }
+        own += __shfl_xor_sync(~0u, own, 1);
+        own += __shfl_xor_sync(~0u, own, 2);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) shift[nt][j][h] = -Keys::zero * __shfl_sync(~0u, own, 4 * (2 * c + h));
+      }
+  }
+
   // Scores of 16 tokens, tiles 2 i and 2 i + 1.
   __device__ __forceinline__ void score(const Keys& first, const Keys& second, int i, float (&s)[NT][2][4]) {
 #pragma unroll
@@ -94,6 +113,10 @@ struct AttendMma {
 #pragma unroll
     for (int j = 0; j < key_blocks; ++j) {
       float part[NT][4] = {};
+      if constexpr (Keys::zero > 0)
+#pragma unroll
+        for (int nt = 0; nt < NT; ++nt)
+          part[nt][0] = part[nt][2] = shift[nt][j][0], part[nt][1] = part[nt][3] = shift[nt][j][1];
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         uint32_t a0, a1, a2, a3;
@@ -147,10 +170,11 @@ struct AttendMma {
         }
         sum[nt][h] = sum[nt][h] * down[h] + total;
       }
+      if (!__all_sync(~0u, down[0] == 1 && down[1] == 1))  // most pages change nothing
 #pragma unroll
-      for (int u = 0; u < VD / 16; ++u)
+        for (int u = 0; u < VD / 16; ++u)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) o[nt][u][i] *= down[i % 2];
+          for (int i = 0; i < 4; ++i) o[nt][u][i] *= down[i % 2];
 #pragma unroll
       for (int tile = 0; tile < 4; ++tile) {
         const float* x = &s[nt][tile / 2][tile % 2 * 2];
@@ -226,6 +250,7 @@ struct AttendMma {
   }
 
   __device__ __forceinline__ void run() {
+    find_shifts();
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt) {
       most[nt][0] = most[nt][1] = kNothing, sum[nt][0] = sum[nt][1] = 0;
@@ -300,11 +325,11 @@ __device__ __forceinline__ void attend_mma(const Attend& a) {
     return;
   }
   Work work(a, t, shared);
-  work.prefetch();
   load_turns(a, t, shared.in);
+  work.prefetch();
   if (fused) wait_for_previous();
   const bool with_new = fused && t.is_last();
-  load_inputs(a, t, with_new, shared.in);
+  load_inputs<32 * W>(a, t, with_new, shared.in);
   if (with_new) work.pack_new();
   work.make_queries();
   __syncthreads();

@@ -20,7 +20,7 @@ __device__ __forceinline__ void attend_plain(const Attend& a) {
   if (t.empty || t.piece >= t.pieces) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool with_new = fused && t.is_last();
-  load_inputs(a, t, with_new, in);
+  load_inputs<threads>(a, t, with_new, in);
   if (with_new) {  // all rounds write the same bytes
     const int page = t.slot / kPageTokens, place = t.slot % kPageTokens;
     uint8_t *k = a.k_pages + page_at<KF>(page, t.group, a.kv_heads, KD),

@@ -44,7 +44,6 @@ __device__ __forceinline__ void wait_copies() {
 struct PromptQueries {
   const float* rows;
   int stride, dim, heads, group;
-  const int* positions;
   const float2* rope;  // none: q was rotated before
   int pairs, neox;
 };
@@ -110,36 +109,102 @@ __device__ __forceinline__ void rotate_query(float (&v)[J]) {
   for (int j = 0; j < J; ++j) v[j] *= scale;
 }
 
-// The rows of q of a block to shared memory, and the position of each; rows behind the last one are like it.
+// Four values of a row of q from d on, rotated; pairs are whole: their number is a multiple of 4.
+__device__ __forceinline__ float4 load_four(const PromptQueries& in, const float* x, int position, int d) {
+  if (d >= in.dim) return {};
+  const float4 v = *reinterpret_cast<const float4*>(x + d);
+  if (!in.rope || d >= 2 * in.pairs) return v;
+  const float2* turns = in.rope + static_cast<size_t>(position) * in.pairs;
+  if (!in.neox) {
+    const float4 t = *reinterpret_cast<const float4*>(turns + d / 2);
+    return {v.x * t.x - v.y * t.y, v.x * t.y + v.y * t.x, v.z * t.z - v.w * t.w, v.z * t.w + v.w * t.z};
+  }
+  const bool is_second = d >= in.pairs;
+  const int other = is_second ? d - in.pairs : d + in.pairs;
+  const float4 w = *reinterpret_cast<const float4*>(x + other);
+  const float4* t = reinterpret_cast<const float4*>(turns + (is_second ? other : d));
+  const float4 a = t[0], b = t[1];
+  const float sign = is_second ? 1.0f : -1.0f;
+  return {v.x * a.x + sign * (w.x * a.y), v.y * a.z + sign * (w.y * a.w), v.z * b.x + sign * (w.z * b.y),
+          v.w * b.z + sign * (w.w * b.w)};
+}
+
+// The rows of q of a block to shared memory, and the position of each; rows behind the last one are like it. A warp
+// takes some rows at once: four values a lane where they lie so that they can be loaded together, else one.
 template <class B, int H>
-__device__ __forceinline__ void load_queries(const PromptQueries& in, const Prompt& p, int kv_head, int first,
-                                             uint8_t* q, int* positions) {
-  constexpr int J = (B::KD + 31) / 32, at_once = J <= 4 ? (H > 0 ? 2 : 4) : J <= 8 && H == 0 ? 2 : 1;
-  const int lane = threadIdx.x % 32, last = p.count * in.group - 1;
-  for (int r = threadIdx.x / 32 * at_once; r < B::rows; r += B::W * at_once) {
-    float v[at_once][J];
+struct QueryLoader {
+  static constexpr int J = (B::KD + 31) / 32, V = (B::KD + 127) / 128;
+  const PromptQueries& in;
+  const Prompt& p;
+  int kv_head, first;
+  uint8_t* q;
+  int* positions;
+
+  __device__ __forceinline__ int token(int r) const {
+    const int last = p.count * in.group - 1;
+    return (first + r < last ? first + r : last) / in.group;
+  }
+  __device__ __forceinline__ const float* row(int r) const {
+    const int last = p.count * in.group - 1, at = first + r < last ? first + r : last;
+    const int head = kv_head * in.group + at % in.group;
+    return in.rows + static_cast<size_t>(p.row + at / in.group) * in.stride + head * in.dim;
+  }
+  __device__ __forceinline__ bool in_fours() const {
+    const bool whole = in.dim % 4 == 0 && in.stride % 4 == 0 && in.pairs % 4 == 0;
+    return H == 0 && whole && (reinterpret_cast<uintptr_t>(in.rows) | reinterpret_cast<uintptr_t>(in.rope)) % 16 == 0;
+  }
+
+  __device__ __forceinline__ void fours() const {
+    constexpr int at_once = V == 1 ? 8 : V <= 3 ? 4 : 1;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int r = threadIdx.x / 32 * at_once; r < B::rows; r += B::W * at_once) {
+      float4 v[at_once][V];
 #pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      const int row = first + r + i < last ? first + r + i : last, token = row / in.group;
-      const int head = kv_head * in.group + row % in.group;
-      const float* x = in.rows + static_cast<size_t>(p.row + token) * in.stride + head * in.dim;
-      load_query(in, x, in.rope ? in.positions[p.row + token] : 0, v[i]);
-      if (lane == 0) positions[r + i] = p.position + token;
+      for (int i = 0; i < at_once; ++i)
+#pragma unroll
+        for (int j = 0; j < V; ++j) v[i][j] = load_four(in, row(r + i), p.position + token(r + i), 4 * lane + 128 * j);
+#pragma unroll
+      for (int i = 0; i < at_once; ++i)
+#pragma unroll
+        for (int j = 0; j < V; ++j) {
+          const int d = 4 * lane + 128 * j, chunk = swizzled<B::k_chunks>(r + i, d / 8);
+          if (d < B::KD)
+            reinterpret_cast<uint2*>(q)[((r + i) * B::k_chunks + chunk) * 2 + d / 4 % 2] = {
+                pack_half2(v[i][j].x, v[i][j].y), pack_half2(v[i][j].z, v[i][j].w)};
+        }
     }
+  }
+  __device__ __forceinline__ void ones() const {
+    constexpr int at_once = J <= 4 ? (H > 0 ? 2 : 4) : J <= 8 && H == 0 ? 2 : 1;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int r = threadIdx.x / 32 * at_once; r < B::rows; r += B::W * at_once) {
+      float v[at_once][J];
 #pragma unroll
-    for (int i = 0; i < at_once; ++i) {
-      if constexpr (H > 0) rotate_query<H>(v[i]);
+      for (int i = 0; i < at_once; ++i) load_query(in, row(r + i), p.position + token(r + i), v[i]);
 #pragma unroll
-      for (int j = 0; j < J; ++j) {
-        const int d = lane + 32 * j;
-        if (d >= B::KD) continue;
-        const int chunk = swizzled<B::k_chunks>(r + i, d / 8);
-        reinterpret_cast<uint16_t*>(q)[((r + i) * B::k_chunks + chunk) * 8 + d % 8] =
-            static_cast<uint16_t>(pack_half2(v[i][j], 0));
+      for (int i = 0; i < at_once; ++i) {
+        if constexpr (H > 0) rotate_query<H>(v[i]);
+#pragma unroll
+        for (int j = 0; j < J; ++j) {
+          const int d = lane + 32 * j;
+          if (d >= B::KD) continue;
+          const int chunk = swizzled<B::k_chunks>(r + i, d / 8);
+          reinterpret_cast<uint16_t*>(q)[((r + i) * B::k_chunks + chunk) * 8 + d % 8] =
+              static_cast<uint16_t>(pack_half2(v[i][j], 0));
+        }
       }
     }
   }
-}
+  __device__ __forceinline__ void load() const {
+    for (int r = threadIdx.x; r < B::rows; r += B::threads) positions[r] = p.position + token(r);
+    if (in_fours())
+      fours();
+    else
+      ones();
+  }
+};
 
 // Address of what a lane names to `load_matrices`: rows `row` + 0 to 15 of a tile, chunks `chunk` and `chunk` + 1.
 // Matrices follow by rows then chunks (of A), or by chunks then rows (of B).
@@ -285,7 +350,7 @@ __device__ __forceinline__ void put_pair(void* rows, size_t at, float a, float b
     if constexpr (T == Real::f32)
       *reinterpret_cast<float2*>(p) = {a, b};
     else
-      *reinterpret_cast<uint32_t*>(p) = static_cast<uint32_t>(f32_to_bf16(b)) << 16 | f32_to_bf16(a);
+      *reinterpret_cast<uint32_t*>(p) = pack_two<T>(a, b);
     return;
   }
   put<T>(p, 0, a);
@@ -335,7 +400,7 @@ __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Pro
   };
 #pragma unroll
   for (int i = 0; i < B::S - 1; ++i) fetch(i);
-  load_queries<B, H>(in, p, kv_head, first, shared, positions);
+  QueryLoader<B, H>{in, p, kv_head, first, shared, positions}.load();
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float scale = HasCap ? 1.0f : logits.scale * kLog2e;

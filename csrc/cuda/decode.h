@@ -1,5 +1,5 @@
 // Tiles -> rows of f32, f16 or bf16, with the operations of formats/decode.py in their order: the same bits. A warp a
-// tile; its rows go through shared memory so that whole lines are written.
+// tile, a block some tiles along k; rows go through shared memory so that whole lines are written.
 #pragma once
 #include "tile.h"
 
@@ -31,9 +31,8 @@ __device__ __forceinline__ void decode_tiles(const Planes& p, void* out, int n, 
   __shared__ uint4 staged[warps][32 * chunks];
   start_next();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, g = lane % 4;
-  const uint32_t id = blockIdx.x * warps + warp;
-  const int tile = static_cast<int>(id / Q), q = static_cast<int>(id % Q);
-  if (tile * 8 >= n) {
+  const int tile = blockIdx.x, q = blockIdx.y * warps + warp;
+  if (q >= Q) {
     wait_for_previous();
     return;
   }
@@ -47,11 +46,9 @@ __device__ __forceinline__ void decode_tiles(const Planes& p, void* out, int n, 
       packed = {__float_as_uint(v[4 * c]), __float_as_uint(v[4 * c + 1]), __float_as_uint(v[4 * c + 2]),
                 __float_as_uint(v[4 * c + 3])};
     } else {
-      uint16_t h[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) put<Y>(h, i, v[8 * c + i]);
-      packed = {h[0] | static_cast<uint32_t>(h[1]) << 16, h[2] | static_cast<uint32_t>(h[3]) << 16,
-                h[4] | static_cast<uint32_t>(h[5]) << 16, h[6] | static_cast<uint32_t>(h[7]) << 16};
+      const float* from = v + 8 * c;
+      packed = {pack_two<Y>(from[0], from[1]), pack_two<Y>(from[2], from[3]), pack_two<Y>(from[4], from[5]),
+                pack_two<Y>(from[6], from[7])};
     }
     staged[warp][(row * 4 + g) * chunks + (c ^ (chunks == 4 ? g / 2 | row % 2 * 2 : g | row % 2 * 4))] = packed;
   }
@@ -60,19 +57,19 @@ __device__ __forceinline__ void decode_tiles(const Planes& p, void* out, int n, 
 #pragma unroll
   for (int i = 0; i < chunks; ++i) {
     const int at = i * 32 + lane, r = at / line, c = at % line, column = q * 128 + c * values, to = c / chunks;
-    const uint4 packed =
-        staged[warp][(r * 4 + to) * chunks + (c % chunks ^ (chunks == 4 ? to / 2 | r % 2 * 2 : to | r % 2 * 4))];
+    const uint4* from =
+        &staged[warp][(r * 4 + to) * chunks + (c % chunks ^ (chunks == 4 ? to / 2 | r % 2 * 2 : to | r % 2 * 4))];
     const size_t place = static_cast<size_t>(tile * 8 + r) * width + column;
     if (tile * 8 + r >= n) continue;
     if (width % values == 0 && column + values <= width) {
-      static_cast<uint4*>(out)[place / values] = packed;
+      static_cast<uint4*>(out)[place / values] = *from;
     } else {
-      const uint32_t w[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll 1
       for (int e = 0; e < values && column + e < width; ++e) {
         if constexpr (Y == Real::f32)
-          static_cast<uint32_t*>(out)[place + e] = w[e];
+          static_cast<uint32_t*>(out)[place + e] = reinterpret_cast<const uint32_t*>(from)[e];
         else
-          static_cast<uint16_t*>(out)[place + e] = static_cast<uint16_t>(w[e / 2] >> (16 * (e % 2)));
+          static_cast<uint16_t*>(out)[place + e] = reinterpret_cast<const uint16_t*>(from)[e];
       }
     }
   }

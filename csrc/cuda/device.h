@@ -74,6 +74,22 @@ __device__ __forceinline__ uint16_t to_half(float f) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
+__device__ __forceinline__ uint16_t to_brain(float f) {
+  uint16_t h;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+  return h;
+}
+// Two of f16 or bf16 side by side, the first in the low half.
+template <Real T>
+__device__ __forceinline__ uint32_t pack_two(float lo, float hi) {
+  static_assert(T == Real::f16 || T == Real::bf16);
+  uint32_t r;
+  if constexpr (T == Real::f16)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
 __device__ __forceinline__ float magnitude(float f) { return __uint_as_float(__float_as_uint(f) & 0x7fffffffu); }
 
 __device__ __forceinline__ uint32_t multiply2(uint32_t a, uint32_t b) {
@@ -101,7 +117,7 @@ template <Real T>
 __device__ __forceinline__ void put(void* p, size_t i, float v) {
   if constexpr (T == Real::f32) static_cast<float*>(p)[i] = v;
   if constexpr (T == Real::f16) static_cast<uint16_t*>(p)[i] = to_half(v);
-  if constexpr (T == Real::bf16) static_cast<uint16_t*>(p)[i] = f32_to_bf16(v);
+  if constexpr (T == Real::bf16) static_cast<uint16_t*>(p)[i] = to_brain(v);
 }
 
 template <class F>

@@ -22,21 +22,18 @@ __device__ __forceinline__ uint32_t transposed(uint32_t v) {
 __device__ __forceinline__ uint32_t bf16_pair_to_f16(uint32_t w) {
   return pair_of(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
 }
-// Four bytes below the exponent of 2^10, less 1024 and the zero.
-template <int zero>
-__device__ __forceinline__ void bytes_to_f16(uint32_t w, uint32_t& lo, uint32_t& hi) {
-  constexpr uint32_t bias = (0x6400u + zero) * 0x10001u;
-  lo = subtract2(__byte_perm(w, 0x64646464u, 0x4140), bias);
-  hi = subtract2(__byte_perm(w, 0x64646464u, 0x4342), bias);
-}
+// Codes as f16, a byte each below the exponent of 2^10: what they are more than the values.
+constexpr int zero_of(Kv f) { return f == Kv::q8_0 ? 1024 + 128 : f == Kv::q4_0 ? 1024 + 8 : 0; }
+
 template <Kv F>
 __device__ __forceinline__ void codes_to_f16(uint32_t w, int nibble, uint32_t& lo, uint32_t& hi) {
-  if constexpr (F == Kv::f8_e4m3)
+  if constexpr (F == Kv::f8_e4m3) {
     f8_e4m3_to_f16(w, lo, hi);
-  else if constexpr (F == Kv::q8_0)
-    bytes_to_f16<128>(w ^ 0x80808080u, lo, hi);
-  else
-    bytes_to_f16<8>(w >> 4 * nibble & 0x0f0f0f0fu, lo, hi);
+  } else {
+    const uint32_t bytes = F == Kv::q8_0 ? w ^ 0x80808080u : w >> 4 * nibble & 0x0f0f0f0fu;
+    lo = __byte_perm(bytes, 0x64646464u, 0x4140);
+    hi = __byte_perm(bytes, 0x64646464u, 0x4342);
+  }
 }
 
 template <int words>
@@ -56,7 +53,7 @@ __device__ __forceinline__ void load_words(const uint8_t* p, uint32_t* out) {
 template <Kv F, int D>
 struct KeyTile {
   static constexpr int blocks = D / 32, bytes = row_codes_bytes(F, 32);  // of a block
-  static constexpr int words = bytes / 16;
+  static constexpr int words = bytes / 16, zero = zero_of(F);
   uint32_t code[blocks][words];
   uint32_t scale[is_quantized(F) ? (blocks + 1) / 2 : 1];  // two blocks a word
 
@@ -96,7 +93,7 @@ struct KeyTile {
     }
   }
   __device__ __forceinline__ float scale_of(int j) const { return half_bits(scale[j / 2] >> 16 * (j % 2) & 0xffffu); }
-  // Four dims of the lane: `step` 0 or 1 of block j.
+  // Four dims of the lane: `step` 0 or 1 of block j, with the zero.
   __device__ __forceinline__ void decode(int j, int step, uint32_t& lo, uint32_t& hi) const {
     if constexpr (code_bytes(F) == 1)
       codes_to_f16<F>(code[j][F == Kv::q4_0 ? 0 : step], step, lo, hi);
@@ -164,9 +161,11 @@ struct ValueBlock {
   }
   // Dims 8 u + n, tokens of tiles 2 i and 2 i + 1.
   __device__ __forceinline__ void decode(int u, int i, uint32_t& lo, uint32_t& hi) const {
-    if constexpr (bytes == 1)
+    constexpr uint32_t zero = (0x6400u + zero_of(F) % 1024) * 0x10001u;
+    if constexpr (bytes == 1) {
       codes_to_f16<F>(code[u % rows][i], u / rows, lo, hi);
-    else if constexpr (F == Kv::bf16)
+      if constexpr (is_quantized(F)) lo = subtract2(lo, zero), hi = subtract2(hi, zero);
+    } else if constexpr (F == Kv::bf16)
       lo = bf16_pair_to_f16(code[u][2 * i]), hi = bf16_pair_to_f16(code[u][2 * i + 1]);
     else
       lo = code[u][2 * i], hi = code[u][2 * i + 1];

@@ -12,16 +12,23 @@ struct RopeAt {
   bool neox;
 };
 
-// Pair i of a head: pairs that are rotated, then the others. `at` is the row of the table. Products are rounded before
-// they are added, as NumPy does it.
-__device__ __forceinline__ void rotate_pair(const float* x, float* out, int i, int dims, const RopeAt& rope,
-                                            const float2* at) {
+// Pair i of a head, of those that are rotated, then of the others: where its two values are.
+__device__ __forceinline__ int2 pair_places(int i, const RopeAt& rope) {
+  const bool apart = i < rope.pairs && rope.neox;
+  return {apart ? i : 2 * i, apart ? i + rope.pairs : 2 * i + 1};
+}
+__device__ __forceinline__ float2 load_pair(const float* x, int i, int dims, const RopeAt& rope) {
+  const int2 at = pair_places(i, rope);
+  return {x[at.x], at.y < dims ? x[at.y] : 0.0f};
+}
+// Rotated by its turn. Products are rounded before they are added, as NumPy does it.
+__device__ __forceinline__ void put_pair(float2 v, float* out, int i, int dims, const RopeAt& rope,
+                                         const float2* turns) {
+  const int2 at = pair_places(i, rope);
   const bool rotated = i < rope.pairs;
-  const int a = rotated && rope.neox ? i : 2 * i, b = rotated && rope.neox ? i + rope.pairs : 2 * i + 1;
-  const float first = x[a], second = b < dims ? x[b] : 0.0f;
-  const float2 turn = rotated ? at[i] : float2{1, 0};
-  out[a] = rotated ? __fsub_rn(__fmul_rn(first, turn.x), __fmul_rn(second, turn.y)) : first;
-  if (b < dims) out[b] = rotated ? __fadd_rn(__fmul_rn(first, turn.y), __fmul_rn(second, turn.x)) : second;
+  const float2 turn = rotated ? turns[i] : float2{1, 0};
+  out[at.x] = rotated ? __fsub_rn(__fmul_rn(v.x, turn.x), __fmul_rn(v.y, turn.y)) : v.x;
+  if (at.y < dims) out[at.y] = rotated ? __fadd_rn(__fmul_rn(v.x, turn.y), __fmul_rn(v.y, turn.x)) : v.y;
 }
 
 // A row in shared memory, by a warp: blocks of the largest power of two that divides dims, times an orthogonal matrix.
@@ -47,13 +54,13 @@ struct NewRows {
   int k_stride, v_stride;
 };
 
-// 32 tokens of a head: gridDim (token / 32, kv_heads), 8 warps. K goes straight to its page; V through shared memory, a
-// block of 32 dims after the other, so that tokens of a page are written side by side.
+// 32 tokens of a head: gridDim (token / 32, kv_heads), 16 warps. K goes straight to its page; V through shared memory,
+// a block of 32 dims after the other, so that tokens of a page are written side by side.
 template <Kv KF, Kv VF, int KD, int VD>
 __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, bool rotate, uint8_t* k_pages,
                                          uint8_t* v_pages, const int* slots, const int* positions, int tokens,
                                          int kv_heads) {
-  constexpr int warps = 8;
+  constexpr int warps = 16;
   __shared__ float row[warps][KD];
   __shared__ uint32_t codes[32][33];
   __shared__ uint16_t scales[32];
@@ -66,7 +73,7 @@ __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, b
     if (slot < 0) continue;
     const float* k = x.k + static_cast<size_t>(token) * x.k_stride + head * KD;
     const float2* at = rope.table + static_cast<size_t>(rope.table ? positions[token] : 0) * rope.pairs;
-    for (int p = lane; p < (KD + 1) / 2; p += 32) rotate_pair(k, row[warp], p, KD, rope, at);
+    for (int p = lane; p < (KD + 1) / 2; p += 32) put_pair(load_pair(k, p, KD, rope), row[warp], p, KD, rope, at);
     __syncwarp();
     if (rotate) hadamard(row[warp], KD, lane);
     uint8_t* page = k_pages + page_at<KF>(slot / kPageTokens, head, kv_heads, KD);

@@ -64,4 +64,5 @@ def entries(fmt: Format, n: int, k: int, tokens: tuple[int, ...] = (8, 16, 32)) 
     found = [kernels.repack(fmt), *(products.gemv((fmt,), columns, shape, parts) for parts in (1, 2))]
     found += [kernels.decode_tiles(fmt, d) for d in ("f32", "f16", "bf16")]
     found += [products.skinny((fmt,), skinny_shape(t, n, columns)) for t in tokens if t <= MAX_SKINNY]
-    return found + [products.skinny_shared((fmt,), shared_shape(t, n, columns)) for t in tokens if t > MAX_SKINNY]
+    shared = [shared_shape(t, n, columns, layout.is_light) for t in tokens if t > MAX_SKINNY]
+    return found + [products.skinny_shared((fmt,), shape) for shape in shared]

@@ -17,7 +17,7 @@ from fewbit.ops.cuda import compile as compiler
 from fewbit.ops.cuda.kernels import Entry, program
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-TRADED = 16  # bytes that the compiler may spill by choice: with some registers less, one more block fits
+TRADED = 24  # bytes that the compiler may spill by choice: with some registers less, one more block fits
 Used = dict[str, dict[str, int]]  # kernel -> registers, those that its threads could have, bytes spilled
 _ENTRY = re.compile(r"entry function '(\w+)' for.*?(\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
 _BOUNDS = re.compile(r"__launch_bounds__\((\d+)\)")

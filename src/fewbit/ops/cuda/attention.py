@@ -172,7 +172,7 @@ def decode_attention(
     some = range(step.num_tokens) if rows is None else rows
     shape = attend_shape(
         page_shape(pages), len(some), step.max_length, spec.window, spec.kv_heads, q_heads,
-        batch_invariant=batch_invariant, processors=_processors(run.device),
+        batch_invariant=batch_invariant, processors=processors(run.device),
     )  # fmt: skip
     entry = attend_entry(page_shape(pages), shape, keep)
     group, floats = step.groups[pages.group], q_heads * shape.pieces * (spec.v_dim + 2)
@@ -232,5 +232,5 @@ def _ints(*values: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, values))
 
 
-def _processors(device: Gpu) -> int:
+def processors(device: Gpu) -> int:
     return int(device.device.properties.multiprocessor_count)

@@ -9,7 +9,7 @@ from .kernels import Entry, make_entry
 
 PAIRS = 8  # pages that one launch copies
 PLAIN_HEADS = 8  # query heads of a block
-PLAIN_THREADS = WRITE_THREADS = 256
+PLAIN_THREADS, WRITE_THREADS = 256, 512
 MAX_MMA_DIM = 256
 
 

@@ -14,11 +14,8 @@ H200_SHARED = (232448, 233472)  # bytes of shared memory that a block can have, 
 
 _PROMPTS = "const int* q_starts, const int* lengths, int first, int least, int back, int ahead"
 _PROMPTS_GIVEN = "{q_starts, lengths, first, least, back, ahead}"
-_QUERIES = (
-    "const float* q, int q_stride, int k_dim, int heads, int group, const int* positions, const float2* rope, "
-    "int pairs, int neox"
-)
-_QUERIES_GIVEN = "{q, q_stride, k_dim, heads, group, positions, rope, pairs, neox}"
+_QUERIES = "const float* q, int q_stride, int k_dim, int heads, int group, const float2* rope, int pairs, int neox"
+_QUERIES_GIVEN = "{q, q_stride, k_dim, heads, group, rope, pairs, neox}"
 _RESULT = "void* out, int out_stride, int v_dim, int width"
 _RESULT_GIVEN = "{out, out_stride, v_dim, width}"
 _LOGITS = "float scale, float softcap, const float* sinks"
@@ -49,6 +46,11 @@ class PromptShape:
     def shared(self) -> int:
         """Bytes: queries, the ring, positions of the rows."""
         return 2 * self.k_dim * self.rows + 2 * self.slots * self.keys * max(self.k_dim, self.v_dim) + 4 * self.rows
+
+    @property
+    def small(self) -> PromptShape:
+        """Blocks of fewer rows, for prompts that would not fill a GPU. A row has the same bits."""
+        return replace(self, row_tiles=1)
 
     @property
     def tile_bytes(self) -> tuple[int, int]:

@@ -20,6 +20,11 @@ class TileLayout:
     scale: int  # of one float scale, with the offset's float
     per: int  # granules that share it; 0: a row
 
+    @property
+    def is_light(self) -> bool:
+        """Whether codes are nibbles, and nothing else: registers hold many of them."""
+        return self.q0 == 16 and not self.q1
+
     def sizes(self, n: int, k: int) -> tuple[int, int, int, int]:
         """Bytes of the four planes of n rows of k values."""
         rows, columns = padded(n, ROWS), tile_columns(k)

@@ -251,7 +251,7 @@ def _packed(
         blocks_y = form.tiles // skinny.token_tiles if invariant else 0
         _launch(run, kernels.skinny(formats, skinny, gate), skinny, blocks_y, w, tensors, firsts, given)
         return
-    shared = shared_shape(tokens, rows, columns)
+    shared = shared_shape(tokens, rows, columns, all(t.tiles and t.tiles.is_light for t in tensors))
     parts, tickets = shared_scratch(run, shared, tensors)
     entry = kernels.skinny_shared(formats, shared, gate)
     _launch(run, entry, shared, shared.blocks_k, w, tensors, firsts, (*given, parts, tickets))

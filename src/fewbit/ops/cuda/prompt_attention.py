@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import ArgumentError, ShapeError
 from ..specs import AttentionSpec
-from .attention import RopeTable
+from .attention import RopeTable, processors
 from .kernels_prompt import GATHER_THREADS, PromptShape, attend_prompt, gather_kv, prompt_shape
 from .memory import Gpu
 from .pages import LayerPages
@@ -74,7 +74,7 @@ def prompt_attention(
     """Attention of the new tokens of `sequences` (all of the step), whose K and V are in the pages already.
 
     Sequences with fewer than `least` new tokens are left alone: their rows of `out` are not written. `rope` rotates q
-    by the step's positions. `sinks` points to a float for each head. `out` has rows of `dtype`, "f32" or "bf16", its
+    by the tokens' positions. `sinks` points to a float for each head. `out` has rows of `dtype`, "f32" or "bf16", its
     stride counts those; columns behind the heads become zeros.
     """
     heads = _heads(pages, q, out, dtype)
@@ -92,11 +92,13 @@ def prompt_attention(
     names = pages.k_format.name, pages.v_format.name
     gather = gather_kv(*names, spec.k_dim, spec.v_dim, shape)
     rotated = spec.k_dim & -spec.k_dim if pages.rotate else 0
-    attend = attend_prompt(shape, rotated, softcap > 0, dtype)
     group, table = heads // spec.kv_heads, step.groups[pages.group]
     turns = (rope.pointer, i(rope.pairs), i(rope.neox)) if rope else (0, i(0), i(0))
-    queries = q.pointer, i(q.stride), i(spec.k_dim), i(heads), i(group), step.positions, *turns
+    queries = q.pointer, i(q.stride), i(spec.k_dim), i(heads), i(group), *turns
+    if -(-step.max_q * group // shape.rows) * len(todo) * spec.kv_heads * shape.parts < 2 * processors(run.device):
+        shape = shape.small
     tiles = -(-step.max_q * group // shape.rows)
+    attend = attend_prompt(shape, rotated, softcap > 0, dtype)
     for first in todo[::at_once]:
         count = min(at_once, todo.stop - first)
         k = run.scratch("prompt_k", count * k_bytes)

@@ -81,11 +81,15 @@ def invariant_shape(tokens: int, n: int, columns: int) -> SkinnyShape:
 
 
 @cache
-def shared_shape(tokens: int, n: int, columns: int) -> SharedShape:
-    """For 17 to 64 tokens; blocks share k until there are enough of them."""
+def shared_shape(tokens: int, n: int, columns: int, is_light: bool) -> SharedShape:
+    """For 17 to 64 tokens; blocks share k until there are enough of them. `is_light`: weights of 4 bits, of which
+    registers hold more rows. Up to 32 tokens the figures are of every shape, beyond of a few."""
     tiles, fixed = token_tiles(tokens, False), _fixed(columns)
-    stages = 3 if tiles == 8 else 4
-    if n > MANY_ROWS:
-        return SharedShape(4, 2, tiles, stages, 1 if tiles == 8 else 2, tiles < 8, fixed)
     share = next(s for s in (8, 4, 2, 1) if 4 * s <= max(columns, 4))
-    return SharedShape(4, 2, tiles, stages, share, share > 1, fixed)
+    if tiles == 4 and n <= MANY_ROWS // 2:
+        is_long = columns > 64
+        return SharedShape(4, 1, tiles, 3 if is_long else 4, share, share > 1 and not is_long, fixed)
+    if n > MANY_ROWS:
+        share = 1 if tiles == 8 else 2
+    row_pairs = 4 if is_light and tiles == 4 else 2
+    return SharedShape(4, row_pairs, tiles, 3 if tiles == 8 else 4, share, share > 1, fixed)

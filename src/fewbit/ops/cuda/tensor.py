@@ -58,8 +58,8 @@ class CudaTensor:
         i = np.int32
         if self.tiles:
             entry = kernels.decode_tiles(self.format, dtype)
-            grid = -(-(-(-n // 8) * self.columns) // 4)
-            launch(entry, grid, 128, *self.planes, pointer, i(n), i(width), i(self.columns))
+            tiles = -(-n // 8), -(-self.columns // 4)
+            launch(entry, tiles, 128, *self.planes, pointer, i(n), i(width), i(self.columns))
             return
         entry = kernels.decode_rows(self.format, dtype)
         fields = [i(f) for f in row_fields(self.format, k)]
