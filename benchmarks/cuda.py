@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class Bench:
         core, gpu = self.gpu._core, self.gpu
         builder = gpu.device.create_graph_builder()
         builder.begin_building()
-        record(builder)
+        record(builder.stream)
         graph = builder.end_building().complete()
         graph.upload(gpu.stream)
         options, found = core.EventOptions(timing_enabled=True), []
@@ -123,13 +124,13 @@ class Bench:
         held = self.gpu.allocate(size)
         data, out = int(held.handle), self.gpu.scratch("out", 16)
         self.gpu.fill(data, 0x5A, size)
-        self.gpu.kernel(READ)
         for blocks in (132 * 2, 132 * 4, 132 * 8, 132 * 16, 132 * 32):
             args = (data, out, np.int32(size // 16))
 
             def run(stream: Any, blocks: int = blocks, args: tuple[Any, ...] = args) -> None:
                 self.gpu.launch(READ, blocks, 512, *args, stream=stream)
 
+            run(None)
             time = self.seconds(run)
             best = max(best, size / time)
         held.close()
@@ -197,7 +198,6 @@ class Bench:
 
             run(self.gpu.stream, w)
             error = self.error(y, values, x)
-            self.gpu.kernel(entry)
             times.append((self.seconds(lambda b: [run(b, w) for w in ws] and None) / len(ws), shape, error))
         best = min(times, key=lambda t: t[0])
         if shapes:
@@ -213,7 +213,10 @@ class Bench:
         w, (x, given, y) = ws[0], self.inputs(tokens, n, k)
         form = products.make_form(self.launcher(), Rows(given.pointer, k, k), tokens)
         tiles = form.tiles
-        usual: Any = (skinny_shape if tokens <= MAX_SKINNY else shared_shape)(tokens, n, w.columns)
+        assert w.tiles
+        usual: Any = shared_shape(tokens, n, w.columns, w.tiles.is_light)
+        if tokens <= MAX_SKINNY:
+            usual = skinny_shape(tokens, n, w.columns)
         shapes: list[Any] = []
         if tune and tokens <= 16:
             shapes += [SkinnyShape(wk, u, rp, tiles, w.columns) for wk, u, rp in SKINNY if u * rp * tiles <= 4]
@@ -221,8 +224,8 @@ class Bench:
             stages = 3 if tiles == 8 else 4
             fits = [s for s in SHARED if 4 * tiles % s[0] == 0 and s[0] * s[1] <= 4 * stages and s[1] * tiles <= 16]
             fits = [s for s in fits if s[2] < 4 or n <= 8192]
-            shapes += [SharedShape(a, rp, tiles, stages, sk, cluster, w.columns) for a, rp, sk, cluster in fits]
-            shapes += [SharedShape(a, rp, tiles, stages, sk, cluster) for a, rp, sk, cluster in fits[:4]]
+            shared = [SharedShape(a, rp, tiles, stages, sk, cluster, w.columns) for a, rp, sk, cluster in fits]
+            shapes += shared + [replace(s, stages=3) for s in shared if stages > 3 and s.warps * s.row_pairs <= 12]
 
         def make(shape: Any) -> Entry:
             kind: Any = kernels.skinny if isinstance(shape, SkinnyShape) else kernels.skinny_shared
@@ -267,7 +270,7 @@ class Bench:
 
         run(None, ws[0])
         error = self.error(y, values, x)
-        time = self.seconds(lambda b: [run(b.stream, w) for w in ws[:4]] and None) / 4
+        time = self.seconds(lambda b: [run(b, w) for w in ws[:4]] and None) / 4
         self.report("many", ws[0], tokens, time, error, 6e-3, "decode + cuBLAS")
 
     def model_product(self, what: str, names: list[str], n: int, k: int, tokens: int, invariant: bool = False) -> None:
@@ -287,8 +290,8 @@ class Bench:
             form = products.make_form(launcher, rows, tokens, (weight.pointer, 1e-5), invariant=invariant)
             products.multiply(launcher, w, form, tokens, out, invariant=invariant)
 
-        def record(builder: Any) -> None:
-            launcher = self.launcher(builder.stream)
+        def record(stream: Any) -> None:
+            launcher = self.launcher(stream)
             for w in ws:
                 run(None, w, launcher)
 
@@ -314,7 +317,7 @@ class Bench:
 
         run(self.launcher())
         self.gpu.stream.sync()
-        time = self.seconds(lambda builder: run(self.launcher(builder.stream))) / 40
+        time = self.seconds(lambda stream: run(self.launcher(stream))) / 40
         self.results.append({"kernel": "form", "k": k, "tokens": tokens, "norm": norm, "us": round(time * 1e6, 2)})
         print(f"form   {k:5} {tokens:4} {'norm' if norm else '    '} {time * 1e6:.2f} us", flush=True)
 

@@ -3,8 +3,8 @@
     python benchmarks/cuda_model.py [--layers 32] [--only ceiling,short,int16,depth] [--json FILE]
 
 Decoding at batch 1, 8 and 32, prompts of 512 and 4,096 tokens, decoding after 32,640 tokens with q8_0 K and V at batch
-1 and 8. Shares are of the read ceiling, measured in the same run, over weights and K and V. `idle` is the part of a
-step at batch 1 in which the GPU does nothing: wall time of a token less that of the captured graph alone.
+1 and 8. Shares are of the read ceiling, measured in the same run, over weights and K and V. The GPU says when each step
+begins and ends; `idle` is the part of the time between the first and the last in which it had none.
 Medians of several rounds; speed does not depend on what the weights are.
 """
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -90,26 +91,26 @@ class Bench:
     def prompt(self, length: int) -> list[int]:
         return self.rng.integers(300, VOCAB, length).tolist()
 
-    def rate(self, llm: fb.LLM, batch: int, depth: int, tokens: int) -> float:
+    def rate(self, name: str, llm: fb.LLM, batch: int, depth: int, tokens: int) -> None:
         """Tokens a second of decoding, after prompts of a length, all different."""
         prompts = [self.prompt(depth) for _ in range(batch)]
         options: dict[str, Any] = {"temperature": 0.0}
         llm.generate(prompts, max_tokens=24, **options)  # prompts are in the cache now, and graphs are captured
-        rates = []
+        rates, idle = [], []
         for _ in range(self.rounds):
-            times = []
-            for count in (8, 8 + tokens):  # the difference is of decoding alone
-                begun = time.perf_counter()
-                outputs = llm.generate(prompts, max_tokens=count, **options)
-                times.append(time.perf_counter() - begun)
-                assert all(len(one.tokens) == count for one in outputs)
-            rates.append(batch * tokens / (times[1] - times[0]))
-        return median(rates)
+            with Steps(llm) as steps:
+                outputs = llm.generate(prompts, max_tokens=8 + tokens, **options)
+            assert all(len(one.tokens) == 8 + tokens for one in outputs)
+            seconds, share = steps.times(skip=8)
+            rates.append(batch * (steps.count - 8) / seconds)
+            idle.append(share)
+        self.keep(name, median(rates))
+        self.found[f"idle_{name}"] = round(median(idle), 4)
 
     def short(self) -> None:
         with self.open(ctx=8192) as llm:
             for batch in (1, 8, 32):
-                self.keep(f"decode_batch_{batch}", self.rate(llm, batch, 128, 128))
+                self.rate(f"decode_batch_{batch}", llm, batch, 128, 128)
                 self.parts(llm, batch)
             for length in (512, 4096):
                 times = []
@@ -125,9 +126,7 @@ class Bench:
         executor: Any = llm.loaded.executor
         device, plan = executor.device, executor.plans["logits"]
         bucket = next(one for (size, _), one in executor.buckets.items() if size == batch)
-        self.found[f"graph_ms_{batch}"] = ms = 1e3 * seconds(device, bucket.launch)
-        wall = 1e3 * batch / self.found[f"decode_batch_{batch}"]
-        self.found[f"idle_{batch}"] = round(1 - ms / wall, 4)
+        self.found[f"graph_ms_{batch}"] = ms = round(1e3 * seconds(device, bucket.launch), 4)
         inputs = bucket.layout.inputs(int(executor._inputs.handle), executor.sampler.tokens)
         times = {}
         for label in dict.fromkeys(plan.labels):
@@ -140,12 +139,13 @@ class Bench:
 
             times[label] = round(1e6 * seconds(device, device.capture(launch)) / len(some), 2)
         self.found[f"parts_us_{batch}"] = times
-        print(f"  graph {ms:.3f} ms, idle {1 - ms / wall:.1%}, us: {times}", flush=True)
+        idle = self.found[f"idle_decode_batch_{batch}"]
+        print(f"  graph {ms:.3f} ms, idle {idle:.1%}, us: {times}", flush=True)
 
     def int16(self) -> None:
         """One token in 16 bits instead of 8."""
         with self.open(ctx=2048, activations="int16") as llm:
-            self.keep("decode_batch_1_int16", self.rate(llm, 1, 128, 128))
+            self.rate("decode_batch_1_int16", llm, 1, 128, 128)
 
     def ceiling(self) -> None:
         """Bytes a second of a loop that only reads: that of the benchmark of products."""
@@ -160,11 +160,46 @@ class Bench:
     def depth(self) -> None:
         with self.open(ctx=32768, kv="q8_0", cache_bytes=24 << 30) as llm:
             for batch in (1, 8):
-                self.keep(f"depth_32k_batch_{batch}", self.rate(llm, batch, 32640 - 128, 64))
+                self.rate(f"depth_32k_batch_{batch}", llm, batch, 32640 - 128, 64)
 
     def keep(self, name: str, rate: float) -> None:
         self.found[name] = round(rate, 1)
         print(f"{name:24} {rate:10.1f} tok/s", flush=True)
+
+
+class Steps:
+    """When the steps of an engine begin and end, by the clock of the GPU."""
+
+    def __init__(self, llm: fb.LLM) -> None:
+        self.executor: Any = llm.loaded.executor
+        self.marks: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> Steps:
+        stream, launch = self.executor.device.stream, self.executor.launch
+        timing = self.executor.device._core.EventOptions(timing_enabled=True)
+
+        def timed(batch: Any, *given: Any) -> Any:
+            before = stream.record(options=timing)
+            handle = launch(batch, *given)
+            self.marks.append((before, stream.record(options=timing)))
+            return handle
+
+        self.executor.launch = timed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self.executor.launch
+        self.executor.device.sync()
+
+    @property
+    def count(self) -> int:
+        return len(self.marks)
+
+    def times(self, skip: int) -> tuple[float, float]:
+        """Seconds from the end of the first steps to that of the last, and the part of them that no step ran."""
+        marks = self.marks[skip - 1 :]
+        total = marks[-1][1] - marks[0][1]
+        return 1e-3 * total, sum(b[0] - a[1] for a, b in pairwise(marks)) / total
 
 
 def seconds(device: Any, launch: Any, times: int = 20) -> float:
