@@ -1,7 +1,7 @@
 """Products on an NVIDIA GPU beside what its memory gives: `python benchmarks/cuda.py [--tune] [--json FILE]`.
 
-`--only` takes some of one, some, many, products (a model's: fused, gated, with norms) and forms; `--tokens` and
-`--format` narrow them down.
+`--only` takes some of one, some, many, products (a model's: fused, gated, with norms), forms and model (a whole one of
+8B's shape, by cuda_model.py); `--tokens` and `--format` narrow them down.
 
 Every product is checked against the NumPy decoder first. Times are medians of 7 replays of a graph, over copies of the
 weights that take more than 600 MB together, back to back with dependent launches; the share is of the read ceiling of
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +70,7 @@ SHARED = [
     (w, rp, sk, cluster) for w in (2, 4, 8) for rp in (1, 2, 4) for sk in (1, 2, 3, 4, 7, 8, 14)
     for cluster in ((False, True) if 1 < sk <= MAX_CLUSTER else (False,))
 ]  # fmt: skip
-KINDS = ("one", "some", "many", "products", "forms")
+KINDS = ("one", "some", "many", "products", "forms", "model")
 
 
 def random_rows(fmt: Format, n: int, k: int) -> np.ndarray:
@@ -355,6 +357,15 @@ def measure_products(bench: Bench, given: argparse.Namespace) -> None:
             bench.model_product("single", ["q4_k"], 4096, 14336, tokens, invariant)
 
 
+def measure_model() -> dict[str, Any]:
+    """A whole model, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "model.json")
+        subprocess.run([sys.executable, Path(__file__).with_name("cuda_model.py"), "--json", found], check=True)
+        made: dict[str, Any] = json.loads(found.read_text())
+        return made
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", action="store_true", help="time every shape of each kernel")
@@ -389,8 +400,9 @@ def main() -> None:
             for tokens in wanted(given, (1, 8, 32, 64, 512, 4096)):
                 for norm in (False, True):
                     bench.forms(k, tokens, norm)
+    model = measure_model() if "model" in kinds else {}
     if given.json:
-        about = {"device": bench.gpu.device.name, "ceiling_tb_s": round(bench.ceiling / 1e12, 3)}
+        about = {"device": bench.gpu.device.name, "ceiling_tb_s": round(bench.ceiling / 1e12, 3), "model": model}
         given.json.write_text(json.dumps({**about, "results": bench.results}, indent=1))
     print("\n".join(bench.bad) or "every error is within its limit")
 

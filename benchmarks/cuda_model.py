@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 
 import fewbit as fb
+from fewbit.formats import get
+from fewbit.ops.cuda.layout import tile_layout
 from fewbit.ops.cuda.values import Launcher
 from fewbit.tensor import QuantTensor
 
@@ -49,16 +51,32 @@ def write_model(path: Path, layers: int) -> None:
         "output_norm.weight": ones,
     }
     for layer in range(layers):
-        exact = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-        more = "q6_k" if exact else "q4_k"  # as Q4_K_M chooses them
-        parts = {
-            "attn_norm": ones, "attn_q": matrix(HEADS * DIM, HIDDEN), "attn_k": matrix(KV_HEADS * DIM, HIDDEN),
-            "attn_v": matrix(KV_HEADS * DIM, HIDDEN, more), "attn_output": matrix(HIDDEN, HEADS * DIM),
-            "ffn_norm": ones, "ffn_gate": matrix(FEED_FORWARD, HIDDEN), "ffn_up": matrix(FEED_FORWARD, HIDDEN),
-            "ffn_down": matrix(HIDDEN, FEED_FORWARD, more),
-        }  # fmt: skip
+        parts = {name: matrix(*of) for name, of in matrices(layer, layers).items()}
+        parts |= {"attn_norm": ones, "ffn_norm": ones}
         tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in parts.items()}
     fb.write_gguf(path, metadata(layers), tensors)
+
+
+def matrices(layer: int, layers: int) -> dict[str, tuple[int, int, str]]:
+    """Sizes and formats of a layer's matrices, as Q4_K_M chooses them."""
+    exact = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+    more, values = "q6_k" if exact else "q4_k", KV_HEADS * DIM
+    return {
+        "attn_q": (HEADS * DIM, HIDDEN, "q4_k"), "attn_k": (values, HIDDEN, "q4_k"), "attn_v": (values, HIDDEN, more),
+        "attn_output": (HIDDEN, HEADS * DIM, "q4_k"), "ffn_gate": (FEED_FORWARD, HIDDEN, "q4_k"),
+        "ffn_up": (FEED_FORWARD, HIDDEN, "q4_k"), "ffn_down": (HIDDEN, FEED_FORWARD, more),
+    }  # fmt: skip
+
+
+def bytes_of_step(layers: int, tokens: int, kv: str) -> int:
+    """What a step must read: weights as they lie on the GPU, K and V of all tokens before it."""
+    every = [of for layer in range(layers) for of in matrices(layer, layers).values()]
+    weights = 0
+    for n, k, format in [*every, (VOCAB, HIDDEN, "q6_k")]:
+        tiles = tile_layout(get(format))
+        assert tiles
+        weights += sum(tiles.sizes(n, k))
+    return weights + tokens * layers * 2 * KV_HEADS * get(kv).row_bytes(DIM)
 
 
 def metadata(layers: int) -> dict[str, Any]:
@@ -77,8 +95,8 @@ def metadata(layers: int) -> dict[str, Any]:
 
 
 class Bench:
-    def __init__(self, path: Path, rounds: int) -> None:
-        self.path, self.rounds, self.rng = path, rounds, np.random.default_rng(1)
+    def __init__(self, path: Path, rounds: int, layers: int = 32) -> None:
+        self.path, self.rounds, self.layers, self.rng = path, rounds, layers, np.random.default_rng(1)
         self.found: dict[str, Any] = {}
 
     def open(self, **options: Any) -> fb.LLM:
@@ -91,7 +109,7 @@ class Bench:
     def prompt(self, length: int) -> list[int]:
         return self.rng.integers(300, VOCAB, length).tolist()
 
-    def rate(self, name: str, llm: fb.LLM, batch: int, depth: int, tokens: int) -> None:
+    def rate(self, name: str, llm: fb.LLM, batch: int, depth: int, tokens: int, kv: str = "f16") -> None:
         """Tokens a second of decoding, after prompts of a length, all different."""
         prompts = [self.prompt(depth) for _ in range(batch)]
         options: dict[str, Any] = {"temperature": 0.0}
@@ -106,9 +124,13 @@ class Bench:
             idle.append(share)
         self.keep(name, median(rates))
         self.found[f"idle_{name}"] = round(median(idle), 4)
+        if "read_bytes_per_second" in self.found:
+            read = bytes_of_step(self.layers, batch * (depth + 8 + tokens // 2), kv) * median(rates) / batch
+            self.found[f"share_{name}"] = share = round(read / self.found["read_bytes_per_second"], 3)
+            print(f"  {share:.1%} of the read ceiling", flush=True)
 
     def short(self) -> None:
-        with self.open(ctx=8192) as llm:
+        with self.open(ctx=8192, kv="f16") as llm:
             for batch in (1, 8, 32):
                 self.rate(f"decode_batch_{batch}", llm, batch, 128, 128)
                 self.parts(llm, batch)
@@ -144,7 +166,7 @@ class Bench:
 
     def int16(self) -> None:
         """One token in 16 bits instead of 8."""
-        with self.open(ctx=2048, activations="int16") as llm:
+        with self.open(ctx=2048, kv="f16", activations="int16") as llm:
             self.rate("decode_batch_1_int16", llm, 1, 128, 128)
 
     def ceiling(self) -> None:
@@ -160,7 +182,7 @@ class Bench:
     def depth(self) -> None:
         with self.open(ctx=32768, kv="q8_0", cache_bytes=24 << 30) as llm:
             for batch in (1, 8):
-                self.rate(f"depth_32k_batch_{batch}", llm, batch, 32640 - 128, 64)
+                self.rate(f"depth_32k_batch_{batch}", llm, batch, 32640 - 128, 64, "q8_0")
 
     def keep(self, name: str, rate: float) -> None:
         self.found[name] = round(rate, 1)
@@ -225,7 +247,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         path = Path(folder, "random-8b.gguf")
         write_model(path, args.layers)
-        bench = Bench(path, args.rounds)
+        bench = Bench(path, args.rounds, args.layers)
         for name in args.only.split(","):
             getattr(bench, name)()
     if args.json:
