@@ -94,6 +94,27 @@ def test_matrices_of_the_same_rows(device: cuda.Gpu, names: tuple[str, ...], tok
         assert relative_error(found[:, column : column + n], expected) < limit(tokens)
 
 
+@pytest.mark.parametrize(
+    "names", [("q4_k", "q6_k", "q4_k"), ("int4_group:zero=true", "nvfp4"), ("iq2_xxs", "q8_0", "int8")]
+)
+def test_matrices_are_decoded_some_rows_at_a_time(
+    device: cuda.Gpu, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces that begin and end within matrices, of which some are smaller than a piece."""
+    fused, values = fused_of(device, names, (137, 37, 24)[: len(names)])
+    tokens, x = 70, inputs(70)
+    run, given, out = (
+        Launcher(device, device.stream),
+        Strided(device, tokens, K, x),
+        Strided(device, tokens, fused.width),
+    )
+    monkeypatch.setattr(products, "MAX_DECODED", 2 * K * 50)  # 48 rows
+    multiply(run, fused, make_form(run, given.rows, tokens), tokens, out.rows)
+    found = out.numpy()
+    for column, n, expected in zip(fused.offsets, fused.sizes, stacked(values, x), strict=True):
+        assert relative_error(found[:, column : column + n], expected) < limit(tokens)
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("names", "kind"), [
     (("q4_k", "q4_k"), "silu"), (("q6_k", "q6_k"), "gelu"), (("q8_0", "q8_0"), "gelu_tanh"), (("int8", "int8"), "relu"),

@@ -11,7 +11,7 @@ from . import kernels_products as kernels
 from .blas import WORKSPACE_BYTES, Blas
 from .fused import Fused
 from .kernels import Entry
-from .layout import padded, row_fields
+from .layout import ROWS, padded, row_fields
 from .memory import Gpu
 from .shapes import (
     MAX_ROWS_GEMV,
@@ -30,6 +30,7 @@ __all__ = ["Form", "Fused", "Source", "empty_form", "make_form", "multiply", "mu
 
 Weights = CudaTensor | Fused
 _i, _f = np.int32, np.float32
+MAX_DECODED = 1 << 28  # bytes of a matrix at once
 _blas: dict[int, Blas] = {}
 
 
@@ -291,20 +292,24 @@ def _plain(run: Launcher, t: CudaTensor, form: Form, tokens: int, out: _Output) 
 
 
 def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output) -> None:
-    """The matrices decoded to a scratch, one behind the other, then cuBLAS."""
+    """The matrices decoded to a scratch, one behind the other, then cuBLAS; large ones some rows at a time."""
     width, start = form.stride, pairs[0][1]
-    n = pairs[-1][1] - start + pairs[-1][0].shape[0]
-    decoded = run.scratch("decoded", 2 * n * width)
-    for t, first in pairs:
-        t.decode_into(decoded + 2 * (first - start) * width, width, "bf16", run.launch)
-    y, bias, residual = out.at(start, n)
+    end = pairs[-1][1] + pairs[-1][0].shape[0]
+    y, bias, residual = out.at(start, end - start)
     if bias or (residual and residual != y):
         other = residual or Rows(0, 0, 0)
-        args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(n))
-        run.launch(kernels.begin_rows(), (-(-n // 256), tokens), 256, *args)
-    stream, beta = int(run.stream.handle), 1.0 if bias or residual else 0.0
-    blas = _blas_of(run.device)
-    blas.linear(stream, form.pointer, decoded, y.pointer, tokens, n, width, "bf16", beta=beta, stride=y.stride)
+        args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(y.width))
+        run.launch(kernels.begin_rows(), (-(-y.width // 256), tokens), 256, *args)
+    stream, beta, blas = int(run.stream.handle), 1.0 if bias or residual else 0.0, _blas_of(run.device)
+    most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
+    for first in range(start, end, most):
+        n = min(most, end - first)
+        decoded = run.scratch("decoded", 2 * n * width)
+        for t, own in pairs:
+            rows = range(max(first - own, 0), min(first + n - own, t.shape[0]))
+            t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, "bf16", run.launch, rows)
+        to = y.columns(first - start, n)
+        blas.linear(stream, form.pointer, decoded, to.pointer, tokens, n, width, "bf16", beta=beta, stride=to.stride)
 
 
 def _blas_of(device: Gpu) -> Blas:

@@ -49,22 +49,28 @@ class CudaTensor:
         self.decode_into(out.pointer, self.shape[1], dtype)
         return out
 
-    def decode_into(self, pointer: int, width: int, dtype: str, launch: Any = None) -> None:
-        """Rows of `width` values, k of them real, the others finite; `launch` is that of a step, or of the device."""
-        n, k = self.shape
-        launch = launch or self.device.launch
-        if n == 0 or width == 0:
+    def decode_into(self, pointer: int, width: int, dtype: str, launch: Any = None, rows: range | None = None) -> None:
+        """Rows of `width` values, k of them real, the others finite; `launch` is that of a step, or of the device.
+
+        Of some `rows`, if given, which begin at a multiple of 16.
+        """
+        k, launch = self.shape[1], launch or self.device.launch
+        some = range(self.shape[0]) if rows is None else rows
+        if len(some) == 0 or width == 0:
             return
-        i = np.int32
+        i, n = np.int32, len(some)
         if self.tiles:
             entry = kernels.decode_tiles(self.format, dtype)
+            before = self.tiles.sizes(some.start, k)
+            planes = [plane + size for plane, size in zip(self.planes, before, strict=True)]
             tiles = -(-n // 8), -(-self.columns // 4)
-            launch(entry, tiles, 128, *self.planes, pointer, i(n), i(width), i(self.columns))
+            launch(entry, tiles, 128, *planes, pointer, i(n), i(width), i(self.columns))
             return
         entry = kernels.decode_rows(self.format, dtype)
         fields = [i(f) for f in row_fields(self.format, k)]
         group, grid = i(self.format.group or max(k, 1)), -(-n * width // 256)
-        launch(entry, grid, 256, self.planes[0], *fields, group, pointer, i(n), i(k), i(width))
+        data = self.planes[0] + some.start * self.format.row_bytes(k)
+        launch(entry, grid, 256, data, *fields, group, pointer, i(n), i(k), i(width))
 
     def linear(self, x: Any, out: Any = None, **options: Any) -> Any:
         """x @ w.T, as `fb.linear` does it with this tensor."""
