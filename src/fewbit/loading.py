@@ -110,11 +110,12 @@ def load(
     kept = make_layout(model.graph.specs, k, v)
     needs = _needs(file, model, of, layout, kept, seqs, step_tokens)
     size = None if cache_bytes is None else to_size(cache_bytes, "cache_bytes", least=1, error=RequestError)
+    whole = needs
     if of.name == "cuda":
         layers, needs = split(needs, model.graph, layers, length if ctx else min(length, LEAST_CTX), size)
     if ctx is None and size is None:
         length = default_ctx(needs, length)
-    tokens = cache_tokens(needs, length, size)
+    tokens = cache_tokens(needs, length, size, None if layers is None else whole)
     if model.is_encoder:  # nothing is kept from one step to the next
         tokens = min(tokens, step_tokens + 2 * seqs * needs.layout.page_tokens)
     pages = needs.pages(tokens)

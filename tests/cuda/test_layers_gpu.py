@@ -73,9 +73,9 @@ def test_text_forks_and_prefix_hits() -> None:
         assert [one.tokens for one in several] == [expected[0].tokens] * 2
 
 
-@pytest.mark.parametrize("name", ["gpt-oss", "qwen3moe", "gemma3", "bert"])
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen3moe", "gemma3", "bert", "lfm2", "qwen35", "granitehybrid"])
 def test_other_architectures(name: str) -> None:
-    """With windows, experts, and without logits."""
+    """With windows, experts, without logits, and with recurrent layers; lfm2's last one keeps no K and V."""
     data = np.load(ZOO / name / "golden.npz")
     tokens = data["tokens"].tolist()
     output = "logits" if "logits" in data else "hidden"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -83,6 +84,18 @@ def test_what_would_fit_is_said(model: LoadedModel) -> None:
     assert count is None
     with pytest.raises(OutOfMemory, match=r'^one layer of model.gguf needs .* or device="cpu"$'):
         cache_tokens(chosen, 256)
+
+
+def test_the_size_of_a_cache_is_that_of_all_layers(model: LoadedModel) -> None:
+    whole = needs(model, 1 << 30)
+    size = whole.cache_bytes(256)
+    for layers in range(1, LAYERS):
+        chosen = of_layers(whole, model.graph, layers)
+        assert cache_tokens(chosen, 64, size, whole) == cache_tokens(whole, 64, size) == 256
+    without = replace(whole, layout=part_of(whole.layout, set()))  # as where the last layers are recurrent
+    assert cache_tokens(without, 64, size, whole) == 256
+    with pytest.raises(RequestError, match=f"a page of the KV cache, which takes {whole.cache_bytes(1)} bytes"):
+        cache_tokens(without, 64, 1, whole)
 
 
 def test_graphs_are_cut_where_one_value_goes_on(model: LoadedModel) -> None:

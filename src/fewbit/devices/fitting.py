@@ -93,18 +93,22 @@ def default_ctx(needs: Needs, usual: int) -> int:
     return fitting
 
 
-def cache_tokens(needs: Needs, ctx: int, cache_bytes: int | None = None) -> int:
-    """Tokens of the KV cache: in `cache_bytes`, or of some sequences of `ctx` tokens, of one at least."""
+def cache_tokens(needs: Needs, ctx: int, cache_bytes: int | None = None, whole: Needs | None = None) -> int:
+    """Tokens of the KV cache: in `cache_bytes`, or of some sequences of `ctx` tokens, of one at least.
+
+    `whole`: what the model needs of which these are some layers; `cache_bytes` are of the cache of all of them.
+    """
     if cache_bytes is None:
         if not needs.fits(ctx):
             raise _too_large(needs, ctx, needs.cache_bytes(ctx), [*_proposals(needs, ctx), *_elsewhere(needs)])
         share = min(needs.room, needs.memory_bytes // CACHE_SHARE)
         return ctx * max(1, needs.tokens_in(share, ctx * FULL_SEQUENCES) // ctx)
-    tokens = needs.tokens_in(cache_bytes, MAX_PAGES * needs.layout.page_tokens)
+    every = whole or needs
+    tokens = every.tokens_in(cache_bytes, MAX_PAGES * needs.layout.page_tokens)
     if not tokens:
-        least = needs.cache_bytes(1)
+        least = every.cache_bytes(1)
         raise RequestError(f"cache_bytes={cache_bytes} is less than a page of the KV cache, which takes {least} bytes")
-    if cache_bytes > needs.room:
+    if (needs.cache_bytes(tokens) if whole else cache_bytes) > needs.room:
         smaller = [f"cache_bytes={needs.room}"] if needs.cache_bytes(1) <= needs.room else [*_proposals(needs, tokens)]
         raise _too_large(needs, tokens, cache_bytes, [*smaller, *_elsewhere(needs)])
     return tokens
