@@ -17,6 +17,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +105,12 @@ class Bench:
 
     def seconds(self, record: Callable[[Any], None], replays: int = 7) -> float:
         """The median of replays of a graph."""
-        core, gpu = self.gpu._core, self.gpu
-        builder = gpu.device.create_graph_builder()
+        gpu, builder = self.gpu, self.gpu.device.create_graph_builder()
         builder.begin_building()
         record(builder.stream)
         graph = builder.end_building().complete()
         graph.upload(gpu.stream)
-        options, found = core.EventOptions(timing_enabled=True), []
+        options, found = gpu._core.EventOptions(timing_enabled=True), []
         for i in range(replays + 2):
             before = gpu.stream.record(options=options)
             graph.launch(gpu.stream)
@@ -133,8 +134,7 @@ class Bench:
                 self.gpu.launch(READ, blocks, 512, *args, stream=stream)
 
             run(None)
-            time = self.seconds(run)
-            best = max(best, size / time)
+            best = max(best, size / self.seconds(run))
         held.close()
         return best
 
@@ -216,11 +216,10 @@ class Bench:
         form = products.make_form(self.launcher(), Rows(given.pointer, k, k), tokens)
         tiles = form.tiles
         assert w.tiles
-        usual: Any = shared_shape(tokens, n, w.columns, w.tiles.is_light)
-        if tokens <= MAX_SKINNY:
-            usual = skinny_shape(tokens, n, w.columns)
+        few = tokens <= MAX_SKINNY
+        usual: Any = (skinny_shape if few else partial(shared_shape, is_light=w.tiles.is_light))(tokens, n, w.columns)
         shapes: list[Any] = []
-        if tune and tokens <= 16:
+        if tune and few:
             shapes += [SkinnyShape(wk, u, rp, tiles, w.columns) for wk, u, rp in SKINNY if u * rp * tiles <= 4]
         if tune:
             stages = 3 if tiles == 8 else 4
@@ -230,9 +229,8 @@ class Bench:
             shapes += shared + [replace(s, stages=3) for s in shared if stages > 3 and s.warps * s.row_pairs <= 12]
 
         def make(shape: Any) -> Entry:
-            kind: Any = kernels.skinny if isinstance(shape, SkinnyShape) else kernels.skinny_shared
-            made: Entry = kind((fmt,), shape)
-            return made
+            is_skinny = isinstance(shape, SkinnyShape)
+            return kernels.skinny((fmt,), shape) if is_skinny else kernels.skinny_shared((fmt,), shape)
 
         compile_all([make(s).source for s in [*shapes, usual]], self.gpu.arch)
         times = []
@@ -341,29 +339,25 @@ def wanted(given: argparse.Namespace, counts: tuple[int, ...]) -> list[int]:
 
 
 def measure_one(bench: Bench, given: argparse.Namespace) -> None:
-    for name in (given.format,) if given.format else MAIN if given.quick else MAIN + OTHERS:
-        for n, k in SHAPES:
-            bench.one_token(name, n, k, [GemvShape(*s) for s in GEMV] if given.tune and name in MAIN else None)
-    for name in () if given.format else ("q4_k", "q8_0"):
-        for n, k in SHAPES:
-            bench.one_token(name, n, k, None, 2)
+    names = (given.format,) if given.format else MAIN if given.quick else MAIN + OTHERS
+    for name, (n, k) in product(names, SHAPES):
+        bench.one_token(name, n, k, [GemvShape(*s) for s in GEMV] if given.tune and name in MAIN else None)
+    for name, (n, k) in product(() if given.format else ("q4_k", "q8_0"), SHAPES):
+        bench.one_token(name, n, k, None, 2)
 
 
 def measure_products(bench: Bench, given: argparse.Namespace) -> None:
-    for tokens in wanted(given, (1, 8, 32, 64, 512)):
-        for invariant in (False, True):
-            bench.model_product("fused", ["q4_k", "q4_k", "q6_k"], 2048, 4096, tokens, invariant)
-            bench.model_product("gated", ["q4_k", "q4_k"], 14336, 4096, tokens, invariant)
-            bench.model_product("single", ["q4_k"], 4096, 14336, tokens, invariant)
+    for tokens, invariant in product(wanted(given, (1, 8, 32, 64, 512)), (False, True)):
+        bench.model_product("fused", ["q4_k", "q4_k", "q6_k"], 2048, 4096, tokens, invariant)
+        bench.model_product("gated", ["q4_k", "q4_k"], 14336, 4096, tokens, invariant)
+        bench.model_product("single", ["q4_k"], 4096, 14336, tokens, invariant)
 
 
-def measure_model() -> dict[str, Any]:
+def measure_model() -> Any:
     """A whole model, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder, "model.json")
-        subprocess.run([sys.executable, Path(__file__).with_name("cuda_model.py"), "--json", found], check=True)
-        made: dict[str, Any] = json.loads(found.read_text())
-        return made
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run([sys.executable, Path(__file__).with_name("cuda_model.py"), "--json", file.name], check=True)
+        return json.load(file)
 
 
 def main() -> None:
@@ -379,27 +373,22 @@ def main() -> None:
     sys.path[:] = [p for p in sys.path if Path(p).resolve() != here]
     bench = Bench()
     print(f"{bench.gpu.device.name}: reads {bench.ceiling / 1e12:.3f} TB/s", flush=True)
-    kinds = given.only.split(",")
-    if "one" in kinds:
+    if "one" in (kinds := given.only.split(",")):
         measure_one(bench, given)
     if "some" in kinds:
         usual = ("q4_k", "q6_k") if given.quick else ("q4_k", "q6_k", "q8_0", "int4_group", "iq4_xs")
-        for name in (given.format,) if given.format else usual:
-            for tokens in wanted(given, (2, 8, 16, 32, 64)):
-                for n, k in SHAPES:
-                    bench.some_tokens(name, n, k, tokens, given.tune and name == (given.format or "q4_k"))
+        names = (given.format,) if given.format else usual
+        for name, tokens, (n, k) in product(names, wanted(given, (2, 8, 16, 32, 64)), SHAPES):
+            bench.some_tokens(name, n, k, tokens, given.tune and name == (given.format or "q4_k"))
     if "many" in kinds:
-        for name in (given.format,) if given.format else ("q4_k", "q6_k"):
-            for tokens in wanted(given, (512, 4096)):
-                for n, k in SHAPES:
-                    bench.many_tokens(name, n, k, tokens)
+        names = (given.format,) if given.format else ("q4_k", "q6_k")
+        for name, tokens, (n, k) in product(names, wanted(given, (512, 4096)), SHAPES):
+            bench.many_tokens(name, n, k, tokens)
     if "products" in kinds:
         measure_products(bench, given)
     if "forms" in kinds:
-        for k in (4096, 14336):
-            for tokens in wanted(given, (1, 8, 32, 64, 512, 4096)):
-                for norm in (False, True):
-                    bench.forms(k, tokens, norm)
+        for k, tokens, norm in product((4096, 14336), wanted(given, (1, 8, 32, 64, 512, 4096)), (False, True)):
+            bench.forms(k, tokens, norm)
     model = measure_model() if "model" in kinds else {}
     if given.json:
         about = {"device": bench.gpu.device.name, "ceiling_tb_s": round(bench.ceiling / 1e12, 3), "model": model}

@@ -125,11 +125,11 @@ __device__ __forceinline__ void load_inputs(const Attend& a, const Task& t, bool
   for (int j = 0; j < each; ++j) {
     const int i = threadIdx.x + j * T;
     if (i < queries)
-      put_pair(x[j], in.q[i / half], i % half, KD, a.rope, in.turn);
+      put_rotated(x[j], in.q[i / half], i % half, KD, a.rope, in.turn);
     else if (i < keys)
-      put_pair(x[j], in.k, i - queries, KD, a.rope, in.turn);
+      put_rotated(x[j], in.k, i - queries, KD, a.rope, in.turn);
     else if (i < values)
-      put_pair(x[j], in.v, i - keys, VD, {}, in.turn);
+      put_rotated(x[j], in.v, i - keys, VD, {}, in.turn);
   }
   __syncthreads();
   if (!a.rotate) return;

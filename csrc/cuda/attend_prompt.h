@@ -140,14 +140,14 @@ struct QueryLoader {
   uint8_t* q;
   int* positions;
 
-  __device__ __forceinline__ int token(int r) const {
+  __device__ __forceinline__ int place(int r) const {
     const int last = p.count * in.group - 1;
-    return (first + r < last ? first + r : last) / in.group;
+    return first + r < last ? first + r : last;
   }
+  __device__ __forceinline__ int position(int r) const { return p.position + place(r) / in.group; }
   __device__ __forceinline__ const float* row(int r) const {
-    const int last = p.count * in.group - 1, at = first + r < last ? first + r : last;
-    const int head = kv_head * in.group + at % in.group;
-    return in.rows + static_cast<size_t>(p.row + at / in.group) * in.stride + head * in.dim;
+    const int head = kv_head * in.group + place(r) % in.group;
+    return in.rows + static_cast<size_t>(p.row + place(r) / in.group) * in.stride + head * in.dim;
   }
   __device__ __forceinline__ bool in_fours() const {
     const bool whole = in.dim % 4 == 0 && in.stride % 4 == 0 && in.pairs % 4 == 0;
@@ -163,7 +163,7 @@ struct QueryLoader {
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
 #pragma unroll
-        for (int j = 0; j < V; ++j) v[i][j] = load_four(in, row(r + i), p.position + token(r + i), 4 * lane + 128 * j);
+        for (int j = 0; j < V; ++j) v[i][j] = load_four(in, row(r + i), position(r + i), 4 * lane + 128 * j);
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
 #pragma unroll
@@ -182,7 +182,7 @@ struct QueryLoader {
     for (int r = threadIdx.x / 32 * at_once; r < B::rows; r += B::W * at_once) {
       float v[at_once][J];
 #pragma unroll
-      for (int i = 0; i < at_once; ++i) load_query(in, row(r + i), p.position + token(r + i), v[i]);
+      for (int i = 0; i < at_once; ++i) load_query(in, row(r + i), position(r + i), v[i]);
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if constexpr (H > 0) rotate_query<H>(v[i]);
@@ -198,7 +198,7 @@ struct QueryLoader {
     }
   }
   __device__ __forceinline__ void load() const {
-    for (int r = threadIdx.x; r < B::rows; r += B::threads) positions[r] = p.position + token(r);
+    for (int r = threadIdx.x; r < B::rows; r += B::threads) positions[r] = position(r);
     if (in_fours())
       fours();
     else

@@ -74,7 +74,7 @@ __device__ __forceinline__ uint16_t to_half(float f) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
-__device__ __forceinline__ uint16_t to_brain(float f) {
+__device__ __forceinline__ uint16_t to_bf16(float f) {
   uint16_t h;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
@@ -117,7 +117,7 @@ template <Real T>
 __device__ __forceinline__ void put(void* p, size_t i, float v) {
   if constexpr (T == Real::f32) static_cast<float*>(p)[i] = v;
   if constexpr (T == Real::f16) static_cast<uint16_t*>(p)[i] = to_half(v);
-  if constexpr (T == Real::bf16) static_cast<uint16_t*>(p)[i] = to_brain(v);
+  if constexpr (T == Real::bf16) static_cast<uint16_t*>(p)[i] = to_bf16(v);
 }
 
 template <class F>

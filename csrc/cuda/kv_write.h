@@ -22,8 +22,8 @@ __device__ __forceinline__ float2 load_pair(const float* x, int i, int dims, con
   return {x[at.x], at.y < dims ? x[at.y] : 0.0f};
 }
 // Rotated by its turn. Products are rounded before they are added, as NumPy does it.
-__device__ __forceinline__ void put_pair(float2 v, float* out, int i, int dims, const RopeAt& rope,
-                                         const float2* turns) {
+__device__ __forceinline__ void put_rotated(float2 v, float* out, int i, int dims, const RopeAt& rope,
+                                            const float2* turns) {
   const int2 at = pair_places(i, rope);
   const bool rotated = i < rope.pairs;
   const float2 turn = rotated ? turns[i] : float2{1, 0};
@@ -73,7 +73,7 @@ __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, b
     if (slot < 0) continue;
     const float* k = x.k + static_cast<size_t>(token) * x.k_stride + head * KD;
     const float2* at = rope.table + static_cast<size_t>(rope.table ? positions[token] : 0) * rope.pairs;
-    for (int p = lane; p < (KD + 1) / 2; p += 32) put_pair(load_pair(k, p, KD, rope), row[warp], p, KD, rope, at);
+    for (int p = lane; p < (KD + 1) / 2; p += 32) put_rotated(load_pair(k, p, KD, rope), row[warp], p, KD, rope, at);
     __syncwarp();
     if (rotate) hadamard(row[warp], KD, lane);
     uint8_t* page = k_pages + page_at<KF>(slot / kPageTokens, head, kv_heads, KD);

@@ -87,8 +87,8 @@ def load(
     others, in one chunk or several, and after a prefix hit or a preemption. Many tokens at once are then slower.
 
     `gpu_layers` of the model's layers, the last ones, run on a GPU and the others on the CPU: if not given, all of
-    them, or with a warning as many as fit. `cache_bytes` is then the size of the KV cache on the GPU, and `threads`
-    those of the CPU. 0 is the same as `device="cpu"`.
+    them, or with a warning as many as fit. `cache_bytes` is the size of the KV cache of all layers, wherever it lies;
+    `threads` are those of the CPU. 0 is the same as `device="cpu"`.
 
     `cache_dir` is a folder for long prompts that the KV cache has no room for, in at most `cache_dir_bytes` (8 GiB):
     they are found again after a restart.
@@ -115,10 +115,7 @@ def load(
         layers, needs = split(needs, model.graph, layers, length if ctx else min(length, LEAST_CTX), size)
     if ctx is None and size is None:
         length = default_ctx(needs, length)
-    tokens = cache_tokens(needs, length, size, None if layers is None else whole)
-    if model.is_encoder:  # nothing is kept from one step to the next
-        tokens = min(tokens, step_tokens + 2 * seqs * needs.layout.page_tokens)
-    pages = needs.pages(tokens)
+    pages = _pages(needs, model, length, size, None if layers is None else whole)
     options = replace(options, max_batched_tokens=step_tokens, ctx=length)
     of = devices.get(device, options if layers is None else replace(options, threads=None))
     if layers is not None:
@@ -132,6 +129,14 @@ def load(
     cache = Cache(of.make_store(kept, pages), fingerprint, Shortage(), disk)
     executor = of.make_executor(model.graph, cache.store, model.config.vocab)
     return Loaded(executor, cache, length, model.step_bytes, seqs, model.is_encoder)
+
+
+def _pages(needs: Needs, model: LoadedModel, ctx: int, cache_bytes: int | None, whole: Needs | None) -> tuple[int, ...]:
+    """Pages of the KV cache, by group; `whole` as `cache_tokens` takes it."""
+    tokens = cache_tokens(needs, ctx, cache_bytes, whole)
+    if model.is_encoder:  # nothing is kept from one step to the next
+        tokens = min(tokens, needs.step_tokens + 2 * needs.max_seqs * needs.layout.page_tokens)
+    return needs.pages(tokens)
 
 
 def _sending(

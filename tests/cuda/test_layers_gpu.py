@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,5 +137,7 @@ def test_what_does_not_fit_says_what_would(path: Path, card: Callable[[int], Non
     card(FOR_TWO)
     with pytest.raises(OutOfMemory, match=r"try .*gpu_layers=2$"):
         load(open_model(path), ctx=128, gpu_layers=LAYERS, **SMALL)
-    with pytest.raises(OutOfMemory, match=r"try cache_bytes=\d+"):
+    with pytest.raises(OutOfMemory, match=r"try cache_bytes=\d+") as caught:
         load(open_model(path), gpu_layers=1, cache_bytes=1 << 30, **SMALL)
+    (size,) = re.findall(r"cache_bytes=(\d+)", str(caught.value))
+    assert load(open_model(path), gpu_layers=1, cache_bytes=int(size), **SMALL).cache.store.nbytes == int(size)

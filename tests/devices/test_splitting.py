@@ -92,6 +92,10 @@ def test_the_size_of_a_cache_is_that_of_all_layers(model: LoadedModel) -> None:
     for layers in range(1, LAYERS):
         chosen = of_layers(whole, model.graph, layers)
         assert cache_tokens(chosen, 64, size, whole) == cache_tokens(whole, 64, size) == 256
+    part = memory_for(model, 3, 256)
+    assert split(needs(model, part), model.graph, 3, 1, size) == (3, of_layers(needs(model, part), model.graph, 3))
+    with pytest.warns(UserWarning, match="3 of 6 layers run there"):
+        assert split(needs(model, part), model.graph, None, 1, size)[0] == 3
     without = replace(whole, layout=part_of(whole.layout, set()))  # as where the last layers are recurrent
     assert cache_tokens(without, 64, size, whole) == 256
     with pytest.raises(RequestError, match=f"a page of the KV cache, which takes {whole.cache_bytes(1)} bytes"):

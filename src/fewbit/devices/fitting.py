@@ -104,13 +104,15 @@ def cache_tokens(needs: Needs, ctx: int, cache_bytes: int | None = None, whole: 
         share = min(needs.room, needs.memory_bytes // CACHE_SHARE)
         return ctx * max(1, needs.tokens_in(share, ctx * FULL_SEQUENCES) // ctx)
     every = whole or needs
-    tokens = every.tokens_in(cache_bytes, MAX_PAGES * needs.layout.page_tokens)
+    most = MAX_PAGES * needs.layout.page_tokens
+    tokens = every.tokens_in(cache_bytes, most)
     if not tokens:
         least = every.cache_bytes(1)
         raise RequestError(f"cache_bytes={cache_bytes} is less than a page of the KV cache, which takes {least} bytes")
-    if (needs.cache_bytes(tokens) if whole else cache_bytes) > needs.room:
-        smaller = [f"cache_bytes={needs.room}"] if needs.cache_bytes(1) <= needs.room else [*_proposals(needs, tokens)]
-        raise _too_large(needs, tokens, cache_bytes, [*smaller, *_elsewhere(needs)])
+    if needs.cache_bytes(tokens) > needs.room:
+        fitting = needs.tokens_in(needs.room, tokens)
+        smaller = [f"cache_bytes={every.cache_bytes(fitting)}"] if fitting else [*_proposals(needs, tokens)]
+        raise _too_large(needs, tokens, needs.cache_bytes(tokens), [*smaller, *_elsewhere(needs)])
     return tokens
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..cache.groups import MAX_PAGES
 from ..errors import RequestError
 from ..ops.cut import cut, layers_of, weights_of
 from ..ops.graph import Graph
@@ -33,9 +34,12 @@ def check_layers(device: Any, gpu_layers: int | None) -> tuple[Any, int | None]:
 def split(
     needs: Needs, graph: Graph, given: int | None, tokens: int, cache_bytes: int | None = None
 ) -> tuple[int | None, Needs]:
-    """How many layers a GPU takes beside a cache of so many tokens, None for all of them, and what they need there."""
+    """How many layers a GPU takes beside a cache of so many tokens, None for all of them, and what they need there.
+
+    `cache_bytes`: of the cache of all layers, on the GPU and beside it, in place of `tokens`.
+    """
     total = len(layers_of(graph.nodes))
-    fits = _fits(tokens, cache_bytes)
+    fits = _fits(needs, tokens, cache_bytes)
     if given is not None and given < total:
         chosen = of_layers(needs, graph, given)
         return given, chosen if fits(chosen) else _proposing(chosen, _most_layers(needs, graph, given, fits))
@@ -76,10 +80,10 @@ def make_hybrid(device: Device, options: DeviceOptions, graph: Graph, layers: in
     return HybridDevice(device, cpu, graph, layers)
 
 
-def _fits(tokens: int, cache_bytes: int | None) -> Callable[[Needs], bool]:
-    if cache_bytes is None:
-        return lambda needs: needs.fits(tokens)
-    return lambda needs: max(cache_bytes, needs.cache_bytes(1)) <= needs.room
+def _fits(whole: Needs, tokens: int, cache_bytes: int | None) -> Callable[[Needs], bool]:
+    if cache_bytes is not None:
+        tokens = max(1, whole.tokens_in(cache_bytes, MAX_PAGES * whole.layout.page_tokens))
+    return lambda needs: needs.fits(tokens)
 
 
 def _cuts(needs: Needs, graph: Graph, below: int) -> Iterator[tuple[int, Needs]]:
