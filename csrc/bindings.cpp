@@ -3,6 +3,7 @@
 #include "bindings.h"
 
 #include "formats/geometry.h"
+#include "logits.h"
 #include "probe.h"
 #include "targets/targets.h"
 #include "threads.h"
@@ -29,6 +30,14 @@ void py_decode(size_t format, size_t group, Bytes data, size_t n, size_t k, Muta
   expect_shape(out, n, k);
   const WithoutGil released;
   decode(w, out.data(), threads);
+}
+
+void py_row_norms(const nb::tuple& w, size_t k, MutableRow out, int threads) {
+  const PyMatrix own = cast_matrix(w);
+  const Matrix checked = own.of(k);
+  expect(out.size() == checked.n, "norms", out.size(), checked.n);
+  const WithoutGil released;
+  row_norms(checked, out.data(), threads);
 }
 
 void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importance, MutableBytes out, int threads) {
@@ -266,6 +275,9 @@ NB_MODULE(_native, m) {
   m.def("isas", [] { return names_of(available_targets()); }, "Available instruction sets, best first.");
   m.def("known_isas", [] { return names_of(all_targets()); }, "Those that this build has kernels for, best first.");
   m.def("isa", [] { return std::string(current_target().name); }, "The instruction set in use.");
+  m.def(
+      "int16_rows", [] { return current_target().int16_rows; },
+      "Rows of activations that it takes in 16 bits unless told otherwise.");
   m.def("products", [] { return current_target().products.load(); }, "Products made by the instruction set in use.");
   m.def("use_isa", use_target, nb::arg("name"), "Use an available instruction set from now on.");
   m.def("scratch_bytes", [] { return workspace_bytes.load(); }, "Memory that calls and plans keep for the next ones.");
@@ -279,6 +291,8 @@ NB_MODULE(_native, m) {
         "The kernel that multiplies m rows of activations by rows of this format, and how it takes them.");
   m.def("decode", py_decode, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
         nb::arg("k"), nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
+  m.def("row_norms", py_row_norms, OneTarget(), nb::arg("w"), nb::arg("k"), nb::arg("out"), nb::arg("threads"),
+        "The L2 norm of each row of a matrix.");
   m.def(
       "worth_interleaving",
       [](size_t format, size_t group, size_t n, size_t k) {

@@ -25,6 +25,7 @@ using Bytes = Array<const uint8_t, 1>;
 using MutableBytes = Array<uint8_t, 1>;
 using Floats = Array<const float, 2>;
 using Row = Array<const float, 1>;
+using MutableRow = Array<float, 1>;
 using MutableFloats = Array<float, 2>;
 
 // Other Python threads run while it lives. While the interpreter shuts down, Python ends the daemon threads that want

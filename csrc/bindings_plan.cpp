@@ -57,7 +57,8 @@ class PyPlan : public RecurrentPlan {
     tokens_ = tokens_ ? std::min(tokens_, table.n) : table.n;
     add_op(plan::Embed{table, scale, out});
   }
-  void linear(Buffer in, std::optional<Row> norm, float eps, bool int16, const nb::list& terms) {
+  void linear(Buffer in, std::optional<Row> norm, float eps, bool int16, const nb::list& terms,
+              std::optional<Row> norms) {
     plan::Linear op{in, norm_of(norm, eps, width(in)), int16, {}};
     for (const nb::handle& term : terms) {
       const auto t = nb::cast<nb::tuple>(term);  // matrix, out, bias, buffer that is added
@@ -74,6 +75,12 @@ class PyPlan : public RecurrentPlan {
         expect_rows(out.residual, plan_.logits_only(in));
       }
       op.terms.push_back(out);
+    }
+    if (norms) {
+      const bool plain = op.terms.size() == 1 && !op.terms[0].bias && !op.terms[0].adds && plan_.logits_only(in);
+      if (!plain)
+        throw std::invalid_argument("norms are those of one product of rows of logits, without bias and residual");
+      op.norms = keep(*norms, op.terms[0].w.n, "norms of rows");
     }
     add_op(std::move(op));
   }
@@ -222,7 +229,7 @@ class PyPlan : public RecurrentPlan {
 
   void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads, std::optional<Int32s> reads,
-           std::optional<Int32s> writes) {
+           std::optional<Int32s> writes, std::optional<Int32s> tops) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     expect_below(tokens, tokens_, "token");
@@ -238,6 +245,7 @@ class PyPlan : public RecurrentPlan {
     const nb::tuple held(groups);  // so that nobody takes the arrays away while it runs
     const std::vector<PageTables> tables = tables_of_groups(held, lengths);
     slots_.check(reads, writes, lengths.size());
+    if (tops) expect(tops->size() == logits_indices.size(), "rows of tops", tops->size(), logits_indices.size());
     const Step step{tokens.data(),
                     tokens.size(),
                     sequences,
@@ -245,7 +253,8 @@ class PyPlan : public RecurrentPlan {
                     logits_indices.data(),
                     logits_indices.size(),
                     reads ? reads->data() : nullptr,
-                    writes ? writes->data() : nullptr};
+                    writes ? writes->data() : nullptr,
+                    tops ? tops->data() : nullptr};
     const Activations how = activations_named(activations);
     std::mutex& mutex = lock_.get();
     const WithoutGil released;
@@ -328,7 +337,7 @@ void bind_plan(nb::module_& m) {
       .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"))
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
       .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("int16"),
-           nb::arg("terms"))
+           nb::arg("terms"), nb::arg("norms") = nb::none())
       .def("gated", &PyPlan::gated, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("gate"),
            nb::arg("up"), nb::arg("kind"), nb::arg("out"))
       .def("apply_rope", &PyPlan::apply_rope, nb::arg("x"), nb::arg("out"), nb::arg("heads"), nb::arg("dim"),
@@ -362,7 +371,8 @@ void bind_plan(nb::module_& m) {
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
       .def("run", &PyPlan::run, OneTarget(), nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"),
            nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
-           nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none())
+           nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none(),
+           nb::arg("tops") = nb::none())
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds)
       .def("expert_bytes", &PyPlan::expert_bytes);

@@ -12,7 +12,6 @@ namespace {
 
 using Doubles = Array<const double, 1>;
 using MutableInt32s = Array<int32_t, 1>;
-using MutableRow = Array<float, 1>;
 
 size_t checked_vocab(size_t vocab) {
   if (vocab == 0 || vocab > INT32_MAX) throw std::invalid_argument("a row of logits has 1 to 2147483647 values");

@@ -323,6 +323,16 @@ void decode(const Matrix& w, float* out, int threads) {
   });
 }
 
+void decode_rows(const Matrix& w, size_t first, size_t count, float* out) {
+  const size_t stride = w.at.row_bytes, whole = count_interleaved(w);
+  uint8_t* copy = apart.get<uint8_t>(kInterleaved * stride);
+  for (size_t r = first; r < first + count; ++r) {
+    if (r < whole && (r - first) % kInterleaved == 0) move_set(w, w.data + r * stride, true, copy);
+    const uint8_t* row = r < whole ? copy + (r - first) % kInterleaved * stride : w.data + r * stride;
+    w.kernels->decode(row, w.k, w.at, out + (r - first) * w.k);
+  }
+}
+
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads) {
   const size_t size = grain(Path::exact, {&kernels, at, out, n, k}, threads);
@@ -360,6 +370,21 @@ void multiply(std::span<const Group> groups, std::span<const Product> products, 
   parallel_for(all.back().end, 1, threads, [&](size_t begin, size_t end) {
     for (size_t piece = begin; piece < end; ++piece) {
       std::upper_bound(all.begin(), all.end(), piece, [](size_t i, const Pieces& p) { return i < p.end; })->run(piece);
+    }
+  });
+}
+
+void multiply_sets(const Matrix& w, const Inputs& inputs, Activations activations, std::span<const size_t> sets,
+                   float* out, int threads) {
+  if (kept_forms.empty()) kept_forms.emplace_back();
+  kept_forms[0].by_lane.clear();
+  Call call{inputs, threads, &kept_forms[0]};
+  const Way way = way_for(w, inputs, activations);
+  call.need(way, w);
+  parallel_for(sets.size(), 4, threads, [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const size_t first = sets[i] * kInterleaved;
+      call.rows(w, way, first, std::min(first + kInterleaved, w.n), out + first, w.n);
     }
   });
 }

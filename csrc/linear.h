@@ -51,6 +51,8 @@ struct Group {  // inputs, and how many of the products that follow take them
 };
 
 void decode(const Matrix& w, float* out, int threads);
+// Rows first to first + count as floats; of interleaved ones, `first` is a multiple of 16.
+void decode_rows(const Matrix& w, size_t first, size_t count, float* out);
 // Interleaves rows, 16 of them together, or goes back (`back`). What is left of n rows stays as it is. `w`
 // says how they shall lie, or do; `out` holds as many bytes.
 void interleave(const Matrix& w, bool back, uint8_t* out, int threads);
@@ -61,6 +63,9 @@ void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, 
 void multiply(std::span<const Product> products, Inputs inputs, Activations activations, int threads);
 // The same of several inputs, each with some of the products, in the same order.
 void multiply(std::span<const Group> groups, std::span<const Product> products, Activations activations, int threads);
+// Some sets of 16 rows of a product of one row of inputs: out[row], for the rows of `sets` alone.
+void multiply_sets(const Matrix& w, const Inputs& inputs, Activations activations, std::span<const size_t> sets,
+                   float* out, int threads);
 // out (m, n) = gate(inputs times the transpose of `gate`) * (inputs times the transpose of `up`).
 inline void multiply_gated(const Matrix& gate, const Matrix& up, Gate kind, Inputs inputs, float* out,
                            Activations activations, int threads) {

@@ -55,6 +55,9 @@ struct Passes {
   size_t (*members)(const float* x, size_t n, const WeightScale& scale, size_t bucket, Key* out);
 };
 
+// A logit that at least k tokens reach, and in most rows few more: the k-th largest of the largest of some groups, as
+// `scan` gives them. It changes them. -infinity where there are too few groups.
+float reached_by(float* groups, size_t chunks, size_t k);
 const Passes& current_passes();  // for the instruction set in use
 float weight_of(float logit, const WeightScale& scale);
 

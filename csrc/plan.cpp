@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "logits.h"
 #include "threads.h"
 
 namespace fewbit {
@@ -94,7 +95,12 @@ struct Plan::Run {
       products.push_back({matrix(t.w), at(t.out), t.bias, t.adds ? at(t.residual) : nullptr});
     }
     const bool int16 = op.int16 && activations != Activations::exact;
-    multiply(products, inputs(op.in, op.norm), int16 ? Activations::int16 : activations, threads);
+    const Inputs in = inputs(op.in, op.norm);
+    if (int16 && op.norms && step.tops &&
+        multiply_largest(products[0].w, op.norms, in, step.tops, products[0].out, threads)) {
+      return;
+    }
+    multiply(products, in, int16 ? Activations::int16 : activations, threads);
   }
   void operator()(const plan::Gated& op) const {
     multiply_gated(matrix(op.gate), matrix(op.up), op.kind, inputs(op.in, op.norm), at(op.out), activations, threads);

@@ -22,6 +22,7 @@ struct Step {  // the last tokens of some sequences
   const int32_t* logits_indices;  // rows whose logits are wanted
   size_t logits_count;
   const int32_t *reads, *writes;  // slots of the sequences' states; null: no layer has one
+  const int32_t* tops = nullptr;  // how many of the largest logits of each row are wanted; 0, or null: all
 };
 
 // Angles of rotary positions: position * inv_freq[pair].
@@ -62,6 +63,7 @@ struct Linear {  // terms of the same input
   RowNorm norm;
   bool int16;  // in 16 bits where the others are in 8
   std::vector<Term> terms;
+  const float* norms = nullptr;  // of the rows of the only term, for logits: see logits.h
 };
 struct Gated {
   Buffer in;

@@ -51,18 +51,7 @@ struct LogitRow {
     while (!has_top(groups + chunk * kLanes)) ++chunk;
     return static_cast<int32_t>(std::find(x + chunk * kChunk, x + n, top) - x);
   }
-  // A logit that at least k tokens reach, and in most rows few more: the k-th largest of the largest of some groups.
-  // It changes the groups.
-  float reached_by(size_t k) const {
-    const size_t chunks = chunks_of(n), some = std::min((2 * k + kLanes - 1) / kLanes, chunks);
-    if (k > some * kLanes) return kNone;
-    for (size_t c = some; c < chunks; ++c) {
-      float* to = groups + c % some * kLanes;
-      for (size_t l = 0; l < kLanes; ++l) to[l] = std::max(to[l], groups[c * kLanes + l]);
-    }
-    std::nth_element(groups, groups + (k - 1), groups + some * kLanes, std::greater<>());
-    return groups[k - 1];
-  }
+  float reached_by(size_t k) const { return fewbit::reached_by(groups, chunks_of(n), k); }  // changes the groups
 };
 
 // Tokens that may be sampled, in buckets from likely to unlikely; few tokens are all in one bucket. Only a bucket whose

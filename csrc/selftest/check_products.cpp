@@ -1,9 +1,11 @@
 // Products through `multiply` and `multiply_gated`, as a model calls them, beside sums in double precision.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "formats/real.h"
 #include "linear.h"
+#include "logits.h"
 #include "selftest/compare.h"
 #include "selftest/run.h"
 #include "selftest/samples.h"
@@ -187,6 +189,30 @@ void alone_case(Run& run, size_t format, const Shape& s) {
   run.expect(y.intact() && other.intact(), "written outside of the result");
 }
 
+// The largest results of each row in 16 bits, the others in 8.
+void largest_case(Run& run, size_t format, const Shape& s) {
+  if (!can(run, format, s) || s.inputs != Activations::int8) return;
+  const Weights w = make_weights(run, format, s);
+  name_case(run, s, way_of(w.matrix, s));
+  const Guarded<float> x(normals(run.random, s.m * s.k), s.edge), norms(s.n, s.edge);
+  const Guarded<float> y(s.m * s.n, s.edge), full(s.n, s.edge);
+  const std::vector<int32_t> tops(s.m, 3);
+  row_norms(w.matrix, norms.data(), run.threads());
+  if (!multiply_largest(w.matrix, norms.data(), inputs_of(x, s), tops.data(), y.data(), run.threads())) return;
+  const size_t count = std::min<size_t>(3, s.n);
+  bool same = true;
+  for (size_t r = 0; r < s.m; ++r) {
+    const Product product{w.matrix, full.data()};
+    multiply({&product, 1}, Inputs{1, s.k, x.data() + r * s.k}, Activations::int16, 1);
+    Floats found(y.data() + r * s.n, y.data() + (r + 1) * s.n), expected(full.data(), full.data() + s.n);
+    std::partial_sort(found.begin(), found.begin() + static_cast<long>(count), found.end(), std::greater<>());
+    std::partial_sort(expected.begin(), expected.begin() + static_cast<long>(count), expected.end(), std::greater<>());
+    same &= std::equal(found.begin(), found.begin() + static_cast<long>(count), expected.begin());
+  }
+  run.expect(same, "the largest results are not those of 16 bits");
+  run.expect(y.intact() && norms.intact(), "written outside of the result");
+}
+
 // Two products of the same activations, after a norm, with a bias and a residual.
 void joined_case(Run& run, size_t format, const Shape& s) {
   if (!can(run, format, s)) return;
@@ -264,6 +290,7 @@ void check_products(Run& run, size_t format) {
   each_shape(run, format, some, run.draws(1, 5), joined_case);
   constexpr size_t together[] = {2, 3, 5, 9, 17, 70};
   each_shape(run, format, together, run.draws(1, 5), alone_case);
+  each_shape(run, format, some, run.draws(2, 10), largest_case);
 }
 
 void check_gated(Run& run, size_t format) {

@@ -38,7 +38,7 @@ static bool available() {
   return avx512bw::target.available() && __builtin_cpu_supports("avx512vnni");
 }
 extern const Target target;
-constinit const Target target = make_target("avx512", available);
+constinit const Target target = make_target("avx512", available, nullptr, 1);
 
 }  // namespace fewbit::avx512
 #endif

@@ -27,7 +27,7 @@ static bool available() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 extern const Target target;
-constinit const Target target = make_target("avx512bw", available);
+constinit const Target target = make_target("avx512bw", available, nullptr, 1);
 
 }  // namespace fewbit::avx512bw
 #endif

@@ -17,6 +17,7 @@ from ..arrays import Bytes
 from ..cache.groups import PAGE_TOKENS
 from ..devices import DeviceOptions
 from ..devices.batch import Chunk
+from ..devices.forward import sample_greedily
 from ..errors import RequestError
 from ..loading import Loaded, check_ctx, load_weights, place
 from ..models import LoadedModel, open_model
@@ -29,7 +30,7 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Case:
-    """What to measure: a prompt on an empty cache; then, for sequences of some depth, one token each a step."""
+    """What to measure: a prompt on an empty cache; then, for sequences of a depth, steps that sample one token each."""
 
     prompt: int
     gen: int
@@ -184,8 +185,9 @@ def go_back(loaded: Loaded, ids: list[int], depth: int, tokens: list[int]) -> No
 def step(loaded: Loaded, ids: list[int], tokens: list[int]) -> None:
     limit = max_sequences(loaded)
     for start in range(0, len(ids), limit):
-        some = zip(ids[start : start + limit], tokens[start : start + limit], strict=True)
-        loaded.forward([Chunk(sequence, [token], 1) for sequence, token in some])
+        pairs = zip(ids[start : start + limit], tokens[start : start + limit], strict=True)
+        chunks = [Chunk(sequence, [token], 1) for sequence, token in pairs]
+        sample_greedily(loaded.executor, loaded.cache, chunks)
 
 
 def max_sequences(loaded: Loaded) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..arrays import Arena, Floats
+from ..arrays import Arena, Floats, Ints
 from ..cache.layout import Layout
 from ..cache.store import HostStore
 from ..errors import RequestError
@@ -15,6 +15,7 @@ from ..ops.cpu.plan import build
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
 from ..ops.passes import giving, select_logits
+from ..ops.sampling_arrays import MAX_INT
 from ..ops.specs import AttentionSpec
 from ..ops.validation import chosen_activations
 from ..tensor import QuantTensor
@@ -63,6 +64,20 @@ def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
     return cpu.keeps_tiles(layout.k, layout.v, layout.page_tokens, spec.k_dim, spec.v_dim)
 
 
+def max_candidates(batch: Batch) -> Ints | None:
+    """The number of largest logits that are sampled from, for each row of logits. None: all logits are read."""
+    if not batch.samples or batch.scores:
+        return None
+    counts = np.zeros(len(batch.logits_indices), np.int32)
+    for one in batch.samples:
+        count = one.params.max_candidates
+        reads_all = one.seen is not None or one.bias is not None or one.mask is not None or one.num_logprobs is not None
+        if reads_all or not count:
+            return None
+        counts[one.row] = max(counts[one.row], min(count, MAX_INT))
+    return counts
+
+
 class CpuExecutor:
     """Runs a model's steps at once, when they are launched."""
 
@@ -92,7 +107,7 @@ class CpuExecutor:
         try:
             plan.run(
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
-                self.threads, view.reads, view.writes,
+                self.threads, view.reads, view.writes, max_candidates(batch),
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None
@@ -107,5 +122,7 @@ class CpuExecutor:
         if output not in self.plans:
             graph = giving(self.graph, output)
             self._rows[output] = np.empty((self.max_logits, graph.result.width), np.float32)
-            self.plans[output] = build(select_logits(graph), self.store, batch_invariant=self.batch_invariant)
+            self.plans[output] = build(
+                select_logits(graph), self.store, batch_invariant=self.batch_invariant, threads=self.threads
+            )
         return self.plans[output]

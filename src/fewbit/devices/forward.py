@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 
 import numpy as np
@@ -10,7 +11,10 @@ import numpy as np
 from ..arrays import Floats, Ints
 from ..cache.cache import Cache
 from ..errors import ShapeError
-from .batch import Batch, Chunk, Executor
+from ..ops.sampling import SamplingParams
+from .batch import Batch, Chunk, Executor, Outputs, Sample
+
+GREEDY = SamplingParams(temperature=0)
 
 
 def make_batch(cache: Cache, chunks: Sequence[Chunk], output: str = "logits") -> Batch:
@@ -30,14 +34,29 @@ def forward(executor: Executor, cache: Cache, chunks: Sequence[Chunk], output: s
     """
     check_sizes(executor, chunks)
     batch = make_batch(cache, chunks, output)
+    with _committed(cache, chunks, batch):
+        return executor.launch(batch).rows()
+
+
+def sample_greedily(executor: Executor, cache: Cache, chunks: Sequence[Chunk]) -> Outputs:
+    """The same, but each chunk asks for one row of logits and gets the likeliest token of it."""
+    check_sizes(executor, chunks)
+    batch = make_batch(cache, chunks)
+    batch.samples = [Sample(row, GREEDY, 0.0) for row in range(len(chunks))]
+    with _committed(cache, chunks, batch):
+        return executor.launch(batch).fetch()
+
+
+@contextmanager
+def _committed(cache: Cache, chunks: Sequence[Chunk], batch: Batch) -> Iterator[None]:
+    """The tokens of a step that succeeds become part of their sequences."""
     try:
-        rows = executor.launch(batch).rows()
+        yield
     except BaseException:
         cache.rollback(batch.view)
         raise
     for chunk in chunks:
         cache.commit(chunk.sequence, chunk.tokens)
-    return rows
 
 
 def check_sizes(executor: Executor, chunks: Sequence[Chunk]) -> None:

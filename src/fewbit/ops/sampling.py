@@ -97,6 +97,11 @@ class SamplingParams(_Packed):
     def has_penalties(self) -> bool:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
+    @property
+    def max_candidates(self) -> int:
+        """The number of largest logits that a token is sampled from. 0: all of them."""
+        return 1 if self.temperature == 0 else self.top_k
+
     def __reduce__(self) -> tuple[type[SamplingParams], tuple[Any, ...]]:
         return SamplingParams, astuple(self)
 

@@ -18,6 +18,7 @@ from ..passes import logits_nodes
 from ..slots import Slots
 from ..specs import AttentionSpec, RecurrentSpec, Routing
 from .machine import number, packed
+from .matrices import row_norms
 
 
 class Store(Protocol):
@@ -33,26 +34,37 @@ class Store(Protocol):
     def group_of(self, layer: int) -> int: ...
 
 
-def build(graph: Graph, store: Store, *, fuse: bool = True, batch_invariant: bool = False) -> _native.Plan:
-    """The plan of a graph whose logits are selected. `fuse=False`: its operations as they are. `batch_invariant`: a
-    token's rows have the same bits beside any others."""
+def build(
+    graph: Graph, store: Store, *, fuse: bool = True, batch_invariant: bool = False, threads: int | None = None
+) -> _native.Plan:
+    """Build the plan of a graph whose logits are selected.
+
+    Args:
+        graph: The operations of one step.
+        store: Where K, V and states lie.
+        fuse: Merge operations where native code has one for several. Default: True.
+        batch_invariant: Compute each token's rows with the same bits beside any others. Default: False.
+        threads: Threads that prepare the weights of the logits. Default: all usable cores.
+    """
     if not graph.result.logits_only:
         raise ArgumentError("a plan gives rows of the tokens whose logits are wanted: select_logits comes first")
-    return Builder(fuse_graph(graph) if fuse else graph, store, batch_invariant).build()
+    return Builder(fuse_graph(graph) if fuse else graph, store, batch_invariant, threads).build()
 
 
 class Builder:
     """Has a method for each operation, by its name: it takes buffers of results and inputs, and the attributes."""
 
-    def __init__(self, graph: Graph, store: Store, batch_invariant: bool) -> None:
-        self.graph, self.store = graph, store
+    def __init__(self, graph: Graph, store: Store, batch_invariant: bool, threads: int | None = None) -> None:
+        self.graph, self.store, self.threads = graph, store, threads
         self.plan = _native.Plan(batch_invariant)
         self.slots = Slots()
         self.slot: dict[Value, int] = {}
         self.buffers: dict[Value, int] = {}
         self.widths: dict[int, int] = {}  # of buffers
         self.ropes: dict[Rope, int] = {}
-        self.logits = logits_nodes(graph)[0].outputs[0]
+        head, *after = logits_nodes(graph)
+        self.logits = head.outputs[0]
+        self.keeps_order = all(node.operation == "softcap" or node.attributes["by"] > 0 for node in after)
 
     def build(self) -> _native.Plan:
         remaining = self.graph.uses()
@@ -154,7 +166,9 @@ class Builder:
     ) -> None:
         int16 = self.buffers.get(self.logits) in outs  # nothing after the logits makes good what they lose
         parts = [(packed(w), out, bias, residual) for (w, bias), out in zip(terms, outs, strict=True)]
-        self.plan.linear(x, *_norm_or_none(norm), int16, parts)
+        is_plain = len(terms) == 1 and terms[0][1] is None and residual is None
+        norms = row_norms(terms[0][0], self.threads) if int16 and is_plain and self.keeps_order else None
+        self.plan.linear(x, *_norm_or_none(norm), int16, parts, norms)
 
     def gated(
         self,
