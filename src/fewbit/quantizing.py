@@ -74,8 +74,8 @@ FALLBACKS = {
 
 
 def read_mix(name: Any) -> tuple[str, Mix]:
-    """A mix, or one format for all matrices, by name. Embeddings and logits never get a format that is made for models
-    trained in it: they are not trained so.
+    """A mix, or one format for all matrices, by name. A model trained with ternary weights has ordinary embeddings and
+    logits, so they get other formats.
 
     >>> read_mix("Q4_K_M")[1].usual, read_mix("q8_0")[1].usual
     ('q4_k', 'q8_0')
@@ -140,8 +140,8 @@ def _is_boosted(layer: int, layers: int) -> bool:
 def quantized(file: ModelFile, format: str, keep: bool = True, progress: Progress | None = None) -> ModelFile:
     """The model of a file in another format, as a GGUF file in the cache folder: made once, found from then on.
 
-    Without `keep` a new one gets no name there, and is gone when nobody uses it any more. Matrices that fall back to
-    another format are warned of when the file is made, a format that the model was not trained for each time.
+    Without `keep` a new file is deleted as soon as nobody uses it; one that was kept earlier is used and stays.
+    It warns of matrices that fall back to another format when it makes the file, and of formats that spoil the model.
 
     Args:
         file: A model with weights in f32, f16 or bf16; tensors that are packed already stay as they are.

@@ -32,7 +32,7 @@ class PackedArray:
         return math.prod(self.shape)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """NumPy calls this for `array @ w` and for its functions of single elements, which decoded weights have."""
+        """What NumPy calls for `array @ w` and for elementwise functions, which need decoded weights."""
         out = options.pop("out", None)
         if ufunc is not np.matmul or method != "__call__" or options:
             detail = f" with {', '.join(options)}" if ufunc is np.matmul and options else ""

@@ -164,7 +164,7 @@ class Format:
     placement: Literal["block", "row"] = "block"
     per_tensor: bool = False  # one scale for all rows (it is stored in each)
     about: str = field(default="", compare=False)
-    made_for: str = field(default="", compare=False)  # models that others cannot be quantized like
+    made_for: str = field(default="", compare=False)  # the only models that it suits
 
     def __post_init__(self) -> None:
         if self.placement == "block" and self.group == 0:
