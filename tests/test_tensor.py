@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import mmap
 import pickle
 from pathlib import Path
@@ -44,6 +45,18 @@ def test_bytes_and_pickle_round_trip(fmt: Format) -> None:
 def test_pickle_keeps_padded_rows() -> None:
     w = fb.quantize(weights(2, 33), "q4_0")
     assert pickle.loads(pickle.dumps(w)) == w
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles_of_rows_and_repacked_weights(protocol: int) -> None:
+    w = fb.quantize(weights(37, 256), "q4_k")
+    for made in (w, fb.repack(w), w[3:5], w[[1, 2]]):
+        again = pickle.loads(pickle.dumps(made, protocol))
+        assert again == made
+        assert np.array_equal(again.dequantize(), made.dequantize())
+    assert len(pickle.dumps(w[3:5], pickle.HIGHEST_PROTOCOL)) < w.nbytes / 4
+    assert w == pickle.loads(pickle.dumps(w.T, protocol)).T
+    assert copy.deepcopy(w) == w
 
 
 def test_memory_map_is_not_copied(tmp_path: Path) -> None:

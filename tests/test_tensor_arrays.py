@@ -40,6 +40,44 @@ def test_products_are_those_of_linear(name: str) -> None:
     assert np.array_equal(packed @ w.T, fb.linear(packed, w))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_matmul_of_numpy_keeps_weights_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = tensor(name, 6, 256)
+    x = np.random.default_rng(1).standard_normal((2, 3, 256)).astype(np.float32)
+    expected = fb.linear(x, w)
+    monkeypatch.setattr(fb.QuantTensor, "dequantize", None)
+    assert np.array_equal(np.matmul(x, w.T), expected)
+    assert np.array_equal(np.matmul(w, x[0, 0]), fb.linear(x[0, 0], w))
+    assert np.array_equal(np.matmul(w, x[0].T), fb.linear(x[0], w).T)
+    out = np.full((2, 3, 6), np.nan, np.float32)
+    assert np.matmul(x, w.T, out=out) is out
+    assert np.array_equal(out, expected)
+
+
+def test_products_of_two_packed_matrices() -> None:
+    w, v = tensor("q8_0", 6, 64), tensor("q4_0", 5, 64)
+    expected = w.dequantize() @ v.dequantize().T
+    assert np.allclose(w @ v.T, expected, rtol=0.02, atol=0.1)
+    assert np.allclose(np.matmul(w, v.T), expected, rtol=0.02, atol=0.1)
+
+
+def test_functions_of_elements_are_refused() -> None:
+    w = tensor("q8_0", 6, 64)
+    x = np.ones((6, 64), np.float32)
+    calls = [
+        ("add", lambda: x + w),
+        ("multiply", lambda: np.float32(2) * w),
+        ("equal", lambda: x == w),
+        ("absolute", lambda: np.abs(w)),
+        ("add", lambda: np.add.reduce(w)),
+        ("add", lambda: np.add(x, w.T)),
+        ("matmul with dtype", lambda: np.matmul(x, w.T, dtype=np.float64)),
+    ]
+    for function, call in calls:
+        with pytest.raises(TypeError, match=f"np.{function} does not take packed weights; fb.linear.* multiply them"):
+            call()
+
+
 def test_products_that_are_refused() -> None:
     w = tensor("q8_0", 6, 64)
     x = np.ones((3, 64), np.float32)
@@ -51,6 +89,13 @@ def test_products_that_are_refused() -> None:
         _ = tensor("q8_0", 2, 3, 64).T
     with pytest.raises(fb.DtypeError, match="x must be an array of numbers, not object"):
         w @ object()
+    for transposed in (lambda: w.T @ x.T, lambda: w.T @ x.tolist(), lambda: np.matmul(w.T, x.T)):
+        with pytest.raises(fb.ShapeError, match=r"w.T @ x would add up the rows of w"):
+            transposed()
+    with pytest.raises(fb.ShapeError, match=r"x @ w.T multiplies by its 64 columns"):
+        np.matmul(x, w)
+    with pytest.raises(ValueError, match="broadcast"):
+        np.matmul(x, w.T, out=np.zeros((2, 6), np.float32))
 
 
 def test_transposes() -> None:
@@ -59,6 +104,9 @@ def test_transposes() -> None:
     assert w.T.shape == (64, 6)
     assert w[0] == w[0].T
     assert np.array_equal(np.asarray(w.T), w.dequantize().T)
+    assert (w.T.ndim, w.T.size, len(w.T)) == (2, 384, 64)
+    with pytest.raises(fb.ShapeError, match=r"columns of packed weights cannot be taken"):
+        list(w.T)
     assert repr(w.T) == "QuantTensor(q8_0, 6x64, 408 bytes, 8.5 bits a weight).T"
 
 
@@ -142,6 +190,13 @@ def test_it_is_as_long_as_its_rows() -> None:
     w = tensor("q8_0", 6, 64)
     assert len(w) == 6
     assert [row.shape for row in w] == [(64,)] * 6
+
+
+@pytest.mark.parametrize("shape", [(64,), (6, 64), (2, 3, 64), (0, 64)])
+def test_sizes_are_those_of_the_decoded_array(shape: tuple[int, ...]) -> None:
+    w = tensor("q8_0", *shape)
+    decoded = w.dequantize()
+    assert (w.ndim, w.size, w.shape, len(w)) == (decoded.ndim, decoded.size, decoded.shape, len(decoded))
 
 
 def test_types_are_shipped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from operator import index as to_index
 from typing import Any
 
@@ -15,7 +16,39 @@ from .formats.spec import Format
 from .interleave import ROWS, Layout, deinterleave, k_block_bytes
 
 
-class QuantTensor:
+class PackedArray:
+    """What packed weights share with arrays: their sizes, and that `np.matmul` is the operator `@`."""
+
+    __slots__ = ()
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return math.prod(self.shape)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """What NumPy calls for `array @ w` and for elementwise functions, which need decoded weights."""
+        out = options.pop("out", None)
+        if ufunc is not np.matmul or method != "__call__" or options:
+            detail = f" with {', '.join(options)}" if ufunc is np.matmul and options else ""
+            raise DtypeError(
+                f"np.{ufunc.__name__}{detail} does not take packed weights; fb.linear(x, w) and x @ w.T multiply them, "
+                "np.asarray(w) decodes them"
+            )
+        left, right = inputs
+        product = right.__rmatmul__(left) if isinstance(right, QuantTensor | Transposed) else left.__matmul__(right)
+        if out is None:
+            return product
+        np.copyto(out[0], product)
+        return out[0]
+
+
+class QuantTensor(PackedArray):
     """A matrix (or a stack of them) whose last dimension is kept in blocks of a few bits.
 
     >>> import numpy as np, fewbit as fb
@@ -33,7 +66,6 @@ class QuantTensor:
     """
 
     __slots__ = ("format", "layout", "shape", "stored")
-    __array_ufunc__ = None  # NumPy leaves x @ w to this class
 
     format: Format
     shape: tuple[int, ...]
@@ -97,8 +129,7 @@ class QuantTensor:
         >>> QuantTensor.from_bytes(bytes(144), (1, 256), "q4_k").bits_per_weight
         4.5
         """
-        count = int(np.prod(self.shape, dtype=np.int64))
-        return 8 * self.nbytes / count if count else self.format.bits_per_weight
+        return 8 * self.nbytes / self.size if self.size else self.format.bits_per_weight
 
     def dequantize(self) -> Floats:
         """The values as float32.
@@ -132,9 +163,9 @@ class QuantTensor:
     @property
     def T(self) -> QuantTensor | Transposed:  # noqa: N802
         """The transpose, for products: `x @ w.T` is `fb.linear(x, w)`."""
-        if len(self.shape) > 2:
+        if self.ndim > 2:
             raise ShapeError(f"only a matrix can be transposed, not {_text(self.shape)}; take one of them, as w[0].T")
-        return Transposed(self) if len(self.shape) == 2 else self
+        return Transposed(self) if self.ndim == 2 else self
 
     def __matmul__(self, x: Any) -> Any:
         """As for arrays, of (k,) or (..., k, m) values: `fb.linear` with x transposed."""
@@ -145,10 +176,10 @@ class QuantTensor:
             hint = "; x @ w.T would do" if values.shape[-1] == k else ""
             raise ShapeError(f"w @ x needs x of ({k}, ...) to match w of {_text(self.shape)}, not {values.shape}{hint}")
         product = _linear(np.swapaxes(values, -1, -2), self)
-        return np.swapaxes(product, -1, -2) if len(self.shape) > 1 else product
+        return np.swapaxes(product, -1, -2) if self.ndim > 1 else product
 
     def __rmatmul__(self, x: Any) -> Any:
-        if len(self.shape) == 1:
+        if self.ndim == 1:
             return _linear(x, self)
         raise ShapeError(
             f"x @ w would add up the rows of w, which are packed; x @ w.T multiplies by its {self.shape[-1]} columns, "
@@ -166,7 +197,7 @@ class QuantTensor:
 
     def __getitem__(self, index: Any) -> QuantTensor:
         """Rows, or matrices of a stack: of an integer, a slice, an array of integers or a mask."""
-        if isinstance(index, tuple) or len(self.shape) == 1:
+        if isinstance(index, tuple) or self.ndim == 1:
             raise ShapeError("only whole rows can be taken: w[rows]; np.asarray(w[rows]) has columns")
         n, rest = self.shape[0], self.shape[1:]
         if isinstance(index, slice):
@@ -183,7 +214,7 @@ class QuantTensor:
     def _slice(self, first: int, last: int, shape: tuple[int, ...]) -> QuantTensor:
         """Rows that follow each other, without a copy if whole sets of interleaved rows are taken."""
         each = _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
-        if self.layout == "rows" or len(self.shape) > 2:  # matrices of a stack are whole sets
+        if self.layout == "rows" or self.ndim > 2:  # matrices of a stack are whole sets
             return QuantTensor(self.stored[first * each : last * each], shape, self.format, self.layout)
         interleaved = self.rows // ROWS * ROWS  # those after them lie as they are
         if first >= interleaved:
@@ -195,7 +226,7 @@ class QuantTensor:
     def _gather(self, numbers: npt.NDArray[np.intp], shape: tuple[int, ...]) -> QuantTensor:
         """A copy of some rows."""
         n, each = self.shape[0], _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
-        if self.layout == "rows" or len(self.shape) > 2:
+        if self.layout == "rows" or self.ndim > 2:
             return QuantTensor(self.stored.reshape(n, each)[numbers].reshape(-1), shape, self.format, self.layout)
         interleaved = n // ROWS * ROWS
         sets, which = np.unique(np.minimum(numbers, interleaved) // ROWS, return_inverse=True)
@@ -222,27 +253,37 @@ class QuantTensor:
         return _restore, (self.to_bytes(), self.shape, self.format.name)
 
 
-class Transposed:
+class Transposed(PackedArray):
     """The transpose of a packed matrix: the right side of `x @ w.T`."""
 
-    __slots__ = ("T",)
-    __array_ufunc__ = None
+    __slots__ = ("T", "shape")
 
     def __init__(self, w: QuantTensor) -> None:
-        self.T = w
+        self.T, self.shape = w, w.shape[::-1]
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.T.shape[::-1]
+    def __matmul__(self, x: Any) -> Any:
+        raise ShapeError(
+            "w.T @ x would add up the rows of w, which are packed; w @ x and x @ w.T multiply by its columns, "
+            "np.asarray(w) decodes it"
+        )
 
     def __rmatmul__(self, x: Any) -> Any:
         return _linear(x, self.T)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        raise ShapeError("the columns of packed weights cannot be taken; np.asarray(w.T) can be indexed")
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return self.T.__array__(dtype, copy).T
 
     def __repr__(self) -> str:
         return f"{self.T!r}.T"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Transposed, (self.T,)
 
 
 def _linear(x: Any, w: QuantTensor) -> Any:

@@ -162,6 +162,24 @@ def test_what_was_quantized_is_listed_and_removed(home: Home) -> None:
     assert not [row for row in home.listed() if "cache/quantized" in row["path"]]
 
 
+def test_what_was_quantized_stays_without_keep(home: Home) -> None:
+    folder = str(Path(__file__).parents[1] / "zoo" / "llama" / "hf")
+    options = ["--format", "q8_0", "--max-tokens", "2", "--seed", "1"]
+    first = home.run("run", folder, "hi", *options)
+    second = home.run("run", folder, "hi", *options, "--no-keep")
+    assert (second.exit_code, second.stdout) == (first.exit_code, first.stdout) == (0, first.stdout)
+    assert [row["name"] for row in home.listed() if "cache/quantized" in row["path"]] == ["hf-q8_0.gguf"]
+
+
+def test_one_line_says_what_fell_back(home: Home) -> None:
+    folder = str(Path(__file__).parents[1] / "zoo" / "llama" / "hf")
+    result = home.run("run", folder, "hi", "--format", "q4_k_m", "--max-tokens", "2")
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stderr.splitlines() if "fall back" in line]
+    assert line.startswith("fewbit: q4_k_m: ")
+    assert line.endswith(" bits per weight")
+
+
 def test_a_format_that_there_is_not(home: Home) -> None:
     folder = str(Path(__file__).parents[1] / "zoo" / "llama" / "hf")
     result = home.run("run", folder, "hi", "--format", "q9")

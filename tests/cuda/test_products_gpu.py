@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -306,6 +307,9 @@ def test_weights_go_to_the_gpu_and_are_multiplied_there(device: cuda.Gpu) -> Non
         fb.linear(x, sent, bias=bias[1:])
     with pytest.raises(ArgumentError, match="threads"):
         fb.linear(x, sent, threads=2)
+    for on_gpu in (sent, sent.dequantize()):
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied, its \w+ are on a GPU"):
+            pickle.dumps(on_gpu)
 
 
 def test_what_cannot_be_one_product(device: cuda.Gpu) -> None:

@@ -99,6 +99,20 @@ def test_bytes_are_those_of_gguf(name: str, kind: str) -> None:
     assert np.array_equal(encode(fmt, x), np.ascontiguousarray(expected).view(np.uint8))
 
 
+# Bytes that ggml's quantize_row_q1_0_ref and quantize_row_q2_0_ref make of 128 values; gguf has no encoder for them.
+GGML_BYTES = {
+    "q1_0": "2c393ef8e0831f7cf0c1073ff8e0830f7ef0",
+    "q2_0": "003d6855805a05a855815a15a055016a15a0003d56056a55805605a855805a15a855015a",
+}
+
+
+@pytest.mark.parametrize("name", GGML_BYTES)
+def test_bytes_are_those_of_ggml(name: str, isa: str) -> None:
+    x = (np.arange(128)[None] * 37 % 41 - 20).astype(np.float32) / 16
+    for data in (encode(get(name), x), cpu.encode(get(name), x)):
+        assert data.tobytes().hex() == GGML_BYTES[name]
+
+
 TOO_SMALL = {
     "q4_0": "0080" + 16 * "00",
     "q4_1": "00000080" + 16 * "00",

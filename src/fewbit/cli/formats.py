@@ -44,7 +44,7 @@ def format_facts(fmt: Format) -> dict[str, Any]:
         "group": fmt.group,
         "gguf": fmt.gguf,
         "encodes": fmt.rule != "none",
-        "about": fmt.about,
+        "about": fmt.description,
     }
 
 
@@ -57,5 +57,5 @@ def format_cells(fmt: Format) -> list[str]:
         str(fmt.group or "row"),
         "-" if fmt.gguf is None else str(fmt.gguf),
         "yes" if facts["encodes"] else "no",
-        fmt.about,
+        fmt.description,
     ]

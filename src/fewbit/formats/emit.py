@@ -144,7 +144,7 @@ def _namespaced(before: list[str], formats: list[Format]) -> list[str]:
 def docs() -> str:
     rows = [
         f"| `{f.name}` | {f.bits_per_weight:g} | {f.block or 'row'} | {f.group or 'row'} | "
-        f"{'-' if f.gguf is None else f.gguf} | {'no' if f.rule == 'none' else 'yes'} | {f.about} |"
+        f"{'-' if f.gguf is None else f.gguf} | {'no' if f.rule == 'none' else 'yes'} | {f.description} |"
         for f in FORMATS
     ]
     return "\n".join(

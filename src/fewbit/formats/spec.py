@@ -164,6 +164,7 @@ class Format:
     placement: Literal["block", "row"] = "block"
     per_tensor: bool = False  # one scale for all rows (it is stored in each)
     about: str = field(default="", compare=False)
+    made_for: str = field(default="", compare=False)  # the only models that it suits
 
     def __post_init__(self) -> None:
         if self.placement == "block" and self.group == 0:
@@ -186,6 +187,16 @@ class Format:
         family, _, options = self.name.partition(":")
         shape = [option.partition("=") for option in options.split(",") if option]
         return "_".join([family, *("zero" if k == "zero" else v for k, _, v in shape if k in ("zero", "scale"))])
+
+    @property
+    def description(self) -> str:
+        """What is special about it, and for which models it is if not for all.
+
+        >>> from fewbit.formats import get
+        >>> get("tq2_0").description
+        '-1, 0 and 1; for models trained with ternary weights'
+        """
+        return "; for ".join(text for text in (self.about, self.made_for) if text)
 
     @property
     def is_scalar(self) -> bool:

@@ -24,6 +24,8 @@ D = ("d", "f16", 1)
 M = ("m", "f16", 1)
 DMIN = ("dmin", "f16", 1)
 
+BINARY, TERNARY = "models trained with binary weights", "models trained with ternary weights"
+
 FP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the e2m1 values
 NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
@@ -64,9 +66,9 @@ SCALARS = [
 
 SIMPLE = [
     Format("q1_0", 128, (D, u8("qs", 16)), ints(runs("qs", 1, 1), times=2, zero=1), rule="mean", gguf=41,
-           about="signs of 128 values and their mean magnitude"),
+           about="signs of 128 values and their mean magnitude", made_for=BINARY),
     Format("q2_0", 64, (D, u8("qs", 16)), ints(runs("qs", 2, 1), zero=1), rule="absmax", gguf=42,
-           about="-1, 0, 1 and 2"),
+           about="-1, 0, 1 and 2", made_for=TERNARY),
     Format("q4_0", 32, (D, u8("qs", 16)), ints(runs("qs", 4, 16), zero=8), rule="absmax_signed", gguf=2),
     Format("q4_1", 32, (D, M, u8("qs", 16)), ints(runs("qs", 4, 16)), offset=Factor("m"), rule="minmax", gguf=3),
     Format("q5_0", 32, (D, u8("qh", 4), u8("qs", 16)), ints(runs("qs", 4, 16), runs("qh", 1, 1), zero=16),
@@ -77,9 +79,9 @@ SIMPLE = [
     Format("q8_1", 32, (D, ("s", "f16", 1), u8("qs", 32)), ints(runs("qs", 8, 32), signed=True), rule="absmax",
            sums=("s", 32), gguf=9, about="q8_0 with the sum of the block, for activations"),
     Format("tq1_0", 256, (u8("qs", 52), D), Trits("qs", ((0, 32, 5), (32, 16, 5), (48, 4, 4))), rule="absmax", gguf=34,
-           about="-1, 0 and 1, five in a byte"),
+           about="-1, 0 and 1, five in a byte", made_for=TERNARY),
     Format("tq2_0", 256, (u8("qs", 64), D), ints(runs("qs", 2, 32), zero=1), rule="absmax", gguf=35,
-           about="-1, 0 and 1"),
+           about="-1, 0 and 1", made_for=TERNARY),
     Format("mxfp4", 32, (("e", "e8m0", 1), u8("qs", 16)), ints(runs("qs", 4, 16)), Factor("e"), codebook=FP4,
            rule="mxfp4", gguf=39, about="4-bit floats, power-of-two scales"),
     Format("nvfp4", 64, (("d", "ue4m3", 4), u8("qs", 32)), ints(runs("qs", 4, 8)), group=16, codebook=FP4, gguf=40,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -305,3 +305,6 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.dtype}, {'x'.join(map(str, self.shape))}, cuda:{self.device.ordinal})"
+
+    def __reduce__(self) -> NoReturn:
+        raise DtypeError("a DeviceArray cannot be pickled or copied, its values are on a GPU; pickle array.numpy()")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from ...errors import FormatError, ShapeError
+from ...errors import DtypeError, FormatError, ShapeError
 from ...formats.spec import Format, Integers
 from ...tensor import QuantTensor
 from . import kernels
@@ -81,6 +81,11 @@ class CudaTensor:
     def __repr__(self) -> str:
         n, k = self.shape
         return f"CudaTensor({self.format}, {n}x{k}, {self.nbytes} bytes, {self.layout}, cuda:{self.device.ordinal})"
+
+    def __reduce__(self) -> NoReturn:
+        raise DtypeError(
+            "a CudaTensor cannot be pickled or copied, its weights are on a GPU; pickle the QuantTensor it came from"
+        )
 
 
 def to_device(w: QuantTensor, ordinal: int = 0) -> CudaTensor:
