@@ -26,7 +26,7 @@ class Model:
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         self.blk = [
             block(file, layer, c, local if window else rope, window // 2)
-            for layer, window in enumerate(read_windows(file, c.layers, every=6))
+            for layer, window in enumerate(read_windows(file, c.layers, period=6))
         ]
         self.output_norm = Norm(file, "output_norm", c.hidden)
         self.dense = read_dense(file, c)
