@@ -370,6 +370,23 @@ RECORDS = [
         final_logit_softcapping=5.0,
         tie_word_embeddings=True,
     ),
+    # Layers that share K and V have feed-forward layers of twice the width.
+    causal(
+        "gemma4-wide",
+        "Gemma4",
+        SMALL,
+        "Gemma4TextConfig",
+        arch="gemma4",
+        num_hidden_layers=4,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        global_head_dim=32,
+        num_kv_shared_layers=2,
+        use_double_wide_mlp=True,
+        vocab_size_per_layer_input=BPE_SIZE,
+        hidden_size_per_layer_input=8,
+        tie_word_embeddings=True,
+    ),
     causal(
         "gemma4-moe",
         "Gemma4",

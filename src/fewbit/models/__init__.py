@@ -92,7 +92,10 @@ def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None 
     checkpoint = Checkpoint(file, prepare, ctx)
     model: Model = import_module(f".{name.replace('-', '_')}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
-    return LoadedModel(model, record(model.forward, getattr(model, "has_head", True)), checkpoint.step_bytes)
+    graph = record(model.forward, getattr(model, "has_head", True))
+    if graph.is_causal and not checkpoint.flag("attention.causal", default=True):
+        raise FileError(f"{file.path}: attention.causal is false, but tokens of {name} models do not see later ones")
+    return LoadedModel(model, graph, checkpoint.step_bytes)
 
 
 def _unknown(name: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
+from .config import MAX_LAYERS
 from .transforms import PLUS_ONE, Array, Config, Transform, head_dim, interleaved_rope, rope_factors
 
 Source = str | tuple[str, ...] | Callable[[Config], Any]
@@ -36,9 +37,14 @@ def _yarn(key: str) -> Callable[[Config], Any]:
 
 
 def _attn_factor(config: Config) -> float | None:
-    """What rotated values are scaled by, of models that say so: beside the usual scale, which GGUF takes for granted."""
+    """What rotated values are scaled by beside yarn's usual scale, of models that name the whole of it."""
     given = _yarn("attention_factor")(config)
     return None if given is None else given / (1 + 0.1 * math.log(max(1.0, config["rope"]["factor"])))
+
+
+def layer_numbers(config: Config) -> range:
+    """Those of all layers, as long as a model may have so many."""
+    return range(min(config["num_hidden_layers"], MAX_LAYERS))
 
 
 def window_pattern(config: Config) -> Any:
@@ -62,7 +68,7 @@ def last_layers(config: Config) -> Any:
     """The same as `window_pattern` for models whose first layers have no window."""
     if optional_window(config) is None or config.get("layer_types"):
         return window_pattern(config)
-    return [layer >= config.get("max_window_layers", 28) for layer in range(config["num_hidden_layers"])]
+    return [layer >= config.get("max_window_layers", 28) for layer in layer_numbers(config)]
 
 
 def _scaling_type(config: Config) -> str | None:
@@ -100,6 +106,7 @@ DECODER: dict[str, Source] = {
     "rope.scaling.attn_factor": _attn_factor,
     "rope.scaling.yarn_beta_fast": _yarn("beta_fast"),
     "rope.scaling.yarn_beta_slow": _yarn("beta_slow"),
+    "attention.causal": lambda config: False if config.get("is_causal") is False else None,
     "pooling_type": "pooling_type",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
@@ -330,5 +337,6 @@ def _inside(config: Any, key: str) -> Any:
 
 __all__ = [
     "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS", "SHARED_EXPERTS",
-    "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "norms_plus_one", "optional_window", "window_pattern",
+    "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "layer_numbers", "norms_plus_one", "optional_window",
+    "window_pattern",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops.graph import Value
 from ..ops.recorder import Ops
-from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter
+from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter, layer_numbers
 from .checkpoint import Checkpoint
 from .config import Config
 from .gemma4_parts import KV, Attention, ExpertsBeside, LayerInputs, read_sizes, read_sources
@@ -37,7 +37,7 @@ def feed_forward(config: Mapping[str, Any]) -> Any:
     n, layers = config["intermediate_size"], config["num_hidden_layers"]
     if not config.get("use_double_wide_mlp"):
         return n
-    return [n if layer < layers - config["num_kv_shared_layers"] else 2 * n for layer in range(layers)]
+    return [n if layer < layers - config["num_kv_shared_layers"] else 2 * n for layer in layer_numbers(config)]
 
 
 def full_dim(config: Mapping[str, Any]) -> int:

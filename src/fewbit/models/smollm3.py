@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..ops.graph import Rope
-from .adapter import DECODER, INTERLEAVED_TENSORS, Adapter, head_dim, optional_window
+from .adapter import DECODER, INTERLEAVED_TENSORS, Adapter, head_dim, layer_numbers, optional_window
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
@@ -20,7 +20,7 @@ ROPE_PATTERN = "attention.rope_pattern"
 def rope_pattern(config: Mapping[str, Any]) -> list[bool]:
     """Which layers have a rope: config.json has 0 for those that have none."""
     every = config.get("no_rope_layer_interval") or NO_ROPE_EVERY
-    usual = [(layer + 1) % every for layer in range(config["num_hidden_layers"])]
+    usual = [(layer + 1) % every for layer in layer_numbers(config)]
     return [bool(has_rope) for has_rope in config.get("no_rope_layers") or usual]
 
 
