@@ -151,10 +151,16 @@ def test_the_same_number_for_each_layer(name: str, tmp_path: Path) -> None:
     assert error(rows(changed(path, tmp_path, lists), name), expected(name)) < EXACT
 
 
-def test_models_that_look_both_ways_are_no_others(tmp_path: Path) -> None:
-    other = Variant("qwen2", "both ways", {"is_causal": False})
-    for path in (other.copied(ZOO, tmp_path), converted(tmp_path / "hf")):
-        with pytest.raises(FileError, match=r"attention\.causal is false, but tokens of qwen2 models do not"):
+@pytest.mark.parametrize(
+    ("name", "config", "text"),
+    [
+        ("qwen2", {"is_causal": False}, "tokens of qwen2 models do not see later ones"),
+        ("gemma-embedding", {"use_bidirectional_attention": None}, "tokens of gemma-embedding models see later ones"),
+    ],
+)
+def test_models_that_look_the_other_way(name: str, config: dict[str, Any], text: str, tmp_path: Path) -> None:
+    for path in (Variant(name, "", config).copied(ZOO, tmp_path), converted(tmp_path / "hf")):
+        with pytest.raises(FileError, match=rf"attention\.causal does not fit: {text}"):
             load_model(open_model(path))
 
 

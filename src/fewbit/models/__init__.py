@@ -93,8 +93,9 @@ def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None 
     model: Model = import_module(f".{name.replace('-', '_')}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
     graph = record(model.forward, getattr(model, "has_head", True))
-    if graph.is_causal and not checkpoint.flag("attention.causal", default=True):
-        raise FileError(f"{file.path}: attention.causal is false, but tokens of {name} models do not see later ones")
+    if checkpoint.flag("attention.causal", default=graph.is_causal) != graph.is_causal:
+        kind = "do not see" if graph.is_causal else "see"
+        raise FileError(f"{file.path}: attention.causal does not fit: tokens of {name} models {kind} later ones")
     return LoadedModel(model, graph, checkpoint.step_bytes)
 
 

@@ -14,7 +14,14 @@ from .decoder import Sandwich
 from .layers import Attention, FeedForward, Linear, Norm, head_norms, read_windows
 from .rotary import read_local_rope, read_rope
 
-HF = Adapter(("Gemma3TextModel",), config=gemma3.HF.config, tensors=norms_plus_one(SANDWICH_TENSORS))
+HF = Adapter(
+    ("Gemma3TextModel",),
+    config={
+        **gemma3.HF.config,
+        "attention.causal": lambda config: not config.get("use_bidirectional_attention"),
+    },
+    tensors=norms_plus_one(SANDWICH_TENSORS),
+)
 
 
 class Model:
