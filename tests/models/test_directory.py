@@ -18,18 +18,17 @@ from fewbit.models.adapter import DECODER_TENSORS, Adapter
 from fewbit.text.tokenizer import Tokenizer
 
 from ..files.safetensors_bytes import packed
-from .test_zoo import ZOO, is_known
+from ..zoo.records import RECORDS
+from .test_zoo import ZOO
 
 TEXTS = ("Hello the ring of and 123\n\n x", "in the  thing's ending\u00e9\u6f22\u5b57<|user|>[SEP]")
 
-NAMES = sorted(folder.name for folder in ZOO.iterdir() if (folder / "hf").exists() and (folder / "model.gguf").exists())
+NAMES = sorted(record.name for record in RECORDS)
 
 
 @pytest.fixture(params=NAMES)
 def twins(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     name: str = request.param
-    if not is_known(f"{name}/hf"):
-        pytest.skip("not known yet")
     return read_gguf(ZOO / name / "model.gguf"), open_model(ZOO / name / "hf")
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
-from fewbit.errors import FileError
 from fewbit.loading import Loaded, load
 from fewbit.models import architectures, open_model
+
+from ..zoo.records import RECORDS
 
 ZOO = Path(__file__).parents[1] / "zoo"
 EXACT = 1e-4  # the largest error of a logit, beside the largest logit
@@ -25,7 +26,7 @@ def golden(name: str) -> Any:
 
 
 def sources() -> list[str]:
-    """Files with logits, of architectures that are known."""
+    """Files and folders with logits."""
     found = []
     for folder in sorted(path for path in ZOO.iterdir() if (path / "golden.npz").exists()):
         if "logits" in golden(folder.name):
@@ -33,21 +34,22 @@ def sources() -> list[str]:
     return found
 
 
-def is_known(source: str) -> bool:
-    try:
-        return open_model(ZOO / source).architecture in architectures()
-    except FileError as error:
-        if "checkpoints are not known" in str(error):
-            return False
-        raise
-
-
 @pytest.fixture(scope="module", params=sources())
 def source(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if not is_known(name):
-        pytest.skip("not known yet")
     return name
+
+
+@pytest.mark.parametrize("kind", ["model.gguf", "hf"])
+def test_the_zoo_has_every_architecture(kind: str) -> None:
+    assert {open_model(path).architecture for path in ZOO.glob(f"*/{kind}")} == set(architectures())
+
+
+def test_every_folder_of_the_zoo_is_whole() -> None:
+    names = {record.name for record in RECORDS}
+    assert {path.name for path in ZOO.iterdir() if path.is_dir() and path.name != "__pycache__"} == names
+    for name in names:
+        assert {path.name for path in (ZOO / name).iterdir()} >= {"hf", "model.gguf", "golden.npz"}
 
 
 def opened(source: str, device: str = "cpu", **options: Any) -> Loaded:

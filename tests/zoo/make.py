@@ -1,6 +1,8 @@
 """Makes the zoo: tiny random models, as safetensors and as GGUF, with the logits that transformers computes.
 
 python -m tests.zoo.make --converter LLAMA_CPP_FOLDER [NAME ...]
+
+The name `variants` is for variants.npz.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import math
 import runpy
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from .records import RECORDS, Record
+from .variants import COLUMN_STEP, VARIANTS
 from .vocab import write_bpe, write_wordpiece
 
 ZOO = Path(__file__).parent
@@ -38,6 +42,8 @@ def main() -> None:
     for record in RECORDS:
         if not args.names or record.name in args.names:
             make(record, args.converter)
+    if not args.names or "variants" in args.names:
+        write_variants()
 
 
 def make(record: Record, converter: Path) -> None:
@@ -175,6 +181,21 @@ def unused(model: Any, record: Record, tokens: np.ndarray, golden: dict[str, np.
             if np.array_equal(run(model, record, tokens)[key], golden[key]):
                 yield f"{name} {i}"
             part.copy_(before)
+
+
+@torch.no_grad()
+def write_variants() -> None:
+    """Some columns of what the same weights give under other config.json files."""
+    golden = {}
+    for variant in VARIANTS:
+        record = next(record for record in RECORDS if record.name == variant.name)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = variant.copied(ZOO, Path(temporary))
+            model = getattr(transformers, variant.config.get("architectures", [record.model])[0])
+            loaded = model.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+            rows = next(iter(run(loaded, record, golden_tokens(record)).values()))
+        golden[variant.key] = rows[:, ::COLUMN_STEP]
+    np.savez_compressed(ZOO / "variants.npz", **golden)
 
 
 # GGUF

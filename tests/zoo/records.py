@@ -156,6 +156,17 @@ RECORDS = [
         rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, truncate=False),
     ),
     causal(
+        "gpt-oss-bf16",
+        "GptOss",
+        BASE,
+        arch="gpt-oss",
+        intermediate_size=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=8,
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, truncate=False),
+    ),
+    causal(
         "mistral3",
         "Ministral3",
         BASE,
@@ -183,6 +194,18 @@ RECORDS = [
         query_pre_attn_scalar=16,
     ),
     causal("olmo2", "Olmo2", FLAT),
+    causal(
+        "olmo3",
+        "Olmo3",
+        SMALL,
+        arch="olmo2",
+        num_hidden_layers=4,
+        sliding_window=8,
+        rope_parameters={
+            "full_attention": rope("yarn", factor=4.0, original_max_position_embeddings=16),
+            "sliding_attention": rope("default"),
+        },
+    ),
     causal("starcoder2", "Starcoder2", FLAT, use_bias=True, sliding_window=None, tie_word_embeddings=True),
     causal(
         "granite",
@@ -242,7 +265,8 @@ RECORDS = [
             "sep_token_id": BPE_IDS["eos"],
         },
         pooling="cls",
-        add_to_config={"layer_norm_eps": 1e-5},
+        # Checkpoints have both; the converter writes the second as one number.
+        add_to_config={"layer_norm_eps": 1e-5, "global_attn_every_n_layers": 3},
     ),
     Record(
         "gemma-embedding",
@@ -344,6 +368,23 @@ RECORDS = [
         vocab_size_per_layer_input=BPE_SIZE,
         hidden_size_per_layer_input=16,
         final_logit_softcapping=5.0,
+        tie_word_embeddings=True,
+    ),
+    # Layers that share K and V have feed-forward layers of twice the width.
+    causal(
+        "gemma4-wide",
+        "Gemma4",
+        SMALL,
+        "Gemma4TextConfig",
+        arch="gemma4",
+        num_hidden_layers=4,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        global_head_dim=32,
+        num_kv_shared_layers=2,
+        use_double_wide_mlp=True,
+        vocab_size_per_layer_input=BPE_SIZE,
+        hidden_size_per_layer_input=8,
         tie_word_embeddings=True,
     ),
     causal(

@@ -1,13 +1,10 @@
-"""The two tiny tokenizers of the zoo: byte-level BPE with a few merges, and WordPiece."""
+"""The two tiny tokenizers of the zoo: byte-level BPE with a few merges, and WordPiece. Tests import the sizes only."""
 
 from __future__ import annotations
 
 import json
 import string
 from pathlib import Path
-
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 MERGES = [
     "Ġ t",
@@ -63,6 +60,9 @@ WORDPIECE_SIZE = 128
 
 
 def write_bpe(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     pairs = [tuple(merge.split()) for merge in MERGES]
     pieces = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["".join(pair) for pair in pairs]
     tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, pairs))
@@ -76,6 +76,9 @@ def write_bpe(folder: Path) -> None:
 
 
 def write_wordpiece(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
     letters = string.ascii_lowercase + string.digits
     pieces = [*MARKS, *letters, *string.punctuation, *(f"##{letter}" for letter in letters), *WORDS]
     pieces = pieces[:WORDPIECE_SIZE]

@@ -92,7 +92,11 @@ def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None 
     checkpoint = Checkpoint(file, prepare, ctx)
     model: Model = import_module(f".{name.replace('-', '_')}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
-    return LoadedModel(model, record(model.forward, getattr(model, "has_head", True)), checkpoint.step_bytes)
+    graph = record(model.forward, getattr(model, "has_head", True))
+    if checkpoint.flag("attention.causal", default=graph.is_causal) != graph.is_causal:
+        kind = "do not see" if graph.is_causal else "see"
+        raise FileError(f"{file.path}: attention.causal does not fit: tokens of {name} models {kind} later ones")
+    return LoadedModel(model, graph, checkpoint.step_bytes)
 
 
 def _unknown(name: str) -> str:

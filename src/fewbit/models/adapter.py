@@ -14,6 +14,7 @@ gone, experts are stacked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
+from .config import MAX_LAYERS
 from .transforms import PLUS_ONE, Array, Config, Transform, head_dim, interleaved_rope, rope_factors
 
 Source = str | tuple[str, ...] | Callable[[Config], Any]
@@ -32,6 +34,41 @@ _SUFFIXES = (".weight", ".bias")
 
 def _yarn(key: str) -> Callable[[Config], Any]:
     return lambda config: config["rope"].get(key) if config["rope"].get("rope_type") == "yarn" else None
+
+
+def _attn_factor(config: Config) -> float | None:
+    """What rotated values are scaled by beside yarn's usual scale, of models that name the whole of it."""
+    given = _yarn("attention_factor")(config)
+    return None if given is None else given / (1 + 0.1 * math.log(max(1.0, config["rope"]["factor"])))
+
+
+def layer_numbers(config: Config) -> range:
+    """Those of all layers, as long as a model may have so many."""
+    return range(min(config["num_hidden_layers"], MAX_LAYERS))
+
+
+def window_pattern(config: Config) -> Any:
+    """Which layers have a window: of each true or false, or after how many one has none.
+
+    >>> window_pattern({"layer_types": ["sliding_attention", "full_attention"], "sliding_window_pattern": 6})
+    [True, False]
+    """
+    kinds = config.get("layer_types")
+    if kinds:
+        return [kind == "sliding_attention" for kind in kinds]
+    return config.get("sliding_window_pattern") or config.get("_sliding_window_pattern")
+
+
+def optional_window(config: Config) -> Any:
+    """The window of models that have one only if they say that they use it."""
+    return config.get("sliding_window") if config.get("use_sliding_window") else None
+
+
+def last_layers(config: Config) -> Any:
+    """The same as `window_pattern` for models whose first layers have no window."""
+    if optional_window(config) is None or config.get("layer_types"):
+        return window_pattern(config)
+    return [layer >= config.get("max_window_layers", 28) for layer in layer_numbers(config)]
 
 
 def _scaling_type(config: Config) -> str | None:
@@ -66,16 +103,25 @@ DECODER: dict[str, Source] = {
     "rope.scaling.type": _scaling_type,
     "rope.scaling.factor": _scaling_factor,
     "rope.scaling.original_context_length": _original_context,
-    "rope.scaling.yarn_ext_factor": _yarn("extrapolation_factor"),
-    "rope.scaling.yarn_attn_factor": lambda config: _yarn("attention_factor")(config) or _yarn("attn_factor")(config),
+    "rope.scaling.attn_factor": _attn_factor,
     "rope.scaling.yarn_beta_fast": _yarn("beta_fast"),
     "rope.scaling.yarn_beta_slow": _yarn("beta_slow"),
+    "attention.causal": lambda config: False if config.get("is_causal") is False else None,
     "pooling_type": "pooling_type",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
     "expert_used_count": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
     "expert_group_count": "n_group",
     "expert_group_used_count": "topk_group",
+}
+
+WINDOWS: dict[str, Source] = {
+    "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": window_pattern,
+}
+OPTIONAL_WINDOWS: dict[str, Source] = {
+    "attention.sliding_window": optional_window,
+    "attention.sliding_window_pattern": last_layers,
 }
 
 DECODER_TENSORS: Tensors = {
@@ -290,6 +336,7 @@ def _inside(config: Any, key: str) -> Any:
 
 
 __all__ = [
-    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "SANDWICH_TENSORS", "SHARED_EXPERTS", "Adapter", "Recipe",
-    "Tensors", "head_dim", "norms_plus_one",
+    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS", "SHARED_EXPERTS",
+    "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "layer_numbers", "norms_plus_one", "optional_window",
+    "window_pattern",
 ]  # fmt: skip

@@ -37,6 +37,9 @@ class Checkpoint:
     def has(self, key: str) -> bool:
         return key in self._config
 
+    def has_list(self, key: str) -> bool:
+        return isinstance(self._config.get(key), np.ndarray)
+
     def size(self, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
         """A hyperparameter that counts something. A list of the same number for each layer counts as that number."""
         value = self._get(key, default)
@@ -65,13 +68,20 @@ class Checkpoint:
             self._refuse(key, "true or false", value)
         return bool(value)
 
-    def flags(self, key: str, layers: int) -> list[bool]:
-        """A hyperparameter that is true or false of each layer: a list, or after how many layers one is false."""
-        value = self._get(key, None)
+    def flags(self, key: str, layers: int, period: int | None = None, false_first: bool = False) -> list[bool]:
+        """A hyperparameter that is true or false of each layer: a list, or one number, the period.
+
+        Args:
+            key: Its name in the file.
+            layers: How many layers the model has.
+            period: What counts if the file does not say. Of so many layers one is false; 0: none is.
+            false_first: Whether that is the first of them. Otherwise it is the last.
+        """
+        value = self._get(key, period)
         if not isinstance(value, np.ndarray):
-            every = self.size(key)
-            return [(layer + 1) % every != 0 for layer in range(layers)]
-        if value.dtype != np.bool_ or value.shape != (layers,):
+            n = self.size(key, period, least=0)
+            return [n == 0 or layer % n != (0 if false_first else n - 1) for layer in range(layers)]
+        if value.dtype.kind not in "biu" or value.shape != (layers,) or not np.isin(value, (0, 1)).all():
             self._refuse(key, f"true or false for each of {layers} layers", value.tolist())
         return [bool(flag) for flag in value]
 

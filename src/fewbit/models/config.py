@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ..errors import FileError
 from .checkpoint import Checkpoint
 
+MAX_LAYERS = 1 << 12
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -26,7 +28,7 @@ class Config:
     def read(cls, file: Checkpoint, layers_differ: bool = False) -> Config:
         """The sizes that a file names. Where `layers_differ`, the largest; the model asks for those of each layer."""
         hidden, heads = file.size("embedding_length"), file.size("attention.head_count", most=1 << 14)
-        blocks = file.size("block_count", most=1 << 12)
+        blocks = file.size("block_count", most=MAX_LAYERS)
         layers = blocks - file.size("nextn_predict_layers", default=0, least=0, most=blocks - 1)
         for layer in range(layers, blocks):  # they only draft
             file.skip(f"blk.{layer}.")

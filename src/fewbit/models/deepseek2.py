@@ -127,8 +127,8 @@ def read_queries(file: Checkpoint, name: str, c: Config, rows: int) -> list[Line
 def read_latent_rope(file: Checkpoint, dim: int, scale: float) -> tuple[Rope, float]:
     """The rope, and the scale of scores: with a multiplier, yarn scales them and not the rotated values."""
     rope = read_rope(file, dim)
-    if not file.has("rope.scaling.yarn_log_multiplier"):
+    multiplier = file.number("rope.scaling.yarn_log_multiplier", default=0.0)
+    if not multiplier:
         return rope, scale
-    multiplier = file.number("rope.scaling.yarn_log_multiplier")
     own = 1 + multiplier * math.log(file.number("rope.scaling.factor", default=1.0, least=1.0))
     return replace(rope, scale=1.0), scale * own**2

@@ -32,7 +32,7 @@ class Experts:
         name, count = f"blk.{layer}", file.size("expert_count", most=1 << 14)
         bias = file.vector_or_none(f"{name}.exp_probs_b.bias", count)
         self.kind, self.routing = kind, read_routing(file, count, score, normalize, bias)
-        n = file.size("expert_feed_forward_length", default=c.feed_forward)
+        n = file.size("expert_feed_forward_length", default=0, least=0) or c.feed_forward
         self.ffn_gate_inp = Linear(file, f"{name}.ffn_gate_inp", count, c.hidden)
         self.gate = Stack(file, f"{name}.ffn_gate_exps", count, n, c.hidden, self.routing)
         self.up = Stack(file, f"{name}.ffn_up_exps", count, n, c.hidden, self.routing)
@@ -72,8 +72,8 @@ def read_routing(file: Checkpoint, count: int, score: str, normalize: bool, bias
     if number > len(SCORES):
         raise FileError(f"{file.path}: expert_gating_func must be 1 to {len(SCORES)}, it is {number}")
     top_k = file.size("expert_used_count", most=count)
-    groups = file.size("expert_group_count", default=1, most=count)
-    top_groups = file.size("expert_group_used_count", default=1, most=groups)
+    groups = file.size("expert_group_count", default=0, least=0, most=count) or 1
+    top_groups = file.size("expert_group_used_count", default=0, least=0, most=groups) or 1
     if count % groups or count // groups * top_groups < top_k:
         raise FileError(
             f"{file.path}: {top_k} of {count} experts cannot be chosen from {top_groups} of {groups} groups"
@@ -93,7 +93,7 @@ def read_routing(file: Checkpoint, count: int, score: str, normalize: bool, bias
 def read_shared(file: Checkpoint, layer: int, c: Config, n: int) -> FeedForward | GatedExpert | None:
     """The experts that take every token, as one feed-forward layer."""
     count = file.size("expert_shared_count", default=0, least=0)
-    rows = file.size("expert_shared_feed_forward_length", default=count * n, least=0)
+    rows = file.size("expert_shared_feed_forward_length", default=0, least=0) or count * n
     if file.has_tensor(f"blk.{layer}.ffn_gate_inp_shexp.weight"):
         return GatedExpert(file, f"blk.{layer}", c, rows)
     return FeedForward(file, layer, c, suffix="_shexp", rows=rows) if rows else None

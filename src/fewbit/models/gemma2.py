@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..ops.graph import Rope
-from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
+from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Decoder, Sandwich
@@ -18,10 +18,11 @@ LARGEST = 46  # layers of the 27B model, in which the scale of attention is anot
 HF = Adapter(
     ("Gemma2ForCausalLM",),
     config=DECODER
+    | WINDOWS
     | {
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
-        "attention.sliding_window": "sliding_window",
+        "attention.scale": lambda config: config.get("query_pre_attn_scalar", 256) ** -0.5,
     },
     tensors=norms_plus_one(SANDWICH_TENSORS),
 )
@@ -31,7 +32,7 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        windows = read_windows(file, c.layers, every=2, default=WINDOW)
+        windows = read_windows(file, c.layers, period=2, default=WINDOW)
         blocks = [block(file, layer, c, rope, window) for layer, window in enumerate(windows)]
         softcap = file.number("final_logit_softcapping", default=LOGIT_CAP, least=0)
         super().__init__(file, c, blocks, scale=math.sqrt(c.hidden), softcap=softcap)

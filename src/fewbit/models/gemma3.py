@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..ops.graph import Rope
-from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
+from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Decoder, Sandwich
@@ -17,6 +17,7 @@ LARGEST = 62  # layers of the 27B model, in which the scale of attention is anot
 HF = Adapter(
     ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     config=DECODER
+    | WINDOWS
     | {
         "context_length": lambda config: config.get("max_position_embeddings", 131072),
         "attention.head_count": lambda config: config.get("num_attention_heads", 8),
@@ -24,7 +25,7 @@ HF = Adapter(
         "attention.key_length": lambda config: config.get("head_dim", 256),
         "attention.value_length": lambda config: config.get("head_dim", 256),
         "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps", 1e-6),
-        "attention.sliding_window": "sliding_window",
+        "attention.scale": lambda config: config.get("query_pre_attn_scalar", 256) ** -0.5,
         "rope.freq_base": lambda config: config["rope"]["rope_theta"] or 1e6,
         "final_logit_softcapping": "final_logit_softcapping",
     },
@@ -36,7 +37,7 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope, local = read_rope(file, c.k_dim, neox=True), read_local_rope(file, c.k_dim, neox=True)
-        windows = read_windows(file, c.layers, every=6)
+        windows = read_windows(file, c.layers, period=6)
         blocks = [block(file, i, c, local if window else rope, window) for i, window in enumerate(windows)]
         softcap = file.number("final_logit_softcapping", default=0.0, least=0)
         super().__init__(file, c, blocks, scale=math.sqrt(c.hidden), softcap=softcap)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops.graph import Value
 from ..ops.recorder import Ops
-from .adapter import DECODER, SANDWICH_TENSORS, Adapter
+from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter, layer_numbers
 from .checkpoint import Checkpoint
 from .config import Config
 from .gemma4_parts import KV, Attention, ExpertsBeside, LayerInputs, read_sizes, read_sources
@@ -37,7 +37,7 @@ def feed_forward(config: Mapping[str, Any]) -> Any:
     n, layers = config["intermediate_size"], config["num_hidden_layers"]
     if not config.get("use_double_wide_mlp"):
         return n
-    return [n if layer < layers - config["num_kv_shared_layers"] else 2 * n for layer in range(layers)]
+    return [n if layer < layers - config["num_kv_shared_layers"] else 2 * n for layer in layer_numbers(config)]
 
 
 def full_dim(config: Mapping[str, Any]) -> int:
@@ -54,6 +54,7 @@ def rope_freqs(config: Mapping[str, Any]) -> dict[str, Array]:
 HF = Adapter(
     ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
     config=DECODER
+    | WINDOWS
     | {
         "feed_forward_length": feed_forward,
         "attention.head_count_kv": kv_heads,
@@ -61,8 +62,6 @@ HF = Adapter(
         "attention.value_length": full_dim,
         "attention.key_length_swa": "head_dim",
         "attention.value_length_swa": "head_dim",
-        "attention.sliding_window": "sliding_window",
-        "attention.sliding_window_pattern": lambda config: [t == "sliding_attention" for t in config["layer_types"]],
         "attention.shared_kv_layers": "num_kv_shared_layers",
         "embedding_length_per_layer_input": lambda config: config.get("hidden_size_per_layer_input") or 0,
         "final_logit_softcapping": "final_logit_softcapping",
@@ -94,7 +93,7 @@ HF = Adapter(
 class Model:
     def __init__(self, file: Checkpoint) -> None:
         c = self.config = Config.read(file, layers_differ=True)
-        windows, sizes = read_windows(file, c.layers, every=6), read_sizes(file, c)
+        windows, sizes = read_windows(file, c.layers, period=None), read_sizes(file, c)
         sources = read_sources(file, windows)
         rope = read_rope(file, c.k_dim, neox=True)
         local = read_local_rope(file, file.size("attention.key_length_swa", default=c.k_dim), neox=True)

@@ -13,7 +13,7 @@ from ..ops.recorder import Ops
 from ..ops.specs import AttentionSpec, Routing
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import Linear, Norm
+from .layers import Linear, Norm, read_slides
 
 KV = dict[int, tuple[Value, Value]]  # K and V of layers that have their own
 
@@ -93,14 +93,13 @@ class ExpertsBeside:
 
 def read_sizes(file: Checkpoint, c: Config) -> list[Config]:
     """The sizes of each layer: those with a window have other heads than those without."""
-    slides = file.flags("attention.sliding_window_pattern", c.layers)
     k_dim = file.size("attention.key_length_swa", default=c.k_dim)
     local = replace(c, k_dim=k_dim, v_dim=file.size("attention.value_length_swa", default=k_dim))
     kv_heads = file.sizes("attention.head_count_kv", c.layers, default=c.heads)
     widths = file.sizes("feed_forward_length", c.layers)
     return [
         replace(local if slide else c, kv_heads=n, feed_forward=width)
-        for slide, n, width in zip(slides, kv_heads, widths, strict=True)
+        for slide, n, width in zip(read_slides(file, c.layers), kv_heads, widths, strict=True)
     ]
 
 

@@ -14,7 +14,14 @@ from .decoder import Sandwich
 from .layers import Attention, FeedForward, Linear, Norm, head_norms, read_windows
 from .rotary import read_local_rope, read_rope
 
-HF = Adapter(("Gemma3TextModel",), config=gemma3.HF.config, tensors=norms_plus_one(SANDWICH_TENSORS))
+HF = Adapter(
+    ("Gemma3TextModel",),
+    config={
+        **gemma3.HF.config,
+        "attention.causal": lambda config: not config.get("use_bidirectional_attention"),
+    },
+    tensors=norms_plus_one(SANDWICH_TENSORS),
+)
 
 
 class Model:
@@ -26,7 +33,7 @@ class Model:
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         self.blk = [
             block(file, layer, c, local if window else rope, window // 2)
-            for layer, window in enumerate(read_windows(file, c.layers, every=6))
+            for layer, window in enumerate(read_windows(file, c.layers, period=6))
         ]
         self.output_norm = Norm(file, "output_norm", c.hidden)
         self.dense = read_dense(file, c)

@@ -1,21 +1,21 @@
-"""gpt-oss: experts in MXFP4, attention sinks, and every other layer with a window."""
+"""gpt-oss: experts in MXFP4 or floats, attention sinks, and every other layer with a window."""
 
 from __future__ import annotations
 
 from ..ops.graph import Rope
-from .adapter import DECODER, DECODER_TENSORS, Adapter
+from .adapter import DECODER, DECODER_TENSORS, WINDOWS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import Attention, read_windows
 from .rotary import read_rope
-from .transforms import MXFP4, every, mxfp4_rows
+from .transforms import MXFP4, TRANSPOSED, every, mxfp4_rows, transposed_every
 
 EXPERTS = "model.layers.{i}.mlp.experts."
 HF = Adapter(
     ("GptOssForCausalLM",),
-    config=DECODER | {"attention.sliding_window": "sliding_window", "expert_feed_forward_length": "intermediate_size"},
+    config=DECODER | WINDOWS | {"expert_feed_forward_length": "intermediate_size"},
     tensors=DECODER_TENSORS
     | {
         "model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm",
@@ -26,6 +26,11 @@ HF = Adapter(
             ("blk.{i}.ffn_up_exps.weight", mxfp4_rows(1, 2)),
         ],
         (EXPERTS + "down_proj_blocks", EXPERTS + "down_proj_scales"): ("blk.{i}.ffn_down_exps.weight", MXFP4),
+        EXPERTS + "gate_up_proj": [
+            ("blk.{i}.ffn_gate_exps.weight", transposed_every(0, 2)),
+            ("blk.{i}.ffn_up_exps.weight", transposed_every(1, 2)),
+        ],
+        EXPERTS + "down_proj": ("blk.{i}.ffn_down_exps.weight", TRANSPOSED),
         EXPERTS + "gate_up_proj_bias": [
             ("blk.{i}.ffn_gate_exps.bias", every(0, 2, axis=1)),
             ("blk.{i}.ffn_up_exps.bias", every(1, 2, axis=1)),
@@ -39,7 +44,7 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True, truncate=False)
-        windows = read_windows(file, c.layers, every=2)
+        windows = read_windows(file, c.layers, period=2)
         super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
 
 

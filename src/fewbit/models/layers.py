@@ -41,7 +41,7 @@ class LayerNorm:
     def __init__(self, file: Checkpoint, name: str, size: int) -> None:
         self.weight = file.vector(f"{name}.weight", size)
         self.bias = file.vector_or_none(f"{name}.bias", size)
-        kind = "layer_norm_rms" if file.has("attention.layer_norm_rms_epsilon") else "layer_norm"
+        kind = "layer_norm_rms" if file.number("attention.layer_norm_rms_epsilon", default=0.0) else "layer_norm"
         self.eps = file.number(f"attention.{kind}_epsilon", least=0)
 
     def __call__(self, ops: Ops, x: Value) -> Value:
@@ -73,7 +73,7 @@ class Attention:
         self.layer, self.rope, self.norms, self.softcap, self.sinks = layer, rope, norms, softcap, sinks
         self.around = around
         self.spec = AttentionSpec(c.kv_heads, c.k_dim, c.v_dim, window)
-        self.scale = file.number("attention.scale", default=scale or 1 / math.sqrt(c.k_dim))
+        self.scale = file.number("attention.scale", default=0.0) or scale or 1 / math.sqrt(c.k_dim)
         self.heads, self.kv_heads = c.heads, c.kv_heads
         self.attn_q, self.attn_k, self.attn_v = read_qkv(file, name, c)
         self.attn_output = Linear(file, f"{name}.attn_output", c.hidden, c.heads * c.v_dim)
@@ -159,12 +159,25 @@ def head_norms(file: Checkpoint, layer: int, c: Config) -> tuple[Norm, Norm]:
     return q, k
 
 
-def read_windows(file: Checkpoint, layers: int, every: int, default: int = 0) -> list[int]:
-    """The window of each layer; every so many layers one has none, unless the file says which have."""
+def read_windows(
+    file: Checkpoint, layers: int, period: int | None = 0, global_first: bool = False, default: int = 0
+) -> list[int]:
+    """The window of each layer; 0: it has none.
+
+    Args:
+        file: What says how wide the window is, and maybe which layers have it.
+        layers: How many there are.
+        period: Of so many layers one has no window, unless the file says otherwise; 0: all have it; None: it must say.
+        global_first: Whether that is the first of them. Otherwise it is the last.
+        default: The window if the file does not say.
+    """
     window = file.size("attention.sliding_window", default=default, least=0)
-    key = "attention.sliding_window_pattern"
-    slides = file.flags(key, layers) if file.has(key) else [(layer + 1) % every != 0 for layer in range(layers)]
-    return [window if slide else 0 for slide in slides]
+    return [window if slides else 0 for slides in read_slides(file, layers, period, global_first)]
+
+
+def read_slides(file: Checkpoint, layers: int, period: int | None = None, global_first: bool = False) -> list[bool]:
+    """Which layers have a window; the arguments are those of `read_windows`."""
+    return file.flags("attention.sliding_window_pattern", layers, period, global_first)
 
 
 def read_output(file: Checkpoint, c: Config) -> QuantTensor:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..ops.graph import Rope
 from .adapter import DECODER, INTERLEAVED_TENSORS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
-from .layers import Attention, FeedForward
+from .layers import Attention, FeedForward, read_windows
 from .rotary import read_rope
+
+
+def mistral_window(config: Mapping[str, Any]) -> Any:
+    """The window of Mistral and Mixtral; in Llama the key means nothing."""
+    return None if config["architectures"] == ["LlamaForCausalLM"] else config.get("sliding_window")
+
 
 HF = Adapter(
     ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
-    config=DECODER | {"rope.dimension_count": head_dim, "attention.sliding_window": "sliding_window"},
+    config=DECODER | {"rope.dimension_count": head_dim, "attention.sliding_window": mistral_window},
     tensors=INTERLEAVED_TENSORS
     | {
         "model.layers.{i}.block_sparse_moe.gate": "blk.{i}.ffn_gate_inp",
@@ -28,10 +37,11 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim)
-        super().__init__(file, c, [block(file, layer, c, rope) for layer in range(c.layers)])
+        windows = read_windows(file, c.layers)
+        super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
 
 
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
-    attn = Attention(file, layer, c, rope, window=file.size("attention.sliding_window", default=0, least=0))
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+    attn = Attention(file, layer, c, rope, window=window)
     has_experts = file.size("expert_count", default=0, least=0)
     return Block(file, layer, c, attn, Experts(file, layer, c) if has_experts else FeedForward(file, layer, c))

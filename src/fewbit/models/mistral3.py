@@ -10,7 +10,7 @@ from ..tensor import QuantTensor
 from .adapter import DECODER, INTERLEAVED_TENSORS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import Attention, FeedForward, Norm, read_output
+from .layers import Attention, FeedForward, Norm, read_output, read_windows
 from .rotary import read_rope
 
 HF = Adapter(
@@ -20,6 +20,7 @@ HF = Adapter(
         "rope.dimension_count": head_dim,
         "rope.scaling.yarn_log_multiplier": "rope.mscale_all_dim",
         "attention.temperature_scale": "rope.llama_4_scaling_beta",
+        "attention.sliding_window": "sliding_window",
     },
     tensors=INTERLEAVED_TENSORS,
 )
@@ -32,7 +33,8 @@ class Model:
         beta = file.number("attention.temperature_scale", default=0.0, least=0)
         self.temperature = Temperature(file, c, beta) if beta else None
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
-        self.blk = [Block(file, layer, c, rope) for layer in range(c.layers)]
+        windows = read_windows(file, c.layers)
+        self.blk = [Block(file, layer, c, rope, window) for layer, window in enumerate(windows)]
         self.output_norm = Norm(file, "output_norm", c.hidden)
         self.output = read_output(file, c)
 
@@ -45,9 +47,9 @@ class Model:
 
 
 class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> None:
         self.attn_norm = Norm(file, f"blk.{layer}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope)
+        self.attn = Attention(file, layer, c, rope, window=window)
         self.ffn_norm = Norm(file, f"blk.{layer}.ffn_norm", c.hidden)
         self.ffn = FeedForward(file, layer, c)
 

@@ -7,23 +7,19 @@ from typing import Any
 
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
-from .adapter import DECODER, Adapter
+from .adapter import DECODER, Adapter, window_pattern
 from .bert import read_activation, refuse_classifier
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import Attention, FeedForward, LayerNorm
+from .layers import Attention, FeedForward, LayerNorm, read_windows
 from .rotary import read_local_rope, read_rope
 
-PATTERN = "attention.sliding_window_pattern"
 
-
-def slides(config: Mapping[str, Any]) -> list[bool]:
-    """Which layers look around only."""
-    kinds = config.get("layer_types")
-    if kinds:
-        return [kind == "sliding_attention" for kind in kinds]
-    every = config.get("global_attn_every_n_layers", 3)
-    return [layer % every > 0 for layer in range(config["num_hidden_layers"])]
+def slides(config: Mapping[str, Any]) -> Any:
+    """Which layers look around only: of each true or false, or of how many the first does not."""
+    if config.get("layer_types"):
+        return window_pattern(config)
+    return config.get("global_attn_every_n_layers")
 
 
 HF = Adapter(
@@ -59,13 +55,11 @@ class Model:
         refuse_classifier(file)
         c = self.config = Config.read(file)
         rope, local = read_rope(file, c.k_dim, neox=True), read_local_rope(file, c.k_dim, neox=True)
-        window = file.size("attention.sliding_window", default=0, least=0)
-        local_layers = file.flags(PATTERN, c.layers) if file.has(PATTERN) else [n % 3 > 0 for n in range(c.layers)]
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         self.token_embd_norm = LayerNorm(file, "token_embd_norm", c.hidden)
         self.blk = [
-            Block(file, layer, c, local, window // 2) if slide and window else Block(file, layer, c, rope, 0)
-            for layer, slide in enumerate(local_layers)
+            Block(file, layer, c, local if window else rope, window // 2)
+            for layer, window in enumerate(read_windows(file, c.layers, period=3, global_first=True))
         ]
         self.output_norm = LayerNorm(file, "output_norm", c.hidden)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
-from .adapter import SANDWICH_TENSORS, Adapter
+from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Decoder
 from .layers import Attention, FeedForward, Norm, read_windows
 from .rotary import read_local_rope, read_rope
 
-HF = Adapter(("Olmo2ForCausalLM",), tensors=SANDWICH_TENSORS)
+HF = Adapter(("Olmo2ForCausalLM", "Olmo3ForCausalLM"), config=DECODER | WINDOWS, tensors=SANDWICH_TENSORS)
 
 
 class Model(Decoder):
@@ -19,7 +19,7 @@ class Model(Decoder):
         c = Config.read(file)
         base = file.number("rope.freq_base", default=10000.0, least=1.0)
         rope, local = read_rope(file, c.k_dim, neox=True), read_local_rope(file, c.k_dim, base, neox=True)
-        windows = read_windows(file, c.layers, every=4)
+        windows = read_windows(file, c.layers, period=4)
         blocks = [NormsAfter(file, i, c, local if window else rope, window) for i, window in enumerate(windows)]
         super().__init__(file, c, blocks)
 

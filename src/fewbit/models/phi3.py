@@ -11,7 +11,7 @@ from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
-from .layers import Attention, FeedForward
+from .layers import Attention, FeedForward, read_windows
 from .rotary import read_rope
 from .transforms import rotary_dim
 
@@ -46,10 +46,10 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        super().__init__(file, c, [block(file, layer, c, rope) for layer in range(c.layers)])
+        windows = read_windows(file, c.layers)
+        super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
 
 
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
-    window = file.size("attention.sliding_window", default=0, least=0)
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
     attn = Attention(file, layer, c, rope, window=window)
     return Block(file, layer, c, attn, FeedForward(file, layer, c, fused=True))

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from ..ops.graph import Rope
-from .adapter import Adapter
+from .adapter import DECODER, OPTIONAL_WINDOWS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
-from .layers import Attention, FeedForward
+from .layers import Attention, FeedForward, read_windows
 from .rotary import read_rope
 
-HF = Adapter(("Qwen2ForCausalLM", "Qwen2Model"))
+HF = Adapter(("Qwen2ForCausalLM", "Qwen2Model"), config=DECODER | OPTIONAL_WINDOWS)
 
 
 class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        super().__init__(file, c, [block(file, layer, c, rope) for layer in range(c.layers)])
+        windows = read_windows(file, c.layers)
+        super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
 
 
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
-    return Block(file, layer, c, Attention(file, layer, c, rope), FeedForward(file, layer, c))
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+    attn = Attention(file, layer, c, rope, window=window)
+    return Block(file, layer, c, attn, FeedForward(file, layer, c))

@@ -68,7 +68,7 @@ class GatedAttention:
             raise FileError(f"{file.path}: heads of K and V must be equally wide, they have {c.k_dim} and {c.v_dim}")
         name = f"blk.{layer}"
         self.layer, self.rope, self.heads, self.kv_heads, self.dim = layer, rope, c.heads, c.kv_heads, c.k_dim
-        self.scale = file.number("attention.scale", default=1 / math.sqrt(c.k_dim))
+        self.scale = file.number("attention.scale", default=0.0) or 1 / math.sqrt(c.k_dim)
         self.spec = AttentionSpec(c.kv_heads, c.k_dim, c.v_dim)
         self.attn_q = Linear(file, f"{name}.attn_q", 2 * c.heads * c.k_dim, c.hidden)
         self.attn_k = Linear(file, f"{name}.attn_k", c.kv_heads * c.k_dim, c.hidden)

@@ -18,12 +18,12 @@ def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = T
     """The rope that a file describes, for heads of `dim` values. `truncate`: yarn's bounds are whole pairs."""
     rotary_dim = read_rotary_dim(file, "rope.dimension_count", dim)
     base = file.number("rope.freq_base", default=10000.0, least=1.0)
-    kind = file.word("rope.scaling.type", default="linear" if file.has("rope.scale_linear") else "none")
+    kind = file.word("rope.scaling.type", default="linear")
     if kind not in SCALINGS:
         raise FileError(f"{file.path}: rope.scaling.type {kind!r} is not supported; there are: {', '.join(SCALINGS)}")
     inv_freq = plain_inv_freq(rotary_dim, base) / _factors(file, rotary_dim // 2, kind)
     scale = file.number("rope.scaling.attn_factor", default=1.0)
-    factor = file.number("rope.scaling.factor", default=file.number("rope.scale_linear", default=1.0), least=1e-3)
+    factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", default=0.0), least=0) or 1.0
     if kind == "linear":
         inv_freq = inv_freq / factor
     if kind == "yarn":
@@ -35,7 +35,8 @@ def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = T
 
 def read_local_rope(file: Checkpoint, dim: int, base: float = 10000.0, neox: bool = False) -> Rope:
     """The rope of layers with a window: another base, this one if the file has none, and no scaling."""
-    rotary_dim = read_rotary_dim(file, "rope.dimension_count_swa", dim)
+    key = "rope.dimension_count_swa" if file.has("rope.dimension_count_swa") else "rope.dimension_count"
+    rotary_dim = read_rotary_dim(file, key, dim)
     base = file.number("rope.freq_base_swa", default=base, least=1.0)
     return Rope(np.asarray(plain_inv_freq(rotary_dim, base), np.float32), neox=neox)
 

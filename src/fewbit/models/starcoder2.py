@@ -7,12 +7,12 @@ from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
-from .layers import MLP, Attention, LayerNorm
+from .layers import MLP, Attention, LayerNorm, read_windows
 from .rotary import read_rope
 
 HF = Adapter(
     ("Starcoder2ForCausalLM",),
-    config=DECODER | {"attention.layer_norm_epsilon": "norm_epsilon"},
+    config=DECODER | {"attention.layer_norm_epsilon": "norm_epsilon", "attention.sliding_window": "sliding_window"},
     tensors=DECODER_TENSORS
     | {
         "model.layers.{i}.mlp.c_fc": "blk.{i}.ffn_up",
@@ -25,9 +25,10 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        blocks = [block(file, layer, c, rope) for layer in range(c.layers)]
+        blocks = [block(file, i, c, rope, window) for i, window in enumerate(read_windows(file, c.layers))]
         super().__init__(file, c, blocks, norm=LayerNorm(file, "output_norm", c.hidden))
 
 
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
-    return Block(file, layer, c, Attention(file, layer, c, rope), MLP(file, layer, c, "gelu_tanh"), norm=LayerNorm)
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+    attn = Attention(file, layer, c, rope, window=window)
+    return Block(file, layer, c, attn, MLP(file, layer, c, "gelu_tanh"), norm=LayerNorm)

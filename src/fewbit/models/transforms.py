@@ -65,6 +65,15 @@ def every(start: int, step: int, axis: int = 0) -> Transform:
     return Transform(lambda w, config: w[(slice(None),) * axis + (slice(start, None, step),)])
 
 
+def transposed_every(start: int, step: int) -> Transform:
+    """Every so many columns, as rows: of two tensors that were fused row by row and then transposed.
+
+    >>> transposed_every(1, 2)(np.arange(8).reshape(2, 4), config={}).tolist()
+    [[1, 5], [3, 7]]
+    """
+    return Transform(lambda w, config: np.swapaxes(w[..., start::step], -1, -2))
+
+
 TRANSPOSED = Transform(lambda w, config: np.swapaxes(w, -1, -2))
 PLUS_ONE = Transform(lambda w, config: w + 1, computes=True)  # norms that scale by 1 + weight
 NEGATIVE_EXP = Transform(lambda w, config: -np.exp(w), computes=True)
