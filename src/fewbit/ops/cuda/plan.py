@@ -14,10 +14,10 @@ from ..specs import AttentionSpec, RecurrentSpec, Routing
 from . import attention, experts, products, prompt_attention, recurrent, row_maths
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
-from .memory import Gpu
 from .pages import DeviceStore
 from .placement import Placement
 from .products import Form
+from .session import Session
 from .shapes import MAX_SHARED
 from .values import Launcher, Rows, StepInputs
 from .weights import Weights
@@ -59,7 +59,7 @@ class Builder:
 
     def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> None:
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
-        self.device: Gpu = weights.device
+        self.device: Session = weights.device
         self.uses, self.makers = graph.uses(), graph.makers()
         self.readers = _readers(graph)
         self.logits = logits_nodes(graph)[0].outputs[0]

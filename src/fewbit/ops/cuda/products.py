@@ -8,11 +8,9 @@ import numpy as np
 
 from ...errors import ArgumentError
 from . import kernels_products as kernels
-from .blas import WORKSPACE_BYTES, Blas
 from .fused import Fused
 from .kernels import Entry
 from .layout import ROWS, padded, row_fields
-from .memory import Gpu
 from .shapes import (
     MAX_ROWS_GEMV,
     MAX_SKINNY,
@@ -31,7 +29,6 @@ __all__ = ["Form", "Fused", "Source", "empty_form", "make_form", "multiply", "mu
 Weights = CudaTensor | Fused
 _i, _f = np.int32, np.float32
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
-_blas: dict[int, Blas] = {}
 
 
 class Form(NamedTuple):
@@ -207,7 +204,7 @@ def _gate(run: Launcher, w: Fused, rows: Rows, tokens: int, out: int, width: int
     assert w.gate
     step, apart = (16, 8) if w.is_interleaved else (8, w.offsets[1])
     args = (rows.pointer, _i(rows.stride), _i(step), _i(apart), out, _i(width), _i(w.width))
-    run.launch(kernels.gate_rows(w.gate, dtype), (-(-padded(w.width, 8) // 1024), tokens), 128, *args)
+    run.launch(kernels.gate_rows(w.gate, dtype), (tokens, -(-padded(w.width, 8) // 1024)), 128, *args)
 
 
 def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, invariant: bool) -> None:
@@ -288,7 +285,7 @@ def _plain(run: Launcher, t: CudaTensor, form: Form, tokens: int, out: _Output) 
     n, k = t.shape
     fields = [_i(f) for f in row_fields(t.format, k)]
     args = (t.planes[0], *fields, _i(t.format.group or k), form.pointer, _i(form.stride), *out.args(), _i(n), _i(k))
-    run.launch(kernels.gemv_rows(t.format), (-(-n // 4), tokens), 128, *args)
+    run.launch(kernels.gemv_rows(t.format), tokens * -(-n // 4), 128, *args)
 
 
 def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output) -> None:
@@ -299,8 +296,8 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
     if bias or (residual and residual != y):
         other = residual or Rows(0, 0, 0)
         args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(y.width))
-        run.launch(kernels.begin_rows(), (-(-y.width // 256), tokens), 256, *args)
-    stream, beta, blas = int(run.stream.handle), 1.0 if bias or residual else 0.0, _blas_of(run.device)
+        run.launch(kernels.begin_rows(), (tokens, -(-y.width // 256)), 256, *args)
+    stream, beta, blas = int(run.stream.handle), 1.0 if bias or residual else 0.0, run.device.blas
     most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
     for first in range(start, end, most):
         n = min(most, end - first)
@@ -310,9 +307,3 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
             t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, "bf16", run.launch, rows)
         to = y.columns(first - start, n)
         blas.linear(stream, form.pointer, decoded, to.pointer, tokens, n, width, "bf16", beta=beta, stride=to.stride)
-
-
-def _blas_of(device: Gpu) -> Blas:
-    if device.ordinal not in _blas:
-        _blas[device.ordinal] = Blas(device.scratch("blas", WORKSPACE_BYTES))
-    return _blas[device.ordinal]

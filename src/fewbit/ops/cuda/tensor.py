@@ -12,9 +12,11 @@ from ...errors import FormatError, ShapeError
 from ...formats.spec import Format, Integers
 from ...tensor import QuantTensor
 from . import kernels
+from .device import shared_session
 from .layout import TileLayout, padded, row_fields, tile_columns, tile_layout
-from .memory import DeviceArray, Gpu, gpu
-from .upload import Uploader, shared_uploader
+from .memory import DeviceArray
+from .session import Session
+from .upload import Uploader
 
 
 class CudaTensor:
@@ -22,7 +24,7 @@ class CudaTensor:
 
     __slots__ = ("buffer", "device", "format", "gain", "layout", "planes", "shape", "tiles")
 
-    def __init__(self, device: Gpu, fmt: Format, shape: tuple[int, int]) -> None:
+    def __init__(self, device: Session, fmt: Format, shape: tuple[int, int]) -> None:
         self.device, self.format, self.shape = device, fmt, shape
         n, k = shape
         self.tiles: TileLayout | None = tile_layout(fmt)
@@ -45,9 +47,10 @@ class CudaTensor:
 
     def dequantize(self, dtype: str = "f32") -> DeviceArray:
         """The values, with the bits that the CPU's decoder has (rounded to `dtype`: "f32", "f16" or "bf16")."""
-        out = self.device.empty(self.shape, dtype)
-        self.decode_into(out.pointer, self.shape[1], dtype)
-        return out
+        with self.device.lock:
+            out = self.device.empty(self.shape, dtype)
+            self.decode_into(out.pointer, self.shape[1], dtype)
+            return out
 
     def decode_into(self, pointer: int, width: int, dtype: str, launch: Any = None, rows: range | None = None) -> None:
         """Rows of `width` values, k of them real, the others finite; `launch` is that of a step, or of the device.
@@ -85,9 +88,15 @@ class CudaTensor:
 
 def to_device(w: QuantTensor, ordinal: int = 0) -> CudaTensor:
     """A copy of packed weights on a GPU, repacked there for its kernels."""
-    device = gpu(ordinal)
+    device = shared_session(ordinal)
+    with device.lock, Uploader(device) as uploader:
+        return send_tensor(device, w, uploader)
+
+
+def send_tensor(device: Session, w: QuantTensor, uploader: Uploader) -> CudaTensor:
+    """The same in a session."""
     out = CudaTensor(device, w.format, matrix_shape(w))
-    fill(out, [(w, 0, 1)], shared_uploader(device))
+    fill(out, [(w, 0, 1)], uploader)
     return out
 
 
@@ -120,7 +129,7 @@ def fill(out: CudaTensor, parts: Sequence[tuple[QuantTensor, int, int]], uploade
     out.gain = _gain(device, range_pointer, out)
 
 
-def from_rows(device: Gpu, fmt: Format, shape: tuple[int, int], pointer: int) -> CudaTensor:
+def from_rows(device: Session, fmt: Format, shape: tuple[int, int], pointer: int) -> CudaTensor:
     """The same of rows that are on the device already."""
     out = CudaTensor(device, fmt, shape)
     if out.tiles:
@@ -134,7 +143,7 @@ def from_rows(device: Gpu, fmt: Format, shape: tuple[int, int], pointer: int) ->
     return out
 
 
-def _begin(device: Gpu, out: CudaTensor) -> int:
+def _begin(device: Session, out: CudaTensor) -> int:
     """Zeros everywhere: padding has a scale of 0. Returns where the largest weight is written."""
     device.fill(out.planes[0], 0, out.buffer.size)
     pointer = device.scratch("limits", 16)
@@ -151,7 +160,7 @@ def _repack(out: CudaTensor, pointer: int, rows: int, to: tuple[int, int, int], 
     out.device.launch(kernels.repack(out.format), blocks, 128, *args)
 
 
-def _gain(device: Gpu, range_pointer: int, out: CudaTensor) -> float:
+def _gain(device: Session, range_pointer: int, out: CudaTensor) -> float:
     """The power of two that brings the largest weight near 2^10; weights are then in the middle of f16. It waits:
     products may prefetch weights before the kernel before them has ended."""
     most = float(device.download(range_pointer, np.zeros(1, np.float32))[0])
