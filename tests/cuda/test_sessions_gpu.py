@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
@@ -106,9 +106,11 @@ def test_two_models_a_third_and_products_beside_them(paths: list[Path]) -> None:
         assert np.array_equal(fb.linear(x[:1], w).numpy(), product_of_one)
 
     product_of_one = fb.linear(x[:1], w).numpy()
-    with open_llm(paths[0]) as a, open_llm(paths[1]) as b, ThreadPoolExecutor(2) as pool:
-        with Background(open_and_close), Background(multiply) as products:
-            found = list(pool.map(ask, (a, b), (0, 1)))
+    models = open_llm(paths[0]), open_llm(paths[1])
+    with ThreadPoolExecutor(2) as pool, Background(open_and_close), Background(multiply) as products:
+        found = list(pool.map(ask, models, (0, 1)))
+    for llm in models:
+        llm.close()
     assert products.count
     assert found == expected
 
@@ -121,17 +123,12 @@ def weights_and_product() -> tuple[Any, Floats, Floats]:
 
 def test_two_threads_multiply_at_once() -> None:
     """Of different sizes, into f32 and f16: they take the same scratch memory in turns."""
-    jobs = []
-    for n, k, tokens, dtype in (
-        (96, 512, 5, "f32"),
-        (40, 1024, 70, "f16"),
-        (64, 256, 1, "bf16"),
-        (200, 768, 20, "f16"),
-    ):
+    jobs, device = [], cuda.shared_session()
+    sizes = (96, 512, 5, "f32"), (40, 1024, 70, "f16"), (64, 256, 1, "bf16"), (200, 768, 20, "f16")
+    for n, k, tokens, dtype in sizes:
         w, _ = make(get("q4_k"), n, k)
         x = np.random.default_rng(n).standard_normal((tokens, k), np.float32)
         sent = w.to("cuda")
-        device = sent.device
 
         def multiply(sent: Any = sent, x: Floats = x, n: int = n, dtype: str = dtype) -> Floats:
             return fb.linear(x, sent, device.empty((len(x), n), dtype)).numpy()
@@ -192,10 +189,10 @@ def test_the_library_opens_one_session_however_many_threads_ask(monkeypatch: pyt
 
 
 @pytest.fixture
-def session() -> Iterator[cuda.Session]:
+def session() -> cuda.Session:
     device = devices.get("cuda")
     assert isinstance(device, CudaDevice)
-    yield device.device
+    return device.device
 
 
 def test_a_capture_that_fails_leaves_the_stream_usable(session: cuda.Session) -> None:

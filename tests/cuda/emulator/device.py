@@ -200,16 +200,23 @@ class HostBlas:
 
     def linear(
         self, stream: int, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float = 0.0,
-        stride: int | None = None,
+        stride: int | None = None, x_stride: int | None = None,
     ) -> None:  # fmt: skip
-        self._session.do(lambda: self._multiply(x, w, y, m, n, k, dtype, beta, stride or n))
+        self._session.do(lambda: self._multiply((x, x_stride or k), w, (y, stride or n), m, n, k, dtype, beta))
 
     @staticmethod
-    def _multiply(x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float, width: int) -> None:
-        out = np.ctypeslib.as_array(ctypes.cast(y, ctypes.POINTER(ctypes.c_float)), (((m - 1) * width + n),))
-        rows = np.lib.stride_tricks.as_strided(out, (m, n), (4 * width, 4))
-        product = _floats(x, m * k, dtype).reshape(m, k) @ _floats(w, n * k, dtype).reshape(n, k).T
+    def _multiply(
+        x: tuple[int, int], w: int, y: tuple[int, int], m: int, n: int, k: int, dtype: str, beta: float
+    ) -> None:
+        rows, given = _strided(y, m, n, "f32"), _strided(x, m, k, dtype)
+        product = given @ _floats(w, n * k, dtype).reshape(n, k).T
         rows[:] = product + (beta * rows if beta else 0)
+
+
+def _strided(place: tuple[int, int], rows: int, width: int, dtype: str) -> npt.NDArray[np.float32]:
+    pointer, stride = place
+    values = _floats(pointer, (rows - 1) * stride + width, dtype)
+    return np.lib.stride_tricks.as_strided(values, (rows, width), (4 * stride, 4))
 
 
 def _floats(pointer: int, count: int, dtype: str) -> npt.NDArray[np.float32]:

@@ -41,18 +41,19 @@ class Blas:
 
     def linear(
         self, stream: int, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float = 0.0,
-        stride: int | None = None,
+        stride: int | None = None, x_stride: int | None = None,
     ) -> None:  # fmt: skip
         """y (m, n) in f32 = x (m, k) w (n, k)^T, pointers to contiguous rows of f32, f16 or bf16; sums in f32.
 
-        Rows of y are `stride` apart (None: n); the product is added to `beta` times what they hold.
+        Rows of y are `stride` apart (None: n), those of x `x_stride` (None: k). The product is added to `beta` times
+        what y holds.
         """
         self._use(stream)
         kind, old = TYPES[dtype], self._zero if beta == 0 else c_float(beta)
         self._check(
             self._library.cublasGemmEx(
-                self._handle, _TRANSPOSED, _NORMAL, n, m, k, byref(self._one), w, kind, k, x, kind, k, byref(old),
-                y, TYPES["f32"], stride or n, _COMPUTE_F32, _DEFAULT,
+                self._handle, _TRANSPOSED, _NORMAL, n, m, k, byref(self._one), w, kind, k, x, kind, x_stride or k,
+                byref(old), y, TYPES["f32"], stride or n, _COMPUTE_F32, _DEFAULT,
             )
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -68,11 +68,15 @@ class Fused:
         matrices: Sequence[QuantTensor],
         biases: Sequence[Floats | None] | None = None,
         uploader: Uploader | None = None,
+        exact: Collection[int] = (),
     ) -> Fused:
-        """Sent to the GPU from host memory, straight to their places; with a bias for each, or None."""
+        """Sent to the GPU from host memory, straight to their places; with a bias for each, or None.
+
+        `exact`: which of them, all of f32, are multiplied in f32.
+        """
         if len({matrix_shape(w)[1] for w in matrices}) != 1:
             raise ShapeError(f"matrices of {[w.shape for w in matrices]} cannot be one product")
-        made = cls._beside(device, matrices, None, uploader or Uploader(device))
+        made = cls._beside(device, matrices, None, uploader or Uploader(device), exact)
         if biases and any(bias is not None for bias in biases):
             made._biases = device.array(made.place(biases))
             made.bias = made._biases.pointer
@@ -100,7 +104,10 @@ class Fused:
         return cls([out], [0], [0], [n], gate, is_interleaved=True)
 
     @classmethod
-    def _beside(cls, device: Session, weights: Sequence[QuantTensor], gate: str | None, uploader: Uploader) -> Fused:
+    def _beside(
+        cls, device: Session, weights: Sequence[QuantTensor], gate: str | None, uploader: Uploader,
+        exact: Collection[int] = (),
+    ) -> Fused:  # fmt: skip
         groups: dict[object, list[int]] = {}
         for i, w in enumerate(weights):
             groups.setdefault(w.format if tile_layout(w.format) else i, []).append(i)
@@ -115,6 +122,7 @@ class Fused:
             first = weights[group[0]]
             rows = first.shape[0] if len(group) == 1 else column - firsts[-1]
             tensors.append(CudaTensor(device, first.format, (rows, first.shape[1])))
+            tensors[-1].is_exact = group[0] in exact
             fill(tensors[-1], places, uploader)
         return cls(tensors, firsts, columns, [w.shape[0] for w in weights], gate)
 

@@ -22,7 +22,7 @@ from .upload import Uploader
 class CudaTensor:
     """A format, a shape, and bytes on a GPU: in tiles (`layout` "tiles"), or as in files ("rows")."""
 
-    __slots__ = ("buffer", "device", "format", "gain", "layout", "planes", "shape", "tiles")
+    __slots__ = ("buffer", "device", "format", "gain", "is_exact", "layout", "planes", "shape", "tiles")
 
     def __init__(self, device: Session, fmt: Format, shape: tuple[int, int]) -> None:
         self.device, self.format, self.shape = device, fmt, shape
@@ -35,6 +35,7 @@ class CudaTensor:
         first = int(self.buffer.handle)
         self.planes = tuple(first + sum(places[:i]) for i in range(4))
         self.gain = 1.0
+        self.is_exact = False  # rows of f32 that are multiplied in f32, however many tokens there are
 
     @property
     def nbytes(self) -> int:
