@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import fewbit as fb
 from fewbit.formats import get
 from fewbit.ops import cuda
-from fewbit.ops.cuda import row_maths
+from fewbit.ops.cuda import experts, row_maths
 from fewbit.ops.cuda.attention import RopeTable
 from fewbit.ops.cuda.kernels import Entry
 from fewbit.ops.cuda.products import make_form, multiply
@@ -61,24 +62,15 @@ def test_nan_goes_through_experts(device: cuda.Session, tokens: int) -> None:
     x[-1, 77] = np.nan
     routing, layers = Routing(top_k=2), [stack("q8_0", 8, *shape) for shape in ((64, 256), (64, 256), (256, 64))]
     gate, up, down = (send(w) for w in layers)
-    layer = cuda_layer(up, down, routing, gate)
+    assert up is not None
+    assert down is not None
+    layer = experts.Layer(up, down, routing, gate, "silu")
     out = device.array(np.zeros((tokens, 256), np.float32))
-    experts = import_experts()
     rows = Rows(out.pointer, 256, 256)
     experts.experts(case.launcher(), case.step, rows, case.rows(x), case.rows(scores), tokens=tokens, layer=layer)
     is_nan = np.isnan(out.numpy())
     assert is_nan[-1].all()
     assert is_nan.sum() == 256
-
-
-def import_experts() -> Any:
-    from fewbit.ops.cuda import experts
-
-    return experts
-
-
-def cuda_layer(up: Stack | None, down: Stack | None, routing: Routing, gate: Stack | None) -> Any:
-    return import_experts().Layer(up, down, routing, gate, "silu")
 
 
 # Large values
@@ -98,8 +90,7 @@ def test_queries_beyond_f16_stay_finite(device: cuda.Session, case: Case) -> Non
 @pytest.mark.cuda
 def test_keys_and_values_beyond_f16_are_kept_as_the_largest(device: cuda.Session) -> None:
     world = World(device, Case("f16", "f16", 64, 64, 2, 4))
-    for x in world.values[1:]:
-        x *= np.float32(1e6)
+    world.values[1:] = [x * np.float32(1e6) for x in world.values[1:]]
     found = world.attend()
     assert np.isfinite(found).all()
     assert float(abs(found).max()) > 1e4
@@ -141,18 +132,14 @@ def test_rows_70000_fit_the_grid_of_every_operation() -> None:
         row_maths.embed(run, step, rows, tokens=tokens, table=w)
         row_maths.linear_heads(run, step, Rows(1 << 20, 48, 48), rows, tokens=tokens, w=Stack(w, 1, 48, 48))
     plain = cuda.CudaTensor(device, get("f16"), (262_144, 64))  # rows of weights may be as many
-    form = make_form(run, rows, 4)
-    multiply(run, plain, form, 4, Rows(1 << 20, 262_144, 262_144))
-    multiply(
-        run, plain, make_form(run, rows, 2000, invariant=True), 2000, Rows(1 << 20, 262_144, 262_144), invariant=True
-    )
+    for count, invariant in ((4, False), (2000, True)):
+        form = make_form(run, rows, count, invariant=invariant)
+        multiply(run, plain, form, count, Rows(1 << 20, 262_144, 262_144), invariant=invariant)
     assert all(isinstance(entry, Entry) for entry, *_ in device.launches)
     assert len(device.launches) > 12
 
 
 def plain_inputs() -> Any:
-    from types import SimpleNamespace
-
     return SimpleNamespace(tokens=1 << 20, previous=0, positions=1 << 20, logits_indices=1 << 20)
 
 
