@@ -98,7 +98,7 @@ def random_rows(fmt: Format, n: int, k: int) -> np.ndarray:
 
 class Bench:
     def __init__(self) -> None:
-        self.gpu = cuda.gpu()
+        self.gpu = cuda.shared_session()
         self.results: list[dict[str, Any]] = []
         self.bad: list[str] = []
         self.ceiling = self.read_ceiling()

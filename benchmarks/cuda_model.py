@@ -148,7 +148,7 @@ class Bench:
         executor: Any = llm.loaded.executor
         device, plan = executor.device, executor.plans["logits"]
         bucket = next(one for (size, _), one in executor.buckets.items() if size == batch)
-        self.found[f"graph_ms_{batch}"] = ms = round(1e3 * seconds(device, bucket.launch), 4)
+        self.found[f"graph_ms_{batch}"] = ms = round(1e3 * seconds(device, bucket.graph.launch), 4)
         inputs = bucket.layout.inputs(int(executor._inputs.handle), executor.sampler.tokens)
         times = {}
         for label in dict.fromkeys(plan.labels):
@@ -159,7 +159,7 @@ class Bench:
                 for one in some:
                     one(run, inputs)
 
-            times[label] = round(1e6 * seconds(device, device.capture(launch)) / len(some), 2)
+            times[label] = round(1e6 * seconds(device, device.capture(launch).launch) / len(some), 2)
         self.found[f"parts_us_{batch}"] = times
         idle = self.found[f"idle_decode_batch_{batch}"]
         print(f"  graph {ms:.3f} ms, idle {idle:.1%}, us: {times}", flush=True)

@@ -186,22 +186,22 @@ __device__ __forceinline__ void form_rows(const void* x, int stride, const float
 }
 
 // The gates of rows of a product: 8 values of the gate are at `step` times their number, those that they multiply
-// `apart` behind them. Out: n values a row, with zeros up to `width`, a multiple of 8 where Y is bf16; gridDim.y rows.
+// `apart` behind them. Out: n values a row, with zeros up to `width`, a multiple of 8 where Y is bf16; gridDim.x rows.
 template <Maths M, Real Y>
 __device__ __forceinline__ void gate_rows(const float* x, int stride, int step, int apart, void* out, int width,
                                           int n) {
   start_next();
   wait_for_previous();
-  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  const int c = blockIdx.y * blockDim.x + threadIdx.x;
   if (c * 8 >= width) return;
-  const float* row = x + static_cast<size_t>(blockIdx.y) * stride + static_cast<size_t>(c) * step;
+  const float* row = x + static_cast<size_t>(blockIdx.x) * stride + static_cast<size_t>(c) * step;
   const bool aligned = is_aligned(row) && apart % 4 == 0;
   float gate[8], up[8];
   load_values<Real::f32>(row, aligned, 0, n - c * 8, gate);
   load_values<Real::f32>(row + apart, aligned, 0, n - c * 8, up);
 #pragma unroll
   for (int e = 0; e < 8; ++e) gate[e] = c * 8 + e < n ? gated<M>(gate[e], up[e]) : 0.0f;
-  const size_t at = static_cast<size_t>(blockIdx.y) * width + c * 8;
+  const size_t at = static_cast<size_t>(blockIdx.x) * width + c * 8;
   if constexpr (Y == Real::f32) {
     for (int e = 0; e < 8 && c * 8 + e < n; ++e) static_cast<float*>(out)[at + e] = gate[e];
   } else {
@@ -209,24 +209,24 @@ __device__ __forceinline__ void gate_rows(const float* x, int stride, int step, 
   }
 }
 
-// y = bias + residual, either of which may be missing: what a product is added to. gridDim.y rows.
+// y = bias + residual, either of which may be missing: what a product is added to. gridDim.x rows.
 __device__ __forceinline__ void begin_rows(float* y, int stride, const float* bias, const float* residual,
                                            int residual_stride, int n) {
   start_next();
   wait_for_previous();
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= n) return;
   const float v = bias ? bias[i] : 0.0f;
-  const size_t row = blockIdx.y;
+  const size_t row = blockIdx.x;
   y[row * stride + i] = residual ? v + residual[row * residual_stride + i] : v;
 }
 
-// Rows of `from` values -> rows of `to` values of another type, padded with zeros: gridDim.y rows.
+// Rows of `from` values -> rows of `to` values of another type, padded with zeros: gridDim.x rows.
 template <Real X, Real Y>
 __device__ __forceinline__ void cast_rows(const void* x, void* y, int from, int to) {
   wait_for_previous();
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  const size_t row = blockIdx.y;
+  const int i = blockIdx.y * blockDim.x + threadIdx.x;
+  const size_t row = blockIdx.x;
   if (i < to) put<Y>(y, row * to + i, i < from ? get<X>(x, row * from + i) : 0.0f);
 }
 

@@ -149,7 +149,7 @@ __device__ __forceinline__ void put_result(const Attend& a, int row, int head, i
   } else if (a.form == kFragments) {
     const int q = at / 128, g = at / 32 % 4, s = at / 8 % 4, e = at % 8;
     const size_t to = (((static_cast<size_t>(q) * 4 + s) * a.out_stride + row / 8) * 32 + row % 8 * 4 + g) * 8 + e;
-    if (real) static_cast<uint16_t*>(a.out)[to] = to_half(v);
+    if (real) static_cast<uint16_t*>(a.out)[to] = to_finite_half(v);
   } else if (real) {
     static_cast<float*>(a.out)[static_cast<size_t>(row) * a.out_stride + at] = v;
   }

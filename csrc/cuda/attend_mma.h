@@ -71,7 +71,7 @@ struct AttendMma {
   __device__ __forceinline__ uint2 make_query(int at) const {
     const int nt = at % NT, step = at / NT % 2, j = at / NT / 2;
     const float* p = shared.in.q[8 * nt + n] + 32 * j + dim_of<KF>(c, step);
-    return {pair_of(p[0], p[1]), pair_of(p[2], p[3])};
+    return {pack_half2(p[0], p[1]), pack_half2(p[2], p[3])};
   }
   __device__ __forceinline__ void make_queries() {
     if constexpr (held) {
@@ -178,7 +178,7 @@ struct AttendMma {
 #pragma unroll
       for (int tile = 0; tile < 4; ++tile) {
         const float* x = &s[nt][tile / 2][tile % 2 * 2];
-        w[nt][tile] = transposed(pair_of(x[0], x[1]));
+        w[nt][tile] = transposed(pack_half2(x[0], x[1]));
       }
     }
   }

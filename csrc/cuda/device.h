@@ -90,6 +90,13 @@ __device__ __forceinline__ uint32_t pack_two(float lo, float hi) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+// Two floats as f16, the first in the low half; what is too large becomes the largest, NaN stays NaN.
+__device__ __forceinline__ uint32_t pack_half2(float lo, float hi) {
+  uint32_t r;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+__device__ __forceinline__ uint16_t to_finite_half(float f) { return static_cast<uint16_t>(pack_half2(f, 0)); }
 __device__ __forceinline__ float magnitude(float f) { return __uint_as_float(__float_as_uint(f) & 0x7fffffffu); }
 
 __device__ __forceinline__ uint32_t multiply2(uint32_t a, uint32_t b) {
@@ -126,8 +133,8 @@ __device__ __forceinline__ float reduce_warp(float v, F join) {
   for (int s = 16; s; s /= 2) v = join(v, __shfl_xor_sync(~0u, v, s));
   return v;
 }
-struct Larger {
-  __device__ float operator()(float a, float b) const { return a > b ? a : b; }
+struct Larger {  // NaN where either is
+  __device__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 struct Added {
   __device__ float operator()(float a, float b) const { return a + b; }

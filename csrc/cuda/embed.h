@@ -23,8 +23,8 @@ __device__ __forceinline__ void embed_tiles(const Planes& p, const int* ids, con
   __shared__ float staged[warps][32][33];
   start_next();
   wait_for_previous();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.y;
-  const int row = find_row(ids, previous, token, n), first = (blockIdx.x * warps + warp) * 32, g = first + lane;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.x;
+  const int row = find_row(ids, previous, token, n), first = (blockIdx.y * warps + warp) * 32, g = first + lane;
   if (first * 32 >= k) return;
   float v[32] = {};
   if (row >= 0 && g * 32 < k)
@@ -44,7 +44,7 @@ __device__ __forceinline__ void embed_rows(const uint8_t* data, const RowFields&
                                            const int* previous, float scale, Rows out, int n, int k) {
   start_next();
   wait_for_previous();
-  const int token = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int token = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= k) return;
   const int row = find_row(ids, previous, token, n);
   const uint8_t* from = data + static_cast<size_t>(row < 0 ? 0 : row) * at.row_bytes;
@@ -61,9 +61,9 @@ __device__ __forceinline__ void heads_tiles(const Planes& p, ConstRows x, Rows o
   using T = Tile<R, G>;
   start_next();
   wait_for_previous();
-  const int lane = threadIdx.x % 32, id = (blockIdx.x * blockDim.x + threadIdx.x) / 32, tiles = (n + 7) / 8;
+  const int lane = threadIdx.x % 32, id = (blockIdx.y * blockDim.x + threadIdx.x) / 32, tiles = (n + 7) / 8;
   const int head = id / tiles, tile = head * (pitch / 8) + id % tiles, row = id % tiles * 8 + lane / 4;
-  const int first = blockIdx.y * kTokens, count = tokens - first < kTokens ? tokens - first : kTokens;
+  const int first = blockIdx.x * kTokens, count = tokens - first < kTokens ? tokens - first : kTokens;
   if (head >= heads) return;
   float sum[kTokens] = {};
   for (int q = 0; q < Q; ++q) {
@@ -94,8 +94,8 @@ __device__ __forceinline__ void heads_rows(const uint8_t* data, const RowFields&
                                            int tokens, int heads, int n, int pitch, int k) {
   start_next();
   wait_for_previous();
-  const int lane = threadIdx.x % 32, id = (blockIdx.x * blockDim.x + threadIdx.x) / 32, head = id / n, row = id % n;
-  const int first = blockIdx.y * kTokens, count = tokens - first < kTokens ? tokens - first : kTokens;
+  const int lane = threadIdx.x % 32, id = (blockIdx.y * blockDim.x + threadIdx.x) / 32, head = id / n, row = id % n;
+  const int first = blockIdx.x * kTokens, count = tokens - first < kTokens ? tokens - first : kTokens;
   if (head >= heads) return;
   const uint8_t* w = data + (static_cast<size_t>(head) * pitch + row) * at.row_bytes;
   float sum[kTokens] = {};

@@ -8,12 +8,6 @@
 
 namespace fewbit {
 
-// Two floats as f16, the first in the low half; what is too large becomes the largest.
-__device__ __forceinline__ uint32_t pack_half2(float lo, float hi) {
-  uint32_t r;
-  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-  return r;
-}
 __device__ __forceinline__ uint4 pack_half8(const float (&v)[8]) {
   return {pack_half2(v[0], v[1]), pack_half2(v[2], v[3]), pack_half2(v[4], v[5]), pack_half2(v[6], v[7])};
 }

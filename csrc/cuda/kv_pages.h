@@ -71,7 +71,7 @@ struct PackedKv {
 template <Kv F>
 __device__ __forceinline__ PackedKv pack_kv(float v, int lane) {
   if constexpr (F == Kv::f32) return {__float_as_uint(v), 0};
-  if constexpr (F == Kv::f16) return {to_half(v), 0};
+  if constexpr (F == Kv::f16) return {to_finite_half(v), 0};
   if constexpr (F == Kv::bf16) return {f32_to_bf16(v), 0};
   if constexpr (F == Kv::f8_e4m3) return {f32_to_f8_e4m3(v), 0};
   if constexpr (F == Kv::q8_0) {

@@ -9,18 +9,13 @@
 
 namespace fewbit {
 
-__device__ __forceinline__ uint32_t pair_of(float low, float high) {
-  uint32_t r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
 __device__ __forceinline__ uint32_t transposed(uint32_t v) {
   uint32_t r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
   return r;
 }
 __device__ __forceinline__ uint32_t bf16_pair_to_f16(uint32_t w) {
-  return pair_of(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  return pack_half2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
 }
 // Codes as f16, a byte each below the exponent of 2^10: what they are more than the values.
 constexpr int zero_of(Kv f) { return f == Kv::q8_0 ? 1024 + 128 : f == Kv::q4_0 ? 1024 + 8 : 0; }

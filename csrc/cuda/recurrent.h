@@ -39,7 +39,7 @@ __device__ __forceinline__ void conv(const States& states, ConstRows x, const fl
   if (s == states.sequences - 1)
     for (int row = states.q_starts[s + 1] + chunk; row < states.tokens; row += gridDim.z) out[row][column] = 0.0f;
   const int first = states.q_starts[s], count = states.q_starts[s + 1] - first, begin = chunk * kRows;
-  if (begin >= count) return;
+  if (begin >= count && chunk > 0) return;  // without new rows the first one still hands the state on
   const int end = count - begin < kRows ? count : begin + kRows;
   const float* old = states.read(s);
   auto value = [&](int i) {  // of row i of the sequence's new ones; those before are in the state
@@ -94,7 +94,6 @@ __device__ __forceinline__ void recur(const States& states, const Recurrence& in
   const int first = states.q_starts[s], last = states.q_starts[s + 1];
   if (s == states.sequences - 1 && part == 0 && real)
     for (int row = last; row < states.tokens; ++row) out[row][to] = 0.0f;
-  if (first >= last) return;
   const float* old = states.read(s);
   const size_t own = static_cast<size_t>(head) * in.dim * in.v_dim + column;
   float state[R];

@@ -33,7 +33,7 @@ __device__ __forceinline__ float compute(float a, float b, float by) {
     return activated<M>(a);
 }
 
-// A block has some columns of row blockIdx.y. `b` is not read where the maths has one input; `interleaved`: columns of
+// A block has some columns of row blockIdx.x. `b` is not read where the maths has one input; `interleaved`: columns of
 // a and b take turns, 8 at a time. `by4`: pointers and strides allow four values at once.
 template <Maths M, bool is_gate>
 __device__ __forceinline__ void elementwise(ConstRows a, ConstRows b, Rows out, int width, float by, bool interleaved,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void elementwise(ConstRows a, ConstRows b, Rows out, 
   constexpr bool two = is_gate || M == Maths::add;
   start_next();
   wait_for_previous();
-  const int row = blockIdx.y, first = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+  const int row = blockIdx.x, first = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (first >= width) return;
   const int from = interleaved ? first + (first & ~7) : first;
   const float *x = a[row] + from, *y = two ? b[row] + from : nullptr;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void join_heads(ConstRows a, int a_dim, int a_width, 
                                            Rows out, int heads) {
   start_next();
   wait_for_previous();
-  const int row = blockIdx.y, width = a_width + b_width, i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int row = blockIdx.x, width = a_width + b_width, i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= heads * width) return;
   const int head = i / width, c = i % width;
   const V* x = reinterpret_cast<const V*>(a[row]) + head * a_dim + c;
@@ -76,7 +76,7 @@ template <class V>
 __device__ __forceinline__ void gather_rows(ConstRows x, const int* indices, Rows out, int width) {
   start_next();
   wait_for_previous();
-  const int row = blockIdx.y, i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= width) return;
   const int from = indices[row];
   reinterpret_cast<V*>(out[row])[i] = from < 0 ? V{} : reinterpret_cast<const V*>(x[from])[i];
@@ -141,7 +141,7 @@ __device__ __forceinline__ void rotate_rows(ConstRows x, const int* positions, c
                                             int dim, int pairs, bool neox) {
   start_next();
   wait_for_previous();
-  const int row = blockIdx.y, units = dim - pairs, i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int row = blockIdx.x, units = dim - pairs, i = blockIdx.y * blockDim.x + threadIdx.x;
   if (i >= heads * units) return;
   const int head = i / units, pair = i % units;
   const float* from = x[row] + head * dim;

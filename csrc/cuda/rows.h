@@ -72,20 +72,22 @@ __device__ __forceinline__ float read_value(const uint8_t* row, const RowFields&
   }
 }
 
-// y = W x: a warp a row of weights and a row of x (gridDim.y of them, in f32).
+// y = W x: a warp a row of weights and a row of x, in f32. Blocks of all rows of weights for each row of x: either may
+// be more than the other dimensions of a grid have room for.
 template <class R>
 __device__ __forceinline__ void gemv_rows(const uint8_t* data, const RowFields& at, int group, const float* x,
                                           int x_stride, const Result& out, int n, int k) {
   start_next();
   wait_for_previous();
-  const int lane = threadIdx.x % 32, row = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  const int warps = blockDim.x / 32, blocks = (n + warps - 1) / warps, token = blockIdx.x / blocks;
+  const int lane = threadIdx.x % 32, row = blockIdx.x % blocks * warps + threadIdx.x / 32;
   if (row >= n) return;
   const uint8_t* w = data + static_cast<size_t>(row) * at.row_bytes;
-  const float* own = x + static_cast<size_t>(blockIdx.y) * x_stride;
+  const float* own = x + static_cast<size_t>(token) * x_stride;
   float sum = 0;
   for (int i = lane; i < k; i += 32) sum += read_value<R>(w, at, group, i) * own[i];
   sum = reduce_warp(sum, Added());
-  if (lane == 0) out.store(blockIdx.y, row, sum);
+  if (lane == 0) out.store(token, row, sum);
 }
 
 // Rows -> f32, f16 or bf16, rows of `width` values, padded with zeros: a thread a value.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fewbit.ops.cuda import cards, compile, memory
+from fewbit.ops.cuda import cards, compile, device
 
 
 class Status(IntEnum):
@@ -54,10 +54,10 @@ class NoDriver:
 def install(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
     """Let fewbit find this driver, whatever the machine has, and no GPU that was opened before."""
     modules = {"cuda.core": None, "cuda.bindings.driver": driver}
-    for module in (cards, memory):
+    for module in (cards, device):
         monkeypatch.setattr(module, "package", lambda name: modules[name])
     monkeypatch.setattr(cards, "compiler_version", lambda: "13.4")
-    monkeypatch.setattr(memory, "_opened", memory.Gpu)
+    monkeypatch.setattr(device, "_opened", device.Gpu)
 
 
 def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,4 +66,4 @@ def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(compile, "import_module", refuse)
     monkeypatch.setattr(cards, "compiler_version", compile.compiler_version.__wrapped__)
-    monkeypatch.setattr(memory, "_opened", memory.Gpu)
+    monkeypatch.setattr(device, "_opened", device.Gpu)

@@ -18,9 +18,9 @@ from fewbit.ops.cuda.values import Launcher, Rows, StepInputs
 rng = np.random.default_rng()
 
 
-def open_gpu() -> cuda.Gpu:
+def open_gpu() -> cuda.Session:
     try:
-        return cuda.gpu()
+        return cuda.shared_session()
     except FewbitError as error:
         pytest.skip(str(error))
 
@@ -33,7 +33,7 @@ def floats(*shape: int) -> Floats:
 class Inputs:
     """The integers of a step on the host and on the GPU; the arrays there live as long as this."""
 
-    device: cuda.Gpu
+    device: cuda.Session
     host: reference.Step
     step: StepInputs
     held: list[Any]
@@ -71,7 +71,7 @@ class Inputs:
 
 
 def make_step(
-    device: cuda.Gpu, tokens: Ints, positions: Ints, logits: Ints, previous: Ints | None = None, **more: Any
+    device: cuda.Session, tokens: Ints, positions: Ints, logits: Ints, previous: Ints | None = None, **more: Any
 ) -> Inputs:
     """A step whose host side has the ids that `previous` stands for."""
     ids = tokens if previous is None else np.where(tokens < 0, previous[np.maximum(-1 - tokens, 0)], tokens)
@@ -85,5 +85,5 @@ def make_step(
     return Inputs(device, host, StepInputs(*(x.pointer for x in held), (), *counts), held)
 
 
-def plain_step(device: cuda.Gpu, tokens: int) -> Inputs:
+def plain_step(device: cuda.Session, tokens: int) -> Inputs:
     return make_step(device, *(rng.integers(0, 40, tokens).astype(np.int32) for _ in range(2)), np.zeros(0, np.int32))

@@ -76,7 +76,7 @@ def expect_right(logits: Floats, samples: Sequence[Sample], results: Sequence[Re
 
 
 def sample(
-    device: cuda.Gpu,
+    device: cuda.Session,
     logits: Floats,
     samples: Sequence[Sample],
     slots: int | None = None,

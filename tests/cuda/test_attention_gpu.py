@@ -92,7 +92,7 @@ CASES = [
 class World:
     """A store with the older tokens of some sequences, on the GPU and as the reference has it, and a step."""
 
-    def __init__(self, device: cuda.Gpu, case: Case) -> None:
+    def __init__(self, device: cuda.Session, case: Case) -> None:
         self.device, self.case = device, case
         layout = make_layout([case.spec], case.k, case.v)
         counts = [-(-length // 32) for length in case.lengths]
@@ -234,9 +234,9 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     try:
-        found = cuda.gpu()
+        found = cuda.shared_session()
     except FewbitError as error:
         pytest.skip(str(error))
     sources = set()
@@ -259,31 +259,31 @@ def check(world: World, keep: bool = True, batch_invariant: bool = False) -> Non
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_decoding(device: cuda.Gpu, case: Case) -> None:
+def test_decoding(device: cuda.Session, case: Case) -> None:
     check(World(device, case))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_several_tokens_of_a_sequence(device: cuda.Gpu, case: Case) -> None:
+def test_several_tokens_of_a_sequence(device: cuda.Session, case: Case) -> None:
     check(World(device, replace(case, new=37)))
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6], FP8], ids=str)
 @pytest.mark.parametrize("window", [1, 33, 64])
-def test_windows_sinks_and_soft_caps(device: cuda.Gpu, case: Case, window: int) -> None:
+def test_windows_sinks_and_soft_caps(device: cuda.Session, case: Case, window: int) -> None:
     check(World(device, replace(case, window=window, has_sinks=True, softcap=2.0)))
     check(World(device, replace(case, window=window, new=3)))
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6], FP8], ids=str)
 @pytest.mark.parametrize("window", [0, 700])
-def test_pieces_of_long_contexts(device: cuda.Gpu, case: Case, window: int) -> None:
+def test_pieces_of_long_contexts(device: cuda.Session, case: Case, window: int) -> None:
     long = replace(case, lengths=(1500, 0, 2, 512, 513, 1025), window=window, has_sinks=True, max_length=4000)
     check(World(device, long))
     check(World(device, long), batch_invariant=True)
 
 
-def test_layers_that_share_what_another_kept(device: cuda.Gpu) -> None:
+def test_layers_that_share_what_another_kept(device: cuda.Session) -> None:
     world = World(device, LLAMA)
     first = world.attend()
     assert np.array_equal(world.attend(keep=False), first)  # the same bits: both take what was packed
@@ -292,7 +292,7 @@ def test_layers_that_share_what_another_kept(device: cuda.Gpu) -> None:
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[6], FP8], ids=str)
-def test_a_row_has_the_same_bits_alone_and_in_a_batch(device: cuda.Gpu, case: Case) -> None:
+def test_a_row_has_the_same_bits_alone_and_in_a_batch(device: cuda.Session, case: Case) -> None:
     """And as the last of many tokens of its sequence, or as one."""
     world = World(device, replace(case, lengths=(1400, 40), new=30))
     together = world.attend(batch_invariant=True)
@@ -307,7 +307,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(device: cuda.Gpu, case: Ca
 
 
 @pytest.mark.parametrize("v_dim", [256, 264], ids=["mma", "plain"])
-def test_every_8_bit_float_is_read_as_it_is(device: cuda.Gpu, v_dim: int) -> None:
+def test_every_8_bit_float_is_read_as_it_is(device: cuda.Session, v_dim: int) -> None:
     """Attention to one token gives its V. Codes of NaN spoil their own value alone."""
     world = World(device, Case("f8_e4m3", "f8_e4m3", 64, v_dim, 1, 1, lengths=(1,)))
     codes = np.resize(np.arange(256, dtype=np.uint8), (1, 1, v_dim))
@@ -315,7 +315,7 @@ def test_every_8_bit_float_is_read_as_it_is(device: cuda.Gpu, v_dim: int) -> Non
     assert np.array_equal(world.attend(keep=False), decode(get("f8_e4m3"), codes[0], v_dim), equal_nan=True)
 
 
-def test_a_row_of_8_bits(device: cuda.Gpu) -> None:
+def test_a_row_of_8_bits(device: cuda.Session) -> None:
     world = World(device, replace(LLAMA, lengths=(77,)))
     codes, scales = device.empty((8, 128), "u8"), device.empty((8 * 4, 2), "i32")
     world.attend(Int8Row(codes.pointer, scales.pointer))
@@ -328,7 +328,7 @@ def test_a_row_of_8_bits(device: cuda.Gpu) -> None:
 
 
 @pytest.mark.parametrize("case", [LLAMA, CASES[2]], ids=str)
-def test_rows_as_fragments(device: cuda.Gpu, case: Case) -> None:
+def test_rows_as_fragments(device: cuda.Session, case: Case) -> None:
     world = World(device, replace(case, lengths=(9, 40, 33, 0, 64, 1, 2, 100, 77, 31)))
     width = case.q_heads * case.v_dim
     columns = -(-width // 128)
@@ -341,7 +341,7 @@ def test_rows_as_fragments(device: cuda.Gpu, case: Case) -> None:
     assert relative_error(rows[:10, :width].astype(np.float32), world.expected().astype(np.float64)) < 3e-3
 
 
-def test_tokens_without_a_slot_are_not_kept(device: cuda.Gpu) -> None:
+def test_tokens_without_a_slot_are_not_kept(device: cuda.Session) -> None:
     world = World(device, replace(LLAMA, new=20))
     world.slots[[3, 21]] = -1
     world.is_real &= world.slots >= 0
@@ -354,7 +354,7 @@ def test_tokens_without_a_slot_are_not_kept(device: cuda.Gpu) -> None:
 
 
 @pytest.mark.parametrize("case", [CASES[2], FP8], ids=str)
-def test_copies_of_pages(device: cuda.Gpu, case: Case) -> None:
+def test_copies_of_pages(device: cuda.Session, case: Case) -> None:
     world = World(device, case)
     pairs = [(0, 1), (1, 2), (3, 0), *((i, i + 4) for i in range(4, 8))]
     world.store.copy(0, pairs)
@@ -364,7 +364,7 @@ def test_copies_of_pages(device: cuda.Gpu, case: Case) -> None:
     world.check_pages()
 
 
-def test_what_does_not_fit_is_one_sentence(device: cuda.Gpu) -> None:
+def test_what_does_not_fit_is_one_sentence(device: cuda.Session) -> None:
     world = World(device, LLAMA)
     with pytest.raises(ArgumentError, match="of one token"):
         world.attend(Int8Row(0, 0))

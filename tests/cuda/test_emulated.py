@@ -18,11 +18,11 @@ import pytest
 
 from fewbit.formats import get
 from fewbit.ops import cuda
-from fewbit.ops.cuda import memory, products
+from fewbit.ops.cuda import device
 
 from ..cli.tiny import write_tiny
 from .cases import int8_values, make, relative_error
-from .emulator.device import EmulatedGpu, HostBlas
+from .emulator.device import EmulatedGpu
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 ALL = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
@@ -30,15 +30,14 @@ pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is No
 
 
 @pytest.fixture(autouse=True)
-def gpu() -> Iterator[cuda.Gpu]:
+def gpu() -> Iterator[cuda.Session]:
     """An emulated one, for a test at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "_opened", cache(EmulatedGpu))
-        patch.setattr(products, "Blas", HostBlas)
-        yield cuda.gpu()
+        patch.setattr(device, "_opened", cache(EmulatedGpu))
+        yield cuda.shared_session()
 
 
-def test_products(gpu: cuda.Gpu) -> None:
+def test_products(gpu: cuda.Session) -> None:
     """One token by dot products of bytes, three by matrix products, weights in tiles."""
     assert gpu.arch == "emulated"
     w, values = make(get("q4_k"), 21, 512)
@@ -48,7 +47,7 @@ def test_products(gpu: cuda.Gpu) -> None:
     assert relative_error(cuda.linear(x, sent).numpy(), x.astype(np.float64) @ values.T) < 3e-3
 
 
-def test_memory_past_the_end_is_not_there(gpu: cuda.Gpu) -> None:
+def test_memory_past_the_end_is_not_there(gpu: cuda.Session) -> None:
     """What the emulator promises: arrays end before a page that cannot be touched, less than 256 bytes away."""
     buffer = gpu.allocate(1000)
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]

@@ -13,7 +13,7 @@ from fewbit.formats import Format, get
 from fewbit.ops import cuda
 from fewbit.ops import numpy as reference
 from fewbit.ops.cuda import experts
-from fewbit.ops.cuda.stack import Stack, stack_to_device
+from fewbit.ops.cuda.stack import Stack, send_stack
 from fewbit.ops.experts import route
 from fewbit.ops.specs import Routing
 from fewbit.tensor import QuantTensor
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cuda
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     return open_gpu()
 
 
@@ -35,7 +35,7 @@ def stack(fmt: str, count: int, n: int, k: int) -> QuantTensor:
 
 
 def sent(w: QuantTensor | None) -> Stack | None:
-    return None if w is None else stack_to_device(w)
+    return None if w is None else send_stack(cuda.shared_session(), w)
 
 
 def run(case: Inputs, x: Floats, scores: Floats, weights: dict[str, Any], **options: Any) -> tuple[Floats, Floats]:
@@ -66,14 +66,14 @@ ROUTINGS = [
 
 
 @pytest.mark.parametrize("routing", ROUTINGS, ids=str)
-def test_route(device: cuda.Gpu, routing: Routing) -> None:
+def test_route(device: cuda.Session, routing: Routing) -> None:
     routing = Routing(
         **{name: getattr(routing, name) for name in routing.__slots__} | {"top_k": min(32, routing.top_k)}
     )
     case, scores = plain_step(device, 9), 2 * floats(9, 40)
     scores[0, 3:7] = scores[0, 3]  # of equal ones the first
     up = stack("q8_0", 40, 16, 32)
-    sent_up = stack_to_device(up)
+    sent_up = send_stack(cuda.shared_session(), up)
     pointers = {"routing_bias": case.pointer(routing.bias), "expert_scale": case.pointer(routing.expert_scale)}
     layer = experts.Layer(sent_up, sent_up, routing, **pointers)
     rows = case.rows(scores, 5)
@@ -95,7 +95,7 @@ CASES = [
 @pytest.mark.parametrize(("gate", "up", "down", "kind", "biased"), CASES)
 @pytest.mark.parametrize(("tokens", "activations"), [(1, "int8"), (3, "int16")])
 def test_few_tokens(
-    device: cuda.Gpu, gate: str | None, up: str, down: str, kind: str, biased: bool, tokens: int, activations: str
+    device: cuda.Session, gate: str | None, up: str, down: str, kind: str, biased: bool, tokens: int, activations: str
 ) -> None:
     found, expected = both(device, gate, up, down, kind, biased, tokens, activations=activations)
     assert relative_error(found, expected) < (4e-2 if activations == "int8" else 4e-4)
@@ -104,7 +104,7 @@ def test_few_tokens(
 @pytest.mark.parametrize(("gate", "up", "down", "kind", "biased"), CASES)
 @pytest.mark.parametrize("tokens", [1, 13, 150])
 def test_many_tokens(
-    device: cuda.Gpu, gate: str | None, up: str, down: str, kind: str, biased: bool, tokens: int
+    device: cuda.Session, gate: str | None, up: str, down: str, kind: str, biased: bool, tokens: int
 ) -> None:
     found, expected = both(device, gate, up, down, kind, biased, tokens, batch_invariant=True)
     assert relative_error(found, expected) < 4e-3
@@ -113,13 +113,13 @@ def test_many_tokens(
 @pytest.mark.parametrize(
     ("gate", "up", "down"), [("f16", "f16", "f16"), ("iq2_xs", "q4_k", "f16"), (None, "f16", "q8_0")]
 )
-def test_weights_that_stay_as_in_files(device: cuda.Gpu, gate: str | None, up: str, down: str) -> None:
+def test_weights_that_stay_as_in_files(device: cuda.Session, gate: str | None, up: str, down: str) -> None:
     found, expected = both(device, gate, up, down, "silu", True, 11)
     assert relative_error(found, expected) < 4e-3
 
 
 def both(
-    device: cuda.Gpu, gate: str | None, up: str, down: str, kind: str, biased: bool, tokens: int, **options: Any
+    device: cuda.Session, gate: str | None, up: str, down: str, kind: str, biased: bool, tokens: int, **options: Any
 ) -> tuple[Floats, Any]:
     count, k = 12, 256
     n = 256 if get(down).block == 256 else 72 if get(down).placement == "row" else 96
@@ -134,7 +134,7 @@ def both(
     return run(case, x, scores, weights, **options)
 
 
-def test_a_token_does_not_depend_on_the_others(device: cuda.Gpu) -> None:
+def test_a_token_does_not_depend_on_the_others(device: cuda.Session) -> None:
     weights = {"up": stack("q4_k", 8, 48, 256), "gate": stack("q4_k", 8, 48, 256), "down": stack("q8_0", 8, 256, 48)}
     weights |= {"kind": "silu", "routing": Routing(top_k=2)}  # type: ignore[dict-item]
     case, x, scores = plain_step(device, 90), floats(90, 256), floats(90, 8)
@@ -143,7 +143,7 @@ def test_a_token_does_not_depend_on_the_others(device: cuda.Gpu) -> None:
     assert np.array_equal(together[70:73], alone)
 
 
-def test_scores_that_are_not_numbers_give_no_fault(device: cuda.Gpu) -> None:
+def test_scores_that_are_not_numbers_give_no_fault(device: cuda.Session) -> None:
     weights: dict[str, Any] = {"up": stack("q8_0", 40, 32, 64), "down": stack("q8_0", 40, 64, 32), "kind": "silu"}
     case, layers = plain_step(device, 2), sent(weights["up"])
     layer = experts.Layer(layers, sent(weights["down"]), Routing(top_k=3))  # type: ignore[arg-type]
@@ -153,8 +153,8 @@ def test_scores_that_are_not_numbers_give_no_fault(device: cuda.Gpu) -> None:
     assert chosen.tolist() == [[0, 1, 2]] * 2
 
 
-def test_too_many_experts_are_one_sentence(device: cuda.Gpu) -> None:
-    up = stack_to_device(stack("q8_0", 40, 16, 32))
+def test_too_many_experts_are_one_sentence(device: cuda.Session) -> None:
+    up = send_stack(cuda.shared_session(), stack("q8_0", 40, 16, 32))
     with pytest.raises(ArgumentError, match="too many for a GPU"):
         experts.Layer(up, up, Routing(top_k=33))
     with pytest.raises(ArgumentError, match="there is no 'sinh'"):

@@ -25,9 +25,9 @@ rng = np.random.default_rng()
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     try:
-        found = cuda.gpu()
+        found = cuda.shared_session()
     except FewbitError as error:
         pytest.skip(str(error))
     every = [entry.source for fmt in ALL for entry in entries(fmt, *ragged(fmt))]
@@ -37,19 +37,19 @@ def device() -> cuda.Gpu:
     return found
 
 
-def test_a_device_is_opened_once(device: cuda.Gpu) -> None:
-    assert cuda.gpu(0) is device
+def test_a_device_is_opened_once(device: cuda.Session) -> None:
+    assert cuda.shared_session(0) is device
     w, _ = make(get("q4_0"), 8, 32)
     assert cuda.to_device(w).device is device
 
 
-def poisoned(device: cuda.Gpu, *shape: int, dtype: str = "f32") -> cuda.DeviceArray:
+def poisoned(device: cuda.Session, *shape: int, dtype: str = "f32") -> cuda.DeviceArray:
     out = device.empty(shape, dtype)
     device.fill(out.pointer, 0xFF, out.nbytes)
     return out
 
 
-def product(device: cuda.Gpu, x: Any, w: cuda.CudaTensor, activations: str | None = None) -> np.ndarray:
+def product(device: cuda.Session, x: Any, w: cuda.CudaTensor, activations: str | None = None) -> np.ndarray:
     """A product into memory full of NaN, all of which must be written."""
     out = poisoned(device, *x.shape[:-1], w.shape[0])
     y = cuda.linear(x, w, out, activations).numpy()
@@ -58,7 +58,7 @@ def product(device: cuda.Gpu, x: Any, w: cuda.CudaTensor, activations: str | Non
 
 
 @pytest.mark.parametrize("fmt", ALL, **names)
-def test_dequantized_values_have_the_bits_of_the_decoder(device: cuda.Gpu, fmt: Format) -> None:
+def test_dequantized_values_have_the_bits_of_the_decoder(device: cuda.Session, fmt: Format) -> None:
     w, values = make(fmt, *ragged(fmt))
     sent = cuda.to_device(w)
     expected = values.astype(np.float32)
@@ -69,7 +69,7 @@ def test_dequantized_values_have_the_bits_of_the_decoder(device: cuda.Gpu, fmt: 
 
 
 @pytest.mark.parametrize("fmt", ALL, **names)
-def test_one_token(device: cuda.Gpu, fmt: Format) -> None:
+def test_one_token(device: cuda.Session, fmt: Format) -> None:
     n, k = ragged(fmt)
     w, values = make(fmt, n, k)
     sent, x = cuda.to_device(w), rng.standard_normal(k, np.float32)
@@ -84,7 +84,7 @@ def test_one_token(device: cuda.Gpu, fmt: Format) -> None:
 
 @pytest.mark.parametrize("fmt", ALL, **names)
 @pytest.mark.parametrize("tokens", [3, 13, 29, 67])
-def test_tokens(device: cuda.Gpu, fmt: Format, tokens: int) -> None:
+def test_tokens(device: cuda.Session, fmt: Format, tokens: int) -> None:
     n, k = ragged(fmt)
     w, values = make(fmt, n, k)
     x = rng.standard_normal((tokens, k), np.float32)
@@ -95,7 +95,7 @@ def test_tokens(device: cuda.Gpu, fmt: Format, tokens: int) -> None:
 @pytest.mark.parametrize("fmt", MAIN, **names)
 @pytest.mark.parametrize(("n", "k"), [(1, 256), (16, 2304), (130, 7168), (9000, 2048)])
 @pytest.mark.parametrize("tokens", [1, 2, 8, 16, 17, 40, 64, 65])
-def test_sizes(device: cuda.Gpu, fmt: Format, n: int, k: int, tokens: int) -> None:
+def test_sizes(device: cuda.Session, fmt: Format, n: int, k: int, tokens: int) -> None:
     w, values = make(fmt, n, k)
     x = rng.standard_normal((tokens, k), np.float32)
     taken = int8_values(x[0])[None] if tokens == 1 else x.astype(np.float64)
@@ -103,7 +103,7 @@ def test_sizes(device: cuda.Gpu, fmt: Format, n: int, k: int, tokens: int) -> No
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 20, 64])
-def test_a_product_has_the_same_bits_every_time(device: cuda.Gpu, tokens: int) -> None:
+def test_a_product_has_the_same_bits_every_time(device: cuda.Session, tokens: int) -> None:
     w, _ = make(get("q4_k"), 192, 8192)
     sent, x = cuda.to_device(w), device.array(rng.standard_normal((tokens, 8192), np.float32))
     first = product(device, x, sent)
@@ -111,7 +111,7 @@ def test_a_product_has_the_same_bits_every_time(device: cuda.Gpu, tokens: int) -
         assert np.array_equal(product(device, x, sent), first)
 
 
-def test_products_that_depend_on_each_other(device: cuda.Gpu) -> None:
+def test_products_that_depend_on_each_other(device: cuda.Session) -> None:
     """Weights are prefetched before the product before has ended; x must not be."""
     w, values = make(get("q8_0"), 1024, 1024)
     sent, x = cuda.to_device(w), rng.standard_normal(1024, np.float32)
@@ -132,7 +132,7 @@ def test_products_that_depend_on_each_other(device: cuda.Gpu) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("tokens", [1, 7, 33, 100])
-def test_types_of_inputs_and_results(device: cuda.Gpu, dtype: str, tokens: int) -> None:
+def test_types_of_inputs_and_results(device: cuda.Session, dtype: str, tokens: int) -> None:
     w, values = make(get("q6_k"), 40, 512)
     x = rng.standard_normal((tokens, 512), np.float32)
     bits = (x.view(np.uint32) >> 16).astype(np.uint16)
@@ -143,7 +143,7 @@ def test_types_of_inputs_and_results(device: cuda.Gpu, dtype: str, tokens: int) 
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 32])
-def test_large_inputs_and_tiny_weights_do_not_leave_f16(device: cuda.Gpu, tokens: int) -> None:
+def test_large_inputs_and_tiny_weights_do_not_leave_f16(device: cuda.Session, tokens: int) -> None:
     w, values = make(get("int4_group"), 64, 1024)
     at, size = w.format.row_fields(1024)["scale"]
     scales = w.stored.reshape(64, -1)[:, at : at + size]
@@ -156,7 +156,9 @@ def test_large_inputs_and_tiny_weights_do_not_leave_f16(device: cuda.Gpu, tokens
 @pytest.mark.parametrize("fmt", QUANTIZED, **names)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("n", "k"), [(5, 512), (19, 416)])
-def test_quantized_bytes_are_those_of_the_encoder(device: cuda.Gpu, fmt: Format, dtype: str, n: int, k: int) -> None:
+def test_quantized_bytes_are_those_of_the_encoder(
+    device: cuda.Session, fmt: Format, dtype: str, n: int, k: int
+) -> None:
     x = rng.standard_normal((n, k), np.float32)
     x[0, :64] = 0
     x[1] = abs(x[1])
@@ -172,7 +174,7 @@ def make_from(fmt: Format, data: np.ndarray, n: int, k: int) -> cuda.CudaTensor:
     return cuda.to_device(QuantTensor(data.reshape(-1), (n, k), fmt))
 
 
-def test_torch_tensors_come_in_and_go_out(device: cuda.Gpu) -> None:
+def test_torch_tensors_come_in_and_go_out(device: cuda.Session) -> None:
     torch = pytest.importorskip("torch")
     w, values = make(get("q4_0"), 64, 256)
     sent = cuda.to_device(w)
@@ -191,7 +193,7 @@ def test_torch_tensors_come_in_and_go_out(device: cuda.Gpu) -> None:
     assert np.array_equal(seen.cpu().numpy(), values.astype(np.float32))
 
 
-def test_what_does_not_fit_is_one_sentence(device: cuda.Gpu) -> None:
+def test_what_does_not_fit_is_one_sentence(device: cuda.Session) -> None:
     w, _ = make(get("q4_0"), 8, 64)
     sent = cuda.to_device(w)
     with pytest.raises(ShapeError, match="rows of 64 values"):
@@ -208,7 +210,7 @@ def test_what_does_not_fit_is_one_sentence(device: cuda.Gpu) -> None:
         cuda.quantize(np.zeros((2, 256), np.float32), "q4_k")
 
 
-def test_nothing_times_nothing(device: cuda.Gpu) -> None:
+def test_nothing_times_nothing(device: cuda.Session) -> None:
     w, _ = make(get("q4_0"), 8, 64)
     assert cuda.linear(np.zeros((0, 64), np.float32), cuda.to_device(w)).numpy().shape == (0, 8)
     none = cuda.to_device(QuantTensor(np.zeros(0, np.uint8), (0, 64), get("q4_0")))

@@ -40,7 +40,7 @@ class Host:
     """An array in host memory that offers DLPack and nothing else."""
 
     def __init__(self, values: Any) -> None:
-        self.view = dlpack.read(values, 0, "x")
+        self.view = dlpack.read(values, 0, "x", int)
 
     def __dlpack__(self, **_others: Any) -> Any:
         return dlpack.write(self.view)
@@ -62,10 +62,10 @@ def test_arrays_come_in_and_go_out_through_dlpack() -> None:
 
 def test_arrays_that_cannot_be_read() -> None:
     with pytest.raises(LayoutError, match="contiguous"):
-        dlpack.read(np.zeros((4, 4), np.float32)[:, :2], 0, "x")
+        dlpack.read(np.zeros((4, 4), np.float32)[:, :2], 0, "x", int)
     with pytest.raises(DtypeError, match="DLPack type"):
-        dlpack.read(np.zeros(4), 0, "x")
-    assert dlpack.read([1.0], 0, "x") is None
+        dlpack.read(np.zeros(4), 0, "x", int)
+    assert dlpack.read([1.0], 0, "x", int) is None
 
 
 def test_a_package_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,10 @@ pytestmark = pytest.mark.cuda
 ZOO = Path(__file__).parents[1] / "zoo"
 RECURRENT = ("granitehybrid", "lfm2", "qwen35", "qwen35moe")
 ENCODERS = ("bert", "gemma-embedding", "modern-bert", "nomic-bert")
+EXPERTS = (  # but qwen35moe, whose recurrent layers make as much of bf16 as those of qwen35, which has no experts
+    "mixtral", "deepseek2", "deepseek2-lite", "gemma4-moe", "glm4moe", "gpt-oss", "granitehybrid", "qwen3moe",
+)  # fmt: skip
+IS_EMULATED = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
 USUAL = 0.06  # the error with 8-bit activations, root mean square beside that of what is expected
 SMALL: dict[str, Any] = {"kv": "f16", "max_batched_tokens": 64, "cache_bytes": 1 << 22, "max_seqs": 8}
 
@@ -102,6 +107,17 @@ def test_greedy_text_is_that_of_the_cpu(name: str) -> None:
                 best, second = text.logprobs[place].top[:2]
                 assert best.logprob - second.logprob < tie
                 break
+
+
+@pytest.mark.parametrize("name", EXPERTS[:1] if IS_EMULATED else EXPERTS)
+def test_experts_are_those_of_f32_for_a_prompt(name: str) -> None:
+    """So many tokens that products are made in bf16: no token's logits are far off, as with another expert they are."""
+    tokens = np.random.default_rng(1).integers(0, 256, 90).tolist()
+    path, options = ZOO / name / "model.gguf", {**SMALL, "max_batched_tokens": 128}
+    exact = load(open_model(path), activations="exact", **{**options, "kv": "f32"})
+    expected, loaded = rows(exact, exact.cache.new(), tokens), load(open_model(path), device="cuda", **options)
+    limit = max(0.1, 0.01 * float(abs(expected).max()))  # another expert makes a tenth of the largest and more
+    assert float(abs(rows(loaded, loaded.cache.new(), tokens) - expected).max()) < limit
 
 
 @pytest.mark.parametrize("name", ENCODERS)

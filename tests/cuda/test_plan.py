@@ -12,26 +12,35 @@ import pytest
 from fewbit.devices.cuda import CudaExecutor
 from fewbit.loading import load
 from fewbit.models import open_model
-from fewbit.ops.cuda import memory, products
+from fewbit.ops.cuda import device
 from fewbit.ops.cuda.inputs import InputLayout
 from fewbit.ops.cuda.kernels import Entry
 from fewbit.ops.cuda.values import Launcher
 
-from .emulator.device import EmulatedGpu
+from .emulator.device import EmulatedGpu, EmulatedSession
 from .fake import check_arguments
 
 ZOO = Path(__file__).parents[1] / "zoo"
 
 
 class CountingGpu(EmulatedGpu):
-    """Runs nothing."""
-
-    def __init__(self, ordinal: int = 0) -> None:
-        super().__init__(ordinal)
-        self.names: list[str] = []
+    def session(self) -> CountingSession:
+        return CountingSession(self)
 
     def compile(self, entries: Sequence[Entry]) -> None:
         pass
+
+
+class CountingSession(EmulatedSession):
+    """Runs nothing."""
+
+    def _open(self) -> None:
+        super()._open()
+        self.names: list[str] = []
+
+    @property
+    def blas(self) -> Any:
+        return CountingBlas()
 
     def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, **_options: Any) -> None:
         sizes = grid if isinstance(grid, tuple) else (grid,)
@@ -41,9 +50,6 @@ class CountingGpu(EmulatedGpu):
 
 
 class CountingBlas:
-    def __init__(self, workspace: int) -> None:
-        pass
-
     def linear(self, *args: Any, **options: Any) -> None:
         pass
 
@@ -51,9 +57,7 @@ class CountingBlas:
 @pytest.fixture
 def executor() -> Iterator[CudaExecutor]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "_opened", cache(CountingGpu))
-        patch.setattr(products, "Blas", CountingBlas)
-        patch.setattr(products, "_blas", {})
+        patch.setattr(device, "_opened", cache(CountingGpu))
         options: dict[str, Any] = {"kv": "f16", "max_batched_tokens": 128, "cache_bytes": 1 << 22, "max_seqs": 8}
         loaded = load(open_model(ZOO / "llama" / "model.gguf"), device="cuda", **options)
         assert isinstance(loaded.executor, CudaExecutor)

@@ -61,7 +61,7 @@ def blas(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         def linear(self, *args: Any, **options: Any) -> None:
             calls.append((args, options))
 
-    monkeypatch.setattr(products, "_blas_of", lambda device: Recorded())
+    monkeypatch.setattr(FakeGpu, "blas", Recorded(), raising=False)
     return calls
 
 

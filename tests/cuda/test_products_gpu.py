@@ -31,9 +31,9 @@ TOKENS = (1, 5, 13, 30, 64, 70)
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     try:
-        return cuda.gpu()
+        return cuda.shared_session()
     except FewbitError as error:
         pytest.skip(str(error))
 
@@ -41,7 +41,7 @@ def device() -> cuda.Gpu:
 class Strided:
     """Rows in a wider array full of NaN, which nobody may write beside them."""
 
-    def __init__(self, device: cuda.Gpu, tokens: int, width: int, values: Floats | None = None) -> None:
+    def __init__(self, device: cuda.Session, tokens: int, width: int, values: Floats | None = None) -> None:
         self.tokens, self.width, self.stride = tokens, width, (width + 24) // 4 * 4
         held = np.full((tokens, self.stride), np.nan, np.float32)
         if values is not None:
@@ -68,7 +68,7 @@ def inputs(tokens: int, k: int = K) -> Floats:
     return rng.standard_normal((tokens, k), np.float32)
 
 
-def fused_of(device: cuda.Gpu, names: tuple[str, ...], sizes: tuple[int, ...], k: int = K, gate: str = "") -> Any:
+def fused_of(device: cuda.Session, names: tuple[str, ...], sizes: tuple[int, ...], k: int = K, gate: str = "") -> Any:
     made = [make(get(name), n, k) for name, n in zip(names, sizes, strict=True)]
     weights = [w for w, _ in made]
     fused = Fused.gated(device, weights[0], weights[1], gate) if gate else Fused.make(device, weights)
@@ -80,7 +80,7 @@ def fused_of(device: cuda.Gpu, names: tuple[str, ...], sizes: tuple[int, ...], k
     "names",
     [("q4_k", "q4_k", "q4_k"), ("q4_k", "q4_k", "q6_k"), ("q6_k", "q8_0", "q4_k"), ("q4_k", "iq4_xs", "iq2_xxs")],
 )
-def test_matrices_of_the_same_rows(device: cuda.Gpu, names: tuple[str, ...], tokens: int) -> None:
+def test_matrices_of_the_same_rows(device: cuda.Session, names: tuple[str, ...], tokens: int) -> None:
     sizes = (137, 37, 24)
     fused, values = fused_of(device, names, sizes)
     x = inputs(tokens)
@@ -99,7 +99,7 @@ def test_matrices_of_the_same_rows(device: cuda.Gpu, names: tuple[str, ...], tok
     "names", [("q4_k", "q6_k", "q4_k"), ("int4_group:zero=true", "nvfp4"), ("iq2_xxs", "q8_0", "int8")]
 )
 def test_matrices_are_decoded_some_rows_at_a_time(
-    device: cuda.Gpu, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    device: cuda.Session, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pieces that begin and end within matrices, of which some are smaller than a piece."""
     fused, values = fused_of(device, names, (137, 37, 24)[: len(names)])
@@ -121,7 +121,7 @@ def test_matrices_are_decoded_some_rows_at_a_time(
     (("q4_k", "q4_k"), "silu"), (("q6_k", "q6_k"), "gelu"), (("q8_0", "q8_0"), "gelu_tanh"), (("int8", "int8"), "relu"),
     (("q4_k", "q6_k"), "silu"),
 ])  # fmt: skip
-def test_gates(device: cuda.Gpu, names: tuple[str, ...], kind: str, tokens: int) -> None:
+def test_gates(device: cuda.Session, names: tuple[str, ...], kind: str, tokens: int) -> None:
     fused, (gate, up) = fused_of(device, names, (133, 133), gate=kind)
     x = inputs(tokens) * np.float32(0.2)
     taken = int8_values(x[0])[None] if tokens == 1 else x.astype(np.float64)
@@ -136,7 +136,7 @@ def test_gates(device: cuda.Gpu, names: tuple[str, ...], kind: str, tokens: int)
 
 
 @pytest.mark.parametrize("tokens", [1, 9, 40, 70])
-def test_a_gate_and_the_product_after_it(device: cuda.Gpu, tokens: int) -> None:
+def test_a_gate_and_the_product_after_it(device: cuda.Session, tokens: int) -> None:
     fused, (gate, up) = fused_of(device, ("q8_0", "q8_0"), (512, 512), gate="silu")
     w, down = make(get("q8_0"), 48, 512)
     sent, x = cuda.to_device(w), inputs(tokens) * np.float32(0.2)
@@ -153,7 +153,7 @@ def test_a_gate_and_the_product_after_it(device: cuda.Gpu, tokens: int) -> None:
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("name", ["q4_k", "iq3_s"])
 @pytest.mark.parametrize("residual", ["none", "other", "itself"])
-def test_bias_and_residual(device: cuda.Gpu, name: str, tokens: int, residual: str) -> None:
+def test_bias_and_residual(device: cuda.Session, name: str, tokens: int, residual: str) -> None:
     w, values = make(get(name), 141, K)
     sent, x, add = cuda.to_device(w), inputs(tokens), inputs(tokens, 141) * np.float32(50)
     bias = rng.standard_normal(141).astype(np.float32) * np.float32(50)
@@ -168,7 +168,7 @@ def test_bias_and_residual(device: cuda.Gpu, name: str, tokens: int, residual: s
     assert relative_error(found, product) < limit(tokens) + 1e-4
 
 
-def put_fragments(device: cuda.Gpu, form: Form, x: Floats) -> None:
+def put_fragments(device: cuda.Session, form: Form, x: Floats) -> None:
     """As attention writes them: what is no value of a token stays as it was."""
     (tokens, width), columns = x.shape, -(-x.shape[1] // 128)
     held = np.empty((columns, 4, form.tiles, 8, 4, 8), np.float16)  # column, s, token tile, token, granule, value
@@ -179,7 +179,7 @@ def put_fragments(device: cuda.Gpu, form: Form, x: Floats) -> None:
 
 
 @pytest.mark.parametrize(("name", "k"), [("q4_k", K), ("int4_group:group=128", 224)])
-def test_fragments_without_scales(device: cuda.Gpu, name: str, k: int) -> None:
+def test_fragments_without_scales(device: cuda.Session, name: str, k: int) -> None:
     """Of more tokens and fewer, in the same memory; where the last tile is not full, the rest of it counts as zeros."""
     w, values = make(get(name), 141, k)
     sent = cuda.to_device(w)
@@ -194,7 +194,7 @@ def test_fragments_without_scales(device: cuda.Gpu, name: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
-def test_a_residual_alone_is_added_in_place(device: cuda.Gpu, tokens: int) -> None:
+def test_a_residual_alone_is_added_in_place(device: cuda.Session, tokens: int) -> None:
     w, values = make(get("q4_k"), 141, K)
     sent, x, add = cuda.to_device(w), inputs(tokens), inputs(tokens, 141)
     run, given, out = Launcher(device, device.stream), Strided(device, tokens, K, x), Strided(device, tokens, 141, add)
@@ -205,7 +205,7 @@ def test_a_residual_alone_is_added_in_place(device: cuda.Gpu, tokens: int) -> No
 @pytest.mark.parametrize("tokens", [1, 7, 33, 66])
 @pytest.mark.parametrize("k", [256, 1000, 4104])
 @pytest.mark.parametrize(("name", "activations"), [("int4_group", "int8"), ("int4_group", "int16"), ("f16", "int8")])
-def test_norms_before_a_product(device: cuda.Gpu, name: str, k: int, tokens: int, activations: str) -> None:
+def test_norms_before_a_product(device: cuda.Session, name: str, k: int, tokens: int, activations: str) -> None:
     w, values = make(get(name), 40, k)
     sent, x = cuda.to_device(w), inputs(tokens, k) * np.float32(37)
     weight = rng.uniform(0.5, 1.5, k).astype(np.float32)
@@ -219,7 +219,7 @@ def test_norms_before_a_product(device: cuda.Gpu, name: str, k: int, tokens: int
     assert relative_error(out.numpy(), expected) < (1e-3 if tokens == 1 and activations == "int16" else most)
 
 
-def test_rows_at_odd_places(device: cuda.Gpu) -> None:
+def test_rows_at_odd_places(device: cuda.Session) -> None:
     """Not aligned for vector loads."""
     w, values = make(get("q8_0"), 40, 256)
     sent = cuda.to_device(w)
@@ -233,7 +233,7 @@ def test_rows_at_odd_places(device: cuda.Gpu) -> None:
 
 
 @pytest.mark.parametrize("name", ["q4_k", "int8", "iq3_s"])
-def test_a_token_has_the_same_bits_among_any_others(device: cuda.Gpu, name: str) -> None:
+def test_a_token_has_the_same_bits_among_any_others(device: cuda.Session, name: str) -> None:
     fused, values = fused_of(device, (name, "q6_k"), (139, 21))
     gated, _ = fused_of(device, ("q4_k", "q4_k"), (40, 40), gate="silu")
     x = inputs(100)
@@ -261,7 +261,13 @@ def test_a_token_has_the_same_bits_among_any_others(device: cuda.Gpu, name: str)
     (4, 2, 1, False), (2, 1, 4, False), (4, 2, 8, True), (8, 1, 2, True), (4, 1, 7, True),
 ])  # fmt: skip
 def test_ways_to_share_k(
-    device: cuda.Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, warps: int, pairs: int, share: int, cluster: bool
+    device: cuda.Session,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: int,
+    warps: int,
+    pairs: int,
+    share: int,
+    cluster: bool,
 ) -> None:
     tiles = shapes.token_tiles(tokens, False)
     shape = SharedShape(warps, pairs, tiles, 3 if tiles == 8 else 4, share, cluster)
@@ -284,7 +290,7 @@ def test_ways_to_share_k(
     assert np.array_equal(found[0], found[2], equal_nan=True)
 
 
-def test_weights_are_sent_in_pieces(device: cuda.Gpu) -> None:
+def test_weights_are_sent_in_pieces(device: cuda.Session) -> None:
     for name in ("q6_k", "iq3_s"):
         w, values = make(get(name), 203, 512)
         out, sent = cuda.CudaTensor(device, w.format, (203, 512)), []
@@ -295,7 +301,7 @@ def test_weights_are_sent_in_pieces(device: cuda.Gpu) -> None:
         assert np.array_equal(out.dequantize().numpy(), values.astype(np.float32))
 
 
-def test_weights_go_to_the_gpu_and_are_multiplied_there(device: cuda.Gpu) -> None:
+def test_weights_go_to_the_gpu_and_are_multiplied_there(device: cuda.Session) -> None:
     w, values = make(get("q4_0"), 40, 256)
     x, bias = inputs(3, 256), rng.standard_normal(40).astype(np.float32)
     sent = w.to("cuda:0")
@@ -312,7 +318,7 @@ def test_weights_go_to_the_gpu_and_are_multiplied_there(device: cuda.Gpu) -> Non
             pickle.dumps(on_gpu)
 
 
-def test_what_cannot_be_one_product(device: cuda.Gpu) -> None:
+def test_what_cannot_be_one_product(device: cuda.Session) -> None:
     a, b = make(get("q4_0"), 8, 64)[0], make(get("q4_0"), 8, 32)[0]
     with pytest.raises(ShapeError, match="cannot be one product"):
         Fused.make(device, [a, b])
@@ -322,7 +328,7 @@ def test_what_cannot_be_one_product(device: cuda.Gpu) -> None:
         multiply(run, fused, make_form(run, x.rows, 1), 1, out.rows, residual=out.rows)
 
 
-def test_biases_of_parts(device: cuda.Gpu) -> None:
+def test_biases_of_parts(device: cuda.Session) -> None:
     made = [make(get(name), n, 64) for name, n in (("q4_0", 5), ("q4_0", 20), ("q8_0", 3))]
     biases = [np.full(5, 1, np.float32), None, np.full(3, 2, np.float32)]
     fused = Fused.make(device, [w for w, _ in made], biases)

@@ -81,9 +81,9 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     try:
-        found = cuda.gpu()
+        found = cuda.shared_session()
     except FewbitError as error:
         pytest.skip(str(error))
     entries = []
@@ -99,7 +99,7 @@ def device() -> cuda.Gpu:
 class Sample:
     """Random K, V and q of a case; the bytes on the card, and what NumPy says."""
 
-    def __init__(self, device: cuda.Gpu, case: Case) -> None:
+    def __init__(self, device: cuda.Session, case: Case) -> None:
         self.device, self.case = device, case
         self.lengths, new = np.array(case.lengths), np.array(case.new)
         counts = -(-self.lengths // PAGE_TOKENS)
@@ -197,7 +197,7 @@ class Sample:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_prompts(device: cuda.Gpu, name: str) -> None:
+def test_prompts(device: cuda.Session, name: str) -> None:
     case = CASES[name]
     sample = Sample(device, case)
     found, columns = sample.run(), sample.heads * case.v_dim
@@ -211,7 +211,7 @@ def test_prompts(device: cuda.Gpu, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["q4_0", "f8_e4m3", "long"])
-def test_a_prompt_in_parts_gives_the_same_bits(device: cuda.Gpu, name: str) -> None:
+def test_a_prompt_in_parts_gives_the_same_bits(device: cuda.Session, name: str) -> None:
     case = replace(CASES[name], lengths=(300,), new=(300,), kv_heads=1)
     whole = Sample(device, case)
     expected = whole.run()
@@ -221,21 +221,21 @@ def test_a_prompt_in_parts_gives_the_same_bits(device: cuda.Gpu, name: str) -> N
         assert np.array_equal(part.run(), expected[first:last])
 
 
-def test_sequence_by_sequence_where_scratch_is_short(device: cuda.Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequence_by_sequence_where_scratch_is_short(device: cuda.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = Sample(device, replace(CASES["q8_0"], lengths=(150, 70, 90), new=(40, 70, 1)))
     expected = sample.run()
     monkeypatch.setattr(module, "MAX_SCRATCH", 1)
     assert np.array_equal(sample.run(), expected)
 
 
-def test_some_of_the_sequences(device: cuda.Gpu) -> None:
+def test_some_of_the_sequences(device: cuda.Session) -> None:
     sample = Sample(device, replace(CASES["q8_0"], lengths=(150, 70, 90), new=(40, 70, 20)))
     expected, found = sample.run(), sample.run(sequences=range(1, 3))
     assert np.isnan(found[:40]).all()
     assert np.array_equal(found[40:], expected[40:])
 
 
-def test_what_cannot_be_done(device: cuda.Gpu) -> None:
+def test_what_cannot_be_done(device: cuda.Session) -> None:
     sample = Sample(device, CASES["long"])
     with pytest.raises(ArgumentError, match="scale above 0"):
         sample.run(scale=0.0)

@@ -13,7 +13,7 @@ from fewbit.ops import cuda
 from fewbit.ops import numpy as reference
 from fewbit.ops.cuda import row_maths
 from fewbit.ops.cuda.attention import RopeTable
-from fewbit.ops.cuda.stack import stack_to_device
+from fewbit.ops.cuda.stack import send_stack
 from fewbit.ops.graph import Rope
 from fewbit.ops.recorder import ACTIVATIONS, GATES
 from fewbit.tensor import QuantTensor
@@ -26,7 +26,7 @@ TABLES = [get(name) for name in ("q4_0", "q6_k", "q4_k", "int8", "f16", "iq2_xs"
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     return open_gpu()
 
 
@@ -37,7 +37,7 @@ def close(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("tokens", "width", "heads"), [(1, 4096, 1), (3, 5120, 1), (9, 1002, 1), (5, 640, 5), (2, 66, 3)]
 )
-def test_norm(device: cuda.Gpu, tokens: int, width: int, heads: int) -> None:
+def test_norm(device: cuda.Session, tokens: int, width: int, heads: int) -> None:
     case, x, weight = plain_step(device, tokens), floats(tokens, width), floats(width // heads)
     x[0] = 0  # eps stands alone
     given: dict[str, Any] = {"eps": 1e-5, "heads": heads}
@@ -50,7 +50,7 @@ def test_norm(device: cuda.Gpu, tokens: int, width: int, heads: int) -> None:
         )
 
 
-def test_norm_of_a_sum(device: cuda.Gpu) -> None:
+def test_norm_of_a_sum(device: cuda.Session) -> None:
     case, x, y, weight = plain_step(device, 3), floats(3, 2100), floats(3, 2100), floats(2100)
     expected = reference.norm(case.host, x + y, weight=weight, eps=1e-6)
     total = case.rows(x, 4)  # the sum replaces x
@@ -63,7 +63,7 @@ def test_norm_of_a_sum(device: cuda.Gpu) -> None:
 
 @pytest.mark.parametrize("width", [70, 768, 1027])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_layer_norm(device: cuda.Gpu, width: int, has_bias: bool) -> None:
+def test_layer_norm(device: cuda.Session, width: int, has_bias: bool) -> None:
     case, x, weight = plain_step(device, 4), floats(4, width) + np.float32(3), floats(width)
     bias = floats(width) if has_bias else None
     expected = reference.layer_norm(case.host, x, weight=weight, bias=bias, eps=1e-5)
@@ -72,7 +72,7 @@ def test_layer_norm(device: cuda.Gpu, width: int, has_bias: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", GATES)
-def test_gate(device: cuda.Gpu, kind: str) -> None:
+def test_gate(device: cuda.Session, kind: str) -> None:
     case, gate, up = plain_step(device, 3), 8 * floats(3, 1110), 8 * floats(3, 1110)
     gate[0, :4] = 0, -90, 90, -1e30
     expected = reference.gate(case.host, gate, up, kind=kind)
@@ -82,7 +82,7 @@ def test_gate(device: cuda.Gpu, kind: str) -> None:
 
 
 @pytest.mark.parametrize("width", [64, 1100, 21])
-def test_gate_and_up_in_one_product(device: cuda.Gpu, width: int) -> None:
+def test_gate_and_up_in_one_product(device: cuda.Session, width: int) -> None:
     case, blocks = plain_step(device, 5), -(-width // 8)
     both = floats(5, blocks, 2, 8)
     gate, up = (both[:, :, part].reshape(5, -1)[:, :width] for part in range(2))
@@ -92,14 +92,14 @@ def test_gate_and_up_in_one_product(device: cuda.Gpu, width: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activate(device: cuda.Gpu, kind: str) -> None:
+def test_activate(device: cuda.Session, kind: str) -> None:
     case, x = plain_step(device, 2), 5 * floats(2, 130)
     x[1, :5] = 0, -60, 60, -1e30, 1e15
     expected = reference.activate(case.host, x, kind=kind)
     assert np.allclose(case.call(row_maths.activate, 130, case.rows(x), tokens=2, kind=kind), expected, 3e-6, 1e-6)
 
 
-def test_sums_scales_and_softcaps(device: cuda.Gpu) -> None:
+def test_sums_scales_and_softcaps(device: cuda.Session) -> None:
     case, a, b = plain_step(device, 6), 20 * floats(6, 515), floats(6, 515)
     x, by = case.rows(a, 1), floats(515)
     assert np.array_equal(case.call(row_maths.add, 515, x, case.rows(b), tokens=6, gap=3), a + b)
@@ -109,7 +109,7 @@ def test_sums_scales_and_softcaps(device: cuda.Gpu) -> None:
 
 
 @pytest.mark.parametrize(("heads", "dim", "start", "width"), [(1, 100, 4, 64), (6, 24, 8, 12), (5, 7, 3, 4)])
-def test_columns(device: cuda.Gpu, heads: int, dim: int, start: int, width: int) -> None:
+def test_columns(device: cuda.Session, heads: int, dim: int, start: int, width: int) -> None:
     case, x = plain_step(device, 3), floats(3, heads * dim)
     given = {"start": start, "width": width, "heads": heads}
     for gap in (0, 1, 4):
@@ -118,7 +118,7 @@ def test_columns(device: cuda.Gpu, heads: int, dim: int, start: int, width: int)
 
 
 @pytest.mark.parametrize(("heads", "b_heads", "a_dim", "b_dim"), [(4, 4, 8, 12), (5, 1, 16, 4), (3, None, 7, 5)])
-def test_join(device: cuda.Gpu, heads: int, b_heads: int | None, a_dim: int, b_dim: int) -> None:
+def test_join(device: cuda.Session, heads: int, b_heads: int | None, a_dim: int, b_dim: int) -> None:
     case, a, b = plain_step(device, 3), floats(3, heads * a_dim), floats(3, (b_heads or heads) * b_dim)
     given = {"heads": heads, "b_heads": b_heads}
     found = case.call(row_maths.join, heads * (a_dim + b_dim), case.rows(a), case.rows(b, 4), tokens=3, gap=4, **given)
@@ -126,7 +126,7 @@ def test_join(device: cuda.Gpu, heads: int, b_heads: int | None, a_dim: int, b_d
 
 
 @pytest.mark.parametrize("width", [64, 1027])
-def test_gather(device: cuda.Gpu, width: int) -> None:
+def test_gather(device: cuda.Session, width: int) -> None:
     x, ids = floats(7, width), np.zeros(7, np.int32)
     case = make_step(device, ids, ids, np.array([6, 0, 3, -1], np.int32))
     found = case.call(row_maths.gather, width, case.rows(x, 4), tokens=4)
@@ -135,7 +135,7 @@ def test_gather(device: cuda.Gpu, width: int) -> None:
 
 
 @pytest.mark.parametrize("fmt", TABLES, ids=str)
-def test_embed_and_positions(device: cuda.Gpu, fmt: Any) -> None:
+def test_embed_and_positions(device: cuda.Session, fmt: Any) -> None:
     k = 5 * 1024 + 256 if fmt.placement == "block" else 1000
     w, _ = make(fmt, 21, k)
     tokens = np.array([0, 20, -1, 7, -3, 13], np.int32)
@@ -148,7 +148,7 @@ def test_embed_and_positions(device: cuda.Gpu, fmt: Any) -> None:
     assert np.array_equal(found, reference.positions(case.host, table=w))
 
 
-def test_a_row_that_is_not_in_the_table_is_zeros(device: cuda.Gpu) -> None:
+def test_a_row_that_is_not_in_the_table_is_zeros(device: cuda.Session) -> None:
     w, _ = make(get("q8_0"), 9, 96)
     case = make_step(
         device, np.array([9, 1 << 30, -1], np.int32), *[np.zeros(3, np.int32)] * 2, np.array([77], np.int32)
@@ -158,7 +158,7 @@ def test_a_row_that_is_not_in_the_table_is_zeros(device: cuda.Gpu) -> None:
 
 @pytest.mark.parametrize("neox", [True, False])
 @pytest.mark.parametrize(("heads", "dim", "pairs"), [(3, 64, 32), (2, 80, 16), (1, 7, 3)])
-def test_rope(device: cuda.Gpu, neox: bool, heads: int, dim: int, pairs: int) -> None:
+def test_rope(device: cuda.Session, neox: bool, heads: int, dim: int, pairs: int) -> None:
     case, x = plain_step(device, 5), floats(5, heads * dim)
     made = Rope((10000.0 ** -np.linspace(0, 1, pairs)).astype(np.float32), 1.3, neox)
     angles = np.arange(40)[:, None] * made.inv_freq.astype(np.float64)
@@ -173,17 +173,17 @@ def test_rope(device: cuda.Gpu, neox: bool, heads: int, dim: int, pairs: int) ->
 
 @pytest.mark.parametrize("fmt", [get("q8_0"), get("q4_k"), get("f16")], ids=str)
 @pytest.mark.parametrize(("tokens", "n"), [(1, 48), (11, 37)])
-def test_linear_heads(device: cuda.Gpu, fmt: Any, tokens: int, n: int) -> None:
+def test_linear_heads(device: cuda.Session, fmt: Any, tokens: int, n: int) -> None:
     heads, k = 3, 512 if fmt.block == 256 else 96
     flat, values = make(fmt, heads * n, k)
     w = QuantTensor(flat.stored, (heads, n, k), fmt)
     case, x = plain_step(device, tokens), floats(tokens, heads * k)
-    found = case.call(row_maths.linear_heads, heads * n, case.rows(x, 4), tokens=tokens, gap=2, w=stack_to_device(w))
+    found = case.call(row_maths.linear_heads, heads * n, case.rows(x, 4), tokens=tokens, gap=2, w=send_stack(device, w))
     expected = np.einsum("thk,hnk->thn", x.reshape(tokens, heads, k).astype(np.float64), values.reshape(heads, n, k))
     assert relative_error(found, expected.reshape(tokens, -1)) < 1e-6
 
 
-def test_many_rows(device: cuda.Gpu) -> None:
+def test_many_rows(device: cuda.Session) -> None:
     case, x = plain_step(device, 8192), floats(8192, 96)
     given = {"weight": case.pointer(np.ones(32, np.float32)), "eps": 1e-5, "heads": 3}
     expected = reference.norm(case.host, x, weight=np.ones(32, np.float32), eps=1e-5, heads=3)
@@ -191,7 +191,7 @@ def test_many_rows(device: cuda.Gpu) -> None:
     assert np.array_equal(case.call(row_maths.add, 96, case.rows(x), case.rows(x), tokens=8192), x + x)
 
 
-def test_a_rows_norm_does_not_depend_on_the_others(device: cuda.Gpu) -> None:
+def test_a_rows_norm_does_not_depend_on_the_others(device: cuda.Session) -> None:
     case, x, weight = plain_step(device, 17), floats(17, 3072), floats(3072)
     given = {"weight": case.pointer(weight), "eps": 1e-5}
     together = case.call(row_maths.norm, 3072, case.rows(x), tokens=17, **given)
@@ -199,7 +199,7 @@ def test_a_rows_norm_does_not_depend_on_the_others(device: cuda.Gpu) -> None:
     assert np.array_equal(together[11:12], alone)
 
 
-def test_what_does_not_fit_is_one_sentence(device: cuda.Gpu) -> None:
+def test_what_does_not_fit_is_one_sentence(device: cuda.Session) -> None:
     case = plain_step(device, 2)
     x, run = case.rows(floats(2, 10)), case.launcher()
     with pytest.raises(ShapeError, match="not 3 heads"):

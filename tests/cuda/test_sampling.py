@@ -17,17 +17,17 @@ from fewbit.ops.cuda.sampling import PARAMS, UNUSED, pack_samples
 from fewbit.ops.sampling import SamplingParams
 
 from ..ops.sampling_cases import EVERYTHING, GREEDY, KINDS, ints, logit_rows, mask_of
-from .emulator.device import EmulatedGpu
+from .emulator.device import EmulatedGpu, EmulatedSession
 from .sampling_cases import expect_right, sample, some_sample
 
 PENALIZED = SamplingParams(0, repetition_penalty=1.5, presence_penalty=0.25, frequency_penalty=0.5)
 
 
 @pytest.fixture(scope="module")
-def device() -> EmulatedGpu:
+def device() -> EmulatedSession:
     if sys.platform != "linux" or not shutil.which("g++"):
         pytest.skip("kernels run here with g++ on Linux")
-    return EmulatedGpu()
+    return EmulatedGpu().session()
 
 
 def test_a_slot_is_as_large_as_in_the_kernels() -> None:
@@ -105,7 +105,9 @@ def test_wrong_arguments_are_refused() -> None:
     seed=st.integers(0, 2**32),
     count=st.integers(1, 3),
 )
-def test_kernels_agree_with_the_reference(device: EmulatedGpu, vocab: int, kind: str, seed: int, count: int) -> None:
+def test_kernels_agree_with_the_reference(
+    device: EmulatedSession, vocab: int, kind: str, seed: int, count: int
+) -> None:
     rng = np.random.default_rng(seed)
     logits = logit_rows(kind, 2, vocab, seed)
     samples = [some_sample(rng, 2, vocab) for _ in range(count)]
@@ -121,7 +123,7 @@ def test_kernels_agree_with_the_reference(device: EmulatedGpu, vocab: int, kind:
     SamplingParams(1, top_k=3000, top_p=0.9, min_p=0),
     SamplingParams(1, top_k=0, top_p=1, min_p=1e-3),
 ], ids=str)  # fmt: skip
-def test_kernels_nearly_always_give_the_same(device: EmulatedGpu, params: SamplingParams) -> None:
+def test_kernels_nearly_always_give_the_same(device: EmulatedSession, params: SamplingParams) -> None:
     logits = 3 * logit_rows("flat", 1, 20_000, 5)
     samples = [Sample(0, params, uniform) for uniform in np.random.default_rng(4).random(6)]
     results, _ = sample(device, logits, samples)
@@ -129,7 +131,7 @@ def test_kernels_nearly_always_give_the_same(device: EmulatedGpu, params: Sampli
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_the_last_token_is_counted(device: EmulatedGpu, listed: bool) -> None:
+def test_the_last_token_is_counted(device: EmulatedSession, listed: bool) -> None:
     logits = logit_rows("flat", 1, 3000, 3)
     best = int(np.argmax(logits))
     logits[0, best] = 4
@@ -142,7 +144,7 @@ def test_the_last_token_is_counted(device: EmulatedGpu, listed: bool) -> None:
         expect_right(logits, [told], results[:1])
 
 
-def test_rows_that_nothing_can_be_sampled_from(device: EmulatedGpu) -> None:
+def test_rows_that_nothing_can_be_sampled_from(device: EmulatedSession) -> None:
     logits = logit_rows("flat", 5, 3000, 3)
     logits[1, 2999], logits[2, 7], logits[3] = np.nan, np.inf, -np.inf
     nothing = np.zeros(-(-3000 // 32), np.uint32)
@@ -153,7 +155,7 @@ def test_rows_that_nothing_can_be_sampled_from(device: EmulatedGpu) -> None:
     assert sum(isinstance(result, DataError) for result in results) == 8
 
 
-def test_other_samples_change_nothing(device: EmulatedGpu) -> None:
+def test_other_samples_change_nothing(device: EmulatedSession) -> None:
     logits = logit_rows("peaked", 3, 2500, 9)
     samples = [some_sample(np.random.default_rng(seed), 3, 2500) for seed in range(5)]
     together, _ = sample(device, logits, samples, 8)

@@ -21,9 +21,9 @@ rng = np.random.default_rng()
 
 
 @pytest.fixture(scope="module")
-def device() -> cuda.Gpu:
+def device() -> cuda.Session:
     try:
-        return cuda.gpu()
+        return cuda.shared_session()
     except FewbitError as error:
         pytest.skip(str(error))
 
@@ -33,7 +33,7 @@ LARGE = [("flat", 128_256), ("peaked", 128_256), ("ties", 128_256), ("equal", 12
 
 
 @pytest.mark.parametrize(("kind", "vocab"), SMALL + LARGE)
-def test_tokens_are_those_of_the_reference(device: cuda.Gpu, kind: str, vocab: int) -> None:
+def test_tokens_are_those_of_the_reference(device: cuda.Session, kind: str, vocab: int) -> None:
     logits = logit_rows(kind, 3, vocab, int(rng.integers(2**32)))
     samples = [some_sample(rng, 3, vocab) for _ in range(6)]
     results, raw = sample(device, logits, samples, 8, padding=int(rng.integers(5)))
@@ -50,7 +50,7 @@ def test_tokens_are_those_of_the_reference(device: cuda.Gpu, kind: str, vocab: i
     EVERYTHING,
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("scale", [1, 4])
-def test_one_row_and_many_numbers(device: cuda.Gpu, params: SamplingParams, scale: int) -> None:
+def test_one_row_and_many_numbers(device: cuda.Session, params: SamplingParams, scale: int) -> None:
     logits = scale * logit_rows("flat", 1, 128256, int(rng.integers(2**32)))
     samples = [Sample(0, params, float(uniform)) for uniform in rng.random(8)]
     results, _ = sample(device, logits, samples)
@@ -58,7 +58,7 @@ def test_one_row_and_many_numbers(device: cuda.Gpu, params: SamplingParams, scal
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_the_last_token_is_counted(device: cuda.Gpu, listed: bool) -> None:
+def test_the_last_token_is_counted(device: cuda.Session, listed: bool) -> None:
     logits = logit_rows("flat", 1, 30_000, int(rng.integers(2**32)))
     best = int(np.argmax(logits))
     params = SamplingParams(0, repetition_penalty=1.5, presence_penalty=0.25, frequency_penalty=0.5)
@@ -69,7 +69,7 @@ def test_the_last_token_is_counted(device: cuda.Gpu, listed: bool) -> None:
     expect_right(logits, [told], results[:1])
 
 
-def test_rows_that_nothing_can_be_sampled_from(device: cuda.Gpu) -> None:
+def test_rows_that_nothing_can_be_sampled_from(device: cuda.Session) -> None:
     logits = logit_rows("flat", 4, 50_000, int(rng.integers(2**32)))
     logits[1, 49_999], logits[2, 7], logits[3] = np.nan, np.inf, -np.inf
     samples = [Sample(row, params, 0.5) for params in (GREEDY, EVERYTHING, SamplingParams()) for row in range(4)]
@@ -79,7 +79,7 @@ def test_rows_that_nothing_can_be_sampled_from(device: cuda.Gpu) -> None:
     assert sum(isinstance(result, DataError) for result in results) == 11
 
 
-def test_the_same_every_time_whatever_else_is_there(device: cuda.Gpu) -> None:
+def test_the_same_every_time_whatever_else_is_there(device: cuda.Session) -> None:
     logits = logit_rows("peaked", 3, 100_000, int(rng.integers(2**32)))
     samples = [some_sample(rng, 3, 100_000) for _ in range(12)]
     first, _ = sample(device, logits, samples)
@@ -89,7 +89,7 @@ def test_the_same_every_time_whatever_else_is_there(device: cuda.Gpu) -> None:
     assert [*map(str, alone)] == [*map(str, first)]
 
 
-def test_tokens_may_be_those_of_the_step_before(device: cuda.Gpu) -> None:
+def test_tokens_may_be_those_of_the_step_before(device: cuda.Session) -> None:
     """A sampler's own tokens are read as `previous` by its next launch."""
     logits = logit_rows("flat", 1, 9000, int(rng.integers(2**32)))
     params = SamplingParams(0, presence_penalty=100)
@@ -102,7 +102,7 @@ def test_tokens_may_be_those_of_the_step_before(device: cuda.Gpu) -> None:
     assert found == np.argsort(-logits[0], kind="stable")[:2].tolist()
 
 
-def test_what_does_not_fit_is_one_sentence(device: cuda.Gpu) -> None:
+def test_what_does_not_fit_is_one_sentence(device: cuda.Session) -> None:
     with pytest.raises(ArgumentError, match=f"from 1 to {MAX_VOCAB} tokens"):
         Sampler(device, 1, MAX_VOCAB + 1)
     sampler, run = Sampler(device, 1, 100), Launcher(device, device.stream)

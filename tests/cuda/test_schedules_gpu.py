@@ -17,7 +17,7 @@ from fewbit.engine.engine import Engine
 from fewbit.errors import OutOfMemory
 from fewbit.loading import load
 from fewbit.models import open_model
-from fewbit.ops.cuda import Gpu
+from fewbit.ops.cuda import Session
 from fewbit.ops.sampling import SamplingParams
 
 from ..engine import test_batch_invariant
@@ -154,9 +154,9 @@ def test_a_card_without_memory_ends_a_step_and_the_engine_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(model_path(tmp_path))
-    device: Gpu = engine.executor.device  # type: ignore[attr-defined]
+    device: Session = engine.executor.device  # type: ignore[attr-defined]
     allocate, failures = device.allocate, [1]
-    device._scratch.clear()  # memory that the steps of other tests have left
+    device._scratch.clear()  # memory that preparing has left
 
     def failing(nbytes: int) -> Any:
         if failures:

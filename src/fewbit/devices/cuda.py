@@ -14,10 +14,10 @@ from ..cache.layout import Layout
 from ..errors import RequestError
 from ..ops.cuda import gpu
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
-from ..ops.cuda.memory import Gpu
 from ..ops.cuda.pages import DeviceStore
 from ..ops.cuda.plan import Options, Plan, build
 from ..ops.cuda.sampling import Packed, Sampler, decoded, pack_samples
+from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
 from ..ops.cuda.weights import Weights
 from ..ops.graph import Graph
@@ -42,16 +42,18 @@ def make(options: DeviceOptions) -> CudaDevice:
         raise RequestError("device 'cuda' has no threads to set; leave threads out")
     if options.activations not in (None, "int8", "int16"):
         raise RequestError("device 'cuda' takes one token in int8 or int16, several in f16; leave activations out")
-    return CudaDevice(gpu(options.ordinal), options)
+    return CudaDevice(gpu(options.ordinal).session(), options)
 
 
 class CudaDevice:
+    """A GPU for one model, with a session of its own: several models on a card do not share a stream or memory."""
+
     name = "cuda"
     decodes = False
     layouts = ("rows",)  # of the host's weights: they are laid out anew on the card
     layout = "rows"
 
-    def __init__(self, device: Gpu, options: DeviceOptions) -> None:
+    def __init__(self, device: Session, options: DeviceOptions) -> None:
         self.device, self.options = device, options
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.numerics = device.arch
@@ -110,7 +112,7 @@ class Bucket:
 
     layout: InputLayout
     is_warm: bool = False  # one of them was run: kernels are compiled, and scratch memory is there
-    launch: Callable[[], None] | None = None
+    graph: CapturedGraph | None = None
     held: list[Any] = field(default_factory=list)
 
 
@@ -157,11 +159,10 @@ class CudaExecutor:
             wide = np.zeros((len(given), plan.given.stride), np.float32)
             wide[:, : plan.given.width] = given
             self.device.upload(wide, plan.given.pointer)
-        if bucket is not None and bucket.launch is not None:
-            bucket.launch()
-        elif bucket is not None and bucket.is_warm:
-            bucket.launch = self.device.capture(lambda: self._launch(plan, layout, inputs, packed, bucket.held))
-            bucket.launch()
+        if bucket is not None and bucket.is_warm and bucket.graph is None:
+            bucket.graph = self.device.capture(lambda: self._launch(plan, layout, inputs, packed, bucket.held))
+        if bucket is not None and bucket.graph is not None:
+            bucket.graph.launch()
         else:
             self._launch(plan, layout, inputs, packed, [])
             if bucket is not None:
@@ -179,6 +180,7 @@ class CudaExecutor:
         if output not in self.plans:
             graph = select_logits(giving(self.graph, output))
             self.plans[output] = build(graph, self.store, self.weights, self.options)
+            self.weights.close()
         return self.plans[output]
 
     def _layout(self, batch: Batch) -> tuple[Bucket | None, InputLayout]:

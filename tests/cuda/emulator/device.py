@@ -12,7 +12,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import gettempdir
-from threading import get_ident
+from threading import Lock, RLock, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fewbit.errors import OutOfMemory
-from fewbit.ops.cuda import memory
+from fewbit.ops.cuda import device
 from fewbit.ops.cuda.compile import digest, sources
+from fewbit.ops.cuda.device import Gpu
 from fewbit.ops.cuda.kernels import Entry
-from fewbit.ops.cuda.memory import MIN_BYTES, Gpu
+from fewbit.ops.cuda.session import MIN_BYTES, Session
 
 from .translate import translated
 
@@ -38,7 +39,9 @@ OPTIONS = (
     "-fno-strict-aliasing",
     "-U_FORTIFY_SOURCE",
 )
+MAX_GRID = 65535  # blocks in the second and third dimension
 _libc = ctypes.CDLL(None, use_errno=True)
+_running = Lock()
 
 
 class Buffer:
@@ -55,6 +58,7 @@ class Buffer:
 
 class Stream:
     handle = 0
+    is_done = True
 
     def sync(self) -> None:
         """What was launched is over."""
@@ -68,15 +72,17 @@ class Stream:
 
 class EmulatedGpu(Gpu):
     def __init__(self, ordinal: int = 0, nbytes: int = 8 << 30) -> None:
-        self.ordinal, self.arch, self.stream = ordinal, "emulated", Stream()
-        self.has_dependent_launches = False
+        self.ordinal, self.arch, self.has_dependent_launches = ordinal, "emulated", False
         limits = {"max_shared_memory_per_block_optin": 227 << 10, "max_shared_memory_per_multiprocessor": 228 << 10}
         properties = SimpleNamespace(multiprocessor_count=4, **limits)
         self.device = SimpleNamespace(name="emulated", arch="80", properties=properties)
+        self.lock = RLock()
+        self.nbytes = nbytes
         self._kernels: dict[str, Any] = {}
-        self._scratch: dict[str, Any] = {}
-        self._nbytes = nbytes
-        self._captured: list[Callable[[], None]] | None = None
+        self._blas: list[Any] = []
+
+    def session(self) -> EmulatedSession:
+        return EmulatedSession(self)
 
     def use(self) -> None:
         """Every thread may."""
@@ -86,8 +92,36 @@ class EmulatedGpu(Gpu):
             self._kernels[entry.name] = getattr(ctypes.CDLL(str(library(entry))), f"emulated_{entry.name}")
         return self._kernels[entry.name]
 
+    def run(self, entry: Entry, sizes: tuple[int, ...], threads: int, values: list[Any]) -> None:
+        """A kernel at a time: they have static memory."""
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        kernel = self.kernel(entry)
+        with _running:
+            kernel((ctypes.c_uint * 3)(*map(int, sizes)), ctypes.c_uint(threads), pointers)
+
     def compile(self, entries: Sequence[Entry]) -> None:
         compile_all(list(entries))
+
+    def free_bytes(self) -> int:
+        return self.nbytes
+
+    def ordinal_of(self, pointer: int) -> int:
+        return self.ordinal
+
+
+class EmulatedSession(Session):
+    """Every launch is over when it returns; another session may run kernels between two of them."""
+
+    gpu: EmulatedGpu
+
+    def _open(self) -> None:
+        self.stream = Stream()
+        self._captured: list[Callable[[], None]] | None = None
+
+    @property
+    def blas(self) -> Any:
+        self._blas = self._blas or HostBlas(self)
+        return self._blas
 
     def launch(
         self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, stream: Any = None,
@@ -95,35 +129,26 @@ class EmulatedGpu(Gpu):
     ) -> None:  # fmt: skip
         sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
         assert all(size > 0 for size in sizes)
+        assert all(size <= MAX_GRID for size in sizes[1:]), f"{entry.name}: a grid of {sizes}"
         assert 0 < threads <= 1024
         values = [_value(arg) for arg in args]
-        if self._captured is not None:
-            self._captured.append(lambda: self._run(entry, sizes, threads, values))
-        else:
-            self._run(entry, sizes, threads, values)
+        self.do(lambda: self.gpu.run(entry, sizes, threads, values))
 
-    def _run(self, entry: Entry, sizes: tuple[int, ...], threads: int, values: list[Any]) -> None:
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        self.kernel(entry)((ctypes.c_uint * 3)(*map(int, sizes)), ctypes.c_uint(threads), pointers)
+    def do(self, work: Callable[[], None]) -> None:
+        """Now, or whenever the graph is launched."""
+        if self._captured is not None:
+            self._captured.append(work)
+        else:
+            work()
 
     def allocate(self, nbytes: int) -> Any:
-        if nbytes > self._nbytes:
+        assert self._captured is None
+        if nbytes > self.gpu.nbytes:
             raise OutOfMemory(f"the GPU cannot give {nbytes / 2**20:.1f} MiB")
         return Buffer(max(nbytes, MIN_BYTES))
 
-    def free_bytes(self) -> int:
-        return self._nbytes
-
     def fill(self, pointer: int, byte: int, nbytes: int) -> None:
         ctypes.memset(pointer, byte, nbytes)
-
-    def upload(self, data: npt.NDArray[Any], pointer: int) -> None:
-        data = np.ascontiguousarray(data)
-        ctypes.memmove(pointer, data.ctypes.data, data.nbytes)
-
-    def download(self, pointer: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        ctypes.memmove(out.ctypes.data, pointer, out.nbytes)
-        return out
 
     def copy(self, source: int, destination: int, nbytes: int) -> None:
         ctypes.memmove(destination, source, nbytes)
@@ -132,22 +157,19 @@ class EmulatedGpu(Gpu):
         return np.empty(nbytes, np.uint8)
 
     def send(self, data: npt.NDArray[Any], pointer: int) -> None:
-        self.upload(data, pointer)
+        ctypes.memmove(pointer, data.ctypes.data, data.nbytes)
 
     def fetch(self, pointer: int, out: npt.NDArray[Any]) -> None:
-        self.download(pointer, out)
+        ctypes.memmove(out.ctypes.data, pointer, out.nbytes)
 
-    def mark(self) -> Any:
-        return self.stream
-
-    def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, launches: Callable[[], None]) -> EmulatedGraph:  # type: ignore[override]
         """A list of launches, which can be run again."""
         self._captured = captured = []
         try:
             launches()
         finally:
             self._captured = None
-        return lambda: [one() for one in captured] and None
+        return EmulatedGraph(captured)
 
     def wait_for(self, stream: int) -> None:
         """All is over."""
@@ -156,36 +178,50 @@ class EmulatedGpu(Gpu):
         """The same."""
 
 
+class EmulatedGraph:
+    def __init__(self, launches: list[Callable[[], None]]) -> None:
+        self._launches = launches
+
+    def launch(self) -> None:
+        for one in self._launches:
+            one()
+
+
 def _value(arg: Any) -> Any:
     kinds = {np.int32: ctypes.c_int32, np.float32: ctypes.c_float, np.int64: ctypes.c_int64, np.uint32: ctypes.c_uint32}
     return kinds[type(arg)](arg.item()) if type(arg) in kinds else ctypes.c_void_p(int(arg))
 
 
 class HostBlas:
-    """Products of 16-bit rows by NumPy, in the place of cuBLAS."""
+    """Products of rows by NumPy, in the place of cuBLAS."""
 
-    def __init__(self, workspace: int) -> None:
-        """It needs none."""
+    def __init__(self, session: EmulatedSession) -> None:
+        self._session = session
 
     def linear(
         self, stream: int, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float = 0.0,
-        stride: int | None = None,
+        stride: int | None = None, x_stride: int | None = None,
     ) -> None:  # fmt: skip
-        captured = memory.gpu()._captured  # type: ignore[attr-defined]
-        if captured is not None:
-            captured.append(lambda: self._multiply(x, w, y, m, n, k, dtype, beta, stride or n))
-        else:
-            self._multiply(x, w, y, m, n, k, dtype, beta, stride or n)
+        self._session.do(lambda: self._multiply((x, x_stride or k), w, (y, stride or n), m, n, k, dtype, beta))
 
     @staticmethod
-    def _multiply(x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float, width: int) -> None:
-        out = np.ctypeslib.as_array(ctypes.cast(y, ctypes.POINTER(ctypes.c_float)), (((m - 1) * width + n),))
-        rows = np.lib.stride_tricks.as_strided(out, (m, n), (4 * width, 4))
-        product = _floats(x, m * k, dtype).reshape(m, k) @ _floats(w, n * k, dtype).reshape(n, k).T
+    def _multiply(
+        x: tuple[int, int], w: int, y: tuple[int, int], m: int, n: int, k: int, dtype: str, beta: float
+    ) -> None:
+        rows, given = _strided(y, m, n, "f32"), _strided(x, m, k, dtype)
+        product = given @ _floats(w, n * k, dtype).reshape(n, k).T
         rows[:] = product + (beta * rows if beta else 0)
 
 
+def _strided(place: tuple[int, int], rows: int, width: int, dtype: str) -> npt.NDArray[np.float32]:
+    pointer, stride = place
+    values = _floats(pointer, (rows - 1) * stride + width, dtype)
+    return np.lib.stride_tricks.as_strided(values, (rows, width), (4 * stride, 4))
+
+
 def _floats(pointer: int, count: int, dtype: str) -> npt.NDArray[np.float32]:
+    if dtype == "f32":
+        return np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (count,))
     bits = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint16)), (count,))
     if dtype == "f16":
         return bits.view(np.float16).astype(np.float32)
@@ -206,7 +242,7 @@ def folder() -> Path:
 def library(entry: Entry) -> Path:
     path = folder() / f"{sha256(entry.source.encode()).hexdigest()[:32]}.so"
     if not path.exists():
-        source, made = path.with_suffix(f".{os.getpid()}.cpp"), path.with_suffix(f".{os.getpid()}.so")
+        source, made = (path.with_suffix(f".{os.getpid()}.{get_ident()}.{end}") for end in ("cpp", "so"))
         launch = (
             f'extern "C" void emulated_{entry.name}(const unsigned* grid, unsigned threads, void** args) '
             f"{{ emu::launch({entry.name}, grid, threads, args); }}\n"
@@ -236,7 +272,4 @@ def compile_all(entries: list[Entry]) -> None:
 
 def install() -> None:
     """Let `fewbit.ops.cuda` find this in the place of a GPU."""
-    from fewbit.ops.cuda import products
-
-    memory._opened = cache(EmulatedGpu)
-    products.Blas = HostBlas  # type: ignore[misc,assignment]
+    device._opened = cache(EmulatedGpu)

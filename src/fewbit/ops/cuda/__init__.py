@@ -4,8 +4,10 @@
 through DLPack. It needs the packages of the extra `cuda` and NVIDIA's driver; nothing of them is imported before.
 """
 
+from .device import Gpu, gpu, shared_session
 from .matrices import linear, quantize
-from .memory import DeviceArray, Gpu, gpu
+from .memory import DeviceArray
+from .session import Session
 from .tensor import CudaTensor, to_device
 
-__all__ = ["CudaTensor", "DeviceArray", "Gpu", "gpu", "linear", "quantize", "to_device"]
+__all__ = ["CudaTensor", "DeviceArray", "Gpu", "Session", "gpu", "linear", "quantize", "shared_session", "to_device"]

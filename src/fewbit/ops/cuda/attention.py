@@ -17,8 +17,8 @@ from ...errors import ArgumentError, ShapeError
 from ..graph import Rope
 from .kernels import Entry
 from .kernels_attention import PLAIN_HEADS, PLAIN_THREADS, WRITE_THREADS, PageShape, attend_mma, attend_plain, write_kv
-from .memory import Gpu
 from .pages import PAGE_TOKENS, LayerPages
+from .session import Session
 from .values import Launcher, Rows, StepInputs
 
 FIXED_PIECE = 512  # tokens of a piece, and warps, where sums must not depend on the batch
@@ -29,6 +29,7 @@ PARTS_BYTES = 1 << 26
 WIDEST_PAIR = 128  # values of a head up to which registers hold two tiles of query heads
 BLOCKS = {8: 1, 4: 2}  # of so many warps that a processor runs at once
 LARGEST_POSITION = 1 << 24
+MAX_GRID = 65535  # blocks in the second and third dimension
 
 
 class RopeTable(NamedTuple):
@@ -66,7 +67,7 @@ def rope_values(rope: Rope, positions: int) -> Floats:
     return np.stack([np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin)], axis=2)
 
 
-def make_rope_table(device: Gpu, rope: Rope, positions: int) -> RopeTable:
+def make_rope_table(device: Session, rope: Rope, positions: int) -> RopeTable:
     """The table of a rope for a context of so many tokens."""
     values = rope_values(rope, positions)
     buffer = device.allocate(values.nbytes)
@@ -176,7 +177,7 @@ def decode_attention(
     )  # fmt: skip
     entry = attend_entry(page_shape(pages), shape, keep)
     group, floats = step.groups[pages.group], q_heads * shape.pieces * (spec.v_dim + 2)
-    at_once = max(1, min(len(some), PARTS_BYTES // (4 * floats)))
+    at_once = max(1, min(len(some), PARTS_BYTES // (4 * floats), MAX_GRID))
     parts = run.scratch("attend_parts", 4 * floats * at_once)
     tickets = run.scratch("attend_tickets", 4 * at_once * spec.kv_heads * shape.rounds, zeros=True)
     for first in some[::at_once]:
@@ -232,5 +233,5 @@ def _ints(*values: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, values))
 
 
-def processors(device: Gpu) -> int:
+def processors(device: Session) -> int:
     return int(device.device.properties.multiprocessor_count)

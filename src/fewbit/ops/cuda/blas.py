@@ -17,7 +17,7 @@ WORKSPACE_BYTES = 32 << 20
 class Blas:
     """A handle. The workspace is given, so that nothing is allocated while a graph is captured."""
 
-    def __init__(self, workspace: int) -> None:
+    def __init__(self) -> None:
         finder = package("cuda.pathfinder")
         try:
             self._library: Any = ctypes.CDLL(finder.load_nvidia_dynamic_lib("cublas").abs_path)
@@ -25,11 +25,15 @@ class Blas:
             raise ExtraError(f"prompts on a GPU need cuBLAS ({error}); install it: {INSTALL}") from None
         self._handle = c_void_p()
         self._check(self._library.cublasCreate_v2(byref(self._handle)))
-        self._workspace, self._stream = workspace, -1
+        self._workspace, self._stream = 0, -1
         matrix = (c_void_p, c_int, c_int)  # with its type and the distance of its rows
         scaled = (c_void_p, *matrix)
         self._library.cublasGemmEx.argtypes = [c_void_p, *(c_int,) * 5, *scaled, *matrix, *scaled, c_int, c_int]
         self._one, self._zero = c_float(1), c_float(0)
+
+    def begin(self, workspace: int) -> None:
+        """Take the workspace of the session that it is for from now on."""
+        self._workspace, self._stream = workspace, -1
 
     def _check(self, status: int) -> None:
         if status:
@@ -37,18 +41,19 @@ class Blas:
 
     def linear(
         self, stream: int, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float = 0.0,
-        stride: int | None = None,
+        stride: int | None = None, x_stride: int | None = None,
     ) -> None:  # fmt: skip
-        """y (m, n) in f32 = x (m, k) w (n, k)^T, pointers to contiguous rows of f16 or bf16; sums in f32.
+        """y (m, n) in f32 = x (m, k) w (n, k)^T, pointers to contiguous rows of f32, f16 or bf16; sums in f32.
 
-        Rows of y are `stride` apart (None: n); the product is added to `beta` times what they hold.
+        Rows of y are `stride` apart (None: n), those of x `x_stride` (None: k). The product is added to `beta` times
+        what y holds.
         """
         self._use(stream)
         kind, old = TYPES[dtype], self._zero if beta == 0 else c_float(beta)
         self._check(
             self._library.cublasGemmEx(
-                self._handle, _TRANSPOSED, _NORMAL, n, m, k, byref(self._one), w, kind, k, x, kind, k, byref(old),
-                y, TYPES["f32"], stride or n, _COMPUTE_F32, _DEFAULT,
+                self._handle, _TRANSPOSED, _NORMAL, n, m, k, byref(self._one), w, kind, k, x, kind, x_stride or k,
+                byref(old), y, TYPES["f32"], stride or n, _COMPUTE_F32, _DEFAULT,
             )
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
 from dataclasses import dataclass
 from typing import Any
@@ -40,12 +41,15 @@ class View:
     owner: Any
 
 
-def read(x: Any, stream: int, what: str) -> View | None:
-    """x as a view of the memory of its device, ready to be read on `stream`; None: it offers none."""
+def read(x: Any, stream: int, what: str, ordinal_of: Callable[[int], int]) -> View | None:
+    """x as a view of the memory of its device, ready to be read on `stream`; None: it offers none.
+
+    `ordinal_of` says which GPU a pointer belongs to: `__cuda_array_interface__` does not.
+    """
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _read_dlpack(x, stream, what)
     interface = getattr(x, "__cuda_array_interface__", None)
-    return None if interface is None else _read_interface(x, interface, what)
+    return None if interface is None else _read_interface(x, interface, what, ordinal_of)
 
 
 def _read_dlpack(x: Any, stream: int, what: str) -> View:
@@ -65,7 +69,7 @@ def _read_dlpack(x: Any, stream: int, what: str) -> View:
     return View(pointer, shape, name, tensor.device_type, tensor.device_id, (x, capsule))
 
 
-def _read_interface(x: Any, interface: dict[str, Any], what: str) -> View:
+def _read_interface(x: Any, interface: dict[str, Any], what: str, ordinal_of: Callable[[int], int]) -> View:
     names = {typestr: name for name, typestr in TYPESTR.items()}
     name = names.get(interface["typestr"])
     if name is None:
@@ -73,7 +77,8 @@ def _read_interface(x: Any, interface: dict[str, Any], what: str) -> View:
     shape, strides = tuple(interface["shape"]), interface.get("strides")
     in_items = None if strides is None else tuple(s // ITEM_BYTES[name] for s in strides)
     _refuse_strides(shape, in_items, what)
-    return View(int(interface["data"][0]), shape, name, CUDA, 0, x)
+    pointer = int(interface["data"][0])
+    return View(pointer, shape, name, CUDA, ordinal_of(pointer), x)
 
 
 def _refuse_strides(shape: tuple[int, ...], strides: tuple[int, ...] | None, what: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from ...errors import ArgumentError, ShapeError
 from ...tensor import QuantTensor
 from ..recorder import FUSED_GATES
 from .layout import ROWS, padded, tile_layout
-from .memory import DeviceArray, Gpu
+from .memory import DeviceArray
+from .session import Session
 from .tensor import CudaTensor, fill, matrix_shape
-from .upload import Uploader, shared_uploader
+from .upload import Uploader
 
 
 class Fused:
@@ -63,18 +64,19 @@ class Fused:
     @classmethod
     def make(
         cls,
-        device: Gpu,
+        device: Session,
         matrices: Sequence[QuantTensor],
         biases: Sequence[Floats | None] | None = None,
         uploader: Uploader | None = None,
+        exact: Collection[int] = (),
     ) -> Fused:
         """Sent to the GPU from host memory, straight to their places; with a bias for each, or None.
 
-        `shared_uploader(device).close()` gives back what that took, when all are there.
+        `exact`: which of them, all of f32, are multiplied in f32.
         """
         if len({matrix_shape(w)[1] for w in matrices}) != 1:
             raise ShapeError(f"matrices of {[w.shape for w in matrices]} cannot be one product")
-        made = cls._beside(device, matrices, None, uploader or shared_uploader(device))
+        made = cls._beside(device, matrices, None, uploader or Uploader(device), exact)
         if biases and any(bias is not None for bias in biases):
             made._biases = device.array(made.place(biases))
             made.bias = made._biases.pointer
@@ -82,27 +84,30 @@ class Fused:
 
     @classmethod
     def gated(
-        cls, device: Gpu, gate: QuantTensor, up: QuantTensor, kind: str, uploader: Uploader | None = None
+        cls, device: Session, gate: QuantTensor, up: QuantTensor, kind: str, uploader: Uploader | None = None
     ) -> Fused:
         """The same of a gate and of what it multiplies, for the product kind(gate) * up."""
         if kind not in FUSED_GATES:
             raise ArgumentError(f"products are gated by {', '.join(FUSED_GATES)}, not by {kind!r}")
         if matrix_shape(gate) != matrix_shape(up):
             raise ShapeError(f"matrices of {[gate.shape, up.shape]} cannot be one gated product")
-        sender = uploader or shared_uploader(device)
+        sender = uploader or Uploader(device)
         if gate.format == up.format and tile_layout(gate.format):
             return cls._interleaved(device, [gate, up], kind, sender)
         return cls._beside(device, [gate, up], kind, sender)
 
     @classmethod
-    def _interleaved(cls, device: Gpu, weights: Sequence[QuantTensor], gate: str, uploader: Uploader) -> Fused:
+    def _interleaved(cls, device: Session, weights: Sequence[QuantTensor], gate: str, uploader: Uploader) -> Fused:
         n, k = matrix_shape(weights[0])
         out = CudaTensor(device, weights[0].format, (2 * padded(n, 8), k))
         fill(out, [(w, i, 2) for i, w in enumerate(weights)], uploader)
         return cls([out], [0], [0], [n], gate, is_interleaved=True)
 
     @classmethod
-    def _beside(cls, device: Gpu, weights: Sequence[QuantTensor], gate: str | None, uploader: Uploader) -> Fused:
+    def _beside(
+        cls, device: Session, weights: Sequence[QuantTensor], gate: str | None, uploader: Uploader,
+        exact: Collection[int] = (),
+    ) -> Fused:  # fmt: skip
         groups: dict[object, list[int]] = {}
         for i, w in enumerate(weights):
             groups.setdefault(w.format if tile_layout(w.format) else i, []).append(i)
@@ -117,6 +122,7 @@ class Fused:
             first = weights[group[0]]
             rows = first.shape[0] if len(group) == 1 else column - firsts[-1]
             tensors.append(CudaTensor(device, first.format, (rows, first.shape[1])))
+            tensors[-1].is_exact = group[0] in exact
             fill(tensors[-1], places, uploader)
         return cls(tensors, firsts, columns, [w.shape[0] for w in weights], gate)
 

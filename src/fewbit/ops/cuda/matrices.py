@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -11,9 +12,11 @@ from ...arrays import to_floats
 from ...errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from ...formats import Format, get
 from . import dlpack, kernels
+from .device import shared_session
 from .layout import row_fields
-from .memory import DeviceArray, Gpu, gpu
+from .memory import DeviceArray
 from .products import make_form, multiply
+from .session import Session
 from .tensor import CudaTensor, from_rows, quantizable
 from .values import Launcher, Rows
 
@@ -35,49 +38,73 @@ def linear(
         raise DtypeError(f"w must be on the GPU, not {type(w).__name__}; w.to('cuda') sends it there")
     if activations is not None and activations not in ACTIVATIONS:
         raise ArgumentError(f"activations are {', '.join(ACTIVATIONS)} on a GPU, or None, not {activations!r}")
+    with w.device.lock:
+        return _linear(x, w, out, activations, bias, residual)
+
+
+def _linear(x: Any, w: CudaTensor, out: Any, activations: str | None, bias: Any, residual: Any) -> Any:
     device, (n, k) = w.device, w.shape
     given = to_view(device, x, "x", FLOATS)
     if not given.shape or given.shape[-1] != k:
         raise ShapeError(f"x must hold rows of {k} values to match w, its shape is {given.shape}")
     leading = given.shape[:-1]
-    tokens = prod(leading)
-    result = device.empty((*leading, n)) if out is None else None
-    target = _shaped(device, result if out is None else out, "out", (*leading, n), FLOATS)
+    result = device.empty((*leading, n)) if out is None else out
+    target = _shaped(device, result, "out", (*leading, n), FLOATS)
     if target.device_type != dlpack.CUDA:
         raise LayoutError("out must be in the GPU's memory")
     added = None if bias is None else _shaped(device, bias, "bias", (n,))
     other = None if residual is None else _shaped(device, residual, "residual", (*leading, n))
-    y = target.pointer if target.dtype == "f32" else device.scratch("y", 4 * tokens * n)
-    if n and k and tokens:
-        run = Launcher(device, device.stream)
-        int16, f16 = activations == "int16", activations == "f16"
-        form = make_form(run, Rows(given.pointer, k, k), tokens, int16=int16, f16=f16, dtype=given.dtype)
-        rows = Rows(other.pointer, n, n) if other else None
-        multiply(run, w, form, tokens, Rows(y, n, n), added.pointer if added else 0, rows)
-        if target.dtype != "f32":
-            _cast(device, y, "f32", target.pointer, target.dtype, tokens, n)
-    elif n and tokens:
-        device.fill(target.pointer, 0, tokens * n * dlpack.ITEM_BYTES[target.dtype])
-    if out is None:
-        return result
-    if not isinstance(out, DeviceArray):
+    try:
+        _launch(device, given, w, target, activations, added, other)
+    finally:
+        _keep(device, [given, added, other])
+    if not isinstance(result, DeviceArray):
         device.sync()  # its owner knows nothing of our stream
-    return out
+    return result
 
 
-def _shaped(device: Gpu, x: Any, what: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = ("f32",)) -> dlpack.View:
+def _launch(
+    device: Session, x: dlpack.View, w: CudaTensor, target: dlpack.View, activations: str | None,
+    bias: dlpack.View | None, residual: dlpack.View | None,
+) -> None:  # fmt: skip
+    (n, k), tokens = w.shape, prod(x.shape[:-1])
+    if not (n and k and tokens):
+        device.fill(target.pointer, 0, tokens * n * dlpack.ITEM_BYTES[target.dtype])
+        return
+    y = target.pointer if target.dtype == "f32" else device.scratch("y", 4 * tokens * n)
+    run = Launcher(device, device.stream)
+    int16, f16 = activations == "int16", activations == "f16"
+    form = make_form(run, Rows(x.pointer, k, k), tokens, int16=int16, f16=f16, dtype=x.dtype)
+    rows = Rows(residual.pointer, n, n) if residual else None
+    multiply(run, w, form, tokens, Rows(y, n, n), bias.pointer if bias else 0, rows)
+    if target.dtype != "f32":
+        _cast(device, y, "f32", target.pointer, target.dtype, tokens, n)
+
+
+def _keep(device: Session, views: Sequence[dlpack.View | None]) -> None:
+    """Inputs of others stay until the GPU has read them; ours are freed on the stream, behind what reads them."""
+    foreign = [view for view in views if view is not None and not isinstance(view.owner, DeviceArray)]
+    if foreign:
+        nbytes = sum(prod(view.shape) * dlpack.ITEM_BYTES[view.dtype] for view in foreign)
+        device.keep([view.owner for view in foreign], nbytes)
+
+
+def _shaped(
+    device: Session, x: Any, what: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = ("f32",)
+) -> dlpack.View:
     view = to_view(device, x, what, dtypes)
     if view.shape != shape:
         raise ShapeError(f"{what} must have shape {shape}, its shape is {view.shape}")
     return view
 
 
-def to_view(device: Gpu, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpack.View:
+def to_view(device: Session, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpack.View:
     """Memory of the device; what lies in host memory is copied there."""
     if isinstance(x, DeviceArray):
         view: dlpack.View | None = dlpack.View(x.pointer, x.shape, x.dtype, dlpack.CUDA, x.device.ordinal, x)
     else:
-        view = None if isinstance(x, np.ndarray) else dlpack.read(x, int(device.stream.handle), what)
+        stream = int(device.stream.handle)
+        view = None if isinstance(x, np.ndarray) else dlpack.read(x, stream, what, device.ordinal_of)
         producer = None if hasattr(x, "__dlpack__") else getattr(x, "__cuda_array_interface__", {}).get("stream")
         if producer:
             device.wait_for(producer)
@@ -91,24 +118,25 @@ def to_view(device: Gpu, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpack.V
     return view
 
 
-def _cast(device: Gpu, x: int, source: str, y: int, target: str, rows: int, k: int) -> None:
+def _cast(device: Session, x: int, source: str, y: int, target: str, rows: int, k: int) -> None:
     i = np.int32
-    device.launch(kernels.cast_rows(source, target), (-(-k // 256), rows), 256, x, y, i(k), i(k))
+    device.launch(kernels.cast_rows(source, target), (rows, -(-k // 256)), 256, x, y, i(k), i(k))
 
 
 def quantize(x: Any, format: str | Format, ordinal: int = 0) -> CudaTensor:
     """Pack rows of finite floats, (n, k), on the GPU, into the bytes that `fb.quantize` makes of them."""
-    device, fmt = gpu(ordinal), get(format)
+    device, fmt = shared_session(ordinal), get(format)
     quantizable(fmt)
-    view = to_view(device, x, "weights", FLOATS)
-    if len(view.shape) != 2:
-        raise ShapeError(f"weights must be a matrix, their shape is {view.shape}")
-    n, k = view.shape
-    rows = encode_rows(device, view, fmt)
-    return from_rows(device, fmt, (n, k), rows.pointer)
+    with device.lock:
+        view = to_view(device, x, "weights", FLOATS)
+        if len(view.shape) != 2:
+            raise ShapeError(f"weights must be a matrix, their shape is {view.shape}")
+        n, k = view.shape
+        rows = encode_rows(device, view, fmt)
+        return from_rows(device, fmt, (n, k), rows.pointer)  # which waits until all is read
 
 
-def encode_rows(device: Gpu, view: dlpack.View, fmt: Format) -> DeviceArray:
+def encode_rows(device: Session, view: dlpack.View, fmt: Format) -> DeviceArray:
     """The packed rows themselves, as they lie in files."""
     n, k = view.shape
     out = device.empty((n, fmt.row_bytes(k)), "u8")

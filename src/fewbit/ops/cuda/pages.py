@@ -14,7 +14,7 @@ from ...formats import Format
 from ..memory import readable
 from ..specs import AttentionSpec, LayerSpec, RecurrentSpec
 from .kernels_attention import PAIRS, copy_pages
-from .memory import Gpu
+from .session import Session
 
 FORMATS = ("f32", "f16", "bf16", "f8_e4m3", "q8_0", "q4_0")  # those of the kernels
 PAGE_TOKENS = 32
@@ -82,7 +82,7 @@ class _Array(NamedTuple):
 class DeviceStore:
     """A `cache.store.KVStore` on a GPU. All is done on the device's stream, or on `stream`."""
 
-    def __init__(self, device: Gpu, layout: PageLayout, pages: Sequence[int], stream: Any = None) -> None:
+    def __init__(self, device: Session, layout: PageLayout, pages: Sequence[int], stream: Any = None) -> None:
         check_layout(layout)
         self.device, self.layout, self.pages, self.stream = device, layout, tuple(pages), stream
         self._sizes = {layer: _page_sizes(layout, layer) for layer in layout.group_of}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..graph import Graph, Node, Value
 from ..slots import Slots
-from .memory import Gpu
+from .session import Session
 from .values import Rows
 
 
@@ -57,7 +57,7 @@ class Placement:
         self._places[out] = place = self._places[added[0]]
         self._held[place.owner] += 1
 
-    def allocate(self, device: Gpu, count: Callable[[Value], int]) -> tuple[dict[Value, Rows], tuple[Any, ...]]:
+    def allocate(self, device: Session, count: Callable[[Value], int]) -> tuple[dict[Value, Rows], tuple[Any, ...]]:
         """Rows of all values, and the memory that they lie in; `count` says how many rows a value can have."""
         counts = {place.slot: count(place.owner) for place in self._places.values()}
         widths = [-(-width // 4) * 4 for width in self._slots.widths]  # rows begin at multiples of 16 bytes

@@ -14,10 +14,10 @@ from ..specs import AttentionSpec, RecurrentSpec, Routing
 from . import attention, experts, products, prompt_attention, recurrent, row_maths
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
-from .memory import Gpu
 from .pages import DeviceStore
 from .placement import Placement
 from .products import Form
+from .session import Session
 from .shapes import MAX_SHARED
 from .values import Launcher, Rows, StepInputs
 from .weights import Weights
@@ -59,10 +59,11 @@ class Builder:
 
     def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> None:
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
-        self.device: Gpu = weights.device
+        self.device: Session = weights.device
         self.uses, self.makers = graph.uses(), graph.makers()
         self.readers = _readers(graph)
         self.logits = logits_nodes(graph)[0].outputs[0]
+        self.scores = _scores(graph)
         self.ropes: dict[Rope, RopeTable] = {}
         self.rows: dict[Value, Rows] = {}
         self.formed: dict[Value, Form] = {}  # what attention wrote as the product after it takes it, in this launch
@@ -117,7 +118,7 @@ class Builder:
         for node in nodes:
             parts = None
             if len(node.outputs) > 1:
-                fused = self.weights.fused(node.attributes["terms"])
+                fused = self._fused(node, node.attributes["terms"])
                 parts = fused.product_width, fused.offsets
             placement.add(node, parts)
         rows, buffers = placement.allocate(self.device, self._count)
@@ -195,11 +196,15 @@ class Builder:
         terms: Sequence[tuple[QuantTensor, Floats | None]],
         norm: tuple[Floats, float] | None,
     ) -> Launch:
-        fused, x = self.weights.fused(terms), self.rows[node.inputs[0]]
+        fused, x = self._fused(node, terms), self.rows[node.inputs[0]]
         residual = self.rows[node.inputs[1]] if len(node.inputs) > 1 else None
         first = self.rows[node.outputs[0]]
         out = Rows(first.pointer - 4 * fused.offsets[0], fused.product_width, first.stride)
         return self._product(node, fused, x, out, norm, bias=fused.bias, residual=residual)
+
+    def _fused(self, node: Node, terms: Sequence[tuple[QuantTensor, Floats | None]]) -> Fused:
+        """The weights of `linears`. Scores of experts are made in f32: rounded ones would choose other experts."""
+        return self.weights.fused(terms, [i for i, value in enumerate(node.outputs) if value in self.scores])
 
     def gated(
         self, node: Node, *, gate: QuantTensor, up: QuantTensor, kind: str, norm: tuple[Floats, float] | None
@@ -225,12 +230,12 @@ class Builder:
         given = (self.weights.floats(norm[0]), norm[1]) if norm else None
         count, source = _counter(node.outputs[0]), node.inputs[0]
         int16 = self.options.int16 or self.logits in node.outputs  # nothing after logits makes good what they lose
-        invariant = self.options.batch_invariant
+        invariant, exact = self.options.batch_invariant, all(t.is_exact for t in fused.tensors)
 
         def launch(run: Launcher, step: StepInputs) -> None:
             tokens = count(step)
             form = self.formed.pop(source, None) or products.make_form(
-                run, x, tokens, given, int16, invariant=invariant
+                run, x, tokens, given, int16, invariant=invariant, exact=exact
             )
             products.multiply(run, fused, form, tokens, out, invariant=invariant, **epilogue)
 
@@ -316,7 +321,8 @@ class Builder:
         reader = self.readers.get(value)
         if reader is None or self.uses[value] != 1 or self.options.batch_invariant:
             return False
-        return reader.operation == "linears" and reader.attributes["norm"] is None and self.logits not in reader.outputs
+        plain = reader.operation == "linears" and reader.attributes["norm"] is None
+        return plain and self.logits not in reader.outputs and self.scores.isdisjoint(reader.outputs)
 
     def _decoded(self, run: Launcher, value: Value, tokens: int, dim: int) -> Rows | Int8Row | Fragments:
         """Where attention of single tokens writes: 8 bits, f16 fragments, or rows."""
@@ -372,6 +378,18 @@ class Builder:
             node, recurrent.scan, states=self._states(layer), heads=heads, groups=groups,
             decay=of.floats(decay), skip=of.floats(skip), dt_bias=of.floats(dt_bias), offset=offset,
         )  # fmt: skip
+
+
+def _scores(graph: Graph) -> frozenset[Value]:
+    """Products that experts are chosen by, before what is done with each value of them."""
+    makers, found = graph.makers(), set()
+    for node in graph.nodes:
+        if node.operation == "experts":
+            value = node.inputs[1]
+            while makers[value].operation in ("scale", "softcap", "shift", "activate", "gather"):
+                value = makers[value].inputs[0]
+            found.add(value)
+    return frozenset(found)
 
 
 def _readers(graph: Graph) -> dict[Value, Node]:

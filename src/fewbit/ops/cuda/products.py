@@ -8,11 +8,9 @@ import numpy as np
 
 from ...errors import ArgumentError
 from . import kernels_products as kernels
-from .blas import WORKSPACE_BYTES, Blas
 from .fused import Fused
 from .kernels import Entry
 from .layout import ROWS, padded, row_fields
-from .memory import Gpu
 from .shapes import (
     MAX_ROWS_GEMV,
     MAX_SKINNY,
@@ -31,7 +29,6 @@ __all__ = ["Form", "Fused", "Source", "empty_form", "make_form", "multiply", "mu
 Weights = CudaTensor | Fused
 _i, _f = np.int32, np.float32
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
-_blas: dict[int, Blas] = {}
 
 
 class Form(NamedTuple):
@@ -65,14 +62,17 @@ def make_form(
     invariant: bool = False,
     name: str = "x",
     dtype: str = "f32",
+    exact: bool = False,
 ) -> Form:
     """Rows of `rows.width` values, normed first where a norm is given, for products that come next.
 
     One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, many in bf16. With `invariant` all are
-    taken in f16, and a token's product has the same bits whatever the others are. The form lies in scratch memory under
-    `name`, until the next of that name is made.
+    taken in f16, and a token's product has the same bits whatever the others are. With `exact` they stay f32, for
+    weights that are multiplied so. The form lies in scratch memory under `name`, until the next of that name is made.
     """
     source = Source(rows, norm, dtype, name)
+    if exact:
+        return _rows32(run, source, tokens)
     kind = form_kind(tokens, f16, invariant)
     if kind == "bytes":
         return _bytes(run, source, 2 if int16 else 1)
@@ -134,12 +134,21 @@ def _form_of_rows(run: Launcher, form: Form, tokens: int, invariant: bool) -> Fo
     kind = "rows32" if invariant or tokens <= MAX_ROWS_GEMV else "rows16"
     if form.kind == kind:
         return form
+    source = _source_of(form)
+    return _rows32(run, source, tokens) if kind == "rows32" else _rows(run, source, tokens, kind)
+
+
+def _source_of(form: Form) -> Source:
     if form.source is None:
         raise ArgumentError("a form without its rows serves no formats that stay as in files")
-    rows, norm, dtype, _ = form.source
-    if kind == "rows32" and not norm and dtype == "f32":
-        return Form(kind, rows.pointer, stride=rows.stride)
-    return _rows(run, form.source, tokens, kind)
+    return form.source
+
+
+def _rows32(run: Launcher, source: Source, tokens: int) -> Form:
+    """Rows of f32, as they are if nothing has to be done."""
+    if source.norm or source.dtype != "f32":
+        return _rows(run, source, tokens, "rows32")
+    return Form("rows32", source.rows.pointer, stride=source.rows.stride, source=source)
 
 
 class _Output(NamedTuple):
@@ -207,11 +216,15 @@ def _gate(run: Launcher, w: Fused, rows: Rows, tokens: int, out: int, width: int
     assert w.gate
     step, apart = (16, 8) if w.is_interleaved else (8, w.offsets[1])
     args = (rows.pointer, _i(rows.stride), _i(step), _i(apart), out, _i(width), _i(w.width))
-    run.launch(kernels.gate_rows(w.gate, dtype), (-(-padded(w.width, 8) // 1024), tokens), 128, *args)
+    run.launch(kernels.gate_rows(w.gate, dtype), (tokens, -(-padded(w.width, 8) // 1024)), 128, *args)
 
 
 def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, invariant: bool) -> None:
     every = list(zip(w.tensors, w.firsts, strict=True))
+    exact = [pair for pair in every if pair[0].is_exact]
+    if exact:
+        _exact(run, exact, form, tokens, out, invariant)
+        every = [pair for pair in every if not pair[0].is_exact]
     if form.kind == "rows16":
         together = every if tokens > MAX_ROWS_GEMV else [pair for pair in every if pair[0].tiles]
         _many(run, together, form, tokens, out)
@@ -288,19 +301,42 @@ def _plain(run: Launcher, t: CudaTensor, form: Form, tokens: int, out: _Output) 
     n, k = t.shape
     fields = [_i(f) for f in row_fields(t.format, k)]
     args = (t.planes[0], *fields, _i(t.format.group or k), form.pointer, _i(form.stride), *out.args(), _i(n), _i(k))
-    run.launch(kernels.gemv_rows(t.format), (-(-n // 4), tokens), 128, *args)
+    run.launch(kernels.gemv_rows(t.format), tokens * -(-n // 4), 128, *args)
+
+
+def _exact(
+    run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output, invariant: bool
+) -> None:
+    """Weights of f32 times rows of f32: the scores of routers, where a rounding chooses another expert."""
+    rows = form if form.kind == "rows32" else _rows32(run, _source_of(form), tokens)
+    for t, first in pairs:
+        n, k = t.shape
+        to = out.at(first, n)
+        if invariant or tokens <= MAX_ROWS_GEMV:
+            _plain(run, t, rows, tokens, to)
+            continue
+        beta, given = _begin(run, to, tokens), (rows.pointer, t.planes[0], to.rows.pointer)
+        strides = {"x_stride": rows.stride, "stride": to.rows.stride}
+        run.device.blas.linear(int(run.stream.handle), *given, tokens, n, k, "f32", beta=beta, **strides)
+
+
+def _begin(run: Launcher, out: _Output, tokens: int) -> float:
+    """What is added to a product, where it will be. Returns what that must be multiplied by."""
+    y, bias, residual = out
+    if bias or (residual and residual != y):
+        other = residual or Rows(0, 0, 0)
+        args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(y.width))
+        run.launch(kernels.begin_rows(), (tokens, -(-y.width // 256)), 256, *args)
+    return 1.0 if bias or residual else 0.0
 
 
 def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output) -> None:
     """The matrices decoded to a scratch, one behind the other, then cuBLAS; large ones some rows at a time."""
     width, start = form.stride, pairs[0][1]
     end = pairs[-1][1] + pairs[-1][0].shape[0]
-    y, bias, residual = out.at(start, end - start)
-    if bias or (residual and residual != y):
-        other = residual or Rows(0, 0, 0)
-        args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(y.width))
-        run.launch(kernels.begin_rows(), (-(-y.width // 256), tokens), 256, *args)
-    stream, beta, blas = int(run.stream.handle), 1.0 if bias or residual else 0.0, _blas_of(run.device)
+    whole = out.at(start, end - start)
+    y, beta = whole.rows, _begin(run, whole, tokens)
+    stream, blas = int(run.stream.handle), run.device.blas
     most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
     for first in range(start, end, most):
         n = min(most, end - first)
@@ -310,9 +346,3 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
             t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, "bf16", run.launch, rows)
         to = y.columns(first - start, n)
         blas.linear(stream, form.pointer, decoded, to.pointer, tokens, n, width, "bf16", beta=beta, stride=to.stride)
-
-
-def _blas_of(device: Gpu) -> Blas:
-    if device.ordinal not in _blas:
-        _blas[device.ordinal] = Blas(device.scratch("blas", WORKSPACE_BYTES))
-    return _blas[device.ordinal]

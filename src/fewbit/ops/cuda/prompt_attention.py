@@ -11,10 +11,10 @@ import numpy as np
 
 from ...errors import ArgumentError, ShapeError
 from ..specs import AttentionSpec
-from .attention import RopeTable, processors
+from .attention import MAX_GRID, RopeTable, processors
 from .kernels_prompt import GATHER_THREADS, PromptShape, attend_prompt, gather_kv, prompt_shape
-from .memory import Gpu
 from .pages import LayerPages
+from .session import Session
 from .values import Launcher, Rows, StepInputs
 
 MAX_SCRATCH = 1 << 30  # bytes of tiles at once, as long as one sequence fits
@@ -47,7 +47,7 @@ def reach(window: int, causal: bool, around: int) -> Reach:
     return Reach(around or FAR, around or FAR)
 
 
-def card_shape(device: Gpu, spec: AttentionSpec) -> PromptShape:
+def card_shape(device: Session, spec: AttentionSpec) -> PromptShape:
     """The shape of blocks on a card."""
     has = device.device.properties
     limits = has.max_shared_memory_per_block_optin, has.max_shared_memory_per_multiprocessor
@@ -87,7 +87,7 @@ def prompt_attention(
     todo = range(step.num_sequences) if sequences is None else sequences
     if step.max_q < max(least, 1):
         return
-    at_once = max(1, min(len(todo), MAX_SCRATCH // (k_bytes + v_bytes)))
+    at_once = max(1, min(len(todo), MAX_SCRATCH // (k_bytes + v_bytes), MAX_GRID))
     i, f = np.int32, np.float32
     names = pages.k_format.name, pages.v_format.name
     gather = gather_kv(*names, spec.k_dim, spec.v_dim, shape)

@@ -63,7 +63,7 @@ def conv(
     expect_width("conv", out, x.width)
     if not 1 <= taps <= MAX_TAPS:
         raise ShapeError(f"conv: a GPU takes 1 to {MAX_TAPS} taps, not {taps}")
-    if not tokens or not step.num_sequences:
+    if not step.num_sequences:
         return
     grid = -(-x.width // THREADS), step.num_sequences, max(1, -(-step.max_q // CONV_ROWS))
     rest = (x.pointer, i(x.stride), weight, bias, out.pointer, i(out.stride), i(x.width))

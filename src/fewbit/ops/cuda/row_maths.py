@@ -115,7 +115,7 @@ def _elementwise(
     if not tokens:
         return
     by4 = all(_by4(rows) for rows in (out, a, b))
-    grid = -(-out.width // (4 * THREADS)), tokens
+    grid = tokens, -(-out.width // (4 * THREADS))
     rows = (a.pointer, i(a.stride), b.pointer, i(b.stride), out.pointer, i(out.stride))
     given = (i(out.width), f(by), i(interleaved), i(by4))
     run.launch(kernels.elementwise(maths, is_gate), grid, THREADS, *rows, *given)
@@ -149,7 +149,7 @@ def _join(
     unit = 4 if all(_by4(rows) for rows in (out, a, b)) and not any(n % 4 for n in (a_dim, a_width, b_width)) else 1
     first = (a.pointer, i(a.stride), i(a_dim // unit), i(a_width // unit))
     second = (b.pointer, i(b.stride), i(b_dim // unit), i(b_width // unit))
-    grid = -(-out.width // (unit * THREADS)), tokens
+    grid = tokens, -(-out.width // (unit * THREADS))
     run.launch(kernels.join_heads(unit), grid, THREADS, *first, *second, out.pointer, i(out.stride), i(heads))
 
 
@@ -159,7 +159,7 @@ def gather(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int) 
     if not tokens:
         return
     unit = 4 if _by4(out) and _by4(x) and x.width % 4 == 0 else 1
-    grid = -(-x.width // (unit * THREADS)), tokens
+    grid = tokens, -(-x.width // (unit * THREADS))
     args = (x.pointer, i(x.stride), step.logits_indices, out.pointer, i(out.stride), i(x.width // unit))
     run.launch(kernels.gather_rows(unit), grid, THREADS, *args)
 
@@ -181,10 +181,10 @@ def _embed(run: Launcher, out: Rows, ids: int, previous: int, table: CudaTensor,
         return
     given = (ids, previous, f(scale), out.pointer, i(out.stride), i(n), i(k))
     if table.tiles:
-        entry, grid = kernels.embed_tiles(table.format), (-(-k // (32 * 128)), tokens)
+        entry, grid = kernels.embed_tiles(table.format), (tokens, -(-k // (32 * 128)))
         run.launch(entry, grid, 128, *table.planes, *given, i(table.columns))
     else:
-        entry, grid = kernels.embed_rows(table.format), (-(-k // THREADS), tokens)
+        entry, grid = kernels.embed_rows(table.format), (tokens, -(-k // THREADS))
         run.launch(entry, grid, THREADS, *_row_bytes(table), *given)
 
 
@@ -196,7 +196,7 @@ def rope(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, he
         raise ShapeError(f"rope: {2 * pairs} values of a head are to be rotated, it has {dim}")
     if not tokens:
         return
-    grid = -(-heads * (dim - pairs) // THREADS), tokens
+    grid = tokens, -(-heads * (dim - pairs) // THREADS)
     rows = (x.pointer, i(x.stride), step.positions, table.pointer, out.pointer, i(out.stride))
     run.launch(kernels.rotate_rows(), grid, THREADS, *rows, i(heads), i(dim), i(pairs), i(table.neox))
 
@@ -213,10 +213,10 @@ def linear_heads(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens:
     if table.tiles:
         warps = w.count * -(-w.n // 8)
         entry = kernels.heads_tiles(table.format)
-        run.launch(entry, (-(-warps // 4), over), 128, *table.planes, *rows, *sizes, i(table.columns))
+        run.launch(entry, (over, -(-warps // 4)), 128, *table.planes, *rows, *sizes, i(table.columns))
     else:
         entry = kernels.heads_rows(table.format)
-        run.launch(entry, (-(-w.count * w.n // 4), over), 128, *_row_bytes(table), *rows, *sizes)
+        run.launch(entry, (over, -(-w.count * w.n // 4)), 128, *_row_bytes(table), *rows, *sizes)
 
 
 def _row_bytes(table: CudaTensor) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from ...errors import ArgumentError, DataError
 from .. import sampling
 from ..sampling_arrays import Bias, Seen, bias_list, logits_error, mask_list, seen_list
 from . import kernels_sampling as kernels
-from .memory import Gpu
+from .session import Session
 from .values import Launcher, Rows
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Packed(NamedTuple):
 class Sampler:
     """Samples tokens from rows on a GPU. Tokens, log-probabilities and status lie in one buffer, at a fixed address."""
 
-    def __init__(self, device: Gpu, max_samples: int, vocab: int) -> None:
+    def __init__(self, device: Session, max_samples: int, vocab: int) -> None:
         if not 0 < vocab <= kernels.MAX_VOCAB:
             raise ArgumentError(f"GPUs sample from 1 to {kernels.MAX_VOCAB} tokens, the vocabulary has {vocab}")
         self.device, self.max_samples, self.vocab = device, max_samples, vocab

@@ -9,7 +9,9 @@ import numpy as np
 from ...errors import ShapeError
 from ...tensor import QuantTensor
 from .layout import ROWS, padded, tile_layout
-from .tensor import CudaTensor, to_device
+from .session import Session
+from .tensor import CudaTensor, send_tensor
+from .upload import Uploader
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,15 @@ def stack_pitch(w: QuantTensor) -> int:
     return padded(w.shape[1], ROWS) if tile_layout(w.format) else w.shape[1]
 
 
-def stack_to_device(w: QuantTensor, ordinal: int = 0) -> Stack:
+def send_stack(device: Session, w: QuantTensor, uploader: Uploader | None = None) -> Stack:
     """A copy of (count, n, k) packed weights on a GPU."""
     if len(w.shape) != 3:
         raise ShapeError(f"a stack of matrices is (count, rows, columns), not {'x'.join(map(str, w.shape))}")
     count, n, k = w.shape
     pitch, data = stack_pitch(w), w.data
     if pitch != n:
-        rows = np.zeros((count, pitch, w.format.row_bytes(k)), np.uint8)
-        rows[:, :n] = data.reshape(count, n, -1)
-        data = rows.reshape(-1)
-    return Stack(to_device(QuantTensor(data, (count * pitch, k), w.format), ordinal), count, n, pitch)
+        wide = np.zeros((count, pitch, w.format.row_bytes(k)), np.uint8)
+        wide[:, :n] = data.reshape(count, n, -1)
+        data = wide.reshape(-1)
+    rows = QuantTensor(data, (count * pitch, k), w.format)
+    return Stack(send_tensor(device, rows, uploader or Uploader(device)), count, n, pitch)

@@ -12,17 +12,19 @@ from ...errors import DtypeError, FormatError, ShapeError
 from ...formats.spec import Format, Integers
 from ...tensor import QuantTensor
 from . import kernels
+from .device import shared_session
 from .layout import TileLayout, padded, row_fields, tile_columns, tile_layout
-from .memory import DeviceArray, Gpu, gpu
-from .upload import Uploader, shared_uploader
+from .memory import DeviceArray
+from .session import Session
+from .upload import Uploader
 
 
 class CudaTensor:
     """A format, a shape, and bytes on a GPU: in tiles (`layout` "tiles"), or as in files ("rows")."""
 
-    __slots__ = ("buffer", "device", "format", "gain", "layout", "planes", "shape", "tiles")
+    __slots__ = ("buffer", "device", "format", "gain", "is_exact", "layout", "planes", "shape", "tiles")
 
-    def __init__(self, device: Gpu, fmt: Format, shape: tuple[int, int]) -> None:
+    def __init__(self, device: Session, fmt: Format, shape: tuple[int, int]) -> None:
         self.device, self.format, self.shape = device, fmt, shape
         n, k = shape
         self.tiles: TileLayout | None = tile_layout(fmt)
@@ -33,6 +35,7 @@ class CudaTensor:
         first = int(self.buffer.handle)
         self.planes = tuple(first + sum(places[:i]) for i in range(4))
         self.gain = 1.0
+        self.is_exact = False  # rows of f32 that are multiplied in f32, however many tokens there are
 
     @property
     def nbytes(self) -> int:
@@ -45,9 +48,10 @@ class CudaTensor:
 
     def dequantize(self, dtype: str = "f32") -> DeviceArray:
         """The values, with the bits that the CPU's decoder has (rounded to `dtype`: "f32", "f16" or "bf16")."""
-        out = self.device.empty(self.shape, dtype)
-        self.decode_into(out.pointer, self.shape[1], dtype)
-        return out
+        with self.device.lock:
+            out = self.device.empty(self.shape, dtype)
+            self.decode_into(out.pointer, self.shape[1], dtype)
+            return out
 
     def decode_into(self, pointer: int, width: int, dtype: str, launch: Any = None, rows: range | None = None) -> None:
         """Rows of `width` values, k of them real, the others finite; `launch` is that of a step, or of the device.
@@ -90,9 +94,15 @@ class CudaTensor:
 
 def to_device(w: QuantTensor, ordinal: int = 0) -> CudaTensor:
     """A copy of packed weights on a GPU, repacked there for its kernels."""
-    device = gpu(ordinal)
+    device = shared_session(ordinal)
+    with device.lock, Uploader(device) as uploader:
+        return send_tensor(device, w, uploader)
+
+
+def send_tensor(device: Session, w: QuantTensor, uploader: Uploader) -> CudaTensor:
+    """The same in a session."""
     out = CudaTensor(device, w.format, matrix_shape(w))
-    fill(out, [(w, 0, 1)], shared_uploader(device))
+    fill(out, [(w, 0, 1)], uploader)
     return out
 
 
@@ -125,7 +135,7 @@ def fill(out: CudaTensor, parts: Sequence[tuple[QuantTensor, int, int]], uploade
     out.gain = _gain(device, range_pointer, out)
 
 
-def from_rows(device: Gpu, fmt: Format, shape: tuple[int, int], pointer: int) -> CudaTensor:
+def from_rows(device: Session, fmt: Format, shape: tuple[int, int], pointer: int) -> CudaTensor:
     """The same of rows that are on the device already."""
     out = CudaTensor(device, fmt, shape)
     if out.tiles:
@@ -139,7 +149,7 @@ def from_rows(device: Gpu, fmt: Format, shape: tuple[int, int], pointer: int) ->
     return out
 
 
-def _begin(device: Gpu, out: CudaTensor) -> int:
+def _begin(device: Session, out: CudaTensor) -> int:
     """Zeros everywhere: padding has a scale of 0. Returns where the largest weight is written."""
     device.fill(out.planes[0], 0, out.buffer.size)
     pointer = device.scratch("limits", 16)
@@ -156,7 +166,7 @@ def _repack(out: CudaTensor, pointer: int, rows: int, to: tuple[int, int, int], 
     out.device.launch(kernels.repack(out.format), blocks, 128, *args)
 
 
-def _gain(device: Gpu, range_pointer: int, out: CudaTensor) -> float:
+def _gain(device: Session, range_pointer: int, out: CudaTensor) -> float:
     """The power of two that brings the largest weight near 2^10; weights are then in the middle of f16. It waits:
     products may prefetch weights before the kernel before them has ended."""
     most = float(device.download(range_pointer, np.zeros(1, np.float32))[0])

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from ...arrays import Bytes
-from .memory import Gpu
+from .session import Session
 
 PIECE_BYTES = 32 << 20
 Taker = Callable[[int, int, int], None]  # pointer to rows on the GPU, the first one's number, how many
 
 
 class Uploader:
-    """Two pieces of pinned memory and two of the GPU's, until it is closed; `progress` is told of bytes sent."""
+    """Two pieces of pinned memory and two of the GPU's, until it is closed; `progress` is told of bytes sent.
 
-    def __init__(self, device: Gpu, progress: Callable[[int], None] | None = None, nbytes: int = PIECE_BYTES) -> None:
+    A closed one can be used again.
+    """
+
+    def __init__(
+        self, device: Session, progress: Callable[[int], None] | None = None, nbytes: int = PIECE_BYTES
+    ) -> None:
         self.device, self._progress, self._size = device, progress, nbytes
         self._pieces: list[_Piece] = []
         self._sent = 0
@@ -63,16 +67,10 @@ class Uploader:
         self.close()
 
 
-@cache
-def shared_uploader(device: Gpu) -> Uploader:
-    """The one that all weights of a device go through; closing it gives its memory back until the next ones come."""
-    return Uploader(device)
-
-
 class _Piece:
     """Pinned memory, and as much of the GPU's."""
 
-    def __init__(self, device: Gpu) -> None:
+    def __init__(self, device: Session) -> None:
         self.device = device
         self._pinned: Bytes = np.zeros(0, np.uint8)
         self._buffer: Any = None

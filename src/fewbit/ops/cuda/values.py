@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .kernels import Entry
-from .memory import Gpu
+from .session import Session
 
 
 class Rows(NamedTuple):
@@ -68,7 +68,7 @@ class StepInputs:
 class Launcher:
     """Launches kernels on a stream, each right behind the one before it; scratch memory stays while this does."""
 
-    device: Gpu
+    device: Session
     stream: Any
     held: list[Any] = field(default_factory=list)
     is_first: bool = True
