@@ -27,7 +27,7 @@ static bool available() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 extern const Target target;
-constinit const Target target = make_target("avx2", available, nullptr, 1);
+constinit const Target target = make_target("avx2", available);
 
 }  // namespace fewbit::avx2
 #endif
