@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 WERROR ?= OFF
+# Tests and wheels need every instruction set. `FEWBIT_TARGETS=native make run` compiles those of this machine.
+export FEWBIT_TARGETS ?= all
 VENV := .venv
 ASAN_VENV := .venv-sanitize
 EMULATED_VENV := .venv-emulate
@@ -70,7 +72,7 @@ format: $(VENV)/.dev ## Format Python and C++
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 
-emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figures/, and the list of files in docs/design.md
+emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figures/, and the list of files, docs/files.md
 	@$(EMIT)
 	@$(BIN)/python docs/list_files.py
 	@$(BIN)/python docs/write_figures.py
@@ -163,7 +165,7 @@ build/cross/.tools: | $(VENV)/.tools
 build/cross/selftest: $(SOURCES) $(GENERATED) | build/cross/.tools
 	@$(BIN)/cmake -S . -B build/cross -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFEWBIT_SELFTEST=ON \
 	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(OTHER) -DCMAKE_CXX_COMPILER=$(CROSS_COMPILER) \
-	  -DFEWBIT_OPTIMIZE=-O1 -DFEWBIT_WERROR=$(WERROR) > build/cross/configure.log
+	  -DFEWBIT_OPTIMIZE=-O1 -DFEWBIT_TARGETS=all -DFEWBIT_WERROR=$(WERROR) > build/cross/configure.log
 	@$(BIN)/cmake --build build/cross --target selftest
 
 # Stamps: each is touched when its step has succeeded.
@@ -180,7 +182,7 @@ $(GENERATED): emit
 
 # An editable install: changes in Python are seen at once; changes in C++ are built again, only what is needed.
 $(VENV)/.built-$(WERROR): $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
-	@echo "Building fewbit into $(VENV)"
+	@echo "Building fewbit into $(VENV), instruction sets: $(FEWBIT_TARGETS). This takes about 7 minutes on two cores."
 	@$(BIN)/python -m pip $(INSTALL) -C cmake.define.FEWBIT_WERROR=$(WERROR) -e ".[test]"
 	@touch $@
 

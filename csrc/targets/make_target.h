@@ -3,6 +3,6 @@
 constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, probe_f32, nullptr};
 
 constexpr Target make_target(const char* name, bool (*available)(), const IntegerAttention* integers = nullptr) {
-  return {name,        available,        kernels, quantize_row, kv_weigh, kv_scale, kv_rotate,
-          row_kernels, interleave_moves, nullptr, probes,       products, integers};
+  return {name,        available,        kernels, quantize_row, kv_weigh, kv_scale,  kv_rotate,
+          row_kernels, interleave_moves, nullptr, probes,       products, recurrent, integers};
 }
