@@ -1,0 +1,87 @@
+"""What MkDocs adds to the pages of docs/: the pages from the root of the repository, and the tables of options.
+
+MkDocs calls `on_files` and `on_page_markdown` (`hooks` in mkdocs.yml).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGES.md": "changes.md"}
+OPTIONS = ROOT / "src/fewbit/options.py"
+SAMPLING = ROOT / "src/fewbit/ops/sampling.py"
+TABLE = re.compile(r"^<!-- options of (\w+) -->$", re.MULTILINE)
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are written outside docs/."""
+    from mkdocs.structure.files import File
+
+    for name, page in PAGES.items():
+        files.append(File.generated(config, page, content=from_root((ROOT / name).read_text())))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Tables of options, and links that lead to pages of the site or to nothing."""
+    folder = (ROOT / "docs" / page.file.src_uri).parent
+    return TABLE.sub(lambda found: options_table(found[1]), LINK.sub(lambda found: site_link(found, folder), markdown))
+
+
+def from_root(markdown: str) -> str:
+    """A page of the root, with its links as if it lay in docs/."""
+
+    def moved(found: re.Match[str]) -> str:
+        target = found[3].removeprefix("docs/") if found[3].startswith("docs/") else f"../{found[3]}"
+        return f"{found[1]}[{found[2]}]({target}{found[4] or ''})"
+
+    return LINK.sub(moved, markdown)
+
+
+def site_link(found: re.Match[str], folder: Path) -> str:
+    """A link as the site has it. Files outside the site are named, not linked.
+
+    >>> site_link(LINK.search("see [the unit](../deploy/fewbit.service)"), ROOT / "docs")
+    'the unit'
+    """
+    target = (folder / found[3]).resolve()
+    if target.parent == ROOT and target.name in PAGES:
+        steps = "../" * len(folder.relative_to(ROOT / "docs").parts)
+        return f"[{found[2]}]({steps}{PAGES[target.name]}{found[4] or ''})"
+    inside = target.is_relative_to(ROOT / "docs") and not target.is_relative_to(ROOT / "docs/figures")
+    return found[0] if inside else found[2]
+
+
+def options_table(name: str) -> str:
+    """The fields of a TypedDict or dataclass as a table. Sampling options are in the table of SamplingParams."""
+    found = [field for field in fields(name) if name == "SamplingParams" or field[0] not in sampling_names()]
+    rows = [f"| `{field}` | `{kind}` | {default} | {about} |" for field, kind, default, about in found]
+    return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def sampling_names() -> set[str]:
+    return {name for name, *_ in fields("SamplingParams")}
+
+
+def fields(name: str) -> Iterator[tuple[str, str, str, str]]:
+    """Name, type, default and comment of each field of a class in options.py or sampling.py.
+
+    >>> next(fields("SamplingParams"))
+    ('temperature', 'float', '0.8', '0: the likeliest token')
+    """
+    for path in (OPTIONS, SAMPLING):
+        source = path.read_text()
+        lines = source.splitlines()
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                for field in node.body:
+                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                        comment = lines[(field.end_lineno or 1) - 1].partition("  # ")[2]
+                        kind = ast.unparse(field.annotation).replace(" | ", " or ")
+                        yield field.target.id, kind, ast.unparse(field.value) if field.value else "", comment
