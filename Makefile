@@ -28,7 +28,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .NOTPARALLEL:
 .PHONY: help test test-all run table bench check check-python check-types check-native check-imports check-emitted \
         check-macos sanitize emulate selftest test-cross test-cross-all test-cuda test-cuda-emulated \
-        test-cuda-compile emit format build wheel wheels sdist clean
+        test-cuda-compile emit format docs build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,10 @@ emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figure
 	@$(EMIT)
 	@$(BIN)/python docs/list_files.py
 	@$(BIN)/python docs/write_figures.py
+
+docs: $(VENV)/.docs ## Build the site of the docs into build/site
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in build/site: open build/site/index.html."
 
 build: $(VENV)/.built-$(WERROR) ## Build and install into .venv (WERROR=ON: warnings are errors)
 
@@ -191,6 +195,12 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	  more = p['optional-dependencies']; print(*p['dependencies'], *more['server'], *more['dev'], sep='\n')" > $(VENV)/dev.txt
 	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/dev.txt
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.tools
+	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*p['dependencies'], *p['optional-dependencies']['docs'], sep='\n')" > $(VENV)/docs.txt
+	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/docs.txt
 	@touch $@
 
 $(VENV)/.cuda: pyproject.toml | $(VENV)/.tools

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGES
 OPTIONS = ROOT / "src/fewbit/options.py"
 SAMPLING = ROOT / "src/fewbit/ops/sampling.py"
 TABLE = re.compile(r"^<!-- options of (\w+) -->$", re.MULTILINE)
+COMMANDS = re.compile(r"^<!-- commands -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -31,7 +33,18 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Tables of options, and links that lead to pages of the site or to nothing."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
-    return TABLE.sub(lambda found: options_table(found[1]), LINK.sub(lambda found: site_link(found, folder), markdown))
+    linked = LINK.sub(lambda found: site_link(found, folder), markdown)
+    return COMMANDS.sub(lambda _: commands(), TABLE.sub(lambda found: options_table(found[1]), linked))
+
+
+def commands() -> str:
+    """The reference of the command line."""
+    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "docs")]
+    from site_commands import commands_page
+
+    from fewbit.cli import main
+
+    return commands_page(main, "fewbit")
 
 
 def from_root(markdown: str) -> str:
@@ -61,6 +74,9 @@ def site_link(found: re.Match[str], folder: Path) -> str:
 def options_table(name: str) -> str:
     """The fields of a TypedDict or dataclass as a table. Sampling options are in the table of SamplingParams."""
     found = [field for field in fields(name) if name == "SamplingParams" or field[0] not in sampling_names()]
+    if not any(default for _, _, default, _ in found):
+        rows = [f"| `{field}` | `{kind}` | {about} |" for field, kind, _, about in found]
+        return "\n".join(["| option | type | meaning |", "|---|---|---|", *rows])
     rows = [f"| `{field}` | `{kind}` | {default} | {about} |" for field, kind, default, about in found]
     return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
 
