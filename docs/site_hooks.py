@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGES.md": "changes.md"}
@@ -73,31 +73,67 @@ def site_link(found: re.Match[str], folder: Path) -> str:
 
 def options_table(name: str) -> str:
     """The fields of a TypedDict or dataclass as a table. Sampling options are in the table of SamplingParams."""
-    found = [field for field in fields(name) if name == "SamplingParams" or field[0] not in sampling_names()]
-    if not any(default for _, _, default, _ in found):
-        rows = [f"| `{field}` | `{kind}` | {about} |" for field, kind, _, about in found]
-        return "\n".join(["| option | type | meaning |", "|---|---|---|", *rows])
-    rows = [f"| `{field}` | `{kind}` | {default} | {about} |" for field, kind, default, about in found]
-    return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
+    found = [field for field in fields(name) if name == "SamplingParams" or field.name not in sampling_names()]
+    if any(field.default for field in found):
+        rows = [f"| `{field.name}` | `{field.kind}` | {field.default} | {field.about} |" for field in found]
+        return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
+    rows = [f"| `{field.name}` | `{field.kind}` | {field.about} |" for field in found]
+    return "\n".join(["| option | type | meaning |", "|---|---|---|", *rows])
 
 
 def sampling_names() -> set[str]:
-    return {name for name, *_ in fields("SamplingParams")}
+    return {field.name for field in fields("SamplingParams")}
 
 
-def fields(name: str) -> Iterator[tuple[str, str, str, str]]:
-    """Name, type, default and comment of each field of a class in options.py or sampling.py.
+class Field(NamedTuple):
+    name: str
+    kind: str
+    default: str
+    about: str  # what `Args:` of its class says of it, else the comment beside it
 
-    >>> next(fields("SamplingParams"))
-    ('temperature', 'float', '0.8', '0: the likeliest token')
+
+def fields(name: str) -> list[Field]:
+    """The fields of a class in options.py or sampling.py, inherited ones first.
+
+    >>> fields("SamplingParams")[0]
+    Field(name='temperature', kind='float', default='0.8', about='0: the likeliest token')
     """
-    for path in (OPTIONS, SAMPLING):
-        source = path.read_text()
-        lines = source.splitlines()
-        for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef) and node.name == name:
-                for field in node.body:
-                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                        comment = lines[(field.end_lineno or 1) - 1].partition("  # ")[2]
-                        kind = ast.unparse(field.annotation).replace(" | ", " or ")
-                        yield field.target.id, kind, ast.unparse(field.value) if field.value else "", comment
+    sources = [path.read_text() for path in (OPTIONS, SAMPLING)]
+    found = {
+        node.name: (node, source.splitlines())
+        for source in sources
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    }
+    documented: dict[str, str] = {}
+    every: list[Field] = []
+    for node, lines in reversed([found[each] for each in with_bases(found, name)]):
+        documented |= arguments(ast.get_docstring(node) or "")
+        every += own_fields(node, lines)
+    return [field._replace(about=documented.get(field.name, field.about)) for field in every]
+
+
+def with_bases(found: dict[str, Any], name: str) -> list[str]:
+    """The class and its public bases in these files."""
+    bases = [base.id for base in found[name][0].bases if isinstance(base, ast.Name)]
+    known = [base for base in bases if base in found and not base.startswith("_")]
+    return [name, *(each for base in known for each in with_bases(found, base))]
+
+
+def own_fields(node: ast.ClassDef, lines: list[str]) -> Iterator[Field]:
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.end_lineno:
+            comment = lines[field.end_lineno - 1].partition("  # ")[2]
+            kind = ast.unparse(field.annotation).replace(" | ", " or ")
+            yield Field(field.target.id, kind, ast.unparse(field.value) if field.value else "", comment)
+
+
+def arguments(docstring: str) -> dict[str, str]:
+    """What the `Args:` of a docstring say.
+
+    >>> arguments("A class.\\n\\nArgs:\\n    a: First.\\n    b: Second,\\n        in two lines.\\n")
+    {'a': 'First.', 'b': 'Second, in two lines.'}
+    """
+    listed = docstring.partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", listed, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import doctest
 import html
+import importlib
 import inspect
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import get_type_hints
 
@@ -18,10 +21,10 @@ import pytest
 import fewbit as fb
 from fewbit import errors
 from fewbit.cli import main
-from fewbit.options import Answers
+from fewbit.options import Options, PromptOptions
 
 ROOT = Path(__file__).parents[1]
-FETCHED = re.compile(r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(https?:)?//|<link[^>]*\shref=["']?(?:https?:)?//""")
+FETCHED = re.compile(r"""<(?:(?:script|img|iframe|source)[^>]*\ssrc|link[^>]*\shref)=["']?(?:https?:)?//""")
 
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
@@ -38,6 +41,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return folder
+
+
+@pytest.mark.parametrize("name", ["site_hooks", "site_commands"])
+def test_the_examples_of_what_builds_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted
+    assert not result.failed
 
 
 def text_of(page: Path) -> str:
@@ -74,8 +85,9 @@ def test_every_public_name_has_an_entry(site: Path) -> None:
 def test_every_parameter_is_in_a_table(site: Path) -> None:
     """Of every public function, and of the methods that take more than what their name says."""
     entries = dict(entries_of(site))
-    names = "KVCache append attend reserve commit fetch save load", "Tokenizer encode decode", "ChatTemplate render"
-    methods = [(f"{kind}.{name}", getattr(getattr(fb, kind), name)) for kind, *rest in map(str.split, names) for name in rest]
+    cache = [f"KVCache.{name}" for name in ("append", "attend", "reserve", "commit", "fetch", "save", "load")]
+    named = [*cache, "Tokenizer.encode", "Tokenizer.decode", "ChatTemplate.render", "QuantTensor.from_bytes"]
+    methods = [(name, attrgetter(name)(fb)) for name in named]
     functions = [(name, getattr(fb, name)) for name in fb.__all__ if inspect.isfunction(getattr(fb, name))]
     kinds = [(name, getattr(fb, name)) for name in ("KVCache", "ChatTemplate")]
     homes = {"format": "formats.get", "formats": "formats.all_formats"}
@@ -95,7 +107,7 @@ def entries_of(site: Path) -> Iterator[tuple[str, str]]:
 def test_every_option_has_a_row(site: Path) -> None:
     page = (site / "reference/options.html").read_text()
     rows = set(re.findall(r"<td>\s*<code>(\w+)</code>", page))
-    assert set(get_type_hints(Answers)) <= rows
+    assert {*get_type_hints(Options), *get_type_hints(PromptOptions)} <= rows
 
 
 def test_every_parameter_of_llm_is_named(site: Path) -> None:
