@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 WERROR ?= OFF
+# Tests and wheels need every instruction set. `FEWBIT_TARGETS=native make run` compiles those of this machine.
+export FEWBIT_TARGETS ?= all
 VENV := .venv
 ASAN_VENV := .venv-sanitize
 EMULATED_VENV := .venv-emulate
@@ -26,7 +28,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .NOTPARALLEL:
 .PHONY: help test test-all run table bench check check-python check-types check-native check-imports check-emitted \
         check-macos sanitize emulate selftest test-cross test-cross-all test-cuda test-cuda-emulated \
-        test-cuda-compile emit format build wheel wheels sdist clean
+        test-cuda-compile emit format docs build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -70,10 +72,14 @@ format: $(VENV)/.dev ## Format Python and C++
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 
-emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figures/, and the list of files in docs/design.md
+emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figures/, and the list of files, docs/files.md
 	@$(EMIT)
 	@$(BIN)/python docs/list_files.py
 	@$(BIN)/python docs/write_figures.py
+
+docs: $(VENV)/.docs ## Build the site of the docs into build/site
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in build/site: open build/site/index.html."
 
 build: $(VENV)/.built-$(WERROR) ## Build and install into .venv (WERROR=ON: warnings are errors)
 
@@ -163,7 +169,7 @@ build/cross/.tools: | $(VENV)/.tools
 build/cross/selftest: $(SOURCES) $(GENERATED) | build/cross/.tools
 	@$(BIN)/cmake -S . -B build/cross -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFEWBIT_SELFTEST=ON \
 	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(OTHER) -DCMAKE_CXX_COMPILER=$(CROSS_COMPILER) \
-	  -DFEWBIT_OPTIMIZE=-O1 -DFEWBIT_WERROR=$(WERROR) > build/cross/configure.log
+	  -DFEWBIT_OPTIMIZE=-O1 -DFEWBIT_TARGETS=all -DFEWBIT_WERROR=$(WERROR) > build/cross/configure.log
 	@$(BIN)/cmake --build build/cross --target selftest
 
 # Stamps: each is touched when its step has succeeded.
@@ -180,7 +186,7 @@ $(GENERATED): emit
 
 # An editable install: changes in Python are seen at once; changes in C++ are built again, only what is needed.
 $(VENV)/.built-$(WERROR): $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
-	@echo "Building fewbit into $(VENV)"
+	@echo "Building fewbit into $(VENV), instruction sets: $(FEWBIT_TARGETS). This takes about 7 minutes on two cores."
 	@$(BIN)/python -m pip $(INSTALL) -C cmake.define.FEWBIT_WERROR=$(WERROR) -e ".[test]"
 	@touch $@
 
@@ -189,6 +195,12 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
 	  more = p['optional-dependencies']; print(*p['dependencies'], *more['server'], *more['dev'], sep='\n')" > $(VENV)/dev.txt
 	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/dev.txt
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.tools
+	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*p['dependencies'], *p['optional-dependencies']['docs'], sep='\n')" > $(VENV)/docs.txt
+	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/docs.txt
 	@touch $@
 
 $(VENV)/.cuda: pyproject.toml | $(VENV)/.tools

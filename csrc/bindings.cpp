@@ -5,7 +5,6 @@
 #include "formats/geometry.h"
 #include "logits.h"
 #include "probe.h"
-#include "targets/targets.h"
 #include "threads.h"
 
 using namespace fewbit;
@@ -273,7 +272,8 @@ NB_MODULE(_native, m) {
   m.attr("activation_bytes") = sizeof(Activation);
   m.attr("max_threads") = kMaxThreads;
   m.def("isas", [] { return names_of(available_targets()); }, "Available instruction sets, best first.");
-  m.def("known_isas", [] { return names_of(all_targets()); }, "Those that this build has kernels for, best first.");
+  m.def(
+      "known_isas", [] { return names_of(compiled_targets()); }, "Those that this build has kernels for, best first.");
   m.def("isa", [] { return std::string(current_target().name); }, "The instruction set in use.");
   m.def(
       "int16_rows", [] { return current_target().int16_rows; },

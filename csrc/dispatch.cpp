@@ -10,11 +10,16 @@
 
 namespace fewbit {
 
-// This list and the next one are never destroyed: threads may go on while the process exits.
+// These lists are never destroyed: threads may go on while the process exits.
+const std::vector<const Target*>& compiled_targets() {
+  static const auto& all = *new std::vector<const Target*>(all_targets());
+  return all;
+}
+
 const std::vector<const Target*>& available_targets() {
   static const std::vector<const Target*>& found = *[] {
     auto* out = new std::vector<const Target*>;
-    for (const Target* t : all_targets()) {
+    for (const Target* t : compiled_targets()) {
       if (t->available()) out->push_back(t);
     }
     return out;

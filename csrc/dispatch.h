@@ -8,6 +8,7 @@
 #include "activation.h"
 #include "formats/geometry.h"
 #include "kv_kernels.h"
+#include "recurrent_kernels.h"
 
 namespace fewbit {
 
@@ -125,12 +126,14 @@ struct Target {
   const Tiles* tiles;  // null: there are none
   Probes probes;
   const std::atomic<uint64_t>& products;  // calls of the kernels that multiply
+  const RecurrentKernels& recurrent;
   const IntegerAttention* integer_attention = nullptr;
   const MatrixAttention* matrix_attention = nullptr;
   size_t int16_rows = 0;  // of activations that are taken in 16 bits unless told otherwise: that costs less than 15%
 };
 
-const std::vector<const Target*>& available_targets();  // best first
+const std::vector<const Target*>& compiled_targets();   // those that this build has, best first
+const std::vector<const Target*>& available_targets();  // those of them that this machine runs, best first
 const Target& current_target();
 void use_target(const std::string& name);  // throws std::invalid_argument if it is not available
 const std::vector<std::string>& format_names();

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dispatch.h"
 #include "recurrent_kernels.h"
 #include "row_maths.h"
-#include "targets/targets.h"
 #include "threads.h"
 #include "workspace.h"
 
@@ -18,16 +18,7 @@ constexpr size_t kGates = 256;   // of heads, for one thread
 
 thread_local ThreadWorkspace gates;  // of the caller
 
-const RecurrentKernels& kernels() {
-  const Target* t = &current_target();
-#if defined(__x86_64__)
-  return t == &scalar::target ? scalar::recurrent : t == &avx2::target ? avx2::recurrent : avx512bw::recurrent;
-#elif defined(__aarch64__)
-  return t == &scalar::target ? scalar::recurrent : neon::recurrent;
-#else
-  return (void)t, scalar::recurrent;
-#endif
-}
+const RecurrentKernels& kernels() { return current_target().recurrent; }
 
 struct Tokens {  // of a sequence
   size_t first, count;

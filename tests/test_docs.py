@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import importlib
+import inspect
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,8 +19,15 @@ from fewbit.formats.emit import FILES
 from .cli.tiny import write_tiny
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-EXAMPLES = ["README.md", "docs/design.md", "docs/python.md"]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {  # pages whose examples need a server or a GPU
+    "docs/server.md": "tests/server/test_server_docs.py",
+    "docs/gpu.md": "tests/cuda/test_emulated.py",
+    "docs/cookbook/gpu.md": "tests/cuda/test_emulated.py",
+}
+WITH_PYTHON = sorted(str(page.relative_to(ROOT)) for page in PAGES if PYTHON.search(page.read_text()))
+EXAMPLES = [name for name in WITH_PYTHON if name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -26,22 +37,34 @@ def test_generated_file_is_fresh(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: one block after another, `await` allowed, with a model and a checkpoint in the folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
     write_tiny(tmp_path / "model.gguf")
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
-    names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, name, "exec"), names)
+    shutil.copytree(ROOT / "tests/zoo/llama/hf", tmp_path / "checkpoint")
+    names: dict[str, Any] = {"__name__": "example"}
+    with asyncio.Runner() as runner:
+        for block in PYTHON.findall((ROOT / name).read_text()):
+            code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            awaited = eval(code, names)
+            if inspect.iscoroutine(awaited):
+                runner.run(awaited)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_is_run_somewhere() -> None:
+    for page, test in ELSEWHERE.items():
+        folder, name = page.rsplit("/", 1)
+        assert page in WITH_PYTHON
+        assert name in (ROOT / test).read_text(), f"{test} does not run the examples of {folder}/{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", page.read_text(), re.MULTILINE))

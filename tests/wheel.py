@@ -98,6 +98,7 @@ def main() -> None:
     machine = told("doctor")
     print("installed in", Path(fb.__file__).parent)
     print("this build has", *machine["known_isas"])
+    assert not machine["is_native_build"], "a wheel for other machines needs FEWBIT_TARGETS=all"
     for isa in cpu.isas():
         with cpu.forced_isa(isa):
             errors = [f"{name} {check_product(name):.4f}" for name in ("q4_0", "q4_k", "q8_0")]

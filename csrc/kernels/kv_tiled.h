@@ -1,5 +1,5 @@
 // K or V of 32 tokens of a head as matrix tiles want them, in the bytes that their rows would take: first the scales,
-// [block][token], then the codes. Two codes of four bits share a byte, both of one token: what is written for a token
+// `[block][token]`, then the codes. Two codes of four bits share a byte, both of one token: what is written for a token
 // takes no part of what another one has. Tiles are read in the order in which they lie.
 //
 //   K          as tiles of 16 rows of 64 bytes, two for every 64 bytes of a token: four bytes of each of 16 tokens side

@@ -115,9 +115,10 @@ static bool available() {
 }
 extern const Target target;
 const Tiles tiles = {pack_columns, pack_skinny_columns, skinny_bytes, quantize_left, tile_scratch_bytes};
-const Target target = {"amx",    available, kernels,         quantize_row,     kv_weigh,
-                       kv_scale, kv_rotate, row_kernels,     interleave_moves, &tiles,
-                       probes,   products,  &code_attention, &tile_attention,  1};
+const Target target = {"amx",    available, kernels,        quantize_row,     kv_weigh,
+                       kv_scale, kv_rotate, row_kernels,    interleave_moves, &tiles,
+                       probes,   products,  base.recurrent, &code_attention,  &tile_attention,
+                       1};
 
 }  // namespace fewbit::amx
 #endif

@@ -21,6 +21,8 @@ template <class F>
 void change(Kernels& out) {
   set_products<F>(out);
 }
+using avx512bw::recurrent;
+
 #include "targets/changed_table.h"
 //
 #include "targets/make_target.h"

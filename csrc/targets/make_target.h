@@ -4,6 +4,6 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_int8, prob
 
 constexpr Target make_target(const char* name, bool (*available)(), const IntegerAttention* integers = nullptr,
                              size_t int16_rows = 0) {
-  return {name,    available, kernels,  quantize_row, kv_weigh, kv_scale,  kv_rotate, row_kernels, interleave_moves,
-          nullptr, probes,    products, integers,     nullptr,  int16_rows};
+  return {name,    available, kernels,  quantize_row, kv_weigh, kv_scale, kv_rotate, row_kernels, interleave_moves,
+          nullptr, probes,    products, recurrent,    integers, nullptr,  int16_rows};
 }

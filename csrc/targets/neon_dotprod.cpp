@@ -23,6 +23,8 @@ void change(Kernels& out) {
   set_products<F>(out);
   add_integer_kv<F>(out.kv);
 }
+using neon::recurrent;
+
 #include "targets/changed_table.h"
 //
 #include "targets/make_target.h"

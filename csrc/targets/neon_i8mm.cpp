@@ -29,6 +29,8 @@ void change(Kernels& out) {
   }
 }
 
+using neon::recurrent;
+
 #include "targets/changed_table.h"
 //
 #include "targets/make_target.h"

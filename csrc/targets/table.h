@@ -9,7 +9,9 @@ Kernels make_kernels() {
   out.layout = layout<F>;
   out.decode = decode_row<F>;
   out.exact = Counted<exact_rows<F>>::call;
+#if !defined(FEWBIT_WITHOUT_PRODUCTS)  // a target on top of this one has its own, see native.cmake
   set_products<F>(out);
+#endif
   if constexpr (KvBlock<F>::can()) out.kv = {kv_scores<F>, kv_values<F>, kv_floats<F>};
   add_integer_kv<F>(out.kv);
   if constexpr (KvTiled<F>::can()) {

@@ -1,5 +1,5 @@
-// Every instruction set that this build knows, best first. A new one is a header in isa/, a file here, and a line
-// below.
+// Every instruction set that this build has kernels for, best first. A new one is a header in isa/, a file here, a line
+// below and, where it can be the best one of a machine, a rule in native.cmake.
 #pragma once
 #include <vector>
 
@@ -36,13 +36,15 @@ extern const Target target;
 #endif
 
 inline std::vector<const Target*> all_targets() {
-  return {
-#if defined(__x86_64__)
-      &amx::target, &avx512::target, &avx512bw::target, &avx2::target,
+#if defined(FEWBIT_NATIVE_TARGETS)  // a build for one machine, see native.cmake
+  return {FEWBIT_NATIVE_TARGETS};
+#elif defined(__x86_64__)
+  return {&amx::target, &avx512::target, &avx512bw::target, &avx2::target, &scalar::target};
 #elif defined(__aarch64__)
-      &neon_i8mm::target, &neon_dotprod::target, &neon::target,
+  return {&neon_i8mm::target, &neon_dotprod::target, &neon::target, &scalar::target};
+#else
+  return {&scalar::target};
 #endif
-      &scalar::target};
 }
 
 }  // namespace fewbit

@@ -1,4 +1,4 @@
-"""What can go wrong, by kind. Every error of fewbit is a FewbitError; each is also the built-in kind that fits."""
+"""Errors. Each is a FewbitError and the built-in exception that fits."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ from collections.abc import Sequence
 
 
 class FewbitError(Exception):
-    """Any error that fewbit raises on purpose."""
+    """Base class of all errors that fewbit raises."""
 
 
 class ArgumentError(FewbitError, ValueError):
-    """An argument with a value that it cannot take."""
+    """An argument has an invalid value."""
 
 
 class FormatError(FewbitError, ValueError):
-    """An unknown format, or one that cannot do what was asked."""
+    """The format is unknown, or does not support the operation."""
 
 
 class ShapeError(FewbitError, ValueError):
-    """A shape or a number of bytes that does not fit."""
+    """A shape or a number of bytes does not match."""
 
 
 class DtypeError(FewbitError, TypeError):
-    """An array of a type that is not understood."""
+    """An argument or array has the wrong type."""
 
 
 class DataError(FewbitError, ValueError):
-    """Numbers that cannot be packed: NaN or infinity."""
+    """Values that cannot be packed: NaN, infinity, or too large for the format."""
 
 
 class LogitsError(DataError):
-    """Rows of logits that nothing can be sampled from. `rows`: their numbers; the other rows are good."""
+    """Logits that nothing can be sampled from.
+
+    Attributes:
+        rows: Their row numbers. The other rows are valid.
+    """
 
     def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -41,41 +45,41 @@ class LogitsError(DataError):
 
 
 class LayoutError(FewbitError, BufferError, ValueError):
-    """Memory that cannot be used as it is: read-only, overlapping or not contiguous."""
+    """Memory that is read-only, overlapping or not contiguous."""
 
 
 class FileError(FewbitError, ValueError):
-    """A file whose contents are damaged, or that is of a kind or version that is not read."""
+    """A damaged file, or one of an unsupported type or version."""
 
 
 class PathError(FewbitError, OSError):
-    """A file that is not there, or cannot be opened or written."""
+    """A file is missing, or cannot be opened or written."""
 
 
 class FetchError(FewbitError, OSError):
-    """A model that could not be fetched: no network, not on the server, or not what was expected."""
+    """A download failed: no network, not on the server, or a wrong checksum."""
 
 
 class ExtraError(FewbitError, ImportError):
-    """A package that is needed for what was asked, and is not installed."""
+    """An optional package is not installed. The message names the extra."""
 
 
 class MissingError(FewbitError, KeyError):
-    """A name that is not there."""
+    """An unknown name."""
 
     __str__ = Exception.__str__  # a KeyError would put its text in quotes
 
 
 class UnknownId(FewbitError, LookupError):
-    """An id of a sequence or a pin that is not there: never given out, or given back already."""
+    """An unknown sequence or pin: never created, or freed already."""
 
 
 class PositionError(FewbitError, IndexError):
-    """A position past the end of a sequence, or a number of tokens that it does not have."""
+    """A position or length past the end of a sequence."""
 
 
 class OutOfPages(FewbitError, MemoryError):
-    """The KV cache has too few pages left. Nothing was changed; free a sequence and try again."""
+    """The KV cache has too few free pages. Nothing was changed; free a sequence and try again."""
 
     def __init__(self, needed: int, free: int) -> None:
         super().__init__(needed, free)
@@ -87,31 +91,35 @@ class OutOfPages(FewbitError, MemoryError):
 
 
 class OutOfMemory(FewbitError, MemoryError, ValueError):
-    """More memory was asked for than there is. The message says what would fit."""
+    """Not enough memory. The message says what would fit."""
 
 
 class DeviceError(FewbitError, RuntimeError):
-    """A GPU that reports an error. What was running there is lost."""
+    """A GPU reported an error. What ran there is lost."""
 
 
 class TokenizerError(FewbitError, ValueError):
-    """A vocabulary that cannot be used, a token that it does not hold, or text that has no tokens."""
+    """An invalid vocabulary, an unknown token, or text that cannot be tokenized."""
 
 
 class TemplateError(FewbitError, ValueError):
-    """A chat template that cannot be read, or that refuses what it was given."""
+    """A chat template is invalid, or rejects the messages."""
 
 
 class RequestError(FewbitError, ValueError):
-    """Something asked of a model that it cannot do: a prompt that is empty or too long, a number out of its range."""
+    """An invalid request: an empty prompt, or an option out of range."""
 
 
 class TooLong(RequestError):
-    """A text that does not fit into the context."""
+    """A text does not fit into the context."""
 
 
 class QueueFull(FewbitError, RuntimeError):
-    """More requests than a model takes at once. `of_client`: of this client; others can still ask."""
+    """Too many requests wait for the model.
+
+    Attributes:
+        of_client: Whether the limit is that of one client; others may still send requests.
+    """
 
     def __init__(self, message: str, of_client: bool = False) -> None:
         super().__init__(message)

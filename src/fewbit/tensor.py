@@ -58,11 +58,17 @@ class QuantTensor(PackedArray):
     >>> bool(abs(w.dequantize() - np.eye(64)).max() < 1e-2)
     True
 
-    `x @ w.T` and `w @ x` are `fb.linear(x, w)`, `np.asarray(w)` decodes it, and it can be indexed by rows: a slice
-    shares the bytes of w, an array of row numbers or a mask copies.
+    `x @ w.T` and `w @ x` are `fb.linear(x, w)`, and `np.asarray(w)` decodes it. Rows can be indexed: a slice shares the
+    bytes of w, an array of row numbers or a mask copies them.
 
     >>> w[:2], (np.ones((5, 64), np.float32) @ w.T).shape, np.asarray(w[[3, 5]]).shape
     (QuantTensor(q8_0, 2x64, 136 bytes, 8.5 bits a weight), (5, 64), (2, 64))
+
+    Attributes:
+        format: The `Format`.
+        shape: Shape of the decoded values.
+        stored: The packed bytes as they lie in memory, a flat uint8 array.
+        layout: "rows", or "interleaved16" after `fb.repack`.
     """
 
     __slots__ = ("format", "layout", "shape", "stored")
@@ -80,7 +86,12 @@ class QuantTensor(PackedArray):
 
     @classmethod
     def from_bytes(cls, buf: Any, shape: tuple[int, ...], format: str | Format) -> QuantTensor:
-        """A tensor over bytes that are packed already; nothing is copied, a memory map stays one.
+        """A tensor over packed bytes. Nothing is copied: a memory map stays one.
+
+        Args:
+            buf: Bytes, a uint8 array or anything with the buffer protocol.
+            shape: Shape of the decoded values.
+            format: Name of the format, or a `Format`.
 
         >>> QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0").nbytes
         18
@@ -116,10 +127,12 @@ class QuantTensor(PackedArray):
 
     @property
     def nbytes(self) -> int:
+        """Size of the packed bytes."""
         return self.stored.size
 
     @property
     def rows(self) -> int:
+        """Number of rows, of all matrices of a stack."""
         return _rows(self.shape)
 
     @property
@@ -143,9 +156,10 @@ class QuantTensor(PackedArray):
         return decode(self.format, rows, self.shape[-1]).reshape(self.shape)
 
     def to(self, device: str) -> Any:
-        """The tensor on a device: a `CudaTensor` for "cuda" or "cuda:1", this one for "cpu".
+        """The tensor on a device. `fb.linear(x, w)` multiplies where w is.
 
-        `fb.linear(x, w)` multiplies where w is. NVIDIA GPUs need the extra `cuda` of the package.
+        Args:
+            device: "cpu" returns this tensor; "cuda" or "cuda:1" copies it to an NVIDIA GPU (extra `cuda`).
 
         >>> w = QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0")
         >>> w.to("cpu") is w

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fewbit.bench.machine import ADDS, cpu_name, name_in, told_by
+from fewbit.bench.machine import ADDS, COMPLETE, cpu_name, name_in, told_by
 from fewbit.cli import main
 from fewbit.ops import cpu
 
@@ -50,7 +50,7 @@ def test_every_instruction_set_says_what_it_adds() -> None:
 
 def test_the_best_kernels_need_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     best = Faked(monkeypatch, X86, X86)
-    assert best.row("known to this build") == best.row("instruction sets") == "amx, avx512, avx512bw, avx2, scalar"
+    assert best.row("compiled in") == best.row("instruction sets") == "amx, avx512, avx512bw, avx2, scalar"
     assert best.row("in use") == "amx"
     assert best.row("missing") == "-"
     assert "Note" not in best.text()
@@ -75,7 +75,7 @@ def test_what_is_missing_is_named(
     assert list(facts["missing_isas"]) == list(missing)
     assert all(words in facts["missing_isas"][name] for name, words in missing.items())
     assert all(f"{name}: {facts['missing_isas'][name]}" in machine.row("missing") for name in missing)
-    assert machine.row("known to this build") == ", ".join(known)
+    assert machine.row("compiled in") == ", ".join(known)
     assert machine.row("instruction sets") == ", ".join(usable)
     assert facts["notes"] == []
 
@@ -92,6 +92,25 @@ def test_a_build_without_kernels_for_the_architecture(monkeypatch: pytest.Monkey
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     (note,) = Faked(monkeypatch, ["scalar"], ["scalar"]).json()["notes"]
     assert note.startswith("this build has no kernels for riscv64 but scalar ones: expect")
+
+
+def test_a_native_build_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Faked(monkeypatch, ["avx512", "scalar"], ["avx512", "scalar"])
+    assert native.row("compiled in").startswith("avx512, scalar (those of the machine it was built on; FEWBIT_TARGETS")
+    assert native.json()["is_native_build"] is True
+    assert native.json()["notes"] == []
+
+
+def test_a_native_build_on_another_machine_asks_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = Faked(monkeypatch, ["amx", "avx512", "scalar"], ["scalar"])
+    (note,) = moved.json()["notes"]
+    assert note.startswith("this build was compiled on another machine, for amx, avx512; scalar kernels run here")
+    assert "pip install --force-reinstall ." in note
+
+
+def test_a_complete_build_is_not_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in COMPLETE:
+        assert Faked(monkeypatch, known, known).json()["is_native_build"] is False
 
 
 def test_a_worse_one_than_the_best_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ from ..cli.tiny import write_tiny
 from .cases import int8_values, make, relative_error
 from .emulator.device import EmulatedGpu
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "gpu.md", DOCS / "cookbook/gpu.md"]
 ALL = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
 pytestmark = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler")
 
@@ -55,9 +56,9 @@ def test_memory_past_the_end_is_not_there(gpu: cuda.Session) -> None:
     assert any(0 <= end - buffer.handle - 1000 < 256 for end in ends)
 
 
-def blocks(about_models: bool) -> list[str]:
+def blocks(page: Path, about_models: bool) -> list[str]:
     """The page's Python, that with models or the other."""
-    found = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     return [block for block in found if ("LLM" in block) is about_models]
 
 
@@ -65,16 +66,21 @@ def run(found: list[str]) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec("import fewbit as fb", names)
     for block in found:
-        exec(compile(block, str(PAGE), "exec"), names)
+        exec(compile(block, "an example", "exec"), names)
     return names
 
 
 def test_the_examples_of_the_page_run() -> None:
-    names = run(blocks(False))
+    names = run(blocks(PAGES[0], False))
     weights, y = names["weights"], names["y"]
     assert isinstance(y, cuda.DeviceArray)
     assert relative_error(y.numpy(), weights[:3].astype(np.float64) @ weights.T) < 0.1
     assert names["packed"].shape == (64, 256)
+
+
+def test_the_recipe_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    run(blocks(PAGES[1], False))
+    assert capsys.readouterr().out == "(3, 64)\n"
 
 
 @pytest.mark.skipif(not ALL, reason="kernels of a whole model take a minute to compile; FEWBIT_EMULATE_CUDA=1 runs it")
@@ -83,5 +89,6 @@ def test_the_example_of_a_model_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_tiny(tmp_path / "model.gguf")
-    run(blocks(True))
+    for page in PAGES:
+        run(blocks(page, True))
     assert capsys.readouterr().out.strip()

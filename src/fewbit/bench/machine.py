@@ -28,6 +28,13 @@ ADDS = {
     "neon_dotprod": "integer dot products",
     "neon": "vectors of 128 bits",
 }
+# What FEWBIT_TARGETS=all compiles, by architecture.
+COMPLETE = [
+    ["amx", "avx512", "avx512bw", "avx2", "scalar"],
+    ["neon_i8mm", "neon_dotprod", "neon", "scalar"],
+    ["scalar"],
+]
+REBUILD = "run `pip install --force-reinstall .` in the source tree on this machine"
 SLOW = (
     "expect a small part of the usual speed (measured on a Neoverse-N1, SmolLM2 135M in Q4_1 with 2 threads: "
     "4 tokens/s with scalar kernels, 101 with llama.cpp)"
@@ -41,7 +48,8 @@ class Machine:
     python: str
     cpus: int  # hardware threads
     usable_cores: int  # physical ones that this process may use
-    known_isas: list[str]  # instruction sets that this build has kernels for, best first
+    known_isas: list[str]  # instruction sets that are compiled in, best first
+    is_native_build: bool  # whether only those of the machine that built it are
     isas: list[str]  # those of them that can be used here
     missing_isas: dict[str, str]  # better ones than these -> what they would add
     isa: str  # the one in use
@@ -69,6 +77,7 @@ def describe() -> Machine:
         cpus=os.cpu_count() or 1,
         usable_cores=usable_cores(),
         known_isas=known,
+        is_native_build=is_native(known),
         isas=usable,
         missing_isas=missing(known, usable),
         isa=cpu.isa(),
@@ -94,6 +103,15 @@ def kernels_of(fmt: Format) -> str:
     return ", ".join([*told, f"{ranges[-1][1]} {ranges[-1][0]}+"])
 
 
+def is_native(known: list[str]) -> bool:
+    """Whether a build has only the instruction sets of the machine that it was compiled on.
+
+    >>> is_native(["avx2", "scalar"]), is_native(["scalar"])
+    (True, False)
+    """
+    return known not in COMPLETE
+
+
 def missing(known: list[str], usable: list[str]) -> dict[str, str]:
     """Instruction sets that are better than the best one here, with what each would add.
 
@@ -113,6 +131,9 @@ def notes(known: list[str], usable: list[str], used: str, architecture: str) -> 
         return [f"{used} was asked for; {usable[0]} is better and can be used here"]
     if used != "scalar":
         return []
+    if is_native(known):
+        lost = ", ".join(name for name in known if name not in usable)
+        return [f"this build was compiled on another machine, for {lost}; scalar kernels run here; {REBUILD}"]
     if known == ["scalar"]:
         return [f"this build has no kernels for {architecture} but scalar ones: {SLOW}"]
     return [f"this CPU has no kernels of its own (it has none of {', '.join(known[:-1])}), scalar ones run: {SLOW}"]

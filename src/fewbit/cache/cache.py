@@ -90,21 +90,28 @@ class Cache:
         return all(sum(pages) <= available for *pages, available in zip(*needed, self.available, strict=True))
 
     def new(self, tokens: Iterable[int] = (), namespace: str = "") -> int:
-        """A new sequence. It begins with the full pages of a prompt that are known; `length` says how many tokens.
+        """A new sequence, which starts with the cached full pages of a prompt; `length` tells how many tokens.
 
-        To have something to compute the next token from, give all tokens of the prompt but the last. Sequences of
-        different namespaces share nothing.
+        Args:
+            tokens: The prompt. Leave its last token out, so that there is one to compute the next from.
+            namespace: Sequences of different namespaces share nothing.
         """
         return self._pages.new(tokens, namespace)
 
     def lookup(self, tokens: Iterable[int], namespace: str = "") -> int:
-        """How many tokens `new` would find."""
+        """Number of tokens that `new` would find in the cache."""
         return self._pages.lookup(tokens, namespace)
 
     def fetch(self, tokens: Iterable[int], namespace: str = "", seconds: float = 1.0) -> bool:
-        """Bring back what the disk has of a prompt, so that `new` finds it; it takes about so long at most.
+        """Read what the disk has of a prompt back into the cache, so that `new` finds it.
 
-        False: there may be more of it on the disk; call again.
+        Args:
+            tokens: The prompt.
+            namespace: As for `new`.
+            seconds: Time limit, about.
+
+        Returns:
+            False if the disk may have more of it: call again.
         """
         if self._spill is None:
             return True
@@ -124,9 +131,16 @@ class Cache:
         return self._pages.committed(sequence)
 
     def reserve(self, requests: Iterable[tuple[int, int]]) -> View:
-        """Room for a number of new tokens of each sequence: for all of them, or OutOfPages and everything as it was.
+        """Reserve room for new tokens. A page that other sequences share is copied first.
 
-        A page that others can see is copied before it is written.
+        Args:
+            requests: Pairs of a sequence and a number of new tokens.
+
+        Returns:
+            The step, for `append` and `attend`.
+
+        Raises:
+            OutOfPages: There is no room for all of them. Nothing was reserved.
         """
         requests = to_requests(requests)
         for group, pairs in self._pages.reserve(requests).items():
@@ -134,15 +148,17 @@ class Cache:
         return make_view(self._pages, requests)
 
     def commit(self, sequence: int, tokens: Iterable[int]) -> None:
-        """Say which the next tokens are: they are in the store, in all layers. Full pages can be found by `new` now.
+        """Record the ids of tokens whose K and V are stored in all layers. `new` finds full pages of them from now on.
 
-        They may be fewer than were reserved: of a draft commit what was accepted and roll back. Not so with recurrent
-        layers. What is never committed is shared by `fork` alone.
+        Args:
+            sequence: The sequence.
+            tokens: Ids of the next tokens. They may be fewer than were reserved, unless there are recurrent layers: of
+                a draft, commit what was accepted and `rollback` the rest.
         """
         self._pages.commit(sequence, tokens)
 
     def rollback(self, view: View) -> None:
-        """Take back what was reserved with this view and not committed; sequences may have been freed since."""
+        """Undo what was reserved for a step and not committed. Its sequences may have been freed since."""
         if not isinstance(view, View):
             raise DtypeError(f"a view is what `reserve` gives, not {type(view).__name__}")
         for sequence, before in zip(view.sequences, view.before.tolist(), strict=True):
@@ -155,43 +171,52 @@ class Cache:
         return self._pages.fork(sequence)
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Keep the first `length` tokens of a sequence.
+        """Keep the first tokens of a sequence.
 
-        Refused where the tokens that a window would see then are gone, and where there is no recurrent state after so
-        many tokens: there is one after the committed tokens, at some page ends and at 0.
+        Args:
+            sequence: The sequence.
+            length: Number of tokens to keep. With a window, those it would see must still be there; with recurrent
+                layers, there must be a state: at 0, at some page ends and after the committed tokens.
         """
         self._pages.truncate(sequence, length)
 
     def free(self, sequence: int) -> None:
-        """Let a sequence go. What it committed stays cached as long as there is room."""
+        """Free a sequence. What it committed stays cached as long as there is room."""
         self._pages.free(sequence)
 
     def pin(self, sequence: int) -> int:
-        """Keep what `new` would find of the tokens of a sequence, even after `free`, until `unpin` of this number."""
+        """Protect the committed pages of a sequence from eviction, even after `free`. Returns a number for `unpin`."""
         return self._pages.pin(sequence)
 
     def unpin(self, pin: int) -> None:
-        """Let pages go that `pin` kept."""
+        """Allow pages to be evicted again that `pin` protected."""
         self._pages.unpin(pin)
 
     def stats(self) -> Stats:
-        """Counts of pages and events, and bytes: `nbytes`, `f32_bytes` and `savings`."""
+        """Numbers of pages and events, and sizes: `nbytes`, `f32_bytes` and `savings`."""
         return self._pages.stats()
 
     def save(self, sequence: int, path: str | os.PathLike[str], *, fingerprint: str | None = None) -> None:
         """Write a sequence to a file, which appears under its name when it is complete.
 
-        A fingerprint says which model wrote it, that of this cache unless given: `load` with another one is refused.
+        Args:
+            sequence: The sequence.
+            path: The file.
+            fingerprint: Identifies the model; `load` requires the same. Defaults to that of this cache.
         """
         from .save import write_saved
 
         write_saved(to_path(path), self.store, self._pages.to_save(sequence), self._own(fingerprint))
 
     def load(self, path: str | os.PathLike[str], namespace: str = "", *, fingerprint: str | None = None) -> int:
-        """A new sequence from a file of `save`, by a cache with the same layout; its pages may have another size.
+        """A new sequence from a file that `save` wrote. The file is checked before anything is changed.
 
-        The file is checked whole before anything is changed. Its tokens are committed, and so found by `new`: whoever
-        wrote the file decides what others read, so load what you trust.
+        The tokens are committed and can be found by `new`, so load only files that you trust.
+
+        Args:
+            path: The file, written by a cache with the same layout. Its page size may differ.
+            namespace: As for `new`.
+            fingerprint: Must be the one that it was saved with. Defaults to that of this cache.
         """
         from .save import open_saved
 

@@ -23,10 +23,10 @@ from .view import View
 
 
 class KVCache(Cache):
-    """K and V of many sequences, in pages, in any format of at most 32 bits or of blocks of 32 values.
+    """K and V of many sequences, in pages that sequences with the same prefix share.
 
-    A sequence is a number that `new` gives. Each step reserves room for its new tokens, writes and reads them layer by
-    layer, and says at the end which tokens they were, so that others who begin alike can share them:
+    `new` returns the number of a sequence. Each step reserves room for new tokens, writes and reads them layer by
+    layer, and commits their ids at the end, so that later sequences with the same prefix share them:
 
     >>> import numpy as np
     >>> from fewbit.ops import attention
@@ -43,17 +43,26 @@ class KVCache(Cache):
     >>> cache.length(b), cache.stats().used  # b shares the first page, 32 tokens
     (32, 2)
 
-    `tokens` or `pages` say how much is kept. That memory is reserved, and the system gives it page by page when it is
-    first written. All layers have `kv_heads` heads of `dim` values (V: `v_dim`) and keep the last `window` tokens (0:
-    all); or `specs` says what each layer keeps. `max_seqs` and `snapshots` say how many pages layers with a window and
-    recurrent layers need.
+    A call that raises an error changes nothing. A cache may be used by one thread at a time.
 
-    V has the format of K unless `v` names another. K below 8 bits is rotated (Hadamard), and q with it, unless `rotate`
-    says otherwise: K has channels that are far greater than the others, and a block with one of them would lose the
-    rest. `kernels` is a module with `kv_write` and `attend`; without one it is the native CPU code.
-    Long prompts that are evicted go to `disk`, if there is one: see `Cache.fetch`.
-
-    What is refused leaves everything as it was. Not for several threads at once.
+    Args:
+        layers: Number of layers, all with the same sizes. Give these or `specs`.
+        kv_heads: KV heads of a layer.
+        dim: Values of a head of K, and of V unless `v_dim` is given.
+        specs: What each layer keeps, where layers differ.
+        tokens: Capacity in tokens. Give this or `pages`. Memory is committed when it is first written.
+        pages: Capacity in pages.
+        k: Format of K: one of at most 32 bits, or one with blocks of 32 values.
+        v: Format of V. Defaults to that of K.
+        v_dim: Values of a head of V.
+        window: Tokens that are kept, the latest ones. 0 keeps all.
+        rotate: Apply a Hadamard transform to K and q, which spreads outlier channels over a block. Defaults to True
+            where K has fewer than 8 bits.
+        page_tokens: Tokens of a page.
+        max_seqs: Sequences at a time, for the pages of layers with a window.
+        snapshots: Saved states of recurrent layers.
+        kernels: Module with `kv_write`, `attend` and `keeps_tiles`. Defaults to the native CPU code.
+        disk: Where evicted pages of long prompts go; `fetch` brings them back.
     """
 
     store: HostStore
@@ -115,9 +124,14 @@ class KVCache(Cache):
         return step
 
     def append(self, layer: int, step: View, k: Any, v: Any, *, threads: int | None = None) -> None:
-        """Pack and keep K, (tokens, kv_heads, k_dim), and V, (tokens, kv_heads, v_dim), of a layer.
+        """Pack and keep K and V of a layer for the new tokens of a step.
 
-        The tokens are those that `reserve` gave this step for, those of its sequences one after another.
+        Args:
+            layer: Number of the layer.
+            step: What `reserve` returned. Tokens are those of its sequences, one sequence after another.
+            k: Array of (tokens, kv_heads, k_dim).
+            v: Array of (tokens, kv_heads, v_dim).
+            threads: Number of threads. Defaults to all usable cores.
         """
         layer = self._layer(layer)
         missing = self._current(step)
@@ -142,12 +156,21 @@ class KVCache(Cache):
     ) -> Floats:
         """Causal attention of the new tokens of a step.
 
-        q is (tokens, q_heads, k_dim), the result (tokens, q_heads, v_dim). The tokens are those that `append` got for
-        this layer. `scale` is 1 / sqrt(k_dim) unless given; `window` is how many positions a token sees, itself
-        included (0: all), as many as the layer keeps unless given; with `softcap` c logits become c * tanh(logit / c);
-        `sinks` holds a logit without a value for each query head. NaN in q gives NaN in the result. With `exact` off,
-        prompts take about half the time on machines with matrix tiles, which round to bf16. Beside packed K and V, q
-        and the weights may be rounded to 16 bits.
+        Args:
+            layer: Number of the layer. Its K and V were appended before.
+            step: What `reserve` returned.
+            q: Array of (tokens, q_heads, k_dim). NaN in q gives NaN in the result.
+            scale: Factor of the scores. Defaults to 1 / sqrt(k_dim).
+            window: Positions that a token sees, itself included; 0 for all. Defaults to what the layer keeps.
+            softcap: If not 0, a score s becomes softcap * tanh(s / softcap).
+            sinks: For each query head a logit without a value.
+            out: Float32 array for the result. Allocated if not given.
+            exact: False rounds to bf16 on machines with matrix tiles, where prompts then take about half the time.
+                With packed K and V, q and the weights may be rounded to 16 bits in either case.
+            threads: Number of threads. Defaults to all usable cores.
+
+        Returns:
+            Float32 array of (tokens, q_heads, v_dim).
         """
         layer = self._layer(layer)
         if layer in self._current(step):

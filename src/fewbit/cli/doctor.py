@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ..bench.machine import Machine
     from ..ops.cuda.cards import Card, Cards
 
+NATIVE_BUILD = " (those of the machine it was built on; FEWBIT_TARGETS=all compiles every one)"
+
 
 @click.command()
 @click.option("--measure", "with_limits", is_flag=True, help="Measure read bandwidth and multiply rates too.")
@@ -67,7 +69,7 @@ def machine_rows(m: Machine) -> Rows:
         ["system", f"{m.system}, Python {m.python}"],
         ["cores", f"{m.usable_cores} usable, {m.cpus} hardware threads"],
         ["threads", str(m.threads)],
-        ["known to this build", ", ".join(m.known_isas)],
+        ["compiled in", ", ".join(m.known_isas) + (NATIVE_BUILD if m.is_native_build else "")],
         ["instruction sets", ", ".join(m.isas)],
         ["in use", chosen],
         ["missing", "; ".join(f"{name}: {adds}" for name, adds in m.missing_isas.items()) or "-"],

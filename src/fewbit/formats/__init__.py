@@ -21,7 +21,7 @@ _BY_GGUF = {f.gguf: f for f in FORMATS if f.gguf is not None}
 
 
 def all_formats() -> dict[str, Format]:
-    """Every format by name, families in their default shape.
+    """Every format by name, families with their default options.
 
     >>> "q6_k" in all_formats()
     True
@@ -30,7 +30,10 @@ def all_formats() -> dict[str, Format]:
 
 
 def get(name: str | Format) -> Format:
-    """A format by name; families take options after a colon.
+    """A format by name.
+
+    Args:
+        name: Name such as "q4_k". Families take options after a colon: "int4_group:group=64,scale=f16".
 
     >>> get("int4_group:group=64,scale=f16").group
     64
@@ -57,6 +60,9 @@ def _named(name: str) -> Format:
 
 def from_gguf(number: int) -> Format:
     """The format of a GGUF tensor type.
+
+    Args:
+        number: Number of the type in GGUF files.
 
     >>> from_gguf(12).name
     'q4_k'

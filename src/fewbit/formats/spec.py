@@ -142,11 +142,25 @@ Rule = Literal["none", "cast", "absmax", "absmax_signed", "minmax", "zero_point"
 
 @dataclass(frozen=True)
 class Format:
-    """One block format. `block` values make a block; a group of `group` values shares a scale and an offset.
+    """One block format: value = code * scale + offset, with a scale and an offset for each group.
 
-    `placement` "block" keeps the fields of a block together (all GGUF formats). "row" keeps each field together for a
-    whole row: the codes, padded to 32 values, then a scale for every group, then offsets; `group` 0 is the whole row.
-    `rule` is how the encoder finds scales without importance weights (`encode.py`); with them it always searches.
+    Attributes:
+        name: Its name, options included.
+        block: Values of a block.
+        fields: Name, type and count of each field, in file order.
+        codes: Where the codes are. None for plain numbers.
+        scale: Where the scales are.
+        offset: Where the offsets are, if there are any.
+        offset_sign: -1 if offsets are subtracted.
+        group: Values that share a scale and an offset. 0 for a whole row.
+        codebook: The values that codes stand for, if they are not the codes themselves.
+        rule: How the encoder finds scales. With importance weights it always searches.
+        sums: Field that holds sums of the codes, and of how many values.
+        gguf: Number of the type in GGUF files.
+        placement: "block" keeps the fields of a block together, as in GGUF files. "row" keeps each field together for a
+            whole row: the codes, padded to 32 values, then the scales, then the offsets.
+        per_tensor: One scale for all rows.
+        about: A few words for the list of formats.
     """
 
     name: str

@@ -28,7 +28,13 @@ _INDENT_CHARS = MAX_CHARS >> 6  # so that an indent is at most 64 wide
 
 
 class ChatTemplate:
-    """A Jinja template as Hugging Face models have them, run in a sandbox.
+    """A Jinja chat template as Hugging Face models have them, run in a sandbox.
+
+    Args:
+        source: The template.
+        bos_token: Text of the token that begins a text.
+        eos_token: Text of the token that ends a text.
+        clock: Where `strftime_now` in a template gets the time from.
 
     >>> template = ChatTemplate("{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}", "^")
     >>> template.render([{"role": "user", "content": "hi"}])
@@ -46,7 +52,12 @@ class ChatTemplate:
 
     @classmethod
     def for_tokenizer(cls, tokenizer: Tokenizer, name: str = "default") -> ChatTemplate:
-        """The template of a model file, or the usual one for the tokens that it has."""
+        """The template of a model file, or ChatML if its vocabulary has the tokens for it.
+
+        Args:
+            tokenizer: The tokenizer of the model, which holds its templates.
+            name: Name of the template, where a model has several.
+        """
         source = find_source(tokenizer, name)
         if source is None:
             known = ", ".join(tokenizer.chat_templates) or "none"
@@ -57,7 +68,7 @@ class ChatTemplate:
         return cls(source, tokenizer.bos_token, tokenizer.eos_token)
 
     def literals(self) -> set[str]:
-        """The texts in its expressions: what it looks for in messages, and some of what it writes."""
+        """The string constants in the template's expressions."""
         with _errors_of("cannot be read"):
             found = self._environment.parse(self.source).find_all(nodes.Const)
             return {node.value for node in found if isinstance(node.value, str)}
@@ -70,7 +81,15 @@ class ChatTemplate:
         max_seconds: float = MAX_SECONDS,
         **more: Any,
     ) -> str:
-        """The prompt. What else the template looks for is given by name, such as `enable_thinking`."""
+        """The prompt for messages.
+
+        Args:
+            messages: Dicts with `role` and `content`.
+            tools: Functions that the model may call, as OpenAI's clients describe them.
+            add_generation_prompt: End with the header of the assistant's answer.
+            max_seconds: Time limit for the template.
+            **more: Other variables of the template, such as `enable_thinking`.
+        """
         names: dict[str, Any] = {**self._tokens, "messages": messages, "tools": tools, "documents": None}
         names |= {"add_generation_prompt": add_generation_prompt, **more}
         parts, size = [], 0

@@ -73,15 +73,17 @@ class Tokenizer:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """The tokenizer that the keys `tokenizer.*` of a GGUF file describe."""
+        """The tokenizer that the `tokenizer.*` keys of a GGUF file describe."""
         return cls(read_vocabulary(metadata), metadata)
 
     def encode(self, text: str, add_special: bool = False, parse_special: bool = False, *, mark: str = "") -> list[int]:
         """The token ids of a text.
 
-        With `add_special` the tokens that the model wants around a text are added. With `parse_special` text that
-        spells a control token becomes that token: do not use it on text that others wrote. A `mark` is a character
-        that is no part of the text; a control token that has it inside stays text (see `fewbit.text.marks`).
+        Args:
+            text: Any text.
+            add_special: Add the tokens that the model expects around a text, such as BOS.
+            parse_special: Text that spells a control token becomes that token. Do not use it on untrusted text.
+            mark: A character that is not part of the text. A control token with it inside stays plain text.
         """
         _check_text(text)
         splitter = self._all_special if parse_special else self._user_defined
@@ -96,7 +98,7 @@ class Tokenizer:
         return [*self._before, *ids, *self._after] if add_special else ids
 
     def min_tokens(self, text: str) -> int:
-        """A number of tokens that a text has at least, found fast; 0 where nothing is known.
+        """A lower bound on the number of tokens of a text, without tokenizing it; 0 where none is known.
 
         No token is longer than the longest, and none has more ASCII letters and digits than one of them has.
         """
@@ -110,10 +112,15 @@ class Tokenizer:
         return max(-(-len(data) // longest), -(-len(_alnums(data)) // max(1, most)))
 
     def fitted(self, rows: int) -> Tokenizer:
-        """A tokenizer for a model with so many rows of embeddings.
+        """A tokenizer for a model whose embedding table is padded.
 
-        Tables are often rounded up: the rows past the last token become tokens that are not in use. Where many rows, or
-        tokens that are in use, have no partner, the tokenizer is that of another model.
+        Rows past the last token become unused tokens.
+
+        Args:
+            rows: Rows of the embedding table.
+
+        Raises:
+            TokenizerError: The sizes differ too much: the tokenizer belongs to another model.
         """
         missing = rows - self.vocab_size
         if missing > max(_FEW_ROWS, rows // 16) or any(kind != UNUSED for kind in self.vocabulary.kinds[rows:]):
@@ -134,14 +141,17 @@ class Tokenizer:
         return [self.vocabulary.tokens[i] for i in self.vocabulary.of_kind(CONTROL, UNKNOWN)]
 
     def decode(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> str:
-        """The text of token ids; bytes that are no UTF-8 become U+FFFD.
+        """The text of token ids. Bytes that are not UTF-8 become U+FFFD.
 
-        Some vocabularies put a space before a text. It is taken away again, unless the text `continues` another.
+        Args:
+            ids: Token ids.
+            skip_special: Leave out control tokens.
+            continues: The ids continue an earlier text: a leading space that the vocabulary adds is kept.
         """
         return self.decode_bytes(ids, skip_special, continues).decode("utf-8", "replace")
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False, continues: bool = False) -> bytes:
-        """The bytes of the text of token ids, which may end in half a character."""
+        """`decode` without the last step: bytes, which may end in the middle of a character."""
         if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
             raise DtypeError(f"token ids must be a list of integers, not {type(ids).__name__}")
         parts, starts = [], not continues
@@ -151,9 +161,15 @@ class Tokenizer:
         return b"".join(parts)
 
     def decode_next(self, token: int, starts: bool, skip_special: bool) -> tuple[bytes, bool]:
-        """The bytes that a token adds to a text, and whether the next token starts one anew.
+        """Decode one token of a sequence.
 
-        What stands after a special token is a text of its own: the encoder put a space before it.
+        Args:
+            token: Token id.
+            starts: The token is the first of a text, or follows a special token.
+            skip_special: Give no bytes for control tokens.
+
+        Returns:
+            The bytes that the token adds, and `starts` of the next token.
         """
         data = self.token_bytes(token)
         kind = self.vocabulary.kinds[token]
@@ -177,24 +193,27 @@ class Tokenizer:
         return self.vocabulary.tokens[token]
 
     def token_id(self, text: str) -> int | None:
-        """The token that the vocabulary writes so, if there is one."""
+        """The id of a token by its text in the vocabulary, or None."""
         return self.vocabulary.ids.get(text)
 
     def is_special(self, token: int) -> bool:
-        """Whether a token is no part of the text: a control token, the unknown token or one that is not in use."""
+        """Whether a token is a control token, the unknown token or unused."""
         self._check(token)
         return self.vocabulary.kinds[token] in (CONTROL, UNKNOWN, UNUSED)
 
     @property
     def vocab_size(self) -> int:
+        """Number of tokens."""
         return len(self.vocabulary.tokens)
 
     @property
     def bos_id(self) -> int | None:
+        """The token that begins a text, or None."""
         return self.vocabulary.bos
 
     @property
     def eos_id(self) -> int | None:
+        """The token that ends a text, or None."""
         return self.vocabulary.eos
 
     @property
@@ -209,7 +228,7 @@ class Tokenizer:
 
     @property
     def end_of_generation(self) -> frozenset[int]:
-        """The tokens after which a model has nothing more to say."""
+        """The ids of all tokens that end an output."""
         return self.vocabulary.end_of_generation
 
     def __repr__(self) -> str:

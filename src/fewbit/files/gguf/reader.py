@@ -27,7 +27,14 @@ Part = tuple[Path, mmap, Header]
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GGUF:
-    """Open a GGUF file. Of a model that is split into several files, any one will do: the others are found beside it.
+    """Open a GGUF file over a memory map.
+
+    Args:
+        path: The file. Of a split model any part will do: the others are found beside it.
+
+    Raises:
+        PathError: The file is missing or cannot be opened.
+        FileError: The file is damaged, or not a GGUF file.
 
     >>> import numpy as np, tempfile
     >>> from fewbit.files.gguf import write_gguf
@@ -46,18 +53,24 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUF:
 
 
 class GGUF:
-    """An open GGUF file, or all files of a split one: a `ModelFile`, if it holds a model.
+    """An open GGUF file, or all parts of a split one. A split model looks like a single file.
 
-    `metadata` holds plain values: int, float, bool, str, NumPy arrays, and sequences of str. `infos` tells format,
-    shape and place of each tensor, `tensors` gives them as QuantTensors over the memory map. A split model looks like
-    one in a single file: the keys that number its files are left out.
+    After `close`, or at the end of a `with` block, `tensors` gives none out. Tensors taken before stay valid: the file
+    is unmapped with the last of them. Metadata stay too.
 
-    After `close`, or at the end of a `with` block, no more tensors are given out. Those that were remain valid: the map
-    goes when the last of them does. Metadata stay too.
+    Attributes:
+        metadata: Plain values by key: int, float, bool, str, NumPy arrays and sequences of str.
+        typed_metadata: The same with numbers as NumPy scalars; `write_gguf` writes them in the same types.
+        infos: Format, shape and place of each tensor.
+        tensors: A `QuantTensor` over the memory map for each name.
+        paths: The files.
+        version: Version of the format.
+        alignment: Alignment of the tensors in bytes.
+        file_bytes: Size of all files.
     """
 
     metadata: Mapping[str, Any]
-    typed_metadata: Mapping[str, Any]  # numbers as NumPy scalars; `write_gguf` writes them in the same types
+    typed_metadata: Mapping[str, Any]
     infos: Mapping[str, TensorInfo]
     tensors: Mapping[str, QuantTensor]
 
@@ -81,7 +94,7 @@ class GGUF:
 
     @property
     def architecture(self) -> str:
-        """What kind of model it is."""
+        """The architecture of the model, `general.architecture`."""
         name = self.metadata.get("general.architecture")
         if not isinstance(name, str):
             raise FileError(f"{self.path}: general.architecture must be a name, it is {name!r}")
@@ -103,7 +116,7 @@ class GGUF:
         return source if isinstance(source, str) else None
 
     def samples(self, nbytes: int) -> Iterator[bytes]:
-        """What each tensor is, and some of its bytes: enough to tell one model from another."""
+        """Name, format, shape and some bytes of each tensor: a fingerprint of the model."""
         for name in sorted(self.infos):
             tensor = self.tensors[name]
             data, middle = tensor.stored.reshape(-1), tensor.nbytes // 2
@@ -111,11 +124,11 @@ class GGUF:
             yield data[:nbytes].tobytes() + data[middle : middle + nbytes].tobytes()
 
     def close(self) -> None:
-        """Let the file go; it is unmapped as soon as no tensor uses it."""
+        """Close the file. It is unmapped when no tensor uses it."""
         self._maps.clear()
 
     def forget(self, name: str) -> None:
-        """Give the memory of a tensor back that is not used any more; if it is, it is read from the file again."""
+        """Release the memory of a tensor. If it is used again, it is read from the file again."""
         info = self.infos[name]
         maps = self._maps.copy()  # another thread may close
         if maps:

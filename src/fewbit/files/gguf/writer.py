@@ -33,7 +33,12 @@ FORMAT_NAMES = {
 
 @dataclass(frozen=True)
 class Deferred:
-    """A tensor whose bytes are made only when it is written: `make` gives a QuantTensor or an array.
+    """A tensor whose bytes are made only when it is written.
+
+    Args:
+        shape: Its shape.
+        format: Its format.
+        make: Called when the tensor is written. Returns a `QuantTensor` or an array.
 
     >>> Deferred((4, 32), "q8_0", lambda: QuantTensor.from_bytes(bytes(136), (4, 32), "q8_0")).shape
     (4, 32)
@@ -51,12 +56,16 @@ def write_gguf(
     *,
     alignment: int = DEFAULT_ALIGNMENT,
 ) -> None:
-    """Write a GGUF file of version 3; it appears under its name when it is complete.
+    """Write a GGUF file of version 3. It appears under its name when it is complete.
 
-    Tensors are QuantTensors, arrays or `Deferred`; they are written one by one, as `tensors` gives them.
-    A whole number becomes the first of UINT32, INT32, UINT64 and INT64 that holds it, a float FLOAT32; in lists they
-    become INT32 or INT64, and FLOAT32. A NumPy scalar or array keeps its type: `np.uint64(3)`. `alignment` replaces a
-    `general.alignment` in the metadata.
+    A whole number in the metadata becomes the first of UINT32, INT32, UINT64 and INT64 that holds it, a float FLOAT32;
+    in lists they become INT32 or INT64, and FLOAT32. A NumPy scalar or array keeps its type: `np.uint64(3)`.
+
+    Args:
+        path: The file.
+        metadata: Values by key.
+        tensors: A `QuantTensor`, an array or a `Deferred` for each name. They are written one at a time, in this order.
+        alignment: Alignment of the tensors in bytes, a power of two. Replaces `general.alignment`.
 
     >>> import tempfile
     >>> from fewbit.files.gguf import read_gguf

@@ -36,14 +36,18 @@ from .machine import checked_threads, inputs_of, number, packed
 
 
 class Activations:
-    """Inputs packed once, for many `linear` calls. Made by `quantize_activations`."""
+    """Inputs packed once, for many `linear` calls. Made by `quantize_activations`.
+
+    Attributes:
+        shape: (..., k), as the inputs had it.
+        kind: "q8" (8 bits, a scale for every 32 values), "q16" (16 bits), "bf16" (matrix tiles) or "f32".
+    """
 
     __slots__ = ("_data", "kind", "shape")
 
     def __init__(self, data: npt.NDArray[Any], shape: tuple[int, ...], kind: str) -> None:
         self._data = data
         self.shape = shape
-        # "q8": 8 bits, a scale for every 32; "q16": 16 bits; "bf16": tiles; "f32": for weights that are plain floats
         self.kind = kind
 
     def dequantize(self) -> Floats:
@@ -62,10 +66,21 @@ class Activations:
 
 
 def quantize(x: Any, format: str | Format, importance: Any = None, threads: int | None = None) -> QuantTensor:
-    """Pack an array of (..., k) values; the last dimension is cut into blocks.
+    """Pack an array in a format. The last dimension is cut into blocks.
 
-    `importance` holds a weight for each of the k columns: the encoder then searches for the scales that lose least of
-    sum(importance * error ** 2). Weights that are too large for the scales of the format are refused.
+    Args:
+        x: Array of (..., k) values: NumPy, DLPack or anything that `numpy.asarray` takes. All must be finite.
+        format: Name such as "q4_k" or "int4_group:group=64", or a `Format`. `fb.formats()` lists them.
+        importance: A weight for each of the k columns. The encoder then searches for the scales with the least
+            sum(importance * error ** 2).
+        threads: Number of threads. Defaults to all usable cores.
+
+    Returns:
+        The packed tensor, with the shape of x.
+
+    Raises:
+        FormatError: The format is unknown, or can be read but not written.
+        DataError: x holds NaN, infinity or a value too large for the format's scales.
 
     >>> import numpy as np
     >>> quantize(np.ones((2, 64), np.float32), "q4_0").nbytes
@@ -121,14 +136,17 @@ def row_norms(w: QuantTensor, threads: int | None = None) -> Floats:
 
 
 def repack(w: QuantTensor, threads: int | None = None, arena: Arena | None = None) -> QuantTensor:
-    """The same matrix in the layout that this machine's kernels read fastest; w itself where that is its own. In
-    a stack of matrices, as experts have them, each is laid out by itself.
+    """Interleave the rows of a matrix, as this machine's kernels read them fastest.
 
-    16 rows are interleaved, in as many bytes: products with 1 to 16 rows of inputs are then 1.1 to 1.5 times as fast,
-    with 17 to 64 a tenth slower (docs/log.md). This needs AVX2, rows of whole 256 values, and a format whose codes are
-    numbers (int4, int8, the K-quants and their like, not the grids of iq1 to iq3); else w is returned. Values and bytes
-    of the result are those of w; products differ in the order in which sums are rounded, and up to 16 rows of inputs
-    are taken in 8 bits. `arena` gives its memory.
+    16 rows are interleaved in as many bytes. Products with 1 to 16 rows of inputs are then 1.1 to 1.5 times as fast,
+    with 17 to 64 about 10% slower. The values are the same; sums are added in another order, so products differ in
+    their last bits. w itself is returned where its rows cannot be interleaved: that takes AVX2 or NEON, rows of a
+    multiple of 256 values, and a format other than the grids of iq1 to iq3.
+
+    Args:
+        w: A packed matrix, or a stack of them (each is interleaved by itself).
+        threads: Number of threads. Defaults to all usable cores.
+        arena: Memory for the result. Allocated if not given.
 
     >>> import numpy as np
     >>> w = quantize(np.ones((32, 512), np.float32), "q4_0")
@@ -155,8 +173,13 @@ def _has_sets(w: QuantTensor) -> bool:
 def quantize_activations(
     x: Any, format: str | Format, threads: int | None = None, activations: str | None = None
 ) -> Activations:
-    """Pack inputs of (..., k) values once, for weights of this format, as `linear` would: in 8 bits or in 16, see
-    there, or for many rows on machines with matrix tiles in bf16.
+    """Pack inputs once, to multiply them by several matrices of a format.
+
+    Args:
+        x: Array of (..., k) values.
+        format: The format of the weights.
+        threads: Number of threads. Defaults to all usable cores.
+        activations: "int8" or "int16", as for `linear`. For many rows, machines with matrix tiles take bf16.
 
     >>> import numpy as np
     >>> quantize_activations(np.ones((3, 64), np.float32), "q4_k", activations="int8")
@@ -193,17 +216,25 @@ def linear(
     residual: Any = None,
     activations: str | None = None,
 ) -> Floats:
-    """x @ w.T, with w decoded inside the dot products; plus bias (n,) and residual (..., n), if given.
+    """x @ w.T + bias + residual, with w decoded inside the dot products.
 
-    x holds (..., k) values or is made by `quantize_activations`; the result is (..., n). `activations` says how x is
-    taken: "int8" in 8 bits, with a scale for every 32 values; "int16" in 16 bits, 250 times as exact and, where
-    reading the weights takes longest, not much slower; "exact" as it is, which is slow (`exact=True` is the same). If
-    not given it is "int16" where that costs less than 8%, which is nowhere for sure so far: "int8". For many rows,
-    machines with matrix tiles take bf16 instead of either. With `out` the result is written there and nothing is
-    allocated. The result is the same for any number of threads.
+    The result is the same for any number of threads. If w is on a GPU (`w.to("cuda")`), x may be in host memory or on
+    the GPU, and the result is on the GPU.
 
-    w may also be on a GPU (`w.to("cuda")`): x is then any array there or here, `activations` may be "f16", and the
-    result is on the GPU.
+    Args:
+        x: Inputs of (..., k) values, or what `quantize_activations` made of them.
+        w: Packed matrix of (n, k).
+        out: Float32 array of (..., n) for the result. Allocated if not given.
+        threads: Number of threads. Defaults to all usable cores.
+        exact: The same as `activations="exact"`.
+        bias: Array of (n,), added to each row of the result.
+        residual: Array of (..., n), added to the result.
+        activations: How x is rounded. "int8" (default): 8 bits, a scale for every 32 values; the RMS error of a
+            product is 0.5%. "int16": about 250x lower error, 2-30% slower for one row. "exact": float32, slow.
+            "f16": GPUs only. For many rows, machines with matrix tiles take bf16 instead of int8 and int16.
+
+    Returns:
+        Float32 array of (..., n).
 
     >>> import numpy as np
     >>> x, w = np.linspace(0, 1, 64, dtype=np.float32), quantize(np.eye(64, dtype=np.float32), "q8_0")
@@ -266,6 +297,19 @@ def linear_many(
 ) -> list[Floats]:
     """Several products of the same inputs in one call: x is packed once, and threads wait for each other once.
 
+    Args:
+        x: Inputs of (..., k) values, or what `quantize_activations` made of them.
+        weights: Packed matrices of (n, k); n may differ.
+        outs: A float32 array or None for each product.
+        threads: Number of threads. Defaults to all usable cores.
+        exact: The same as `activations="exact"`.
+        biases: An array of (n,) or None for each product.
+        residuals: An array of (..., n) or None for each product.
+        activations: "int8", "int16" or "exact", as for `linear`.
+
+    Returns:
+        A float32 array of (..., n) for each matrix.
+
     >>> import numpy as np
     >>> q, k = (quantize(np.ones((n, 64), np.float32), "q4_0") for n in (3, 2))
     >>> [y.shape for y in linear_many(np.ones((5, 64), np.float32), [q, k])]
@@ -306,6 +350,16 @@ def linear_gated(
     activations: str | None = None,
 ) -> Floats:
     """activation(x @ gate.T) * (x @ up.T) in one call: the first half of a gated feed-forward layer.
+
+    Args:
+        x: Inputs of (..., k) values, or what `quantize_activations` made of them.
+        gate: Packed matrix of (n, k).
+        up: Packed matrix of (n, k).
+        activation: "silu", "gelu", "gelu_tanh" or "relu".
+        out: Float32 array of (..., n) for the result. Allocated if not given.
+        threads: Number of threads. Defaults to all usable cores.
+        exact: The same as `activations="exact"`.
+        activations: "int8", "int16" or "exact", as for `linear`.
 
     >>> import numpy as np
     >>> one = quantize(np.ones((2, 32), np.float32), "q8_0")
