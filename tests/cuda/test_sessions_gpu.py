@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,6 +181,16 @@ def test_all_of_a_model_is_in_its_session(paths: list[Path]) -> None:
     assert session is not cuda.shared_session()
 
 
+def test_a_session_goes_with_its_model(paths: list[Path]) -> None:
+    llm = open_llm(paths[0])
+    llm.generate("Once", **GREEDY)
+    session = weakref.ref(llm.loaded.executor.device)
+    llm.close()
+    del llm
+    gc.collect()
+    assert session() is None
+
+
 def test_the_library_opens_one_session_however_many_threads_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     device = cuda.gpu()
     monkeypatch.delitem(device.__dict__, "shared", raising=False)
@@ -198,15 +209,20 @@ def session() -> cuda.Session:
 def test_a_capture_that_fails_leaves_the_stream_usable(session: cuda.Session) -> None:
     held, i = session.array(np.ones(4, np.float32)), np.int32
 
-    def failing() -> None:
+    def clear() -> None:
         session.launch(begin_rows(), 1, 256, held.pointer, i(4), 0, 0, i(0), i(4))
+
+    def failing() -> None:
+        clear()
         raise ValueError("no")
 
+    clear()
+    session.upload(np.ones(4, np.float32), held.pointer)
     for _ in range(3):
         with pytest.raises(ValueError, match="no"):
             session.capture(failing)
     assert np.array_equal(held.numpy(), np.ones(4, np.float32))  # nothing of it was run
-    session.launch(begin_rows(), 1, 256, held.pointer, i(4), 0, 0, i(0), i(4))
+    clear()
     assert not held.numpy().any()
 
 

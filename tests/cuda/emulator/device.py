@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -86,6 +87,9 @@ class EmulatedGpu(Gpu):
 
     def use(self) -> None:
         """Every thread may."""
+
+    def current(self) -> Any:
+        return nullcontext()
 
     def kernel(self, entry: Entry) -> Any:
         if entry.name not in self._kernels:

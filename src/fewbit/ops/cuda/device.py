@@ -55,6 +55,15 @@ class Gpu:
         """Let the calling thread use the device: each has its own choice, and begins with none."""
         self._checked(self._driver.cuCtxSetCurrent(self._context))
 
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The same for a while, in a thread that may be of others: it has its own device back afterwards."""
+        self._checked(self._driver.cuCtxPushCurrent(self._context))
+        try:
+            yield
+        finally:
+            self._driver.cuCtxPopCurrent()
+
     def compile(self, entries: Sequence[Entry]) -> None:
         """Kernels that the cache folder does not have, on all cores."""
         compile_all([entry.source for entry in entries], self.arch)
@@ -69,6 +78,9 @@ class Gpu:
                 if entry.shared:
                     most = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                     self._checked(self._driver.cuKernelSetAttribute(most, entry.shared, kernel.handle, self.ordinal))
+                status, function = self._driver.cuKernelGetFunction(kernel.handle)
+                if not int(status):
+                    self._driver.cuFuncLoad(function)  # here, not at the first launch: the lock is held
                 self._kernels[entry.name] = kernel
                 self._handles[entry.name] = int(kernel.handle)
             return self._handles[entry.name]

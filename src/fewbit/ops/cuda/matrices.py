@@ -39,6 +39,7 @@ def linear(
     if activations is not None and activations not in ACTIVATIONS:
         raise ArgumentError(f"activations are {', '.join(ACTIVATIONS)} on a GPU, or None, not {activations!r}")
     with w.device.lock:
+        w.device.use()
         return _linear(x, w, out, activations, bias, residual)
 
 

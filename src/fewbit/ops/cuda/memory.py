@@ -46,7 +46,7 @@ class Lent:
         return int(self.buffer.size)
 
     def __del__(self) -> None:
-        with suppress(Exception):  # the consumer's stream may be gone, and all that it was given with it
+        with suppress(Exception), self._session.gpu.current():  # his stream may be gone, and all it was given with it
             self._session.wait_for(self._stream)
 
 

@@ -224,6 +224,7 @@ class Session:
 
     def let_wait(self, stream: int | None) -> None:
         """Make another stream wait for ours."""
+        self.use()
         if stream != -1:
             self._core.Stream.from_handle(LEGACY_STREAM if stream in (None, 0) else stream).wait(self.stream)
 
@@ -238,7 +239,7 @@ class CapturedGraph:
         self._checked, self._launch, self._graph, self._stream = (
             session._checked, driver.cuGraphLaunch, graph, session.stream.handle,
         )  # fmt: skip
-        weakref.finalize(self, driver.cuGraphExecDestroy, graph).atexit = False  # the driver waits while it runs
+        weakref.finalize(self, _destroy_graph, session.gpu, graph).atexit = False
 
     def launch(self) -> None:
         self._checked(self._launch(self._graph, self._stream))
@@ -262,14 +263,18 @@ class Mark:
             self._event.sync()
 
 
+def _destroy_graph(gpu: Gpu, graph: Any) -> None:
+    with suppress(Exception), gpu.current():  # it may be the end of the process
+        gpu._driver.cuGraphExecDestroy(graph)  # the driver waits while it runs
+
+
 def _free_pinned(gpu: Gpu, stream: Any, pointer: int) -> None:
-    with suppress(Exception):  # it may be the end of the process
-        gpu.use()
+    with suppress(Exception), gpu.current():
         stream.sync()
-    gpu._driver.cuMemFreeHost(pointer)
+        gpu._driver.cuMemFreeHost(pointer)
 
 
 def _return_blas(gpu: Gpu, blas: Blas, stream: Any) -> None:
-    with suppress(Exception):
+    with suppress(Exception), gpu.current():
         stream.sync()
         gpu.return_blas(blas)
