@@ -63,6 +63,6 @@ def _to_window(window: int | None, kept: int) -> int:
     number = to_size(window, "window")
     if kept and not 0 < number <= kept:
         raise ShapeError(
-            f"window must be from 1 to {kept}, of so many tokens the layer keeps K and V; {number} was given"
+            f"window must be from 1 to {kept}, the tokens whose K and V the layer keeps, got {number}"
         )
     return number
