@@ -278,7 +278,7 @@ def test_score(llm: LLM) -> None:
     with pytest.raises(RequestError, match="it has no tokens"):
         llm.score([])
     with pytest.raises(DtypeError, match="tokens are integers"):
-        llm.score(["text"])  # type: ignore[list-item]
+        llm.score([["text"]])  # type: ignore[list-item]
     with make(add_bos_token=True) as other:
         np.testing.assert_array_equal(other.score("It"), other.score(other.tokenize("It", add_special=True)))
 

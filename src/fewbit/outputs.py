@@ -9,9 +9,12 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
+
 from .completion import Completion, TokenLogprob
-from .devices.batch import Logprobs
+from .devices.batch import Logprobs, Top
 from .engine.request import Event, Generation, Request, Sink
+from .engine.scores import TokenScores
 from .engine.worker import Worker
 from .errors import FewbitError
 from .text.stream import StopStrings, TextStream
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Request)
+
+_NO_TOKENS, _NO_LOGPROBS = np.empty(0, np.int32), np.empty(0, np.float32)
 
 
 class Output:
@@ -85,6 +90,13 @@ class Output:
         tokens = of.tokens[of.prompt_tokens + first : of.prompt_tokens + last]
         return [token_logprob(self._tokenizer, *one) for one in zip(tokens, of.logprobs[first:last], strict=True)]
 
+    def prompt_logprobs(self) -> list[TokenLogprob | None] | None:
+        """Those of the prompt's tokens, the first of which has none; None if nobody asked for them."""
+        request = self.request
+        if request.scores is None:
+            return None
+        return [None, *scored_tokens(self._tokenizer, request.tokens, request.scores)]
+
     def completion(self, with_logprobs: bool = True) -> Completion:
         of = self.request
         tokens = of.tokens[of.prompt_tokens : of.prompt_tokens + self._num_taken]
@@ -94,6 +106,7 @@ class Output:
             finish_reason=self.finish_reason or "cancelled",
             stop_token=None if self._prompt_only else of.stop_token,
             logprobs=self.logprobs(0, self._num_taken) if with_logprobs else None,
+            prompt_logprobs=self.prompt_logprobs(),
             prompt_tokens=of.prompt_tokens,
             cached_tokens=of.cached_tokens,
             prefill_seconds=of.first_token_time - of.start_time if of.first_token_time else 0.0,
@@ -132,6 +145,16 @@ def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogpro
     """A token as it is told to users."""
     top = [_told(tokenizer, *one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
     return _told(tokenizer, token, of.own, top)
+
+
+def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScores) -> list[TokenLogprob]:
+    """Tokens of a text as they are told to users, those scored so far."""
+    targets = tokens[scores.first : scores.num_scored + 1]
+    tops = scores.tops or [Top(_NO_TOKENS, _NO_LOGPROBS)] * len(targets)
+    return [
+        token_logprob(tokenizer, token, Logprobs(own, *top))
+        for token, own, top in zip(targets, scores.values[: len(targets)].tolist(), tops, strict=True)
+    ]
 
 
 def _told(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
@@ -300,8 +323,7 @@ class _Running(Generic[R]):
         self.open: dict[Request, R] = {request: request for request in requests}
 
     def submit(self, sink: Sink) -> None:
-        for request in [*self.open.values()]:
-            self._worker.submit([request], sink)
+        self._worker.submit_batch([[request] for request in self.open.values()], sink)
 
     def take(self, event: Event) -> None:
         request = self.open.pop(event[0])
@@ -321,10 +343,8 @@ class _Gathering:
         self.open: dict[Request, Output] = {output.request: output for group in groups for output in group}
 
     def submit(self, sink: Sink) -> None:
-        for group in self._groups:
-            self._worker.submit(
-                [output.request for output in group], sink, stream=any(output.has_stops for output in group)
-            )
+        groups = [[output.request for output in group] for group in self._groups]
+        self._worker.submit_batch(groups, sink, stream=any(output.has_stops for output in self.open.values()))
 
     def take(self, event: Event) -> None:
         output = self.open.get(event[0])

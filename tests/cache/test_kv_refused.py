@@ -131,7 +131,11 @@ def _with(value: float) -> Floats:
         (lambda c, a, step: c.attend(0, step, Q, sinks=np.zeros(2)), ShapeError, "each of 6 heads"),
         (lambda c, a, step: c.attend(0, step, Q, sinks=np.full(6, np.nan)), DataError, "sinks"),
         (lambda c, a, step: c.attend(0, step, Q, window=-1), ShapeError, "window must be at least 0"),
-        (lambda c, a, step: c.attend(0, step, Q, softcap=-1.0), DataError, "softcap must be finite and at least 0, got -1"),
+        (
+            lambda c, a, step: c.attend(0, step, Q, softcap=-1.0),
+            DataError,
+            "softcap must be finite and at least 0, got -1",
+        ),
         (lambda c, a, step: c.attend(0, step, Q, scale=np.nan), DataError, "scale must be finite, got nan"),
         (lambda c, a, step: c.attend(0, step, Q, scale="a"), DtypeError, "scale is a number"),
         (lambda c, a, step: c.attend(0, step, Q, out=Q), LayoutError, "overlaps"),

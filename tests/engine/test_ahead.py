@@ -271,7 +271,9 @@ def test_scores_and_rows_beside_outputs() -> None:
     assert request.output_tokens == alone(PROMPT, 20, 8)[0]
     own = fb.ops.sampling.log_probabilities(logits_of(request.tokens)[9:-1], request.output_tokens)
     assert [one.own for one in request.logprobs] == own.tolist()
-    np.testing.assert_array_equal(scoring.scores.values, fb.ops.sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
+    np.testing.assert_array_equal(
+        scoring.scores.values, fb.ops.sampling.log_probabilities(logits_of(text)[:-1], text[1:])
+    )
     assert embedding.hidden is not None
     assert len(embedding.hidden) == len(text)
     assert is_clean(toy)

@@ -164,9 +164,7 @@ def make(engine: Engine, job: Job, prompt: list[int]) -> list[Request]:
     terms: Terms = {"priority": job.priority, "client": job.client, "deadline": job.deadline}
     if job.scores:
         first = max(1, min(job.first, len(prompt) - 1))
-        return [
-            engine.scoring(prompt, first=first, logprobs=job.prompt_logprobs, namespace=job.namespace, **terms)
-        ]
+        return [engine.scoring(prompt, first=first, logprobs=job.prompt_logprobs, namespace=job.namespace, **terms)]
     return engine.generation(
         prompt,
         job.params,

@@ -386,9 +386,7 @@ class Pages:
                 before = state.starts[number]
                 return f"layers with a window of {group.window} have let go of the tokens before {before}"
         if self.is_recurrent and self._tables.slot_at(state, length) is None:
-            return (
-                f"there is no recurrent state after so many; there is one after {len(state.tokens)}, and after 0"
-            )
+            return f"there is no recurrent state after so many; there is one after {len(state.tokens)}, and after 0"
         return None
 
 

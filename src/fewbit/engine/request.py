@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
-from ..devices.batch import Chunk, Logprobs, Sample, Score, Top
+from ..devices.batch import Chunk, Logprobs, Sample, Score
 from ..ops.sampling import SamplingParams
 from .scores import TokenScores
 from .seen import Seen

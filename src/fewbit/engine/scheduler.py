@@ -21,6 +21,7 @@ from time import perf_counter
 from ..cache.cache import Cache
 from ..devices.batch import Chunk
 from .budget import Budget, WholeBudget
+from .donors import Donors, Source
 from .queue import WaitingQueue
 from .request import Generation, Request, Step
 from .sharing import begin, is_following
@@ -45,7 +46,7 @@ class Scheduler:
     ) -> None:
         self.active: list[Request] = []
         self.waiting = WaitingQueue()
-        self._donors: list[Request] = []  # finished requests that others follow
+        self._donors = Donors(cache)
         self.max_batched_tokens = max_batched_tokens
         self.max_logits = max_logits
         self.max_seqs = min(max_seqs, max_batched_tokens, max_logits)
@@ -89,13 +90,15 @@ class Scheduler:
     def _fill(self, budget: Budget, counts: list[int], needed: Pages) -> Step:
         """Admit those that there is room for beside the active ones."""
         while self.waiting and (request := self._admit(needed, budget)):
+            self._set_pauses(request)
             place = self.active.index(request)
             counts.insert(place, budget.take_new(request))
             if request.num_computed % self._cache.page_tokens:  # a fork: the one that it shares a page with may copy it
                 needed = self._sum(counts)
             else:
                 needed = _plus(needed, self._needed(request, counts[place]))
-        self._prune_donors()
+        self._donors.prune(self.waiting)
+        self._take_snapshots(needed)
         return self._step(counts, budget.output)
 
     def preempt(self) -> None:
@@ -131,16 +134,16 @@ class Scheduler:
     def drop_finished(self) -> None:
         if self.waiting.drop_finished():
             self._blocked = None
-        self._donors += [request for request in self.active if request.is_finished]
-        self.active = [request for request in self.active if not request.is_finished]
-        self._prune_donors()
+        for request in self.active:
+            if request.is_finished:
+                self._donors.retire(request)
+                request.sequence = request.num_computed = request.num_in_flight = 0
+        self.active = [request for request in self.active if request.sequence]
+        self._donors.prune(self.waiting)
 
     def release_donors(self) -> bool:
-        """Release the sequences of finished requests. Were there any?"""
-        donors, self._donors = self._donors, []
-        for donor in donors:
-            self._release(donor)
-        return bool(donors)
+        """Release what is kept for waiting requests. Was there anything?"""
+        return self._donors.release()
 
     def output(self) -> str:
         """What the next step gives. Where requests want different things, they come by turns."""
@@ -202,7 +205,7 @@ class Scheduler:
             return None
         if not self._fetch(request):
             return None
-        request.sequence = begin(request, [*self.active, *self._donors], self._cache)
+        request.sequence = begin(request, self._sources(), self._cache)
         request.num_computed = self._cache.length(request.sequence)
         whole = _plus(needed, self._needed(request, request.num_remaining + 1))
         whole = tuple(pages + len(self.active) for pages in whole)  # one to spare for each of the others
@@ -231,20 +234,30 @@ class Scheduler:
                 return False
         return True
 
-    def _prune_donors(self) -> None:
-        """Release those that nobody follows."""
-        if self._donors:
-            leaders = {request.leader for request in self.waiting}
-            donors, self._donors = self._donors, []
-            for donor in donors:
-                if donor in leaders:
-                    self._donors.append(donor)
-                else:
-                    self._release(donor)
+    def _set_pauses(self, leader: Request) -> None:
+        """Let those that wait say where the prompt of a new leader is to be cut, before it runs."""
+        if self._cache.wants_page_ends:
+            for request in self.waiting:
+                is_following(request, [leader], self._cache)
+
+    def _take_snapshots(self, needed: Pages) -> None:
+        """Keep the states at which leaders pause for those that could not be admitted now."""
+        if not self._cache.wants_page_ends:
+            return
+        followed = {(request.leader, request.shared) for request in self.waiting}
+        for leader in self.active:
+            is_ragged = leader.num_computed % self._cache.page_tokens  # else the cache has one
+            if is_ragged and (leader, leader.num_computed) in followed:
+                needed = tuple(pages + 1 for pages in needed)  # the leader copies its last page
+                if self._cache.fits(needed):
+                    self._donors.snapshot(leader)
+
+    def _sources(self) -> list[Source]:
+        return [*(Source(one, one.sequence, one.num_computed) for one in self.active), *self._donors]
 
     def _fits(self, needed: Pages) -> bool:
         """Whether pages could be had now; finished requests are not kept at the cost of others."""
-        return self._cache.fits(needed) or (self.release_donors() and self._cache.fits(needed))
+        return self._cache.fits(needed) or (self._donors.release() and self._cache.fits(needed))
 
     def _release(self, request: Request) -> None:
         self._cache.free(request.sequence)

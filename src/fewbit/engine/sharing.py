@@ -4,9 +4,9 @@ A waiting request follows an active one, its leader, that is about to compute at
 which the cache does not have; within a batch that was submitted together, `MIN_TOKENS` tokens. It is admitted when they
 are computed. A prefix need not end with a page: the two sequences share its last page until one of them writes to it.
 
-A request never follows one that would run after it, and nobody follows a request that has finished: a follower waits no
-longer than its prefix takes to compute. Recurrent layers have a state only where a step has ended: there the leader
-pauses at the end of the prefix, and those that are not admitted just then begin at the last full page.
+A request never follows one that would run after it, and nobody waits for a request that has finished: a follower waits
+no longer than its prefix takes to compute. Recurrent layers have a state only where a step has ended: with them the
+leader pauses at the end of the prefix.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..cache.cache import Cache
+from .donors import Source
 from .request import Request
 
 MIN_PAGES = 2
-MIN_TOKENS = 8  # a shorter prefix is computed again
+MIN_TOKENS = 8
 
 
 def is_following(request: Request, active: Iterable[Request], cache: Cache) -> bool:
     """Whether a waiting request should wait for an active one."""
-    if request.leader is not None:
-        if _is_ahead(request.leader, request.shared):
-            return True
-        if not request.leader.sequence:
-            request.leader = None
+    if request.leader is not None and _is_ahead(request.leader, request.shared):
+        return True
     for leader in active:
         is_reading = leader.num_remaining > 1 or leader.num_in_flight > 1
         if is_reading and leader.level >= request.level and _follow(request, leader, cache):
@@ -34,21 +32,24 @@ def is_following(request: Request, active: Iterable[Request], cache: Cache) -> b
     return False
 
 
-def begin(request: Request, sources: Iterable[Request], cache: Cache) -> int:
-    """A sequence with as much of a text as the cache knows, or one of these requests has computed."""
-    length = cache.lookup(request.reusable(), request.cache_namespace) + MIN_TOKENS - 1
-    best = None
+def begin(request: Request, sources: Iterable[Source], cache: Cache) -> int:
+    """A sequence with as much of a text as the cache knows, or one of these sources has."""
+    best, length = None, cache.lookup(request.reusable(), request.cache_namespace)
     for source in sources:
-        count = min(_shared(request, source), source.num_computed)
-        if source.scores is not None and count > len(request.reusable()):
-            count = min(count, source.scores.num_scored)
+        count = _forkable(request, source)
         if count > length and cache.can_fork(source.sequence, count):
             best, length = source, count
     if best is None:
         return cache.new(request.reusable(), request.cache_namespace)
-    if request.scores is not None and best.scores is not None:
-        request.scores.copy(best.scores, length)
+    if request.scores is not None and best.request.scores is not None:
+        request.scores.copy(best.request.scores, length)
     return cache.fork(best.sequence, length)
+
+
+def _forkable(request: Request, source: Source) -> int:
+    count = min(_shared(request, source.request), source.length)
+    scores = source.request.scores
+    return min(count, max(scores.num_scored, len(request.reusable()))) if scores is not None else count
 
 
 def _follow(request: Request, leader: Request, cache: Cache) -> bool:
