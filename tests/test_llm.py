@@ -343,7 +343,7 @@ def test_a_stream_gives_one_output(llm: LLM, options: dict[str, Any]) -> None:
 
 OWN = (
     "max_tokens", "min_tokens", "stop", "stop_token_ids", "seed", "logit_bias", "constraint", "namespace", "adapter",
-    "priority", "client", "deadline", "logprobs",
+    "priority", "client", "deadline", "logprobs", "prompt_logprobs",
 )  # fmt: skip
 
 

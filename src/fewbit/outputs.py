@@ -150,7 +150,7 @@ def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogpro
 def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScores) -> list[TokenLogprob]:
     """Tokens of a text as they are told to users, those scored so far."""
     targets = tokens[scores.first : scores.num_scored + 1]
-    tops = scores.tops or [Top(_NO_TOKENS, _NO_LOGPROBS)] * len(targets)
+    tops = scores.tops[: len(targets)] or [Top(_NO_TOKENS, _NO_LOGPROBS)] * len(targets)
     return [
         token_logprob(tokenizer, token, Logprobs(own, *top))
         for token, own, top in zip(targets, scores.values[: len(targets)].tolist(), tops, strict=True)

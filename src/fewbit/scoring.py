@@ -13,6 +13,7 @@ from .completion import TokenLogprob
 from .engine.engine import Engine
 from .engine.request import Scoring
 from .engine.sharing import common_prefix
+from .engine.validation import check_logprobs
 from .engine.worker import Worker
 from .errors import DtypeError, RequestError
 from .options import Message, Prompt, split_prompts
@@ -163,11 +164,12 @@ class Scores(ABC):
         self, text: Text | Texts, prefix: Text | None, top: int | None, namespace: str
     ) -> tuple[list[Scoring], bool]:
         texts, several = split_prompts(text)  # type: ignore[arg-type]
+        most = None if top is None else check_logprobs(top, self.engine.executor.vocab, "top")
         before = prefix if prefix is None or isinstance(prefix, str) else _to_list(prefix, "prefix")
         requests = []
         for one in texts:
             tokens, first = self._after(before, one)
-            requests.append(self.engine.scoring(tokens, first=first, logprobs=top, namespace=namespace))
+            requests.append(self.engine.scoring(tokens, first=first, logprobs=most, namespace=namespace))
         return requests, several
 
     def _after(self, prefix: str | list[int] | None, text: Prompt) -> tuple[list[int], int]:

@@ -9,6 +9,7 @@ import pytest
 
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Scoring
+from fewbit.engine.scores import TokenScores
 from fewbit.engine.sharing import MIN_TOKENS
 from fewbit.ops import sampling
 
@@ -266,3 +267,15 @@ def test_a_full_queue_takes_all_or_none() -> None:
     requests = add(engine, TEXTS[:4])
     run(engine)
     check(requests, TEXTS[:4])
+
+
+def test_scores_are_copied_up_to_the_last_token_of_the_prompt() -> None:
+    """A request that was preempted has written tokens that another prompt goes on with: its own scores are complete."""
+    mine, other = TokenScores(4), TokenScores(8)
+    other.receive(np.arange(7, dtype=np.float32))
+    mine.copy(other, 2)
+    assert (mine.num_scored, mine.values[:2].tolist()) == (2, [0, 1])
+    mine.copy(other, 6)
+    assert (mine.num_scored, mine.values.tolist()) == (3, [0, 1, 2])
+    mine.copy(other, 7)
+    assert mine.num_scored == 3

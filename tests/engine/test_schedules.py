@@ -83,7 +83,7 @@ class Job:
 
     @property
     def prompts(self) -> list[list[int]]:
-        return [self.prompt, *(self.prompt + mate for mate in self.mates)]
+        return [self.prompt, *((self.prompt + mate)[:14] for mate in self.mates)]
 
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=14)  # two tokens: they often begin alike

@@ -49,10 +49,10 @@ class Donors:
 
     def release(self) -> bool:
         """Release all. Were there any?"""
-        return self._release(self._sources)
+        return self._release([*self._sources])
 
     def _release(self, sources: list[Source]) -> bool:
-        self._sources = [source for source in self._sources if source not in sources]
         for source in sources:
             self._cache.free(source.sequence)
+            self._sources.remove(source)
         return bool(sources)

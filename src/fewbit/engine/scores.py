@@ -54,7 +54,8 @@ class TokenScores:
         return other.first <= self.first and other.num_logprobs == self.num_logprobs
 
     def copy(self, other: TokenScores, end: int) -> None:
-        """Take the scores of another text that begins alike, up to those at position `end`."""
+        """Take the scores at positions before `end` from another text that begins alike."""
+        end = min(end, self.num_positions)
         if self.num_scored < end <= other.num_scored and self.can_copy(other):
             part = slice(self.num_scored + 1 - other.first, end + 1 - other.first)
             self.receive(other.values[part], other.tops[part])
