@@ -9,14 +9,11 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
-
 from .completion import Completion, TokenLogprob
-from .devices.batch import Logprobs, Top
 from .engine.request import Event, Generation, Request, Sink
-from .engine.scores import TokenScores
 from .engine.worker import Worker
 from .errors import FewbitError
+from .logprobs import scored_tokens, token_logprob
 from .text.stream import StopStrings, TextStream
 from .text.tokenizer import Tokenizer
 
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Request)
-
-_NO_TOKENS, _NO_LOGPROBS = np.empty(0, np.int32), np.empty(0, np.float32)
 
 
 class Output:
@@ -139,27 +134,6 @@ class Output:
         if text:
             self._parts.append(text)
         return text
-
-
-def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogprob:
-    """A token as it is told to users."""
-    top = [_told(tokenizer, *one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
-    return _told(tokenizer, token, of.own, top)
-
-
-def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScores) -> list[TokenLogprob]:
-    """Tokens of a text as they are told to users, those scored so far."""
-    targets = tokens[scores.first : scores.num_scored + 1]
-    tops = scores.tops[: len(targets)] or [Top(_NO_TOKENS, _NO_LOGPROBS)] * len(targets)
-    return [
-        token_logprob(tokenizer, token, Logprobs(own, *top))
-        for token, own, top in zip(targets, scores.values[: len(targets)].tolist(), tops, strict=True)
-    ]
-
-
-def _told(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-    data = tokenizer.token_bytes(token)
-    return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))
 
 
 class Stream:

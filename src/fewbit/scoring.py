@@ -16,8 +16,9 @@ from .engine.sharing import common_prefix
 from .engine.validation import check_logprobs
 from .engine.worker import Worker
 from .errors import DtypeError, RequestError
+from .logprobs import scored_tokens
 from .options import Message, Prompt, split_prompts
-from .outputs import arun, in_thread, run, scored_tokens
+from .outputs import arun, in_thread, run
 from .text.tokenizer import Tokenizer
 from .validation import to_flag
 

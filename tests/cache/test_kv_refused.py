@@ -149,7 +149,7 @@ def _with(value: float) -> Floats:
         (lambda c, a, step: c.fork(99), UnknownId, "no sequence 99"),
         (lambda c, a, step: c.free(99), UnknownId, "no sequence 99"),
         (lambda c, a, step: c.truncate(99, 0), UnknownId, "no sequence 99"),
-        (lambda c, a, step: c.truncate(a, 3), PositionError, "has 2 tokens"),
+        (lambda c, a, step: c.truncate(a, 3), PositionError, "it has 2"),
         (lambda c, a, step: c.length(99), UnknownId, "no sequence 99"),
         (lambda c, a, step: c.pin(99), UnknownId, "no sequence 99"),
         (lambda c, a, step: c.unpin(99), UnknownId, "no pin 99"),

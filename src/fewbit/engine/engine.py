@@ -28,7 +28,7 @@ from .scheduler import Scheduler
 from .scores import TokenScores
 from .stats import Stats
 from .terms import Terms, make_limits, set_terms
-from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens, check_type
+from .validation import check_bias, check_count, check_logprobs, check_names, check_tokens, check_type
 
 MAX_SEQS = 64
 
@@ -103,14 +103,13 @@ class Engine:
         if len(tokens) >= self.max_length:
             raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}")
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
-        least = check_at_least_zero(min_tokens, "min_tokens")
+        least = check_count(min_tokens, "min_tokens", least=0)
         count = check_count(n, "n", self._scheduler.max_seqs)
-        first = None if seed is None else check_at_least_zero(seed, "seed")
+        first = None if seed is None else check_count(seed, "seed", least=0)
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
-        scores = None
-        if prompt_logprobs is not None:
-            scores = TokenScores(len(tokens), 1, check_logprobs(prompt_logprobs, vocab, "prompt_logprobs"))
-        self._check_names(namespace, adapter)
+        most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
+        scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
+        check_names(namespace, adapter, self.executor.adapters)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
         requests = [
@@ -393,16 +392,9 @@ class Engine:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
             raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}")
-        self._check_names(namespace, adapter)
+        check_names(namespace, adapter, self.executor.adapters)
         return tokens
 
     def _room(self) -> str:
         what = "context" if self.max_length == self._ctx else "cache"
         return f"the {what} holds {self.max_length} tokens"
-
-    def _check_names(self, namespace: str, adapter: str | None) -> None:
-        check_type(namespace, str, "namespace")
-        check_type(adapter, (str, NoneType), "adapter")
-        known = self.executor.adapters
-        if adapter is not None and adapter not in known:
-            raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(known)) or 'none'}")

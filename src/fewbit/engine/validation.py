@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import NoneType
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ..errors import DtypeError, RequestError
 from ..validation import to_integer
 
 
-def check_count(value: int, what: str, most: int | None = None) -> int:
+def check_count(value: int, what: str, most: int | None = None, least: int = 1) -> int:
     """
     >>> check_count(65, "n", 64)
     Traceback (most recent call last):
@@ -20,17 +21,14 @@ def check_count(value: int, what: str, most: int | None = None) -> int:
     fewbit.errors.RequestError: n must be from 1 to 64, got 65
     """
     number = to_integer(value, what)
-    if number < 1 or (most is not None and number > most):
-        limits = "at least 1" if most is None else f"from 1 to {most}"
+    if number < least or (most is not None and number > most):
+        limits = f"at least {least}" if most is None else f"from {least} to {most}"
         raise RequestError(f"{what} must be {limits}, got {number}")
     return number
 
 
 def check_at_least_zero(value: int, what: str) -> int:
-    number = to_integer(value, what)
-    if number < 0:
-        raise RequestError(f"{what} must be at least 0, got {number}")
-    return number
+    return check_count(value, what, least=0)
 
 
 def check_logprobs(logprobs: int, vocab: int, what: str = "logprobs") -> int:
@@ -75,6 +73,13 @@ def check_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
     if not isinstance(value, kind):
         names = [one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,))]
         raise DtypeError(f"{what} must be {' or '.join(names)}, not {type(value).__name__}")
+
+
+def check_names(namespace: str, adapter: str | None, adapters: Collection[str]) -> None:
+    check_type(namespace, str, "namespace")
+    check_type(adapter, (str, NoneType), "adapter")
+    if adapter is not None and adapter not in adapters:
+        raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(adapters)) or 'none'}")
 
 
 def check_tokens(text: Iterable[int], vocab: int) -> list[int]:
