@@ -278,7 +278,7 @@ def test_score(llm: LLM) -> None:
     with pytest.raises(RequestError, match="it has no tokens"):
         llm.score([])
     with pytest.raises(DtypeError, match="tokens are integers"):
-        llm.score(["text"])  # type: ignore[list-item]
+        llm.score([["text"]])  # type: ignore[list-item]
     with make(add_bos_token=True) as other:
         np.testing.assert_array_equal(other.score("It"), other.score(other.tokenize("It", add_special=True)))
 
@@ -310,14 +310,14 @@ def test_an_output_continues_its_prompt() -> None:
         ({"prompt": b"Once"}, DtypeError, "a prompt must be a str or token ids, or a list of such prompts, not bytes"),
         ({"prompt": {"a": 1}}, DtypeError, "not dict"),
         ({"prompt": [None]}, DtypeError, "a prompt must be a str or token ids, not NoneType"),
-        ({"prompt": [259]}, RequestError, "there is no token 259: the model has the tokens 0 to 258"),
+        ({"prompt": [259]}, RequestError, "tokens must be from 0 to 258, got 259"),
         ({"prompt": [1, "a"]}, DtypeError, "tokens are integers"),
         ({"prompt": "x" * 200}, RequestError, "a prompt of 200 tokens leaves no room"),
         ({"prompt": "x" * 10**6}, RequestError, "a text of 1000000 characters is too long: it has at least"),
-        ({"max_tokens": -1}, RequestError, "max_tokens is not negative, -1 was given"),
+        ({"max_tokens": -1}, RequestError, "max_tokens must be at least 0, got -1"),
         ({"max_tokens": 1.5}, DtypeError, "max_tokens must be an integer"),
-        ({"n": 0}, RequestError, "n is at least 1"),
-        ({"seed": -3}, RequestError, "seed is not negative"),
+        ({"n": 0}, RequestError, "n must be from 1 to"),
+        ({"seed": -3}, RequestError, "seed must be at least 0, got -3"),
         ({"stop": 7}, DtypeError, "stop must be a str or a list of them, not int"),
         ({"stop": ["a", 7]}, DtypeError, "stop strings must be str and not empty, 7 was given"),
         ({"stop": ""}, DtypeError, "stop strings must be str and not empty, '' was given"),
@@ -343,7 +343,7 @@ def test_a_stream_gives_one_output(llm: LLM, options: dict[str, Any]) -> None:
 
 OWN = (
     "max_tokens", "min_tokens", "stop", "stop_token_ids", "seed", "logit_bias", "constraint", "namespace", "adapter",
-    "priority", "client", "deadline", "logprobs",
+    "priority", "client", "deadline", "logprobs", "prompt_logprobs",
 )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class Completion:
     cached_tokens: int = 0  # of the prompt, known from before
     prefill_seconds: float = 0.0  # until the first token
     decode_seconds: float = 0.0  # from there to the end
+    prompt_logprobs: list[TokenLogprob | None] | None = None  # of the prompt's tokens, if asked for; the first has none
 
     def __str__(self) -> str:
         return self.text
@@ -60,6 +61,8 @@ class Completion:
         """
         found = asdict(self)
         found["logprobs"] = None if self.logprobs is None else [of.to_dict() for of in self.logprobs]
+        if self.prompt_logprobs is not None:
+            found["prompt_logprobs"] = [one and one.to_dict() for one in self.prompt_logprobs]
         return found
 
     @property

@@ -7,9 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
-import numpy as np
-import numpy.typing as npt
-
 from .chats import Chats
 from .completion import Completion, TokenLogprob
 from .embedding import file_pooling
@@ -30,8 +27,9 @@ from .options import (
     read_options,
     split_prompts,
 )
-from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread, run
+from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread
 from .quantizing import quantized
+from .scoring import Scores
 from .text.tokenizer import Tokenizer
 from .validation import to_flag
 
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["LLM", "AsyncStream", "Completion", "Options", "Stream", "TokenLogprob"]
 
 
-class LLM(Chats, Embeds):
+class LLM(Chats, Embeds, Scores):
     """A language model, ready to write.
 
         llm = LLM("model.gguf", kv="q8_0")
@@ -81,8 +79,9 @@ class LLM(Chats, Embeds):
     The options of `generate`, `stream` and `chat`: `max_tokens` (256; None: until the context is full; 0: the prompt is
     run and kept in the cache, nothing is written), `min_tokens`, `stop` (a string or several: the output ends before
     the first of them), `stop_token_ids`, `n` (outputs of each prompt), `seed` (output i of a call has the seed
-    `seed + i`), `logprobs` (k: tell how likely each token was, and the k likeliest), `logit_bias` ({token: what is
-    added to its logit}), `constraint` (what the output must look like), `namespace` (prompts share what was computed
+    `seed + i`), `logprobs` (k: tell how likely each token was, and the k likeliest), `prompt_logprobs` (the
+    same for the prompt, which is then run whole, whatever the cache has), `logit_bias` ({token: what is added to its
+    logit}), `constraint` (what the output must look like), `namespace` (prompts share what was computed
     within one only), `priority` (0; higher ones are run first), `client` (a name: clients that wait for each other get
     the same number of tokens), `deadline` (seconds: what is not complete by then ends with the reason "deadline"), and
     those of `SamplingParams`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
@@ -211,27 +210,9 @@ class LLM(Chats, Embeds):
 
         return parts(self._worker, await in_thread(lambda: self._groups(prompt, options)[0]))
 
-    async def ascore(
-        self, tokens: Sequence[int], logprobs: int | None = None, namespace: str = ""
-    ) -> list[TokenLogprob]:
-        """`score` of token ids that does not block the event loop, with the `logprobs` likeliest in each place."""
-        from .parts import ascore
-
-        request = self.engine.scoring(tokens, namespace=namespace, logprobs=logprobs)
-        return await ascore(self._worker, self.tokenizer, request)
-
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The token ids that `generate` makes of a prompt. Text that cannot fit is refused before it is tokenized."""
         return list(self._encode(prompt))
-
-    def score(self, text: str | Iterable[int]) -> npt.NDArray[np.float32]:
-        """The log-probability of each token after the first, of a text or of token ids.
-
-        Text gets the tokens around it that the model wants, as in `generate`: after BOS its first token counts too.
-        """
-        request = self.engine.scoring(self._encode(text))
-        run(self._worker, [request], lambda _: None)
-        return request.scores
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text; see `Tokenizer.encode`."""

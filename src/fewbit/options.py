@@ -21,8 +21,8 @@ _SAMPLING_KEYS = {  # of GGUF: our name, least and most
     "penalty_repeat": ("repetition_penalty", 0.1, 10.0),
 }
 _OF_REQUEST = (
-    "max_tokens", "min_tokens", "seed", "logprobs", "logit_bias", "constraint", "namespace", "adapter",
-    "priority", "client", "deadline",
+    "max_tokens", "min_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "constraint", "namespace",
+    "adapter", "priority", "client", "deadline",
 )  # fmt: skip
 
 Prompt = str | Sequence[int]
@@ -45,6 +45,7 @@ class OneOutput(TypedDict, total=False):
     client: str  # clients that wait for each other get the same number of tokens
     deadline: float | None  # seconds: what is not complete by then ends with the reason "deadline"
     logprobs: int | None  # tell how likely each token was, and so many of the likeliest ones
+    prompt_logprobs: int | None  # the same for the prompt, all of which is run then, whatever the cache has
     temperature: float
     top_k: int
     top_p: float

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .completion import Completion, TokenLogprob
-from .devices.batch import Logprobs
 from .engine.request import Event, Generation, Request, Sink
 from .engine.worker import Worker
 from .errors import FewbitError
+from .logprobs import scored_tokens, token_logprob
 from .text.stream import StopStrings, TextStream
 from .text.tokenizer import Tokenizer
 
@@ -85,6 +85,13 @@ class Output:
         tokens = of.tokens[of.prompt_tokens + first : of.prompt_tokens + last]
         return [token_logprob(self._tokenizer, *one) for one in zip(tokens, of.logprobs[first:last], strict=True)]
 
+    def prompt_logprobs(self) -> list[TokenLogprob | None] | None:
+        """Those of the prompt's tokens, the first of which has none; None if nobody asked for them."""
+        request = self.request
+        if request.scores is None:
+            return None
+        return [None, *scored_tokens(self._tokenizer, request.tokens, request.scores)]
+
     def completion(self, with_logprobs: bool = True) -> Completion:
         of = self.request
         tokens = of.tokens[of.prompt_tokens : of.prompt_tokens + self._num_taken]
@@ -94,6 +101,7 @@ class Output:
             finish_reason=self.finish_reason or "cancelled",
             stop_token=None if self._prompt_only else of.stop_token,
             logprobs=self.logprobs(0, self._num_taken) if with_logprobs else None,
+            prompt_logprobs=self.prompt_logprobs(),
             prompt_tokens=of.prompt_tokens,
             cached_tokens=of.cached_tokens,
             prefill_seconds=of.first_token_time - of.start_time if of.first_token_time else 0.0,
@@ -126,17 +134,6 @@ class Output:
         if text:
             self._parts.append(text)
         return text
-
-
-def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogprob:
-    """A token as it is told to users."""
-    top = [_told(tokenizer, *one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
-    return _told(tokenizer, token, of.own, top)
-
-
-def _told(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-    data = tokenizer.token_bytes(token)
-    return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))
 
 
 class Stream:
@@ -300,8 +297,7 @@ class _Running(Generic[R]):
         self.open: dict[Request, R] = {request: request for request in requests}
 
     def submit(self, sink: Sink) -> None:
-        for request in [*self.open.values()]:
-            self._worker.submit([request], sink)
+        self._worker.submit_batch([[request] for request in self.open.values()], sink)
 
     def take(self, event: Event) -> None:
         request = self.open.pop(event[0])
@@ -321,10 +317,8 @@ class _Gathering:
         self.open: dict[Request, Output] = {output.request: output for group in groups for output in group}
 
     def submit(self, sink: Sink) -> None:
-        for group in self._groups:
-            self._worker.submit(
-                [output.request for output in group], sink, stream=any(output.has_stops for output in group)
-            )
+        groups = [[output.request for output in group] for group in self._groups]
+        self._worker.submit_batch(groups, sink, stream=any(output.has_stops for output in self.open.values()))
 
     def take(self, event: Event) -> None:
         output = self.open.get(event[0])

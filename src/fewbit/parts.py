@@ -8,11 +8,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from .completion import Completion, TokenLogprob
-from .devices.batch import Logprobs
-from .engine.request import Event, Request, Scoring
+from .engine.request import Event, Request
 from .engine.worker import Worker
-from .outputs import Output, error_of, take, token_logprob
-from .text.tokenizer import Tokenizer
+from .outputs import Output, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,7 @@ async def parts(worker: Worker, groups: Sequence[Sequence[Output]]) -> AsyncGene
     open_ = set(numbers)
     mailbox = Mailbox()
     try:
-        for group in groups:
-            worker.submit([output.request for output in group], mailbox.put, stream=True)
+        worker.submit_batch([[output.request for output in group] for group in groups], mailbox.put, stream=True)
         while open_:
             for request, events in _by_request(await mailbox.take()).items():
                 if request not in open_:
@@ -54,20 +51,6 @@ async def parts(worker: Worker, groups: Sequence[Sequence[Output]]) -> AsyncGene
     finally:
         if open_:
             worker.cancel(list(open_))
-
-
-async def ascore(worker: Worker, tokenizer: Tokenizer, request: Scoring) -> list[TokenLogprob]:
-    """How likely each token after the first was, and the likeliest ones in its place if they were asked for."""
-    mailbox = Mailbox()
-    worker.submit([request], mailbox.put)
-    try:
-        await mailbox.take()
-    finally:
-        if request.finish_reason is None:
-            worker.cancel([request])
-    if request.error is not None:
-        raise error_of(request.error) from request.error
-    return await asyncio.to_thread(_scored, tokenizer, request)
 
 
 class Mailbox:
@@ -107,16 +90,3 @@ def _part(worker: Worker, output: Output, index: int, events: list[int | None]) 
     tokens = request.tokens[request.prompt_tokens + first : request.prompt_tokens + last]
     completion = output.completion(with_logprobs=False) if output.is_finished else None
     return Part(index, text, tokens, output.logprobs(first, last), completion, output.stop_string)
-
-
-def _scored(tokenizer: Tokenizer, request: Scoring) -> list[TokenLogprob]:
-    scores, empty = request.scores.tolist(), request.tokens[:0]
-    tops = [(top.tokens, top.logprobs) for top in request.tops]
-    if not tops:
-        import numpy as np
-
-        tops = [(np.array(empty, np.int32), np.array(empty, np.float32))] * len(scores)
-    return [
-        token_logprob(tokenizer, token, Logprobs(own, *top))
-        for token, own, top in zip(request.tokens[1:], scores, tops, strict=True)
-    ]

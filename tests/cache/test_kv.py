@@ -232,7 +232,9 @@ def test_window_layers_read_what_they_keep(kernels: ModuleType, chunk: int) -> N
     assert error(narrow[0], model.wanted(0, a, 1, window=4)) <= 2e-6
     step = model.cache.reserve([(a, 0)])
     for window in (0, 11):
-        with pytest.raises(ShapeError, match="window must be from 1 to 10, of so many tokens the layer keeps K and V"):
+        with pytest.raises(
+            ShapeError, match="window must be from 1 to 10, the tokens whose K and V the layer keeps, got"
+        ):
             model.cache.attend(0, step, np.zeros((0, Q_HEADS, DIM)), window=window)
 
 

@@ -119,6 +119,22 @@ class PagesMachine(RuleBasedStateMachine):
         self.grow({child: more})
 
     @rule(which=some, drop=st.integers(0, 9), more=texts)
+    def fork_beginning(self, which: int, drop: int, more: list[int]) -> None:
+        """The first committed tokens of a sequence, whatever it has reserved after them."""
+        self.make_room()
+        parent = self.pick(which)
+        copy = self.copies[parent]
+        length = max(0, copy.committed - drop)
+        if not self.pages.can_fork(parent, length):
+            self.refused(PositionError, lambda: self.pages.fork(parent, length))
+            assert self.is_lost(copy, length) or (self.pages.is_recurrent and length not in (0, copy.committed))
+            return
+        child = self.pages.fork(parent, length)
+        starts = [min(start, -(-length // self.size) * self.size) for start in copy.starts]
+        self.copies[child] = Copy(copy.namespace, copy.tokens[:length], length, length, starts)
+        self.grow({child: more})
+
+    @rule(which=some, drop=st.integers(0, 9), more=texts)
     def edit(self, which: int, drop: int, more: list[int]) -> None:
         sequence = self.pick(which)
         if self.cut(sequence, max(0, len(self.copies[sequence].tokens) - drop)):
@@ -181,6 +197,7 @@ class PagesMachine(RuleBasedStateMachine):
         if self.attention:
             self.refused(FewbitError, lambda: self.pages.reserve([(sequence, 33 * self.size)]))
         self.refused(PositionError, lambda: self.pages.truncate(sequence, length + 1))
+        self.refused(PositionError, lambda: self.pages.fork(sequence, length + 1))
         self.refused(PositionError, lambda: self.pages.commit(sequence, [0] * (length + 1)))
         stale = self.gone[which % len(self.gone)]
         for call in (self.pages.free, self.pages.unpin, self.pages.fork, self.pages.pin):
@@ -281,9 +298,7 @@ class PagesMachine(RuleBasedStateMachine):
 
     def cut(self, sequence: int, length: int) -> bool:
         copy, pages = self.copies[sequence], -(-length // self.size)
-        firsts = [group.first_seen(length) for group in self.attention]
-        lost = any(a < b and a // self.size < pages for a, b in zip(firsts, copy.starts, strict=True))
-        if lost and length < len(copy.tokens):
+        if self.is_lost(copy, length) and length < len(copy.tokens):
             self.refused(PositionError, lambda: self.pages.truncate(sequence, length))
             return False
         try:
@@ -298,6 +313,11 @@ class PagesMachine(RuleBasedStateMachine):
         copy.written, copy.committed = min(copy.written, length), min(copy.committed, length)
         copy.ends = [end for end in copy.ends if end <= length]
         return True
+
+    def is_lost(self, copy: Copy, length: int) -> bool:
+        """Whether a window would see tokens that were let go."""
+        firsts, pages = [group.first_seen(length) for group in self.attention], -(-length // self.size)
+        return any(a < b and a // self.size < pages for a, b in zip(firsts, copy.starts, strict=True))
 
     def refused(self, kind: type[Exception], call: object) -> None:
         before = self.snapshot()

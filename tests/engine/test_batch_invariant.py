@@ -88,7 +88,7 @@ class Model:
 def result(request: Request) -> object:
     """Everything that has bits."""
     if isinstance(request, Scoring):
-        return request.scores.tolist()
+        return request.scores.values.tolist()
     assert isinstance(request, Generation)
     return request.output_tokens, [(one.own, one.tokens.tolist(), one.logprobs.tolist()) for one in request.logprobs]
 
@@ -147,7 +147,7 @@ def test_without_it_kernels_change_with_the_number_of_rows(tmp_path: Path) -> No
         request = engine.scoring(tokens)
         engine.add([request])
         run(engine)
-        scores.append(request.scores.tolist())
+        scores.append(request.scores.values.tolist())
     assert scores[0] != scores[1]
 
 

@@ -286,7 +286,7 @@ def test_no_more_requests_at_once_than_there_is_room_for() -> None:
         engine.add(engine.generation([i], WARM, max_tokens=4, n=2))
     run(engine)
     assert max(map(len, toy.batches)) == 2
-    with pytest.raises(RequestError, match="n is at least 1 and at most 3, 4 was given"):
+    with pytest.raises(RequestError, match="n must be from 1 to 3, got 4"):
         engine.generation([1], n=4)
 
 
@@ -301,7 +301,7 @@ def test_scores(length: int) -> None:
     run(engine)
     wanted = sampling.log_probabilities(logits_of(text)[:-1], text[1:])
     assert scoring.finish_reason == "stop"
-    np.testing.assert_array_equal(scoring.scores, wanted)
+    np.testing.assert_array_equal(scoring.scores.values, wanted)
     assert other.output_tokens == alone(PROMPT, 20, 8)[0]
     assert is_clean(toy)
 
@@ -314,7 +314,7 @@ def test_scores_when_pages_run_out() -> None:
     engine.add([writing])
     engine.add([scoring])
     run(engine)
-    np.testing.assert_array_equal(scoring.scores, sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
+    np.testing.assert_array_equal(scoring.scores.values, sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
     assert writing.output_tokens == alone([1, 2, 3], 20, 1)[0]
     assert is_clean(toy)
 
@@ -353,7 +353,7 @@ def test_stats() -> None:
     ("arguments", "kind", "match"),
     [
         ({"prompt": []}, RequestError, "the text is empty: it has no tokens"),
-        ({"prompt": [1, 40]}, RequestError, "there is no token 40: the model has the tokens 0 to 39"),
+        ({"prompt": [1, 40]}, RequestError, "tokens must be from 0 to 39, got 40"),
         ({"prompt": [-1]}, FewbitError, "a token is a number from 0"),
         ({"prompt": [0.5]}, DtypeError, "tokens are integers"),
         ({"prompt": "text"}, DtypeError, "tokens are integers"),
@@ -362,13 +362,13 @@ def test_stats() -> None:
             RequestError,
             "a prompt of 64 tokens leaves no room for an output: the context holds 64",
         ),
-        ({"max_tokens": 0}, RequestError, "max_tokens is at least 1, 0 was given"),
+        ({"max_tokens": 0}, RequestError, "max_tokens must be at least 1, got 0"),
         ({"max_tokens": 1.5}, DtypeError, "max_tokens must be an integer, not float"),
-        ({"n": 0}, RequestError, "n is at least 1 and at most 16, 0 was given"),
-        ({"seed": -1}, RequestError, "seed is not negative, -1 was given"),
+        ({"n": 0}, RequestError, "n must be from 1 to 16, got 0"),
+        ({"seed": -1}, RequestError, "seed must be at least 0, got -1"),
         ({"seed": "1"}, DtypeError, "seed must be an integer, not str"),
-        ({"logprobs": -1}, RequestError, "logprobs is from 0 to 40"),
-        ({"logprobs": 41}, RequestError, "logprobs is from 0 to 40"),
+        ({"logprobs": -1}, RequestError, "logprobs must be from 0 to 40, the size of the vocabulary, got"),
+        ({"logprobs": 41}, RequestError, "logprobs must be from 0 to 40, the size of the vocabulary, got"),
     ],
 )
 def test_what_is_refused(arguments: dict[str, object], kind: type[Exception], match: str) -> None:

@@ -118,7 +118,7 @@ def test_bias_moves_the_likeliest_token() -> None:
     assert forced.output_tokens == [17] * 3
     assert banned.output_tokens == [18] * 3
     assert plain.output_tokens == alone(PROMPT, 3, params=greedy)[0]
-    with pytest.raises(RequestError, match="logit_bias: there is no token 40"):
+    with pytest.raises(RequestError, match="logit_bias: tokens must be from 0 to 39, got 40"):
         engine.generation(PROMPT, logit_bias={40: 1})
     with pytest.raises(RequestError, match="finite numbers, or -inf"):
         engine.generation(PROMPT, logit_bias={4: np.nan})
@@ -170,7 +170,7 @@ def test_kinds_run_beside_each_other() -> None:
     assert [one.kind for one in (embedding, scoring, written)] == ["embed", "score", "generate"]
     assert embedding.finish_reason == scoring.finish_reason == "stop"
     np.testing.assert_array_equal(embedding.hidden, fingerprint(text).astype(np.float32))
-    np.testing.assert_array_equal(scoring.scores, sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
+    np.testing.assert_array_equal(scoring.scores.values, sampling.log_probabilities(logits_of(text)[:-1], text[1:]))
     assert written.output_tokens == alone(PROMPT, 20, 8)[0]
     assert is_clean(toy)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shutil import rmtree
 from tempfile import mkdtemp
 
@@ -22,6 +22,7 @@ from fewbit.cache.disk import DiskCache
 from fewbit.devices.batch import Executor
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Request, Scoring
+from fewbit.engine.scores import TokenScores
 from fewbit.engine.terms import Terms
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
@@ -57,7 +58,8 @@ class Alternating:
 
 @dataclass(frozen=True)
 class Job:
-    """Something that is asked; its prompt may be that of another one and more."""
+    """Something that is asked; its prompt may be that of another one and more. `mates` are in the same batch: the same
+    prompt, and these tokens after it."""
 
     prompt: list[int]
     wait: int  # steps after the one before
@@ -70,10 +72,18 @@ class Job:
     cancel: int | None = None  # steps after its arrival
     which: int = 0  # of the outputs is cancelled; past the last: all
     scores: bool = False
+    first: int = 1  # token that is scored
+    mates: tuple[list[int], ...] = ()
+    prompt_logprobs: int | None = None
+    namespace: str = ""
     scarce: int = 0  # see Toy
     priority: int = 0
     client: str = ""
     deadline: int | None = None  # readings of the clock after its arrival
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        return [self.prompt, *((self.prompt + mate)[:14] for mate in self.mates)]
 
 
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=14)  # two tokens: they often begin alike
@@ -90,6 +100,10 @@ jobs = st.builds(
     cancel=st.none() | st.integers(0, 8),
     which=st.integers(0, 3),
     scores=st.booleans(),
+    first=st.sampled_from([1, 1, 3, 9]),
+    mates=st.just(()) | st.lists(st.lists(st.integers(0, 1), max_size=6), max_size=4).map(tuple),
+    prompt_logprobs=st.sampled_from([None, None, 0, 2]),
+    namespace=st.sampled_from(["", "", "", "other"]),
     scarce=st.sampled_from([0, 0, 0, 1, 2]),
     priority=st.integers(-1, 1),
     client=st.sampled_from("ab"),
@@ -99,7 +113,7 @@ toys = st.sampled_from([Toy, HybridToy]).flatmap(
     lambda kind: st.builds(
         kind,
         pages=st.integers(5, 24),
-        page_tokens=st.integers(4, 6),
+        page_tokens=st.sampled_from([4, 5, 6, 12]),
         ctx=st.just(30),
         vocab=st.just(VOCAB),
         max_batched_tokens=st.integers(3, 12),
@@ -126,9 +140,10 @@ def check_schedule(toy: Toy, executor: Executor, work: list[Job], max_seqs: int)
             engine.step()
             for _, gone in [one for one in cancels if one[0] <= step]:
                 engine.cancel(gone)
-        requests = make(engine, job)
-        engine.add(requests)
-        asked.append((job, requests))
+        groups = [make(engine, job, prompt) for prompt in job.prompts]
+        engine.add_batch(groups)
+        requests = [request for group in groups for request in group]
+        asked += [(replace(job, prompt=prompt), group) for prompt, group in zip(job.prompts, groups, strict=True)]
         if job.cancel is not None:
             cancels.append((step + job.cancel, [requests[job.which]] if job.which < len(requests) else requests))
         toy.scarce += job.scarce
@@ -145,13 +160,16 @@ def check_schedule(toy: Toy, executor: Executor, work: list[Job], max_seqs: int)
         toy.cache.flush()
 
 
-def make(engine: Engine, job: Job) -> list[Request]:
+def make(engine: Engine, job: Job, prompt: list[int]) -> list[Request]:
     terms: Terms = {"priority": job.priority, "client": job.client, "deadline": job.deadline}
     if job.scores:
-        return [engine.scoring(job.prompt, **terms)]
+        first = max(1, min(job.first, len(prompt) - 1))
+        return [engine.scoring(prompt, first=first, logprobs=job.prompt_logprobs, namespace=job.namespace, **terms)]
     return engine.generation(
-        job.prompt,
+        prompt,
         job.params,
+        prompt_logprobs=job.prompt_logprobs,
+        namespace=job.namespace,
         max_tokens=job.max_tokens,
         n=job.n,
         seed=job.seed,
@@ -163,10 +181,10 @@ def make(engine: Engine, job: Job) -> list[Request]:
 
 def check(job: Job, requests: list[Request], limit: int) -> None:
     for i, request in enumerate(requests):
+        is_whole = request.finish_reason not in ("cancelled", "deadline")
+        if request.scores is not None:
+            check_scores(job.prompt, request.scores, is_whole)
         if isinstance(request, Scoring):
-            wanted = sampling.log_probabilities(logits_of(job.prompt, VOCAB)[:-1], job.prompt[1:])
-            np.testing.assert_array_equal(request.scores[: request.num_scored], wanted[: request.num_scored])
-            assert request.num_scored == len(wanted) or request.finish_reason in ("cancelled", "deadline")
             continue
         constraint = Alternating() if job.alternating else None
         output, reason = alone(
@@ -183,3 +201,15 @@ def check(job: Job, requests: list[Request], limit: int) -> None:
             assert request.output_tokens == output[: len(request.output_tokens)]
         else:
             assert (request.output_tokens, request.finish_reason) == (output, reason)
+
+
+def check_scores(prompt: list[int], scores: TokenScores, is_whole: bool) -> None:
+    wanted = sampling.log_probabilities(logits_of(prompt, VOCAB)[:-1], prompt[1:])[scores.first - 1 :]
+    count = scores.num_scored + 1 - scores.first
+    assert not is_whole or count == len(wanted)
+    np.testing.assert_array_equal(scores.values[:count], wanted[:count])
+    if scores.num_logprobs is not None:
+        assert [len(top.tokens) for top in scores.tops] == [scores.num_logprobs] * count
+    if scores.num_logprobs:
+        likeliest = logits_of(prompt, VOCAB)[scores.first - 1 :][:count].argmax(axis=1)
+        assert [top.tokens[0] for top in scores.tops] == likeliest.tolist()

@@ -169,7 +169,7 @@ def test_an_error_outside_of_a_step_leaves_nobody_waiting(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("error", [ValueError("no luck"), SystemExit(3)], ids=["exception", "exit"])
-@pytest.mark.parametrize("action", ["add", "cancel"])
+@pytest.mark.parametrize("action", ["add_batch", "cancel"])
 def test_an_error_in_an_action_ends_neither_the_thread_nor_the_callers(
     action: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ def test_an_error_in_an_action_ends_neither_the_thread_nor_the_callers(
         if action == "cancel":
             worker.cancel(bad)
         assert [queue.get(timeout=10)[1] for _ in bad] == [None, None]
-    if action == "add":
+    if action == "add_batch":
         assert [request.finish_reason for request in bad] == ["error", "error"]
         assert "no luck" in str(bad[0].error) or "SystemExit: 3" in str(bad[0].error)
     assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]

@@ -62,7 +62,5 @@ def _to_window(window: int | None, kept: int) -> int:
         return kept
     number = to_size(window, "window")
     if kept and not 0 < number <= kept:
-        raise ShapeError(
-            f"window must be from 1 to {kept}, of so many tokens the layer keeps K and V; {number} was given"
-        )
+        raise ShapeError(f"window must be from 1 to {kept}, the tokens whose K and V the layer keeps, got {number}")
     return number

@@ -166,9 +166,16 @@ class Cache:
                 length = max(before, self.committed(sequence))
                 self.truncate(sequence, min(length, self.length(sequence)))
 
-    def fork(self, sequence: int) -> int:
-        """A new sequence with the same content. Nothing is copied until one of them writes to a page that both use."""
-        return self._pages.fork(sequence)
+    def fork(self, sequence: int, length: int | None = None) -> int:
+        """A new sequence with the same content, or with the first `length` tokens of it.
+
+        Nothing is copied until one of them writes to a page that both use. Lengths that `truncate` refuses are refused.
+        """
+        return self._pages.fork(sequence, length)
+
+    def can_fork(self, sequence: int, length: int) -> bool:
+        """Whether `fork` takes so many committed tokens."""
+        return self._pages.can_fork(sequence, length)
 
     def truncate(self, sequence: int, length: int) -> None:
         """Keep the first tokens of a sequence.

@@ -185,9 +185,10 @@ class KVCache(Cache):
         super().commit(sequence, tokens)
         self._missing.pop(sequence, None)
 
-    def fork(self, sequence: int) -> int:
-        self._refuse_missing(sequence)
-        return super().fork(sequence)
+    def fork(self, sequence: int, length: int | None = None) -> int:
+        if length is None or to_integer(length, "a number of tokens") > self.committed(sequence):
+            self._refuse_missing(sequence)
+        return super().fork(sequence, length)
 
     def truncate(self, sequence: int, length: int) -> None:
         super().truncate(sequence, length)

@@ -92,7 +92,7 @@ def make_layout(
     rotates = k_format.bits_per_weight < 8 if rotate is None else to_flag(rotate, "rotate")
     tokens = to_size(page_tokens, "page_tokens", least=1)
     if not isinstance(specs, Sequence):
-        raise DtypeError(f"specs holds what each layer keeps, one after the other; {type(specs).__name__} was given")
+        raise DtypeError(f"specs must be a list of layer specs, not {type(specs).__name__}")
     return Layout(tuple(map(_checked, specs)), k_format, v_format, rotates, tokens)
 
 

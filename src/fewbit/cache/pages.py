@@ -151,7 +151,7 @@ class Pages:
         """
         state, new = self._get(sequence), to_tokens(tokens)
         if len(new) > state.length - len(state.tokens):
-            raise PositionError(f"sequence {sequence} has {state.uncommitted} tokens to commit, {len(new)} were given")
+            raise PositionError(f"sequence {sequence} has {state.uncommitted} tokens to commit, got {len(new)}")
         if state.fresh:
             self._commit_states(state, sequence, len(new))
         state.tokens.extend(new)
@@ -160,20 +160,29 @@ class Pages:
         for number, group in self._tables.windows:
             self._tables.release(state, number, group.first_seen(len(state.tokens)) // self.page_tokens)
 
-    def fork(self, sequence: int) -> int:
-        """A new sequence with the same content. Pages are shared; the first that writes to one gets a copy.
+    def fork(self, sequence: int, length: int | None = None) -> int:
+        """A new sequence with the same content, or its first `length` tokens, which need not fill their last page.
 
-        Write what was reserved before: a copy holds what is in the page when it is made.
+        Pages are shared; the first that writes to one gets a copy. Write what was reserved before: a copy holds what
+        is in the page when it is made. Lengths that `truncate` refuses are refused.
 
         >>> pages = Pages([Group()], [8], page_tokens=2)
         >>> a = pages.new()
-        >>> copies = pages.reserve([(a, 3)])
-        >>> pages.table(pages.fork(a)) == pages.table(a)
-        True
+        >>> copies = pages.reserve([(a, 6)])
+        >>> pages.table(pages.fork(a)), pages.table(pages.fork(a, 3))
+        ([0, 1, 2], [0, 1])
         """
         state = self._get(sequence)
-        self._refuse_pending(state, sequence)
-        return self._add(self._tables.copy(state))
+        end = state.length if length is None else to_count(length)
+        if end > len(state.tokens):
+            self._refuse_pending(state, sequence)
+        self._refuse_lost(state, sequence, end)
+        return self._add(self._tables.copy(state, end))
+
+    def can_fork(self, sequence: int, length: int) -> bool:
+        """Whether `fork` takes this length: with a window or recurrent layers not all of them can be gone back to."""
+        state = self._get(sequence)
+        return length <= len(state.tokens) and self._lost(state, length) is None
 
     def truncate(self, sequence: int, length: int) -> None:
         """Keep the first `length` tokens of a sequence.
@@ -189,8 +198,6 @@ class Pages:
         (3, [0, 1])
         """
         state, length = self._get(sequence), to_count(length)
-        if length > state.length:
-            raise PositionError(f"sequence {sequence} has {state.length} tokens, it cannot be cut to {length}")
         if length == state.length:
             return
         self._refuse_lost(state, sequence, length)
@@ -365,18 +372,22 @@ class Pages:
 
     def _refuse_lost(self, state: SequenceState, sequence: int, length: int) -> None:
         """A length that cannot be gone back to."""
+        reason = self._lost(state, length)
+        if reason is not None:
+            raise PositionError(f"sequence {sequence} cannot be cut to {length} tokens: {reason}")
+
+    def _lost(self, state: SequenceState, length: int) -> str | None:
+        """Why a sequence has not all that its first `length` tokens need; None if it has."""
+        if length > state.length:
+            return f"it has {state.length}"
         for number, group in self._tables.windows:
             first = group.first_seen(length)
             if first < state.starts[number] and first // self.page_tokens < self._tables.pages(length):
-                raise PositionError(
-                    f"sequence {sequence} cannot be cut to {length} tokens: layers with a window of {group.window} "
-                    f"have let go of the tokens before {state.starts[number]}"
-                )
+                before = state.starts[number]
+                return f"layers with a window of {group.window} have let go of the tokens before {before}"
         if self.is_recurrent and self._tables.slot_at(state, length) is None:
-            raise PositionError(
-                f"sequence {sequence} cannot be cut to {length} tokens: there is no recurrent state after so many; "
-                f"there is one after {len(state.tokens)}, and after 0"
-            )
+            return f"there is no recurrent state after so many; there is one after {len(state.tokens)}, and after 0"
+        return None
 
 
 def _checked(namespace: str) -> str:

@@ -52,13 +52,6 @@ class SequenceState:
         before.holders -= 1
         before.prune()
 
-    def copy(self) -> SequenceState:
-        self.node.holders += 1
-        tables = [table[:] for table in self.tables]
-        return SequenceState(
-            self.node, tables, self.starts[:], self.length, self.tokens[:], self.inserted, self.slot, self.fresh[:]
-        )
-
 
 def first_page(group: Group, depth: int, page_tokens: int) -> int:
     """The first page that a group needs to go on after `depth` pages; only the last one holds a state."""

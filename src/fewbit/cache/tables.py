@@ -146,13 +146,21 @@ class Tables:
         state.length = length
         del state.tokens[length:]
 
-    def copy(self, state: SequenceState) -> SequenceState:
+    def copy(self, state: SequenceState, length: int) -> SequenceState:
+        """A sequence that begins with the first tokens of another one, and shares their pages."""
+        pages, depth = self.pages(length), min(state.inserted, length // self.page_tokens)
         for pool, table, start in zip(self.pools, state.tables, state.starts, strict=False):
-            for page in table[start // self.page_tokens :]:
+            for page in table[start // self.page_tokens : pages]:
                 pool.incref(page)
+        slot = self.slot_at(state, length) if self.is_recurrent else ZERO_SLOT
+        assert slot is not None
         if self.is_recurrent:
-            self.pools[-1].incref(state.slot)
-        return state.copy()
+            self.pools[-1].incref(slot)
+        node = state.ancestor(depth)
+        node.holders += 1
+        starts = [min(start, pages * self.page_tokens) for start in state.starts]
+        tables = [table[:pages] for table in state.tables]
+        return SequenceState(node, tables, starts, length, state.tokens[:length], depth, slot)
 
     def free(self, state: SequenceState) -> None:
         self.cut(state, 0)

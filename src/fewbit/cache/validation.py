@@ -23,8 +23,8 @@ FEW = 8192  # values whose squares are summed by one thread, faster than the lea
 def to_count(tokens: int) -> int:
     number = tokens if type(tokens) is int else to_integer(tokens, "a number of tokens")
     if not 0 <= number <= MAX_TOKENS:
-        wanted = "not negative" if number < 0 else f"at most {MAX_TOKENS}"
-        raise PositionError(f"a number of tokens is {wanted}, {number} was given")
+        limit = "at least 0" if number < 0 else f"at most {MAX_TOKENS}"
+        raise PositionError(f"a number of tokens must be {limit}, got {number}")
     return number
 
 
@@ -114,5 +114,5 @@ def to_number(value: float, what: str, least: float = -math.inf) -> float:
     except (TypeError, ValueError):
         raise DtypeError(f"{what} is a number, not {type(value).__name__}") from None
     if not math.isfinite(number) or number < least:
-        raise DataError(f"{what} is finite{' and not negative' if least == 0 else ''}, {number} was given")
+        raise DataError(f"{what} must be finite{' and at least 0' if least == 0 else ''}, got {number}")
     return number

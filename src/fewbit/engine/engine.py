@@ -16,17 +16,19 @@ from time import perf_counter
 from types import NoneType
 from typing import Unpack
 
+from ..arrays import Floats
 from ..cache.cache import Cache
-from ..devices.batch import Chunk, Executor, Outputs, Sampled
+from ..devices.batch import Chunk, Executor, Outputs, Sampled, Top
 from ..devices.forward import make_batch
 from ..errors import OutOfPages, RequestError, TooLong
 from ..ops.sampling import SamplingParams
 from .flight import Flight
 from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
+from .scores import TokenScores
 from .stats import Stats
 from .terms import Terms, make_limits, set_terms
-from .validation import check_at_least_zero, check_bias, check_count, check_logprobs, check_tokens, check_type
+from .validation import check_bias, check_count, check_logprobs, check_names, check_tokens, check_type
 
 MAX_SEQS = 64
 
@@ -81,6 +83,7 @@ class Engine:
         n: int = 1,
         seed: int | None = None,
         logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         eos_ids: Iterable[int] | None = None,
         logit_bias: Mapping[int, float] | None = None,
         constraint: Callable[[], Constraint] | None = None,
@@ -91,7 +94,8 @@ class Engine:
         """`n` requests for outputs to one prompt, which is run once for all of them. What cannot be served is refused.
 
         Without `max_tokens` an output ends when the context is full. Output i has the seed `seed + i`. `constraint`
-        makes one for each output. `terms`: when it is run, see `Terms`.
+        makes one for each output. With `prompt_logprobs` the tokens of the prompt are scored, which are then run even
+        if the cache has them. `terms`: when it is run, see `Terms`.
         """
         self.check_writes()
         vocab = self.executor.vocab
@@ -99,10 +103,13 @@ class Engine:
         if len(tokens) >= self.max_length:
             raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}")
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
-        least = check_at_least_zero(min_tokens, "min_tokens")
+        least = check_count(min_tokens, "min_tokens", least=0)
         count = check_count(n, "n", self._scheduler.max_seqs)
-        first = None if seed is None else check_at_least_zero(seed, "seed")
-        self._check_names(namespace, adapter)
+        first = None if seed is None else check_count(seed, "seed", least=0)
+        most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
+        most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
+        scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
+        check_names(namespace, adapter, self.executor.adapters)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
         requests = [
@@ -113,7 +120,8 @@ class Engine:
                 min_length=len(tokens) + least,
                 eos_ids=self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab)),
                 seed=None if first is None else first + i,
-                num_logprobs=None if logprobs is None else check_logprobs(logprobs, vocab),
+                num_logprobs=most_logprobs,
+                scores=scores,
                 logit_bias=check_bias(logit_bias, vocab),
                 constraint=None if constraint is None else constraint(),
                 namespace=namespace,
@@ -129,15 +137,17 @@ class Engine:
         self,
         tokens: Iterable[int],
         *,
+        first: int = 1,
         namespace: str = "",
         adapter: str | None = None,
         logprobs: int | None = None,
         **terms: Unpack[Terms],
     ) -> Scoring:
-        """A request for the log-probability of each token after the first, and of the `logprobs` likeliest there."""
+        """A request for the log-probability of each token from `first` on, and of the `logprobs` likeliest there."""
         self.check_writes()
         most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
-        request = Scoring(self._text(tokens, namespace, adapter), namespace, adapter, most)
+        text = self._text(tokens, namespace, adapter)
+        request = Scoring(text, namespace, adapter, most, check_count(first, "first", max(1, len(text) - 1)))
         set_terms([request], terms)
         return request
 
@@ -163,14 +173,20 @@ class Engine:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take in what one call of `generation`, `scoring` or `embedding` made, or raise QueueFull."""
-        self.limits.take(requests)
-        now = self._clock()
-        for request in requests:
-            request.expires = now + request.deadline if request.deadline is not None else inf
-        if requests[0].num_remaining:
-            self._scheduler.add(requests[0])
-        else:
-            self._finish(requests[0], "stop")
+        self.add_batch([requests])
+
+    def add_batch(self, groups: Sequence[Sequence[Request]]) -> None:
+        """Take in what several calls made, all or nothing. Those that begin alike compute that once."""
+        self.limits.take([request for requests in groups for request in requests])
+        now, batch = self._clock(), object()
+        for requests in groups:
+            for request in requests:
+                request.expires = now + request.deadline if request.deadline is not None else inf
+                request.batch = batch if len(groups) > 1 else None
+            if requests[0].num_remaining:
+                self._scheduler.add(requests[0])
+            else:
+                self._finish(requests[0], "stop")
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """End requests, wherever they are. Those that are finished stay as they are."""
@@ -279,16 +295,15 @@ class Engine:
         for request, chunk in zip(step.requests, step.chunks, strict=True):
             if request.sequence == chunk.sequence:  # else it has ended since the launch
                 self._commit_chunk(request, chunk)
-        for leader in step.leaders:
-            if leader.sequence:
-                self._scheduler.split(leader)
         finished = False
+        tops = outputs.tops or [[]] * len(step.scoring)  # empty where nobody asked
+        for request, scores, top in zip(step.scoring, outputs.scores, tops, strict=True):
+            finished |= self._score(request, scores, top)
+        for leader in step.leaders:
+            if leader.sequence and not leader.is_finished:
+                self._scheduler.split(leader)
         for generation, sampled in zip(step.sampling, outputs.samples, strict=True):
             finished |= self._accept(generation, sampled)
-        for scoring, top in zip(step.scoring, outputs.tops, strict=False):  # empty where nobody asked
-            scoring.tops += top
-        for scoring, scores in zip(step.scoring, outputs.scores, strict=True):
-            finished |= self._score(scoring, scores)
         for embedding, row, count in step.embedding:
             finished |= self._embed(embedding, outputs, row, count)
         if finished:
@@ -326,13 +341,17 @@ class Engine:
             return self._finish(request, "cancelled")
         return len(request.tokens) >= request.max_length and self._finish(request, "length")
 
-    def _score(self, request: Scoring, scores: object) -> bool:
-        if request.finish_reason is not None:
+    def _score(self, request: Request, scores: Floats | Exception, tops: Sequence[Top]) -> bool:
+        """Give a request the scores of its next tokens. Have they finished it?"""
+        if request.is_finished:
             return False
         if isinstance(scores, Exception):
-            return self._finish(request, "error", scores)
-        request.receive(scores)  # type: ignore[arg-type]
-        return not request.num_remaining and self._finish(request, "stop")
+            for member in (request, *request.siblings):
+                self._finish(member, "error", scores)
+            return True
+        assert request.scores is not None
+        request.scores.receive(scores, tops)
+        return isinstance(request, Scoring) and not request.num_remaining and self._finish(request, "stop")
 
     def _embed(self, request: Embedding, outputs: Outputs, row: int, count: int) -> bool:
         if request.finish_reason is not None:
@@ -361,6 +380,8 @@ class Engine:
 
     def _make_room(self, error: OutOfPages) -> None:
         """The cache has fewer pages than it seemed: somebody else uses it too."""
+        if self._scheduler.release_donors():
+            return
         if len(self._scheduler.active) > 1:
             self._scheduler.preempt()
             self._scheduler.wait_for_more()
@@ -371,16 +392,9 @@ class Engine:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
             raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}")
-        self._check_names(namespace, adapter)
+        check_names(namespace, adapter, self.executor.adapters)
         return tokens
 
     def _room(self) -> str:
         what = "context" if self.max_length == self._ctx else "cache"
         return f"the {what} holds {self.max_length} tokens"
-
-    def _check_names(self, namespace: str, adapter: str | None) -> None:
-        check_type(namespace, str, "namespace")
-        check_type(adapter, (str, NoneType), "adapter")
-        known = self.executor.adapters
-        if adapter is not None and adapter not in known:
-            raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(known)) or 'none'}")

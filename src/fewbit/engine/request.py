@@ -15,8 +15,9 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
-from ..devices.batch import Chunk, Logprobs, Sample, Score, Top
+from ..devices.batch import Chunk, Logprobs, Sample, Score
 from ..ops.sampling import SamplingParams
+from .scores import TokenScores
 from .seen import Seen
 
 Event: TypeAlias = "tuple[Request, int | None]"  # a request and its next token, or None: it is finished
@@ -49,7 +50,7 @@ class Step:
     sampling: list[Generation] = field(default_factory=list)  # one for each of `samples`
     leaders: list[Generation] = field(default_factory=list)  # whose prompts were run for their siblings too
     scores: list[Score] = field(default_factory=list)
-    scoring: list[Scoring] = field(default_factory=list)
+    scoring: list[Request] = field(default_factory=list)  # one for each of `scores`
     embedding: list[tuple[Embedding, int, int]] = field(default_factory=list)  # with its rows: the first, how many
     output: str = "logits"
 
@@ -80,6 +81,7 @@ class Request(ABC):
         self.namespace = namespace  # pages of the cache are shared within one only
         self.adapter = adapter
         self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
+        self.scores: TokenScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
 
@@ -91,8 +93,9 @@ class Request(ABC):
         self.arrival = 0  # a number in the order in which requests come
         self.level = 0  # its priority, and what it gained by waiting
         self.wait_time = 0.0  # since when it waits
-        self.leader: Request | None = None  # that is computing what this one shares with it
-        self.shared = 0  # how many tokens
+        self.batch: object = None  # that it was submitted with, if there are others
+        self.leader: Request | None = None  # an active request that computes, or has computed, its first tokens
+        self.shared = 0  # how many of them
         self.pauses: set[int] = set()  # where its prompt is cut, so that others can share it up to there
         self.is_counted = False  # by the limits of the engine
         self.fetches = 0  # how often the cache looked for its prompt on the disk
@@ -132,6 +135,17 @@ class Request(ABC):
         """The tokens that need not be run if they are in the cache."""
         return self.tokens[:-1]
 
+    def shareable(self, length: int, leader: Request) -> int:
+        """How many of the `length` tokens that both begin with need not be run if `leader` runs them.
+
+        Where tokens are scored, the leader must score them too. One token at least is left to run.
+        """
+        free = len(self.reusable())
+        mine, other = self.scores, leader.scores
+        if length <= free or mine is None or other is None or not mine.can_copy(other):
+            return min(length, free)
+        return max(free, min(length - 1, other.num_positions, self.num_remaining - 1))
+
     @abstractmethod
     def ask(self, step: Step, row: int, count: int) -> None:
         """Say what is to be done with the `count` rows from `row` on."""
@@ -152,12 +166,14 @@ class Generation(Request):
         eos_ids: frozenset[int] = frozenset(),
         seed: int | None = None,
         num_logprobs: int | None = None,
+        scores: TokenScores | None = None,
         logit_bias: tuple[Ints, Floats] | None = None,
         constraint: Constraint | None = None,
         namespace: str = "",
         adapter: str | None = None,
     ) -> None:
         super().__init__(prompt, namespace, adapter)  # the output follows in `tokens`
+        self.scores = scores  # of the prompt; outputs of one prompt share them
         self.params = params
         self.max_length, self.min_length = max_length, min_length  # tokens, those of the prompt included
         self.eos_ids = eos_ids
@@ -184,7 +200,17 @@ class Generation(Request):
         return 1 if len(self.tokens) + 1 < self.max_length else 0  # nothing follows the last one
 
     def num_logits(self, count: int) -> int:
+        if self._is_scoring:
+            assert self.scores is not None
+            return max(0, self.num_computed + self.num_in_flight + count - self.scores.num_scored)
         return 1 if self.awaited is not None else super().num_logits(count)
+
+    @property
+    def _is_scoring(self) -> bool:
+        return self.scores is not None and self.scores.num_scored < self.scores.num_positions
+
+    def reusable(self) -> Sequence[int]:
+        return self.tokens[: self.scores.num_scored] if self._is_scoring and self.scores else self.tokens[:-1]
 
     def next_tokens(self, count: int) -> Sequence[int]:
         return super().next_tokens(count) if self.awaited is None else [-1 - self.awaited]
@@ -196,10 +222,17 @@ class Generation(Request):
         return [member for member in (self, *self.siblings) if member.finish_reason is None]
 
     def ask(self, step: Step, row: int, count: int) -> None:
+        if self._is_scoring:
+            assert self.scores is not None
+            targets = min(count, self.scores.num_positions - self.scores.num_scored)
+            step.scores.append(self.scores.ask(self.tokens, row, targets))
+            step.scoring.append(self)
+            if targets == count:  # the prompt goes on
+                return
         if self.siblings:
             step.leaders.append(self)
         for member in self.members():  # outputs of one prompt come from the same logits
-            step.samples.append(member._sample(row))
+            step.samples.append(member._sample(row + count - 1))
             step.sampling.append(member)
 
     def accept(self, token: int, logprobs: Logprobs | None) -> None:
@@ -239,38 +272,35 @@ class Generation(Request):
 
 
 class Scoring(Request):
-    """A text whose tokens are scored: there is no output, `scores` holds what was computed so far."""
+    """A text whose tokens are scored from `first` on; there is no output."""
 
     kind = "score"
+    scores: TokenScores
 
     def __init__(
-        self, tokens: list[int], namespace: str = "", adapter: str | None = None, num_logprobs: int | None = None
+        self,
+        tokens: list[int],
+        namespace: str = "",
+        adapter: str | None = None,
+        num_logprobs: int | None = None,
+        first: int = 1,
     ) -> None:
         super().__init__(tokens, namespace, adapter)
-        self.num_logprobs = num_logprobs  # of how many of the likeliest tokens in each place
-        self.tops: list[Top] = []  # those, for each of `scores`; none if they were not asked for
-        self.scores = np.empty(len(tokens) - 1, np.float32)
-        self.num_scored = 0
+        self.scores = TokenScores(len(tokens), first, num_logprobs)
 
     @property
     def num_remaining(self) -> int:
         return len(self.tokens) - 1 - self.num_computed - self.num_in_flight  # nothing follows the last one
 
     def num_logits(self, count: int) -> int:
-        return max(0, self.num_computed + self.num_in_flight + count - self.num_scored)
+        return max(0, self.num_computed + self.num_in_flight + count - self.scores.num_scored)
 
     def reusable(self) -> Sequence[int]:
-        return self.tokens[: self.num_scored]
+        return self.tokens[: self.scores.num_scored]
 
     def ask(self, step: Step, row: int, count: int) -> None:
-        first = self.num_scored + 1
-        step.scores.append(Score(row, self.tokens[first : first + count], self.num_logprobs))
+        step.scores.append(self.scores.ask(self.tokens, row, count))
         step.scoring.append(self)
-
-    def receive(self, scores: Floats) -> None:
-        """The scores of the next tokens."""
-        self.scores[self.num_scored : self.num_scored + len(scores)] = scores
-        self.num_scored += len(scores)
 
 
 class Embedding(Request):

@@ -4,7 +4,7 @@ Active requests hold pages of the cache, waiting ones hold none. The queue says 
 follow an active request (sharing.py); if there is no room for it, nobody is admitted. Active requests are in the order
 of their levels, then of arrival: the last one is preempted. So the first always gets on, and each comes to run.
 What a request has written stays in its tokens; when it is admitted again, they are run like a prompt, as far as the
-cache does not know them.
+cache does not know them. The sequence of a finished request is kept for those that follow it, unless pages are short.
 
 All places may be taken. Then one of a lower priority is preempted for the one that is next; or, if its client has no
 active request, one of a client that has several and was served more.
@@ -21,9 +21,10 @@ from time import perf_counter
 from ..cache.cache import Cache
 from ..devices.batch import Chunk
 from .budget import Budget, WholeBudget
+from .donors import Donors, Source
 from .queue import WaitingQueue
 from .request import Generation, Request, Step
-from .sharing import is_following
+from .sharing import begin, is_following
 
 FETCH_SECONDS = 0.05  # for a part of a prompt on the disk, while others wait for the next step
 MAX_FETCHES = 100
@@ -45,6 +46,7 @@ class Scheduler:
     ) -> None:
         self.active: list[Request] = []
         self.waiting = WaitingQueue()
+        self._donors = Donors(cache)
         self.max_batched_tokens = max_batched_tokens
         self.max_logits = max_logits
         self.max_seqs = min(max_seqs, max_batched_tokens, max_logits)
@@ -70,7 +72,7 @@ class Scheduler:
         budget = self._budget(self, self._clients())
         counts = [budget.take(request) for request in self.active]
         needed = self._sum(counts)
-        while not self._cache.fits(needed) and len(self.active) > 1:
+        while not self._fits(needed) and len(self.active) > 1:
             counts.pop()
             self.preempt()
             needed = self._sum(counts)
@@ -83,14 +85,20 @@ class Scheduler:
         budget = self._budget(self, self._clients())
         counts = [budget.take(request) for request in self.active]
         needed = self._sum(counts)
-        return self._fill(budget, counts, needed) if self._cache.fits(needed) else None
+        return self._fill(budget, counts, needed) if self._fits(needed) else None
 
     def _fill(self, budget: Budget, counts: list[int], needed: Pages) -> Step:
         """Admit those that there is room for beside the active ones."""
         while self.waiting and (request := self._admit(needed, budget)):
+            self._set_pauses(request)
             place = self.active.index(request)
             counts.insert(place, budget.take_new(request))
-            needed = _plus(needed, self._needed(request, counts[place]))
+            if request.num_computed % self._cache.page_tokens:  # a fork: the one that it shares a page with may copy it
+                needed = self._sum(counts)
+            else:
+                needed = _plus(needed, self._needed(request, counts[place]))
+        self._donors.prune(self.waiting)
+        self._take_snapshots(needed)
         return self._step(counts, budget.output)
 
     def preempt(self) -> None:
@@ -124,12 +132,18 @@ class Scheduler:
         self.active[place : place + 1] = members
 
     def drop_finished(self) -> None:
-        for request in self.active:
-            if request.is_finished:
-                self._release(request)
-        self.active = [request for request in self.active if request.sequence]
         if self.waiting.drop_finished():
             self._blocked = None
+        for request in self.active:
+            if request.is_finished:
+                self._donors.retire(request)
+                request.sequence = request.num_computed = request.num_in_flight = 0
+        self.active = [request for request in self.active if request.sequence]
+        self._donors.prune(self.waiting)
+
+    def release_donors(self) -> bool:
+        """Release what is kept for waiting requests. Was there anything?"""
+        return self._donors.release()
 
     def output(self) -> str:
         """What the next step gives. Where requests want different things, they come by turns."""
@@ -187,15 +201,15 @@ class Scheduler:
         request, available = self._next(), self._cache.available
         if request is None or not budget.has_room(request) or not self._has_place(request):
             return None
-        if self.active and request is self._blocked and not self._cache.fits(self._wait_for):
+        if self.active and request is self._blocked and not self._fits(self._wait_for):
             return None
         if not self._fetch(request):
             return None
-        request.sequence = self._cache.new(request.reusable(), request.cache_namespace)
+        request.sequence = begin(request, self._sources(), self._cache)
         request.num_computed = self._cache.length(request.sequence)
         whole = _plus(needed, self._needed(request, request.num_remaining + 1))
         whole = tuple(pages + len(self.active) for pages in whole)  # one to spare for each of the others
-        if self.active and not self._cache.fits(whole):  # the only one is tried anyway: nobody could make room
+        if not self._fits(whole) and self.active:  # the only one is tried anyway: nobody could make room
             self._wait_for = tuple(map(lambda a, w, now: a + w - now, available, whole, self._cache.available))
             self._blocked = request
             self._release(request)
@@ -204,6 +218,7 @@ class Scheduler:
             request.start_time, request.cached_tokens = perf_counter(), request.num_computed
             self.waiting.charge(request.client, request.num_remaining)
         self.waiting.remove(request, self._clock())
+        request.leader = None
         insort(self.active, request, key=lambda one: (-one.level, one.arrival))
         self._blocked = None
         return request
@@ -218,6 +233,31 @@ class Scheduler:
             elif self.active:
                 return False
         return True
+
+    def _set_pauses(self, leader: Request) -> None:
+        """Let those that wait say where the prompt of a new leader is to be cut, before it runs."""
+        if self._cache.wants_page_ends:
+            for request in self.waiting:
+                is_following(request, [leader], self._cache)
+
+    def _take_snapshots(self, needed: Pages) -> None:
+        """Keep the states at which leaders pause for those that could not be admitted now."""
+        if not self._cache.wants_page_ends:
+            return
+        followed = {(request.leader, request.shared) for request in self.waiting}
+        for leader in self.active:
+            is_ragged = leader.num_computed % self._cache.page_tokens  # else the cache has one
+            if is_ragged and (leader, leader.num_computed) in followed:
+                needed = tuple(pages + 1 for pages in needed)  # the leader copies its last page
+                if self._cache.fits(needed):
+                    self._donors.snapshot(leader)
+
+    def _sources(self) -> list[Source]:
+        return [*(Source(one, one.sequence, one.num_computed) for one in self.active), *self._donors]
+
+    def _fits(self, needed: Pages) -> bool:
+        """Whether pages could be had now; finished requests are not kept at the cost of others."""
+        return self._cache.fits(needed) or (self._donors.release() and self._cache.fits(needed))
 
     def _release(self, request: Request) -> None:
         self._cache.free(request.sequence)

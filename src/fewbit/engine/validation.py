@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from types import NoneType
 
 import numpy as np
 
@@ -12,31 +13,28 @@ from ..errors import DtypeError, RequestError
 from ..validation import to_integer
 
 
-def check_count(value: int, what: str, most: int | None = None) -> int:
+def check_count(value: int, what: str, most: int | None = None, least: int = 1) -> int:
     """
     >>> check_count(65, "n", 64)
     Traceback (most recent call last):
         ...
-    fewbit.errors.RequestError: n is at least 1 and at most 64, 65 was given
+    fewbit.errors.RequestError: n must be from 1 to 64, got 65
     """
     number = to_integer(value, what)
-    if number < 1 or (most is not None and number > most):
-        limit = "" if most is None else f" and at most {most}"
-        raise RequestError(f"{what} is at least 1{limit}, {number} was given")
+    if number < least or (most is not None and number > most):
+        limits = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise RequestError(f"{what} must be {limits}, got {number}")
     return number
 
 
 def check_at_least_zero(value: int, what: str) -> int:
-    number = to_integer(value, what)
-    if number < 0:
-        raise RequestError(f"{what} is not negative, {number} was given")
-    return number
+    return check_count(value, what, least=0)
 
 
-def check_logprobs(logprobs: int, vocab: int) -> int:
-    number = to_integer(logprobs, "logprobs")
+def check_logprobs(logprobs: int, vocab: int, what: str = "logprobs") -> int:
+    number = to_integer(logprobs, what)
     if not 0 <= number <= vocab:
-        raise RequestError(f"logprobs is from 0 to {vocab}, the number of tokens that there are; {number} was given")
+        raise RequestError(f"{what} must be from 0 to {vocab}, the size of the vocabulary, got {number}")
     return number
 
 
@@ -49,19 +47,19 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     if bias is None:
         return None
     if not isinstance(bias, Mapping):
-        raise DtypeError(f"logit_bias is a dict like {{token: -1.5}}, not {type(bias).__name__}")
+        raise DtypeError(f"logit_bias must be a dict such as {{token: -1.5}}, not {type(bias).__name__}")
     if not bias:
         return None
     ids = [to_integer(token, "a token of logit_bias") for token in bias]
     for token in ids:
         if not 0 <= token < vocab:
-            raise RequestError(f"logit_bias: there is no token {token}: the model has the tokens 0 to {vocab - 1}")
+            raise RequestError(f"logit_bias: tokens must be from 0 to {vocab - 1}, got {token}")
     try:
         values = np.array([float(value) for value in bias.values()], np.float32)
     except (TypeError, ValueError):
-        raise RequestError("logit_bias holds a number for each token") from None
+        raise RequestError("logit_bias must hold a number for each token") from None
     if np.isnan(values).any() or np.isposinf(values).any():
-        raise RequestError("logit_bias holds finite numbers, or -inf for a token that must not come")
+        raise RequestError("logit_bias must hold finite numbers, or -inf for a token that must not come")
     return np.array(ids, np.int32), values
 
 
@@ -77,11 +75,18 @@ def check_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
         raise DtypeError(f"{what} must be {' or '.join(names)}, not {type(value).__name__}")
 
 
+def check_names(namespace: str, adapter: str | None, adapters: Collection[str]) -> None:
+    check_type(namespace, str, "namespace")
+    check_type(adapter, (str, NoneType), "adapter")
+    if adapter is not None and adapter not in adapters:
+        raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(adapters)) or 'none'}")
+
+
 def check_tokens(text: Iterable[int], vocab: int) -> list[int]:
     """Tokens that the model has."""
     tokens = to_tokens(text).tolist()
     if not tokens:
         raise RequestError("the text is empty: it has no tokens")
     if max(tokens) >= vocab:
-        raise RequestError(f"there is no token {max(tokens)}: the model has the tokens 0 to {vocab - 1}")
+        raise RequestError(f"tokens must be from 0 to {vocab - 1}, got {max(tokens)}")
     return tokens

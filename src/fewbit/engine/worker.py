@@ -34,6 +34,11 @@ class Worker:
 
     def submit(self, requests: Sequence[Request], sink: Sink, stream: bool = False) -> None:
         """Run what the engine made of one call, or raise QueueFull. Events go to `sink`, in the worker's thread."""
+        self.submit_batch([requests], sink, stream)
+
+    def submit_batch(self, groups: Sequence[Sequence[Request]], sink: Sink, stream: bool = False) -> None:
+        """Run what the engine made of several calls, all or nothing. They begin together, so that they can share."""
+        requests = [request for group in groups for request in group]
         for request in requests:
             request.sink, request.stream = sink, stream
         with self._lock:
@@ -44,7 +49,7 @@ class Worker:
             elif not self._thread.is_alive():
                 raise FewbitError("the model's thread is gone, as in a forked process; load the model again")
             self.engine.limits.take(requests)
-            self._inbox.put((Engine.add, requests))
+            self._inbox.put((lambda engine, _: engine.add_batch(groups), requests))
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """End requests. This never waits, so that it can be called from a destructor."""

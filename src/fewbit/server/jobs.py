@@ -139,12 +139,7 @@ def _prompts(job: Job, llm: LLM) -> list[list[int]]:
 async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[list[TokenLogprob]] | None:
     if not job.echo or job.logprobs is None:
         return None
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(llm.ascore(tokens, job.logprobs, job.namespace)) for tokens in prompts]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    return await llm.atoken_logprobs(prompts, job.logprobs, namespace=job.namespace)
 
 
 def _usage(prompts: list[list[int]], finished: list[Completion], n: int) -> Usage:

@@ -1,0 +1,35 @@
+"""Log-probabilities of the engine as they are told to users: with the text of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .completion import TokenLogprob
+from .devices.batch import Logprobs, Top
+from .engine.scores import TokenScores
+from .text.tokenizer import Tokenizer
+
+_NO_TOP = Top(np.empty(0, np.int32), np.empty(0, np.float32))
+
+
+def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogprob:
+    """A token as it is told to users."""
+    top = [_told(tokenizer, *one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
+    return _told(tokenizer, token, of.own, top)
+
+
+def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScores) -> list[TokenLogprob]:
+    """Tokens of a text as they are told to users, those scored so far."""
+    targets = tokens[scores.first : scores.num_scored + 1]
+    tops = scores.tops[: len(targets)] or [_NO_TOP] * len(targets)
+    return [
+        token_logprob(tokenizer, token, Logprobs(own, *top))
+        for token, own, top in zip(targets, scores.values[: len(targets)].tolist(), tops, strict=True)
+    ]
+
+
+def _told(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
+    data = tokenizer.token_bytes(token)
+    return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))
