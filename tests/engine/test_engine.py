@@ -286,7 +286,7 @@ def test_no_more_requests_at_once_than_there_is_room_for() -> None:
         engine.add(engine.generation([i], WARM, max_tokens=4, n=2))
     run(engine)
     assert max(map(len, toy.batches)) == 2
-    with pytest.raises(RequestError, match="n is at least 1 and at most 3, 4 was given"):
+    with pytest.raises(RequestError, match="n must be from 1 to 3, got 4"):
         engine.generation([1], n=4)
 
 
@@ -362,13 +362,13 @@ def test_stats() -> None:
             RequestError,
             "a prompt of 64 tokens leaves no room for an output: the context holds 64",
         ),
-        ({"max_tokens": 0}, RequestError, "max_tokens is at least 1, 0 was given"),
+        ({"max_tokens": 0}, RequestError, "max_tokens must be at least 1, got 0"),
         ({"max_tokens": 1.5}, DtypeError, "max_tokens must be an integer, not float"),
-        ({"n": 0}, RequestError, "n is at least 1 and at most 16, 0 was given"),
-        ({"seed": -1}, RequestError, "seed is not negative, -1 was given"),
+        ({"n": 0}, RequestError, "n must be from 1 to 16, got 0"),
+        ({"seed": -1}, RequestError, "seed must be at least 0, got -1"),
         ({"seed": "1"}, DtypeError, "seed must be an integer, not str"),
-        ({"logprobs": -1}, RequestError, "logprobs is from 0 to 40"),
-        ({"logprobs": 41}, RequestError, "logprobs is from 0 to 40"),
+        ({"logprobs": -1}, RequestError, "logprobs must be from 0 to 40"),
+        ({"logprobs": 41}, RequestError, "logprobs must be from 0 to 40"),
     ],
 )
 def test_what_is_refused(arguments: dict[str, object], kind: type[Exception], match: str) -> None:

@@ -17,26 +17,26 @@ def check_count(value: int, what: str, most: int | None = None) -> int:
     >>> check_count(65, "n", 64)
     Traceback (most recent call last):
         ...
-    fewbit.errors.RequestError: n is at least 1 and at most 64, 65 was given
+    fewbit.errors.RequestError: n must be from 1 to 64, got 65
     """
     number = to_integer(value, what)
     if number < 1 or (most is not None and number > most):
-        limit = "" if most is None else f" and at most {most}"
-        raise RequestError(f"{what} is at least 1{limit}, {number} was given")
+        limits = "at least 1" if most is None else f"from 1 to {most}"
+        raise RequestError(f"{what} must be {limits}, got {number}")
     return number
 
 
 def check_at_least_zero(value: int, what: str) -> int:
     number = to_integer(value, what)
     if number < 0:
-        raise RequestError(f"{what} is not negative, {number} was given")
+        raise RequestError(f"{what} must be at least 0, got {number}")
     return number
 
 
 def check_logprobs(logprobs: int, vocab: int) -> int:
     number = to_integer(logprobs, "logprobs")
     if not 0 <= number <= vocab:
-        raise RequestError(f"logprobs is from 0 to {vocab}, the number of tokens that there are; {number} was given")
+        raise RequestError(f"logprobs must be from 0 to {vocab}, the size of the vocabulary, got {number}")
     return number
 
 
@@ -49,7 +49,7 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     if bias is None:
         return None
     if not isinstance(bias, Mapping):
-        raise DtypeError(f"logit_bias is a dict like {{token: -1.5}}, not {type(bias).__name__}")
+        raise DtypeError(f"logit_bias must be a dict such as {{token: -1.5}}, not {type(bias).__name__}")
     if not bias:
         return None
     ids = [to_integer(token, "a token of logit_bias") for token in bias]
@@ -59,9 +59,9 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     try:
         values = np.array([float(value) for value in bias.values()], np.float32)
     except (TypeError, ValueError):
-        raise RequestError("logit_bias holds a number for each token") from None
+        raise RequestError("the values of logit_bias must be numbers") from None
     if np.isnan(values).any() or np.isposinf(values).any():
-        raise RequestError("logit_bias holds finite numbers, or -inf for a token that must not come")
+        raise RequestError("the values of logit_bias must be finite, or -inf for a token that must not occur")
     return np.array(ids, np.int32), values
 
 
