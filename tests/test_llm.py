@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 from dataclasses import replace
 from typing import Any, get_type_hints
 
@@ -16,7 +17,7 @@ from fewbit.errors import DtypeError, FewbitError, RequestError, TokenizerError
 from fewbit.llm import LLM, Completion
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
-from fewbit.options import Options, model_sampling, read_options
+from fewbit.options import Options, PromptOptions, model_sampling, read_options
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy
@@ -58,13 +59,29 @@ def test_token_ids_and_text_are_the_same_prompt(llm: LLM) -> None:
 
 def test_several_prompts_and_several_outputs(llm: LLM) -> None:
     prompts = ["a", llm.tokenize("bb")]
-    outputs = many(llm.generate(prompts, max_tokens=4, n=3, seed=5, **WARM))
+    found = many(llm.generate(prompts, max_tokens=4, n=3, seed=5, **WARM))
+    outputs = [output for first in found for output in first.outputs]
     assert [output.prompt_tokens for output in outputs] == [1, 1, 1, 2, 2, 2]
+    assert [(output.prompt_index, output.index) for output in outputs] == [(p, i) for p in range(2) for i in range(3)]
     for i, output in enumerate(outputs):
         alone = one(llm.generate(prompts[i // 3], max_tokens=4, seed=5 + i, **WARM))
         assert output.tokens == alone.tokens
-    assert len(many(llm.generate(["a"], max_tokens=1))) == 1
-    assert len(many(llm.generate("a", n=2, max_tokens=1))) == 2
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_shape_follows_the_prompt_alone(llm: LLM, n: int) -> None:
+    """Whatever n is, a prompt gives a completion, and a list of prompts a list of the same length."""
+
+    async def ask(prompt: Any) -> Any:
+        return await llm.agenerate(prompt, n=n, max_tokens=2, seed=1, **WARM)
+
+    for outputs in (llm.generate(["a", "b"], n=n, max_tokens=2, seed=1, **WARM), asyncio.run(ask(["a", "b"]))):
+        assert [len(output.outputs) for output in many(outputs)] == [n, n]
+    for output in (llm.generate("a", n=n, max_tokens=2, seed=1, **WARM), asyncio.run(ask("a"))):
+        assert one(output).outputs[0] is output
+        assert [other.outputs for other in output.others] == [[other] for other in output.outputs[1:]]
+        assert len(output.outputs) == n
+    assert len(many(llm.generate(["a"], n=n, max_tokens=1))) == 1
 
 
 def test_a_seed_gives_each_prompt_another_output(llm: LLM) -> None:
@@ -77,8 +94,7 @@ def test_a_seed_gives_each_prompt_another_output(llm: LLM) -> None:
 def test_no_tokens_at_all(llm: LLM, more: dict[str, Any]) -> None:
     """The prompt is run, and remembered."""
     prompt = "It was a dark and stormy night."
-    outputs = llm.generate(prompt, max_tokens=0, **more)
-    for output in outputs if isinstance(outputs, list) else [outputs]:
+    for output in one(llm.generate(prompt, max_tokens=0, **more)).outputs:
         assert (output.text, output.tokens, output.finish_reason, output.stop_token) == ("", [], "length", None)
         assert output.prompt_tokens == len(prompt)
         assert output.logprobs == ([] if "logprobs" in more else None)
@@ -184,8 +200,6 @@ def test_stop_strings(llm: LLM) -> None:
         cut = free.text[: free.text.index(stop)]
         output = one(llm.generate("Once", max_tokens=40, seed=3, stop=["never", stop], **WARM))
         assert (output.text, output.finish_reason) == (cut, "stop")
-        assert output.tokens == free.tokens[: len(output.tokens)]
-        assert len(output.tokens) < 40
         stream = llm.stream("Once", max_tokens=40, seed=3, stop=stop, **WARM)
         assert "".join(stream) == stream.completion.text == cut
 
@@ -197,11 +211,11 @@ def test_a_stop_string_that_only_begins_is_shown(llm: LLM) -> None:
 
 
 def test_stop_strings_in_a_batch(llm: LLM) -> None:
-    free = many(llm.generate(["a", "b"], max_tokens=30, n=2, seed=3, **WARM))
-    stop = [free[0].text[4:6], free[2].text[7:9]]
-    for output, whole in zip(
-        many(llm.generate(["a", "b"], max_tokens=30, n=2, seed=3, stop=stop, **WARM)), free, strict=True
-    ):
+    both = many(llm.generate(["a", "b"], max_tokens=30, n=2, seed=3, **WARM))
+    stop = [both[0].text[4:6], both[1].text[7:9]]
+    cut = many(llm.generate(["a", "b"], max_tokens=30, n=2, seed=3, stop=stop, **WARM))
+    outputs, wholes = ([output for first in found for output in first.outputs] for found in (cut, both))
+    for output, whole in zip(outputs, wholes, strict=True):
         found = [whole.text.index(one) + len(one) for one in stop if one in whole.text]
         assert output.finish_reason == ("stop" if found else "length")
         assert whole.text.startswith(output.text)
@@ -316,13 +330,13 @@ def test_an_output_continues_its_prompt() -> None:
         ({"prompt": "x" * 10**6}, RequestError, "a text of 1000000 characters is too long: it has at least"),
         ({"max_tokens": -1}, RequestError, "max_tokens must be at least 0, got -1"),
         ({"max_tokens": 1.5}, DtypeError, "max_tokens must be an integer"),
-        ({"n": 0}, RequestError, "n must be from 1 to"),
+        ({"n": 0}, RequestError, "n must be from 1 to 16, got 0"),
         ({"seed": -3}, RequestError, "seed must be at least 0, got -3"),
-        ({"stop": 7}, DtypeError, "stop must be a str or a list of them, not int"),
-        ({"stop": ["a", 7]}, DtypeError, "stop strings must be str and not empty, 7 was given"),
-        ({"stop": ""}, DtypeError, "stop strings must be str and not empty, '' was given"),
+        ({"stop": 7}, DtypeError, "stop must be a str or a list of str, not int"),
+        ({"stop": ["a", 7]}, DtypeError, "a stop string must be a str that is not empty, got 7"),
+        ({"stop": ""}, DtypeError, "a stop string must be a str that is not empty, got ''"),
         ({"temperature": -1}, FewbitError, "temperature"),
-        ({"temprature": 1}, DtypeError, "there is no option temprature; there are max_tokens, min_tokens, stop"),
+        ({"temprature": 1}, DtypeError, "unknown option temprature; known options are max_tokens, min_tokens, stop"),
     ],
 )
 def test_what_is_refused(llm: LLM, options: dict[str, Any], kind: type[Exception], match: str) -> None:
@@ -333,11 +347,17 @@ def test_what_is_refused(llm: LLM, options: dict[str, Any], kind: type[Exception
         asyncio.run(llm.agenerate(**options))
 
 
-@pytest.mark.parametrize("options", [{"prompt": ["a", "b"]}, {"prompt": "a", "n": 2}])
-def test_a_stream_gives_one_output(llm: LLM, options: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="a stream gives one output for one prompt"):
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"prompt": ["a", "b"]}, "a stream takes one prompt, got a list of them"),
+        ({"prompt": "a", "n": 2}, "a stream gives one output: n must be 1, got 2"),
+    ],
+)
+def test_a_stream_gives_one_output(llm: LLM, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(RequestError, match=match):
         llm.stream(**options)
-    with pytest.raises(RequestError, match="a stream gives one output for one prompt"):
+    with pytest.raises(RequestError, match=match):
         llm.astream(**options)
 
 
@@ -351,3 +371,9 @@ def test_options_are_those_of_sampling_and_of_a_request() -> None:
     params = list(SamplingParams.__dataclass_fields__)
     assert list(get_type_hints(Options)) == [*OWN, *params, "n"]
     assert read_options({}).params == SamplingParams()
+
+
+@pytest.mark.parametrize("options", [Options, PromptOptions])
+def test_each_option_is_documented(options: Any) -> None:
+    names = re.findall(r"^ {8}(\w+(?:, \w+)*):", options.__doc__, re.MULTILINE)
+    assert sorted(name for line in names for name in line.split(", ")) == sorted(get_type_hints(options))

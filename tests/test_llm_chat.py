@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fewbit.errors import DtypeError, RequestError, TemplateError
 from fewbit.llm import LLM, Stream
+from fewbit.options import check_messages
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy
@@ -33,7 +35,7 @@ def with_templates(**templates: str) -> LLM:
 
 def prompt_of(llm: LLM, messages: Any, **options: Any) -> str:
     """The prompt that a chat runs, with special tokens in braces."""
-    tokens = llm._chat_prompt(messages, {"tools": None, "names": {}, "trust_content": False, **options})
+    tokens = llm._chat_prompt(check_messages(messages), {"tools": None, "names": {}, "trust_content": False, **options})
     return "".join(f"{{{TOKENS[token]}}}" if token >= 256 else llm.detokenize([token]) for token in tokens)
 
 
@@ -46,7 +48,7 @@ def test_chat_renders_the_template(llm: LLM) -> None:
     stream = llm.chat(messages, stream=True, max_tokens=5, seed=2, **WARM)
     assert isinstance(stream, Stream)
     assert "".join(stream) == output.text
-    assert len(many(llm.chat(messages, n=2, max_tokens=2))) == 2
+    assert len(one(llm.chat(messages, n=2, max_tokens=2)).outputs) == 2
 
 
 def test_chat_writes_bos_once() -> None:
@@ -64,11 +66,11 @@ def test_chat_writes_bos_once() -> None:
     [
         ("hi", DtypeError, "messages must be a list of dicts with role and content, not str"),
         ({"role": "user", "content": "hi"}, DtypeError, "messages must be a list of dicts"),
-        ([], RequestError, "there are no messages"),
+        ([], RequestError, "messages must not be empty"),
         (["hi"], DtypeError, "message 0 must be a dict with role and content, not str"),
-        ([{"content": "hi"}], RequestError, "message 0 needs a role, such as 'user'; its keys are content"),
-        ([{"role": 1, "content": "hi"}], RequestError, "message 0 needs a role"),
-        ([{"role": "user"}], RequestError, "message 0 has no content"),
+        ([{"content": "hi"}], RequestError, "message 0 must have a role, such as 'user'; its keys are content"),
+        ([{"role": 1, "content": "hi"}], RequestError, "message 0 must have a role"),
+        ([{"role": "user"}], RequestError, "message 0 must have a content"),
         (
             [{"role": "user", "content": 7}],
             DtypeError,
@@ -82,7 +84,7 @@ def test_messages_that_are_refused(llm: LLM, messages: Any, kind: type[Exception
 
 
 def test_tools_that_are_refused(llm: LLM) -> None:
-    with pytest.raises(DtypeError, match="tools must be a list of dicts, number 0 is str"):
+    with pytest.raises(DtypeError, match="tools must be a list of dicts, got str at 0"):
         llm.chat([{"role": "user", "content": "hi"}], tools=["a"])  # type: ignore[list-item]
 
 
@@ -114,7 +116,10 @@ def test_tokens_of_messages_are_counted_as_they_are_run(llm: LLM, text: str) -> 
 def test_more_tokens_than_fit_are_counted(llm: LLM) -> None:
     text = "x" * 2 * llm.ctx
     assert llm.count_tokens([{"role": "user", "content": text}]) > len(text)
-    with pytest.raises(DtypeError, match="there is no option seed; there are tools, template, trust_content"):
+    with pytest.raises(
+        DtypeError,
+        match="unknown option seed; known options are tools, template, trust_content, continue_final_message",
+    ):
         llm.count_tokens(HI, seed=1)  # type: ignore[call-arg]
 
 
@@ -171,3 +176,86 @@ def test_a_message_that_is_too_long(llm: LLM) -> None:
             llm.chat(messages)
         with pytest.raises(RequestError, match="is too long"):
             asyncio.run(llm.achat(messages))
+
+
+def test_several_conversations_are_one_batch(llm: LLM) -> None:
+    conversations = [HI, [*HI, {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "bye"}], HI]
+    alone = [one(llm.chat(messages, max_tokens=5, seed=2 + i, **WARM)) for i, messages in enumerate(conversations)]
+    found = many(llm.chat(conversations, max_tokens=5, seed=2, **WARM))
+    assert [output.tokens for output in found] == [output.tokens for output in alone]
+    assert [output.prompt_index for output in found] == [0, 1, 2]
+    assert asyncio.run(llm.achat(conversations, max_tokens=5, seed=2, **WARM)) == found
+    assert len(many(llm.chat([HI], max_tokens=1))) == 1
+    assert len(many(llm.chat((tuple(HI), HI), max_tokens=1))) == 2
+    with pytest.raises(RequestError, match="stream=True takes one conversation, got a list of them"):
+        llm.chat([HI], stream=True)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("conversations", "kind", "match"),
+    [
+        ([HI, []], RequestError, "messages of conversation 1 must not be empty"),
+        ([HI, "hi"], DtypeError, "messages of conversation 1 must be a list of dicts with role and content, not str"),
+        ([HI, HI[0]], DtypeError, "messages of conversation 1 must be a list of dicts with role and content, not dict"),
+        ([HI, [{"role": "user"}]], RequestError, "message 0 of conversation 1 must have a content"),
+        ([HI[0], HI], DtypeError, "message 1 must be a dict with role and content, not list"),
+    ],
+)
+def test_conversations_that_are_refused(llm: LLM, conversations: Any, kind: type[Exception], match: str) -> None:
+    with pytest.raises(kind, match=match):
+        llm.chat(conversations)
+
+
+def test_an_answer_is_continued(llm: LLM) -> None:
+    begun = [*HI, {"role": "assistant", "content": "The sky is "}]
+    expected = "{<|im_start|>}user\nhi{<|im_end|>}\n{<|im_start|>}assistant\nThe sky is "
+    assert prompt_of(llm, begun, continue_final=True) == expected
+    prompt = llm.chat_prompt(begun, continue_final_message=True)
+    output = one(llm.chat(begun, continue_final_message=True, max_tokens=4, seed=1, **WARM))
+    assert output.tokens == one(llm.generate(prompt, max_tokens=4, seed=1, **WARM)).tokens
+    stream = llm.chat(begun, stream=True, continue_final_message=True, max_tokens=4, seed=1, **WARM)
+    assert "".join(stream) == output.text
+    assert llm.count_tokens(begun, continue_final_message=True) == output.prompt_tokens == len(prompt)
+    both = many(llm.chat([begun, begun], continue_final_message=True, max_tokens=4, seed=1, **WARM))
+    assert both[0].tokens == output.tokens
+
+
+def test_the_rest_of_an_answer_is_what_the_whole_answer_has(llm: LLM) -> None:
+    """An answer that was cut goes on as if it had not been."""
+    letters = set(llm.tokenize("abcdefgh"))
+    options: Any = {"temperature": 0, "logit_bias": {i: -np.inf for i in range(len(TOKENS)) if i not in letters}}
+    whole = one(llm.chat(HI, max_tokens=12, **options))
+    cut = one(llm.chat(HI, max_tokens=5, **options))
+    begun = [*HI, {"role": "assistant", "content": cut.text}]
+    rest = one(llm.chat(begun, continue_final_message=True, max_tokens=7, **options))
+    assert cut.tokens + rest.tokens == whole.tokens
+    assert cut + rest == whole
+
+
+def test_an_answer_that_spells_special_tokens_stays_text(llm: LLM) -> None:
+    begun = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "a<|im_end|>b"}]}]
+    assert prompt_of(llm, begun, continue_final=True).endswith("{<|im_start|>}assistant\na<|im_end|>b")
+    thought = [*HI, {"role": "assistant", "content": "<think>a<|im_end|>b"}]
+    assert prompt_of(llm, thought, continue_final=True).endswith("{<|im_start|>}assistant\n<think>a<|im_end|>b")
+
+
+@pytest.mark.parametrize(
+    ("messages", "match"),
+    [
+        (HI, "continue_final_message needs an assistant's text as the last message, got the role 'user'"),
+        ([*HI, {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}], "got tool calls"),
+    ],
+)
+def test_what_cannot_be_continued(llm: LLM, messages: Any, match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        llm.chat(messages, continue_final_message=True)
+    begun = [*HI, {"role": "assistant", "content": "a"}]
+    with pytest.raises(RequestError, match="continue_final_message adds no generation prompt"):
+        llm.chat(begun, continue_final_message=True, template={"add_generation_prompt": True})
+    with pytest.raises(DtypeError, match="continue_final_message must be True or False, not 'yes'"):
+        llm.chat(begun, continue_final_message="yes")  # type: ignore[call-overload]
+    with (
+        with_templates(default="{{ messages[0].content }}") as other,
+        pytest.raises(TemplateError, match="the chat template leaves the last message out"),
+    ):
+        other.chat(begun, continue_final_message=True)

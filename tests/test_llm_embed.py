@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from fewbit.embedding import file_pooling
-from fewbit.errors import DtypeError, FewbitError, RequestError
+from fewbit.errors import DtypeError, FewbitError, RequestError, TooLong
 from fewbit.llm import LLM
 
 from .engine.toy import fingerprint
-from .llm_toy import make
+from .llm_toy import BOS, make
 
 ZOO = Path(__file__).parent / "zoo"
 TEXTS = ["the cat", "it is in the", "you", "that was for the one who is on it"]
@@ -142,17 +142,56 @@ def test_an_encoder_writes_nothing(bert: LLM, ask: Callable[[LLM], object]) -> N
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
-        (([],), RequestError, "there are no texts to embed"),
+        (([],), RequestError, "texts must not be empty"),
         (("the cat", "max"), RequestError, "there is no pooling 'max'"),
         (("the cat", 3), DtypeError, "pooling must be a str"),
         (([5, 9999],), RequestError, "tokens must be from 0 to .*, got 9999"),
         ((7,), DtypeError, "not int"),
-        (("the " * 70,), RequestError, "a text of 72 tokens is too long: the context holds 64 tokens"),
+        (("the " * 70,), RequestError, "the text has 72 tokens, and 64 fit; truncate=True cuts it"),
     ],
 )
 def test_refused(bert: LLM, arguments: tuple[Any, ...], kind: type[FewbitError], words: str) -> None:
     with pytest.raises(kind, match=words):
         bert.embed(*arguments)
+
+
+def test_an_empty_text_keeps_its_place(bert: LLM) -> None:
+    rows = bert.embed(["the cat", "", " \n", "you"])
+    assert rows.shape == (4, 32)
+    around = bert.tokenize("", add_special=True)
+    assert len(around) == 2
+    np.testing.assert_allclose(rows[1:3], [bert.embed(around)] * 2, atol=1e-6)
+    np.testing.assert_allclose(rows[[0, 3]], bert.embed(["the cat", "you"]), atol=1e-6)
+    with make(add_bos_token=True) as llm:
+        np.testing.assert_array_equal(llm.embed(["a", ""])[1], llm.embed([BOS]))
+
+
+def test_an_empty_text_without_special_tokens_is_named() -> None:
+    with make() as llm:
+        with pytest.raises(RequestError, match="text 2 is empty: it has no tokens, and the model adds none"):
+            llm.embed(["a", "b", ""])
+        with pytest.raises(RequestError, match="the text is empty: it has no tokens, and the model adds none"):
+            llm.embed("")
+        with pytest.raises(RequestError, match="text 1 is empty"):
+            asyncio.run(llm.aembed([[1, 2], []]))
+
+
+def test_long_texts_are_cut(bert: LLM, llama: LLM) -> None:
+    """The special tokens around a text stay, those of token ids too."""
+    long, first = "the cat is in it " * 40, bert.tokenize("the cat is in it " * 40, add_special=True)
+    assert len(first) > 64
+    cut = [*first[:63], first[-1]]
+    with pytest.raises(TooLong, match=f"text 1 has {len(first)} tokens, and 64 fit; truncate=True cuts it"):
+        bert.embed(["you", long])
+    with pytest.raises(TooLong, match=r"text 1 does not fit: a text of 1000000 characters .*, or truncate=True"):
+        llama.embed(["you", "x" * 10**6])
+    rows = bert.embed(["you", long, "the"], truncate=True)
+    np.testing.assert_allclose(rows[1], bert.embed(cut), atol=1e-6)
+    np.testing.assert_allclose(rows[[0, 2]], bert.embed(["you", "the"]), atol=1e-6)
+    np.testing.assert_allclose(bert.embed(first, truncate=True), rows[1], atol=1e-6)
+    np.testing.assert_allclose(asyncio.run(bert.aembed(long, truncate=True)), rows[1], atol=1e-6)
+    with pytest.raises(DtypeError, match="truncate must be True or False"):
+        bert.embed("you", truncate="yes")  # type: ignore[call-overload]
 
 
 def test_a_reranker_is_refused(bert: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

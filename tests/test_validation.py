@@ -28,10 +28,10 @@ def test_sizes(value: int, least: int, most: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("value", "least", "most", "words"),
-    [(-1, 0, None, "at least 0, -1"), (0, 1, 5, "from 1 to 5, 0"), (6, 1, 5, "from 1 to 5, 6")],
+    [(-1, 0, None, "at least 0, got -1"), (0, 1, 5, "from 1 to 5, got 0"), (6, 1, 5, "from 1 to 5, got 6")],
 )
 def test_sizes_out_of_range(value: int, least: int, most: int | None, words: str) -> None:
-    with pytest.raises(ShapeError, match=f"n must be {words} was given"):
+    with pytest.raises(ShapeError, match=f"n must be {words}"):
         to_size(value, "n", least, most)
     with pytest.raises(RequestError, match=words):
         to_size(value, "n", least, most, error=RequestError)

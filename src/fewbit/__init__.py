@@ -9,16 +9,44 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import DataError, DtypeError, FewbitError, FormatError, LayoutError, ShapeError
+from .errors import (
+    ArgumentError,
+    DataError,
+    DeviceError,
+    DtypeError,
+    ExtraError,
+    FetchError,
+    FewbitError,
+    FileError,
+    FormatError,
+    LayoutError,
+    LogitsError,
+    MissingError,
+    OutOfMemory,
+    OutOfPages,
+    PathError,
+    PositionError,
+    QueueFull,
+    RequestError,
+    ShapeError,
+    TemplateError,
+    TokenizerError,
+    TooLong,
+    UnknownId,
+)
 from .formats import Format
 from .formats import all_formats as formats
 from .formats import get as format
 
 if TYPE_CHECKING:
     from .cache.kv import KVCache
+    from .completion import Completion, TokenLogprob
     from .files.gguf import read_gguf, write_gguf
     from .llm import LLM
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
+    from .ops.sampling import SamplingParams
+    from .options import ChatOptions, Options, PromptOptions
+    from .streams import AsyncStream, Stream
     from .tensor import QuantTensor
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
@@ -28,17 +56,42 @@ __version__ = "0.1.0"
 __all__ = [
     "LLM",
     "Activations",
+    "ArgumentError",
+    "AsyncStream",
+    "ChatOptions",
     "ChatTemplate",
+    "Completion",
     "DataError",
+    "DeviceError",
     "DtypeError",
+    "ExtraError",
+    "FetchError",
     "FewbitError",
+    "FileError",
     "Format",
     "FormatError",
     "KVCache",
     "LayoutError",
+    "LogitsError",
+    "MissingError",
+    "Options",
+    "OutOfMemory",
+    "OutOfPages",
+    "PathError",
+    "PositionError",
+    "PromptOptions",
     "QuantTensor",
+    "QueueFull",
+    "RequestError",
+    "SamplingParams",
     "ShapeError",
+    "Stream",
+    "TemplateError",
+    "TokenLogprob",
     "Tokenizer",
+    "TokenizerError",
+    "TooLong",
+    "UnknownId",
     "format",
     "formats",
     "linear",
@@ -54,9 +107,17 @@ __all__ = [
 # Where names are found that are not loaded at once: `import fewbit` takes little time, and the emitter that the native
 # module is built from must do without it.
 _HOMES = {
+    "AsyncStream": "streams",
+    "ChatOptions": "options",
     "ChatTemplate": "text.template",
+    "Completion": "completion",
     "KVCache": "cache.kv",
     "LLM": "llm",
+    "Options": "options",
+    "PromptOptions": "options",
+    "SamplingParams": "ops.sampling",
+    "Stream": "streams",
+    "TokenLogprob": "completion",
     "Tokenizer": "text.tokenizer",
     "read_gguf": "files.gguf",
     "write_gguf": "files.gguf",
@@ -67,3 +128,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fewbit' has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES.get(name, 'ops.cpu')}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, those that are not loaded yet too."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

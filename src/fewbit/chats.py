@@ -5,20 +5,31 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_type_hints, overload
 
 from .completion import Completion
 from .engine.engine import Engine
-from .errors import DtypeError
-from .options import Answers, Message, OneAnswer, Options, Prompt, PromptOptions, check_messages, split_chat_options
-from .outputs import AsyncStream, Stream, in_thread
+from .errors import DtypeError, RequestError
+from .options import (
+    ChatOptions,
+    ChatStreamOptions,
+    Messages,
+    Options,
+    Prompt,
+    PromptOptions,
+    StreamOptions,
+    check_messages,
+    split_chat_options,
+    split_conversations,
+)
+from .outputs import in_thread
+from .progress import Progress
+from .streams import AsyncStream, Stream
 from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from .text.chat import Chat
     from .text.template import ChatTemplate
-
-Messages = Sequence[Message]
 
 
 class Chats(ABC):
@@ -27,76 +38,154 @@ class Chats(ABC):
     engine: Engine
     tokenizer: Tokenizer
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self, prompt: Prompt, *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> list[Completion]: ...
     @abstractmethod
-    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion | list[Completion]: ...
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion | list[Completion]: ...
+
+    @overload
+    async def agenerate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    async def agenerate(
+        self, prompt: Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> list[Completion]: ...
+    @abstractmethod
+    async def agenerate(
+        self, prompt: Prompt | Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion | list[Completion]: ...
 
     @abstractmethod
-    async def agenerate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion | list[Completion]: ...
+    def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> Stream: ...
 
     @abstractmethod
-    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream: ...
-
-    @abstractmethod
-    def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncStream: ...
+    def astream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> AsyncStream: ...
 
     @abstractmethod
     def _refuse_long(self, text: str) -> None: ...
 
     @overload
     def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[OneAnswer]
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[False] = False,
+        progress: Progress = False,
+        **options: Unpack[ChatOptions],
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[Answers]
-    ) -> Completion | list[Completion]: ...
+        self,
+        messages: Sequence[Messages],
+        *,
+        stream: Literal[False] = False,
+        progress: Progress = False,
+        **options: Unpack[ChatOptions],
+    ) -> list[Completion]: ...
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[Answers]) -> Stream: ...
+    def chat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatStreamOptions]) -> Stream: ...
     def chat(
-        self, messages: Messages, *, stream: bool = False, **options: Unpack[Answers]
+        self,
+        messages: Messages | Sequence[Messages],
+        *,
+        stream: bool = False,
+        progress: Progress = False,
+        **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion] | Stream:
-        """Answer messages, dicts with `role` and `content`, by the model's chat template.
+        """Answer a conversation by the model's chat template, or several conversations in one batch.
 
-        Messages are as OpenAI's clients send them: `content` may be a list of text parts, or None beside `tool_calls`;
-        `tools` are the functions that the model may call. `template` gives names that the template looks for, such as
-        {"enable_thinking": False}. Special tokens that a message spells stay plain text; with `trust_content` they
-        count.
+            llm.chat([{"role": "user", "content": "Name three colors."}]).text
+
+        Messages are as OpenAI's clients send them: `content` may be a list of text parts, or None beside `tool_calls`.
+        Special tokens that a message spells stay plain text unless `trust_content` says otherwise.
+
+        With `continue_final_message=True` the last message is the assistant's, and the answer continues its text: the
+        prompt ends with that text, and `Completion.text` is what follows. A text with `<think>` or `</think>` continues
+        the model's own answer from its start, thoughts included.
+
+        Args:
+            messages: Dicts with `role` and `content`, or a list of such conversations.
+            stream: Return a `Stream`, for one conversation.
+            progress: Show the progress of a batch on standard error, or call a function with (done, total).
+            options: See `ChatOptions`, which are `Options` and `PromptOptions`.
+
+        Returns:
+            A `Completion`; for a list of conversations a list of the same length; a `Stream` with `stream=True`.
         """
-        of_chat, rest = split_chat_options(options)
-        prompt = self._chat_prompt(messages, of_chat)
-        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
+        of_prompt, rest = _split_options(options, stream, progress)
+        prompts, several = self._chat_prompts(messages, of_prompt, stream)
+        if stream:
+            return self.stream(prompts[0], **rest)  # type: ignore[misc]  # it refuses n > 1
+        return self.generate(prompts if several else prompts[0], progress=progress, **rest)
 
     @overload
     async def achat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[OneAnswer]
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[False] = False,
+        progress: Progress = False,
+        **options: Unpack[ChatOptions],
     ) -> Completion: ...
     @overload
     async def achat(
-        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[Answers]
-    ) -> Completion | list[Completion]: ...
+        self,
+        messages: Sequence[Messages],
+        *,
+        stream: Literal[False] = False,
+        progress: Progress = False,
+        **options: Unpack[ChatOptions],
+    ) -> list[Completion]: ...
     @overload
-    async def achat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[Answers]) -> AsyncStream: ...
     async def achat(
-        self, messages: Messages, *, stream: bool = False, **options: Unpack[Answers]
+        self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatStreamOptions]
+    ) -> AsyncStream: ...
+    async def achat(
+        self,
+        messages: Messages | Sequence[Messages],
+        *,
+        stream: bool = False,
+        progress: Progress = False,
+        **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion] | AsyncStream:
         """`chat` that does not block the event loop."""
-        of_chat, rest = split_chat_options(options)
-        prompt = await in_thread(lambda: self._chat_prompt(messages, of_chat))
-        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
+        of_prompt, rest = _split_options(options, stream, progress)
+        prompts, several = await in_thread(lambda: self._chat_prompts(messages, of_prompt, stream))
+        if stream:
+            return self.astream(prompts[0], **rest)  # type: ignore[misc]
+        return await self.agenerate(prompts if several else prompts[0], progress=progress, **rest)
 
     def chat_prompt(
         self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
     ) -> list[int]:
-        """The token ids of the prompt that `chat` makes of messages. Tools that the template ignores may be refused."""
-        of_chat, _ = split_chat_options(options)
-        return self._chat_prompt(messages, {**of_chat, "refuse_ignored_tools": refuse_ignored_tools})
+        """The token ids of the prompt that `chat` makes of messages.
+
+        Args:
+            messages: Dicts with `role` and `content`.
+            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
+            options: See `PromptOptions`.
+        """
+        of_prompt = _only_prompt_options(options)
+        return self._chat_prompt(check_messages(messages), {**of_prompt, "refuse_ignored_tools": refuse_ignored_tools})
 
     def count_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> int:
-        """How many tokens of the context a `chat` of these messages takes before the answer, however many fit."""
-        of_chat, rest = split_chat_options(options)
-        if rest:
-            raise DtypeError(f"there is no option {', '.join(rest)}; there are tools, template, trust_content")
-        return len(self._chat.prompt(check_messages(messages), **of_chat).encode(self.tokenizer))
+        """Number of tokens of the prompt that `chat` makes of messages, whether they fit into the context or not.
+
+        Args:
+            messages: Dicts with `role` and `content`.
+            options: See `PromptOptions`.
+        """
+        of_prompt = _only_prompt_options(options)
+        return len(self._chat.prompt(check_messages(messages), **of_prompt).encode(self.tokenizer))
 
     @property
     def can_chat(self) -> bool:
@@ -116,12 +205,38 @@ class Chats(ABC):
 
         return Chat(self.tokenizer)
 
-    def _chat_prompt(self, messages: Messages, of_chat: dict[str, Any]) -> list[int]:
+    def _chat_prompts(
+        self, messages: Messages | Sequence[Messages], of_prompt: dict[str, Any], stream: bool
+    ) -> tuple[list[list[int]], bool]:
+        """The prompt of each conversation, and whether several could have been given."""
         self.engine.check_writes()
-        said = check_messages(messages)
-        for message in said:
+        conversations, several = split_conversations(messages)
+        if stream and several:
+            raise RequestError("stream=True takes one conversation, got a list of them")
+        prompts = []
+        for one in conversations:  # no comprehension, whose frame a warning would count
+            prompts.append(self._chat_prompt(one, of_prompt))
+        return prompts, several
+
+    def _chat_prompt(self, messages: Messages, of_prompt: dict[str, Any]) -> list[int]:
+        self.engine.check_writes()
+        for message in messages:
             if message["role"] != "assistant" and isinstance(message.get("content"), str):
                 self._refuse_long(message["content"])
-        prompt = self._chat.prompt(said, **of_chat)
+        prompt = self._chat.prompt(messages, **of_prompt)
         self._refuse_long(prompt.unmarked)
         return prompt.encode(self.tokenizer)
+
+
+def _split_options(options: ChatOptions, stream: bool, progress: Progress) -> tuple[dict[str, Any], Options]:
+    if stream and progress is not False:
+        raise RequestError("stream=True shows each part as it is written: progress must be False")
+    return split_chat_options(options)
+
+
+def _only_prompt_options(options: PromptOptions) -> dict[str, Any]:
+    of_prompt, rest = split_chat_options(options)
+    if rest:
+        known = ", ".join(get_type_hints(PromptOptions))
+        raise DtypeError(f"unknown option {', '.join(rest)}; known options are {known}")
+    return of_prompt

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, NoReturn, Unpack, cast, overload
 
 from .chats import Chats
 from .completion import Completion, TokenLogprob
@@ -20,18 +21,20 @@ from .loading import KvFormats, Loaded, load
 from .models import open_model
 from .ops.sampling import SamplingParams
 from .options import (
-    OneOutput,
     Options,
     Prompt,
+    StreamOptions,
     model_sampling,
     read_options,
     split_prompts,
 )
-from .outputs import AsyncStream, Output, Stream, agather, gather, in_thread
+from .outputs import Output, agather, gather, in_thread
+from .progress import Progress
 from .quantizing import quantized
 from .scoring import Scores
+from .streams import AsyncStream, Stream
 from .text.tokenizer import Tokenizer
-from .validation import to_flag
+from .validation import refuse_pickle, to_flag
 
 if TYPE_CHECKING:
     from .parts import Part
@@ -40,53 +43,50 @@ __all__ = ["LLM", "AsyncStream", "Completion", "Options", "Stream", "TokenLogpro
 
 
 class LLM(Chats, Embeds, Scores):
-    """A language model, ready to write.
+    """A language model loaded from a file and ready to generate.
 
         llm = LLM("model.gguf", kv="q8_0")
         print(llm.generate("Once upon a time", max_tokens=64))
         for text in llm.chat([{"role": "user", "content": "hi"}], stream=True):
             print(text, end="")
 
-    `model` is a path (a GGUF file, or a folder with config.json and safetensors), a URL, `hf:org/repo` or a built-in
-    name. `kv` is the format of the KV cache, or of K and of
-    V, "q8_0/q4_0"; `ctx` the longest text in tokens: if not given 8192, or fewer if the model was made for fewer or,
-    with a warning, memory is short; `threads` says how many to use. `activations` says how exactly weights are
-    multiplied: "int8", which is usual; "int16", 25 times as near to the truth and a tenth or two slower for one
-    output; or "exact", slowest (`exact=True` is the same). See `fewbit.linear`; logits have 16 bits at least.
-    `repack` lays the weights out anew, as this machine multiplies them fastest for up to 16 outputs at once (see
-    `fewbit.repack`); if not given, where that gains and memory is large enough. False keeps them in the file's memory
-    map, which other processes share.
-    `cache_bytes` is the size of the KV cache; a step runs up to `max_seqs` outputs (64) and `max_batched_tokens` tokens
-    (512). What does not fit into memory, the container's if there is one, is refused with what would fit.
-    `batch_invariant=True` makes one numeric path of all batch sizes, so that the same seed gives the same output alone
-    and beside any others; it costs speed where many tokens run at once. Without it, kernels change with the number of
-    rows, and a last bit may turn an output elsewhere.
-    `gpu_layers` says how many of the layers, the last ones, run on the GPU of `device="cuda"`, and the others on the
-    CPU; if not given all of them, or with a warning as many as fit into its memory.
-    `format` is what weights in f32, f16 or bf16 are quantized to when they are loaded: "q8_0", "q4_k" and the like for
-    all matrices, or a mix like "q4_k_m". The result is kept as a GGUF file in the cache folder, and the next start is
-    quick; with `keep=False` it is not.
-    `max_waiting` requests may wait while others run, and a client may have `max_per_client` in all: more are refused
-    with QueueFull. Without these there is no limit.
-    `cache_dir` is a folder where long prompts are kept that the KV cache has no room for, and all of them at `close`:
-    they are found again later, also after a restart. `cache_dir_bytes` is its size, 8 GiB unless given; those used
-    longest ago go first. The files hold what was said in another form: keep the folder as private as the prompts.
-    `progress(what, bytes done, bytes in all or None)` is called while a model is fetched or quantized.
+    All methods may be called from several threads at once: their requests run together, in batches. A prompt that
+    begins like an earlier one is not computed again from the start, as long as it is in the KV cache. A model that does
+    not fit into memory, the container's if there is one, is refused with what would fit.
 
-    All methods may be called from several threads at once: their requests run together, in steps. A prompt that begins
-    like one before is not run again from the start, as long as the cache remembers it.
+    An LLM belongs to its process. It cannot be pickled, and a forked process must load the model again.
 
-    The options of `generate`, `stream` and `chat`: `max_tokens` (256; None: until the context is full; 0: the prompt is
-    run and kept in the cache, nothing is written), `min_tokens`, `stop` (a string or several: the output ends before
-    the first of them), `stop_token_ids`, `n` (outputs of each prompt), `seed` (output i of a call has the seed
-    `seed + i`), `logprobs` (k: tell how likely each token was, and the k likeliest), `prompt_logprobs` (the
-    same for the prompt, which is then run whole, whatever the cache has), `logit_bias` ({token: what is added to its
-    logit}), `constraint` (what the output must look like), `namespace` (prompts share what was computed
-    within one only), `priority` (0; higher ones are run first), `client` (a name: clients that wait for each other get
-    the same number of tokens), `deadline` (seconds: what is not complete by then ends with the reason "deadline"), and
-    those of `SamplingParams`: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`,
-    `presence_penalty`, `frequency_penalty`. Those that are not given are the model's own, in `sampling`: what its file
-    or its makers recommend, else what is usual.
+    Args:
+        model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
+            name.
+        device: "cpu", "cuda", "cuda:1" or "auto".
+        kv: KV-cache format, or K and V formats such as "q8_0/q4_0".
+        ctx: Maximum sequence length in tokens. Defaults to 8192 or the model's own, whichever is smaller, or with a
+            warning to less where memory is short.
+        exact: The same as `activations="exact"`.
+        threads: Number of threads. Defaults to all usable cores.
+        activations: Precision of the inputs of matrix products: "int8", "int16" (about 25x lower error, 10-20% slower
+            for one output) or "exact" (f32, slowest). Defaults to "int8". Logits use at least 16 bits. See
+            `fewbit.linear`.
+        repack: Lay the weights out for the fastest products of up to 16 tokens (see `fewbit.repack`). Defaults to
+            wherever that helps and memory suffices. False keeps them in the file's memory map, which processes share.
+        cache_bytes: Size of the KV cache in bytes, of all layers.
+        max_seqs: Maximum number of outputs in a step. Defaults to 64.
+        max_batched_tokens: Maximum number of tokens in a step. Defaults to 512.
+        batch_invariant: Compute the same bits alone and in any batch. Slower where many tokens run at once. Without it,
+            kernels depend on the batch size, and rounding differences can change a sampled token.
+        gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
+            with a warning to as many as fit.
+        format: Format to quantize f32, f16 and bf16 weights to when loading: "q8_0" and the like for all matrices, or a
+            mix such as "q4_k_m".
+        keep: Keep the result of `format` as a GGUF file in the cache folder, for the next start.
+        max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
+            limit.
+        max_per_client: Maximum number of requests of one client. Defaults to no limit.
+        cache_dir: Folder for long prompts that are evicted from the KV cache, and for all of them at `close`. They are
+            found again after a restart. Keep it as private as the prompts.
+        cache_dir_bytes: Size of that folder. Defaults to 8 GiB; the least recently used prompts are removed first.
+        progress: Called with (what, bytes done, bytes in total or None) while a model is fetched or quantized.
     """
 
     def __init__(
@@ -133,7 +133,14 @@ class LLM(Chats, Embeds, Scores):
     def from_parts(
         cls, loaded: Loaded, tokenizer: Tokenizer, name: str = "model", sampling: SamplingParams | None = None
     ) -> LLM:
-        """An LLM of parts that are there already. `sampling` says how it is sampled if nobody says."""
+        """An LLM of parts that are loaded already.
+
+        Args:
+            loaded: The executor, the cache and their sizes.
+            tokenizer: The model's tokenizer.
+            name: What `model_name` is.
+            sampling: How outputs are sampled where options say nothing.
+        """
         llm = cls.__new__(cls)
         llm._join(loaded, tokenizer, name, None, sampling or SamplingParams())
         return llm
@@ -158,53 +165,86 @@ class LLM(Chats, Embeds, Scores):
         self._worker = Worker(self.engine)
 
     @overload
-    def generate(self, prompt: Prompt, **options: Unpack[OneOutput]) -> Completion: ...
+    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self, prompt: Prompt, *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion: ...
     @overload
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
-    ) -> Completion | list[Completion]: ...
-    def generate(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Completion | list[Completion]:
-        """Continue a prompt: text, or token ids, or a list of such prompts.
+        self, prompt: Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> list[Completion]: ...
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion | list[Completion]:
+        """Continue a prompt, or several prompts in one batch.
 
-        One prompt and `n` = 1 give a Completion, else there is a list of them, the `n` of each prompt together. Text
-        gets the tokens around it that the model wants; a special token that is spelled in it stays plain text, so that
-        text from somebody else cannot pretend to be more. To use special tokens, `tokenize` with `parse_special`.
+            answer = llm.generate("The capital of France is", max_tokens=16)
+            drafts = llm.generate("A haiku:", n=3).outputs
+            first, second = llm.generate(["One", "Two"])
+
+        Text gets the special tokens around it that the model expects. A special token that is spelled in the text stays
+        plain text, so that untrusted text cannot inject one; to use special tokens, `tokenize` with `parse_special`.
+
+        Args:
+            prompt: Text or token ids, or a list of such prompts.
+            progress: Show the progress of a batch on standard error, or call a function with (done, total).
+            options: See `Options`.
+
+        Returns:
+            A `Completion`, or for a list of prompts a list of the same length. With `n` > 1 each of them is the first
+            of its prompt's `outputs`.
         """
-        groups, alone = self._groups(prompt, options)
-        completions = gather(self._worker, groups)
-        return completions[0] if alone else completions
+        groups, several = self._groups(prompt, options)
+        completions = gather(self._worker, groups, progress)
+        return completions if several else completions[0]
 
     @overload
-    async def agenerate(self, prompt: Prompt, **options: Unpack[OneOutput]) -> Completion: ...
+    async def agenerate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, *, progress: Progress = False, **options: Unpack[Options]
+    ) -> Completion: ...
     @overload
     async def agenerate(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
-    ) -> Completion | list[Completion]: ...
+        self, prompt: Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
+    ) -> list[Completion]: ...
     async def agenerate(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
+        self, prompt: Prompt | Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
     ) -> Completion | list[Completion]:
         """`generate` that does not block the event loop: long text is tokenized in a thread."""
-        groups, alone = await in_thread(lambda: self._groups(prompt, options))
-        completions = await agather(self._worker, groups)
-        return completions[0] if alone else completions
+        groups, several = await in_thread(lambda: self._groups(prompt, options))
+        completions = await agather(self._worker, groups, progress)
+        return completions if several else completions[0]
 
-    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
-        """`generate` for one prompt, part by part: an iterator of text, with `completion` at its end."""
+    def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> Stream:
+        """Continue one prompt, part by part.
+
+            for text in llm.stream("Once upon a time"):
+                print(text, end="", flush=True)
+
+        Args:
+            prompt: Text or token ids.
+            options: See `Options`, all but `n`.
+
+        Returns:
+            An iterator of text, whose `completion` holds the whole output at its end.
+        """
         return Stream(self._worker, self._single(prompt, options))
 
-    def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncStream:
-        """`stream` for `async for`. It begins, and refuses what it cannot do, when its first part is asked for."""
+    def astream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> AsyncStream:
+        """`stream` for `async for`. It begins, and refuses what it cannot do, when its first part is requested."""
         self._check_single(prompt, options)
         return AsyncStream(self._worker, lambda: self._single(prompt, options))
 
     async def aparts(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> AsyncGenerator[Part, None]:
-        """`astream` for several prompts or outputs at once: parts with their tokens, each for one of the outputs.
+        """Several outputs at once, part by part: each `Part` is of one of the outputs, with its tokens.
 
             async with aclosing(await llm.aparts(["Once", "Twice"], n=2)) as parts:
                 async for part in parts:
                     print(part.index, part.text)
 
-        What it cannot do is refused at once; it begins when its first part is asked for.
+        What it cannot do is refused at once; it begins when its first part is requested.
+
+        Args:
+            prompt: Text or token ids, or a list of such prompts.
+            options: See `Options`. The `n` outputs of a prompt follow each other in `Part.index`.
         """
         from .parts import parts  # only callers in an event loop pay for it
 
@@ -215,7 +255,13 @@ class LLM(Chats, Embeds, Scores):
         return list(self._encode(prompt))
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        """The token ids of a text; see `Tokenizer.encode`."""
+        """The token ids of a text.
+
+        Args:
+            text: The text.
+            add_special: Add the special tokens around it that the model expects.
+            parse_special: Special tokens that are spelled in the text count as such. Not for untrusted text.
+        """
         return self.tokenizer.encode(text, add_special, parse_special)
 
     def detokenize(self, ids: Iterable[int]) -> str:
@@ -223,14 +269,16 @@ class LLM(Chats, Embeds, Scores):
         return self.tokenizer.decode(ids)
 
     def close(self) -> None:
-        """Stop. Outputs that are not complete end with an error. Long prompts are written to `cache_dir`, if there is
-        one."""
+        """Stop. Outputs that are not complete end with an error; long prompts are written to `cache_dir`, if given."""
         self._worker.close()
         self.loaded.cache.flush()
 
     def flush(self) -> None:
         """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""
         self._worker.call(lambda engine: engine.cache.flush())
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle("an LLM", "its threads and memory belong to this process; load the model in each process")
 
     def __enter__(self) -> LLM:
         return self
@@ -248,28 +296,29 @@ class LLM(Chats, Embeds, Scores):
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
 
     def _groups(self, prompt: Prompt | Sequence[Prompt], options: Options) -> tuple[list[list[Output]], bool]:
-        """The outputs of each prompt, and whether there is just one."""
+        """The outputs of each prompt, and whether several prompts could have been given."""
         settings = read_options(options, self.sampling)
         prompts, several = split_prompts(prompt)
         eos_ids = {*self.engine.eos_ids, *settings.stop_token_ids} if settings.stop_token_ids else None
-        groups = [
-            [
-                Output(self.tokenizer, request, settings.stop, prompt_only=settings.prompt_only)
-                for request in self.engine.generation(
-                    self._encode(one), settings.params, n=settings.n, eos_ids=eos_ids, **settings.of_prompt(number)
-                )
-            ]
-            for number, one in enumerate(prompts)
-        ]
-        return groups, not several and settings.n == 1
+        groups = []
+        for number, text in enumerate(prompts):
+            requests = self.engine.generation(
+                self._encode(text), settings.params, n=settings.n, eos_ids=eos_ids, **settings.of_prompt(number)
+            )
+            make = partial(Output, self.tokenizer, stops=settings.stop, prompt_only=settings.prompt_only)
+            groups.append([make(one, prompt_index=number, index=i) for i, one in enumerate(requests)])
+        return groups, several
 
-    def _single(self, prompt: Prompt, options: Options) -> Output:
+    def _single(self, prompt: Prompt, options: StreamOptions) -> Output:
         self._check_single(prompt, options)
-        return self._groups(prompt, options)[0][0][0]
+        return self._groups(prompt, cast(Options, options))[0][0][0]
 
-    def _check_single(self, prompt: Prompt, options: Options) -> None:
-        if read_options(options, self.sampling).n != 1 or split_prompts(prompt)[1]:
-            raise RequestError("a stream gives one output for one prompt: no list of prompts, and n is 1")
+    def _check_single(self, prompt: Prompt, options: StreamOptions) -> None:
+        n = read_options(cast(Options, options), self.sampling).n
+        if n != 1:
+            raise RequestError(f"a stream gives one output: n must be 1, got {n}; use generate")
+        if split_prompts(prompt)[1]:
+            raise RequestError("a stream takes one prompt, got a list of them; use generate")
 
     def _encode(self, prompt: str | Iterable[int]) -> Iterable[int]:
         if not isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""What can be asked of a model, and how it is asked: prompts, messages and options, checked."""
+"""Prompts, messages and options: their types, and their checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .engine.request import Constraint
 from .engine.validation import check_at_least_zero
 from .errors import DtypeError, RequestError
 from .ops.sampling import SamplingParams
-from .validation import to_integer
+from .validation import to_flag, to_integer
 
 _SAMPLING_KEYS = {  # of GGUF: our name, least and most
     "temp": ("temperature", 0.0, 100.0),
@@ -27,25 +27,26 @@ _OF_REQUEST = (
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
+Messages = Sequence[Message]
 
 
-class OneOutput(TypedDict, total=False):
-    """The options of `LLM.generate`, `stream` and `chat`. From `temperature` on they are those of `SamplingParams`."""
+class StreamOptions(TypedDict, total=False):
+    """The options of `LLM.stream`: `Options` without `n`."""
 
-    max_tokens: int | None  # 256; None: until the context is full; 0: the prompt is run, nothing is written
-    min_tokens: int  # 0: tokens before the model may end its output
-    stop: str | Sequence[str] | None  # the output ends before the first of these
-    stop_token_ids: Sequence[int] | None  # tokens that end the output, beside the model's own
-    seed: int | None  # of output i: `seed + i`; the same gives the same alone, with `batch_invariant` in any batch
-    logit_bias: Mapping[int, float] | None  # what is added to the logits of tokens
-    constraint: Callable[[], Constraint] | None  # what the output must look like: see `fewbit.engine.request`
-    namespace: str  # prompts share what was computed within one only
+    max_tokens: int | None
+    min_tokens: int
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    seed: int | None
+    logit_bias: Mapping[int, float] | None
+    constraint: Callable[[], Constraint] | None
+    namespace: str
     adapter: str | None
-    priority: int  # 0: higher ones are run first
-    client: str  # clients that wait for each other get the same number of tokens
-    deadline: float | None  # seconds: what is not complete by then ends with the reason "deadline"
-    logprobs: int | None  # tell how likely each token was, and so many of the likeliest ones
-    prompt_logprobs: int | None  # the same for the prompt, all of which is run then, whatever the cache has
+    priority: int
+    client: str
+    deadline: float | None
+    logprobs: int | None
+    prompt_logprobs: int | None
     temperature: float
     top_k: int
     top_p: float
@@ -55,31 +56,62 @@ class OneOutput(TypedDict, total=False):
     frequency_penalty: float
 
 
-class Options(OneOutput, total=False):
-    """The same for several outputs."""
+class Options(StreamOptions, total=False):
+    """The options of `LLM.generate`.
 
-    n: int  # outputs of each prompt
+    Sampling options that are not given are those of `LLM.sampling`: what the model's file or its makers recommend.
+
+    Args:
+        max_tokens: Most tokens of an output. Defaults to 256. None: until the context is full. 0: the prompt is
+            computed and cached, and nothing is written.
+        min_tokens: Tokens before the model may end its output. Defaults to 0.
+        stop: A string, or several. The output ends before the first that occurs in it.
+        stop_token_ids: Tokens that end the output, in addition to the model's own.
+        seed: Output i of a call is sampled with the seed `seed + i`, counted over all prompts.
+        logit_bias: A number to add to the logit of a token, by token id.
+        constraint: Makes the `Constraint` of an output, such as a grammar; see `fewbit.engine.request`.
+        namespace: Prompts share cached pages only within a namespace.
+        adapter: Name of an adapter that was loaded with the model.
+        priority: Requests with a higher one are run first. Defaults to 0.
+        client: Name of a client. Clients that wait for each other get equal shares.
+        deadline: Seconds after which an output ends, complete or not, with the reason "deadline".
+        logprobs: Return the log-probability of each token, and of this many of the likeliest tokens in its place.
+        prompt_logprobs: The same for the tokens of the prompt, which is then computed whole, whatever the cache holds.
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: As in
+            `SamplingParams`.
+        n: Outputs for each prompt, in `Completion.outputs`. Defaults to 1.
+    """
+
+    n: int
 
 
 class PromptOptions(TypedDict, total=False):
-    """How messages become a prompt: the options of `LLM.count_tokens`."""
+    """How messages become a prompt: the options of `LLM.count_tokens` and `LLM.chat_prompt`.
 
-    tools: Sequence[Mapping[str, Any]] | None  # functions that the model may call, as OpenAI's clients describe them
-    template: Mapping[str, Any] | None  # names that the template looks for, such as {"enable_thinking": False}
-    trust_content: bool  # special tokens that messages spell count
+    Args:
+        tools: Functions that the model may call, as OpenAI's clients describe them.
+        template: Names that the chat template looks for, such as `{"enable_thinking": False}`.
+        trust_content: Special tokens that are spelled in messages count as such. Defaults to False: they are text.
+        continue_final_message: The last message is the assistant's, and the answer continues it. Defaults to False.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None
+    template: Mapping[str, Any] | None
+    trust_content: bool
+    continue_final_message: bool
 
 
-class OneAnswer(OneOutput, PromptOptions, total=False):
-    """The options of `LLM.chat`."""
+class ChatStreamOptions(StreamOptions, PromptOptions, total=False):
+    """The options of `LLM.chat` with `stream=True`: those of `LLM.stream` and `PromptOptions`."""
 
 
-class Answers(Options, OneAnswer, total=False):
-    """The same for several answers."""
+class ChatOptions(Options, PromptOptions, total=False):
+    """The options of `LLM.chat`: those of `LLM.generate` and `PromptOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options that were read; numbers are checked by the engine."""
+    """Options in the form that the engine takes them; it checks the numbers."""
 
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
@@ -104,13 +136,13 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Se
     >>> read_options({"temprature": 0})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    fewbit.errors.DtypeError: there is no option temprature; there are max_tokens, min_tokens, stop, ...
+    fewbit.errors.DtypeError: unknown option temprature; known options are max_tokens, min_tokens, stop, ...
     """
     given: dict[str, Any] = {**options}
     known = get_type_hints(Options)
     unknown = ", ".join(name for name in given if name not in known)
     if unknown:
-        raise DtypeError(f"there is no option {unknown}; there are {', '.join(known)}")
+        raise DtypeError(f"unknown option {unknown}; known options are {', '.join(known)}")
     stop, ids, n = _stops(given.pop("stop", None)), given.pop("stop_token_ids", None), given.pop("n", 1)
     request = {"max_tokens": 256} | {name: given.pop(name) for name in _OF_REQUEST if name in given}
     most = request["max_tokens"]
@@ -127,16 +159,21 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Se
     )
 
 
-def split_chat_options(options: Answers | OneAnswer | PromptOptions) -> tuple[dict[str, Any], Options]:
-    """What the prompt of a chat is made by, checked, and the rest.
+def split_chat_options(options: ChatOptions | PromptOptions) -> tuple[dict[str, Any], Options]:
+    """The arguments of `Chat.prompt`, checked, and the other options.
 
-    >>> split_chat_options({"template": {"enable_thinking": False}, "seed": 1})
-    ({'tools': None, 'names': {'enable_thinking': False}, 'trust_content': False}, {'seed': 1})
+    >>> of_prompt, rest = split_chat_options({"template": {"enable_thinking": False}, "seed": 1})
+    >>> of_prompt["names"], rest
+    ({'enable_thinking': False}, {'seed': 1})
     """
     rest: dict[str, Any] = {**options}
-    tools, names = check_tools(rest.pop("tools", None)), _check_names(rest.pop("template", None))
-    trust = bool(rest.pop("trust_content", False))
-    return {"tools": tools, "names": names, "trust_content": trust}, cast(Options, rest)
+    of_prompt = {
+        "tools": check_tools(rest.pop("tools", None)),
+        "names": _check_names(rest.pop("template", None)),
+        "trust_content": to_flag(rest.pop("trust_content", False), "trust_content"),
+        "continue_final": to_flag(rest.pop("continue_final_message", False), "continue_final_message"),
+    }
+    return of_prompt, cast(Options, rest)
 
 
 def model_sampling(metadata: Mapping[str, Any], recommended: Mapping[str, float] | None = None) -> SamplingParams:
@@ -173,13 +210,26 @@ def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool
     ], True
 
 
-def check_messages(messages: Sequence[Message]) -> list[Message]:
-    """Messages as chat templates expect them: each has a role, and what was said."""
+def split_conversations(messages: Messages | Sequence[Messages]) -> tuple[list[list[Message]], bool]:
+    """The conversations, checked, and whether several could have been given.
+
+    >>> hi = {"role": "user", "content": "hi"}
+    >>> split_conversations([hi])[1], split_conversations([[hi], [hi]])[1]
+    (False, True)
+    """
     items = _to_list(messages, "messages must be a list of dicts with role and content")
+    if not items or not isinstance(items[0], list | tuple):
+        return [check_messages(items)], False
+    return [check_messages(one, f" of conversation {number}") for number, one in enumerate(items)], True
+
+
+def check_messages(messages: Messages, where: str = "") -> list[Message]:
+    """Messages as chat templates expect them: each has a role, and a content."""
+    items = _to_list(messages, f"messages{where} must be a list of dicts with role and content")
     if not items:
-        raise RequestError("there are no messages")
+        raise RequestError(f"messages{where} must not be empty")
     for number, message in enumerate(items):
-        _check_message(message, f"message {number}")
+        _check_message(message, f"message {number}{where}")
     return items
 
 
@@ -189,14 +239,14 @@ def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, 
     items = _to_list(tools, "tools must be a list of dicts")
     for number, tool in enumerate(items):
         if not isinstance(tool, Mapping):
-            raise DtypeError(f"tools must be a list of dicts, number {number} is {type(tool).__name__}")
+            raise DtypeError(f"tools must be a list of dicts, got {type(tool).__name__} at {number}")
     return items
 
 
 def _check_names(names: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """What a chat template is told beside messages and tools."""
     if names is not None and (not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names)):
-        raise DtypeError(f'template must be a dict such as {{"enable_thinking": False}}, not {names!r}')
+        raise DtypeError(f'template must be a dict such as {{"enable_thinking": False}}, got {names!r}')
     return names or {}
 
 
@@ -205,11 +255,11 @@ def _check_message(message: Any, which: str) -> None:
         raise DtypeError(f"{which} must be a dict with role and content, not {type(message).__name__}")
     if not isinstance(message.get("role"), str) or not message["role"]:
         raise RequestError(
-            f"{which} needs a role, such as 'user'; its keys are {', '.join(map(str, message)) or 'none'}"
+            f"{which} must have a role, such as 'user'; its keys are {', '.join(map(str, message)) or 'none'}"
         )
     content = message.get("content")
     if content is None and not message.get("tool_calls"):
-        raise RequestError(f"{which} has no content")
+        raise RequestError(f"{which} must have a content")
     if not isinstance(content, str | list | tuple | None):
         raise DtypeError(f"the content of {which} must be a str or a list of parts, not {type(content).__name__}")
 
@@ -217,10 +267,10 @@ def _check_message(message: Any, which: str) -> None:
 def _stops(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
-    stops = [stop] if isinstance(stop, str) else _to_list(stop, "stop must be a str or a list of them")
+    stops = [stop] if isinstance(stop, str) else _to_list(stop, "stop must be a str or a list of str")
     for one in stops:
         if not isinstance(one, str) or not one:
-            raise DtypeError(f"stop strings must be str and not empty, {one!r} was given")
+            raise DtypeError(f"a stop string must be a str that is not empty, got {one!r}")
     return tuple(stops)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .completion import Completion, TokenLogprob
@@ -14,6 +15,7 @@ from .engine.request import Event, Generation, Request, Sink
 from .engine.worker import Worker
 from .errors import FewbitError
 from .logprobs import scored_tokens, token_logprob
+from .progress import Meter, Progress
 from .text.stream import StopStrings, TextStream
 from .text.tokenizer import Tokenizer
 
@@ -28,9 +30,17 @@ class Output:
     """The text of one request, as its tokens come: what it adds to the text of its prompt."""
 
     def __init__(
-        self, tokenizer: Tokenizer, request: Generation, stops: Sequence[str] = (), *, prompt_only: bool = False
+        self,
+        tokenizer: Tokenizer,
+        request: Generation,
+        stops: Sequence[str] = (),
+        *,
+        prompt_only: bool = False,
+        prompt_index: int = 0,
+        index: int = 0,
     ) -> None:
         self.request = request
+        self._prompt_index, self._index = prompt_index, index
         self._prompt_only = prompt_only  # the engine samples one token of it, which nobody is shown
         self.finish_reason: str | None = None
         self._tokenizer = tokenizer
@@ -38,7 +48,10 @@ class Output:
         self._stream = TextStream(tokenizer, continues=not starts)
         self._stops = StopStrings(stops) if stops else None
         self._parts: list[str] = []
-        self._num_taken = 0  # tokens; the engine may be further on
+        self.num_taken = 0  # tokens; the engine may be further on
+        self._ends = [0]  # characters of the first i tokens
+        self._decoded_chars = self._visible_chars = 0  # characters; those between may be the start of a stop string
+        self._is_whole = False  # all text of all tokens is visible
         self._finish_time = 0.0
 
     @property
@@ -64,8 +77,11 @@ class Output:
         if self._prompt_only:
             self.end("length")
             return ""
-        self._num_taken += 1
-        return self._add(self._stream.feed(token))
+        self.num_taken += 1
+        text = self._stream.feed(token)
+        self._decoded_chars += len(text)
+        self._ends.append(self._decoded_chars)
+        return self._add(text)
 
     def end(self, reason: str) -> None:
         """No more is wanted."""
@@ -73,9 +89,11 @@ class Output:
             self.finish_reason, self._finish_time = reason, perf_counter()
 
     @property
-    def num_taken(self) -> int:
-        """Tokens whose text was taken, or is held back since it may be the start of a stop string."""
-        return self._num_taken
+    def num_visible(self) -> int:
+        """The fewest tokens that hold the visible text: none whose text is held back or cut off."""
+        if self._is_whole or (self._stops is None and not self.is_finished):
+            return self.num_taken
+        return min(bisect_left(self._ends, self._visible_chars), self.num_taken)
 
     def logprobs(self, first: int, last: int) -> list[TokenLogprob] | None:
         """Those of the output's tokens from one up to another; None if nobody asked for them."""
@@ -93,19 +111,21 @@ class Output:
         return [None, *scored_tokens(self._tokenizer, request.tokens, request.scores)]
 
     def completion(self, with_logprobs: bool = True) -> Completion:
-        of = self.request
-        tokens = of.tokens[of.prompt_tokens : of.prompt_tokens + self._num_taken]
+        of, count = self.request, self.num_visible
         return Completion(
             text="".join(self._parts),
-            tokens=tokens,
+            tokens=of.tokens[of.prompt_tokens : of.prompt_tokens + count],
             finish_reason=self.finish_reason or "cancelled",
-            stop_token=None if self._prompt_only else of.stop_token,
-            logprobs=self.logprobs(0, self._num_taken) if with_logprobs else None,
+            stop_token=None if self._prompt_only or self.stop_string is not None else of.stop_token,
+            logprobs=self.logprobs(0, count) if with_logprobs else None,
             prompt_logprobs=self.prompt_logprobs(),
             prompt_tokens=of.prompt_tokens,
             cached_tokens=of.cached_tokens,
             prefill_seconds=of.first_token_time - of.start_time if of.first_token_time else 0.0,
             decode_seconds=max(0.0, self._finish_time - of.first_token_time) if of.first_token_time else 0.0,
+            cut_tokens=self.num_taken - count,
+            prompt_index=self._prompt_index,
+            index=self._index,
         )
 
     def _finish(self) -> str:
@@ -116,14 +136,13 @@ class Output:
             self.end(reason)
             raise error_of(request.error) from request.error
         text = ""
-        for token in request.tokens[request.prompt_tokens + self._num_taken :]:  # those that nobody was told of
+        for token in request.tokens[request.prompt_tokens + self.num_taken :]:  # those that nobody was told of
             text += self.take(token)
         text += self._add(self._stream.finish())
         if self._stops is not None:
-            self._parts.append(self._stops.finish())
-            text += self._parts[-1]
+            text += self._show(self._stops.finish())
         if not self.is_finished:
-            self.finish_reason, self._finish_time = reason, request.finish_time
+            self.finish_reason, self._finish_time, self._is_whole = reason, request.finish_time, True
         return text
 
     def _add(self, text: str) -> str:
@@ -131,117 +150,18 @@ class Output:
             text = self._stops.feed(text)
             if self._stops.found is not None:
                 self.end("stop")
+        return self._show(text)
+
+    def _show(self, text: str) -> str:
         if text:
             self._parts.append(text)
+            self._visible_chars += len(text)
         return text
 
 
-class Stream:
-    """An output that is written right now: an iterator of parts of its text.
-
-    At its end `completion` holds all of it. `close`, or the end of a `with` block, stops it early.
-    """
-
-    def __init__(self, worker: Worker, output: Output) -> None:
-        self._worker = worker
-        self._output = output
-        self._queue: SimpleQueue[Event] = SimpleQueue()
-        worker.submit([output.request], self._queue.put, stream=True)
-
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> str:
-        while not self._output.is_finished:
-            text = take(self._worker, self._output, self._queue.get())
-            if text:
-                return text
-        raise StopIteration
-
-    @property
-    def prompt_done(self) -> float:
-        """How much of the prompt was run so far, from 0 to 1."""
-        request = self._output.request
-        return 1.0 if request.first_token_time else min(1.0, request.num_computed / request.prompt_tokens)
-
-    @property
-    def completion(self) -> Completion:
-        """The whole output, or what came of it before it was closed."""
-        return _completion(self._output)
-
-    def close(self) -> None:
-        """Stop it, if it is not over."""
-        _close(self._worker, self._output)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class AsyncStream:
-    """The same for `async for`. It begins when its first part is asked for: then `make` is called, in a thread."""
-
-    def __init__(self, worker: Worker, make: Callable[[], Output]) -> None:
-        self._worker = worker
-        self._make = make
-        self._output: Output | None = None
-        self._closed = False
-        self._queue: asyncio.Queue[Event] | None = None
-
-    def __aiter__(self) -> AsyncStream:
-        return self
-
-    async def __anext__(self) -> str:
-        if self._queue is None and not self._closed:
-            await self._begin()
-        while self._queue is not None and self._output is not None and not self._output.is_finished:
-            text = take(self._worker, self._output, await self._queue.get())
-            if text:
-                return text
-        raise StopAsyncIteration
-
-    async def _begin(self) -> None:
-        output = await in_thread(self._make)
-        if not self._closed:  # meanwhile
-            self._output, (self._queue, put) = output, _queue()
-            self._worker.submit([output.request], put, stream=True)
-
-    @property
-    def completion(self) -> Completion:
-        """The whole output, or what came of it before it was closed."""
-        if self._output is None and self._closed:
-            return Completion("", [], "cancelled")
-        return _completion(self._output)
-
-    async def aclose(self) -> None:
-        """Stop it, if it is not over."""
-        self._close()
-
-    async def __aenter__(self) -> AsyncStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        self._closed = True
-        if self._output is not None:
-            _close(self._worker, self._output)
-
-
-def gather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Completion]:
-    """Complete outputs, those of one prompt in one group."""
-    gathering = _Gathering(worker, groups)
+def gather(worker: Worker, groups: Sequence[Sequence[Output]], progress: Progress = False) -> list[Completion]:
+    """Run outputs, those of one prompt in one group, to a completion for each prompt."""
+    gathering = _Gathering(worker, groups, progress)
     queue: SimpleQueue[Event] = SimpleQueue()
     try:
         gathering.submit(queue.put)
@@ -252,10 +172,10 @@ def gather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Completio
     return gathering.completions()
 
 
-async def agather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Completion]:
+async def agather(worker: Worker, groups: Sequence[Sequence[Output]], progress: Progress = False) -> list[Completion]:
     """The same without blocking the event loop."""
-    gathering = _Gathering(worker, groups)
-    queue, put = _queue()
+    gathering = _Gathering(worker, groups, progress)
+    queue, put = event_queue()
     try:
         gathering.submit(put)
         while gathering.open:
@@ -265,9 +185,9 @@ async def agather(worker: Worker, groups: Sequence[Sequence[Output]]) -> list[Co
     return gathering.completions()
 
 
-def run(worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> None:
+def run(worker: Worker, requests: Sequence[R], done: Callable[[R], object], progress: Progress = False) -> None:
     """Run requests that have one result each: `done` is called with each that is finished."""
-    running = _Running(worker, requests, done)
+    running = _Running(worker, requests, done, progress)
     queue: SimpleQueue[Event] = SimpleQueue()
     try:
         running.submit(queue.put)
@@ -277,10 +197,10 @@ def run(worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> N
         running.close()
 
 
-async def arun(worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> None:
+async def arun(worker: Worker, requests: Sequence[R], done: Callable[[R], object], progress: Progress = False) -> None:
     """The same without blocking the event loop."""
-    running = _Running(worker, requests, done)
-    queue, put = _queue()
+    running = _Running(worker, requests, done, progress)
+    queue, put = event_queue()
     try:
         running.submit(put)
         while running.open:
@@ -292,9 +212,10 @@ async def arun(worker: Worker, requests: Sequence[R], done: Callable[[R], object
 class _Running(Generic[R]):
     """Requests that run, until all are finished or one failed."""
 
-    def __init__(self, worker: Worker, requests: Sequence[R], done: Callable[[R], object]) -> None:
+    def __init__(self, worker: Worker, requests: Sequence[R], done: Callable[[R], object], progress: Progress) -> None:
         self._worker, self._done = worker, done
         self.open: dict[Request, R] = {request: request for request in requests}
+        self._meter = Meter(progress, len(requests), "texts")
 
     def submit(self, sink: Sink) -> None:
         self._worker.submit_batch([[request] for request in self.open.values()], sink)
@@ -304,17 +225,20 @@ class _Running(Generic[R]):
         if request.error is not None:
             raise error_of(request.error) from request.error
         self._done(request)
+        self._meter.add(request.prompt_tokens)
 
     def close(self) -> None:
+        self._meter.close()
         if self.open:
             self._worker.cancel(list(self.open))
 
 
 class _Gathering:
-    def __init__(self, worker: Worker, groups: Sequence[Sequence[Output]]) -> None:
+    def __init__(self, worker: Worker, groups: Sequence[Sequence[Output]], progress: Progress) -> None:
         self._worker = worker
         self._groups = groups
         self.open: dict[Request, Output] = {output.request: output for group in groups for output in group}
+        self._meter = Meter(progress, len(self.open), "outputs")
 
     def submit(self, sink: Sink) -> None:
         groups = [[output.request for output in group] for group in self._groups]
@@ -326,13 +250,17 @@ class _Gathering:
             take(self._worker, output, event)
             if output.is_finished:
                 del self.open[output.request]
+                self._meter.add(output.num_taken)
 
     def close(self) -> None:
+        self._meter.close()
         if self.open:
             self._worker.cancel(list(self.open))
 
     def completions(self) -> list[Completion]:
-        return [output.completion() for group in self._groups for output in group]
+        """Output 0 of each prompt, which holds the others."""
+        found = [[output.completion() for output in group] for group in self._groups]
+        return [replace(first, others=tuple(others)) if others else first for first, *others in found]
 
 
 async def in_thread(call: Callable[[], T]) -> T:
@@ -342,7 +270,7 @@ async def in_thread(call: Callable[[], T]) -> T:
     return await asyncio.to_thread(call)
 
 
-def _queue() -> tuple[asyncio.Queue[Event], Sink]:
+def event_queue() -> tuple[asyncio.Queue[Event], Sink]:
     """A queue of the running event loop, and a sink that fills it from another thread."""
     import asyncio
 
@@ -358,18 +286,6 @@ def take(worker: Worker, output: Output, event: Event) -> str:
     if token is not None and output.is_finished:  # at a stop string, of which the engine knows nothing
         worker.cancel([output.request])
     return text
-
-
-def _completion(output: Output | None) -> Completion:
-    if output is None or not output.is_finished:
-        raise FewbitError("the output is not complete yet: take all parts first, or close the stream")
-    return output.completion()
-
-
-def _close(worker: Worker, output: Output) -> None:
-    if not output.is_finished:
-        output.end("cancelled")
-        worker.cancel([output.request])
 
 
 def error_of(error: Exception) -> FewbitError:

@@ -15,9 +15,10 @@ from .outputs import Output, take
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some text of one of several outputs. `completion` is there in its last part, and in no other.
+    """Some text of one of several outputs, and its tokens: together they are those of the completion.
 
-    Log-probabilities come with the parts; `completion` does not tell them again.
+    `completion` is there in the last part of an output, and in no other. Log-probabilities come with the parts;
+    `completion` does not repeat them.
     """
 
     index: int  # of the output: the `n` of the first prompt, those of the second ...
@@ -84,9 +85,9 @@ def _by_request(events: list[Event]) -> dict[Request, list[int | None]]:
 
 
 def _part(worker: Worker, output: Output, index: int, events: list[int | None]) -> Part:
-    first = output.num_taken
+    first = output.num_visible
     text = "".join(take(worker, output, (output.request, token)) for token in events)
-    last, request = output.num_taken, output.request
+    last, request = output.num_visible, output.request
     tokens = request.tokens[request.prompt_tokens + first : request.prompt_tokens + last]
     completion = output.completion(with_logprobs=False) if output.is_finished else None
     return Part(index, text, tokens, output.logprobs(first, last), completion, output.stop_string)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -60,10 +60,15 @@ def to_size(
     >>> to_size(65, "n", 1, 64)
     Traceback (most recent call last):
         ...
-    fewbit.errors.ShapeError: n must be from 1 to 64, 65 was given
+    fewbit.errors.ShapeError: n must be from 1 to 64, got 65
     """
     number = to_integer(value, what)
     if number < least or (most is not None and number > most):
         limits = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise error(f"{what} must be {limits}, {number} was given")
+        raise error(f"{what} must be {limits}, got {number}")
     return number
+
+
+def refuse_pickle(what: str, instead: str) -> NoReturn:
+    """Refuse to pickle or copy an object, with what to do instead. Called by its `__reduce__`."""
+    raise DtypeError(f"{what} cannot be pickled, copied or sent to another process: {instead}")

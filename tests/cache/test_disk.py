@@ -246,5 +246,5 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
         DiskCache(tmp_path / "file")
     with pytest.raises(DtypeError, match="the folder of a disk cache must be a str or a Path"):
         DiskCache(None)  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="the bytes of a disk cache must be at least 0, -1 was given"):
+    with pytest.raises(RequestError, match="the bytes of a disk cache must be at least 0, got -1"):
         DiskCache(tmp_path, -1)

@@ -170,7 +170,7 @@ def test_stop_strings(tiny: str) -> None:
         (["no-such.gguf", "hi"], "there is no such file"),
         (["TINY", "hi", "--ctx", "100000000"], "ctx is a number of tokens"),
         (["TINY", "hi", "--temp", "nan"], "temperature"),
-        (["TINY", "hi", "--stop", ""], "stop strings"),
+        (["TINY", "hi", "--stop", ""], "stop string"),
         (["TINY", "x" * 100, "--ctx", "32"], "32"),
         (["TINY", "--file", "/no/such/file"], "/no/such/file: cannot be read"),
         (["TINY", "a\udcff"], "half a character"),

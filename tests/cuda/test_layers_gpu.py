@@ -69,7 +69,7 @@ def test_text_forks_and_prefix_hits() -> None:
         got = llm.generate(PROMPTS, max_tokens=4, temperature=0.0)
         assert [one.tokens for one in got] == [one.tokens for one in expected]
         before = llm.loaded.cache.stats().hits
-        several = llm.generate(PROMPTS[0], max_tokens=4, temperature=0.0, n=2)
+        several = llm.generate(PROMPTS[0], max_tokens=4, temperature=0.0, n=2).outputs
         assert llm.loaded.cache.stats().hits > before
         assert [one.tokens for one in several] == [expected[0].tokens] * 2
 

@@ -197,11 +197,11 @@ def test_the_caller_of_a_worker_is_told_that_the_queue_is_full() -> None:
 @pytest.mark.parametrize(
     ("terms", "kind", "match"),
     [
-        ({"priority": 101}, RequestError, "priority must be from -100 to 100, 101 was given"),
+        ({"priority": 101}, RequestError, "priority must be from -100 to 100, got 101"),
         ({"priority": 0.5}, DtypeError, "priority must be an integer, not float"),
         ({"client": 7}, DtypeError, "client must be str, not int"),
-        ({"deadline": float("nan")}, RequestError, "deadline must be a positive number of seconds, got nan"),
-        ({"deadline": -1}, RequestError, "deadline must be a positive number of seconds, got -1"),
+        ({"deadline": float("nan")}, RequestError, "deadline must be a number of seconds greater than 0, got nan"),
+        ({"deadline": -1}, RequestError, "deadline must be a number of seconds greater than 0, got -1"),
         ({"deadline": "1"}, DtypeError, "deadline must be a number of seconds, not str"),
     ],
 )

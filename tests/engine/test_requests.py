@@ -120,7 +120,7 @@ def test_bias_moves_the_likeliest_token() -> None:
     assert plain.output_tokens == alone(PROMPT, 3, params=greedy)[0]
     with pytest.raises(RequestError, match="logit_bias: tokens must be from 0 to 39, got 40"):
         engine.generation(PROMPT, logit_bias={40: 1})
-    with pytest.raises(RequestError, match="finite numbers, or -inf"):
+    with pytest.raises(RequestError, match="must be finite, or -inf"):
         engine.generation(PROMPT, logit_bias={4: np.nan})
 
 

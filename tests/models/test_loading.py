@@ -108,7 +108,7 @@ def test_an_llm_passes_sizes_on(path: Path) -> None:
         assert llm.loaded.executor.max_batched_tokens == 40
         with pytest.raises(RequestError, match="n must be from 1 to 3, got 4"):
             llm.generate("abc", n=4)
-        assert len(llm.generate("abc" * 40, n=3, max_tokens=2)) == 3
+        assert len(llm.generate("abc" * 40, n=3, max_tokens=2).outputs) == 3
 
 
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:

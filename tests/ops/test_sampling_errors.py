@@ -113,7 +113,7 @@ def test_what_the_others_refuse(sampler: ModuleType) -> None:
     ({"temperature": float("nan")}, "temperature must be from 0"),
     ({"temperature": float("inf")}, "temperature must be from 0"),
     ({"temperature": "1"}, "temperature must be a number, not '1'"),
-    ({"top_k": -1}, "top_k must be from 0 to 2147483647, -1 was given"),
+    ({"top_k": -1}, "top_k must be from 0 to 2147483647, got -1"),
     ({"top_k": 2**31}, "top_k must be from 0"),
     ({"top_k": 1.0}, "top_k must be an integer"),
     ({"top_k": None}, "top_k must be an integer"),

@@ -29,7 +29,7 @@ def longs(*values: int) -> Longs:
 
 @pytest.mark.parametrize("sizes", [{"tokens": 0}, {"pages": 0}])
 def test_a_cache_needs_a_page(sizes: dict[str, int]) -> None:
-    with pytest.raises(fb.FewbitError, match="must be at least 1, 0 was given"):
+    with pytest.raises(fb.FewbitError, match="must be at least 1, got 0"):
         KVCache(1, 1, 64, **sizes)
 
 

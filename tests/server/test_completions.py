@@ -24,9 +24,8 @@ def test_several_prompts_and_outputs_keep_their_places(client: TestClient, llm: 
     prompts = [llm.tokenize(text, add_special=True) for text in texts] if as_ids else texts
     found = client.post(PATH, json={"prompt": prompts, "n": 2, "seed": 7, "max_tokens": 5}).json()["choices"]
     expected = llm.generate(prompts, n=2, seed=7, max_tokens=5)
-    assert isinstance(expected, list)
     assert [one["index"] for one in found] == [0, 1, 2, 3]
-    assert [one["text"] for one in found] == [one.text for one in expected]
+    assert [one["text"] for one in found] == [one.text for first in expected for one in first.outputs]
 
 
 def test_token_ids_alone_are_one_prompt(client: TestClient, llm: LLM) -> None:
@@ -81,6 +80,29 @@ def test_stop_ends_before_the_string(client: TestClient, llm: LLM) -> None:
     found = client.post(PATH, json={"prompt": TEXT, "temperature": 0, "max_tokens": 12, "stop": [stop]}).json()
     assert found["choices"][0]["text"] == text[: text.index(stop)]
     assert found["choices"][0]["finish_reason"] == "stop"
+
+
+def test_tokens_end_with_the_text_and_usage_counts_all(client: TestClient, llm: LLM) -> None:
+    """The tokens of a stop string are paid for, and not shown, in an answer and in a stream."""
+    (x,) = llm.tokenize("x")
+    whole = llm.generate(TEXT, temperature=0, max_tokens=12, logit_bias={x: 100})
+    assert whole.text == "x" * 12
+    body = {
+        "prompt": TEXT, "temperature": 0, "max_tokens": 12, "logit_bias": {str(x): 100}, "stop": ["xxx"],
+        "logprobs": 1, "return_token_ids": True,
+    }  # fmt: skip
+    found = client.post(PATH, json=body).json()
+    choice = found["choices"][0]
+    assert (choice["text"], choice["token_ids"], choice["logprobs"]["tokens"]) == ("", [], [])
+    assert found["usage"]["completion_tokens"] == 3
+    for stop, shown in (("xxx", 0), ("y", 12)):
+        asked = {**body, "stop": [stop], "stream": True, "stream_options": {"include_usage": True}}
+        parts = chunks(client.post(PATH, json=asked).text)
+        choices = [part["choices"][0] for part in parts if part["choices"]]
+        assert "".join(one["text"] for one in choices) == "x" * shown
+        assert [token for one in choices for token in one["token_ids"]] == [x] * shown
+        assert [token for one in choices if one["logprobs"] for token in one["logprobs"]["tokens"]] == ["x"] * shown
+        assert parts[-1]["usage"]["completion_tokens"] == max(shown, 3)
 
 
 def test_logit_bias_forces_a_token(client: TestClient, llm: LLM) -> None:

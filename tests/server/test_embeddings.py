@@ -8,7 +8,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from fewbit.llm import LLM
-from fewbit.server.embedding import truncated
 
 URL = "/v1/embeddings"
 
@@ -73,13 +72,3 @@ def test_ollama_cuts_long_texts_unless_told_not_to(client: TestClient, llm: LLM)
     refused = client.post("/api/embed", json={**body, "truncate": False})
     assert refused.status_code == 400
     assert "too long" in refused.json()["error"]
-
-
-def test_special_tokens_around_a_text_stay() -> None:
-    class Words:
-        def tokenize(self, text: str, add_special: bool = False) -> list[int]:
-            ids = [int(word) for word in text.split()]
-            return [1, *ids, 2] if add_special else ids
-
-    assert truncated(Words(), "3 4 5 6", 4) == [1, 3, 4, 2]  # type: ignore[arg-type]
-    assert truncated(Words(), "3 4", 4) == [1, 3, 4, 2]  # type: ignore[arg-type]

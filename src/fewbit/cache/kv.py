@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ..arrays import Floats
 from ..errors import DtypeError, PositionError, ShapeError
 from ..formats import Format
 from ..ops.specs import AttentionSpec, LayerSpec
-from ..validation import to_integer, to_size
+from ..validation import refuse_pickle, to_integer, to_size
 from .attention import attend, write_kv
 from .cache import Cache
 from .disk import DiskCache
@@ -113,6 +113,9 @@ class KVCache(Cache):
         pages = ", ".join(map(str, self.store.pages))
         size = f"{len(of.specs)} layers, {pages} pages of {self.page_tokens}"
         return f"KVCache({size}, k={of.k}, v={of.v}, rotate={of.rotate})"
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle("a KVCache", "save its sequences to files, and load them into a cache of the other process")
 
     def reserve(self, requests: Iterable[tuple[int, int]]) -> View:
         requests = to_requests(requests)

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .files import decoded, read_bytes
+from .files import decoded_lines, read_bytes
 from .model import load
 from .options import as_json, model_options, split_options
 from .output import print_json, print_table, shown
 from .progress import Waiting
-from .prompt import STDIN, is_piped, stdin_text
+from .prompt import STDIN, is_piped, stdin_bytes
 
 if TYPE_CHECKING:
     from ..arrays import Floats
+    from ..embedding import Pooling
     from ..llm import LLM
 
 POOLINGS = ("mean", "cls", "last")
 HEAD = 8  # numbers of a vector that are shown
 MOST_SHOWN = 12  # texts whose cosines fit a screen
-BATCH = 64  # texts between two words of progress
+
+
+class Text(NamedTuple):
+    text: str
+    place: str  # that errors name
 
 
 @click.command()
@@ -34,22 +39,27 @@ BATCH = 64  # texts between two words of progress
     "--pooling", type=click.Choice(POOLINGS), show_default="the model's", help="How vectors of tokens become one."
 )
 @click.option("--normalize/--no-normalize", default=True, show_default=True, help="Vectors of length 1.")
+@click.option(
+    "--truncate", is_flag=True, help="Cut texts that are longer than the context, which are refused otherwise."
+)
 @model_options
 @as_json
 def embed(
     model: str,
     texts: tuple[str, ...],
     file: str | None,
-    pooling: str | None,
+    pooling: Pooling | None,
     normalize: bool,
+    truncate: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Make vectors of texts, and say how alike they are.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a built-in name: an encoder such as BERT, or any other model. Without
-    TEXT and --file, or where TEXT is -, each line of standard input is a text. For one text the beginning of its vector
-    is printed, for several how alike they are: the cosine of each two, 1 for the same. --json prints the vectors.
+    TEXT and --file, or where TEXT is -, each line of standard input is a text, blank ones too. For one text the
+    beginning of its vector is printed, for several how alike they are: the cosine of each two, 1 for the same. --json
+    prints the vectors, one for each line.
 
     \b
     Examples:
@@ -60,45 +70,43 @@ def embed(
     found = read_texts(texts, file)
     of_model, _ = split_options(options)
     with load(model, writes=False, **of_model) as llm:
-        vectors = embedded(llm, found, pooling, normalize)
+        vectors = embedded(llm, found, pooling, normalize, truncate)
         if as_json:
             print_json(facts(llm.model_name, vectors))
         elif len(found) == 1:
             click.echo(head(vectors[0]))
         else:
-            print_cosines(found, vectors)
+            print_cosines([one.text for one in found], vectors)
 
 
-def read_texts(texts: Sequence[str], file: str | None) -> list[str]:
-    """Arguments, then the lines of a file, then those of standard input; blank lines are none."""
-    found = [text for text in texts if text != STDIN]
+def read_texts(texts: Sequence[str], file: str | None) -> list[Text]:
+    """Arguments, then the lines of a file, then those of standard input."""
+    found = [Text(text, f"text {number}") for number, text in enumerate(texts, 1) if text != STDIN]
     if file not in (None, STDIN):
-        found += lines(decoded(read_bytes(str(file)), str(file)))
+        found += lines(read_bytes(str(file)), str(file))
     if STDIN in (*texts, file) or is_piped(alone=not texts and file is None):
-        found += lines(stdin_text())
-    if not found or not all(text.strip() for text in found):
-        what = "a text is empty" if found else "there is no text"
-        raise click.UsageError(f"{what}: put texts in quotes behind the model, name a --file, or pipe lines in")
+        found += lines(stdin_bytes(), "standard input")
+    if not found:
+        raise click.UsageError(
+            "there is no text: put texts in quotes behind the model, name a --file, or pipe lines in"
+        )
     return found
 
 
-def lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
+def lines(data: bytes, name: str) -> list[Text]:
+    return [Text(line, f"line {number} of {name}") for number, line in enumerate(decoded_lines(data, name), 1)]
 
 
-def embedded(llm: LLM, texts: list[str], pooling: Any, normalize: bool) -> Floats:
+def embedded(llm: LLM, texts: list[Text], pooling: Pooling | None, normalize: bool, truncate: bool) -> Floats:
     """The vectors of texts, (texts, size)."""
-    import numpy as np
-
-    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-    parts: dict[int, Floats] = {}
     with Waiting(f"embedding {len(texts)} texts") as waiting:
-        for start in range(0, len(order), BATCH):
-            numbers = order[start : start + BATCH]
-            rows = llm.embed([texts[number] for number in numbers], pooling, normalize)
-            parts |= dict(zip(numbers, rows, strict=True))
-            waiting(f"embedding: {len(parts)} of {len(texts)} texts", 0, None)
-    return np.stack([parts[number] for number in range(len(texts))])
+        prompts = [llm.encode_text(*text, truncate) for text in texts]
+        return llm.embed(
+            prompts,
+            pooling,
+            normalize,
+            progress=lambda done, total: waiting(f"embedding: {done} of {total} texts", 0, None),
+        )
 
 
 def facts(name: str, vectors: Floats) -> dict[str, Any]:

@@ -25,11 +25,25 @@ def decoded(data: bytes, name: str) -> str:
     >>> decoded(b"one\\ntwo\\n", "a file")
     'one\\ntwo'
     """
+    return _decoded(data, name).removesuffix("\n").removesuffix("\r")
+
+
+def decoded_lines(data: bytes, name: str) -> list[str]:
+    """Lines of text as other programs count them, blank ones too.
+
+    >>> decoded_lines(b"one\\r\\n\\ntwo", "a file"), decoded_lines(b"\\n", "a file"), decoded_lines(b"", "a file")
+    (['one', '', 'two'], [''], [])
+    """
+    text = _decoded(data, name)
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def _decoded(data: bytes, name: str) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FewbitError(f"{name}: byte {error.start} is no UTF-8 text") from None
-    return text.removesuffix("\n").removesuffix("\r")
 
 
 @contextmanager

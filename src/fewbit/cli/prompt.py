@@ -48,6 +48,10 @@ def is_piped(alone: bool) -> bool:
 
 
 def stdin_text() -> str:
+    return decoded(stdin_bytes(), "standard input")
+
+
+def stdin_bytes() -> bytes:
     if sys.stdin is None:
         raise FewbitError("there is no standard input to read a prompt from")
-    return decoded(sys.stdin.buffer.read(), "standard input")
+    return sys.stdin.buffer.read()

@@ -38,14 +38,14 @@ def check_seconds(value: float | None, what: str) -> float | None:
     >>> check_seconds(0, "deadline")
     Traceback (most recent call last):
         ...
-    fewbit.errors.RequestError: deadline must be a positive number of seconds, got 0
+    fewbit.errors.RequestError: deadline must be a number of seconds greater than 0, got 0
     """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
         raise DtypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
     if not (isfinite(value) and value > 0):
-        raise RequestError(f"{what} must be a positive number of seconds, got {value}")
+        raise RequestError(f"{what} must be a number of seconds greater than 0, got {value}")
     return float(value)
 
 

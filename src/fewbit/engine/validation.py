@@ -57,9 +57,9 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     try:
         values = np.array([float(value) for value in bias.values()], np.float32)
     except (TypeError, ValueError):
-        raise RequestError("logit_bias must hold a number for each token") from None
+        raise RequestError("the values of logit_bias must be numbers") from None
     if np.isnan(values).any() or np.isposinf(values).any():
-        raise RequestError("logit_bias must hold finite numbers, or -inf for a token that must not come")
+        raise RequestError("the values of logit_bias must be finite, or -inf for a token that must not occur")
     return np.array(ids, np.int32), values
 
 

@@ -74,22 +74,31 @@ class SamplingParams(_Packed):
     40
     >>> SamplingParams(top_p=2)
     Traceback (most recent call last):
-    fewbit.errors.ArgumentError: top_p must be from 0 to 1, 2.0 was given
+    fewbit.errors.ArgumentError: top_p must be from 0 to 1, got 2.0
+
+    Args:
+        temperature: Divides the logits. 0: the likeliest token.
+        top_k: Sample from this many of the likeliest tokens. 0: from all.
+        top_p: Sample from the fewest tokens that together have this probability. 1: from all.
+        min_p: Sample from tokens at least this many times as likely as the likeliest. 0: from all.
+        repetition_penalty: Divides positive logits, and multiplies negative ones, of tokens in prompt or output.
+        presence_penalty: Subtracted from the logit of each token in the output.
+        frequency_penalty: Subtracted from the logit of a token for each time that it is in the output.
     """
 
-    temperature: float = 0.8  # 0: the likeliest token
-    top_k: int = 40  # 0: all
-    top_p: float = 0.95  # 1: all
-    min_p: float = 0.05  # 0: all; tokens at least min_p times as likely as the likeliest
-    repetition_penalty: float = 1.0  # divides positive logits, multiplies negative ones, of tokens in prompt or output
-    presence_penalty: float = 0.0  # subtracted from the logit of each token in the output
-    frequency_penalty: float = 0.0  # subtracted once for each time a token is in the output
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         for name, (least, most) in _LIMITS.items():
             number = _number(name, getattr(self, name))
             if not least <= number <= most:
-                raise ArgumentError(f"{name} must be from {least:.10g} to {most:.10g}, {number} was given")
+                raise ArgumentError(f"{name} must be from {least:.10g} to {most:.10g}, got {number}")
             object.__setattr__(self, name, number)
         object.__setattr__(self, "packed", _PACK(*astuple(self)))
 

@@ -156,7 +156,7 @@ def to_count(count: Any, vocab: int) -> int:
     except TypeError:
         raise DtypeError(f"count must be an integer, not {type(count).__name__}") from None
     if not 0 <= number <= vocab:
-        raise DataError(f"count must be from 0 to {vocab}, {number} was given")
+        raise DataError(f"count must be from 0 to {vocab}, got {number}")
     return number
 
 

@@ -51,23 +51,10 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
 
 def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None) -> list[list[int]]:
     most = llm.engine.max_length if limit is None else min(limit, llm.engine.max_length)
-    found = [truncated(llm, text, most) if truncate else llm.encode_prompt(text) for text in texts]
+    found = [llm.truncated_prompt(text, most) if truncate else llm.encode_prompt(text) for text in texts]
     for number, tokens in enumerate(found):
         if not tokens:
             raise RequestError(f"input {number} is empty: it has no tokens")
         if len(tokens) > most:
             raise RequestError(f"input {number} has {len(tokens)} tokens, at most {most} are read; give less text")
     return found
-
-
-def truncated(llm: LLM, text: Prompt, most: int) -> list[int]:
-    """The tokens of a text without those at its end that do not fit; the special ones around it stay."""
-    if not isinstance(text, str):
-        return list(text)[:most]
-    whole = llm.tokenize(text, add_special=True)
-    if len(whole) <= most:
-        return whole
-    inner = llm.tokenize(text)
-    added = len(whole) - len(inner)
-    before = next((count for count in range(added + 1) if whole[count : count + len(inner)] == inner), added)
-    return [*whole[:before], *inner[: max(0, most - added)], *whole[before + len(inner) :]][:most]

@@ -145,6 +145,6 @@ async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[list[Token
 def _usage(prompts: list[list[int]], finished: list[Completion], n: int) -> Usage:
     return Usage(
         sum(map(len, prompts)),
-        sum(len(one.tokens) for one in finished),
+        sum(one.generated_tokens for one in finished),
         sum(one.cached_tokens for one in finished) // n,  # of one prompt it is the same for all
     )

@@ -97,6 +97,21 @@ class Tokenizer:
                 ids += self._encoder(part)
         return [*self._before, *ids, *self._after] if add_special else ids
 
+    def truncate(self, ids: list[int], length: int) -> list[int]:
+        """The first `length` token ids of a text; those that `add_special` put after it stay.
+
+        >>> words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "</s>"],
+        ...          "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 2,
+        ...          "tokenizer.ggml.add_eos_token": True}
+        >>> tokenizer = Tokenizer.from_metadata(words)
+        >>> tokenizer.truncate(tokenizer.encode("abab", add_special=True), 3)
+        [0, 1, 2]
+        """
+        after = self._after if self._after and ids[-len(self._after) :] == self._after else []
+        if len(ids) <= length or length <= len(after):
+            return ids[:length]
+        return ids[: length - len(after)] + after
+
     def min_tokens(self, text: str) -> int:
         """A lower bound on the number of tokens of a text, without tokenizing it; 0 where none is known.
 
