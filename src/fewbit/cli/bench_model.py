@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .model import find_model
 from .options import (
     SEVERAL_KV,
     activations_option,
@@ -18,8 +19,7 @@ from .options import (
     numbers,
     repack_option,
 )
-from .output import measuring, print_json, print_table, shown
-from .progress import Waiting
+from .output import measuring, print_json, print_table
 
 if TYPE_CHECKING:
     from ..bench.model import Speed
@@ -70,7 +70,6 @@ def bench_model(
       fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
     """
     from ..bench.model import Case, measure
-    from ..files.hub import find
     from ..ops import cpu
     from ..ops.validation import chosen_activations
 
@@ -82,8 +81,7 @@ def bench_model(
         for batch_ in numbers(batch, ",", "--batch")
     ]
     how = chosen_activations(activations, exact)
-    with Waiting(f"fetching {shown(model, 60)}") as waiting:
-        path = find(model, progress=waiting)
+    path = find_model(model)
     running = measure(path, cases, activations=how, repack=repack, batch_invariant=batch_invariant, rounds=rounds)
     speeds = list(measuring(running, len(cases)))
     if as_json:

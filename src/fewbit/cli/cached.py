@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import MissingError, PathError
-from ..files.hub import builtin, cache_folder
+from ..files.hub import Named, builtin, cache_folder, known, named
 from ..files.hub.folder import read_note
-from ..files.hub.names import models
+from ..files.hub.names import models, quantization
 
 _OF_HUB = re.compile(r".*/models--(?P<org>[^/]+?)--(?P<repo>[^/]+)/snapshots/[^/]+/(?P<file>.+)")
 
@@ -27,13 +27,17 @@ class Cached:
     about: str = ""
     license: str = ""
     notes: tuple[Path, ...] = ()
+    place: str | None = None  # the file in its repository
 
     @property
     def path(self) -> Path | None:
         return self.files[0] if self.files else None
 
     def is_called(self, name: str) -> bool:
-        return name == self.name or any(name == str(file) or Path(name).absolute() == file for file in self.files)
+        entry = known(name)
+        if (entry.name if entry else name) in (self.name, self.place):
+            return True
+        return any(name == str(file) or Path(name).absolute() == file for file in self.files)
 
 
 def known_models() -> list[Cached]:
@@ -43,12 +47,12 @@ def known_models() -> list[Cached]:
 
 def local_names() -> list[str]:
     """What can be given as a model right now: built-in and fetched ones, and GGUF files in this folder."""
-    fetched = [*_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
-    names = [model.name if model.name.startswith("hf:") else str(model.path) for model in fetched]
-    return [*builtin(), *names, *(name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))]
+    here = [*_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
+    files = (name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))
+    return [*builtin(), *(model.name for model in here), *files]
 
 
-def named(name: str) -> Cached:
+def fetched(name: str) -> Cached:
     """The fetched model of a name or path."""
     here = [model for model in known_models() if model.files]
     found = [model for model in here if model.is_called(name)]
@@ -101,8 +105,16 @@ def _of_repositories() -> Iterator[Cached]:
     for paths, notes in found.items():
         part = _OF_HUB.fullmatch(paths[0].as_posix())
         file = "" if not part or part["file"] == "config.json" else f":{part['file']}"  # a whole checkpoint
-        name = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])
-        yield Cached(name, paths, _nbytes(paths), notes=tuple(notes))
+        place = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])
+        short = _short_name(f"{part['org']}/{part['repo']}", part["file"]) if part else None
+        about, license = (short.about, short.license) if short else ("", "")
+        yield Cached(short.name if short else place, paths, _nbytes(paths), about, license, tuple(notes), place)
+
+
+def _short_name(repo: str, file: str) -> Named | None:
+    """The model of the table of names that lies in a repository, in this quantization."""
+    kind = quantization(file)
+    return next((one for one in named().values() if one.repo == repo and quantization(one.file) == kind), None)
 
 
 def _in_folders(kind: str) -> Iterator[Cached]:

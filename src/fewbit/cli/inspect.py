@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from .model import find_model
 from .options import as_json
 from .output import print_json, print_table, shown, size_text
-from .progress import Waiting
 
 
 @click.command()
@@ -27,10 +27,8 @@ def inspect(model: str, tensors: bool, as_json: bool) -> None:
       fewbit inspect model-00001-of-00003.gguf --json
     """
     from ..files.gguf import read_gguf, summary
-    from ..files.hub import find
 
-    with Waiting(f"fetching {shown(model, 60)}") as waiting:
-        path = find(model, progress=waiting)
+    path = find_model(model)
     with read_gguf(path) as gguf:
         facts = summary(gguf, tensors=tensors)
     if as_json:

@@ -23,7 +23,7 @@ def remove(names: tuple[str, ...], as_json: bool) -> None:
     """
     from . import cached
 
-    found = list({model.name: model for model in map(cached.named, names)}.values())  # all must be there first
+    found = list({model.name: model for model in map(cached.fetched, names)}.values())  # all must be there first
     for model in found:
         cached.remove(model)
         if not as_json:

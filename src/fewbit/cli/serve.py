@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..errors import ExtraError
-from .model import DEFAULT, load
+from .model import DEFAULT, fetched_path, load
 from .options import cache_options, count_option, max_tokens_option, model_options, split_options
 from .output import shown
 
@@ -85,7 +85,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         raise ExtraError(f"fewbit serve needs {error.name}: pip install 'fewbit[server]'") from None
     of_model, rest = split_options(options)
     keys = rest.pop("api_key_file")
-    names = model_names(models or (DEFAULT,))
+    names = {name: fetched_path(source) or source for name, source in model_names(models or (DEFAULT,)).items()}
     settings = Settings(
         host=rest["host"], port=rest["port"], api_keys=() if keys is None else read_keys(keys),
         cors_origins=rest["cors_origins"], max_queue=rest["max_queue"], request_seconds=rest["max_seconds"],

@@ -9,10 +9,10 @@ from pathlib import Path
 from ...errors import ArgumentError, DtypeError, MissingError, PathError
 from .folder import Progress, cache_folder, silent
 from .local import find_local, near_names
-from .named import NAMED, Named
+from .named import NAMED, Named, all_names, known
 from .wheel import TABLE, Builtin, find_builtin
 
-__all__ = ["Builtin", "Named", "Progress", "builtin", "cache_folder", "find", "named"]
+__all__ = ["Builtin", "Named", "Progress", "all_names", "builtin", "cache_folder", "find", "known", "named"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", re.ASCII)
@@ -31,7 +31,7 @@ def builtin() -> dict[str, Builtin]:
 def named() -> dict[str, Named]:
     """Models in repositories that have a short name.
 
-    >>> named()["qwen3-0.6b"].place
+    >>> named()["qwen3:0.6b"].place
     'hf:Qwen/Qwen3-0.6B-GGUF:q8_0'
     """
     return dict(NAMED)
@@ -44,7 +44,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     - a path: a file, or a folder with one model;
     - a URL of a file that ends in .gguf;
     - `hf:org/repo`, `hf:org/repo:file.gguf` or `hf:org/repo:q4_k_m`: a repository, with the extra `hub`;
-    - a name that `builtin` or `named` has.
+    - a name such as `smollm2` or `qwen3:4b`: see `builtin` and `named`.
 
     A repository without GGUF files is fetched as a checkpoint, and its config.json is given. Of a split model all
     files are fetched, and the first is given. A built-in name goes before a file that is called the same; `./name` is
@@ -63,10 +63,11 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     if not isinstance(model, str):
         return find_local(_to_path(model))
     is_offline = _from_environment() if offline is None else bool(offline)
-    if model in TABLE:
-        return find_builtin(TABLE[model], report, is_offline)
-    if model in NAMED:
-        model = NAMED[model].place
+    entry = known(model)
+    if isinstance(entry, Builtin):
+        return find_builtin(entry, report, is_offline)
+    if entry:
+        model = entry.place
     if model.startswith("hf:"):
         from .huggingface import find_huggingface
 
@@ -102,11 +103,11 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _not_understood(model: str) -> str:
-    near = near_names(model, [*TABLE, *NAMED])
+    near = near_names(model, all_names())
     return (
-        f"{model!r} is no file here and no built-in model{near}. A model is given as the path of a GGUF file, "
-        f"a URL (https://...gguf), a repository (hf:org/repo or hf:org/repo:file.gguf), "
-        f"or a name: {', '.join(sorted([*TABLE, *NAMED]))}"
+        f"{model!r} is neither a file nor a known name{near or '.'} Give the path of a GGUF file, a URL "
+        f"(https://...gguf), a repository (hf:org/repo or hf:org/repo:file.gguf), or a name that `fewbit pull --list` "
+        "shows"
     )
 
 
