@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
@@ -17,7 +17,7 @@ from .embeds import Embeds
 from .engine.engine import Engine
 from .engine.worker import Worker
 from .errors import RequestError, TooLong
-from .files.hub import builtin, find
+from .files.hub import find, recommended_sampling
 from .files.hub.names import model_name
 from .loading import KvFormats, Loaded, load
 from .models import open_model
@@ -126,8 +126,8 @@ class LLM(Chats, Embeds):
             batch_invariant=batch_invariant, gpu_layers=gpu_layers, cache_dir=cache_dir,
             cache_dir_bytes=cache_dir_bytes, progress=progress,
         )  # fmt: skip
-        limits = max_waiting, max_per_client
-        self._join(loaded, tokenizer, model_name(path), path, model_sampling(words, _recommended(path)), *limits)
+        sampling = model_sampling(words, recommended_sampling(words))
+        self._join(loaded, tokenizer, model_name(path), path, sampling, max_waiting, max_per_client)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
 
     @classmethod
@@ -304,7 +304,3 @@ class LLM(Chats, Embeds):
                 f"a text of {len(text)} characters is too long: it has at least {least} tokens, and {most} fit; "
                 "give less text, or a larger ctx"
             )
-
-
-def _recommended(path: Path) -> Mapping[str, float]:
-    return next((model.sampling for model in builtin().values() if model.path == path), {})

@@ -19,10 +19,11 @@ TABLE = {
     "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("list_models", "List built-in models and those that were fetched."),
     "ps": ("ps", "What a server runs: its models, requests and speed."),
-    "pull": ("pull", "Fetch a model and print where it lies."),
+    "pull": ("pull", "Fetch a model and print its path."),
     "rm": ("remove", "Remove models that were fetched."),
     "run": ("run", "Answer one prompt."),
     "serve": ("serve", "Serve models to OpenAI's clients and others, over HTTP."),
+    "show": ("show", "What a model is and can do: context, formats, sampling, license, chat template."),
     "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
 

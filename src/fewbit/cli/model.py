@@ -43,10 +43,11 @@ def is_model(text: str) -> bool:
 
 
 def fetched_path(name: str) -> str | None:
-    """The path of a fetched model by its name in `fewbit list`; None for other names, and if a file is called so."""
+    """The path of a fetched model by a name that `fewbit list` shows; files go before it, but not before known names."""
+    from ..files.hub import known
     from .cached import known_models
 
-    if not name or os.path.exists(name):
+    if not name or (os.path.exists(name) and not known(name)):
         return None
     return next((str(model.path) for model in known_models() if model.path and model.is_called(name)), None)
 

