@@ -43,7 +43,7 @@ def is_model(text: str) -> bool:
 
 
 def fetched_path(name: str) -> str | None:
-    """The path of a fetched model by a name that `fewbit list` shows; files go before it, but not before known names."""
+    """The path of a fetched model by a name that `fewbit list` shows. A file of that name goes first."""
     from ..files.hub import known
     from .cached import known_models
 

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import sys
+from shutil import get_terminal_size
 from typing import Any, TextIO
 
 from .output import harmless
+from .wrap import Wrapper
 
 
 class Printer:
-    """Writes text at once. A terminal gets none that it would obey; a pipe or a file gets it as it is."""
+    """Writes text at once. On a terminal lines end between words, and nothing is left that a terminal would obey; a
+    pipe or a file gets the text as it is."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
-        self._safe = self._out.isatty()
+        self._wrapper = _wrapper() if self._out.isatty() else None
         self._last = "\n"
         if hasattr(self._out, "reconfigure"):
             self._out.reconfigure(errors="replace")  # a model may write what this terminal's encoding has not
 
     def write(self, text: str) -> None:
-        if self._safe:
-            text = harmless(text)
+        self._print(self._wrapper.feed(harmless(text)) if self._wrapper else text)
+
+    def end_line(self) -> None:
+        if self._wrapper:
+            self._print(self._wrapper.flush())
+            self._wrapper = _wrapper()  # what was left open, such as a code block, does not go on
+        if self._last != "\n":
+            self._print("\n")
+
+    def _print(self, text: str) -> None:
         if text:
             self._out.write(text)
             self._out.flush()
             self._last = text[-1]
 
-    def end_line(self) -> None:
-        if self._last != "\n":
-            self.write("\n")
+
+def _wrapper() -> Wrapper:
+    return Wrapper(lambda: get_terminal_size().columns)
 
 
 def figures(completion: Any) -> str:
