@@ -105,7 +105,7 @@ def test_help_tells_of_both() -> None:
     ("args", "message"),
     [
         (["no-such.gguf"], "there is no such file"),
-        (["no-such-command"], "no file here and no built-in model"),
+        (["no-such-command"], "is neither a file nor a known name"),
         (["TINY", "--depth", "100000000"], "ctx is a number of tokens"),
     ],
 )

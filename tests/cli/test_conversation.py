@@ -245,7 +245,11 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert said(other, f"/load {path}") == "loaded 3 messages"
     assert other.messages == talk.messages
     said(other, "/undo")
-    said(other, f"/save {path}")
+    reply = respond(other, f"/save {path}")
+    assert reply.question == f"{path} has a conversation of 3 messages; overwrite it?"
+    assert json.loads(path.read_text("utf-8")) == talk.messages
+    assert reply.then
+    assert reply.then().note == "saved 1 messages"
     assert json.loads(path.read_text("utf-8")) == [system("Be brief.")]
 
 

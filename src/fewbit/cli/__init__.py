@@ -21,7 +21,7 @@ TABLE = {
     "ps": ("ps", "What a server runs: its models, requests and speed."),
     "pull": ("pull", "Fetch a model and print its path."),
     "rm": ("remove", "Remove models that were fetched."),
-    "run": ("run", "Answer one prompt."),
+    "run": ("run", "Answer one prompt, or begin a conversation."),
     "serve": ("serve", "Serve models to OpenAI's clients and others, over HTTP."),
     "show": ("show", "What a model is and can do: context, formats, sampling, license, chat template."),
     "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),

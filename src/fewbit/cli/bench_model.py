@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @click.command("model")
 @click.argument("model")
-@count_option("--prompt", "Prompt, in tokens.", default=512, show_default=True)
-@count_option("--gen", "Steps of one token.", default=64, show_default=True)
-@click.option("--depth", default="0", show_default=True, metavar="N,..", help="Tokens that are there before the steps.")
+@count_option("-p", "--prompt", what="Prompt, in tokens.", default=512, show_default=True)
+@count_option("-n", "--gen", what="Steps of one token.", default=64, show_default=True)
+@click.option("-d", "--depth", default="0", show_default=True, metavar="N,..", help="Tokens before the steps.")
 @click.option(
-    "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
+    "-b", "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
 )
-@click.option("--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
+@click.option("-t", "--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
 @kv_option(SEVERAL_KV)
-@count_option("--rounds", "Times that each case is measured.", default=3, show_default=True)
+@count_option("-r", "--rounds", what="Times that each case is measured.", default=3, show_default=True)
 @repack_option
 @activations_option
 @batch_invariant_option

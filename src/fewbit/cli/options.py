@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import FewbitError
+from .output import QUIET
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -17,6 +18,10 @@ SEVERAL_KV = "F,.."
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 system_option = click.option("--system", metavar="TEXT", help="What the model is told before all else.")
+
+stop_option = click.option(
+    "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again."
+)
 
 exact_option = click.option("--exact", is_flag=True, help="The same as --activations exact.")
 
@@ -35,13 +40,33 @@ repack_option = click.option(
 )
 
 
-def count_option(name: str, what: str, *, least: int = 1, **more: Any) -> Callable[[Command], Command]:
+def keep_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[QUIET] = value
+
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=keep_quiet,
+    help="Print no remarks, figures or progress; only results, warnings and errors.",
+)  # fmt: skip
+
+server_option = click.option(
+    "--server", metavar="URL", help="Ask a model of a running server (OpenAI's API); MODEL is its name there."
+)
+
+
+def stop_setting(stop: tuple[str, ...]) -> dict[str, list[str]]:
+    return {"stop": list(stop)} if stop else {}
+
+
+def count_option(*names: str, what: str, least: int = 1, **more: Any) -> Callable[[Command], Command]:
     """An option that is a whole number."""
-    return click.option(name, type=click.IntRange(least), metavar="N", help=what, **more)
+    return click.option(*names, type=click.IntRange(least), metavar="N", help=what, **more)
 
 
-def max_tokens_option(default: int | None, what: str = "Longest answer.", **more: Any) -> Callable[[Command], Command]:
-    return count_option("--max-tokens", what, default=default, **{"show_default": True, **more})
+def max_tokens_option(
+    default: int | None, what: str = "Longest answer, in tokens.", **more: Any
+) -> Callable[[Command], Command]:
+    return count_option("-n", "--max-tokens", what=what, default=default, **{"show_default": True, **more})
 
 
 def check_kv(_: click.Context, option: click.Parameter, text: str) -> str:
@@ -85,16 +110,17 @@ MODEL_OPTIONS = [
     device_option,
     count_option(
         "--gpu-layers",
-        "Layers that run on the GPU, the last ones; the others run on the CPU.",
+        what="Layers that run on the GPU, the last ones; the others run on the CPU.",
         least=0,
         show_default="all, or as many as fit",
     ),
     count_option(
+        "-c",
         "--ctx",
-        "Longest text, prompt and answer, in tokens.",
+        what="Longest text, prompt and answer, in tokens.",
         show_default="the model's, at most 8192, as memory allows",
     ),
-    count_option("--threads", "Threads to use.", show_default="all usable cores"),
+    count_option("-t", "--threads", what="Threads to use.", show_default="all usable cores"),
     kv_option("F"),
     click.option(
         "--format", metavar="F", help="Quantize weights that are f32, f16 or bf16 to this, such as q8_0 or q4_k_m."
@@ -108,22 +134,22 @@ MODEL_OPTIONS = [
     exact_option,
     count_option(
         "--max-batched-tokens",
-        "Tokens of a prompt that are run at once; fewer need less memory.",
+        what="Tokens of a prompt that are run at once; fewer need less memory.",
         show_default="512, on a GPU 4096",
     ),
 ]
 
 # Of a model that runs many requests at once, or again and again.
 CACHE_OPTIONS = [
-    count_option("--max-seqs", "Outputs in one batch.", show_default="64"),
-    count_option("--cache-bytes", "Size of each model's KV cache.", show_default="as memory allows"),
+    count_option("--max-seqs", what="Outputs in one batch.", show_default="64"),
+    count_option("--cache-bytes", what="Size of each model's KV cache.", show_default="as memory allows"),
     click.option(
         "--cache-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
         help="Where long prompts are kept when the KV cache has no room for them, and at the end.",
     ),
-    count_option("--cache-dir-bytes", "Size of that folder.", show_default="8 GiB"),
+    count_option("--cache-dir-bytes", what="Size of that folder.", show_default="8 GiB"),
 ]
 
 # Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
@@ -142,7 +168,7 @@ SAMPLING_OPTIONS = [
                  help="Subtracted from the logit of each token in the answer."),
     click.option("--frequency-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted once for each time a token is in the answer."),
-    click.option("--seed", type=click.IntRange(0), metavar="N",
+    click.option("-s", "--seed", type=click.IntRange(0), metavar="N",
                  help="The same number gives the same answer again; after other messages, with --batch-invariant."),
 ]  # fmt: skip
 

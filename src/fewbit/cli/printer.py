@@ -45,19 +45,22 @@ def _wrapper() -> Wrapper:
 def figures(completion: Any) -> str:
     """Counts and speeds of an answer, in a line."""
     cached = f", {completion.cached_tokens} of them cached" if completion.cached_tokens else ""
+    if not completion.tokens and completion.text:  # a server that does not tell
+        return f"prompt: {completion.prompt_tokens} tokens{cached}; answer: {completion.decode_seconds:.1f} s"
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
         f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"
     )
 
 
-def cut_note(completion: Any, ctx: int, max_tokens: int | None) -> str:
+def cut_note(completion: Any, ctx: int | None, max_tokens: int | None) -> str:
     """Which limit ended an answer, and what to do about it; empty if none did."""
     if completion.finish_reason != "length":
         return ""
     if max_tokens is not None and len(completion.tokens) >= max_tokens:
         return f"the answer was cut after {max_tokens} tokens; a larger --max-tokens lets it go on"
-    return f"the answer was cut: the context of {ctx} tokens is full; a larger --ctx makes room"
+    context = f"the context of {ctx} tokens" if ctx else "the context"
+    return f"the answer was cut: {context} is full; a larger --ctx makes room"
 
 
 def answer_facts(model: str, completion: Any) -> dict[str, Any]:

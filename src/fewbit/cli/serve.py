@@ -38,13 +38,15 @@ from .output import shown
 )
 @count_option(
     "--max-queue",
-    "Outputs that may wait for a model; more are refused with 429.",
+    what="Outputs that may wait for a model; more are refused with 429.",
     least=0,
     default=256,
     show_default=True,
 )
 @count_option(
-    "--max-models", "Models loaded at a time; the least recently used goes first.", show_default="as many as fit"
+    "--max-models",
+    what="Models loaded at a time; the least recently used goes first.",
+    show_default="as many as fit",
 )
 @click.option("--pin", "pinned", multiple=True, metavar="NAME", help="A model that stays loaded; may be given again.")
 @click.option(

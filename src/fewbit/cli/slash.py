@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from ..errors import FewbitError
-from .conversation import Conversation
+from .conversation import Conversation, read_messages
 from .printer import figures
 
 QUOTES = '"""'
@@ -15,11 +16,14 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes of a line: something to tell the user first, an answer to print as it comes, or the end."""
+    """What comes of a line: something to tell the user first, an answer to print as it comes, or the end. Where there
+    is a question, `then` is done if the user agrees."""
 
     note: str = ""
     stream: Generator[str, None, None] | None = None
     over: bool = False
+    question: str = ""
+    then: Callable[[], Reply] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,16 @@ def _seed(conversation: Conversation, rest: str) -> Reply:
 
 
 def _save(conversation: Conversation, rest: str) -> Reply:
-    conversation.save(_file(rest, "save"))
-    return Reply(f"saved {len(conversation.messages)} messages")
+    path = _file(rest, "save")
+
+    def write() -> Reply:
+        conversation.save(path)
+        return Reply(f"saved {len(conversation.messages)} messages")
+
+    if not os.path.exists(path):
+        return write()
+    count = len(read_messages(path))  # anything else is refused
+    return Reply(question=f"{path} has a conversation of {count} messages; overwrite it?", then=write)
 
 
 def _load(conversation: Conversation, rest: str) -> Reply:
@@ -112,7 +124,7 @@ def _load(conversation: Conversation, rest: str) -> Reply:
 def _file(text: str, command: str) -> str:
     if not text:
         raise FewbitError(f"/{command} needs the name of a file: /{command} talk.json")
-    return text
+    return os.path.expanduser(text)
 
 
 def _undo(conversation: Conversation, rest: str) -> Reply:
@@ -129,7 +141,8 @@ def _stats(conversation: Conversation, rest: str) -> Reply:
     if last is None:
         return Reply("no answer yet")
     used = last.prompt_tokens + len(last.tokens)
-    return Reply(f"{figures(last)}; {used} of {conversation.llm.ctx} tokens of context")
+    ctx = conversation.llm.ctx
+    return Reply(f"{figures(last)}; {used}{f' of {ctx}' if ctx else ''} tokens of context")
 
 
 def _quit(conversation: Conversation, rest: str) -> Reply:
