@@ -13,6 +13,7 @@ from .group import Commands
 TABLE = {
     "bench": ("bench", "Speed beside the machine's own limits."),
     "chat": ("chat", "Talk with a model."),
+    "completion": ("completion", "Let the shell complete commands, options and models on Tab."),
     "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
     "embed": ("embed", "Make vectors of texts, and say how alike they are."),
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from ..errors import MissingError, PathError
 from ..files.hub import Named, builtin, cache_folder, known, named
-from ..files.hub.folder import read_note
+from ..files.hub.folder import LOCK, read_note, sweep
 from ..files.hub.names import models, quantization
+
+KINDS = ("builtin", "url", "quantized")  # folders of the cache with a folder for each model
 
 _OF_HUB = re.compile(r".*/models--(?P<org>[^/]+?)--(?P<repo>[^/]+)/snapshots/[^/]+/(?P<file>.+)")
 
@@ -72,13 +74,25 @@ def remove(model: Cached) -> None:
     for file in (*model.files, *model.notes):
         try:
             if file.is_symlink() and _is_last_link(file):  # of a repository: the contents lie elsewhere
-                file.resolve().unlink(missing_ok=True)
+                blob = file.resolve()
+                blob.unlink(missing_ok=True)
+                _remove_hub_lock(blob)
             file.unlink(missing_ok=True)
         except OSError as error:
             raise PathError(f"{file}: cannot be removed: {error.strerror}") from None
     with suppress(OSError):  # it is not empty
         for file in model.files:
             file.parent.rmdir()
+    for kind in KINDS:
+        sweep(cache_folder() / kind)
+
+
+def _remove_hub_lock(blob: Path) -> None:
+    """The lock that huggingface_hub left of a download, and its folder if no other lock is in it."""
+    folder = blob.parents[2] / ".locks" / blob.parents[1].name
+    with suppress(OSError):
+        (folder / f"{blob.name}.lock").unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _is_last_link(file: Path) -> bool:
@@ -90,7 +104,7 @@ def _is_last_link(file: Path) -> bool:
 def _builtin() -> Iterator[Cached]:
     for model in builtin().values():
         here = (model.path,) if model.is_whole else ()
-        yield Cached(model.name, here, model.bytes, model.about, model.license, (model.path.with_name("lock"),))
+        yield Cached(model.name, here, model.bytes, model.about, model.license, (model.path.with_name(LOCK),))
 
 
 def _of_repositories() -> Iterator[Cached]:
@@ -125,7 +139,7 @@ def _in_folders(kind: str) -> Iterator[Cached]:
     for folder, one in found:
         alone = sum(other.name == one.name for _, other in found) == 1
         files = tuple(folder / name for name in one.files)
-        notes = *(file.with_name(file.name + ".json") for file in files), folder / "lock"
+        notes = *(file.with_name(file.name + ".json") for file in files), folder / LOCK
         yield Cached(one.name if alone else f"{folder.name}/{one.name}", files, _nbytes(files), notes=notes)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import FewbitError
+from .completion import ModelName
 from .model import load
 from .options import (
     given,
@@ -31,7 +32,7 @@ CHAT_TOKENS = 1024  # of an answer
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=ModelName())
 @system_option
 @max_tokens_option(CHAT_TOKENS)
 @stop_option

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .completion import ModelName
 from .files import decoded, read_bytes
 from .model import load
-from .options import as_json, model_options, split_options
+from .options import as_json, model_options, quiet_option, split_options
 from .output import print_json, print_table, shown
 from .progress import Waiting
 from .prompt import STDIN, is_piped, stdin_text
@@ -25,16 +26,17 @@ BATCH = 64  # texts between two words of progress
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
-    "--file", metavar="FILE", help="Take texts from a file, one on each line; after TEXT if there is one too."
+    "-f", "--file", metavar="FILE", help="Take texts from a file, one on each line; after TEXT if there is one too."
 )
 @click.option(
     "--pooling", type=click.Choice(POOLINGS), show_default="the model's", help="How vectors of tokens become one."
 )
 @click.option("--normalize/--no-normalize", default=True, show_default=True, help="Vectors of length 1.")
 @model_options
+@quiet_option
 @as_json
 def embed(
     model: str,

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from .completion import ModelName
 from .model import find_model
 from .options import as_json
 from .output import print_json, print_table, shown, size_text
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--tensors/--no-tensors", default=True, show_default=True, help="List every tensor.")
 @as_json
 def inspect(model: str, tensors: bool, as_json: bool) -> None:

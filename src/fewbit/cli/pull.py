@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
+from .completion import ModelName
 from .model import find_model
-from .options import as_json
+from .options import as_json, quiet_option
 from .output import plain, print_json, shown
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=ModelName())
 @click.option("--list", "lists", is_flag=True, help="List the models that have a name, with size and license.")
+@quiet_option
 @as_json
 def pull(model: str | None, lists: bool, as_json: bool) -> None:
     """Fetch a model and print its path.

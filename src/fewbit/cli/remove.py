@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .completion import ModelName
 from .options import as_json
 from .output import print_json, shown, size_text
 
 
 @click.command("rm")
-@click.argument("names", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("names", metavar="MODEL...", nargs=-1, required=True, type=ModelName())
 @as_json
 def remove(names: tuple[str, ...], as_json: bool) -> None:
     """Remove models that were fetched.

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from ..errors import FewbitError
 from .chat import CHAT_TOKENS, converse
+from .completion import ModelName
 from .group import INTERRUPTED
 from .model import load, model_and_prompt
 from .options import (
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("model", required=False, type=ModelName())
 @click.argument("prompt", metavar="[PROMPT]", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
 @system_option

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from ..errors import ExtraError
+from .completion import ModelName
 from .model import DEFAULT, fetched_path, load
 from .options import cache_options, count_option, max_tokens_option, model_options, split_options
 from .output import shown
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", type=ModelName())
 @click.option(
     "--host",
     default="127.0.0.1",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import FewbitError
+from .completion import ModelName
 from .model import fetched_path, find_model
 from .options import as_json
 from .output import harmless, print_json, print_table, shown, size_text
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--template", "only_template", is_flag=True, help="Print the chat template alone.")
 @as_json
 def show(model: str, only_template: bool, as_json: bool) -> None:
