@@ -10,7 +10,7 @@ class FewbitError(Exception):
 
 
 class ArgumentError(FewbitError, ValueError):
-    """An argument with a value that it cannot take."""
+    """An argument with an invalid value."""
 
 
 class FormatError(FewbitError, ValueError):
@@ -22,7 +22,7 @@ class ShapeError(FewbitError, ValueError):
 
 
 class DtypeError(FewbitError, TypeError):
-    """An array of a type that is not understood."""
+    """An array or argument of an unsupported type."""
 
 
 class DataError(FewbitError, ValueError):
@@ -45,11 +45,11 @@ class LayoutError(FewbitError, BufferError, ValueError):
 
 
 class FileError(FewbitError, ValueError):
-    """A file whose contents are damaged, or that is of a kind or version that is not read."""
+    """A file that is damaged, or of an unsupported type or version."""
 
 
 class PathError(FewbitError, OSError):
-    """A file that is not there, or cannot be opened or written."""
+    """A file that is missing, or cannot be opened or written."""
 
 
 class FetchError(FewbitError, OSError):
@@ -57,17 +57,17 @@ class FetchError(FewbitError, OSError):
 
 
 class ExtraError(FewbitError, ImportError):
-    """A package that is needed for what was asked, and is not installed."""
+    """An optional package that is needed and not installed."""
 
 
 class MissingError(FewbitError, KeyError):
-    """A name that is not there."""
+    """An unknown name."""
 
     __str__ = Exception.__str__  # a KeyError would put its text in quotes
 
 
 class UnknownId(FewbitError, LookupError):
-    """An id of a sequence or a pin that is not there: never given out, or given back already."""
+    """An unknown id of a sequence or a pin: never issued, or released already."""
 
 
 class PositionError(FewbitError, IndexError):
@@ -87,11 +87,11 @@ class OutOfPages(FewbitError, MemoryError):
 
 
 class OutOfMemory(FewbitError, MemoryError, ValueError):
-    """More memory was asked for than there is. The message says what would fit."""
+    """Not enough memory. The message says what would fit."""
 
 
 class DeviceError(FewbitError, RuntimeError):
-    """A GPU that reports an error. What was running there is lost."""
+    """A GPU that reports an error. Its running work is lost."""
 
 
 class TokenizerError(FewbitError, ValueError):
@@ -103,7 +103,7 @@ class TemplateError(FewbitError, ValueError):
 
 
 class RequestError(FewbitError, ValueError):
-    """Something asked of a model that it cannot do: a prompt that is empty or too long, a number out of its range."""
+    """A request that a model cannot serve: an empty prompt, one that is too long, a number out of range."""
 
 
 class TooLong(RequestError):

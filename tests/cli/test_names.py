@@ -31,7 +31,7 @@ def test_a_known_name_is_a_model_whether_fetched_or_not(
     result = run(tmp_path, "run", name, *prompt, stdin=stdin)
     if prompt or stdin:  # it is looked for, and nothing else is wrong
         assert result.exit_code == 1
-        assert "not in the cache, and this is offline" in result.stderr
+        assert "not in the cache, and fewbit is offline" in result.stderr
     else:
         assert result.exit_code == 2
         assert "there is no prompt" in result.stderr

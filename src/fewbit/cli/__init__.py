@@ -15,7 +15,7 @@ TABLE = {
     "chat": ("chat", "Talk with a model."),
     "completion": ("completion", "Let the shell complete commands, options and models on Tab."),
     "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
-    "embed": ("embed", "Make vectors of texts, and say how alike they are."),
+    "embed": ("embed", "Embed texts: print their similarities or their vectors."),
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("list_models", "List built-in models and those that were fetched."),
@@ -39,7 +39,7 @@ def main() -> None:
       fewbit run "Why is the sky blue?"   an answer from the default model
       fewbit chat model.gguf              a conversation
       fewbit serve model.gguf             a server for OpenAI's clients
-      fewbit embed model.gguf "a" "b"     how alike texts are
+      fewbit embed model.gguf "a" "b"     similarities of texts
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
       fewbit inspect model.gguf           what a file holds

@@ -64,7 +64,7 @@ def fetched(name: str) -> Cached:
     if found:
         raise MissingError(f"{name}: several models are called that; name one: {_listed(found)}")
     if os.path.exists(name):
-        raise PathError(f"{name}: fewbit did not fetch this file, and leaves it alone; `rm` removes it")
+        raise PathError(f"{name}: fewbit did not fetch this file; remove it with `rm`")
     there = f"there are: {_listed(here)}" if here else "none was fetched yet"
     raise MissingError(f"{name}: there is no such model; {there}")
 

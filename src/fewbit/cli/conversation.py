@@ -152,9 +152,9 @@ def read_messages(path: str) -> list[Message]:
     try:
         data = json.loads(content)
     except (ValueError, RecursionError):
-        raise FewbitError(f"{path}: this is no conversation: not JSON") from None
+        raise FewbitError(f"{path}: not a saved conversation: not JSON") from None
     if not isinstance(data, list) or not all(_is_message(entry) for entry in data):
-        raise FewbitError(f"{path}: this is no conversation: expected a list of messages with role and content")
+        raise FewbitError(f"{path}: not a saved conversation: expected a list of messages with role and content")
     return data
 
 

@@ -47,7 +47,7 @@ def embed(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make vectors of texts, and say how alike they are.
+    """Embed texts: print their similarities or their vectors.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a built-in name: an encoder such as BERT, or any other model. Without
     TEXT and --file, or where TEXT is -, each line of standard input is a text. For one text the beginning of its vector
@@ -80,7 +80,7 @@ def read_texts(texts: Sequence[str], file: str | None) -> list[str]:
         found += lines(stdin_text())
     if not found or not all(text.strip() for text in found):
         what = "a text is empty" if found else "there is no text"
-        raise click.UsageError(f"{what}: put texts in quotes behind the model, name a --file, or pipe lines in")
+        raise click.UsageError(f"{what}: put texts in quotes after the model, name a --file, or pipe lines in")
     return found
 
 
@@ -130,7 +130,7 @@ def print_cosines(texts: list[str], vectors: Floats) -> None:
         cells = [
             [shown(texts[i], 40), shown(texts[j], 40), f"{cosine:.3f}"] for i, (j, cosine) in enumerate(nearest(rows))
         ]
-        print_table({"text": "left", "the most alike": "left", "cosine": "right"}, cells)
+        print_table({"text": "left", "nearest": "left", "cosine": "right"}, cells)
         return
     cosines = rows @ rows.T
     heads = {"": "right", "text": "left", **{str(i + 1): "right" for i in range(len(texts))}}

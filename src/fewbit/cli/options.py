@@ -17,7 +17,7 @@ SEVERAL_KV = "F,.."
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-system_option = click.option("--system", metavar="TEXT", help="What the model is told before all else.")
+system_option = click.option("--system", metavar="TEXT", help="System message.")
 
 stop_option = click.option(
     "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again."
@@ -29,14 +29,14 @@ activations_option = click.option(
     "--activations",
     type=click.Choice(["int8", "int16", "exact"]),
     show_default="int8",
-    help="How exactly weights are multiplied: int16 is more exact and somewhat slower, exact is slow.",
+    help="Precision of the inputs of matrix products: int16 is more exact and somewhat slower, exact is slow.",
 )
 
 repack_option = click.option(
     "--repack/--no-repack",
     default=None,
     show_default="where it gains",
-    help="Lay weights out in memory as this machine multiplies them fastest; --no-repack shares the file's memory.",
+    help="Reorder weights in memory for speed; --no-repack uses the file's memory map.",
 )
 
 
@@ -95,7 +95,7 @@ def kv_option(metavar: str) -> Callable[[Command], Command]:
 batch_invariant_option = click.option(
     "--batch-invariant",
     is_flag=True,
-    help="The same bits alone and in any batch, whatever is cached: a seed gives the same answer again. Slower.",
+    help="Same results alone and in any batch, so that a seed gives the same answer again. Slower.",
 )
 
 device_option = click.option(
@@ -155,7 +155,7 @@ CACHE_OPTIONS = [
 # Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
 SAMPLING_OPTIONS = [
     click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="model's or 0.8",
-                 help="How freely tokens are sampled; 0: always the likeliest."),
+                 help="Sampling temperature; 0: always the likeliest token."),
     click.option("--top-k", type=click.IntRange(0), metavar="N", show_default="model's or 40",
                  help="Sample among the N likeliest tokens; 0: all."),
     click.option("--top-p", type=click.FloatRange(0, 1), metavar="X", show_default="model's or 0.95",
@@ -163,7 +163,7 @@ SAMPLING_OPTIONS = [
     click.option("--min-p", type=click.FloatRange(0, 1), metavar="X", show_default="model's or 0.05",
                  help="Only tokens at least X times as likely as the likeliest; 0: all."),
     click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), metavar="X",
-                 show_default="model's or 1.0", help="Penalty on tokens that were there; 1: none."),
+                 show_default="model's or 1.0", help="Penalty on tokens that occurred before; 1: none."),
     click.option("--presence-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted from the logit of each token in the answer."),
     click.option("--frequency-penalty", type=float, metavar="X", show_default="model's or 0.0",

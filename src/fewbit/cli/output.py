@@ -103,7 +103,7 @@ def harmless(text: str) -> str:
 def wrapped(text: str, width: int) -> str:
     """Lines cut between words; where two spaces set a column apart, what is cut off stays in it.
 
-    >>> print(wrapped("/reset  begin anew; the system message stays", 30))
+    >>> print(wrapped("/reset  start a new conversation; keep the system message", 30))
     /reset  begin anew; the system
             message stays
     """

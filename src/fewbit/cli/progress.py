@@ -103,8 +103,8 @@ class Lines:
         if self._last and self._last[0] == what and now - self._last[1] < self._seconds:
             return
         self._last = what, now
-        of = f" of {size_text(total)}" if total else ""
-        click.echo(f"fewbit: {shown(what)}" + (f": {size_text(done)}{of}" if done or total else ""), err=True)
+        end = f" of {size_text(total)}" if total else ""
+        click.echo(f"fewbit: {shown(what)}" + (f": {size_text(done)}{end}" if done or total else ""), err=True)
 
     def stop(self) -> None:
         """There is nothing to take away."""

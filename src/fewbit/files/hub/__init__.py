@@ -107,7 +107,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
         )
     path = Path(os.path.expanduser(model))
     if _REPOSITORY.fullmatch(model) and not os.path.exists(path.parent):
-        raise PathError(f"{model}: there is no such file; a repository is given as hf:{model}")
+        raise PathError(f"{model}: there is no such file; a repository is written hf:{model}")
     if model and (_looks_like_path(model) or os.path.lexists(path)):
         return find_local(path)
     raise MissingError(_not_understood(model))
@@ -117,7 +117,7 @@ def _to_path(model: object) -> Path:
     try:
         return Path(os.fspath(model))  # type: ignore[call-overload,no-any-return,unused-ignore]
     except TypeError:
-        raise DtypeError(f"a model is given as str or path, not as {type(model).__name__}") from None
+        raise DtypeError(f"a model must be a str or path, not {type(model).__name__}") from None
 
 
 def _looks_like_path(text: str) -> bool:
@@ -136,5 +136,5 @@ def _not_understood(model: str) -> str:
 def _from_environment() -> bool:
     value = os.environ.get("FEWBIT_OFFLINE", "").lower()
     if value not in _TRUE | _FALSE:
-        raise ArgumentError(f"FEWBIT_OFFLINE is {value!r}, it must be 0 or 1")
+        raise ArgumentError(f"FEWBIT_OFFLINE must be 0 or 1, got {value!r}")
     return value in _TRUE or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE

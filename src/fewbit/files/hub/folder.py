@@ -164,7 +164,7 @@ def start_of(path: Path) -> bytes:
 def refused(what: str, start: bytes) -> FetchError:
     """The error about a file that is no GGUF."""
     page = "; it looks like a web page (hf:org/repo:file.gguf is a file of a repository)" if start[:1] == b"<" else ""
-    return FetchError(f"{what}: this is no GGUF file: it begins with {start[:4]!r}, not {MAGIC!r}{page}")
+    return FetchError(f"{what}: not a GGUF file (it starts with {start[:4]!r}){page}")
 
 
 def write_note(path: Path, values: dict[str, object]) -> None:

