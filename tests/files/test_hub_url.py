@@ -251,7 +251,7 @@ def test_a_server_that_tells_no_size(site: Site) -> None:
     with pytest.raises(FetchError, match="no valid Content-Length"):
         hub.find(f"{site.url}/a.gguf")
     site.pages["/a.gguf"] = lambda handler: handler.send(200, {"Content-Length": "many"}, MODEL)
-    with pytest.raises(FetchError, match="Content-Length .got many"):
+    with pytest.raises(FetchError, match=r"Content-Length .got many"):
         hub.find(f"{site.url}/a.gguf")
 
 

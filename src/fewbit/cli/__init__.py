@@ -37,11 +37,12 @@ def main() -> None:
     \b
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
-      fewbit chat model.gguf              a conversation
+      fewbit run qwen3:4b                 a conversation; fewbit pull --list shows the names
       fewbit serve model.gguf             a server for OpenAI's clients
       fewbit embed model.gguf "a" "b"     similarities of texts
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
+      fewbit show model.gguf              what a model is and can do
       fewbit inspect model.gguf           what a file holds
       fewbit doctor                       what this machine can do
       fewbit formats                      the formats and their sizes
@@ -52,6 +53,6 @@ def main() -> None:
       FEWBIT_CACHE    folder for fetched models [~/.cache/fewbit]
       FEWBIT_OFFLINE  1: fetch nothing, use what is here
       FEWBIT_THREADS  threads to use [all usable cores]
-      FEWBIT_API_KEY  key for a server (fewbit ps, fewbit chat --server)
+      FEWBIT_API_KEY  key for a server (fewbit ps, fewbit run --server)
       FEWBIT_ISA      instruction set to use [the best; see fewbit doctor]
     """

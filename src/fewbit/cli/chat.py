@@ -52,10 +52,11 @@ def chat(
 ) -> None:
     """Talk with a model.
 
-    MODEL is a GGUF file, a URL, hf:org/repo or a built-in name; without one the default model answers. Ctrl-C stops
-    an answer, Ctrl-D leaves, /help lists the commands. Lines that are pasted together are one message; so is what
-    stands between three quotes. Where standard input is not a terminal, each line of it is a message. When the context
-    is full, the oldest messages are forgotten.
+    MODEL is a GGUF file, a URL, hf:org/repo or a name; without one the default model answers. Ctrl-C stops an answer,
+    Ctrl-D leaves, /help lists the commands, Tab completes them. What is typed during an answer is kept for the next
+    message. Lines that are pasted together are one message; so is what stands between three quotes. Where standard
+    input is not a terminal, each line of it is a message. When the context is full, the model no longer sees the oldest
+    messages.
 
     \b
     Examples:
