@@ -32,7 +32,8 @@ def main() -> None:
     args = parser.parse_args()
     model = load_weights(open_model(find(args.model)), devices.get("cpu"))
     cases = [Case(args.prompt, 8, 64, int(batch), args.threads, "f16") for batch in args.batch.split(",")]
-    both = [place_for(model, cases, DeviceOptions(batch_invariant=on)) for on in (False, True)]
+    options = [DeviceOptions(threads=args.threads, batch_invariant=on) for on in (False, True)]
+    both = [place_for(model, cases, devices.get("cpu", one)) for one in options]
     memory, rng = np.ones(1 << 20, np.uint8), np.random.default_rng(0)
     ratios: dict[str, list[float]] = {}
     for _ in range(args.rounds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,7 @@ from .embeds import Embeds
 from .engine.engine import Engine
 from .engine.worker import Worker
 from .errors import RequestError, TooLong
-from .files.hub import builtin, find
+from .files.hub import find, recommended_sampling
 from .files.hub.names import model_name
 from .loading import KvFormats, Loaded, load
 from .models import open_model
@@ -125,8 +125,8 @@ class LLM(Chats, Embeds, Scores):
             batch_invariant=batch_invariant, gpu_layers=gpu_layers, cache_dir=cache_dir,
             cache_dir_bytes=cache_dir_bytes, progress=progress,
         )  # fmt: skip
-        limits = max_waiting, max_per_client
-        self._join(loaded, tokenizer, model_name(path), path, model_sampling(words, _recommended(path)), *limits)
+        sampling = model_sampling(words, recommended_sampling(words))
+        self._join(loaded, tokenizer, model_name(path), path, sampling, max_waiting, max_per_client)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
 
     @classmethod
@@ -334,7 +334,3 @@ class LLM(Chats, Embeds, Scores):
                 f"a text of {len(text)} characters is too long: it has at least {least} tokens, and {most} fit; "
                 "give less text, or a larger ctx"
             )
-
-
-def _recommended(path: Path) -> Mapping[str, float]:
-    return next((model.sampling for model in builtin().values() if model.path == path), {})

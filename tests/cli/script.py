@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,13 @@ class Typist:
     def has_more(self) -> bool:
         self._pasted -= 1
         return self._pasted >= 0
+
+    def answering(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def confirm(self, question: str) -> bool:
+        self.notes.append(question)
+        return self.read("") == "y"
 
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterator[str]:
         for text in texts:

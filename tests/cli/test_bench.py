@@ -93,6 +93,18 @@ def test_options_may_come_first(tiny: str) -> None:
     assert len(bench_json("model", "--batch", "1", *SMALL, tiny)) == 1
 
 
+def test_another_device(tiny: str) -> None:
+    (row,) = bench_json(tiny, "--device", "numpy", "-b", "1", *SMALL)
+    assert row["decode_tokens_per_second"] > 0
+    assert row["decode_bandwidth_share"] is None
+    lines = bench(tiny, "--device", "numpy", "-b", "1", *SMALL).stdout.splitlines()
+    assert lines[0] == "tiny.gguf, numpy"
+    assert lines[-1].endswith(" -")
+    result = bench(tiny, "--device", "abacus", *SMALL)
+    assert result.exit_code == 1
+    assert "there is no device 'abacus'" in result.stderr
+
+
 def test_help_tells_of_both() -> None:
     output = bench("--help").output
     assert "bench MODEL [OPTIONS]" in output
@@ -105,7 +117,7 @@ def test_help_tells_of_both() -> None:
     ("args", "message"),
     [
         (["no-such.gguf"], "there is no such file"),
-        (["no-such-command"], "no file here and no built-in model"),
+        (["no-such-command"], "is neither a file nor a known name"),
         (["TINY", "--depth", "100000000"], "ctx is a number of tokens"),
     ],
 )

@@ -112,7 +112,7 @@ def test_rm_of_all_parts(home: Home) -> None:
 def test_rm_leaves_files_of_others_alone(home: Home, tiny: str) -> None:
     result = home.run("rm", tiny)
     assert result.exit_code == 1
-    assert "fewbit did not fetch this file, and leaves it alone" in result.stderr
+    assert "fewbit did not fetch this file; remove it with `rm`" in result.stderr
     assert Path(tiny).exists()
 
 

@@ -50,7 +50,7 @@ def test_a_long_talk_goes_on(tiny: str) -> None:
     counts = [json.loads(line)["prompt_tokens"] for line in result.stdout.splitlines()]
     assert len(counts) == 6
     assert max(counts) <= 200 - 8
-    assert "the context is full: the oldest" in result.stderr
+    assert "the context is full: the model no longer sees the oldest" in result.stderr
 
 
 def test_the_same_seed_says_the_same(tiny: str) -> None:
@@ -83,7 +83,7 @@ def test_notes_end_between_words_on_a_narrow_terminal(tiny: str, tmp_path: Path)
     assert "tiny, 8192 tokens of context; /help\nlists the commands, /bye leaves\n" in terminal.until("> ")
     terminal.type("/help\n")
     terminal.until("/temp X ")
-    assert terminal.until("/seed").endswith("sampled; 0: always the\n              likeliest\n")
+    assert terminal.until("/seed").endswith("always takes the likeliest\n              token\n")
     terminal.type("/bye\n")
     assert terminal.end() == 0
 
@@ -97,7 +97,7 @@ def test_on_a_terminal(tiny: str, tmp_path: Path) -> None:
     terminal.interrupt()
     terminal.until("\r\n> ")
     terminal.type("/undo\n")
-    terminal.until("taken back; 0 messages are left\r\n> ")
+    terminal.until("removed the last message; 0 messages are left\r\n> ")
     terminal.type("/nope\n")
     terminal.until("there is no command /nope")
     terminal.until("\r\n> ")

@@ -101,7 +101,7 @@ def test_undo_and_reset() -> None:
     talk = Conversation(Script([["a"], ["b"]]), "Be brief.")
     said(talk, "one")
     said(talk, "two")
-    assert said(talk, "/undo") == "taken back; 3 messages are left"
+    assert said(talk, "/undo") == "removed the last message; 3 messages are left"
     assert talk.messages == [system("Be brief."), user("one"), assistant("a")]
     said(talk, "/reset")
     assert talk.messages == [system("Be brief.")]
@@ -126,7 +126,7 @@ def test_settings() -> None:
     script = Script([["a"]])
     talk = Conversation(script)
     assert said(talk, "/temp") == "temperature: the model's own"
-    assert said(talk, "/seed") == "seed: another each time"
+    assert said(talk, "/seed") == "seed: random"
     assert said(talk, "/temp 0.25") == "temperature: 0.25"
     assert said(talk, "/seed 42") == "seed: 42"
     said(talk, "one")
@@ -136,16 +136,16 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/temp hot", "a temperature is a number of at least 0, not 'hot'"),
-        ("/temp -1", "not '-1'"),
-        ("/temp nan", "not 'nan'"),
-        ("/temp inf", "not 'inf'"),
-        ("/seed x", "a seed is a whole number of at least 0, not 'x'"),
-        ("/seed -1", "not '-1'"),
-        ("/seed " + "9" * 5000, "a seed is"),
+        ("/temp hot", "temperature must be a number of at least 0, got 'hot'"),
+        ("/temp -1", "got '-1'"),
+        ("/temp nan", "got 'nan'"),
+        ("/temp inf", "got 'inf'"),
+        ("/seed x", "seed must be a whole number of at least 0, got 'x'"),
+        ("/seed -1", "got '-1'"),
+        ("/seed " + "9" * 5000, "seed must be"),
         ("/nope", "there is no command /nope"),
         ("/", "there is no command /;"),
-        ("/undo 3", "/undo stands alone, without '3'"),
+        ("/undo 3", "/undo takes no argument, got '3'"),
         ("/save", "/save needs the name of a file"),
         ("/load", "/load needs the name of a file"),
     ],
@@ -245,7 +245,11 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert said(other, f"/load {path}") == "loaded 3 messages"
     assert other.messages == talk.messages
     said(other, "/undo")
-    said(other, f"/save {path}")
+    reply = respond(other, f"/save {path}")
+    assert reply.question == f"{path} has a conversation of 3 messages; overwrite it?"
+    assert json.loads(path.read_text("utf-8")) == talk.messages
+    assert reply.then
+    assert reply.then().note == "saved 1 messages"
     assert json.loads(path.read_text("utf-8")) == [system("Be brief.")]
 
 
@@ -259,7 +263,7 @@ def test_what_is_no_conversation_is_neither_read_nor_overwritten(content: bytes,
     path.write_bytes(content)
     talk = Conversation(Script(), "Be brief.")
     for line in (f"/load {path}", f"/save {path}"):
-        with pytest.raises(FewbitError, match="this is no conversation"):
+        with pytest.raises(FewbitError, match="not a saved conversation"):
             said(talk, line)
     assert path.read_bytes() == content
     assert talk.messages == [system("Be brief.")]

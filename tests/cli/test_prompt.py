@@ -65,11 +65,11 @@ def test_no_prompt_at_all_is_wrong_usage(stdin: Stdin, content: bytes) -> None:
 
 def test_what_is_no_text_is_refused(stdin: Stdin, tmp_path: Path) -> None:
     stdin(b"ab\xff")
-    with pytest.raises(FewbitError, match="standard input: byte 2 is no UTF-8 text"):
+    with pytest.raises(FewbitError, match=r"standard input: not UTF-8 text .byte 2"):
         read_prompt("-", None)
     stdin(b"")
     (tmp_path / "p").write_bytes(b"\xc3")
-    with pytest.raises(FewbitError, match="byte 0 is no UTF-8 text"):
+    with pytest.raises(FewbitError, match=r"not UTF-8 text .byte 0"):
         read_prompt(None, str(tmp_path / "p"))
 
 
@@ -139,31 +139,38 @@ def test_a_word_can_be_a_prompt(prompt: str) -> None:
     assert model_and_prompt(prompt, ()) == (None, prompt)
 
 
-@pytest.mark.parametrize("word", ["llama3", "qwen2.5:0.5b", "Mistral", "org/repo", "phi", "gpt-4", "llama3.2:latest"])
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("llama3", "llama3.2 or llama3.1 or llama3.3"),
+        ("qwen2.5:8b", "qwen2.5:7b or qwen2.5 or qwen3.5:0.8b"),
+        ("Mistral", "mistral or mistral:7b or mistral-nemo"),
+        ("org/repo", None),
+        ("phi", "phi4 or phi3.5 or phi4:14b"),
+        ("gpt-9", "gpt-oss"),
+        ("llama4:latest", "llama3.2 or llama3.1 or llama3.3"),
+    ],
+)
 def test_a_word_that_looks_like_a_model_is_no_prompt(
-    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    word: str, near: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path))
     with pytest.raises(MissingError) as info:
         model_and_prompt(word, ())
-    assert str(info.value) == (
-        f"{word!r} looks like a model, but there is none of that name; give a GGUF file, hf:org/repo or smollm2; "
-        f"if it is a prompt: fewbit run smollm2 {word}"
-    )
+    hint = f"did you mean {near}? If" if near else "`fewbit pull --list` shows the names; if"
+    assert str(info.value) == f"no model is called {word!r}; {hint} it is a prompt: fewbit run smollm2 {word}"
 
 
 def test_models_that_may_have_been_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "Llama-3.2-1B-Q4_K_M.gguf").write_bytes(b"GGUF")
-    with pytest.raises(
-        MissingError, match=r"did you mean Llama-3.2-1B-Q4_K_M.gguf\? If it is a prompt: fewbit run smollm2 llama3.2"
-    ):
-        model_and_prompt("llama3.2", ())
-    for word, name in {"smollm": "smollm2", "llam": "Llama-3.2-1B-Q4_K_M.gguf"}.items():
-        with pytest.raises(MissingError, match=rf"did you mean {name}\?"):
+    for word, name in {"smollm": "smollm2", "llama-3.2-1b": "Llama-3.2-1B-Q4_K_M.gguf"}.items():
+        with pytest.raises(MissingError, match=rf"did you mean .*{name}.*\? If it is a prompt: fewbit run smollm2"):
             model_and_prompt(word, ())
+    with pytest.raises(MissingError, match=r"did you mean llama3.2 or llama3.1 or llama3.3"):
+        model_and_prompt("llam", ())
     assert model_and_prompt("Lla", ()) == (None, "Lla")
 
 

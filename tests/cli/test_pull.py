@@ -53,11 +53,12 @@ def test_wrong_usage_is_status_2(args: list[str]) -> None:
 def test_names_are_listed_with_size_and_license() -> None:
     shown = CliRunner().invoke(main, ["pull", "--list"]).output
     assert "smollm2 " in shown
-    assert "qwen3-0.6b" in shown
+    assert "qwen3:0.6b " in shown
+    assert "qwen3:8b* " in shown
     models = json.loads(CliRunner().invoke(main, ["pull", "--list", "--json"]).output)
     assert all(model["bytes"] > 0 and model["license"] for model in models)
 
 
 def test_which_model() -> None:
     assert "--list" in CliRunner().invoke(main, ["pull"]).stderr
-    assert "leave smollm2 out" in CliRunner().invoke(main, ["pull", "smollm2", "--list"]).stderr
+    assert "leave out smollm2" in CliRunner().invoke(main, ["pull", "smollm2", "--list"]).stderr

@@ -113,7 +113,8 @@ def test_what_is_forgotten_is_noted_before_the_answer() -> None:
     script = Script([["a"], ["b"]], ctx=6)
     talk(Conversation(script, count=lambda messages: 2 * len(messages)), typist)
     assert typist.notes == [
-        "the context is full: the oldest 2 messages are forgotten; /reset begins anew, a larger --ctx makes room"
+        "the context is full: the model no longer sees the oldest 2 messages; "
+        "/reset starts over, a larger --ctx makes room"
     ]
     assert script.asked[1][0] == [{"role": "user", "content": "two"}]
 

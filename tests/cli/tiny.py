@@ -16,7 +16,13 @@ from ..models.random_llama import llama
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
 
-def write_tiny(path: Path, template: str | None = TEMPLATE, control: tuple[str, ...] = (), **options: Any) -> Path:
+def write_tiny(
+    path: Path,
+    template: str | None = TEMPLATE,
+    control: tuple[str, ...] = (),
+    general: dict[str, Any] | None = None,
+    **options: Any,
+) -> Path:
     """Its tokens are the bytes, and `zq`, since there must be one merge. It has none that ends an answer."""
     tokens = [*BYTE_CHARS, "zq", *control]
     words: dict[str, Any] = {
@@ -27,7 +33,7 @@ def write_tiny(path: Path, template: str | None = TEMPLATE, control: tuple[str, 
     words["tokenizer.ggml.token_type"] = [1] * (len(tokens) - len(control)) + [3] * len(control)
     metadata, tensors = llama(vocab=len(tokens), context_length=1 << 16, **options)
     chat = {} if template is None else {"tokenizer.chat_template": template}
-    fb.write_gguf(path, {**metadata, **words, **chat}, tensors)
+    fb.write_gguf(path, {**metadata, **words, **chat, **(general or {})}, tensors)
     return path
 
 

@@ -30,31 +30,31 @@ def value(kind: int, coded: bytes) -> bytes:
 
 
 DAMAGED = {
-    "magic": (b"GGML" + bytes(40), r"no GGUF file: it begins with b'GGML'"),
-    "short": (b"GG", r"no GGUF file: it begins with b'GG'"),
+    "magic": (b"GGML" + bytes(40), r"not a GGUF file .it starts with b'GGML'"),
+    "short": (b"GG", r"not a GGUF file .it starts with b'GG'"),
     "pointer": (b"version https://git-lfs.github.com/spec/v1", "Git LFS pointer"),
-    "version 1": (raw.seeds()["version1"], r"of version 1; versions 2 and 3 are read"),
-    "version 4": (raw.file(version=4), "of version 4"),
-    "version 0": (raw.file(version=0), "of version 0"),
+    "version 1": (raw.seeds()["version1"], r"unsupported GGUF version 1; fewbit reads versions 2 and 3"),
+    "version 4": (raw.file(version=4), "unsupported GGUF version 4"),
+    "version 0": (raw.file(version=0), "unsupported GGUF version 0"),
     "big-endian": (raw.seeds()["big-endian"], "big-endian"),
     "no counts": (START, "the number of tensors of 8 bytes reaches past the 8 bytes of the file"),
-    "tensors": (START + raw.u64(2**63) + raw.u64(0), "9223372036854775808 tensors cannot be: 8 bytes follow"),
-    "pairs": (START + raw.u64(0) + raw.u64(1000) + bytes(99), "1000 metadata pairs cannot be"),
+    "tensors": (START + raw.u64(2**63) + raw.u64(0), "9223372036854775808 tensors do not fit: 8 bytes follow"),
+    "pairs": (START + raw.u64(0) + raw.u64(1000) + bytes(99), "1000 metadata pairs do not fit"),
     "long key": (raw.file([raw.pair("k" * 70_000, raw.U8, 1)]), "key of metadata pair 0 has 70000 bytes"),
     "key past the end": (START + raw.u64(0) + raw.u64(1) + raw.u64(999) + bytes(40), "key of metadata pair 0 of 999"),
-    "bad key": (raw.file([raw.pair(b"\xff", raw.U8, 1)]), "no UTF-8 text"),
-    "same key": (raw.file([raw.pair("k", raw.U8, 1)] * 2), r"key 'k' is there twice \(byte 38\)"),
+    "bad key": (raw.file([raw.pair(b"\xff", raw.U8, 1)]), "not UTF-8 text"),
+    "same key": (raw.file([raw.pair("k", raw.U8, 1)] * 2), r"key 'k' occurs twice \(byte 38\)"),
     "type": (value(13, b"\0"), "key 'k' has the unknown type 13"),
     "bool": (value(raw.BOOL, b"\2"), "a bool that is 2"),
     "bools": (value(raw.ARRAY, raw.u32(raw.BOOL) + raw.u64(2) + b"\1\7"), "a bool that is 7"),
     "string": (value(raw.STRING, raw.u64(2**63) + b"x"), "key 'k' has 9223372036854775808 bytes, at most"),
-    "bad string": (value(raw.STRING, raw.text(b"ab\x80")), "key 'k' is no UTF-8 text"),
+    "bad string": (value(raw.STRING, raw.text(b"ab\x80")), "key 'k' is not UTF-8 text"),
     "number": (value(raw.U64, b"\0"), "key 'k' of 8 bytes reaches past"),
     "array type": (value(raw.ARRAY, raw.u32(99) + raw.u64(0)), "array of the unknown type 99"),
-    "array count": (value(raw.ARRAY, raw.u32(raw.U8) + raw.u64(2**62)), "numbers in metadata key 'k' cannot be"),
-    "strings count": (value(raw.ARRAY, raw.u32(raw.STRING) + raw.u64(3) + bytes(16)), "3 strings in .* cannot be"),
+    "array count": (value(raw.ARRAY, raw.u32(raw.U8) + raw.u64(2**62)), "numbers in metadata key 'k' do not fit"),
+    "strings count": (value(raw.ARRAY, raw.u32(raw.STRING) + raw.u64(3) + bytes(16)), "3 strings in .* do not fit"),
     "strings end": (value(raw.ARRAY, raw.u32(raw.STRING) + raw.u64(2) + bytes(8) + b"\x05" + bytes(7)), "entry 1 of"),
-    "arrays": (value(raw.ARRAY, raw.u32(raw.ARRAY) + raw.u64(2**62) + bytes(99)), "arrays in .* cannot be"),
+    "arrays": (value(raw.ARRAY, raw.u32(raw.ARRAY) + raw.u64(2**62) + bytes(99)), "arrays in .* do not fit"),
     "deep": (raw.seeds()["deep"], "more than 4 deep"),
     "alignment 0": (raw.file([raw.pair("general.alignment", raw.U32, 0)]), "alignment is 0, not a power of two"),
     "alignment 48": (raw.file([raw.pair("general.alignment", raw.U32, 48)]), "alignment is 48"),
@@ -70,8 +70,8 @@ DAMAGED = {
     "past the end": (tensor((65,)), "of 260 bytes reaches past"),
     "offset": (tensor((32,), 0, 2**63), "reaches past"),
     "offset and size": (tensor((32,), 0, 2**64 - 32), "reaches past"),
-    "unaligned": (tensor((32,), 0, 8), "begins at 8 in the data, no multiple of the alignment 32"),
-    "same tensor": (raw.file([], [W, W], DATA), "tensor 'w' is there twice"),
+    "unaligned": (tensor((32,), 0, 8), "starts at 8 in the data, which is not a multiple of the alignment 32"),
+    "same tensor": (raw.file([], [W, W], DATA), "tensor 'w' occurs twice"),
     "overlap": (raw.seeds()["overlap"], "tensors 'a' and 'b' overlap"),
     "no data": (raw.file([], [W]), "of 128 bytes reaches past"),
     "wide alignment": (raw.file([raw.pair("general.alignment", raw.U32, 2**31)], [W], DATA), "reaches past"),
@@ -148,7 +148,7 @@ def test_a_large_hole_is_not_read(tmp_path: Path, kind: int) -> None:
     with path.open("wb") as file:
         file.write(START + raw.u64(0) + raw.u64(1) + raw.pair("k", raw.ARRAY, raw.u32(kind) + raw.u64(2**33)))
         file.truncate(1 << 40)
-    with little_memory(), pytest.raises(FileError, match=r"8589934592 .* cannot be"):
+    with little_memory(), pytest.raises(FileError, match=r"8589934592 .* do not fit"):
         raw.read_all(path)
 
 
@@ -166,7 +166,7 @@ def test_many_nested_arrays(tmp_path: Path) -> None:
     nested = raw.u32(raw.ARRAY) + raw.u64(70_000) + empty * 70_000
     path = tmp_path / "a.gguf"
     path.write_bytes(value(raw.ARRAY, nested))
-    with little_memory(), pytest.raises(FileError, match="65536 is the most"):
+    with little_memory(), pytest.raises(FileError, match="the limit is 65536"):
         raw.read_all(path)
 
 

@@ -124,7 +124,7 @@ def test_a_map_without_tensors_goes_at_once(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda path: None, "cannot be opened: No such file"),
-        (lambda path: path.mkdir(), "no regular file"),
+        (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: path.touch(), "empty"),
     ],
 )
@@ -185,5 +185,5 @@ def test_bad_text_in_an_array_is_found_when_it_is_read(tmp_path: Path) -> None:
     words = read(tmp_path, raw.seeds()["bad-utf8"]).metadata["words"]
     assert words[0] == "ok"
     for take in (lambda: words[1], words.tolist):
-        with pytest.raises(FileError, match=r"a\.gguf: metadata key 'words': entry 1 is no UTF-8 text"):
+        with pytest.raises(FileError, match=r"a\.gguf: metadata key 'words': entry 1 is not UTF-8 text"):
             take()

@@ -70,7 +70,7 @@ def test_offline(site: Site, monkeypatch: pytest.MonkeyPatch, name: str) -> None
     site.pages["/a.gguf"] = MODEL
     url = f"{site.url}/a.gguf"
     monkeypatch.setenv(name, "1")
-    with pytest.raises(FetchError, match=r"not in the cache, and this is offline; missing or incomplete: a\.gguf"):
+    with pytest.raises(FetchError, match=r"not in the cache, and fewbit is offline; missing or incomplete: a\.gguf"):
         hub.find(url)
     assert not site.log
     path = hub.find(url, offline=False)

@@ -44,6 +44,6 @@ def test_checkpoints_that_are_not_as_they_should_be(site: Site, tmp_path: Path) 
     site.add_repository("org/one", CHECKPOINT | {"model.safetensors": b"w"})
     found = find_all("hf:org/evil", "hf:org/cut", "hf:org/two", "hf:org/one:q4_k_m")
     assert "files are named like model-00001-of-00002.safetensors and lie beside the index" in found[0]
-    assert "its index names none.safetensors, which is not there" in found[1]
-    assert "several safetensors files and no model.safetensors.index.json" in found[2]
-    assert "give hf:org/one alone, and the format as an option: --format q4_k_m" in found[3]
+    assert "its index names none.safetensors, which is missing" in found[1]
+    assert "several safetensors files but no model.safetensors.index.json" in found[2]
+    assert "give hf:org/one alone and choose the format with --format q4_k_m" in found[3]

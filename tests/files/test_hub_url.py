@@ -78,7 +78,7 @@ def test_a_split_model_is_fetched_whole(site: Site) -> None:
 def test_a_split_model_without_one_part(site: Site) -> None:
     site.pages["/a-00001-of-00002.gguf"] = MODEL
     url = f"{site.url}/a-00001-of-00002.gguf"
-    with pytest.raises(FetchError, match=r"a-00002-of-00002.gguf: the server answers 404"):
+    with pytest.raises(FetchError, match=r"a-00002-of-00002.gguf: the server answered 404"):
         hub.find(url)
     with pytest.raises(FetchError, match="offline; missing or incomplete: a-00002"):
         hub.find(url, offline=True)
@@ -184,7 +184,7 @@ def test_a_cached_file_that_was_cut_is_fetched_again(site: Site) -> None:
 @pytest.mark.parametrize("code", [401, 403, 404, 410])
 def test_a_server_that_refuses(site: Site, cache: Path, code: int) -> None:
     site.pages["/a.gguf"] = lambda handler: handler.send(code, {"Content-Length": "0"})
-    with pytest.raises(FetchError, match=rf"/a.gguf: the server answers {code} "):
+    with pytest.raises(FetchError, match=rf"/a.gguf: the server answered {code} "):
         hub.find(f"{site.url}/a.gguf?token=secret")
     assert kept(cache) == []
     assert len(site.log) == 1
@@ -202,7 +202,7 @@ def test_a_server_that_is_busy_is_asked_again(site: Site) -> None:
     site.pages["/a.gguf"] = page
     assert hub.find(f"{site.url}/a.gguf").read_bytes() == MODEL
     site.pages["/b.gguf"] = lambda handler: handler.send(500, {"Content-Length": "0"})
-    with pytest.raises(FetchError, match="answers 500"):
+    with pytest.raises(FetchError, match="answered 500"):
         hub.find(f"{site.url}/b.gguf")
     assert len(site.asked("/b.gguf")) == retry.TRIES
 
@@ -210,7 +210,7 @@ def test_a_server_that_is_busy_is_asked_again(site: Site) -> None:
 @pytest.mark.parametrize("body", [b"<!DOCTYPE html>" * 10, b"\0" * 1000, b"GGU", b"", b"ggml" * 100])
 def test_what_is_no_gguf_is_refused_and_removed(site: Site, cache: Path, body: bytes) -> None:
     site.pages["/a.gguf"] = body
-    with pytest.raises(FetchError, match="looks like a web page" if b"<" in body else r"no GGUF|not \d+$"):
+    with pytest.raises(FetchError, match="looks like a web page" if b"<" in body else r"not a GGUF|would have"):
         hub.find(f"{site.url}/a.gguf")
     assert kept(cache) == []
 
@@ -248,10 +248,10 @@ def test_redirects_without_end(site: Site) -> None:
 
 def test_a_server_that_tells_no_size(site: Site) -> None:
     site.pages["/a.gguf"] = lambda handler: handler.send(200, {}, MODEL)
-    with pytest.raises(FetchError, match="does not tell the size"):
+    with pytest.raises(FetchError, match="no valid Content-Length"):
         hub.find(f"{site.url}/a.gguf")
     site.pages["/a.gguf"] = lambda handler: handler.send(200, {"Content-Length": "many"}, MODEL)
-    with pytest.raises(FetchError, match="Content-Length: many"):
+    with pytest.raises(FetchError, match=r"Content-Length .got many"):
         hub.find(f"{site.url}/a.gguf")
 
 
@@ -314,10 +314,10 @@ def test_no_server() -> None:
 @pytest.mark.parametrize(
     ("bad", "match"),
     [
-        ("https:///a.gguf", "names no server"),
-        ("http://host:x/a.gguf", "no URL"),
-        ("http://[::1/a.gguf", "no URL"),
-        ("http://host/\ud800.gguf", "no URL"),
+        ("https:///a.gguf", "has no host name"),
+        ("http://host:x/a.gguf", "not a valid URL"),
+        ("http://[::1/a.gguf", "not a valid URL"),
+        ("http://host/\ud800.gguf", "not a valid URL"),
         ("http://me:secret@host/a.gguf", "password"),
         ("https://host/org/repo", r"ends in \.gguf"),
         ("https://host/a.bin?x=.gguf", r"ends in \.gguf"),

@@ -39,7 +39,7 @@ def test_tensors_share_the_map(tmp_path: Path) -> None:
     file.forget("a")
     np.testing.assert_array_equal(tensor.dequantize(), A)
     file.close()
-    with pytest.raises(PathError, match="after the file was closed"):
+    with pytest.raises(PathError, match="the file is closed"):
         file["a"]
 
 
@@ -67,15 +67,18 @@ def test_types_that_are_no_weights(tmp_path: Path) -> None:
 
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "short": (b"1234", "at least 8 bytes, this one has 4"),
-    "huge header": (file_of(b"{}", size=MAX_HEADER_BYTES + 1), "would have 100,000,001 bytes, at most 100,000,000"),
-    "header past the end": (file_of(b"{}", size=3), r"would have 3 bytes, the file has 10; is it whole\?"),
-    "largest length": (b"\xff" * 8 + b"{}", "would have 18,446,744,073,709,551,615 bytes"),
-    "no object": (file_of(b"[]"), r"begins with b'\['"),
-    "no json": (file_of(b"{nope}"), "this is no JSON"),
-    "no utf-8": (file_of(b'{"\xff": 1}'), "byte 2 of the JSON is no UTF-8"),
+    "huge header": (file_of(b"{}", size=MAX_HEADER_BYTES + 1), "claims 100,000,001 bytes, the limit is 100,000,000"),
+    "header past the end": (
+        file_of(b"{}", size=3),
+        r"claims 3 bytes, but the file has 10; the download may be incomplete",
+    ),
+    "largest length": (b"\xff" * 8 + b"{}", "claims 18,446,744,073,709,551,615 bytes"),
+    "no object": (file_of(b"[]"), r"starts with b'\['"),
+    "no json": (file_of(b"{nope}"), "not valid JSON"),
+    "no utf-8": (file_of(b'{"\xff": 1}'), "byte 2 of the JSON is not UTF-8"),
     "deep json": (file_of(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), "nested too deeply"),
-    "long number": (file_of(b'{"a":' + b"9" * 5000 + b"}"), "this is no JSON"),
-    "twice": (file_of(b'{"a": 1, "a": 2}'), "'a' is there twice"),
+    "long number": (file_of(b'{"a":' + b"9" * 5000 + b"}"), "not valid JSON"),
+    "twice": (file_of(b'{"a": 1, "a": 2}'), "'a' occurs twice"),
     "metadata": (file_of({"__metadata__": {"a": 1}}), "__metadata__ must hold texts"),
     "no entry": (file_of({"a": 3}), "'a' needs dtype, shape and data_offsets"),
     "more keys": (file_of({"a": entry("F32", [1], 0, 4) | {"x": 1}}, bytes(4)), "needs dtype, shape"),
@@ -92,9 +95,12 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "half a byte": (file_of({"a": entry("F4", [3], 0, 1)}, bytes(1)), "F4 of 3 takes 1.5 bytes, it has 1"),
     "overlap": (file_of(SOUND | {"c": entry("F32", [1], 4, 8)}, bytes(16)), "overlaps the one before it"),
     "the same place": (file_of(SOUND | {"c": entry("F32", [2], 0, 8)}, bytes(16)), "overlaps the one before it"),
-    "gap": (file_of({"a": entry("F32", [1], 4, 8)}, bytes(8)), "begins 4 bytes too late"),
-    "cut": (file_of(SOUND, bytes(12)), r"'b' ends at byte 150, the file at 146; is it whole\?"),
-    "left over": (file_of(SOUND, bytes(20)), "4 bytes after the last tensor belong to none"),
+    "gap": (file_of({"a": entry("F32", [1], 4, 8)}, bytes(8)), "starts 4 bytes after the end"),
+    "cut": (
+        file_of(SOUND, bytes(12)),
+        r"'b' ends at byte 150, but the file ends at 146; the download may be incomplete",
+    ),
+    "left over": (file_of(SOUND, bytes(20)), "4 bytes after the last tensor are unused"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer.*git lfs pull"),
     "page": (b"<!DOCTYPE html>", "a web page"),
     "zip": (b"PK\x03\x04" + bytes(20), "a PyTorch checkpoint"),
@@ -139,7 +145,7 @@ def test_an_index(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[Any, str]] = {
     "a list": ([], "needs a weight_map"),
     "nothing": ({"weight_map": {}}, "needs a weight_map"),
-    "a number": ({"weight_map": {"a": 3}}, "'a' is said to be in 3"),
+    "a number": ({"weight_map": {"a": 3}}, "the index puts tensor 'a' in 3"),
     "up": ({"weight_map": GOOD | {"a": "../model-1.safetensors"}}, "lie beside the index"),
     "root": ({"weight_map": GOOD | {"a": "/etc/x.safetensors"}}, "lie beside the index"),
     "windows": ({"weight_map": GOOD | {"a": "..\\x.safetensors"}}, "lie beside the index"),
@@ -148,7 +154,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "missing file": ({"weight_map": GOOD | {"a": "model-3.safetensors"}}, "files that are missing: model-3"),
     "missing tensor": ({"weight_map": GOOD | {"c": "model-1.safetensors"}}, "'c' is in none of the files"),
     "wrong file": ({"weight_map": GOOD | {"b": "model-1.safetensors"}, "x": 1}, "'b' is in none|it is in model-2"),
-    "swapped": ({"weight_map": {"a": GOOD["b"], "b": GOOD["a"]}}, "'a' is said to be in model-2.*, it is in model-1"),
+    "swapped": (
+        {"weight_map": {"a": GOOD["b"], "b": GOOD["a"]}},
+        "the index puts tensor 'a' in model-2.*, but it is in model-1",
+    ),
 }
 
 
@@ -177,7 +186,9 @@ def test_folders_without_an_index(tmp_path: Path) -> None:
     with pytest.raises(PathError, match="there is no safetensors file in it"):
         read_safetensors(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
-    with pytest.raises(PathError, match=r"pytorch_model.bin is a pickle, which could run code and is not read; look"):
+    with pytest.raises(
+        PathError, match=r"pytorch_model.bin is a pickle, which could run code and is not supported; look"
+    ):
         read_safetensors(tmp_path)
     write(tmp_path, packed({"a": A}), "weights.safetensors")
     assert list(read_safetensors(tmp_path)) == ["a"]

@@ -115,7 +115,7 @@ def test_expressions_that_cannot_be_read(tmp_path: Path) -> None:
 def test_kinds_that_are_not_read(tmp_path: Path) -> None:
     library = byte_level([])
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    with pytest.raises(TokenizerError, match="puts a space before each text is not read"):
+    with pytest.raises(TokenizerError, match="puts a space before each text is not supported"):
         read(tmp_path, library)
     library.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(TokenizerError, match="neither byte-level nor falls back to bytes"):

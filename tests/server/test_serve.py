@@ -13,6 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fewbit.cli.printer import figures
+from fewbit.cli.remote import RemoteModel, Server
+from fewbit.errors import FetchError
+
 from ..cli.tiny import start, write_tiny
 from .test_chat import CHAT, HELLO
 
@@ -102,11 +106,47 @@ def test_chat_with_a_server(server: str, tiny_path: Path) -> None:
     assert [one["text"] for one in theirs] == [one["text"] for one in ours]
 
 
+def test_run_asks_a_server(server: str, tiny_path: Path) -> None:
+    options = ("--json", "--temp", "0", "-n", "7")
+    for args in (("hello",), ("hello", "--system", "Be brief."), ("hello", "--raw"), ("hello", "--stop", "a")):
+        status, out, said = run("run", "--server", server, *args, *options)
+        assert status == 0, said
+        _, here, _ = run("run", str(tiny_path), *args, *options, "--ctx", "512")
+        names = ("model", "text", "tokens", "finish_reason", "prompt_tokens")
+        assert [json.loads(out)[name] for name in names] == [json.loads(here)[name] for name in names]
+    status, out, said = run("run", "--server", server, "second", "-q", "-n", "3", given=b"from a pipe")
+    assert (status, said) == (0, "")
+    assert out
+
+
+def test_run_asks_a_server_that_only_speaks_openais_api(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fewbit's own endpoints tell is done without."""
+
+    def get(self: Server, path: str, body: object = None) -> object:
+        if path == "/tokenize":
+            raise FetchError("the server answered with status 404")
+        return whole(self, path, body)
+
+    whole = Server.get
+    monkeypatch.setattr(Server, "get", get)
+    model = RemoteModel(Server(server))
+    assert model.ctx is None
+    stream = model.chat(HELLO, max_tokens=5, temperature=0)
+    text = "".join(stream)
+    assert text == stream.completion.text
+    assert stream.completion.tokens == []
+    assert figures(stream.completion).startswith("prompt: ")
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [
+        (("run", "--server", "http://127.0.0.1:1", "hi"), "does not answer"),
+        (("run", "--server", "{server}", "none", "hi"), "has no model 'none'"),
+        (("run", "--server", "{server}", "hi", "--threads", "1"), "--threads is for models that are loaded here"),
+        (("run", "--server", "{server}", "hi", "there", "you"), "needs quotes"),
         (("chat", "--server", "http://127.0.0.1:1"), "does not answer"),
-        (("chat", "--server", "ftp://x"), "no address of a server"),
+        (("chat", "--server", "ftp://x"), "is not the address of a server"),
         (("chat", "--server", "{server}", "none"), "has no model 'none'"),
         (("chat", "--server", "{server}", "--ctx", "5"), "--ctx is for models that are loaded here"),
         (("ps", "--server", "http://127.0.0.1:1"), "is `fewbit serve` running?"),

@@ -15,7 +15,7 @@ import numpy as np
 from .. import devices
 from ..arrays import Bytes
 from ..cache.groups import PAGE_TOKENS
-from ..devices import DeviceOptions
+from ..devices import Device, DeviceOptions
 from ..devices.batch import Chunk
 from ..devices.forward import sample_greedily
 from ..errors import RequestError
@@ -63,34 +63,37 @@ class Speed:
     kv: str
     prefill_tokens_per_second: float
     decode_tokens_per_second: float  # of all sequences
-    decode_bandwidth_share: float  # of the weights, K and V that are read a second, in what the plain loop reads
+    decode_bandwidth_share: float | None  # weights, K and V read a second over what a plain loop reads; CPUs only
 
 
 def measure(
     path: str | PathLike[str],
     cases: Sequence[Case],
     *,
+    device: str = "cpu",
     activations: str | None = None,
     repack: bool | None = None,
     batch_invariant: bool = False,
     rounds: int = 3,
 ) -> Iterator[Speed]:
-    """The speeds of a model in a GGUF file, case by case. Cases with the same threads and formats share a cache."""
-    memory = np.ones(MEMORY_BYTES, np.uint8)
+    """The speeds of a model in a file, case by case. Cases with the same threads and formats share a cache."""
     file = open_model(path)
     options = DeviceOptions(activations=activations, batch_invariant=batch_invariant)
-    model = load_weights(file, devices.get("cpu", options), repack)
+    target = devices.get(device, options)
+    model = load_weights(file, target, repack)
     file.close()
     if model.is_encoder:
         raise RequestError("the model is an encoder: it writes no text, and there is no speed of that to measure")
-    for _, group in groupby(cases, lambda case: (case.threads, case.kv)):
-        yield from _measure_group(model, list(group), options, rounds, memory)
+    memory = np.ones(MEMORY_BYTES, np.uint8) if target.name == "cpu" else None
+    for (threads, _), group in groupby(cases, lambda case: (case.threads, case.kv)):
+        used = devices.get(device, replace(options, threads=threads)) if memory is not None else target
+        yield from _measure_group(model, list(group), used, rounds, memory)
 
 
 def _measure_group(
-    model: LoadedModel, cases: Sequence[Case], options: DeviceOptions, rounds: int, memory: Bytes
+    model: LoadedModel, cases: Sequence[Case], device: Device, rounds: int, memory: Bytes | None
 ) -> Iterator[Speed]:
-    loaded = place_for(model, cases, options)
+    loaded = place_for(model, cases, device)
     rng = np.random.default_rng(0)  # one for all, so that no text comes twice and is found in the cache
     prefill = {prompt: prefill_speed(loaded, prompt, rounds, rng) for prompt in {case.prompt for case in cases}}
     for case in cases:
@@ -108,10 +111,9 @@ def _measure_group(
         )
 
 
-def place_for(model: LoadedModel, cases: Sequence[Case], options: DeviceOptions) -> Loaded:
+def place_for(model: LoadedModel, cases: Sequence[Case], device: Device) -> Loaded:
     """A model beside a cache with room for the largest of some cases."""
     ctx = check_ctx(max(case.tokens for case in cases), model.config.ctx)
-    device = devices.get("cpu", replace(options, threads=cases[0].threads))
     return place(model, device, cases[0].kv, ctx, max(case.pages for case in cases) * PAGE_TOKENS)
 
 
@@ -128,8 +130,8 @@ def prefill_speed(loaded: Loaded, prompt: int, rounds: int, rng: Rng) -> float:
     return prompt / median(times[1:])
 
 
-def decode_speed(loaded: Loaded, case: Case, rounds: int, rng: Rng, memory: Bytes) -> tuple[float, float]:
-    """Tokens/s of many sequences at a depth, and how much of the read bandwidth that uses."""
+def decode_speed(loaded: Loaded, case: Case, rounds: int, rng: Rng, memory: Bytes | None) -> tuple[float, float | None]:
+    """Tokens/s of many sequences at a depth, and how much of the read bandwidth of `memory` that uses."""
     times, reads = [], []
     with sequences(loaded, case.batch) as ids:
         for sequence in ids:
@@ -137,14 +139,18 @@ def decode_speed(loaded: Loaded, case: Case, rounds: int, rng: Rng, memory: Byte
         for _ in range(rounds + 1):
             tokens = [random_tokens(rng, loaded, case.batch) for _ in range(case.gen + 1)]
             go_back(loaded, ids, case.depth, tokens.pop())
-            reads.append(memory.size / cpu.read_seconds(memory, case.threads))
+            if memory is not None:
+                reads.append(memory.size / cpu.read_seconds(memory, case.threads))
             started = time.perf_counter()
             for row in tokens:
                 step(loaded, ids, row)
             times.append((time.perf_counter() - started) / case.gen)
+    speed = case.batch / median(times[1:])
+    if memory is None:
+        return speed, None
     read = step_bytes(loaded, case)
     shares = [read / seconds / bandwidth for seconds, bandwidth in zip(times, reads, strict=True)]
-    return case.batch / median(times[1:]), median(shares[1:])
+    return speed, median(shares[1:])
 
 
 def step_bytes(loaded: Loaded, case: Case) -> float:

@@ -13,16 +13,18 @@ from .group import Commands
 TABLE = {
     "bench": ("bench", "Speed beside the machine's own limits."),
     "chat": ("chat", "Talk with a model."),
+    "completion": ("completion", "Let the shell complete commands, options and models on Tab."),
     "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
-    "embed": ("embed", "Make vectors of texts, and say how alike they are."),
+    "embed": ("embed", "Embed texts: print their similarities or their vectors."),
     "formats": ("formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("list_models", "List built-in models and those that were fetched."),
     "ps": ("ps", "What a server runs: its models, requests and speed."),
-    "pull": ("pull", "Fetch a model and print where it lies."),
+    "pull": ("pull", "Fetch a model and print its path."),
     "rm": ("remove", "Remove models that were fetched."),
-    "run": ("run", "Answer one prompt."),
+    "run": ("run", "Answer one prompt, or begin a conversation."),
     "serve": ("serve", "Serve models to OpenAI's clients and others, over HTTP."),
+    "show": ("show", "What a model is and can do: context, formats, sampling, license, chat template."),
     "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
 
@@ -35,11 +37,12 @@ def main() -> None:
     \b
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
-      fewbit chat model.gguf              a conversation
+      fewbit run qwen3:4b                 a conversation; fewbit pull --list shows the names
       fewbit serve model.gguf             a server for OpenAI's clients
-      fewbit embed model.gguf "a" "b"     how alike texts are
+      fewbit embed model.gguf "a" "b"     similarities of texts
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
+      fewbit show model.gguf              what a model is and can do
       fewbit inspect model.gguf           what a file holds
       fewbit doctor                       what this machine can do
       fewbit formats                      the formats and their sizes
@@ -50,6 +53,6 @@ def main() -> None:
       FEWBIT_CACHE    folder for fetched models [~/.cache/fewbit]
       FEWBIT_OFFLINE  1: fetch nothing, use what is here
       FEWBIT_THREADS  threads to use [all usable cores]
-      FEWBIT_API_KEY  key for a server (fewbit ps, fewbit chat --server)
+      FEWBIT_API_KEY  key for a server (fewbit ps, fewbit run --server)
       FEWBIT_ISA      instruction set to use [the best; see fewbit doctor]
     """

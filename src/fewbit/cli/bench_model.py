@@ -7,35 +7,38 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completion import ModelName
+from .model import find_model
 from .options import (
     SEVERAL_KV,
     activations_option,
     as_json,
     batch_invariant_option,
     count_option,
+    device_option,
     exact_option,
     kv_option,
     numbers,
     repack_option,
 )
-from .output import measuring, print_json, print_table, shown
-from .progress import Waiting
+from .output import measuring, print_json, print_table
 
 if TYPE_CHECKING:
     from ..bench.model import Speed
 
 
 @click.command("model")
-@click.argument("model")
-@count_option("--prompt", "Prompt, in tokens.", default=512, show_default=True)
-@count_option("--gen", "Steps of one token.", default=64, show_default=True)
-@click.option("--depth", default="0", show_default=True, metavar="N,..", help="Tokens that are there before the steps.")
+@click.argument("model", type=ModelName())
+@count_option("-p", "--prompt", what="Prompt, in tokens.", default=512, show_default=True)
+@count_option("-n", "--gen", what="Steps of one token.", default=64, show_default=True)
+@click.option("-d", "--depth", default="0", show_default=True, metavar="N,..", help="Tokens before the steps.")
 @click.option(
-    "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
+    "-b", "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
 )
-@click.option("--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
+@click.option("-t", "--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
+@device_option
 @kv_option(SEVERAL_KV)
-@count_option("--rounds", "Times that each case is measured.", default=3, show_default=True)
+@count_option("-r", "--rounds", what="Times that each case is measured.", default=3, show_default=True)
 @repack_option
 @activations_option
 @batch_invariant_option
@@ -48,6 +51,7 @@ def bench_model(
     depth: str,
     batch: str,
     threads: str | None,
+    device: str,
     kv: str,
     rounds: int,
     repack: bool | None,
@@ -60,17 +64,16 @@ def bench_model(
 
     A prompt is run on an empty cache; then, at each depth, steps of one token for each sequence. Tokens are random.
     Options with a comma take several values: every combination is a case. "of read" is what is read a second (weights,
-    K and V) over what a plain loop reads; both alternate.
+    K and V) over what a plain loop reads; both alternate. On a GPU it is not measured.
 
     \b
     Examples:
       fewbit bench model.gguf
       fewbit bench model.gguf --batch 1,8,32 --depth 0,2048
-      fewbit bench model.gguf --no-repack
+      fewbit bench model.gguf --device cuda
       fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
     """
     from ..bench.model import Case, measure
-    from ..files.hub import find
     from ..ops import cpu
     from ..ops.validation import chosen_activations
 
@@ -82,14 +85,15 @@ def bench_model(
         for batch_ in numbers(batch, ",", "--batch")
     ]
     how = chosen_activations(activations, exact)
-    with Waiting(f"fetching {shown(model, 60)}") as waiting:
-        path = find(model, progress=waiting)
-    running = measure(path, cases, activations=how, repack=repack, batch_invariant=batch_invariant, rounds=rounds)
+    path = find_model(model)
+    running = measure(
+        path, cases, device=device, activations=how, repack=repack, batch_invariant=batch_invariant, rounds=rounds
+    )
     speeds = list(measuring(running, len(cases)))
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return
-    click.echo(f"{path.name}, {cpu.isa()}")
+    click.echo(f"{path.name}, {cpu.isa() if device == 'cpu' else device}")
     heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "prefill tokens/s", "decode tokens/s", "of read"]
     print_table(dict.fromkeys(heads, "right"), [cells(speed) for speed in speeds])
 
@@ -97,4 +101,5 @@ def bench_model(
 def cells(speed: Speed) -> list[str]:
     counts = speed.prompt_tokens, speed.gen_tokens, speed.depth, speed.batch, speed.threads, speed.kv
     rates = f"{speed.prefill_tokens_per_second:.1f}", f"{speed.decode_tokens_per_second:.1f}"
-    return [*map(str, counts), *rates, f"{100 * speed.decode_bandwidth_share:.0f}%"]
+    share = speed.decode_bandwidth_share
+    return [*map(str, counts), *rates, "-" if share is None else f"{100 * share:.0f}%"]

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import MissingError, PathError
-from ..files.hub import builtin, cache_folder
-from ..files.hub.folder import read_note
-from ..files.hub.names import models
+from ..files.hub import Named, builtin, cache_folder, known, named
+from ..files.hub.folder import LOCK, read_note, sweep
+from ..files.hub.names import models, quantization
+
+KINDS = ("builtin", "url", "quantized")  # folders of the cache with a folder for each model
 
 _OF_HUB = re.compile(r".*/models--(?P<org>[^/]+?)--(?P<repo>[^/]+)/snapshots/[^/]+/(?P<file>.+)")
 
@@ -27,13 +29,17 @@ class Cached:
     about: str = ""
     license: str = ""
     notes: tuple[Path, ...] = ()
+    place: str | None = None  # the file in its repository
 
     @property
     def path(self) -> Path | None:
         return self.files[0] if self.files else None
 
     def is_called(self, name: str) -> bool:
-        return name == self.name or any(name == str(file) or Path(name).absolute() == file for file in self.files)
+        entry = known(name)
+        if (entry.name if entry else name) in (self.name, self.place):
+            return True
+        return any(name == str(file) or Path(name).absolute() == file for file in self.files)
 
 
 def known_models() -> list[Cached]:
@@ -43,12 +49,12 @@ def known_models() -> list[Cached]:
 
 def local_names() -> list[str]:
     """What can be given as a model right now: built-in and fetched ones, and GGUF files in this folder."""
-    fetched = [*_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
-    names = [model.name if model.name.startswith("hf:") else str(model.path) for model in fetched]
-    return [*builtin(), *names, *(name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))]
+    here = [*_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
+    files = (name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))
+    return [*builtin(), *(model.name for model in here), *files]
 
 
-def named(name: str) -> Cached:
+def fetched(name: str) -> Cached:
     """The fetched model of a name or path."""
     here = [model for model in known_models() if model.files]
     found = [model for model in here if model.is_called(name)]
@@ -58,7 +64,7 @@ def named(name: str) -> Cached:
     if found:
         raise MissingError(f"{name}: several models are called that; name one: {_listed(found)}")
     if os.path.exists(name):
-        raise PathError(f"{name}: fewbit did not fetch this file, and leaves it alone; `rm` removes it")
+        raise PathError(f"{name}: fewbit did not fetch this file; remove it with `rm`")
     there = f"there are: {_listed(here)}" if here else "none was fetched yet"
     raise MissingError(f"{name}: there is no such model; {there}")
 
@@ -68,13 +74,25 @@ def remove(model: Cached) -> None:
     for file in (*model.files, *model.notes):
         try:
             if file.is_symlink() and _is_last_link(file):  # of a repository: the contents lie elsewhere
-                file.resolve().unlink(missing_ok=True)
+                blob = file.resolve()
+                blob.unlink(missing_ok=True)
+                _remove_hub_lock(blob)
             file.unlink(missing_ok=True)
         except OSError as error:
             raise PathError(f"{file}: cannot be removed: {error.strerror}") from None
     with suppress(OSError):  # it is not empty
         for file in model.files:
             file.parent.rmdir()
+    for kind in KINDS:
+        sweep(cache_folder() / kind)
+
+
+def _remove_hub_lock(blob: Path) -> None:
+    """The lock that huggingface_hub left of a download, and its folder if no other lock is in it."""
+    folder = blob.parents[2] / ".locks" / blob.parents[1].name
+    with suppress(OSError):
+        (folder / f"{blob.name}.lock").unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _is_last_link(file: Path) -> bool:
@@ -86,7 +104,7 @@ def _is_last_link(file: Path) -> bool:
 def _builtin() -> Iterator[Cached]:
     for model in builtin().values():
         here = (model.path,) if model.is_whole else ()
-        yield Cached(model.name, here, model.bytes, model.about, model.license, (model.path.with_name("lock"),))
+        yield Cached(model.name, here, model.bytes, model.about, model.license, (model.path.with_name(LOCK),))
 
 
 def _of_repositories() -> Iterator[Cached]:
@@ -101,8 +119,16 @@ def _of_repositories() -> Iterator[Cached]:
     for paths, notes in found.items():
         part = _OF_HUB.fullmatch(paths[0].as_posix())
         file = "" if not part or part["file"] == "config.json" else f":{part['file']}"  # a whole checkpoint
-        name = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])
-        yield Cached(name, paths, _nbytes(paths), notes=tuple(notes))
+        place = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])
+        short = _short_name(f"{part['org']}/{part['repo']}", part["file"]) if part else None
+        about, license = (short.about, short.license) if short else ("", "")
+        yield Cached(short.name if short else place, paths, _nbytes(paths), about, license, tuple(notes), place)
+
+
+def _short_name(repo: str, file: str) -> Named | None:
+    """The model of the table of names that lies in a repository, in this quantization."""
+    kind = quantization(file)
+    return next((one for one in named().values() if one.repo == repo and quantization(one.file) == kind), None)
 
 
 def _in_folders(kind: str) -> Iterator[Cached]:
@@ -113,7 +139,7 @@ def _in_folders(kind: str) -> Iterator[Cached]:
     for folder, one in found:
         alone = sum(other.name == one.name for _, other in found) == 1
         files = tuple(folder / name for name in one.files)
-        notes = *(file.with_name(file.name + ".json") for file in files), folder / "lock"
+        notes = *(file.with_name(file.name + ".json") for file in files), folder / LOCK
         yield Cached(one.name if alone else f"{folder.name}/{one.name}", files, _nbytes(files), notes=notes)
 
 

@@ -35,7 +35,7 @@ def fit(
             tokens = count([*system, *rest[dropped:]])
     if tokens >= ctx:
         raise RequestError(
-            f"the message is too long: {tokens} tokens with what must stand before it, and the context has {ctx}; "
+            f"the message is too long: {tokens} tokens with the system message, and the context has {ctx}; "
             "shorten it, or start again with a larger --ctx"
         )
     return dropped

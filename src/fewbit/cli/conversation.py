@@ -30,7 +30,9 @@ class Stream(Protocol):
 class Chatting(Protocol):
     """What a conversation needs of a model."""
 
-    ctx: int
+    @property
+    def ctx(self) -> int | None:
+        """Tokens of the context; None if that is not known."""
 
     @property
     def chat(self) -> Callable[..., Any]: ...
@@ -118,7 +120,8 @@ class Conversation:
     def _prepared(self, messages: list[Message]) -> Generator[str, None, None]:
         """The answer to come; what the context has no room for is left out now."""
         system, rest = ([], messages) if self.system is None else (messages[:1], messages[1:])
-        self.dropped = fit(system, rest, self.dropped, self._count, self.llm.ctx, self.settings.get("max_tokens"))
+        if self.llm.ctx is not None:
+            self.dropped = fit(system, rest, self.dropped, self._count, self.llm.ctx, self.settings.get("max_tokens"))
         return self._answer(messages, [*system, *rest[self.dropped :]])
 
     def _answer(self, messages: list[Message], told: list[Message]) -> Generator[str, None, None]:
@@ -149,9 +152,9 @@ def read_messages(path: str) -> list[Message]:
     try:
         data = json.loads(content)
     except (ValueError, RecursionError):
-        raise FewbitError(f"{path}: this is no conversation: not JSON") from None
+        raise FewbitError(f"{path}: not a saved conversation: not JSON") from None
     if not isinstance(data, list) or not all(_is_message(entry) for entry in data):
-        raise FewbitError(f"{path}: this is no conversation: expected a list of messages with role and content")
+        raise FewbitError(f"{path}: not a saved conversation: expected a list of messages with role and content")
     return data
 
 

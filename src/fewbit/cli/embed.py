@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from .completion import ModelName
 from .files import decoded_lines, read_bytes
 from .model import load
-from .options import as_json, model_options, split_options
+from .options import as_json, model_options, quiet_option, split_options
 from .output import print_json, print_table, shown
 from .progress import Waiting
 from .prompt import STDIN, is_piped, stdin_bytes
@@ -30,10 +31,10 @@ class Text(NamedTuple):
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
-    "--file", metavar="FILE", help="Take texts from a file, one on each line; after TEXT if there is one too."
+    "-f", "--file", metavar="FILE", help="Take texts from a file, one on each line; after TEXT if there is one too."
 )
 @click.option(
     "--pooling", type=click.Choice(POOLINGS), show_default="the model's", help="How vectors of tokens become one."
@@ -43,6 +44,7 @@ class Text(NamedTuple):
     "--truncate", is_flag=True, help="Cut texts that are longer than the context, which are refused otherwise."
 )
 @model_options
+@quiet_option
 @as_json
 def embed(
     model: str,
@@ -54,7 +56,7 @@ def embed(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make vectors of texts, and say how alike they are.
+    """Embed texts: print their similarities or their vectors.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a built-in name: an encoder such as BERT, or any other model. Without
     TEXT and --file, or where TEXT is -, each line of standard input is a text, blank ones too. For one text the
@@ -88,7 +90,7 @@ def read_texts(texts: Sequence[str], file: str | None) -> list[Text]:
         found += lines(stdin_bytes(), "standard input")
     if not found:
         raise click.UsageError(
-            "there is no text: put texts in quotes behind the model, name a --file, or pipe lines in"
+            "there is no text: put texts in quotes after the model, name a --file, or pipe lines in"
         )
     return found
 
@@ -136,7 +138,7 @@ def print_cosines(texts: list[str], vectors: Floats) -> None:
         cells = [
             [shown(texts[i], 40), shown(texts[j], 40), f"{cosine:.3f}"] for i, (j, cosine) in enumerate(nearest(rows))
         ]
-        print_table({"text": "left", "the most alike": "left", "cosine": "right"}, cells)
+        print_table({"text": "left", "nearest": "left", "cosine": "right"}, cells)
         return
     cosines = rows @ rows.T
     heads = {"": "right", "text": "left", **{str(i + 1): "right" for i in range(len(texts))}}

@@ -43,7 +43,7 @@ def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FewbitError(f"{name}: byte {error.start} is no UTF-8 text") from None
+        raise FewbitError(f"{name}: not UTF-8 text (byte {error.start})") from None
 
 
 @contextmanager

@@ -27,6 +27,8 @@ _PLAINER = {
 
 _SEVERAL = re.compile(r"\(Did you mean one of: (.*)\?\)$")  # of click, with more brackets than a sentence needs
 
+_SHORT_TOO = re.compile(r"'-\w' / (?='--)")  # of click: an option by both its names
+
 Table = Mapping[str, tuple[str, str]]
 
 
@@ -111,6 +113,7 @@ def _usage(error: click.UsageError) -> str:
     message = message[:1].lower() + message[1:]
     for words, plainer in _PLAINER.items():
         message = message.replace(words, plainer)
+    message = _SHORT_TOO.sub("", message)
     message = _SEVERAL.sub(lambda found: f"Did you mean {found[1].replace(', ', ' or ')}?", message)
     if "fewbit " in message or not error.ctx:
         return message

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def list_models(as_json: bool) -> None:
     """List built-in models and those that were fetched.
 
-    `fewbit rm` takes names and paths; other commands take paths, built-in names and those that begin with hf:.
+    Every command that takes a model takes these names, and the paths.
 
     \b
     Examples:

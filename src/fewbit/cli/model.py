@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,16 +30,34 @@ _MODEL_LIKE = re.compile(rf"(?=.*(\d|[:/]\w))[a-z][\w.:/-]*|{_FAMILIES}", re.IGN
 def is_model(text: str) -> bool:
     """Whether an argument names a model; if not it is a prompt.
 
-    >>> is_model("model.gguf"), is_model("hf:org/repo"), is_model("Why is the sky blue?")
+    >>> is_model("model.gguf"), is_model("qwen3:4b"), is_model("Why is the sky blue?")
     (True, True, False)
     """
     if text.endswith((".gguf", ".safetensors")) or text.lower().startswith(PREFIXES) or os.path.isfile(text):
         return True
     if os.path.isdir(text) and (os.sep in text or text in (".", "..") or has_model(text)):
         return True
-    from ..files.hub import builtin
+    from ..files.hub import known
 
-    return text in builtin()
+    return known(text) is not None or fetched_path(text) is not None
+
+
+def fetched_path(name: str) -> str | None:
+    """The path of a fetched model by a name that `fewbit list` shows. A file of that name goes first."""
+    from ..files.hub import known
+    from .cached import known_models
+
+    if not name or (os.path.exists(name) and not known(name)):
+        return None
+    return next((str(model.path) for model in known_models() if model.path and model.is_called(name)), None)
+
+
+def find_model(model: str) -> Path:
+    """The path of a model that a command names: a path, a URL, a repository, or any name that `fewbit list` shows."""
+    from ..files.hub import find
+
+    with Waiting(f"fetching {shown(model, 60)}") as waiting:
+        return find(fetched_path(model) or model, progress=waiting)
 
 
 def has_model(folder: str) -> bool:
@@ -69,9 +88,8 @@ def unknown_model(word: str) -> str:
     """What to say of a word that looks like a model, and is none that is here."""
     text = shown(word)
     near = " or ".join(similar_models(word))
-    hint = f"did you mean {near}? If" if near else f"give a GGUF file, hf:org/repo or {DEFAULT}; if"
-    is_prompt = f"it is a prompt: fewbit run {DEFAULT} {text}"
-    return f"{text!r} looks like a model, but there is none of that name; {hint} {is_prompt}"
+    hint = f"did you mean {near}? If" if near else "`fewbit pull --list` shows the names; if"
+    return f"no model is called {text!r}; {hint} it is a prompt: fewbit run {DEFAULT} {text}"
 
 
 def begins_a_name(word: str) -> bool:
@@ -83,15 +101,20 @@ def begins_a_name(word: str) -> bool:
 
 
 def similar_models(word: str, most: int = 3) -> list[str]:
-    """Models on this machine whose names have the word in them, or are nearly the same."""
-    from difflib import get_close_matches
+    """Models that are here or have a name: those whose names begin like the word, have it in them, or are near it."""
+    from difflib import SequenceMatcher
 
+    from ..files.hub import all_names
     from .cached import local_names
 
-    plain = {name: _plain(os.path.basename(name)) for name in local_names()}
-    wanted = _plain(word)
-    near = get_close_matches(wanted, plain.values(), most, 0.6)
-    return [name for name, form in plain.items() if wanted and (wanted in form or form in near)][:most]
+    word = word.lower().removesuffix(":latest")
+    wanted, ranks = _plain(word), {}
+    for name in dict.fromkeys([*local_names(), *all_names()]) if wanted else ():
+        base = os.path.basename(name).lower().removesuffix(".gguf")
+        ratio = SequenceMatcher(None, word, base).ratio()
+        if wanted in _plain(base) or ratio >= 0.6:
+            ranks[name] = (not _plain(base).startswith(wanted), wanted not in _plain(base), -ratio)
+    return sorted(ranks, key=ranks.__getitem__)[:most]
 
 
 def _plain(text: str) -> str:
@@ -127,7 +150,7 @@ def load(model: str | None, *, writes: bool = True, **options: Any) -> LLM:
     with said_plainly(), Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
         from ..llm import LLM
 
-        llm = LLM(DEFAULT if model is None else model, progress=waiting, **options)
+        llm = LLM(DEFAULT if model is None else fetched_path(model) or model, progress=waiting, **options)
     if writes:
         llm.engine.check_writes()
     from ..bench.machine import only_scalar

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import FewbitError
+from .output import QUIET
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -16,7 +17,11 @@ SEVERAL_KV = "F,.."
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-system_option = click.option("--system", metavar="TEXT", help="What the model is told before all else.")
+system_option = click.option("--system", metavar="TEXT", help="System message.")
+
+stop_option = click.option(
+    "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again."
+)
 
 exact_option = click.option("--exact", is_flag=True, help="The same as --activations exact.")
 
@@ -24,24 +29,44 @@ activations_option = click.option(
     "--activations",
     type=click.Choice(["int8", "int16", "exact"]),
     show_default="int8",
-    help="How exactly weights are multiplied: int16 is more exact and somewhat slower, exact is slow.",
+    help="Precision of the inputs of matrix products: int16 is more exact and somewhat slower, exact is slow.",
 )
 
 repack_option = click.option(
     "--repack/--no-repack",
     default=None,
     show_default="where it gains",
-    help="Lay weights out in memory as this machine multiplies them fastest; --no-repack shares the file's memory.",
+    help="Reorder weights in memory for speed; --no-repack uses the file's memory map.",
 )
 
 
-def count_option(name: str, what: str, *, least: int = 1, **more: Any) -> Callable[[Command], Command]:
+def keep_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[QUIET] = value
+
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=keep_quiet,
+    help="Print no remarks, figures or progress; only results, warnings and errors.",
+)  # fmt: skip
+
+server_option = click.option(
+    "--server", metavar="URL", help="Ask a model of a running server (OpenAI's API); MODEL is its name there."
+)
+
+
+def stop_setting(stop: tuple[str, ...]) -> dict[str, list[str]]:
+    return {"stop": list(stop)} if stop else {}
+
+
+def count_option(*names: str, what: str, least: int = 1, **more: Any) -> Callable[[Command], Command]:
     """An option that is a whole number."""
-    return click.option(name, type=click.IntRange(least), metavar="N", help=what, **more)
+    return click.option(*names, type=click.IntRange(least), metavar="N", help=what, **more)
 
 
-def max_tokens_option(default: int | None, what: str = "Longest answer.", **more: Any) -> Callable[[Command], Command]:
-    return count_option("--max-tokens", what, default=default, **{"show_default": True, **more})
+def max_tokens_option(
+    default: int | None, what: str = "Longest answer, in tokens.", **more: Any
+) -> Callable[[Command], Command]:
+    return count_option("-n", "--max-tokens", what=what, default=default, **{"show_default": True, **more})
 
 
 def check_kv(_: click.Context, option: click.Parameter, text: str) -> str:
@@ -70,7 +95,7 @@ def kv_option(metavar: str) -> Callable[[Command], Command]:
 batch_invariant_option = click.option(
     "--batch-invariant",
     is_flag=True,
-    help="The same bits alone and in any batch, whatever is cached: a seed gives the same answer again. Slower.",
+    help="Same results alone and in any batch, so that a seed gives the same answer again. Slower.",
 )
 
 device_option = click.option(
@@ -85,16 +110,17 @@ MODEL_OPTIONS = [
     device_option,
     count_option(
         "--gpu-layers",
-        "Layers that run on the GPU, the last ones; the others run on the CPU.",
+        what="Layers that run on the GPU, the last ones; the others run on the CPU.",
         least=0,
         show_default="all, or as many as fit",
     ),
     count_option(
+        "-c",
         "--ctx",
-        "Longest text, prompt and answer, in tokens.",
+        what="Longest text, prompt and answer, in tokens.",
         show_default="the model's, at most 8192, as memory allows",
     ),
-    count_option("--threads", "Threads to use.", show_default="all usable cores"),
+    count_option("-t", "--threads", what="Threads to use.", show_default="all usable cores"),
     kv_option("F"),
     click.option(
         "--format", metavar="F", help="Quantize weights that are f32, f16 or bf16 to this, such as q8_0 or q4_k_m."
@@ -108,28 +134,28 @@ MODEL_OPTIONS = [
     exact_option,
     count_option(
         "--max-batched-tokens",
-        "Tokens of a prompt that are run at once; fewer need less memory.",
+        what="Tokens of a prompt that are run at once; fewer need less memory.",
         show_default="512, on a GPU 4096",
     ),
 ]
 
 # Of a model that runs many requests at once, or again and again.
 CACHE_OPTIONS = [
-    count_option("--max-seqs", "Outputs in one batch.", show_default="64"),
-    count_option("--cache-bytes", "Size of each model's KV cache.", show_default="as memory allows"),
+    count_option("--max-seqs", what="Outputs in one batch.", show_default="64"),
+    count_option("--cache-bytes", what="Size of each model's KV cache.", show_default="as memory allows"),
     click.option(
         "--cache-dir",
         type=click.Path(file_okay=False, path_type=Path),
         metavar="FOLDER",
         help="Where long prompts are kept when the KV cache has no room for them, and at the end.",
     ),
-    count_option("--cache-dir-bytes", "Size of that folder.", show_default="8 GiB"),
+    count_option("--cache-dir-bytes", what="Size of that folder.", show_default="8 GiB"),
 ]
 
 # Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
 SAMPLING_OPTIONS = [
     click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="model's or 0.8",
-                 help="How freely tokens are sampled; 0: always the likeliest."),
+                 help="Sampling temperature; 0: always the likeliest token."),
     click.option("--top-k", type=click.IntRange(0), metavar="N", show_default="model's or 40",
                  help="Sample among the N likeliest tokens; 0: all."),
     click.option("--top-p", type=click.FloatRange(0, 1), metavar="X", show_default="model's or 0.95",
@@ -137,12 +163,12 @@ SAMPLING_OPTIONS = [
     click.option("--min-p", type=click.FloatRange(0, 1), metavar="X", show_default="model's or 0.05",
                  help="Only tokens at least X times as likely as the likeliest; 0: all."),
     click.option("--repetition-penalty", type=click.FloatRange(0, min_open=True), metavar="X",
-                 show_default="model's or 1.0", help="Penalty on tokens that were there; 1: none."),
+                 show_default="model's or 1.0", help="Penalty on tokens that occurred before; 1: none."),
     click.option("--presence-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted from the logit of each token in the answer."),
     click.option("--frequency-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted once for each time a token is in the answer."),
-    click.option("--seed", type=click.IntRange(0), metavar="N",
+    click.option("-s", "--seed", type=click.IntRange(0), metavar="N",
                  help="The same number gives the same answer again; after other messages, with --batch-invariant."),
 ]  # fmt: skip
 

@@ -15,8 +15,22 @@ import click
 Rows = list[list[str]]
 T = TypeVar("T")
 
+QUIET = "fewbit.quiet"  # of a context's `meta`
+
 # What a terminal obeys: the control characters of ASCII but tab and newline, and those of Latin-1.
 _OBEYED = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+
+
+def is_quiet() -> bool:
+    """Whether --quiet was given to the command that runs."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.meta.get(QUIET))
+
+
+def tell(text: str) -> None:
+    """Print a remark to standard error, unless --quiet was given."""
+    if not is_quiet():
+        click.echo(text, err=True)
 
 
 def print_json(data: object) -> None:
@@ -53,7 +67,7 @@ def plain(columns: dict[str, Any], rows: Rows) -> list[str]:
 
 def measuring(cases: Iterable[T], count: int) -> Iterable[T]:
     """The same cases, with a bar on the terminal that shows how many of `count` are done."""
-    if not is_terminal(sys.stderr):
+    if is_quiet() or not is_terminal(sys.stderr):
         return cases
     from rich.console import Console
     from rich.progress import track
@@ -89,7 +103,7 @@ def harmless(text: str) -> str:
 def wrapped(text: str, width: int) -> str:
     """Lines cut between words; where two spaces set a column apart, what is cut off stays in it.
 
-    >>> print(wrapped("/reset  begin anew; the system message stays", 30))
+    >>> print(wrapped("/reset  start a new conversation; keep the system message", 30))
     /reset  begin anew; the system
             message stays
     """

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
+from .output import is_quiet
+
 PATIENCE = 0.7  # seconds without a word
 INTERVAL = 0.2
 
@@ -28,7 +30,7 @@ class Prefill:
         self._width = 0
 
     def __enter__(self) -> Prefill:
-        if self._out.isatty():
+        if self._out.isatty() and not is_quiet():
             self._thread.start()
         return self
 

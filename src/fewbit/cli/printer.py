@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import sys
+from shutil import get_terminal_size
 from typing import Any, TextIO
 
 from .output import harmless
+from .wrap import Wrapper
 
 
 class Printer:
-    """Writes text at once. A terminal gets none that it would obey; a pipe or a file gets it as it is."""
+    """Writes text at once. On a terminal lines end between words, and nothing is left that a terminal would obey; a
+    pipe or a file gets the text as it is."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
-        self._safe = self._out.isatty()
+        self._wrapper = _wrapper() if self._out.isatty() else None
         self._last = "\n"
         if hasattr(self._out, "reconfigure"):
             self._out.reconfigure(errors="replace")  # a model may write what this terminal's encoding has not
 
     def write(self, text: str) -> None:
-        if self._safe:
-            text = harmless(text)
+        self._print(self._wrapper.feed(harmless(text)) if self._wrapper else text)
+
+    def end_line(self) -> None:
+        if self._wrapper:
+            self._print(self._wrapper.flush())
+            self._wrapper = _wrapper()  # what was left open, such as a code block, does not go on
+        if self._last != "\n":
+            self._print("\n")
+
+    def _print(self, text: str) -> None:
         if text:
             self._out.write(text)
             self._out.flush()
             self._last = text[-1]
 
-    def end_line(self) -> None:
-        if self._last != "\n":
-            self.write("\n")
+
+def _wrapper() -> Wrapper:
+    return Wrapper(lambda: get_terminal_size().columns)
 
 
 def figures(completion: Any) -> str:
     """Counts and speeds of an answer, in a line."""
     cached = f", {completion.cached_tokens} of them cached" if completion.cached_tokens else ""
+    if not completion.tokens and completion.text:  # a server that does not tell
+        return f"prompt: {completion.prompt_tokens} tokens{cached}; answer: {completion.decode_seconds:.1f} s"
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
         f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"
     )
 
 
-def cut_note(completion: Any, ctx: int, max_tokens: int | None) -> str:
+def cut_note(completion: Any, ctx: int | None, max_tokens: int | None) -> str:
     """Which limit ended an answer, and what to do about it; empty if none did."""
     if completion.finish_reason != "length":
         return ""
     if max_tokens is not None and len(completion.tokens) >= max_tokens:
         return f"the answer was cut after {max_tokens} tokens; a larger --max-tokens lets it go on"
-    return f"the answer was cut: the context of {ctx} tokens is full; a larger --ctx makes room"
+    context = f"the context of {ctx} tokens" if ctx else "the context"
+    return f"the answer was cut: {context} is full; a larger --ctx makes room"
 
 
 def answer_facts(model: str, completion: Any) -> dict[str, Any]:

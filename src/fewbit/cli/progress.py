@@ -9,7 +9,7 @@ from typing import Protocol
 
 import click
 
-from .output import is_terminal, shown, size_text
+from .output import is_quiet, is_terminal, shown, size_text
 
 PATIENCE = 1.0  # seconds without a word
 LINE_SECONDS = 5.0  # between two lines where there is no terminal
@@ -33,7 +33,7 @@ class Waiting:
     def __init__(self, what: str, patience: float = PATIENCE) -> None:
         self._state: tuple[str, int, int | None] = (what, 0, None)
         self._display: Display | None = None
-        self._over = False
+        self._over = is_quiet()
         self._lock = threading.Lock()  # the timer has a thread of its own
         self._timer = threading.Timer(patience, self._show)
         self._timer.daemon = True
@@ -103,8 +103,8 @@ class Lines:
         if self._last and self._last[0] == what and now - self._last[1] < self._seconds:
             return
         self._last = what, now
-        of = f" of {size_text(total)}" if total else ""
-        click.echo(f"fewbit: {shown(what)}" + (f": {size_text(done)}{of}" if done or total else ""), err=True)
+        end = f" of {size_text(total)}" if total else ""
+        click.echo(f"fewbit: {shown(what)}" + (f": {size_text(done)}{end}" if done or total else ""), err=True)
 
     def stop(self) -> None:
         """There is nothing to take away."""

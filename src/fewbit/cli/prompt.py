@@ -25,7 +25,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     if not prompt.strip():
         what = "there is no prompt" if argument is None else "the prompt is empty"
         raise click.UsageError(
-            f"{what}: put it in quotes behind the model, name a --file, or pipe it in; for a conversation: fewbit chat"
+            f"{what}: put it in quotes after the model, name a --file, or pipe it in; for a conversation: fewbit chat"
         )
     return prompt
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from time import perf_counter
 from typing import Any
@@ -12,8 +13,12 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
+import click
+from click.core import ParameterSource
+
 from ..completion import Completion
 from ..errors import ArgumentError, FetchError
+from .options import split_options
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 SECONDS = 600  # that a server may say nothing; it sends comments before
@@ -25,7 +30,7 @@ class Server:
     def __init__(self, url: str = DEFAULT_URL, key: str | None = None) -> None:
         url = url if "://" in url else f"http://{url}"
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ArgumentError(f"{url!r} is no address of a server; it looks like {DEFAULT_URL}")
+            raise ArgumentError(f"{url!r} is not the address of a server, such as {DEFAULT_URL}")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._key = os.environ.get("FEWBIT_API_KEY") if key is None else key
 
@@ -44,27 +49,35 @@ class Server:
             raise FetchError(f"{self.url} does not answer: {why}; is `fewbit serve` running?") from None
         return found
 
+    def models(self) -> list[str]:
+        """The names of its models."""
+        try:
+            return [str(model["id"]) for model in self.get("/v1/models")["data"]]
+        except (KeyError, TypeError):
+            raise FetchError(f"{self.url} does not list its models as OpenAI's API does") from None
+
     def get(self, path: str, body: Any = None) -> Any:
         """JSON."""
         with self.open(path, body) as response:
             try:
                 return json.load(response)
             except (ValueError, OSError, HTTPException):
-                raise FetchError(f"{self.url}{path} did not answer with JSON; is it a fewbit server?") from None
+                raise FetchError(f"{self.url}{path} did not answer with JSON; does it have OpenAI's API?") from None
 
 
 class RemoteModel:
-    """A model of a server, as far as a conversation needs one."""
+    """A model of a server, as far as commands need one. The server may be any that speaks OpenAI's API; what only some
+    have, the size of the context and token ids, is done without elsewhere."""
+
+    can_chat = True  # the server says so if not
 
     def __init__(self, server: Server, name: str | None = None) -> None:
         self._server = server
-        models = server.get("/v1/models")["data"]
-        found = next((one for one in models if name in (None, one["id"])), None)
-        if found is None:
-            there = ", ".join(one["id"] for one in models)
-            raise ArgumentError(f"{server.url} has no model {name!r}; it has: {there}")
-        self.model_name: str = found["id"]
-        self.ctx: int = server.get("/tokenize", {"model": self.model_name, "prompt": ""})["max_model_len"]
+        ids = server.models()
+        if not ids or name not in (None, *ids):
+            raise ArgumentError(f"{server.url} has no model {name or 'at all'!r}; it has: {', '.join(ids) or 'none'}")
+        self.model_name = ids[0] if name is None else name
+        self.ctx = self._context()
 
     def count_tokens(self, messages: list[dict[str, str]]) -> int:
         """How many tokens of the context messages take."""
@@ -73,20 +86,53 @@ class RemoteModel:
 
     def chat(self, messages: list[dict[str, str]], *, stream: bool = True, **options: Any) -> RemoteStream:
         """An answer as it comes."""
-        body = {
-            "model": self.model_name, "messages": messages, "stream": True, "return_token_ids": True,
-            "stream_options": {"include_usage": True}, **options,
-        }  # fmt: skip
-        return RemoteStream(self._server, body)
+        return self._stream("/v1/chat/completions", {"messages": messages, **options})
+
+    def stream(self, prompt: str, **options: Any) -> RemoteStream:
+        """A text that goes on, as it comes."""
+        return self._stream("/v1/completions", {"prompt": prompt, **options})
+
+    def _stream(self, path: str, body: dict[str, Any]) -> RemoteStream:
+        body = {"model": self.model_name, "stream": True, "stream_options": {"include_usage": True}, **body}
+        own = {"return_token_ids": True} if self.ctx is not None else {}  # others may refuse what they do not know
+        return RemoteStream(self._server, path, body | own)
+
+    def _context(self) -> int | None:
+        try:
+            found = self._server.get("/tokenize", {"model": self.model_name, "prompt": ""})
+            return int(found["max_model_len"])
+        except (FetchError, KeyError, TypeError, ValueError):
+            return None
+
+
+@contextmanager
+def open_remote(server: Server, model: str | None) -> Iterator[RemoteModel]:
+    """A model of a server, for a command. Options of models are the server's: they cannot be given here."""
+    context = click.get_current_context()
+    names = split_options(context.params)[0]
+    chosen = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if chosen:
+        option = f"--{chosen[0].replace('_', '-')}"
+        raise click.UsageError(f"{option} is for models that are loaded here; give it to fewbit serve")
+    yield RemoteModel(server, model)
+
+
+def remote_arguments(server: Server, first: str | None, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """A model and a prompt; one argument is a model if the server has one of that name."""
+    if len(rest) > 1:
+        raise click.UsageError("a prompt of several words needs quotes")
+    if first is None or rest:
+        return first, rest[0] if rest else None
+    return (first, None) if first in server.models() else (None, first)
 
 
 class RemoteStream:
     """The text of an answer as it comes over HTTP; `completion` at its end."""
 
-    def __init__(self, server: Server, body: dict[str, Any]) -> None:
+    def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
         self._start = perf_counter()
         self._first = 0.0
-        self._response = server.open("/v1/chat/completions", body)
+        self._response = server.open(path, body)
         self._texts: list[str] = []
         self._tokens: list[int] = []
         self._reason = "cancelled"
@@ -98,10 +144,10 @@ class RemoteStream:
             if "error" in found:
                 raise FetchError(found["error"]["message"])
             self._usage = found.get("usage") or self._usage
-            for choice in found["choices"]:
-                self._reason = choice["finish_reason"] or self._reason
+            for choice in found.get("choices") or []:
+                self._reason = choice.get("finish_reason") or self._reason
                 self._tokens += choice.get("token_ids") or []
-                text = choice["delta"].get("content")
+                text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
                 if text:
                     self._first, self.prompt_done = self._first or perf_counter(), 1.0
                     self._texts.append(text)
@@ -126,8 +172,8 @@ class RemoteStream:
     def _events(self) -> Iterator[dict[str, Any]]:
         try:
             for line in self._response:
-                if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
-                    yield json.loads(line.removeprefix(b"data: "))
+                if line.startswith(b"data:") and line.removeprefix(b"data:").strip() not in (b"[DONE]", b""):
+                    yield json.loads(line.removeprefix(b"data:"))
         except (OSError, HTTPException, ValueError) as error:
             raise FetchError(f"the answer broke off: {error or type(error).__name__}") from None
 

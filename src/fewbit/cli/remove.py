@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .completion import ModelName
 from .options import as_json
 from .output import print_json, shown, size_text
 
 
 @click.command("rm")
-@click.argument("names", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("names", metavar="MODEL...", nargs=-1, required=True, type=ModelName())
 @as_json
 def remove(names: tuple[str, ...], as_json: bool) -> None:
     """Remove models that were fetched.
@@ -23,7 +24,7 @@ def remove(names: tuple[str, ...], as_json: bool) -> None:
     """
     from . import cached
 
-    found = list({model.name: model for model in map(cached.named, names)}.values())  # all must be there first
+    found = list({model.name: model for model in map(cached.fetched, names)}.values())  # all must be there first
     for model in found:
         cached.remove(model)
         if not as_json:

@@ -7,7 +7,7 @@ import os
 import select
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from ..errors import FewbitError
+from .keyboard import HeldKeys, use_readline
 from .output import harmless, is_terminal, wrapped
 from .prefill import after_prefill
 from .printer import Printer, answer_facts
@@ -29,6 +30,12 @@ class Both(Printer):
 
     def has_more(self) -> bool:
         return False
+
+    def answering(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def confirm(self, question: str) -> bool:
+        return True  # nobody is there to be asked
 
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
         return after_prefill(texts, done)
@@ -47,10 +54,14 @@ class Terminal(Both):
 
     def __init__(self) -> None:
         super().__init__()
-        with suppress(ImportError):
-            import readline
+        use_readline()
 
-            readline.parse_and_bind("set enable-bracketed-paste on")  # pasted lines stay in one message
+    def answering(self) -> AbstractContextManager[Any]:
+        return HeldKeys()
+
+    def confirm(self, question: str) -> bool:
+        self.note(question)
+        return self.read("[y/N] ").strip().lower() in ("y", "yes")
 
     def note(self, text: str) -> None:
         """Set apart from answers, in lines that end between words."""

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from ..errors import ExtraError
-from .model import DEFAULT, load
+from .completion import ModelName
+from .model import DEFAULT, fetched_path, load
 from .options import cache_options, count_option, max_tokens_option, model_options, split_options
 from .output import shown
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", type=ModelName())
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -38,13 +39,15 @@ from .output import shown
 )
 @count_option(
     "--max-queue",
-    "Outputs that may wait for a model; more are refused with 429.",
+    what="Outputs that may wait for a model; more are refused with 429.",
     least=0,
     default=256,
     show_default=True,
 )
 @count_option(
-    "--max-models", "Models loaded at a time; the least recently used goes first.", show_default="as many as fit"
+    "--max-models",
+    what="Models loaded at a time; the least recently used goes first.",
+    show_default="as many as fit",
 )
 @click.option("--pin", "pinned", multiple=True, metavar="NAME", help="A model that stays loaded; may be given again.")
 @click.option(
@@ -85,7 +88,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         raise ExtraError(f"fewbit serve needs {error.name}: pip install 'fewbit[server]'") from None
     of_model, rest = split_options(options)
     keys = rest.pop("api_key_file")
-    names = model_names(models or (DEFAULT,))
+    names = {name: fetched_path(source) or source for name, source in model_names(models or (DEFAULT,)).items()}
     settings = Settings(
         host=rest["host"], port=rest["port"], api_keys=() if keys is None else read_keys(keys),
         cors_origins=rest["cors_origins"], max_queue=rest["max_queue"], request_seconds=rest["max_seconds"],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from ..errors import FewbitError
-from .conversation import Conversation
+from .conversation import Conversation, read_messages
 from .printer import figures
 
 QUOTES = '"""'
@@ -15,11 +16,14 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes of a line: something to tell the user first, an answer to print as it comes, or the end."""
+    """What comes of a line: something to tell the user first, an answer to print as it comes, or the end. Where there
+    is a question, `then` is done if the user agrees."""
 
     note: str = ""
     stream: Generator[str, None, None] | None = None
     over: bool = False
+    question: str = ""
+    then: Callable[[], Reply] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def respond(conversation: Conversation, text: str) -> Reply:
     command, rest = COMMANDS[name], rest.strip()
     wants = len(command.usage.split()) > 1
     if rest and not wants:
-        raise FewbitError(f"/{name} stands alone, without {rest!r}")
+        raise FewbitError(f"/{name} takes no argument, got {rest!r}")
     return command.act(conversation, rest)
 
 
@@ -53,8 +57,11 @@ def _answer(conversation: Conversation, question: Callable[..., Generator[str, N
     before = conversation.dropped
     stream = question(*text)
     count = conversation.dropped - before
-    hint = "/reset begins anew, a larger --ctx makes room"
-    return Reply(f"the context is full: the oldest {count} messages are forgotten; {hint}" if count > 0 else "", stream)
+    hint = "/reset starts over, a larger --ctx makes room"
+    return Reply(
+        f"the context is full: the model no longer sees the oldest {count} messages; {hint}" if count > 0 else "",
+        stream,
+    )
 
 
 def _help(conversation: Conversation, rest: str) -> Reply:
@@ -65,7 +72,7 @@ def _help(conversation: Conversation, rest: str) -> Reply:
 
 def _reset(conversation: Conversation, rest: str) -> Reply:
     conversation.reset()
-    return Reply("the conversation begins anew")
+    return Reply("started a new conversation")
 
 
 def _system(conversation: Conversation, rest: str) -> Reply:
@@ -87,21 +94,29 @@ def _number(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise FewbitError(f"a temperature is a number of at least 0, not {text!r}")
+        raise FewbitError(f"temperature must be a number of at least 0, got {text!r}")
     return number
 
 
 def _seed(conversation: Conversation, rest: str) -> Reply:
     if rest:
         if not (rest.isascii() and rest.isdecimal() and len(rest) <= 18):
-            raise FewbitError(f"a seed is a whole number of at least 0, not {rest!r}")
+            raise FewbitError(f"seed must be a whole number of at least 0, got {rest!r}")
         conversation.settings["seed"] = int(rest)
-    return Reply(f"seed: {conversation.settings.get('seed', 'another each time')}")
+    return Reply(f"seed: {conversation.settings.get('seed', 'random')}")
 
 
 def _save(conversation: Conversation, rest: str) -> Reply:
-    conversation.save(_file(rest, "save"))
-    return Reply(f"saved {len(conversation.messages)} messages")
+    path = _file(rest, "save")
+
+    def write() -> Reply:
+        conversation.save(path)
+        return Reply(f"saved {len(conversation.messages)} messages")
+
+    if not os.path.exists(path):
+        return write()
+    count = len(read_messages(path))  # anything else is refused
+    return Reply(question=f"{path} has a conversation of {count} messages; overwrite it?", then=write)
 
 
 def _load(conversation: Conversation, rest: str) -> Reply:
@@ -112,12 +127,12 @@ def _load(conversation: Conversation, rest: str) -> Reply:
 def _file(text: str, command: str) -> str:
     if not text:
         raise FewbitError(f"/{command} needs the name of a file: /{command} talk.json")
-    return text
+    return os.path.expanduser(text)
 
 
 def _undo(conversation: Conversation, rest: str) -> Reply:
     conversation.undo()
-    return Reply(f"taken back; {len(conversation.messages)} messages are left")
+    return Reply(f"removed the last message; {len(conversation.messages)} messages are left")
 
 
 def _retry(conversation: Conversation, rest: str) -> Reply:
@@ -129,7 +144,8 @@ def _stats(conversation: Conversation, rest: str) -> Reply:
     if last is None:
         return Reply("no answer yet")
     used = last.prompt_tokens + len(last.tokens)
-    return Reply(f"{figures(last)}; {used} of {conversation.llm.ctx} tokens of context")
+    ctx = conversation.llm.ctx
+    return Reply(f"{figures(last)}; {used}{f' of {ctx}' if ctx else ''} tokens of context")
 
 
 def _quit(conversation: Conversation, rest: str) -> Reply:
@@ -138,13 +154,13 @@ def _quit(conversation: Conversation, rest: str) -> Reply:
 
 COMMANDS = {
     "help": Command("/help", "this list; /? too", _help),
-    "reset": Command("/reset", "begin anew; the system message stays", _reset),
-    "system": Command("/system TEXT", "what the model is told before all else", _system),
-    "temp": Command("/temp X", "how freely tokens are sampled; 0: always the likeliest", _temp),
+    "reset": Command("/reset", "start a new conversation; keep the system message", _reset),
+    "system": Command("/system TEXT", "set the system message", _system),
+    "temp": Command("/temp X", "sampling temperature; 0 always takes the likeliest token", _temp),
     "seed": Command("/seed N", "the same number gives the same answers again, with --batch-invariant", _seed),
     "save": Command("/save FILE", "write the messages as JSON", _save),
-    "load": Command("/load FILE", "go on with messages that were saved", _load),
-    "undo": Command("/undo", "take back the last message and its answer", _undo),
+    "load": Command("/load FILE", "continue a saved conversation", _load),
+    "undo": Command("/undo", "remove the last message and its answer", _undo),
     "retry": Command("/retry", "another answer to the last message", _retry),
     "stats": Command("/stats", "tokens and speed of the last answer", _stats),
     "quit": Command("/quit", "leave; so do /bye, Ctrl-D, and Ctrl-C twice", _quit),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from typing import Any, Protocol
 
 from ..errors import FewbitError
 from .conversation import Conversation
 from .printer import cut_note
 from .slash import QUOTES, Reply, respond
+
+MANY_LINES = 10  # of a message: their number is shown, since they may not fit on the screen
 
 
 class LineDropped(KeyboardInterrupt):
@@ -26,6 +28,12 @@ class Screen(Protocol):
 
     def has_more(self) -> bool:
         """Whether more lines are there already: they were pasted together."""
+
+    def answering(self) -> AbstractContextManager[Any]:
+        """Around an answer: what is typed meanwhile is kept for the next message."""
+
+    def confirm(self, question: str) -> bool:
+        """Whether the user agrees; where nobody can be asked, yes."""
 
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
         """The same texts; until the first comes it may show how much of the prompt was run."""
@@ -61,6 +69,8 @@ def talk(conversation: Conversation, screen: Screen) -> None:
             screen.note("Ctrl-C again or Ctrl-D to leave")
             continue
         leaving = False
+        if screen.interactive and (count := text.count("\n") + 1) >= MANY_LINES:
+            screen.note(f"{count} lines, {len(text):,} characters")
         try:
             if text.strip() and not respond_to(conversation, screen, text):
                 return
@@ -96,6 +106,9 @@ def respond_to(conversation: Conversation, screen: Screen, text: str) -> bool:
     """One message or command; whether to go on."""
     try:
         reply = respond(conversation, text)
+        if reply.question:
+            assert reply.then
+            reply = reply.then() if screen.confirm(reply.question) else Reply("nothing was written")
         if reply.note:
             screen.note(reply.note)
         if reply.stream:
@@ -111,7 +124,7 @@ def respond_to(conversation: Conversation, screen: Screen, text: str) -> bool:
 def print_answer(conversation: Conversation, screen: Screen, reply: Reply) -> None:
     assert reply.stream
     try:
-        with closing(reply.stream):
+        with closing(reply.stream), screen.answering():
             for text in screen.watched(reply.stream, lambda: conversation.prompt_done):
                 screen.write(text)
     finally:

@@ -35,5 +35,5 @@ def release(data: mmap, offset: int, nbytes: int) -> None:
 
 def _open_regular(path: str, flags: int) -> int:
     if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for a writer
-        raise OSError("it is no regular file")
+        raise OSError("not a regular file")
     return os.open(path, flags)

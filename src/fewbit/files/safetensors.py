@@ -85,7 +85,7 @@ class Safetensors(Mapping[str, QuantTensor]):
             raise MissingError(f"{self.paths[0]}: there is no tensor {short(name)} among its {len(self)}")
         info, maps = self.infos[name], self._maps.copy()  # another thread may close
         if not maps:
-            raise PathError(f"{self.paths[0]}: tensor {short(name)} was asked for after the file was closed")
+            raise PathError(f"{self.paths[0]}: the file is closed; tensor {short(name)} cannot be read any more")
         return np.frombuffer(maps[info.part], np.uint8, info.nbytes, info.offset)
 
     def __getitem__(self, name: str) -> QuantTensor:
@@ -140,7 +140,7 @@ def shard_names(index: Any, where: object) -> dict[str, str]:
     for tensor, file in names.items():
         if not isinstance(file, str) or not _SHARD_NAME.fullmatch(file) or file.startswith("."):
             raise FileError(
-                f"{where}: tensor {short(tensor)} is said to be in {short(file)}; "
+                f"{where}: the index puts tensor {short(tensor)} in {short(file)}; "
                 "files are named like model-00001-of-00002.safetensors and lie beside the index"
             )
     return names
@@ -152,7 +152,7 @@ def read_json(path: Path, limit: int = MAX_HEADER_BYTES) -> Any:
         if not path.is_file():
             raise PathError(f"{path}: there is no such file")
         if path.stat().st_size > limit:
-            raise FileError(f"{path}: the file has {path.stat().st_size:,} bytes, at most {limit:,} are read")
+            raise FileError(f"{path}: the file has {path.stat().st_size:,} bytes, the limit is {limit:,}")
         data = path.read_bytes()
     except OSError as error:
         if isinstance(error, PathError):
@@ -169,7 +169,7 @@ def parse_json(data: bytes, where: object) -> Any:
         if len(found) != len(pairs):
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-            raise FileError(f"{where}: {short(twice)} is there twice")
+            raise FileError(f"{where}: {short(twice)} occurs twice")
         return found
 
     try:
@@ -177,11 +177,11 @@ def parse_json(data: bytes, where: object) -> Any:
     except FileError:
         raise
     except UnicodeDecodeError as error:
-        raise FileError(f"{where}: byte {error.start} of the JSON is no UTF-8 text") from None
+        raise FileError(f"{where}: byte {error.start} of the JSON is not UTF-8 text") from None
     except RecursionError:
         raise FileError(f"{where}: the JSON is nested too deeply") from None
     except ValueError as error:
-        raise FileError(f"{where}: this is no JSON: {error}") from None
+        raise FileError(f"{where}: not valid JSON: {error}") from None
 
 
 def _read_folder(folder: Path) -> Safetensors:
@@ -210,7 +210,7 @@ def _only_file(folder: Path) -> Path:
     pickles = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth") for path in folder.glob(kind))
     if pickles:
         raise PathError(
-            f"{folder}: {pickles[0]} is a pickle, which could run code and is not read; "
+            f"{folder}: {pickles[0]} is a pickle, which could run code and is not supported; "
             "look for a safetensors or GGUF version of the model"
         )
     raise PathError(f"{folder}: there is no safetensors file in it")
@@ -222,7 +222,7 @@ def _check_index(index: Path, names: Mapping[str, str], files: list[str], found:
             raise FileError(f"{index}: tensor {short(name)} is in none of the files; download the model again")
         where = files[found.infos[name].part]
         if where != file:
-            raise FileError(f"{index}: tensor {short(name)} is said to be in {file}, it is in {where}")
+            raise FileError(f"{index}: the index puts tensor {short(name)} in {file}, but it is in {where}")
     for name in found.infos:
         if name not in names:
             raise FileError(f"{index}: tensor {short(name)} is missing from the index; download it again")
@@ -251,11 +251,13 @@ def parse_header(data: mmap | bytes, path: object, part: int = 0) -> list[Stored
         raise FileError(f"{path}: a safetensors file has at least 8 bytes, this one has {len(data)}")
     size = int.from_bytes(data[:8], "little")
     if size > MAX_HEADER_BYTES:
-        raise FileError(f"{path}: its header would have {size:,} bytes, at most {MAX_HEADER_BYTES:,} are allowed")
+        raise FileError(f"{path}: its header claims {size:,} bytes, the limit is {MAX_HEADER_BYTES:,}")
     if size > len(data) - 8:
-        raise FileError(f"{path}: its header would have {size:,} bytes, the file has {len(data):,}; is it whole?")
+        raise FileError(
+            f"{path}: its header claims {size:,} bytes, but the file has {len(data):,}; the download may be incomplete"
+        )
     if data[8:9] != b"{":
-        raise FileError(f"{path}: no safetensors file: its header begins with {data[8:9]!r}, not with b'{{'")
+        raise FileError(f"{path}: not a safetensors file (its header starts with {data[8:9]!r}, expected b'{{')")
     header = parse_json(bytes(data[8 : 8 + size]), path)
     _check_metadata(header.pop("__metadata__", {}), path)
     start = 8 + size
@@ -297,11 +299,15 @@ def _check_places(infos: Iterable[StoredTensor], start: int, end: int, path: obj
         if info.offset + info.nbytes > end:
             raise FileError(
                 f"{path}: tensor {short(info.name)} ends at byte {info.offset + info.nbytes:,}, "
-                f"the file at {end:,}; is it whole?"
+                f"but the file ends at {end:,}; the download may be incomplete"
             )
         if info.offset != at:
-            why = "overlaps the one before it" if info.offset < at else f"begins {info.offset - at} bytes too late"
+            why = (
+                "overlaps the one before it"
+                if info.offset < at
+                else f"starts {info.offset - at} bytes after the end of the one before it"
+            )
             raise FileError(f"{path}: tensor {short(info.name)} {why}; tensors follow each other without a gap")
         at += info.nbytes
     if at != end:
-        raise FileError(f"{path}: {end - at:,} bytes after the last tensor belong to none")
+        raise FileError(f"{path}: {end - at:,} bytes after the last tensor are unused")

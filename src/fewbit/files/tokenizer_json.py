@@ -49,7 +49,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> Metadata:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError, StopIteration) as error:
         if isinstance(error, FileError):
             raise
-        raise TokenizerError(f"{path}: it is not as tokenizers are written: {error}") from None
+        raise TokenizerError(f"{path}: unexpected contents: {error}") from None
     return found | templates | _sampling(generation) | {"general.name": folder.name}
 
 
@@ -60,7 +60,7 @@ def _tokenizer(
     kind = model.get("type") or ("BPE" if "merges" in model else None)
     readers = {"BPE": _bpe, "Unigram": _unigram, "WordPiece": _wordpiece}
     if kind not in readers:
-        raise TokenizerError(f"tokenizers of type {short(kind)} are not read; there are: {', '.join(readers)}")
+        raise TokenizerError(f"tokenizers of type {short(kind)} are not supported; supported: {', '.join(readers)}")
     found = readers[kind](given, model)
     tokens, kinds = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"]
     added = [_object(entry, "an added token") for entry in given.get("added_tokens") or []]
@@ -82,7 +82,7 @@ def _bpe(given: Mapping[str, Any], model: Mapping[str, Any]) -> Metadata:
     kinds = [NORMAL] * len(tokens)
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
-            raise TokenizerError(f"BPE with {name} is not read")
+            raise TokenizerError(f"BPE with {name} is not supported")
     merges = [_merge(pair) for pair in model.get("merges") or []]
     found = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": merges}
     steps = list(_steps(given.get("pre_tokenizer"), "pretokenizers"))
@@ -94,7 +94,7 @@ def _bpe(given: Mapping[str, Any], model: Mapping[str, Any]) -> Metadata:
             "tokenizer.fewbit.ignore_merges": model.get("ignore_merges") is True,
         }
     if model.get("byte_fallback") is not True:
-        raise TokenizerError("BPE that is neither byte-level nor falls back to bytes is not read")
+        raise TokenizerError("BPE that is neither byte-level nor falls back to bytes is not supported")
     _mark_bytes(tokens, kinds)
     return found | {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": _prepends(given, steps)}
 
@@ -184,7 +184,7 @@ def _merge(pair: Any) -> str:
         return pair
     left, right = pair
     if " " in left + right:
-        raise TokenizerError(f"a merge of tokens with a space, {short(pair)}, is not read")
+        raise TokenizerError(f"a merge of tokens with a space, {short(pair)}, is not supported")
     return f"{left} {right}"
 
 
@@ -200,7 +200,7 @@ def _splits(step: Mapping[str, Any]) -> list[str]:
     kind = step.get("type")
     if kind == "ByteLevel":
         if step.get("add_prefix_space") is True:
-            raise TokenizerError("byte-level BPE that puts a space before each text is not read")
+            raise TokenizerError("byte-level BPE that puts a space before each text is not supported")
         return [GPT2_SPLIT] if step.get("use_regex", True) else []
     if kind == "Digits":
         return [r"\p{N}" if step.get("individual_digits") is True else r"\p{N}+"]
@@ -209,7 +209,7 @@ def _splits(step: Mapping[str, Any]) -> list[str]:
         usual = step.get("behavior") == "Isolated" or (step.get("behavior") == "Removed" and step.get("invert") is True)
         if isinstance(pattern, str) and usual:
             return [pattern]
-    raise TokenizerError(f"a pre-tokenizer of type {short(kind)} is not read like this: {short(dict(step))}")
+    raise TokenizerError(f"unsupported pre-tokenizer of type {short(kind)}: {short(dict(step))}")
 
 
 def _prepends(given: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> bool:
@@ -238,7 +238,7 @@ def _decoded(text: Any) -> Any:
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise TokenizerError(f"precompiled_charsmap is no base64: {error}") from None
+        raise TokenizerError(f"precompiled_charsmap is not base64: {error}") from None
 
 
 # Special tokens

@@ -41,7 +41,7 @@ def _array(values: Any, what: str, depth: int) -> bytes:
         return u32(STRING) + u64(len(values)) + values.data
     numbers = _checked(values, what)
     if numbers.ndim != 1:
-        raise ShapeError(f"{what}: an array has one dimension, not {numbers.ndim}; use lists of arrays")
+        raise ShapeError(f"{what}: arrays must have one dimension, got {numbers.ndim}; use lists of arrays")
     return u32(NUMBERS[numbers.dtype]) + u64(numbers.size) + numbers.tobytes()
 
 
@@ -81,7 +81,7 @@ def _smallest(low: int, high: int, kinds: tuple[str, ...], what: str) -> str:
         limits = np.iinfo(kind)
         if int(limits.min) <= low and high <= int(limits.max):
             return kind
-    raise DataError(f"{what}: there is no 64-bit type for numbers of {max(abs(low), abs(high)).bit_length()} bits")
+    raise DataError(f"{what}: numbers of {max(abs(low), abs(high)).bit_length()} bits do not fit a 64-bit type")
 
 
 def _float(value: float, what: str) -> np.float32 | np.float64:
@@ -99,7 +99,7 @@ def _packed(strings: list[str] | tuple[str, ...], what: str) -> StringArray:
     try:
         return StringArray.pack(strings)
     except UnicodeEncodeError as error:
-        raise DataError(f"{what}: {short(error.object)} is no UTF-8 text") from None
+        raise DataError(f"{what}: {short(error.object)} is not UTF-8 text") from None
 
 
 def encode_text(text: str, what: str) -> bytes:

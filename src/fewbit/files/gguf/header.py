@@ -98,7 +98,7 @@ class Cursor:
         raise FileError(f"{self.path}: {what} (byte {self.at if at is None else at})")
 
     def cut_short(self, what: str, at: int | None = None) -> NoReturn:
-        self.fail(f"the file is cut short or damaged: {what}; download it again", at)
+        self.fail(f"the file is truncated or damaged: {what}; download it again", at)
 
     def need(self, size: int, what: str) -> None:
         if size <= self.stop - self.at:
@@ -120,8 +120,8 @@ class Cursor:
         found = self.integer(8, f"the number of {what}")
         if found > min(limit, (self.stop - self.at) // each):
             self.cut_short(
-                f"{found} {what} cannot be: {self.stop - self.at} bytes follow, each takes at least {each}, "
-                f"and {limit} is the most that is read",
+                f"{found} {what} do not fit: {self.stop - self.at} bytes follow, each takes at least {each}, "
+                f"and the limit is {limit}",
                 self.at - 8,
             )
         return found
@@ -134,7 +134,7 @@ class Cursor:
         try:
             return coded.decode()
         except UnicodeDecodeError as error:
-            self.fail(f"{what} is no UTF-8 text: {error.reason} in {coded[:40]!r}", self.at - length)
+            self.fail(f"{what} is not UTF-8 text: {error.reason} in {coded[:40]!r}", self.at - length)
 
     def version(self) -> int:
         start = self.data[:64]
@@ -146,8 +146,13 @@ class Cursor:
         if version in VERSIONS:
             return version
         swapped = 0 < int.from_bytes(coded, "big") < 1 << 16
-        order = "big-endian, only little-endian ones are read" if swapped else f"of version {version}"
-        return self.fail(f"the file is {order}; versions {' and '.join(map(str, VERSIONS))} are read", 4)
+        numbers = " and ".join(map(str, VERSIONS))
+        what = (
+            "the file is big-endian; fewbit reads little-endian files of"
+            if swapped
+            else (f"unsupported GGUF version {version}; fewbit reads")
+        )
+        return self.fail(f"{what} versions {numbers}", 4)
 
     def metadata(self, count: int) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -155,7 +160,7 @@ class Cursor:
             at = self.at
             key = self.text(f"the key of metadata pair {i}", MAX_KEY_BYTES)
             if key in out:
-                self.fail(f"metadata key {short(key)} is there twice", at)
+                self.fail(f"metadata key {short(key)} occurs twice", at)
             what = f"metadata key {short(key)}"
             out[key] = self.value(self.integer(4, f"the type of {what}"), what)
         return out
@@ -214,7 +219,7 @@ class Cursor:
             at = self.at
             info = self.tensor(i, part)
             if info.name in out:
-                self.fail(f"tensor {short(info.name)} is there twice", at)
+                self.fail(f"tensor {short(info.name)} occurs twice", at)
             out[info.name] = info
         return list(out.values())
 
@@ -248,7 +253,10 @@ class Cursor:
         what = f"tensor {short(info.name)}"
         offset = start + info.offset
         if info.offset % alignment:
-            self.fail(f"{what} begins at {info.offset} in the data, no multiple of the alignment {alignment}", offset)
+            self.fail(
+                f"{what} starts at {info.offset} in the data, which is not a multiple of the alignment {alignment}",
+                offset,
+            )
         if offset + info.nbytes > len(self.data):
             said = f"{what} of {info.nbytes:,} bytes reaches past the {len(self.data):,} bytes of the file"
             self.cut_short(said, offset)

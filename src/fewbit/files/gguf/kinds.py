@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .values import MAGIC
-
 CONVERT = "convert it to GGUF first (llama.cpp has convert_hf_to_gguf.py), or look for a GGUF version of the model"
+MODEL = "give the GGUF file of the model"
 
 KINDS = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`"),
@@ -15,7 +14,10 @@ KINDS = (
     (b"\x28\xb5\x2f\xfd", "a compressed file", "unpack it first"),
     (b"\xfd7zXZ", "a compressed file", "unpack it first"),
     (b"<", "a web page", "download the file itself; hf:org/repo names a repository"),
-    (b"{", "JSON", "give the GGUF file of the model"),
+    (b"\x89PNG", "a PNG image", MODEL),
+    (b"\xff\xd8\xff", "a JPEG image", MODEL),
+    (b"%PDF", "a PDF document", MODEL),
+    (b"{", "JSON", MODEL),
     (bytes(16), "a file that begins with zeros, as after a failed download", "download it again"),
 )
 
@@ -31,4 +33,4 @@ def other_kind(start: bytes) -> str:
             return f"this is {name}, not a GGUF file; {advice}"
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32:  # the length of a JSON header
         return f"this is a safetensors file, not a GGUF file; {CONVERT}"
-    return f"no GGUF file: it begins with {start[:4]!r}, not with {MAGIC!r}"
+    return f"not a GGUF file (it starts with {start[:4]!r})"

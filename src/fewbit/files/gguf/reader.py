@@ -159,7 +159,7 @@ class Tensors(Mapping[str, QuantTensor]):
             raise MissingError(f"{self._path}: there is no tensor {short(name)} among its {len(self)}")
         info, maps = self._infos[name], self._maps.copy()  # another thread may close
         if not maps:
-            raise PathError(f"{self._path}: tensor {short(name)} was asked for after the file was closed")
+            raise PathError(f"{self._path}: the file is closed; tensor {short(name)} cannot be read any more")
         data = np.frombuffer(maps[info.part], np.uint8, info.nbytes, info.offset)
         return QuantTensor.from_bytes(data, info.shape, info.format)
 
@@ -194,7 +194,7 @@ def _part_count(part: Part) -> int:
             f"NAME-00001-of-000NN.gguf"
         )
     if not 1 <= number <= count:
-        raise FileError(f"{path}: by its name the file is part {number} of {count}")
+        raise FileError(f"{path}: the file name says part {number} of {count}")
     return count
 
 
@@ -219,7 +219,7 @@ def _check_part(part: Part, i: int, count: int) -> None:
     for key, expected in (("split.count", count), ("split.no", i)):
         found = _split_number(part, key)
         if found != expected:
-            raise FileError(f"{path}: {key} is {found}, by its name the file is part {i + 1} of {count}: {expected}")
+            raise FileError(f"{path}: {key} is {found}, but the file name says part {i + 1} of {count}: {expected}")
 
 
 def _check_tensors(parts: list[Part]) -> None:

@@ -31,6 +31,8 @@ def summary(gguf: GGUF, *, tensors: bool = True) -> dict[str, Any]:
     infos = list(gguf.infos.values())
     out = {
         "files": [str(path) for path in gguf.paths],
+        "architecture": gguf.metadata.get("general.architecture"),
+        "parameters": sum(math.prod(info.shape) for info in infos),
         "version": gguf.version,
         "alignment": gguf.alignment,
         "file_bytes": gguf.file_bytes,

@@ -95,7 +95,7 @@ class StringArray(Sequence[str]):
         try:
             return coded.decode()
         except UnicodeDecodeError as error:
-            raise FileError(f"{self.where}: entry {i} is no UTF-8 text: {error.reason} in {coded[:40]!r}") from None
+            raise FileError(f"{self.where}: entry {i} is not UTF-8 text: {error.reason} in {coded[:40]!r}") from None
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StringArray):

@@ -77,7 +77,7 @@ def write_gguf(
     """
     size = to_integer(alignment, "alignment")
     if not 1 <= size < 1 << 32 or size.bit_count() != 1:
-        raise DataError(f"the alignment is a power of two below 2^32, not {alignment}")
+        raise DataError(f"alignment must be a power of two below 2^32, got {alignment}")
     path = to_path(path)
     for what, given in (("metadata", metadata), ("tensors", tensors)):
         if not isinstance(given, Mapping):
@@ -133,7 +133,7 @@ def _chunks(name: str, spec: TensorSpec, tensor: Any) -> Iterator[memoryview]:
         tensor = tensor.make()
         made = _spec(name, tensor)
         if made != spec:
-            raise ShapeError(f"tensor {short(name)} was to be {spec}, and {made} was made")
+            raise ShapeError(f"tensor {short(name)} should be {spec}, got {made}")
     data = tensor.data if isinstance(tensor, QuantTensor) else _little(tensor)
     for at in range(0, data.size, CHUNK_BYTES):
         yield data[at : at + CHUNK_BYTES].data
@@ -184,7 +184,7 @@ def _spec(name: str, tensor: Any) -> TensorSpec:
 
 def _name(name: Any, limit: int) -> bytes:
     if not isinstance(name, str):
-        raise DtypeError(f"names are str, not {type(name).__name__}: {short(name)}")
+        raise DtypeError(f"names must be str, not {type(name).__name__}: {short(name)}")
     coded = encode_text(name, "a name")
     if len(coded) - LENGTH_BYTES > limit:
         raise DataError(f"the name {short(name)} has {len(coded) - LENGTH_BYTES} bytes, at most {limit} are allowed")

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import ArgumentError, DtypeError, MissingError, PathError
 from .folder import Progress, cache_folder, silent
 from .local import find_local, near_names
-from .named import NAMED, Named
+from .named import NAMED, Named, all_names, known
 from .wheel import TABLE, Builtin, find_builtin
 
-__all__ = ["Builtin", "Named", "Progress", "builtin", "cache_folder", "find", "named"]
+__all__ = [
+    "Builtin",
+    "Named",
+    "Progress",
+    "all_names",
+    "builtin",
+    "cache_folder",
+    "find",
+    "known",
+    "named",
+    "recommended_sampling",
+]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w.-]+(?<!\.gguf)", re.ASCII)
@@ -31,10 +43,20 @@ def builtin() -> dict[str, Builtin]:
 def named() -> dict[str, Named]:
     """Models in repositories that have a short name.
 
-    >>> named()["qwen3-0.6b"].place
+    >>> named()["qwen3:0.6b"].place
     'hf:Qwen/Qwen3-0.6B-GGUF:q8_0'
     """
     return dict(NAMED)
+
+
+def recommended_sampling(metadata: Mapping[str, object]) -> Mapping[str, float]:
+    """How the makers of a model want it sampled, by the name in its metadata: the same for every copy of its file.
+
+    >>> recommended_sampling({"general.name": builtin()["smollm2"].title})["temperature"]
+    0.2
+    """
+    title = metadata.get("general.name")
+    return next((model.sampling for model in TABLE.values() if model.title == title), {})
 
 
 def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:
@@ -44,7 +66,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     - a path: a file, or a folder with one model;
     - a URL of a file that ends in .gguf;
     - `hf:org/repo`, `hf:org/repo:file.gguf` or `hf:org/repo:q4_k_m`: a repository, with the extra `hub`;
-    - a name that `builtin` or `named` has.
+    - a name such as `smollm2` or `qwen3:4b`: see `builtin` and `named`.
 
     A repository without GGUF files is fetched as a checkpoint, and its config.json is given. Of a split model all
     files are fetched, and the first is given. A built-in name goes before a file that is called the same; `./name` is
@@ -63,10 +85,11 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     if not isinstance(model, str):
         return find_local(_to_path(model))
     is_offline = _from_environment() if offline is None else bool(offline)
-    if model in TABLE:
-        return find_builtin(TABLE[model], report, is_offline)
-    if model in NAMED:
-        model = NAMED[model].place
+    entry = known(model)
+    if isinstance(entry, Builtin):
+        return find_builtin(entry, report, is_offline)
+    if entry:
+        model = entry.place
     if model.startswith("hf:"):
         from .huggingface import find_huggingface
 
@@ -84,7 +107,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
         )
     path = Path(os.path.expanduser(model))
     if _REPOSITORY.fullmatch(model) and not os.path.exists(path.parent):
-        raise PathError(f"{model}: there is no such file; a repository is given as hf:{model}")
+        raise PathError(f"{model}: there is no such file; a repository is written hf:{model}")
     if model and (_looks_like_path(model) or os.path.lexists(path)):
         return find_local(path)
     raise MissingError(_not_understood(model))
@@ -94,7 +117,7 @@ def _to_path(model: object) -> Path:
     try:
         return Path(os.fspath(model))  # type: ignore[call-overload,no-any-return,unused-ignore]
     except TypeError:
-        raise DtypeError(f"a model is given as str or path, not as {type(model).__name__}") from None
+        raise DtypeError(f"a model must be a str or path, not {type(model).__name__}") from None
 
 
 def _looks_like_path(text: str) -> bool:
@@ -102,16 +125,16 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _not_understood(model: str) -> str:
-    near = near_names(model, [*TABLE, *NAMED])
+    near = near_names(model, all_names())
     return (
-        f"{model!r} is no file here and no built-in model{near}. A model is given as the path of a GGUF file, "
-        f"a URL (https://...gguf), a repository (hf:org/repo or hf:org/repo:file.gguf), "
-        f"or a name: {', '.join(sorted([*TABLE, *NAMED]))}"
+        f"{model!r} is neither a file nor a known name{near or '.'} Give the path of a GGUF file, a URL "
+        f"(https://...gguf), a repository (hf:org/repo or hf:org/repo:file.gguf), or a name that `fewbit pull --list` "
+        "shows"
     )
 
 
 def _from_environment() -> bool:
     value = os.environ.get("FEWBIT_OFFLINE", "").lower()
     if value not in _TRUE | _FALSE:
-        raise ArgumentError(f"FEWBIT_OFFLINE is {value!r}, it must be 0 or 1")
+        raise ArgumentError(f"FEWBIT_OFFLINE must be 0 or 1, got {value!r}")
     return value in _TRUE or os.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE

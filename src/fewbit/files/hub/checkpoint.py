@@ -34,9 +34,9 @@ def fetch_checkpoint(names: list[str], download: Callable[[str], Path], where: s
         weights = [FILE_NAME] if FILE_NAME in names else _stored(names)
     missing = [name for name in weights if name not in names]
     if missing:
-        raise FetchError(f"{where}: its index names {missing[0]}, which is not there")
+        raise FetchError(f"{where}: its index names {missing[0]}, which is missing")
     if len(weights) > 1 and INDEX_NAME not in names:
-        raise FetchError(f"{where}: it has several safetensors files and no {INDEX_NAME}, so it is not known which")
+        raise FetchError(f"{where}: it has several safetensors files but no {INDEX_NAME}")
     return [*paths, *map(download, weights), *(download(name) for name in BESIDE if name in names)]
 
 
@@ -44,8 +44,8 @@ def refuse_selector(where: str, selector: str | None) -> None:
     """A checkpoint has one form; another format is made when it is loaded."""
     if selector is not None:
         raise MissingError(
-            f"{where}: there is no GGUF model in it, only safetensors; "
-            f"give {where} alone, and the format as an option: --format {selector}"
+            f"{where}: the repository has safetensors only, no GGUF; "
+            f"give {where} alone and choose the format with --format {selector}"
         )
 
 

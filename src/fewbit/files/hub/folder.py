@@ -6,14 +6,16 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ...errors import FetchError, PathError
 
 Progress = Callable[[str, int, int | None], None]
 
 MAGIC = b"GGUF"
+LOCK = "lock"  # a file in the folder that is locked
 
 
 def silent(what: str, done: int, total: int | None) -> None:
@@ -62,23 +64,74 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path, what: str, progress: Progress) -> Iterator[None]:
-    """A folder for this process alone; another that wants it waits. The lock goes when the process does."""
+    """A folder for this process alone; another that wants it waits. The lock goes when the process does.
+
+    Nothing is left of the lock, nor of a folder that stayed empty. Who waited for a lock that was removed meanwhile
+    takes a new one.
+    """
+    file = _lock(folder, what, progress)
+    try:
+        yield
+    finally:
+        _unlock(folder, file)
+
+
+def sweep(home: Path) -> None:
+    """Remove folders in which a process that was killed left nothing but its lock. Those in use are left alone."""
     import fcntl
 
-    path = make_folder(folder) / "lock"
-    with disk(path):
-        file = open(path, "ab")  # noqa: SIM115
-    with file:
+    for folder in home.glob("*"):
+        with suppress(OSError):
+            if [entry.name for entry in os.scandir(folder)] == [LOCK]:
+                file = open(folder / LOCK, "ab")  # noqa: SIM115
+                with file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _is_at(file, folder / LOCK):
+                        _unlock(folder, file)
+
+
+def _lock(folder: Path, what: str, progress: Progress) -> BinaryIO:
+    import fcntl
+
+    path = folder / LOCK
+    while True:
+        make_folder(folder)
+        try:
+            file = open(path, "ab")  # noqa: SIM115
+        except FileNotFoundError:  # the folder was removed just now
+            continue
+        except OSError as error:
+            with disk(path):
+                raise error
         try:
             with disk(path):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except PathError as error:
-            if not isinstance(error.__cause__, BlockingIOError):
-                raise
-            progress(f"waiting for another process that fetches {what}", 0, None)
-            with disk(path):
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    progress(f"waiting for another process that fetches {what}", 0, None)
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(file, path):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _unlock(folder: Path, file: BinaryIO) -> None:
+    """Remove the lock while it is held, and the folder if nothing else is in it."""
+    with suppress(OSError):
+        (folder / LOCK).unlink()
+        folder.rmdir()
+    file.close()
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is still the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except OSError:
+        return False
 
 
 def size_of(path: Path) -> int | None:
@@ -111,7 +164,7 @@ def start_of(path: Path) -> bytes:
 def refused(what: str, start: bytes) -> FetchError:
     """The error about a file that is no GGUF."""
     page = "; it looks like a web page (hf:org/repo:file.gguf is a file of a repository)" if start[:1] == b"<" else ""
-    return FetchError(f"{what}: this is no GGUF file: it begins with {start[:4]!r}, not {MAGIC!r}{page}")
+    return FetchError(f"{what}: not a GGUF file (it starts with {start[:4]!r}){page}")
 
 
 def write_note(path: Path, values: dict[str, object]) -> None:

@@ -30,7 +30,7 @@ def find_huggingface(spec: str, progress: Progress, offline: bool) -> Path:
     parsed = _SPEC.fullmatch(spec)
     if not parsed:
         raise MissingError(
-            f"{spec!r}: a repository is given as hf:org/repo, hf:org/repo:file.gguf or hf:org/repo:q4_k_m"
+            f"{spec!r}: a repository is written hf:org/repo, hf:org/repo:file.gguf or hf:org/repo:q4_k_m"
         )
     repo, selector = parsed["repo"], parsed["selector"]
     note = cache_folder() / "hf" / f"{key(os.environ.get('HF_ENDPOINT', ''), repo, selector or '')}.json"
@@ -118,7 +118,7 @@ def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
         found = []
     revisions = sorted((r for of in found for r in of.revisions), key=lambda r: ("main" in r.refs, r.last_modified))
     if not revisions:
-        raise FetchError(f"{where}: not in the cache, and this is offline; missing: {selector or 'the repository'}")
+        raise FetchError(f"{where}: not in the cache, and fewbit is offline; missing: {selector or 'the repository'}")
     folder = Path(revisions[-1].snapshot_path)
     if selector is None and is_checkpoint(file.name for file in folder.iterdir()):
         return folder / "config.json"
@@ -126,7 +126,7 @@ def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
     try:
         return folder / select(names, selector, where).name
     except MissingError as error:
-        raise FetchError(f"{error} (only what is in the cache was looked at: this is offline)") from None
+        raise FetchError(f"{error} (only the cache was searched: fewbit is offline)") from None
 
 
 def _asked(hub: ModuleType, where: str, question: Callable[[], Any], progress: Progress) -> Any:
@@ -135,7 +135,9 @@ def _asked(hub: ModuleType, where: str, question: Callable[[], Any], progress: P
     try:
         return _answered(question, where, progress)
     except errors.GatedRepoError as error:
-        raise FetchError(f"{where}: ask for access on its page, then log in: `hf auth login` or HF_TOKEN") from error
+        raise FetchError(
+            f"{where}: access is restricted; ask for it on its page, then log in: `hf auth login` or HF_TOKEN"
+        ) from error
     except errors.RepositoryNotFoundError as error:
         raise FetchError(
             f"{where}: there is no such repository, or it is private: `hf auth login` or HF_TOKEN"

@@ -26,7 +26,7 @@ def find_local(path: Path) -> Path:
             raise
         raise PathError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
     if not path.is_file():
-        raise PathError(f"{path}: it is no regular file")
+        raise PathError(f"{path}: not a regular file")
     _need_parts(path)
     return path
 
@@ -59,7 +59,7 @@ def _only_model(folder: Path) -> Path:
 
 def _pickle_hint(names: list[str]) -> str:
     pickles = [name for name in names if name.endswith(PICKLES)]
-    hint = "which could run code and is not read; look for a safetensors or GGUF version of the model"
+    hint = "which could run code and is not supported; look for a safetensors or GGUF version of the model"
     return f"; {pickles[0]} is a pickle, {hint}" if pickles else ""
 
 

@@ -67,7 +67,7 @@ def part_names(name: str) -> tuple[str, ...]:
         return (name,)
     number, count = int(part["number"]), int(part["count"])
     if not 1 <= number <= count:
-        raise MissingError(f"{name}: by its name the file is part {number} of {count}")
+        raise MissingError(f"{name}: the file name says part {number} of {count}")
     return tuple(f"{part['stem']}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count))
 
 
@@ -108,17 +108,17 @@ def select(files: Iterable[str], selector: str | None, where: str) -> FileSet:
         raise MissingError(f"{where}: there is no GGUF model in it")
     fitting = _usual(found) if selector is None else _called(found, selector)
     if not fitting:
-        asked = "of a usual quantization" if selector is None else f"called {selector!r} or of such a quantization"
-        raise MissingError(f"{where}: there is no model {asked}; there are: {listed(found)}")
+        asked = "has a usual quantization" if selector is None else f"or quantization is called {selector!r}"
+        raise MissingError(f"{where}: no model {asked}; there are: {listed(found)}")
     if len(fitting) > 1:
-        raise MissingError(f"{where}: several models fit, name one of these files: {listed(fitting)}")
+        raise MissingError(f"{where}: several models match; name one of these files: {listed(fitting)}")
     return whole(fitting[0], where)
 
 
 def whole(model: FileSet, where: str) -> FileSet:
     """The model, if all its parts are there."""
     if model.files != part_names(model.name):
-        raise MissingError(f"{where}: of {model.count} parts of a model there are only: {listed([model])}")
+        raise MissingError(f"{where}: the model has {model.count} parts, but only these are there: {listed([model])}")
     return model
 
 

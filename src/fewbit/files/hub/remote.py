@@ -55,7 +55,7 @@ def opened(url: str, headers: dict[str, str]) -> Iterator[HTTPResponse]:
         raise
     except HTTPError as error:
         error.close()
-        said = f"the server answers {error.code} {error.reason}"
+        said = f"the server answered {error.code} {error.reason}"
         if error.code == 416:
             raise WrongRange(said) from None
         if error.code in (408, 425, 429) or error.code >= 500:
@@ -73,13 +73,15 @@ def content_length(answer: HTTPResponse, url: str) -> int | None:
     """The size of the whole file; None if the server marks its end instead."""
     text = answer.headers.get("Content-Length")
     if answer.status != 200:
-        raise FetchError(f"{shown(url)}: the server answers {answer.status} {answer.reason}, 200 is expected")
+        raise FetchError(f"{shown(url)}: the server answered {answer.status} {answer.reason}, expected 200")
     if text is None and answer.chunked:
         return None
     if text is None or not (text.isascii() and text.isdecimal()):
-        raise FetchError(f"{shown(url)}: the server does not tell the size; its Content-Length: {text}")
+        raise FetchError(f"{shown(url)}: the server sent no valid Content-Length (got {text})")
     if not len(MAGIC) <= int(text) <= MAX_BYTES:
-        raise FetchError(f"{shown(url)}: a model has {len(MAGIC)} to {MAX_BYTES:,} bytes, not {int(text):,}")
+        raise FetchError(
+            f"{shown(url)}: the file would have {int(text):,} bytes; a model has {len(MAGIC)} to {MAX_BYTES:,}"
+        )
     return int(text)
 
 
@@ -88,7 +90,7 @@ def check_range(answer: HTTPResponse, start: int, total: int) -> None:
     text = answer.headers.get("Content-Range", "")
     found = _RANGE.fullmatch(text)
     if not found or (int(found[1]), int(found[2]) + 1, int(found[3])) != (start, total, total):
-        raise WrongRange(f"bytes {start}-/{total} were asked for, the server sends {text or 'others'}")
+        raise WrongRange(f"asked for bytes {start}-/{total}, got {text or 'others'}")
 
 
 def version(answer: HTTPResponse) -> str | None:
@@ -131,7 +133,7 @@ def _opener() -> OpenerDirector:
         def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
             if urlsplit(newurl).scheme not in {urlsplit(req.full_url).scheme, "https"}:
                 fp.close()
-                raise FetchError(f"{shown(req.full_url)}: the server sends to {shown(newurl)}, which is refused")
+                raise FetchError(f"{shown(req.full_url)}: refused a redirect to {shown(newurl)}")
             return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     opener = web.OpenerDirector()

@@ -60,7 +60,7 @@ def find_url(url: str, progress: Progress, offline: bool) -> Path:
     files = _files(url)
     missing = [file.to.name for file in files if not file.is_whole]
     if missing and offline:
-        raise FetchError(f"{shown(url)}: not in the cache, and this is offline; missing or incomplete: {missing[0]}")
+        raise FetchError(f"{shown(url)}: not in the cache, and fewbit is offline; missing or incomplete: {missing[0]}")
     if missing:
         with locked(files[0].to.parent, files[0].to.name, progress):
             for file in files:
@@ -94,13 +94,13 @@ def _parsed(url: str) -> SplitResult:
         parts = urlsplit(url)
         port, path, query = parts.port, *(quote(text, "/%:@!$&'()*+,;=~?") for text in (parts.path, parts.query))
     except ValueError as error:
-        raise MissingError(f"{shown(url)}: this is no URL: {error}") from None
+        raise MissingError(f"{shown(url)}: not a valid URL: {error}") from None
     if parts.username is not None:
         raise MissingError(f"{parts.hostname}: a name and password in a URL are not supported")
     if not parts.hostname or port == 0:
-        raise MissingError(f"{shown(url)}: the URL names no server")
+        raise MissingError(f"{shown(url)}: the URL has no host name")
     if not unquote(parts.path).endswith(".gguf"):
-        raise MissingError(f"{shown(url)}: the URL of a model ends in .gguf; a repository is given as hf:org/repo")
+        raise MissingError(f"{shown(url)}: the URL of a model ends in .gguf; a repository is written hf:org/repo")
     return SplitResult(parts.scheme.lower(), parts.netloc.lower(), path, query, "")
 
 
@@ -118,7 +118,7 @@ def _fetch(file: _File, progress: Progress) -> None:
             length = size_of(file.part) or 0
             tries = 1 if length > longest else tries + 1
             if tries >= retry.TRIES:
-                kept = f"; {length:,} bytes are kept, try again to go on" if length else ""
+                kept = f"; {length:,} bytes are kept; try again to resume" if length else ""
                 said = f"could not be fetched in {tries} tries: {broken}{kept}"
                 raise FetchError(f"{shown(file.url)}: {said}") from None
             longest = max(longest, length)
@@ -176,7 +176,7 @@ def _receive(answer: HTTPResponse, file: _File, out: BinaryIO, done: int, total:
             raise refused(shown(file.url), data)
         if done + len(data) > remote.MAX_BYTES:
             file.part.unlink()
-            raise FetchError(f"{shown(file.url)}: sends more than {remote.MAX_BYTES:,} bytes")
+            raise FetchError(f"{shown(file.url)}: the server sent more than {remote.MAX_BYTES:,} bytes")
         with disk(file.part):
             out.write(data)
         done += len(data)

