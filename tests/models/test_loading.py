@@ -306,7 +306,7 @@ def test_nan_ends_one_request_of_a_step_alone(tmp_path: Path, kv: str) -> None:
     assert run([[7, 60, 9], bad, bad])[0] == []
     assert run([good[0], [7, 8, 10], good[1]])[::2] == [first, second]  # in pages that held NaN
     assert loaded.cache.stats().used == 0
-    with pytest.raises(RequestError, match="no token 61"):
+    with pytest.raises(RequestError, match="tokens must be from 0 to 60, got 61"):
         engine.generation([61])
 
 
