@@ -15,7 +15,7 @@ from .embeds import Embeds
 from .engine.engine import Engine
 from .engine.worker import Worker
 from .errors import RequestError, TooLong
-from .files.hub import find, recommended_sampling
+from .files.hub import find, recommended_activations, recommended_sampling
 from .files.hub.names import model_name
 from .loading import KvFormats, Loaded, load
 from .models import open_model
@@ -65,9 +65,10 @@ class LLM(Chats, Embeds, Scores):
             warning to less where memory is short.
         exact: The same as `activations="exact"`.
         threads: Number of threads. Defaults to all usable cores.
-        activations: Precision of the inputs of matrix products: "int8", "int16" (about 25x lower error, 10-20% slower
-            for one output) or "exact" (f32, slowest). Defaults to "int8". Logits use at least 16 bits. See
-            `fewbit.linear`.
+        activations: Precision of the inputs of matrix products: "int8", "int16" (about 250x lower error of a product)
+            or "exact" (f32, slowest). Defaults to "int16" for the built-in model. For other models defaults to "int16"
+            for one token at a time on instruction sets where that costs less than 15%, else to "int8"; `fewbit
+            doctor` shows which. Logits that can be sampled use at least 16 bits.
         repack: Lay the weights out for the fastest products of up to 16 tokens (see `fewbit.repack`). Defaults to
             wherever that helps and memory suffices. False keeps them in the file's memory map, which processes share.
         cache_bytes: Size of the KV cache in bytes, of all layers.
@@ -117,15 +118,16 @@ class LLM(Chats, Embeds, Scores):
         file = open_model(path)
         if format is not None:
             file = quantized(file, format, to_flag(keep, "keep"), progress)
-        words = file.tokenizer()
-        tokenizer = Tokenizer.from_metadata(words)
+        metadata = file.tokenizer()
+        tokenizer = Tokenizer.from_metadata(metadata)
         loaded = load(
             file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack,
             cache_bytes=cache_bytes, max_seqs=max_seqs, max_batched_tokens=max_batched_tokens,
             batch_invariant=batch_invariant, gpu_layers=gpu_layers, cache_dir=cache_dir,
             cache_dir_bytes=cache_dir_bytes, progress=progress,
+            preferred_activations=recommended_activations(metadata),
         )  # fmt: skip
-        sampling = model_sampling(words, recommended_sampling(words))
+        sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, max_waiting, max_per_client)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
 

@@ -70,6 +70,7 @@ def load(
     cache_dir: str | PathLike[str] | None = None,
     cache_dir_bytes: int | None = None,
     progress: Callable[[str, int, int | None], None] | None = None,
+    preferred_activations: str | None = None,
 ) -> Loaded:
     """The model of a file on a device, by name; see `fewbit.devices`.
 
@@ -92,13 +93,18 @@ def load(
 
     `cache_dir` is a folder for long prompts that the KV cache has no room for, in at most `cache_dir_bytes` (8 GiB):
     they are found again after a restart.
+
+    `preferred_activations` are those that the model needs, where `activations` is None and the device has a choice.
     """
     k, v = kv_formats(kv)
     given = None if max_batched_tokens is None else _count(max_batched_tokens, "max_batched_tokens")
     chosen = chosen_activations(activations, to_flag(exact, "exact"))
     invariant = to_flag(batch_invariant, "batch_invariant")
     device, layers = check_layers(device, gpu_layers)
-    options = DeviceOptions(threads, chosen, given, invariant, progress=_sending(file, device, progress))
+    options = DeviceOptions(
+        threads, chosen, given, invariant, progress=_sending(file, device, progress),
+        preferred_activations=preferred_activations,
+    )  # fmt: skip
     of = devices.get(device, options if layers is None else replace(options, threads=None))
     step_tokens = of.max_batched_tokens
     model = load_model(file)  # its weights stay in the file for now
@@ -123,7 +129,7 @@ def load(
     fingerprint = kv_fingerprint(file, length)
     model = _pack(file, of, layout, length)
     # K and V of another numeric path would break the promise of `batch_invariant`.
-    how = dumps([device, chosen, invariant, layout, machine(), getattr(of, "numerics", "")])
+    how = dumps([device, chosen or preferred_activations, invariant, layout, machine(), getattr(of, "numerics", "")])
     nbytes = MAX_BYTES if cache_dir_bytes is None else cache_dir_bytes
     disk = None if cache_dir is None else DiskCache(cache_dir, nbytes, identity=how)
     cache = Cache(of.make_store(kept, pages), fingerprint, Shortage(), disk)

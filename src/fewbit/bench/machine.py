@@ -57,6 +57,7 @@ class Machine:
     notes: list[str]  # sentences on what costs speed here
     threads: int
     gpus: cards.Cards
+    activations: str  # how products take their inputs, unless told otherwise
     kernels: dict[str, str]  # format -> the kernels that `linear` takes, by batch size
     packages: dict[str, str | None]  # name -> version, None if it is missing
     optional_packages: dict[str, str | None]
@@ -85,6 +86,7 @@ def describe() -> Machine:
         notes=notes(known, usable, cpu.isa(), platform.machine()),
         threads=cpu.default_threads(),
         gpus=cards.describe(),
+        activations=cpu.describe_activations(),
         kernels={name: kernels_of(fmt) for name, fmt in all_formats().items()},
         packages={name: version(name) for name in REQUIRED},
         optional_packages={name: version(name) for name in OPTIONAL},

@@ -19,6 +19,7 @@ from ..devices import Device, DeviceOptions
 from ..devices.batch import Chunk
 from ..devices.forward import sample_greedily
 from ..errors import RequestError
+from ..files.hub import recommended_activations
 from ..loading import Loaded, check_ctx, load_weights, place
 from ..models import LoadedModel, open_model
 from ..ops import cpu
@@ -61,6 +62,7 @@ class Speed:
     batch: int
     threads: int
     kv: str
+    activations: str  # how products take their inputs
     prefill_tokens_per_second: float
     decode_tokens_per_second: float  # of all sequences
     decode_bandwidth_share: float | None  # weights, K and V read a second over what a plain loop reads; CPUs only
@@ -78,20 +80,23 @@ def measure(
 ) -> Iterator[Speed]:
     """The speeds of a model in a file, case by case. Cases with the same threads and formats share a cache."""
     file = open_model(path)
-    options = DeviceOptions(activations=activations, batch_invariant=batch_invariant)
+    preferred = recommended_activations(file.tokenizer())
+    options = DeviceOptions(activations=activations, batch_invariant=batch_invariant, preferred_activations=preferred)
     target = devices.get(device, options)
     model = load_weights(file, target, repack)
     file.close()
     if model.is_encoder:
         raise RequestError("the model is an encoder: it writes no text, and there is no speed of that to measure")
-    memory = np.ones(MEMORY_BYTES, np.uint8) if target.name == "cpu" else None
+    memory, how = None, activations or preferred or "default"
+    if target.name == "cpu":
+        memory, how = np.ones(MEMORY_BYTES, np.uint8), cpu.describe_activations(activations or preferred)
     for (threads, _), group in groupby(cases, lambda case: (case.threads, case.kv)):
         used = devices.get(device, replace(options, threads=threads)) if memory is not None else target
-        yield from _measure_group(model, list(group), used, rounds, memory)
+        yield from _measure_group(model, list(group), used, how, rounds, memory)
 
 
 def _measure_group(
-    model: LoadedModel, cases: Sequence[Case], device: Device, rounds: int, memory: Bytes | None
+    model: LoadedModel, cases: Sequence[Case], device: Device, activations: str, rounds: int, memory: Bytes | None
 ) -> Iterator[Speed]:
     loaded = place_for(model, cases, device)
     rng = np.random.default_rng(0)  # one for all, so that no text comes twice and is found in the cache
@@ -105,6 +110,7 @@ def _measure_group(
             batch=case.batch,
             threads=case.threads,
             kv=case.kv if isinstance(case.kv, str) else "/".join(case.kv),
+            activations=activations,
             prefill_tokens_per_second=prefill[case.prompt],
             decode_tokens_per_second=decode,
             decode_bandwidth_share=share,

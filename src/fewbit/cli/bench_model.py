@@ -93,7 +93,8 @@ def bench_model(
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return
-    click.echo(f"{path.name}, {cpu.isa() if device == 'cpu' else device}")
+    where = cpu.isa() if device == "cpu" else device
+    click.echo(f"{path.name}, {where}, activations: {speeds[0].activations}")
     heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "prefill tokens/s", "decode tokens/s", "of read"]
     print_table(dict.fromkeys(heads, "right"), [cells(speed) for speed in speeds])
 

@@ -74,6 +74,7 @@ def machine_rows(m: Machine) -> Rows:
         ["in use", chosen],
         ["missing", "; ".join(f"{name}: {adds}" for name, adds in m.missing_isas.items()) or "-"],
         *gpu_rows(m.gpus),
+        ["activations", m.activations],
         *([f"kernels: {path}", " ".join(names[path])] for path in paths),
         ["packages", versions(m.packages)],
         ["optional", versions(m.optional_packages)],

@@ -89,9 +89,7 @@ def read_texts(texts: Sequence[str], file: str | None) -> list[Text]:
     if STDIN in (*texts, file) or is_piped(alone=not texts and file is None):
         found += lines(stdin_bytes(), "standard input")
     if not found:
-        raise click.UsageError(
-            "there is no text: put texts in quotes after the model, name a --file, or pipe lines in"
-        )
+        raise click.UsageError("there is no text: put texts in quotes after the model, name a --file, or pipe lines in")
     return found
 
 

@@ -28,7 +28,7 @@ exact_option = click.option("--exact", is_flag=True, help="The same as --activat
 activations_option = click.option(
     "--activations",
     type=click.Choice(["int8", "int16", "exact"]),
-    show_default="int8",
+    show_default="see fewbit doctor; int16 for smollm2",
     help="Precision of the inputs of matrix products: int16 is more exact and somewhat slower, exact is slow.",
 )
 

@@ -32,6 +32,7 @@ class DeviceOptions:
     ctx: int | None = None  # tokens of the longest sequence
     ordinal: int = 0  # which of several devices of a kind
     progress: Callable[[int], None] | None = None  # told how many bytes of weights were sent to the device
+    preferred_activations: str | None = None  # in the place of `activations` where that is None and there is a choice
 
 
 class Device(Protocol):

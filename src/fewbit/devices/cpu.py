@@ -34,7 +34,7 @@ class CpuDevice:
     layouts = ("interleaved16", "rows")
 
     def __init__(self, options: DeviceOptions) -> None:
-        self.activations = chosen_activations(options.activations)
+        self.activations = chosen_activations(options.activations or options.preferred_activations)
         self.threads = cpu.checked_threads(options.threads)
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.batch_invariant = options.batch_invariant

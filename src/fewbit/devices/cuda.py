@@ -71,8 +71,9 @@ class CudaDevice:
     def _takes_int16(self, graph: Graph) -> bool:
         """Whether one token is taken in 16 bits. Small models suffer most from 8, and have time: a step of theirs waits
         for kernels to begin, not for bytes."""
-        if self.options.activations is not None:
-            return self.options.activations == "int16"
+        activations = self.options.activations or self.options.preferred_activations
+        if activations is not None:
+            return activations == "int16"
         weights = {
             id(w): w.nbytes for node in graph.nodes for w in node.attributes.values() if isinstance(w, QuantTensor)
         }

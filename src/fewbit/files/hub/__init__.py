@@ -23,6 +23,7 @@ __all__ = [
     "find",
     "known",
     "named",
+    "recommended_activations",
     "recommended_sampling",
 ]
 
@@ -55,8 +56,23 @@ def recommended_sampling(metadata: Mapping[str, object]) -> Mapping[str, float]:
     >>> recommended_sampling({"general.name": builtin()["smollm2"].title})["temperature"]
     0.2
     """
+    model = _builtin_with(metadata)
+    return model.sampling if model else {}
+
+
+def recommended_activations(metadata: Mapping[str, object]) -> str | None:
+    """The activations that the answers of a model need; None: any will do.
+
+    >>> recommended_activations({"general.name": builtin()["smollm2"].title})
+    'int16'
+    """
+    model = _builtin_with(metadata)
+    return model.activations if model else None
+
+
+def _builtin_with(metadata: Mapping[str, object]) -> Builtin | None:
     title = metadata.get("general.name")
-    return next((model.sampling for model in TABLE.values() if model.title == title), {})
+    return next((model for model in TABLE.values() if model.title == title), None)
 
 
 def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:

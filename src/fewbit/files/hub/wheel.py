@@ -42,6 +42,7 @@ class Builtin:
     sha256: str
     title: str  # its `general.name`, whatever the file is called
     sampling: Mapping[str, float] = field(default_factory=dict, hash=False)  # as its makers recommend
+    activations: str | None = None  # that its answers need, unless told otherwise
 
     @property
     def path(self) -> Path:
@@ -68,6 +69,7 @@ TABLE = {
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             title="Smollm2 135M 8k Lc100K Mix1 Ep2",
             sampling={"temperature": 0.2, "top_p": 0.9},
+            activations="int16",
         ),
     )
 }

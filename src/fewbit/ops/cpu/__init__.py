@@ -8,6 +8,7 @@ from .attention import attend, keeps_tiles, kv_write
 from .machine import (
     checked_threads,
     default_threads,
+    describe_activations,
     forced_isa,
     inputs_of,
     isa,
@@ -44,6 +45,7 @@ __all__ = [
     "checked_threads",
     "decode",
     "default_threads",
+    "describe_activations",
     "encode",
     "forced_isa",
     "inputs_of",

@@ -54,6 +54,17 @@ def use_isa(name: str) -> None:
         raise ArgumentError(str(error)) from None
 
 
+def describe_activations(activations: str | None = None) -> str:
+    """The precision of inputs of products, in words.
+
+    >>> describe_activations("int16")
+    'int16'
+    """
+    if activations is not None:
+        return activations
+    return "int16 for one token at a time, int8 for more" if _native.int16_rows() else "int8"
+
+
 def kernel(
     format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
 ) -> str:
