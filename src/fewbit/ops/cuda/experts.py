@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ArgumentError
+from ..graph import Graph, Value
 from ..recorder import ACTIVATIONS, GATES, SCORES
 from ..specs import Routing
 from . import kernels_experts as kernels
@@ -59,6 +60,18 @@ class Layer:
     @property
     def has_tiles(self) -> bool:
         return all(stack.tensor.tiles for stack in (self.up, self.down, self.gate) if stack)
+
+
+def score_products(graph: Graph) -> frozenset[Value]:
+    """Products that experts are chosen by, before what is done with each value of them."""
+    makers, found = graph.makers(), set()
+    for node in graph.nodes:
+        if node.operation == "experts":
+            value = node.inputs[1]
+            while makers[value].operation in ("scale", "softcap", "shift", "activate", "gather"):
+                value = makers[value].inputs[0]
+            found.add(value)
+    return frozenset(found)
 
 
 def experts(

@@ -63,7 +63,7 @@ class Builder:
         self.uses, self.makers = graph.uses(), graph.makers()
         self.readers = _readers(graph)
         self.logits = logits_nodes(graph)[0].outputs[0]
-        self.scores = _scores(graph)
+        self.scores = experts.score_products(graph)
         self.ropes: dict[Rope, RopeTable] = {}
         self.rows: dict[Value, Rows] = {}
         self.formed: dict[Value, Form] = {}  # what attention wrote as the product after it takes it, in this launch
@@ -378,18 +378,6 @@ class Builder:
             node, recurrent.scan, states=self._states(layer), heads=heads, groups=groups,
             decay=of.floats(decay), skip=of.floats(skip), dt_bias=of.floats(dt_bias), offset=offset,
         )  # fmt: skip
-
-
-def _scores(graph: Graph) -> frozenset[Value]:
-    """Products that experts are chosen by, before what is done with each value of them."""
-    makers, found = graph.makers(), set()
-    for node in graph.nodes:
-        if node.operation == "experts":
-            value = node.inputs[1]
-            while makers[value].operation in ("scale", "softcap", "shift", "activate", "gather"):
-                value = makers[value].inputs[0]
-            found.add(value)
-    return frozenset(found)
 
 
 def _readers(graph: Graph) -> dict[Value, Node]:
