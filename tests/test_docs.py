@@ -35,6 +35,7 @@ def test_generated_file_is_fresh(name: str) -> None:
     assert (ROOT / name).read_text() == FILES[name](), f"{name} is stale: run `make emit`"
 
 
+@pytest.mark.filterwarnings("ignore:q4_k_m.*fall back")  # the rows of the tiny checkpoint are short
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a notebook: one block after another, `await` allowed, with a model and a checkpoint in the folder."""

@@ -138,7 +138,7 @@ def test_what_cannot_be_scored(llm: LLM) -> None:
         (lambda: llm.classify("a", ["b"], per_token=2), DtypeError, "per_token must be True or False, not 2"),
         (lambda: llm.classify([], ["b"]), RequestError, "the prompt is empty"),
         (lambda: llm.classify(5, ["b"]), DtypeError, "prompt must be text or token ids, not int"),
-        (lambda: llm.classify([{"role": "user"}], ["b"]), RequestError, "message 0 has no content"),
+        (lambda: llm.classify([{"role": "user"}], ["b"]), RequestError, "message 0 must have a content"),
     ]
     for call, kind, sentence in calls:
         with pytest.raises(kind, match=sentence):
@@ -224,9 +224,9 @@ def test_prompt_logprobs(llm: LLM) -> None:
 def test_prompt_logprobs_of_several_outputs_and_streams(llm: LLM) -> None:
     wanted = llm.token_logprobs(PREFIX)
     outputs = many(llm.generate([PREFIX, PREFIX + " x"], n=2, max_tokens=3, prompt_logprobs=0))
-    for output in outputs[:2]:
+    for output in outputs[0].outputs:
         assert output.prompt_logprobs == [None, *wanted]
-    for output in outputs[2:]:
+    for output in outputs[1].outputs:
         assert output.prompt_logprobs is not None
         assert output.prompt_logprobs[: len(wanted) + 1] == [None, *wanted]
     stream = llm.stream(PREFIX, max_tokens=3, prompt_logprobs=0)

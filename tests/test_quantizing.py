@@ -101,7 +101,7 @@ def test_without_keep_a_damaged_file_stays_as_it_is() -> None:
     made = quantized(open_model(ZOO / "llama" / "hf"), "q8_0", keep=False)
     assert len(made.tensors) == 21
     assert kept.path.read_bytes() == b"GGUF"
-    assert sorted(path.name for path in kept.path.parent.iterdir()) == ["hf-q8_0.gguf", "lock"]
+    assert sorted(path.name for path in kept.path.parent.iterdir()) == ["hf-q8_0.gguf"]
 
 
 def test_a_gguf_file_too() -> None:

@@ -60,12 +60,12 @@ class Completion:
         stop_token: The token that ended the output, if one did. It is not in `tokens`.
         prompt_tokens: Number of tokens in the prompt.
         cached_tokens: How many of them were in the KV cache.
-        prompt_logprobs: One for each token of the prompt, None for the first; or None if they were not requested.
         prefill_seconds: Seconds until the first token.
         decode_seconds: Seconds from the first token to the end.
         cut_tokens: Number of tokens sampled after `tokens`: those of the stop string.
         prompt_index: Position of the prompt in the list of prompts.
         index: Position among the `n` outputs for the prompt.
+        prompt_logprobs: One for each token of the prompt, None for the first; or None if they were not requested.
         others: With `n` > 1, the outputs 1 to n - 1, in output 0. See `outputs`.
     """
 

@@ -17,7 +17,7 @@ from fewbit.devices.splitting import check_layers, of_layers, split
 from fewbit.errors import DeviceError, OutOfMemory, RequestError
 from fewbit.loading import load
 from fewbit.models import LoadedModel, load_model
-from fewbit.ops.cuda.memory import cuda_error
+from fewbit.ops.cuda.device import cuda_error
 from fewbit.ops.cut import cut, layers_of, weights_of
 
 from ..models.random_llama import write_llama

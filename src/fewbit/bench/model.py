@@ -62,7 +62,7 @@ class Speed:
     batch: int
     threads: int
     kv: str
-    activations: str  # how products take their inputs
+    activations: str | None  # how products take their inputs; None: as the device does by default
     prefill_tokens_per_second: float
     decode_tokens_per_second: float  # of all sequences
     decode_bandwidth_share: float | None  # weights, K and V read a second over what a plain loop reads; CPUs only
@@ -87,16 +87,21 @@ def measure(
     file.close()
     if model.is_encoder:
         raise RequestError("the model is an encoder: it writes no text, and there is no speed of that to measure")
-    memory, how = None, activations or preferred or "default"
+    memory, how = None, activations or preferred
     if target.name == "cpu":
-        memory, how = np.ones(MEMORY_BYTES, np.uint8), cpu.describe_activations(activations or preferred)
+        memory, how = np.ones(MEMORY_BYTES, np.uint8), cpu.describe_activations(how)
     for (threads, _), group in groupby(cases, lambda case: (case.threads, case.kv)):
         used = devices.get(device, replace(options, threads=threads)) if memory is not None else target
         yield from _measure_group(model, list(group), used, how, rounds, memory)
 
 
 def _measure_group(
-    model: LoadedModel, cases: Sequence[Case], device: Device, activations: str, rounds: int, memory: Bytes | None
+    model: LoadedModel,
+    cases: Sequence[Case],
+    device: Device,
+    activations: str | None,
+    rounds: int,
+    memory: Bytes | None,
 ) -> Iterator[Speed]:
     loaded = place_for(model, cases, device)
     rng = np.random.default_rng(0)  # one for all, so that no text comes twice and is found in the cache

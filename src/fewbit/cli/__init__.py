@@ -37,7 +37,7 @@ def main() -> None:
     \b
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
-      fewbit run qwen3:4b                 a conversation; fewbit pull --list shows the names
+      fewbit run qwen3:4b                 chat; fewbit pull --list shows names
       fewbit serve model.gguf             a server for OpenAI's clients
       fewbit embed model.gguf "a" "b"     similarities of texts
       fewbit list                         the models that are here

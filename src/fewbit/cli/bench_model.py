@@ -93,8 +93,8 @@ def bench_model(
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return
-    where = cpu.isa() if device == "cpu" else device
-    click.echo(f"{path.name}, {where}, activations: {speeds[0].activations}")
+    where, how = cpu.isa() if device == "cpu" else device, speeds[0].activations
+    click.echo(f"{path.name}, {where}" + (f", activations: {how}" if how else ""))
     heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "prefill tokens/s", "decode tokens/s", "of read"]
     print_table(dict.fromkeys(heads, "right"), [cells(speed) for speed in speeds])
 

@@ -104,8 +104,9 @@ def wrapped(text: str, width: int) -> str:
     """Lines cut between words; where two spaces set a column apart, what is cut off stays in it.
 
     >>> print(wrapped("/reset  start a new conversation; keep the system message", 30))
-    /reset  begin anew; the system
-            message stays
+    /reset  start a new
+            conversation; keep the
+            system message
     """
     lines: list[str] = []
     for line in text.split("\n"):

@@ -58,7 +58,12 @@ def disk(path: Path) -> Iterator[None]:
 
 def make_folder(path: Path) -> Path:
     with disk(path):
-        path.mkdir(parents=True, exist_ok=True)
+        while not path.is_dir():
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                if os.path.lexists(path) and not path.is_dir():
+                    raise  # otherwise another process made it, or made and removed it
     return path
 
 
