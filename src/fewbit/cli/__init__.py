@@ -37,9 +37,10 @@ def main() -> None:
     \b
     Examples:
       fewbit run "Why is the sky blue?"   an answer from the default model
-      fewbit run qwen3:4b                 chat; fewbit pull --list shows names
+      fewbit run qwen3:4b                 a conversation
       fewbit serve model.gguf             a server for OpenAI's clients
       fewbit embed model.gguf "a" "b"     similarities of texts
+      fewbit pull --list                  the models that have a name
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
       fewbit show model.gguf              what a model is and can do

@@ -103,10 +103,9 @@ def harmless(text: str) -> str:
 def wrapped(text: str, width: int) -> str:
     """Lines cut between words; where two spaces set a column apart, what is cut off stays in it.
 
-    >>> print(wrapped("/reset  start a new conversation; keep the system message", 30))
-    /reset  start a new
-            conversation; keep the
-            system message
+    >>> print(wrapped("/reset  start over; the system message stays", 30))
+    /reset  start over; the system
+            message stays
     """
     lines: list[str] = []
     for line in text.split("\n"):
