@@ -48,6 +48,10 @@ class FileError(FewbitError, ValueError):
     """A file whose contents are damaged, or that is of a kind or version that is not read."""
 
 
+class FileChanged(FileError):
+    """A file that was truncated or written to while a model used it. What the model computes is lost."""
+
+
 class PathError(FewbitError, OSError):
     """A file that is not there, or cannot be opened or written."""
 
