@@ -14,10 +14,10 @@ from ..arrays import Floats
 from ..errors import FewbitError, RequestError
 from ..llm import LLM
 from ..options import Prompt
-from .errors import from_fewbit
 from .jobs import Job, Usage
-from .runs import enter, unless_gone
-from .state import state_of
+from .runs import enter, failed, unless_gone
+from .state import charge, state_of
+from .text_work import check_chars, max_chars
 from .tokens import in_thread
 
 
@@ -39,11 +39,12 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
         enter(state, entry, Job(prompts=texts[:1]), stack)  # one place, however many texts
         llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
         load_ns = perf_counter_ns() - begun
-        prompts: list[list[int]] = await in_thread(_encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
+        prompts = await in_thread(request, _encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
+        charge(request, sum(map(len, prompts)))
         try:
             rows = await unless_gone(request, llm.aembed(prompts), state.settings.request_seconds)
         except FewbitError as error:
-            raise from_fewbit(error) from error
+            raise failed(state, entry.name, llm, error) from error
     num_tokens = sum(map(len, prompts))
     request.scope["fewbit.usage"] = (entry.name, Usage(num_tokens, 0, 0))  # for the log
     return Embedded(entry.name, np.asarray(rows, np.float32), num_tokens, load_ns)
@@ -51,6 +52,8 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
 
 def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None) -> list[list[int]]:
     most = llm.engine.max_length if limit is None else min(limit, llm.engine.max_length)
+    if not truncate:
+        check_chars(llm, *texts)
     found = [truncated(llm, text, most) if truncate else llm.encode_prompt(text) for text in texts]
     for number, tokens in enumerate(found):
         if not tokens:
@@ -64,6 +67,7 @@ def truncated(llm: LLM, text: Prompt, most: int) -> list[int]:
     """The tokens of a text without those at its end that do not fit; the special ones around it stay."""
     if not isinstance(text, str):
         return list(text)[:most]
+    text = text[: max_chars(llm)]  # its end would be cut off anyway
     whole = llm.tokenize(text, add_special=True)
     if len(whole) <= most:
         return whole
