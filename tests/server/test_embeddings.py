@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,8 @@ def test_ollama_cuts_long_texts_unless_told_not_to(client: TestClient, llm: LLM)
 
 def test_special_tokens_around_a_text_stay() -> None:
     class Words:
+        engine = SimpleNamespace(max_length=4)
+
         def tokenize(self, text: str, add_special: bool = False) -> list[int]:
             ids = [int(word) for word in text.split()]
             return [1, *ids, 2] if add_special else ids

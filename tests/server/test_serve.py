@@ -16,7 +16,7 @@ import pytest
 from ..cli.tiny import start, write_tiny
 from .test_chat import CHAT, HELLO
 
-ADDRESS = re.compile(rb"at (http://\S+);")
+ADDRESS = re.compile(rb"at (https?://\S+);")
 
 
 @pytest.fixture(scope="module")

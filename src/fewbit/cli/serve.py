@@ -134,7 +134,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         from ..llm import LLM
         from ..server.app import make_app
         from ..server.log import use_json
-        from ..server.pool import Pool
+        from ..server.pool import Pool, fetch_within
         from ..server.serving import listen, raise_file_limit
         from ..server.serving import serve as run
         from ..server.settings import Settings
@@ -148,9 +148,13 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     refuse_open(settings.is_loopback, bool(settings.api_keys), rest["no_key"])
     use_json(settings.log_json)
     raise_file_limit(settings.max_connections)
+
+    def load_later(source: str) -> LLM:
+        return LLM(source, **of_model, progress=fetch_within(settings.load_seconds))
+
     pool = Pool(
-        names, lambda source: LLM(source, **of_model), pinned=settings.pinned, max_models=settings.max_models,
-        load_seconds=settings.load_seconds, turn_seconds=settings.turn_seconds,
+        names, load_later, pinned=settings.pinned, max_models=settings.max_models, load_seconds=settings.load_seconds,
+        turn_seconds=settings.turn_seconds,
     )  # fmt: skip
     with listen(settings) as at:
         for name in dict.fromkeys([next(iter(names)), *settings.pinned]):

@@ -105,6 +105,9 @@ class Engine:
         least = check_at_least_zero(min_tokens, "min_tokens")
         count = check_count(n, "n", self._scheduler.max_seqs)
         first = None if seed is None else check_at_least_zero(seed, "seed")
+        ends = self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab))
+        if least and len(ends) >= vocab:
+            raise RequestError("min_tokens cannot be kept: every token of the model ends the output")
         self._check_names(namespace, adapter)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
@@ -114,7 +117,7 @@ class Engine:
                 params or SamplingParams(),
                 min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least,
-                eos_ids=self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab)),
+                eos_ids=ends,
                 seed=None if first is None else first + i,
                 num_logprobs=None if logprobs is None else check_logprobs(logprobs, vocab),
                 logit_bias=check_bias(logit_bias, vocab),

@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from .errors import ApiError, cut
 from .settings import Settings
-from .state import client_name, on_text, state_of
+from .state import client_name, state_of
 from .text_work import LARGE_BYTES
+from .waiting import on_body
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class JsonResponse(Response):
 async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
     data = await read_bytes(request)
-    found = await on_text(request, decode, data, kind) if len(data) > LARGE_BYTES else decode(data, kind)
+    found = await on_body(request, decode, data, kind) if len(data) > LARGE_BYTES else decode(data, kind)
     _check_count(found, state_of(request).settings.max_messages)
     return found
 
@@ -48,9 +49,8 @@ def _check_count(body: object, most: int) -> None:
     """Refuse more messages than anybody has, before something is done with each of them."""
     for name in ("messages", "input"):
         items = getattr(body, name, None)
-        if not isinstance(items, list) or len(items) <= most or isinstance(items[0], int):  # the last: token ids
-            continue
-        raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
+        if isinstance(items, list) and len(items) > most and not isinstance(items[0], int):  # those are token ids
+            raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
 
 
 def decode(data: bytes, kind: type[T]) -> T:

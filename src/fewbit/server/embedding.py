@@ -15,10 +15,11 @@ from ..errors import FewbitError, RequestError
 from ..llm import LLM
 from ..options import Prompt
 from .jobs import Job, Usage
-from .runs import enter, failed, unless_gone
+from .runs import enter, failed
 from .state import charge, state_of
 from .text_work import check_chars, max_chars
 from .tokens import in_thread
+from .waiting import unless_gone
 
 
 @dataclass(frozen=True, slots=True)

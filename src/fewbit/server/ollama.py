@@ -35,11 +35,12 @@ from .ollama_types import (
     template_tools,
 )
 from .openai_types import chat_logprob
-from .runs import Run, begin, namespace, unless_gone
+from .runs import Run, begin, namespace
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread
 from .tool_calls import Call, ToolParser
+from .waiting import unless_gone
 
 NDJSON = "application/x-ndjson"
 

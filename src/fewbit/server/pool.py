@@ -46,6 +46,7 @@ class Entry:
     loaded_at: float = 0.0
     gives_way: asyncio.Event | None = None  # it is to be put away, and new requests wait
     failed: tuple[float, ApiError] | None = None
+    disk_error: str = ""  # of --cache-dir, that the log has already
     aliases: set[str] = field(default_factory=set)
 
 
@@ -264,6 +265,17 @@ def _stop_timer(entry: Entry) -> None:
     if entry.timer is not None:
         entry.timer.cancel()
     entry.timer = entry.expires = None
+
+
+def fetch_within(seconds: float) -> Callable[[str, int, int | None], None]:
+    """A `progress` for `LLM` that ends it when a model takes longer to fetch."""
+    end = time.monotonic() + seconds
+
+    def check(what: str, done: int, total: int | None) -> None:
+        if time.monotonic() > end:
+            raise FetchError(f"{what} took longer than {seconds:g} s")
+
+    return check
 
 
 def _close_late(loading: asyncio.Future[LLM]) -> None:

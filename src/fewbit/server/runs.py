@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -13,17 +13,17 @@ from starlette.requests import Request
 
 from ..errors import FewbitError, FileChanged
 from ..llm import LLM
-from .errors import ApiError, from_fewbit, out_of_time, shutting_down
+from .errors import ApiError, from_fewbit, shutting_down
 from .jobs import Delta, Event, Finished, Job, Started, Usage, run
 from .log import log
+from .metrics import disk_stats
 from .pool import Entry
 from .settings import Settings
 from .sse import EventStream
-from .state import State, charge, client_name, on_text, state_of
+from .state import State, charge, client_name, state_of
+from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
-
-GONE = 499  # as nginx says: nobody is left to read it
 
 
 class Run:
@@ -86,8 +86,16 @@ class Run:
 
     def _leave(self) -> None:
         self._state.runs.discard(self)
+        self._report_disk()
         if self._num_open:
             self._state.metrics.finished.labels(self.model, self._reason).inc(self._num_open)
+
+    def _report_disk(self) -> None:
+        """Log a `--cache-dir` that fails, once until it works again."""
+        entry, error = self._state.pool.entries[self.model], disk_stats(self.llm).error
+        if error and not entry.disk_error:
+            log("cache-dir failed", model=self.model, reason=error)
+        entry.disk_error = error
 
     async def _closing(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         try:
@@ -182,29 +190,6 @@ def namespace(request: Request, salt: str | None) -> str:
     """Where the prefixes of a client are kept: apart for each key, and for each salt."""
     key = getattr(request.state, "key_id", "")
     return f"{key}\0{salt or ''}" if key or salt else ""
-
-
-async def unless_gone(request: Request, call: Awaitable[T], seconds: float | None = None) -> T:
-    """What a call gives, unless the client disconnects, time is over or the server ends: then the call is cancelled."""
-    task = asyncio.ensure_future(call)
-    leaving, ending = asyncio.ensure_future(_gone(request)), asyncio.ensure_future(state_of(request).until_over())
-    tasks = {task, leaving, ending}
-    try:
-        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if not done:
-            raise out_of_time()
-        raise shutting_down() if ending in done else ApiError(GONE, "the client disconnected", code="disconnected")
-    finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.wait(tasks)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _limit(job: Job, limits: Settings) -> None:

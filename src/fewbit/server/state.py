@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from starlette.requests import Request
 
@@ -19,8 +18,6 @@ from .pauses import PauseWatch
 from .pool import Pool
 from .settings import Settings
 from .text_work import TextWork
-
-T = TypeVar("T")
 
 
 class Endable(Protocol):
@@ -100,9 +97,3 @@ def charge(request: Request, tokens: int) -> None:
     quota: Quota | None = getattr(request.state, "quota", None)
     if quota is not None:
         quota.charge(tokens)
-
-
-async def on_text(request: Request, call: Callable[..., T], *given: Any) -> T:
-    """What a call gives that takes long for long texts, made in a thread."""
-    nbytes = request.scope.get("fewbit.body_bytes", 0)
-    return await state_of(request).text.run(client_name(request), nbytes, lambda: call(*given))

@@ -29,18 +29,15 @@ class TextWork:
 
     def __init__(self) -> None:
         self._small, self._large = Lane(threads=4, per_client=2), Lane(threads=2, per_client=1)
+        self._bodies = Lane(threads=2, per_client=1)
 
     async def run(self, client: str, nbytes: int, call: Callable[[], T]) -> T:
         """What a call gives, made for a client of a body of so many bytes."""
-        lane = self._large if nbytes > LARGE_BYTES else self._small
-        await lane.enter(client)
-        try:
-            found = in_daemon(call)
-        except BaseException:
-            lane.leave(client)
-            raise
-        found.add_done_callback(lambda _: lane.leave(client))  # when the thread is done, not when its waiter leaves
-        return await asyncio.shield(found)
+        return await (self._large if nbytes > LARGE_BYTES else self._small).run(client, call)
+
+    async def read(self, client: str, call: Callable[[], T]) -> T:
+        """What a call gives that decodes a large body."""
+        return await self._bodies.run(client, call)
 
 
 class Lane:
@@ -51,6 +48,17 @@ class Lane:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    async def run(self, client: str, call: Callable[[], T]) -> T:
+        """What a call gives, made in a thread when it is its turn."""
+        await self.enter(client)
+        try:
+            found = in_daemon(call)
+        except BaseException:
+            self.leave(client)
+            raise
+        found.add_done_callback(lambda _: self.leave(client))  # when the thread is done, not when its waiter leaves
+        return await asyncio.shield(found)
 
     async def enter(self, client: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -16,9 +16,9 @@ from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
-from .runs import unless_gone
-from .state import on_text, state_of
+from .state import state_of
 from .text_work import check_chars, max_chars
+from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ def counted(llm: LLM, messages: Any, tools: Any, template: Any) -> int:
 async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
     """Work on the text of a request, beside the event loop, until its client disconnects."""
     try:
-        return await unless_gone(request, on_text(request, call, *given))
+        return await on_text(request, call, *given)
     except FewbitError as error:
         raise from_fewbit(error) from error
     except RecursionError:
