@@ -4,6 +4,7 @@
 
 #include "formats/geometry.h"
 #include "logits.h"
+#include "map_guard.h"
 #include "probe.h"
 #include "threads.h"
 
@@ -331,6 +332,11 @@ NB_MODULE(_native, m) {
         nb::arg("v"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"),
         nb::arg("scale"), nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(),
         nb::arg("out"), nb::arg("exact"), nb::arg("threads"), "Attention over pages.");
+  m.def(
+      "guard_map", [](Bytes data) { return guard_map(data.data(), data.size()); }, nb::arg("data"),
+      "Guards the memory map of a file against SIGBUS; its number, for map_failed and unguard_map.");
+  m.def("map_failed", map_failed, nb::arg("number"), "Whether pages of a guarded map were lost and read as zeros.");
+  m.def("unguard_map", unguard_map, nb::arg("number"), "To be called when the memory is unmapped.");
   bind_plan(m);
   bind_sample(m);
   m.def("probe_read", py_probe_read, OneTarget(), nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),

@@ -52,6 +52,10 @@ class FileError(FewbitError, ValueError):
     """A damaged file, or one of an unsupported type or version."""
 
 
+class FileChanged(FileError):
+    """A file that was truncated or written to while a model used it. What the model computes is lost."""
+
+
 class PathError(FewbitError, OSError):
     """A file is missing, or cannot be opened or written."""
 

@@ -162,7 +162,7 @@ class LLM(Chats, Embeds, Scores):
         self.ctx, self.pooling = loaded.ctx, file_pooling({}, loaded.is_encoder)
         self.engine = Engine(
             loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
-            encoder=loaded.is_encoder, max_waiting=max_waiting, max_per_client=max_per_client,
+            encoder=loaded.is_encoder, max_waiting=max_waiting, max_per_client=max_per_client, maps=loaded.maps,
         )  # fmt: skip
         self._worker = Worker(self.engine)
 

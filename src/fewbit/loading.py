@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from json import dumps
@@ -23,6 +23,7 @@ from .devices.fitting import LEAST_CTX, Needs, cache_tokens, default_ctx
 from .devices.forward import forward
 from .devices.splitting import check_layers, make_hybrid, split
 from .errors import DtypeError, FormatError, OutOfMemory, RequestError
+from .files.maps import FileMap, check_maps
 from .files.model import ModelFile
 from .models import LoadedModel, load_model
 from .ops.memory import Shortage
@@ -46,6 +47,7 @@ class Loaded:
     step_bytes: int = 0  # of weights that a step reads
     max_seqs: int = MAX_SEQS  # that run in one step
     is_encoder: bool = False  # texts run whole, in one step; it gives hidden rows, no logits
+    maps: Collection[FileMap] = ()  # of files that steps read weights from
 
     def forward(self, chunks: Sequence[Chunk], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -134,7 +136,9 @@ def load(
     disk = None if cache_dir is None else DiskCache(cache_dir, nbytes, identity=how)
     cache = Cache(of.make_store(kept, pages), fingerprint, Shortage(), disk)
     executor = of.make_executor(model.graph, cache.store, model.config.vocab)
-    return Loaded(executor, cache, length, model.step_bytes, seqs, model.is_encoder)
+    check_maps(file.maps)  # what was read is what the file holds
+    maps = () if of.name == "cuda" and layers is None else file.maps  # a GPU has copies of its weights
+    return Loaded(executor, cache, length, model.step_bytes, seqs, model.is_encoder, maps)
 
 
 def _pages(needs: Needs, model: LoadedModel, ctx: int, cache_bytes: int | None, whole: Needs | None) -> tuple[int, ...]:

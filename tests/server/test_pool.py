@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fewbit.errors import FileError, OutOfMemory
+from fewbit.errors import FetchError, FileError, OutOfMemory
 from fewbit.llm import LLM
 from fewbit.server import pool as pools
 from fewbit.server.errors import ApiError
@@ -132,7 +132,7 @@ def test_idle_models_go_when_memory_is_short() -> None:
             pool.entries["b"].name  # noqa: B018
         pool = make("ab", load)
         async with pool.use("a"):
-            with pytest.raises(ApiError, match="too little"):
+            with pytest.raises(ApiError, match="not enough memory"):
                 await touch(pool, "b")
 
     asyncio.run(main())
@@ -185,3 +185,92 @@ def test_names(llm: LLM) -> None:
     assert pool.find(None).name == pool.find("tiny").name == pool.find("tiny:latest").name == "tiny"
     with pytest.raises(ApiError, match="there are: tiny"):
         pool.find("other")
+
+
+def test_a_busy_model_gives_way_to_one_that_waits() -> None:
+    order: list[str] = []
+
+    async def ask(pool: Pool, name: str, number: int) -> None:
+        async with pool.use(name):
+            order.append(f"{name}{number}")
+            await asyncio.sleep(0.02)
+
+    async def main() -> None:
+        pool = make("ab", max_models=1, turn_seconds=0.05)
+        is_over = False
+
+        async def keep_busy() -> None:  # two at a time, so that it is never idle
+            number = 0
+            while not is_over:
+                number += 1
+                await ask(pool, "a", number)
+
+        busy = [asyncio.create_task(keep_busy()), asyncio.create_task(keep_busy())]
+        await asyncio.sleep(0.01)
+        busy.append(asyncio.create_task(keep_busy()))
+        async with asyncio.timeout(30):
+            await ask(pool, "b", 0)
+            while order[-1].startswith("b"):  # and then it is its turn again
+                await asyncio.sleep(0.01)
+        is_over = True
+        await asyncio.gather(*busy)
+        await pool.close()
+
+    asyncio.run(main())
+    assert "b0" in order
+
+
+def test_whoever_holds_a_model_that_gives_way_may_use_it_again() -> None:
+    async def main() -> None:
+        pool = make("ab", max_models=1, turn_seconds=0.0)
+        async with pool.use("a"):
+            other = asyncio.create_task(touch(pool, "b"))
+            while pool.entries["a"].gives_way is None:
+                await asyncio.sleep(0.01)
+            async with pool.use("a", is_held=True) as llm:
+                assert cast(Any, llm).source == "a.gguf"
+        await other
+        assert names(pool) == "b"
+
+    asyncio.run(main())
+
+
+def test_errors_of_a_load_tell_no_path(capfd: pytest.CaptureFixture[str]) -> None:
+    def load(source: str) -> Any:
+        raise FileError("/secret/folder/a.gguf: damaged")
+
+    async def main() -> None:
+        with pytest.raises(ApiError, match="could not be loaded") as found:
+            await touch(make("a", load), "a")
+        assert "secret" not in found.value.message
+
+    asyncio.run(main())
+    assert "/secret/folder/a.gguf" in capfd.readouterr().err
+
+
+def test_a_model_that_comes_too_late_is_closed() -> None:
+    gate, made = threading.Event(), list[Fake]()
+
+    def load(source: str) -> Any:
+        assert gate.wait(60)
+        made.append(Fake(source))
+        return made[0]
+
+    async def main() -> None:
+        pool = make("a", load, load_seconds=0.05)
+        with pytest.raises(ApiError, match="took too long"):
+            await touch(pool, "a")
+        gate.set()
+        while not made or not made[0].is_closed:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_fetching_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = pools.fetch_within(100.0)
+    progress("a model", 1, 2)
+    now = pools.time.monotonic()
+    monkeypatch.setattr(pools.time, "monotonic", lambda: now + 101.0)
+    with pytest.raises(FetchError, match="longer than 100 s"):
+        progress("a model", 2, 2)

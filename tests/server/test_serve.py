@@ -20,7 +20,7 @@ from fewbit.errors import FetchError
 from ..cli.tiny import start, write_tiny
 from .test_chat import CHAT, HELLO
 
-ADDRESS = re.compile(rb"at (http://\S+);")
+ADDRESS = re.compile(rb"at (https?://\S+);")
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,8 @@ class DiskStats:
     dropped: int = 0  # not written: too many waited, or the disk is full
     damaged: int = 0
     evictions: int = 0
+    failed: int = 0  # not written: the folder is gone, full or read-only
+    error: str = ""  # why the last page could not be written; empty once one could
 
 
 class DiskCache:
@@ -199,10 +201,13 @@ class DiskCache:
                 key, payload = next(iter(self._pending.items()))
             try:
                 self._write(key, payload)
-            except OSError:
-                self._count(dropped=1)
+                error = ""
+            except OSError as problem:
+                error = problem.strerror or str(problem)
+                self._count(dropped=1, failed=1)
             finally:
                 with self._changed:
+                    self._stats = replace(self._stats, error=error)
                     del self._pending[key]
                     self._pending_bytes -= len(payload)
                     self._changed.notify_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +23,34 @@ from .output import shown
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Where to listen; 0.0.0.0: for other machines too, which wants --api-key-file.",
+    help="Where to listen; 0.0.0.0: for other machines too, which wants --api-key-file or --api-keys.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, metavar="N", help="0: any.")
 @click.option(
     "--api-key-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="API keys, one a line; without it everybody who reaches the port may ask.",
+    help="API keys, one a line; without keys everybody who reaches the port may ask.",
 )
+@click.option(
+    "--api-keys",
+    "api_key_table",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="API keys with names, quotas and models: TOML or JSON.",
+)
+@click.option("--no-key", is_flag=True, help="Let other machines use the server without a key.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which clients reach the server; may be given again.",
+)
+@click.option(
+    "--tls-cert", type=click.Path(dir_okay=False, exists=True), metavar="FILE", help="Certificate, for https."
+)
+@click.option("--tls-key", type=click.Path(dir_okay=False, exists=True), metavar="FILE", help="Its private key.")
 @click.option(
     "--cors-origin",
     "cors_origins",
@@ -37,6 +58,25 @@ from .output import shown
     metavar="URL",
     help="A web page's origin that may use the server; may be given again.",
 )
+@count_option("--max-connections", what="Open connections; more get 503.", default=1000, show_default=True)
+@count_option("--max-connections-per-address", what="The same for one address.", default=250, show_default=True)
+@click.option(
+    "--min-body-rate",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    metavar="KIB",
+    help="Slowest upload, in KiB a second; slower ones get 408.",
+)
+@click.option(
+    "--body-idle",
+    type=click.FloatRange(0.1, 3600),
+    default=0.8,
+    show_default=True,
+    metavar="S",
+    help="Longest pause in headers and bodies that are sent.",
+)
+@count_option("--max-body", what="Largest request body, in MiB; larger ones get 413.", default=16, show_default=True)
 @count_option(
     "--max-queue",
     what="Outputs that may wait for a model; more are refused with 429.",
@@ -58,6 +98,22 @@ from .output import shown
     metavar="S",
     help="Longest time for one request; what is written by then is its answer.",
 )
+@click.option(
+    "--load-seconds",
+    type=click.IntRange(1, 10**8),
+    default=600,
+    show_default=True,
+    metavar="S",
+    help="Longest time to load a model, also one that is fetched.",
+)
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(0, 10**8),
+    default=30,
+    show_default=True,
+    metavar="S",
+    help="Time that running requests get when the server is told to end.",
+)
 @max_tokens_option(None, "Longest answer that may be asked for.", show_default="until the context is full")
 @click.option("--log-json", is_flag=True, help="Log lines are JSON.")
 @cache_options
@@ -74,39 +130,69 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
       fewbit serve model.gguf --port 8080 --kv q8_0
       fewbit serve small=a.gguf large=b.gguf --max-models 1
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
+      fewbit serve --host 0.0.0.0 --api-keys keys.toml --tls-cert cert.pem --tls-key key.pem
       fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
     """
     try:
         from ..llm import LLM
         from ..server.app import make_app
         from ..server.log import use_json
-        from ..server.pool import Pool
-        from ..server.serving import listen
+        from ..server.pool import Pool, fetch_within
+        from ..server.serving import listen, raise_file_limit
         from ..server.serving import serve as run
-        from ..server.settings import Settings, read_keys
+        from ..server.settings import Settings
+        from ..server.text_work import is_busy
     except ImportError as error:
         raise ExtraError(f"fewbit serve needs {error.name}: pip install 'fewbit[server]'") from None
     of_model, rest = split_options(options)
-    keys = rest.pop("api_key_file")
     names = {name: fetched_path(source) or source for name, source in model_names(models or (DEFAULT,)).items()}
-    settings = Settings(
-        host=rest["host"], port=rest["port"], api_keys=() if keys is None else read_keys(keys),
-        cors_origins=rest["cors_origins"], max_queue=rest["max_queue"], request_seconds=rest["max_seconds"],
-        max_output_tokens=rest["max_tokens"], max_models=rest["max_models"], log_json=rest["log_json"],
-        pinned=check_pinned(rest["pinned"], names, rest["max_models"]),
-    )  # fmt: skip
+    check_pinned(rest["pinned"], names, rest["max_models"])
+    settings = Settings(**server_options(rest))
+    refuse_open(settings.is_loopback, bool(settings.api_keys), rest["no_key"])
     use_json(settings.log_json)
-    warn_if_open(settings.is_loopback, bool(keys))
+    raise_file_limit(settings.max_connections)
+
+    def load_later(source: str) -> LLM:
+        return LLM(source, **of_model, progress=fetch_within(settings.load_seconds))
+
     pool = Pool(
-        names, lambda source: LLM(source, **of_model), pinned=settings.pinned, max_models=settings.max_models,
-        load_seconds=settings.load_seconds,
+        names, load_later, pinned=settings.pinned, max_models=settings.max_models, load_seconds=settings.load_seconds,
+        turn_seconds=settings.turn_seconds,
     )  # fmt: skip
     with listen(settings) as at:
         for name in dict.fromkeys([next(iter(names)), *settings.pinned]):
             pool.entries[name].llm = load(names[name], **of_model)
         app = make_app(settings, pool)
-        url = f"http://{url_host(settings.host)}:{at.getsockname()[1]}"
+        scheme = "https" if settings.tls_cert else "http"
+        url = f"{scheme}://{url_host(settings.host)}:{at.getsockname()[1]}"
         run(app, at, lambda: click.echo(f"fewbit serves {', '.join(names)} at {url}; Ctrl-C ends it", err=True))
+    if is_busy():  # with work that nobody waits for any more, such as loading a model
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def server_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the command as `Settings` takes them."""
+    from ..server.keys import read_key_table, read_keys
+
+    lines, table = options["api_key_file"], options["api_key_table"]
+    if (options["tls_cert"] is None) != (options["tls_key"] is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    same = (
+        "host", "port", "allowed_hosts", "tls_cert", "tls_key", "cors_origins", "max_connections",
+        "max_connections_per_address", "max_queue", "max_models", "pinned", "load_seconds", "drain_seconds", "log_json",
+    )  # fmt: skip
+    return {
+        **{name: options[name] for name in same},
+        "api_keys": (*(() if lines is None else read_keys(lines)), *(() if table is None else read_key_table(table))),
+        "request_seconds": options["max_seconds"],
+        "max_output_tokens": options["max_tokens"],
+        "max_body_bytes": options["max_body"] << 20,
+        "max_bodies_bytes": max(256 << 20, options["max_body"] << 22),
+        "min_body_rate": options["min_body_rate"] << 10,
+        "body_idle_seconds": options["body_idle"],
+        "head_seconds": options["body_idle"],
+    }
 
 
 def model_names(models: tuple[str, ...]) -> dict[str, str]:
@@ -129,19 +215,24 @@ def model_names(models: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def check_pinned(pinned: tuple[str, ...], names: dict[str, str], most: int | None) -> tuple[str, ...]:
+def check_pinned(pinned: tuple[str, ...], names: dict[str, str], most: int | None) -> None:
     for name in pinned:
         if name not in names:
             raise click.BadParameter(f"there is no model {shown(name)!r}; there are: {', '.join(names)}",
                                      param_hint="--pin")  # fmt: skip
     if most is not None and len(pinned) > most:
         raise click.BadParameter(f"{len(pinned)} models cannot stay where {most} may be loaded", param_hint="--pin")
-    return pinned
 
 
-def warn_if_open(is_loopback: bool, has_keys: bool) -> None:
-    if not is_loopback and not has_keys:
-        click.echo("fewbit: other machines can use this server without a key; --api-key-file asks for one", err=True)
+def refuse_open(is_loopback: bool, has_keys: bool, no_key: bool) -> None:
+    """Other machines need a key, unless it was said that they do not."""
+    if not is_loopback and not has_keys and not no_key:
+        raise click.UsageError(
+            "other machines could use this server without a key; give --api-key-file or --api-keys, or --no-key if "
+            "everybody may"
+        )
+    if has_keys and no_key:
+        raise click.UsageError("--no-key does not go with keys")
 
 
 def url_host(host: str) -> str:

@@ -8,7 +8,7 @@ launched before this one is fetched (flight.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -21,6 +21,7 @@ from ..cache.cache import Cache
 from ..devices.batch import Chunk, Executor, Outputs, Sampled, Top
 from ..devices.forward import make_batch
 from ..errors import OutOfPages, RequestError, TooLong
+from ..files.maps import FileMap, check_maps
 from ..ops.sampling import SamplingParams
 from .flight import Flight
 from .request import Constraint, Embedding, Generation, Request, Scoring, Step
@@ -43,7 +44,8 @@ class Engine:
     says that there is more.
 
     A step runs up to `max_seqs` requests. `max_waiting` more may wait, and a client may have `max_per_client` in all;
-    what is more gets QueueFull. Deadlines are measured by `clock`, in seconds.
+    what is more gets QueueFull. Deadlines are measured by `clock`, in seconds. A step fails if a file of `maps`, which
+    weights are read from, has changed.
     """
 
     def __init__(
@@ -58,10 +60,11 @@ class Engine:
         max_waiting: int | None = None,
         max_per_client: int | None = None,
         clock: Callable[[], float] = perf_counter,
+        maps: Collection[FileMap] = (),
     ) -> None:
         self.executor, self.cache, self.is_encoder = executor, cache, encoder
         self.eos_ids = frozenset(eos_ids)
-        self._ctx = ctx
+        self._ctx, self._maps = ctx, maps
         self.max_length = min(ctx, cache.max_length)  # tokens of the longest sequence
         if encoder:
             self.max_length = min(self.max_length, executor.max_batched_tokens, executor.max_logits)
@@ -109,6 +112,9 @@ class Engine:
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
         most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
         scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
+        ends = self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab))
+        if least and len(ends) >= vocab:
+            raise RequestError("min_tokens cannot be kept: every token of the model ends the output")
         check_names(namespace, adapter, self.executor.adapters)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
@@ -118,7 +124,7 @@ class Engine:
                 params or SamplingParams(),
                 min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least,
-                eos_ids=self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab)),
+                eos_ids=ends,
                 seed=None if first is None else first + i,
                 num_logprobs=most_logprobs,
                 scores=scores,
@@ -282,6 +288,7 @@ class Engine:
         begin = perf_counter()
         try:
             outputs = flight.handle.fetch()
+            check_maps(self._maps)
         except BaseException:
             ahead, self._flight = self._flight, None
             for one in (ahead, flight):

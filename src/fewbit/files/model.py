@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from ..formats import Format
 from ..tensor import QuantTensor
+from .maps import FileMap
 
 
 class Info(Protocol):
@@ -28,6 +30,10 @@ class ModelFile(Protocol):
     """An open file, or several, with a model: hyperparameters, weights, and what is needed for text."""
 
     file_bytes: int
+
+    @property
+    def maps(self) -> WeakSet[FileMap]:
+        """The memory maps that the file or its tensors still use: see `check_maps`."""
 
     @property
     def path(self) -> Path:

@@ -15,6 +15,7 @@ from mmap import mmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from ..formats import get
 from ..tensor import QuantTensor
 from ..validation import to_path
 from .gguf.values import short
-from .maps import open_map, release
+from .maps import FileMap, open_map, release
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMS = 16
@@ -74,10 +75,10 @@ class Safetensors(Mapping[str, QuantTensor]):
 
     infos: Mapping[str, StoredTensor]
 
-    def __init__(self, paths: list[Path], maps: list[mmap], infos: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, paths: list[Path], maps: list[FileMap], infos: Mapping[str, StoredTensor]) -> None:
         self.paths, self.infos = tuple(paths), MappingProxyType(dict(infos))
         self.file_bytes = sum(len(data) for data in maps)
-        self._maps = maps
+        self._maps, self.maps = maps, WeakSet(maps)  # tensors may use them after `close` too
 
     def data(self, name: str) -> Bytes:
         """The bytes of a tensor, shared with the file."""
@@ -229,7 +230,7 @@ def _check_index(index: Path, names: Mapping[str, str], files: list[str], found:
 
 
 def _joined(paths: list[Path]) -> Safetensors:
-    maps: list[mmap] = []
+    maps: list[FileMap] = []
     infos: dict[str, StoredTensor] = {}
     for part, path in enumerate(paths):
         data = open_map(path)

@@ -9,11 +9,13 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from ..errors import FewbitError, FileError, MissingError, ShapeError
 from ..files.gguf.values import short
+from ..files.maps import FileMap
 from ..files.safetensors import FORMATS, read_json, read_safetensors
 from ..files.tokenizer_json import read_tokenizer
 from ..formats import Format, get
@@ -75,6 +77,11 @@ class Directory:
             info, data = self._stored.infos[name], self._stored.data(name)
             yield f"{name} {info.dtype} {info.shape}".encode()
             yield data[:nbytes].tobytes() + data[info.nbytes // 2 :][:nbytes].tobytes()
+
+    @property
+    def maps(self) -> WeakSet[FileMap]:
+        """The memory maps that are in use."""
+        return self._stored.maps
 
     def forget(self, name: str) -> None:
         """Release the file's memory that a tensor was made of."""

@@ -27,10 +27,9 @@ from .anthropic_types import (
 from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
 from .jobs import Delta, Finished, Job
-from .runs import Run, begin, namespace, unless_gone
+from .runs import Run, begin, namespace
 from .sse import event
-from .state import state_of
-from .tokens import in_thread
+from .tokens import counted, with_model
 from .tool_calls import Call, ToolParser
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -74,9 +73,7 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
     said, tools, names = body.template_messages(), body.template_tools(), body.template_names()
-    async with state_of(request).pool.use(body.model) as llm:
-        counting = in_thread(lambda: llm.count_tokens(said, tools=tools, template=names))
-        return JsonResponse(TokenCount(await unless_gone(request, counting)))
+    return JsonResponse(TokenCount(await with_model(request, body.model, counted, said, tools, names)))
 
 
 ROUTES: list[BaseRoute] = [

@@ -19,9 +19,8 @@ from starlette.routing import BaseRoute, Route
 
 from ..errors import FewbitError
 from . import anthropic, ollama, ollama_embed, ollama_models, openai_embeddings, openai_responses, page
-from .bodies import JsonResponse
-from .errors import ApiError, body_for, from_fewbit
-from .guard import Guard
+from .errors import ApiError, from_fewbit
+from .guard import Guard, error_response
 from .health import health, stats
 from .metrics import Metrics, metrics
 from .openai_chat import chat_completions
@@ -89,8 +88,7 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    body = body_for(request.url.path)(error)
-    return JsonResponse(body, error.status, error.headers)
+    return error_response(error, request.scope)
 
 
 async def _fewbit_error(request: Request, error: Exception) -> Response:
@@ -109,4 +107,6 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    return await _api_error(request, ApiError(500, "something went wrong in the server; see its log", code="internal"))
+    name = request.scope.get("fewbit.request_id", "")
+    message = f"something went wrong in the server; its log tells more of request {name}"
+    return await _api_error(request, ApiError(500, message, code="internal"))

@@ -12,9 +12,11 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from .errors import ApiError
+from .errors import ApiError, cut
 from .settings import Settings
-from .state import state_of
+from .state import client_name, state_of
+from .text_work import LARGE_BYTES
+from .waiting import on_body
 
 T = TypeVar("T")
 
@@ -38,9 +40,17 @@ class JsonResponse(Response):
 async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
     data = await read_bytes(request)
-    if len(data) > 1 << 20:  # long bodies take long, and the event loop goes on meanwhile
-        return await asyncio.to_thread(decode, data, kind)
-    return decode(data, kind)
+    found = await on_body(request, decode, data, kind) if len(data) > LARGE_BYTES else decode(data, kind)
+    _check_count(found, state_of(request).settings.max_messages)
+    return found
+
+
+def _check_count(body: object, most: int) -> None:
+    """Refuse more messages than anybody has, before something is done with each of them."""
+    for name in ("messages", "input"):
+        items = getattr(body, name, None)
+        if isinstance(items, list) and len(items) > most and not isinstance(items[0], int):  # those are token ids
+            raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -56,7 +66,8 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 async def read_bytes(request: Request) -> bytes:
     """All of a body that is neither too large nor too slow."""
-    limits, pauses = state_of(request).settings, state_of(request).pauses
+    state, client = state_of(request), client_name(request)
+    limits, pauses = state.settings, state.pauses
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large(limits.max_body_bytes)
@@ -71,6 +82,8 @@ async def read_bytes(request: Request) -> bytes:
         size += len(part)
         if size > limits.max_body_bytes:
             raise _too_large(limits.max_body_bytes)
+        state.take_body(client, len(part))
+        request.scope["fewbit.body_bytes"], request.scope["fewbit.client"] = size, client  # `Guard` releases them
         parts.append(part)
 
 
@@ -93,7 +106,7 @@ async def _within(seconds: float, coming: Awaitable[bytes | None]) -> bytes | No
         if task.done():
             return task.result()
     except ClientDisconnect:
-        raise ApiError(400, "the client went before its body was complete", code="disconnected") from None
+        raise ApiError(400, "the client disconnected before its body was complete", code="disconnected") from None
     finally:
         task.cancel()
     raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout")
@@ -106,13 +119,13 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def _refused(message: str) -> ApiError:
     found = _PATH.search(message)
-    path = found["path"] if found else ""
+    path = cut(found["path"]) if found else ""
     unknown = _UNKNOWN.search(message)
     if unknown:
-        name = f"{path}.{unknown['name']}" if path else unknown["name"]
+        name = cut(f"{path}.{unknown['name']}" if path else unknown["name"])
         return ApiError(400, f"{name} is not supported; leave it out", name, "unsupported_parameter")
-    said = message[: found.start()] if found else message
-    return ApiError(400, f"{path}: {said}" if path else said, path or None, "invalid_request")
+    reason = cut(message[: found.start()] if found else message, 300)
+    return ApiError(400, f"{path}: {reason}" if path else reason, path or None, "invalid_request")
 
 
 def _too_large(most: int) -> ApiError:

@@ -14,11 +14,12 @@ from ..arrays import Floats
 from ..errors import FewbitError, RequestError
 from ..llm import LLM
 from ..options import Prompt
-from .errors import from_fewbit
 from .jobs import Job, Usage
-from .runs import enter, unless_gone
-from .state import state_of
+from .runs import enter, failed
+from .state import charge, state_of
+from .text_work import check_chars, max_chars
 from .tokens import in_thread
+from .waiting import unless_gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,12 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
         enter(state, entry, Job(prompts=texts[:1]), stack)  # one place, however many texts
         llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
         load_ns = perf_counter_ns() - begun
-        prompts: list[list[int]] = await in_thread(_encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
+        prompts = await in_thread(request, _encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
+        charge(request, sum(map(len, prompts)))
         try:
             rows = await unless_gone(request, llm.aembed(prompts), state.settings.request_seconds)
         except FewbitError as error:
-            raise from_fewbit(error) from error
+            raise failed(state, entry.name, llm, error) from error
     num_tokens = sum(map(len, prompts))
     request.scope["fewbit.usage"] = (entry.name, Usage(num_tokens, 0, 0))  # for the log
     return Embedded(entry.name, np.asarray(rows, np.float32), num_tokens, load_ns)
@@ -51,10 +53,17 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
 
 def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None) -> list[list[int]]:
     most = llm.engine.max_length if limit is None else min(limit, llm.engine.max_length)
-    found = [llm.truncated_prompt(text, most) if truncate else llm.encode_prompt(text) for text in texts]
+    if not truncate:
+        check_chars(llm, *texts)
+    found = [truncated(llm, text, most) if truncate else llm.encode_prompt(text) for text in texts]
     for number, tokens in enumerate(found):
         if not tokens:
             raise RequestError(f"input {number} is empty: it has no tokens")
         if len(tokens) > most:
             raise RequestError(f"input {number} has {len(tokens)} tokens, at most {most} are read; give less text")
     return found
+
+
+def truncated(llm: LLM, text: Prompt, most: int) -> list[int]:
+    """The tokens of a text without those that do not fit. Text that would be cut off anyway is not tokenized."""
+    return llm.truncated_prompt(text[: max_chars(llm)] if isinstance(text, str) else text, most)

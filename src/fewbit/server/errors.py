@@ -9,6 +9,7 @@ from ..errors import (
     ArgumentError,
     DtypeError,
     FewbitError,
+    FileChanged,
     OutOfMemory,
     OutOfPages,
     PositionError,
@@ -23,6 +24,7 @@ from ..errors import (
 _CALLERS = (
     ArgumentError, DtypeError, PositionError, RequestError, ShapeError, TemplateError, TokenizerError
 )  # fmt: skip
+MAX_REFLECTED = 100  # characters of what a client sent, in what it is told
 _HEADERS = {  # nobody reads the rest of a body that is too slow or too large
     401: {"WWW-Authenticate": "Bearer"},
     408: {"Connection": "close"},
@@ -53,13 +55,17 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,  # seconds
+        closes: bool = False,  # the connection
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
+        self.closes = closes
 
     @property
     def headers(self) -> dict[str, str]:
         found = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.closes:
+            found["Connection"] = "close"
         return {**found, **_HEADERS.get(self.status, {})}
 
 
@@ -74,12 +80,28 @@ def out_of_time() -> ApiError:
                     code="request_timeout", retry_after=5)  # fmt: skip
 
 
+def shutting_down() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="shutting_down", retry_after=10)
+
+
+def cut(text: str, most: int = MAX_REFLECTED) -> str:
+    """What a client sent, as it is told: not all of what is long.
+
+    >>> cut("x" * 200)[-5:]
+    'xx...'
+    """
+    return text if len(text) <= most else text[:most] + "..."
+
+
 def from_fewbit(error: FewbitError) -> ApiError:
     """An error of the library as a client is told it."""
     if isinstance(error, QueueFull):
         return ApiError(429, str(error), code="queue_full", retry_after=2)
     if isinstance(error, OutOfPages | OutOfMemory):
         return ApiError(503, str(error), code="overloaded", retry_after=5)
+    if isinstance(error, FileChanged):  # its message has a path
+        return ApiError(503, "the model's file changed while it was in use; ask again, and it is loaded anew",
+                        code="model_failed", retry_after=5)  # fmt: skip
     if isinstance(error, TooLong):
         return ApiError(400, str(error), code="context_length_exceeded")
     if isinstance(error, _CALLERS):

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .bodies import JsonResponse
-from .errors import ApiError
 from .metrics import read
 from .pool import Entry
 from .state import state_of
@@ -48,14 +47,13 @@ class Stats(msgspec.Struct):
 
 
 async def health(request: Request) -> Response:
-    if state_of(request).is_draining:
-        raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=10)
+    state_of(request).check_open()
     return JsonResponse(Health())
 
 
 async def stats(request: Request) -> Response:
     state = state_of(request)
-    models = [_stats(entry) for entry in state.pool.entries.values()]
+    models = [_stats(entry) for entry in state.pool.allowed()]
     return JsonResponse(Stats(time.time() - state.started, time.time(), state.open_runs, state.pauses.longest, models))
 
 

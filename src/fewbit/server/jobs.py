@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ from ..llm import LLM
 from ..options import Prompt
 from ..parts import Part
 from .errors import out_of_time
+from .text_work import check_chars
 
 OPTIONS = frozenset(
     (
@@ -88,14 +89,15 @@ class Usage:
 
 
 Event = Started | Delta | Finished | Usage
+InThread = Callable[..., Awaitable[Any]]
 
 
-async def run(job: Job, llm: LLM) -> AsyncGenerator[Event, None]:
-    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`.
+async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> AsyncGenerator[Event, None]:
+    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`. Prompts are made `in_thread`.
 
     What cannot be done is refused before `Started`. `aclose` ends it at once, and its requests in the engine too.
     """
-    prompts = await asyncio.to_thread(_prompts, job, llm)
+    prompts: list[list[int]] = await in_thread(_prompts, job, llm)
     options = {
         **job.options, "n": job.n, "logprobs": job.logprobs, "namespace": job.namespace, "priority": job.priority,
         "client": job.client,
@@ -124,6 +126,7 @@ def _finished(part: Part, completion: Completion) -> Finished:
 
 def _prompts(job: Job, llm: LLM) -> list[list[int]]:
     """Token ids of what was asked, in a thread: long texts take long."""
+    check_chars(llm, job.messages, job.tools, *job.prompts)
     if job.messages is not None:
         if not llm.can_chat:
             raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")

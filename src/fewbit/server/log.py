@@ -1,10 +1,11 @@
-"""Log lines: for people, or JSON for programs. What was asked and answered is never in them."""
+"""Log lines: for people, or JSON for programs. Prompts and answers are never in them; why a request was refused is."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,11 +24,32 @@ def log(what: str, **fields: Any) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+class Seldom:
+    """A line that is written once a minute at most, however often there is a reason.
+
+    >>> seldom = Seldom(clock=lambda: 0.0)
+    >>> seldom.is_due(), seldom.is_due()
+    (True, False)
+    """
+
+    def __init__(self, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._last: float | None = None
+
+    def is_due(self) -> bool:
+        now = self._clock()
+        if self._last is not None and now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
 def _plain(what: str, fields: dict[str, Any]) -> str:
     clock = time.strftime("%H:%M:%S")
     if what != "request":
         return " ".join([clock, what, *(f"{name}={value}" for name, value in fields.items())])
     line = f"{clock} {fields['method']} {_printable(fields['path'])} {fields['status']} {fields['seconds']:.2f} s"
+    line += "".join(f" {name}={_printable(fields[name])}" for name in ("id", "key", "reason") if name in fields)
     if "tokens" not in fields:
         return line
     cached = f" ({fields['cached']} cached)" if fields["cached"] else ""

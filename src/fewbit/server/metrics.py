@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..cache.disk import DiskStats
 from .pool import Pool
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _COUNTERS = {
     "fewbit_preemptions": "Requests that released their pages for others.",
     "fewbit_prefix_lookups": "Full prompt pages that were looked for in the cache.",
     "fewbit_prefix_hits": "Full prompt pages that were found in the cache.",
+    "fewbit_disk_pages_written": "Pages that were written to --cache-dir.",
+    "fewbit_disk_pages_dropped": "Pages that were not kept in --cache-dir: too many waited, or it failed.",
+    "fewbit_disk_errors": "Pages that could not be written to --cache-dir: it is gone, full or read-only.",
 }
 
 
@@ -87,7 +91,7 @@ class _Engines:
 
 def read(llm: LLM) -> dict[str, float]:
     """The counts of a model, by their names in Prometheus."""
-    engine, cache = llm.engine.stats(), llm.engine.cache.stats()
+    engine, cache, disk = llm.engine.stats(), llm.engine.cache.stats(), disk_stats(llm)
     return {
         "fewbit_requests_running": engine.active,
         "fewbit_requests_waiting": engine.waiting,
@@ -103,7 +107,16 @@ def read(llm: LLM) -> dict[str, float]:
         "fewbit_preemptions": engine.preemptions,
         "fewbit_prefix_lookups": cache.lookups,
         "fewbit_prefix_hits": cache.hits,
+        "fewbit_disk_pages_written": disk.written,
+        "fewbit_disk_pages_dropped": disk.dropped,
+        "fewbit_disk_errors": disk.failed,
     }
+
+
+def disk_stats(llm: LLM) -> DiskStats:
+    """What happened in the folder of `--cache-dir`, if there is one."""
+    disk = llm.engine.cache.disk
+    return DiskStats() if disk is None else disk.stats()
 
 
 async def metrics(request: Request) -> Response:

@@ -35,10 +35,12 @@ from .ollama_types import (
     template_tools,
 )
 from .openai_types import chat_logprob
-from .runs import Run, begin, namespace, unless_gone
+from .runs import Run, begin, namespace
 from .state import state_of
+from .text_work import check_chars
 from .tokens import in_thread
 from .tool_calls import Call, ToolParser
+from .waiting import unless_gone
 
 NDJSON = "application/x-ndjson"
 
@@ -68,6 +70,7 @@ ROUTES: list[BaseRoute] = [
 
 def prompt_of(body: OllamaGenerateRequest, llm: LLM) -> list[int]:
     """The token ids of what `/api/generate` is asked: by the chat template, unless it is raw or there is none."""
+    check_chars(llm, body.prompt, body.system)
     if body.raw:
         return _raw(body.prompt, llm)
     if llm.can_chat:
@@ -137,9 +140,9 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
         if most is not None and most > llm.ctx:
             raise ApiError(400, f"options.num_ctx is at most {llm.ctx} here, {most} was given; see fewbit serve --ctx",
                            "options.num_ctx", "unsupported_parameter")  # fmt: skip
-        job = await in_thread(make, llm)
+        job = await in_thread(request, make, llm)
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
-        run = await begin(request, body.model, job)
+        run = await begin(request, body.model, job, is_held=True)
         keep(request, body.model, body.keep_alive)
     answer = Answer(run, body, begun, load_ns)
     if body.stream:

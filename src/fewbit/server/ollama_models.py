@@ -90,13 +90,13 @@ class About(msgspec.Struct):
 
 
 async def tags(request: Request) -> Response:
-    entries = state_of(request).pool.entries.values()
+    entries = state_of(request).pool.allowed()
     return JsonResponse(ModelTags([await asyncio.to_thread(_listed, entry) for entry in entries]))
 
 
 async def ps(request: Request) -> Response:
     found = []
-    for entry in state_of(request).pool.entries.values():
+    for entry in state_of(request).pool.allowed():
         if (llm := entry.llm) is not None:
             listed = await asyncio.to_thread(_listed, entry)
             until = NEVER if entry.expires is None else _date(entry.expires)

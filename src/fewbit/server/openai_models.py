@@ -28,7 +28,7 @@ class ModelList(msgspec.Struct):
 
 
 async def list_models(request: Request) -> Response:
-    return JsonResponse(ModelList([_model(entry) for entry in state_of(request).pool.entries.values()]))
+    return JsonResponse(ModelList([_model(entry) for entry in state_of(request).pool.allowed()]))
 
 
 async def get_model(request: Request) -> Response:

@@ -25,10 +25,9 @@ from .openai_responses_types import (
     template_tools,
 )
 from .openai_responses_writer import Writer
-from .runs import Run, begin, namespace, unless_gone
+from .runs import Run, begin, namespace
 from .sse import event
-from .state import state_of
-from .tokens import in_thread
+from .tokens import counted, with_model
 
 Items = list[dict[str, Any]]
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -207,9 +206,7 @@ async def input_tokens(request: Request) -> Response:
     body.check()
     said = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
     tools, names = template_tools(body.tools, body.tool_choice), body.template_names
-    async with state_of(request).pool.use(body.model) as llm:
-        counting = in_thread(lambda: llm.count_tokens(said, tools=tools, template=names))
-        return JsonResponse(InputTokens(await unless_gone(request, counting)))
+    return JsonResponse(InputTokens(await with_model(request, body.model, counted, said, tools, names)))
 
 
 ROUTES: list[BaseRoute] = [

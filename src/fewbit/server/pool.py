@@ -1,4 +1,8 @@
-"""The models of a server: loaded when they are asked for, the least recently used put away when there is no room."""
+"""The models of a server: loaded when they are asked for, the least recently used put away when there is no room.
+
+Where all that may be loaded are in use, one of them gives way to a model that is waited for: new requests for it wait
+until the other one had its turn.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,22 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
 
-from ..errors import FewbitError, OutOfMemory
+from ..errors import FetchError, FewbitError, OutOfMemory
 from ..llm import LLM
 from .errors import ApiError
+from .log import log
+from .text_work import in_daemon
 
 RETRY_SECONDS = 5.0  # before a model that failed to load is tried again
 
 Load = Callable[[str], LLM]
+
+ALLOWED: ContextVar[frozenset[str] | None] = ContextVar("allowed models", default=None)  # of the request's key
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +43,10 @@ class Entry:
     expires: float | None = None  # when that is over, by `time.time`
     timer: asyncio.TimerHandle | None = None
     loading: asyncio.Task[LLM] | None = None
+    loaded_at: float = 0.0
+    gives_way: asyncio.Event | None = None  # it is to be put away, and new requests wait
     failed: tuple[float, ApiError] | None = None
+    disk_error: str = ""  # of --cache-dir, that the log has already
     aliases: set[str] = field(default_factory=set)
 
 
@@ -46,7 +58,7 @@ class Pool:
             ...
 
     `pinned` models are never put away. `max_models` bounds how many are loaded; when memory is short, idle ones go.
-    `keep` says how long a model stays that nobody uses.
+    `keep` says how long a model stays that nobody uses. One that is in use gives way to another after `turn_seconds`.
     """
 
     def __init__(
@@ -57,12 +69,12 @@ class Pool:
         pinned: Iterable[str] = (),
         max_models: int | None = None,
         load_seconds: float = 600.0,
+        turn_seconds: float = 10.0,
     ) -> None:
         now = int(time.time())
         self.entries = {name: Entry(name, source, now) for name, source in models.items()}
-        self.default = next(iter(self.entries), None)
         self._load, self._pinned, self._max = load, frozenset(pinned), max_models
-        self._load_seconds = load_seconds
+        self._load_seconds, self._turn_seconds = load_seconds, turn_seconds
         self._freed = asyncio.Condition()
         self._bounded = asyncio.Lock()  # one load at a time where their number is bounded
         self._leaving: set[asyncio.Task[None]] = set()  # models that are put away because their time is over
@@ -77,22 +89,32 @@ class Pool:
 
     def find(self, name: str | None) -> Entry:
         """The model that a request names; the first for None."""
-        wanted = self.default if name is None else name
-        if wanted in self.entries:
-            return self.entries[wanted]
-        for entry in self.entries.values():
-            if wanted in entry.aliases or wanted == f"{entry.name}:latest":
+        entries = self.allowed()
+        if name is None and entries:
+            return entries[0]
+        for entry in entries:
+            if name == entry.name or name in entry.aliases or name == f"{entry.name}:latest":
                 return entry
-        there = ", ".join(self.entries) or "none"
-        raise ApiError(404, f"there is no model {str(wanted)[:100]!r}; there are: {there}", "model", "model_not_found")
+        there = ", ".join(entry.name for entry in entries) or "none"
+        raise ApiError(404, f"there is no model {str(name)[:100]!r}; there are: {there}", "model", "model_not_found")
+
+    def allowed(self) -> list[Entry]:
+        """The models that the key of this request may use."""
+        names = ALLOWED.get()
+        return [entry for entry in self.entries.values() if names is None or entry.name in names]
 
     def loaded(self) -> list[tuple[str, LLM]]:
         return [(entry.name, entry.llm) for entry in self.entries.values() if entry.llm is not None]
 
     @asynccontextmanager
-    async def use(self, name: str | None) -> AsyncIterator[LLM]:
-        """A model that stays until the end of the block. It is loaded if it is not there."""
+    async def use(self, name: str | None, is_held: bool = False) -> AsyncIterator[LLM]:
+        """A model that stays until the end of the block. It is loaded if it is not there.
+
+        Whoever holds it already says so with `is_held`: it does not wait while the model gives way to another.
+        """
         entry = self.find(name)
+        while entry.gives_way is not None and not is_held:
+            await entry.gives_way.wait()
         entry.users += 1
         _stop_timer(entry)
         try:
@@ -114,9 +136,16 @@ class Pool:
 
     async def unload(self, name: str) -> None:
         """Put a model away now, if nobody uses it and it is not pinned."""
-        entry = self.find(name)
+        entry = self.entries[name]
         if not entry.users and entry.name not in self._pinned:
             await self._put_away(entry)
+
+    def drop(self, name: str, llm: LLM) -> None:
+        """Put a model away that failed: the next request loads it anew. It ends with the last request that has it."""
+        entry = self.entries[name]
+        if entry.llm is llm:
+            entry.llm = entry.keep_seconds = None
+            _stop_timer(entry)
 
     async def close(self) -> None:
         """Close all models."""
@@ -145,34 +174,65 @@ class Pool:
                 while self._max and len(self.loaded()) >= self._max:
                     await self._make_room(wait=True)
                 entry.llm = llm = await self._load_fitting(entry.source)
+                entry.loaded_at = time.monotonic()
         except TimeoutError:
             raise ApiError(503, f"the model {entry.name} took too long to load; try again", "model", "model_loading",
                            retry_after=10) from None  # fmt: skip
         except (FewbitError, OSError, MemoryError) as error:
-            why = str(error) or type(error).__name__
-            raise ApiError(503, f"the model {entry.name} could not be loaded: {why}", "model", "model_failed",
-                           retry_after=10) from error  # fmt: skip
+            log("model failed", model=entry.name, reason=str(error) or type(error).__name__)  # it may name a path
+            raise ApiError(503, f"the model {entry.name} could not be loaded: {_kind(error)}; the server's log says "
+                                "more", "model", "model_failed", retry_after=10) from error  # fmt: skip
         return llm
 
     async def _load_fitting(self, source: str) -> LLM:
         while True:
             try:
-                return await asyncio.to_thread(self._load, source)
+                return await self._load_in_thread(source)
             except OutOfMemory:
                 if not await self._make_room(wait=False):
                     raise
 
+    async def _load_in_thread(self, source: str) -> LLM:
+        """Load a model; one that nobody waits for any more when it is there is closed."""
+        loading = in_daemon(lambda: self._load(source))
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            loading.add_done_callback(_close_late)
+            raise
+
     async def _make_room(self, wait: bool) -> bool:
-        """Put away the idle model that was used least recently; if asked to, wait for one."""
+        """Put away the idle model that was used least recently; if asked to, wait for one, or have one give way."""
         while True:
-            idle = [one for one in self.entries.values() if one.llm and not one.users and one.name not in self._pinned]
+            movable = [one for one in self.entries.values() if one.llm and one.name not in self._pinned]
+            idle = [one for one in movable if not one.users]
             if idle:
                 await self._put_away(min(idle, key=lambda one: (one.keep_seconds == inf, one.last_used)))
                 return True
             if not wait:
                 return False
-            async with self._freed:
-                await self._freed.wait()
+            seconds = min((self._turn_left(one) for one in movable), default=None)
+            if seconds is not None and seconds <= 0:
+                await self._have_give_way(min(movable, key=lambda one: one.loaded_at))
+                return True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds), self._freed:
+                    await self._freed.wait()
+
+    def _turn_left(self, entry: Entry) -> float:
+        return entry.loaded_at + self._turn_seconds - time.monotonic()
+
+    async def _have_give_way(self, entry: Entry) -> None:
+        """Put a busy model away when its running requests are done; those that come meanwhile wait."""
+        entry.gives_way = asyncio.Event()
+        try:
+            while entry.users:
+                async with self._freed:
+                    await self._freed.wait()
+            await self._put_away(entry)
+        finally:
+            gave_way, entry.gives_way = entry.gives_way, None
+            gave_way.set()
 
     async def _put_away(self, entry: Entry) -> None:
         llm, entry.llm = entry.llm, None
@@ -205,6 +265,31 @@ def _stop_timer(entry: Entry) -> None:
     if entry.timer is not None:
         entry.timer.cancel()
     entry.timer = entry.expires = None
+
+
+def fetch_within(seconds: float) -> Callable[[str, int, int | None], None]:
+    """A `progress` for `LLM` that ends it when a model takes longer to fetch."""
+    end = time.monotonic() + seconds
+
+    def check(what: str, done: int, total: int | None) -> None:
+        if time.monotonic() > end:
+            raise FetchError(f"{what} took longer than {seconds:g} s")
+
+    return check
+
+
+def _close_late(loading: asyncio.Future[LLM]) -> None:
+    if not loading.cancelled() and loading.exception() is None:
+        loading.result().close()
+
+
+def _kind(error: BaseException) -> str:
+    """What is wrong, without names of files."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    if isinstance(error, FetchError):
+        return "it could not be fetched"
+    return "its file cannot be read" if isinstance(error, OSError) else "its file is damaged or not supported"
 
 
 def _done(entry: Entry, task: asyncio.Task[LLM]) -> None:

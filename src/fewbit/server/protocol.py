@@ -1,4 +1,4 @@
-"""HTTP connections: uvicorn's, with time limits for what a client begins to send and does not end."""
+"""HTTP connections: uvicorn's, with a limit of their number, and time limits for what a client does not send."""
 
 from __future__ import annotations
 
@@ -8,25 +8,41 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .log import log
 from .state import State
 
 TOO_SLOW = b"the headers came too slowly; send them at once"
+TOO_MANY = b"too many connections are open; try again later"
 
 
 class Connection(H11Protocol):
     """It may be idle for a while, but headers must come at once, and so must the rest of a body that was refused before
-    it was read."""
+    it was read. One too many gets a 503 and is closed."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._state: State = self.config.app.state.fewbit  # type: ignore[union-attr]
         self._timer: asyncio.TimerHandle | None = None
+        self._address: str | None = None  # under which it is counted
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        address = self.client[0] if self.client else ""
+        limits, others = self._state.settings, self._state.connections
+        if others.total() >= limits.max_connections or others[address] >= limits.max_connections_per_address:
+            if self._state.refused_connections.is_due():
+                log("too many connections", open=others.total(), address=address, of_address=others[address])
+            self._answer(503, b"Service Unavailable", TOO_MANY)
+            transport.close()
+            return
+        self._address = address
+        others[address] += 1
+        seconds = limits.first_request_seconds
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         self._watch()
 
@@ -37,6 +53,10 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()
         self._stop()
+        if self._address is not None:
+            self._state.connections[self._address] -= 1
+            if not self._state.connections[self._address]:
+                del self._state.connections[self._address]
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -60,8 +80,12 @@ class Connection(H11Protocol):
 
     def _give_up(self) -> None:
         if self._in_headers():
-            headers = [("Content-Type", "text/plain"), ("Connection", "close"), ("Content-Length", str(len(TOO_SLOW)))]
-            response = h11.Response(status_code=408, headers=headers, reason=b"Request Timeout")
-            for event in (response, h11.Data(TOO_SLOW), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
+            self._answer(408, b"Request Timeout", TOO_SLOW)
         self.transport.close()
+
+    def _answer(self, status: int, reason: bytes, text: bytes) -> None:
+        """An answer to what was not read."""
+        headers = [("Content-Type", "text/plain"), ("Connection", "close"), ("Content-Length", str(len(text)))]
+        response = h11.Response(status_code=status, headers=headers, reason=reason)
+        for event in (response, h11.Data(text), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from ..errors import FewbitError
+from ..errors import FewbitError, FileChanged
 from ..llm import LLM
-from .errors import ApiError, from_fewbit, out_of_time
+from .errors import ApiError, from_fewbit, shutting_down
 from .jobs import Delta, Event, Finished, Job, Started, Usage, run
+from .log import log
+from .metrics import disk_stats
 from .pool import Entry
 from .settings import Settings
 from .sse import EventStream
-from .state import State, state_of
+from .state import State, charge, client_name, state_of
+from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
-
-GONE = 499  # as nginx says: nobody is left to read it
 
 
 class Run:
@@ -33,14 +35,19 @@ class Run:
         self.started = Started([])
         self._request, self._state, self._stack = request, state_of(request), stack
         self._begun = asyncio.get_running_loop().time()
-        self._events: AsyncGenerator[Event, None] = run(job, llm)
+        self._events: AsyncGenerator[Event, None] = run(job, llm, partial(on_text, request))
         self._last_token: dict[int, float] = {}  # when each output got its last
+        self._num_open, self._reason, self._is_over = 0, "cancelled", False  # outputs, and how they would end
+        self._reader: asyncio.Task[Any] | None = None  # that waits for the next event
+        self._state.runs.add(self)
+        stack.callback(self._leave)
         stack.push_async_callback(self._events.aclose)
 
     async def start(self) -> None:
         first = await self._next()
         assert isinstance(first, Started)
-        self.started = first
+        self.started, self._num_open = first, self.job.num_outputs
+        charge(self._request, sum(map(len, first.prompts)))
         metrics = self._state.metrics
         metrics.batch.labels(self.model).observe(self.llm.engine.stats().active + self.job.num_outputs)
 
@@ -68,8 +75,27 @@ class Run:
             media_type=media_type, **({} if media_type is None else {"ping": None}),
         )  # fmt: skip
 
+    def end(self) -> None:
+        """End it with an error, wherever it is."""
+        self._is_over = True
+        if self._reader is not None:
+            self._reader.cancel()
+
     async def aclose(self) -> None:
         await self._stack.aclose()
+
+    def _leave(self) -> None:
+        self._state.runs.discard(self)
+        self._report_disk()
+        if self._num_open:
+            self._state.metrics.finished.labels(self.model, self._reason).inc(self._num_open)
+
+    def _report_disk(self) -> None:
+        """Log a `--cache-dir` that fails, once until it works again."""
+        entry, error = self._state.pool.entries[self.model], disk_stats(self.llm).error
+        if error and not entry.disk_error:
+            log("cache-dir failed", model=self.model, reason=error)
+        entry.disk_error = error
 
     async def _closing(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         try:
@@ -80,12 +106,22 @@ class Run:
             await self.aclose()
 
     async def _next(self) -> Event:
+        if self._is_over:
+            raise shutting_down()
+        self._reader = asyncio.current_task()
         try:
             return await anext(self._events)
+        except asyncio.CancelledError:
+            if not self._is_over or self._reader is None or self._reader.uncancel():
+                raise
+            raise shutting_down() from None
         except FewbitError as error:
-            raise from_fewbit(error) from error
+            self._reason = "error"
+            raise failed(self._state, self.model, self.llm, error) from error
         except RecursionError:
             raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
+        finally:
+            self._reader = None
 
     async def _collect(self) -> tuple[list[list[Delta]], list[Finished], Usage]:
         deltas: list[list[Delta]] = [[] for _ in range(self.job.num_outputs)]
@@ -103,8 +139,10 @@ class Run:
     def _count(self, found: Delta | Finished | Usage) -> None:
         metrics = self._state.metrics
         if isinstance(found, Delta) and found.tokens:
+            charge(self._request, len(found.tokens))
             self._count_tokens(found, asyncio.get_running_loop().time())
         elif isinstance(found, Finished):
+            self._num_open -= 1
             metrics.finished.labels(self.model, found.completion.finish_reason).inc()
         elif isinstance(found, Usage):
             metrics.prompt_tokens.labels(self.model).inc(found.prompt_tokens)
@@ -121,8 +159,9 @@ class Run:
         self._last_token[found.index] = now
 
 
-async def begin(request: Request, model: str | None, job: Job) -> Run:
-    """Load the model, check the job and put it in the queue; what cannot be done is refused here."""
+async def begin(request: Request, model: str | None, job: Job, is_held: bool = False) -> Run:
+    """Load the model, check the job and put it in the queue; what cannot be done is refused here. `is_held`: the
+    caller has the model already."""
     state = state_of(request)
     entry = state.pool.find(model)
     _limit(job, state.settings)
@@ -130,7 +169,7 @@ async def begin(request: Request, model: str | None, job: Job) -> Run:
     stack = AsyncExitStack()
     try:
         enter(state, entry, job, stack)
-        llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
+        llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model, is_held)))
         run = Run(request, entry.name, llm, job, stack)
         await unless_gone(request, run.start(), state.settings.request_seconds)
     except BaseException:
@@ -139,38 +178,18 @@ async def begin(request: Request, model: str | None, job: Job) -> Run:
     return run
 
 
+def failed(state: State, model: str, llm: LLM, error: FewbitError) -> ApiError:
+    """An error of a model as a client is told it. A model whose file changed is put away, and loaded anew."""
+    if isinstance(error, FileChanged):
+        log("model failed", model=model, reason=str(error))
+        state.pool.drop(model, llm)
+    return from_fewbit(error)
+
+
 def namespace(request: Request, salt: str | None) -> str:
     """Where the prefixes of a client are kept: apart for each key, and for each salt."""
     key = getattr(request.state, "key_id", "")
     return f"{key}\0{salt or ''}" if key or salt else ""
-
-
-def client_name(request: Request, user: str) -> str:
-    """Who is to get a fair share: the holder of a key; without keys the user that a request names, or its machine."""
-    host = "" if request.client is None else request.client.host
-    return getattr(request.state, "key_id", "") or user or host
-
-
-async def unless_gone(request: Request, call: Awaitable[T], seconds: float | None = None) -> T:
-    """What a call gives, unless the client goes before or time is over: then the call is cancelled."""
-    task = asyncio.ensure_future(call)
-    leaving = asyncio.ensure_future(_gone(request))
-    try:
-        done, _ = await asyncio.wait({task, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if not done:
-            raise out_of_time()
-        raise ApiError(GONE, "the client went", code="disconnected")
-    finally:
-        for one in (task, leaving):
-            one.cancel()
-        await asyncio.wait({task, leaving})
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _limit(job: Job, limits: Settings) -> None:
@@ -190,8 +209,7 @@ def _limit(job: Job, limits: Settings) -> None:
 
 def enter(state: State, entry: Entry, job: Job, stack: AsyncExitStack) -> None:
     """Take a place in the queue, until the stack is closed."""
-    if state.is_draining:
-        raise ApiError(503, "the server is shutting down", code="shutting_down", retry_after=10)
+    state.check_open()
     seqs = 0 if entry.llm is None else entry.llm.loaded.max_seqs
     if entry.outputs and entry.outputs + job.num_outputs > seqs + state.settings.max_queue:
         raise ApiError(429, f"{entry.outputs} outputs run or wait already; try again later", code="queue_full",

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import gc
+import resource
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
-from ..errors import PathError
-from .log import log
+from ..errors import ArgumentError, PathError
+from .log import Seldom, log
 from .protocol import Connection
 from .settings import Settings
 from .state import State
 
+OTHER_FILES = 128  # beside connections
+BACKLOG = 256  # asyncio tries to accept as many connections at once, also when there are no descriptors left
+
 
 class Server(uvicorn.Server):
-    """Drains before it ends: new requests get 503, running ones go on. A second signal ends it at once."""
+    """Drains before it ends: new requests get 503, running ones go on for a while. A second signal ends it at once."""
 
     def __init__(self, config: uvicorn.Config, state: State, ready: Callable[[], object]) -> None:
         super().__init__(config)
@@ -27,6 +35,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         gc.collect()
         gc.freeze()  # what is there now stays: collections while requests run need not look at it
         self._ready()
@@ -41,16 +50,35 @@ class Server(uvicorn.Server):
             log("shutting down", requests=self._state.open_runs)
 
     async def on_tick(self, counter: int) -> bool:
-        over = not self._state.open_runs or time.monotonic() > self._drain_end
-        if self._state.is_draining and over:
+        is_late = time.monotonic() > self._drain_end
+        if self._state.is_draining and (is_late or not self._state.open_runs):
             self.should_exit = True
+        if self.should_exit and not self._state.is_over:
+            if self._state.open_runs:
+                log("ending requests", requests=self._state.open_runs)
+            self._state.end()
         return await super().on_tick(counter)
+
+
+class AcceptErrors:
+    """Logs connections that cannot be accepted once a minute; asyncio waits a second before it tries again."""
+
+    def __init__(self) -> None:
+        self._seldom = Seldom()
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            if self._seldom.is_due():
+                log("cannot accept connections", reason=error.strerror or str(error))
+            return
+        loop.default_exception_handler(context)
 
 
 def listen(settings: Settings) -> socket.socket:
     """A socket on the host and port, before any model is loaded for it."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family)
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for others asyncio sets no TCP_NODELAY
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((settings.host, settings.port))
@@ -64,12 +92,28 @@ def listen(settings: Settings) -> socket.socket:
     return found
 
 
+def raise_file_limit(connections: int) -> None:
+    """Have as many file descriptors as connections need, or refuse to start."""
+    wanted = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return
+    raise ArgumentError(
+        f"{connections} connections need {wanted} file descriptors, and {soft} may be open; "
+        f"give --max-connections {max(1, soft - OTHER_FILES)}, or raise the limit: ulimit -n {wanted}"
+    )
+
+
 def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM comes. `ready` is called when the first can come."""
     Server(make_config(app), app.state.fewbit, ready).run(sockets=[at])
 
 
 def make_config(app: Starlette) -> uvicorn.Config:
+    settings: Settings = app.state.fewbit.settings
     return uvicorn.Config(
         app,
         http=Connection,
@@ -78,6 +122,9 @@ def make_config(app: Starlette) -> uvicorn.Config:
         server_header=False,
         ws="none",
         lifespan="on",
-        timeout_keep_alive=30,
+        backlog=BACKLOG,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=2,  # requests had their time already
     )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 
-from ..errors import ArgumentError, PathError
-
-MIN_KEY_CHARS = 8
+from .keys import ApiKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +14,19 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 8000
+    allowed_hosts: tuple[str, ...] = ()  # names in Host headers, beside `host`; see `Guard`
+    tls_cert: str | None = None  # a file with the certificate, and those that signed it
+    tls_key: str | None = None
+    max_connections: int = 1000  # in all; more are closed with 503
+    max_connections_per_address: int = 250
+    first_request_seconds: float = 10.0  # that a new connection may be idle
+    keep_alive_seconds: float = 30.0  # that a connection may be idle after a request
     max_body_bytes: int = 16 << 20
+    max_bodies_bytes: int = 256 << 20  # of all requests that are being answered; one client gets half of it
     head_seconds: float = 0.8  # from the first byte of a request's headers to their last
     body_idle_seconds: float = 0.8  # between two parts of a body
     min_body_rate: int = 64 << 10  # bytes a second; a body that is slower after `body_idle_seconds` is refused
+    max_messages: int = 10_000  # of one request
     max_prompt_tokens: int | None = None  # None: as many as the context holds
     max_output_tokens: int | None = None  # None: until the context is full
     max_outputs: int = 256  # of one request: prompts times `n`
@@ -29,10 +35,11 @@ class Settings:
     write_seconds: float = 60.0  # a client that reads nothing for so long is gone
     ping_seconds: float = 15.0  # between comments in a stream while there is nothing to say
     drain_seconds: float = 30.0  # that running requests get at the end
-    load_seconds: float = 600.0  # until a model is there
+    load_seconds: float = 600.0  # until a model is there, also one that is fetched first
+    turn_seconds: float = 10.0  # after which a loaded model gives way to one that waits for its room
     max_models: int | None = None  # that are loaded at a time; None: all that fit
     pinned: tuple[str, ...] = ()  # models that stay loaded
-    api_keys: tuple[str, ...] = ()  # none: everybody who reaches the port
+    api_keys: tuple[str | ApiKey, ...] = ()  # none: everybody who reaches the port
     cors_origins: tuple[str, ...] = ()
     log_json: bool = False
 
@@ -46,22 +53,6 @@ class Settings:
         except ValueError:
             return False
 
-
-def read_keys(path: str | Path) -> tuple[str, ...]:
-    """The API keys in a file: one a line; empty lines and those that begin with # are none."""
-    try:
-        lines = Path(path).read_text("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise PathError(f"{path}: this is no text; write one API key on each line") from None
-    except OSError as error:
-        raise PathError(f"{path}: {error.strerror or error}") from None
-    keys = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
-    if not keys:
-        raise ArgumentError(f"{path}: there is no API key; write one on each line")
-    for number, key in enumerate(keys, 1):
-        if len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() or " " in key:
-            raise ArgumentError(
-                f"{path}: key {number} is not {MIN_KEY_CHARS} or more ASCII characters without spaces; "
-                "`openssl rand -hex 24` makes a good one"
-            )
-    return tuple(dict.fromkeys(keys))
+    @property
+    def keys(self) -> list[ApiKey]:
+        return [one if isinstance(one, ApiKey) else ApiKey(one) for one in self.api_keys]

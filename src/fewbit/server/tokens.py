@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Any
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import FewbitError
+from ..errors import FewbitError, TooLong
 from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
 from .state import state_of
+from .text_work import check_chars, max_chars
+from .waiting import on_text, unless_gone
+
+T = TypeVar("T")
 
 
 class TokenizeRequest(Body):
@@ -58,40 +63,64 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_request")
-    async with state_of(request).pool.use(body.model) as llm:
-        return JsonResponse(await in_thread(_tokenized, llm, body))
+    return JsonResponse(await with_model(request, body.model, _tokenized, body))
 
 
 async def detokenize(request: Request) -> Response:
     body = await read(request, DetokenizeRequest)
-    async with state_of(request).pool.use(body.model) as llm:
-        return JsonResponse(Detokenized(await in_thread(llm.detokenize, body.tokens)))
+    return JsonResponse(Detokenized(await with_model(request, body.model, _detokenized, body.tokens)))
 
 
 async def tokenizer_info(request: Request) -> Response:
-    async with state_of(request).pool.use(request.query_params.get("model")) as llm:
-        words = llm.tokenizer
-        eos = words.eos_token or None
-        return JsonResponse(
-            TokenizerInfo(words.bos_token or None, eos, eos, words.chat_templates.get("default"), words.vocab_size)
-        )
+    """What is known of a model that is loaded: a GET loads none, since any web page can make a browser send one."""
+    entry = state_of(request).pool.find(request.query_params.get("model"))
+    if entry.llm is None:
+        raise ApiError(503, f"the model {entry.name} is not loaded; a POST loads it", "model", "model_not_loaded",
+                       retry_after=10)  # fmt: skip
+    tokenizer = entry.llm.tokenizer
+    eos = tokenizer.eos_token or None
+    template = tokenizer.chat_templates.get("default")
+    return JsonResponse(TokenizerInfo(tokenizer.bos_token or None, eos, eos, template, tokenizer.vocab_size))
+
+
+async def with_model(request: Request, model: str | None, call: Callable[..., T], *given: Any) -> T:
+    """What a call with a model gives that takes long for long texts. It ends when its client disconnects."""
+    state_of(request).check_open()
+    async with AsyncExitStack() as stack:
+        llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(model)))
+        return await in_thread(request, call, llm, *given)
+
+
+def counted(llm: LLM, messages: Any, tools: Any, template: Any) -> int:
+    """The tokens of messages."""
+    check_chars(llm, messages, tools)
+    return llm.count_tokens(messages, tools=tools, template=template)
+
+
+async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
+    """Work on the text of a request, beside the event loop, until its client disconnects."""
+    try:
+        return await on_text(request, call, *given)
+    except FewbitError as error:
+        raise from_fewbit(error) from error
+    except RecursionError:
+        raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
 
 
 def _tokenized(llm: LLM, body: TokenizeRequest) -> Tokenized:
+    check_chars(llm, body.prompt)
     if body.messages is not None:
-        said, tools = template_messages(body.messages), template_tools(body.tools, None)
-        ids = llm.chat_prompt(said, tools=tools, template=body.chat_template_kwargs, refuse_ignored_tools=True)
+        messages, tools = template_messages(body.messages), template_tools(body.tools, None)
+        check_chars(llm, messages, tools)
+        ids = llm.chat_prompt(messages, tools=tools, template=body.chat_template_kwargs, refuse_ignored_tools=True)
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None
     return Tokenized(len(ids), llm.engine.max_length, ids, texts)
 
 
-async def in_thread(call: Any, *given: Any) -> Any:
-    """What takes long runs beside the event loop."""
-    try:
-        return await asyncio.to_thread(call, *given)
-    except FewbitError as error:
-        raise from_fewbit(error) from error
-    except RecursionError:
-        raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
+def _detokenized(llm: LLM, tokens: list[int]) -> str:
+    most = max_chars(llm)
+    if len(tokens) > most:
+        raise TooLong(f"{len(tokens)} tokens are too many: at most {most} are read")
+    return llm.detokenize(tokens)

@@ -10,6 +10,7 @@ from .byte_level import SPACE
 from .vocabulary import Vocabulary, read_flag
 
 _CACHE_WORDS, _CACHE_CHARS = 1 << 16, 40
+MAX_WORD_CHARS = 100  # a longer word is one unknown token, as in BERT
 
 
 class WordPiece:
@@ -31,6 +32,8 @@ class WordPiece:
         return [token for word in text.translate(self._fold).split(" ") if word for token in self._word(word)]
 
     def _word(self, word: str) -> list[int]:
+        if len(word) > MAX_WORD_CHARS:
+            return self._unknown
         tokens = self._cache.get(word)
         if tokens is None:
             tokens = self._cut(SPACE + word)

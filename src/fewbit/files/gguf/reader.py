@@ -6,24 +6,24 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from mmap import mmap
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from ...errors import FileError, MissingError, PathError
 from ...tensor import QuantTensor
 from ...validation import to_path
-from ..maps import open_map, release
+from ..maps import FileMap, open_map, release
 from .header import Header, TensorInfo, parse_header
 from .values import short
 
 PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 
-Part = tuple[Path, mmap, Header]
+Part = tuple[Path, FileMap, Header]
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GGUF:
@@ -85,6 +85,7 @@ class GGUF:
         self.metadata = MappingProxyType({key: _plain(value) for key, value in typed.items()})
         self.infos = MappingProxyType({info.name: info for _, _, header in parts for info in header.tensors})
         self._maps = [data for _, data, _ in parts]
+        self.maps = WeakSet(self._maps)  # tensors may use them after `close` too
         self.tensors = Tensors(self.infos, self._maps, self.path)
 
     @property
@@ -149,7 +150,7 @@ class GGUF:
 class Tensors(Mapping[str, QuantTensor]):
     """Tensors by name, made when they are asked for; they share the bytes of the memory map."""
 
-    def __init__(self, infos: Mapping[str, TensorInfo], maps: list[mmap], path: Path) -> None:
+    def __init__(self, infos: Mapping[str, TensorInfo], maps: list[FileMap], path: Path) -> None:
         self._infos = infos
         self._maps = maps
         self._path = path
