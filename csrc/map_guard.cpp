@@ -1,3 +1,4 @@
+// Handles SIGBUS inside of registered memory maps: the page becomes zeros, and the map counts as failed.
 #include "map_guard.h"
 
 #include <signal.h>
