@@ -17,6 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from ..errors import ArgumentError, PathError
+from . import memory
 from .log import Seldom, log
 from .protocol import Connection
 from .settings import Settings
@@ -109,6 +110,7 @@ def raise_file_limit(connections: int) -> None:
 
 def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM comes. `ready` is called when the first can come."""
+    memory.set_up()
     Server(make_config(app), app.state.fewbit, ready).run(sockets=[at])
 
 
