@@ -1,3 +1,4 @@
+// The SIGBUS handler that keeps a truncated file from ending the process, and its table of memory maps.
 #include "map_guard.h"
 
 #include <signal.h>
