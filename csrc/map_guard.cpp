@@ -1,4 +1,4 @@
-// Handles SIGBUS inside of registered memory maps: the page becomes zeros, and the map counts as failed.
+// The SIGBUS handler that keeps a truncated file from ending the process, and its table of memory maps.
 #include "map_guard.h"
 
 #include <signal.h>

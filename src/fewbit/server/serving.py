@@ -17,13 +17,15 @@ import uvicorn
 from starlette.applications import Starlette
 
 from ..errors import ArgumentError, PathError
+from . import memory
 from .log import Seldom, log
 from .protocol import Connection
 from .settings import Settings
 from .state import State
 
 OTHER_FILES = 128  # beside connections
-BACKLOG = 256  # asyncio tries to accept as many connections at once, also when there are no descriptors left
+ACCEPTED_AT_ONCE = 64  # also the tries when no descriptors are left
+BACKLOG = 1024  # connections that wait to be accepted
 
 
 class Server(uvicorn.Server):
@@ -35,6 +37,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(BACKLOG)
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         gc.collect()
         gc.freeze()  # what is there now stays: collections while requests run need not look at it
@@ -82,7 +86,7 @@ def listen(settings: Settings) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((settings.host, settings.port))
-        found.listen(1024)
+        found.listen(BACKLOG)
     except OSError as error:
         found.close()
         why = error.strerror or str(error)
@@ -109,6 +113,7 @@ def raise_file_limit(connections: int) -> None:
 
 def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM comes. `ready` is called when the first can come."""
+    memory.set_up()
     Server(make_config(app), app.state.fewbit, ready).run(sockets=[at])
 
 
@@ -122,7 +127,7 @@ def make_config(app: Starlette) -> uvicorn.Config:
         server_header=False,
         ws="none",
         lifespan="on",
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,  # asyncio takes one number for both
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
         timeout_keep_alive=settings.keep_alive_seconds,  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from .errors import ApiError, shutting_down
 from .keys import Quota
 from .log import Seldom
+from .memory import Trimmer
 from .metrics import Metrics
 from .pauses import PauseWatch
 from .pool import Pool
@@ -39,6 +40,7 @@ class State:
     refused_connections: Seldom = field(default_factory=Seldom)  # in the log
     bodies: Counter[str] = field(default_factory=Counter)  # bytes of request bodies, by client
     text: TextWork = field(default_factory=TextWork)
+    trimmer: Trimmer = field(default_factory=Trimmer)
     pauses: PauseWatch = field(default_factory=PauseWatch)
     started: float = field(default_factory=time.time)
     _ends: set[asyncio.Future[None]] = field(default_factory=set)
@@ -74,6 +76,7 @@ class State:
     def release_body(self, client: str, nbytes: int) -> None:
         self.bodies[client] -= nbytes
         self.bodies += Counter()  # without those that are zero
+        self.trimmer.after(nbytes)
 
     def check_open(self) -> None:
         """Refuse new requests at the end."""
