@@ -48,6 +48,7 @@ def test_stop_keeps_what_came_and_leaves_the_server(fake: Fake, chat: Page, how:
         chat.click("#stop")
     expect(chat.locator("#send")).to_be_visible()
     expect(chat.locator(".cost")).to_have_text("stopped")
+    expect(chat.get_by_label("Continue")).to_be_visible()
     kept = chat.inner_text(".assistant .markdown:last-child")
     chat.wait_for_timeout(200)
     assert chat.inner_text(".assistant .markdown:last-child") == kept
@@ -79,9 +80,17 @@ def test_a_message_is_edited_and_sent_again(fake: Fake, chat: Page) -> None:
     expect(chat.locator(".assistant .body")).to_have_text(["three"])
     expect(chat.locator(".said")).to_have_text(["A"])
     assert fake.bodies[-1]["messages"] == [{"role": "user", "content": "A"}]
-    chat.get_by_role("button", name="Undo").click()
+    expect(chat.locator(".versions")).to_have_text(["\u20392/2\u203a"])
+    chat.get_by_label("Earlier version").click()
     expect(chat.locator(".assistant .body")).to_have_text(["one", "two"])
     expect(chat.locator(".said")).to_have_text(["a", "b"])
+    say(chat, "c")
+    assert [one["content"] for one in fake.bodies[-1]["messages"]] == ["a", "one", "b", "two", "c"]
+    chat.reload()
+    expect(chat.locator(".said")).to_have_text(["a", "b", "c"])
+    chat.get_by_label("Later version").click()
+    expect(chat.locator(".said")).to_have_text(["A"])
+    expect(chat.locator(".assistant .body")).to_have_text(["three"])
 
 
 def test_editing_can_be_left(fake: Fake, chat: Page) -> None:
@@ -100,11 +109,11 @@ def test_a_regenerated_answer_keeps_the_one_before(fake: Fake, chat: Page) -> No
     expect(chat.locator(".assistant .body")).to_have_text(["second"])
     assert fake.bodies[0]["messages"] == fake.bodies[1]["messages"]
     expect(chat.locator(".versions")).to_contain_text("2/2")
-    chat.get_by_label("Earlier answer").click()
+    chat.get_by_label("Earlier version").click()
     expect(chat.locator(".assistant .body")).to_have_text(["first"])
     chat.reload()
     expect(chat.locator(".assistant .body")).to_have_text(["first"])
-    chat.get_by_label("Later answer").click()
+    chat.get_by_label("Later version").click()
     expect(chat.locator(".assistant .body")).to_have_text(["second"])
 
 
