@@ -20,7 +20,6 @@ from starlette.routing import Route
 from fewbit.server import page
 
 MODELS = ["small", "large"]
-CONTEXT = 100  # tokens
 DEFAULTS = "temperature 0.7\ntop_k 20\ntop_p 0.8\nmin_p 0\nrepeat_penalty 1"
 
 
@@ -33,11 +32,13 @@ class Fake:
     part_seconds: float = 0.0
     thoughts: list[str] = field(default_factory=list)  # the next ones, sent apart from their answers
     loaded: list[str] = field(default_factory=lambda: MODELS[:1])
+    context: int = 100  # tokens
     embeds: str = ""  # a model that only embeds, listed before the others
     key: str = ""
     error: tuple[int, str] | None = None
     breaks_after: int | None = None  # parts, and then the connection ends
     has_stats: bool = True
+    has_show: bool = True
     bodies: list[dict[str, Any]] = field(default_factory=list)
     disconnects: int = 0
     url: str = ""
@@ -59,12 +60,14 @@ class Fake:
     async def models(self, request: Request) -> Response:
         names = [self.embeds, *MODELS] if self.embeds else MODELS
         found = [
-            {"id": name, "loaded": name in self.loaded, "max_model_len": CONTEXT if name in self.loaded else None}
+            {"id": name, "loaded": name in self.loaded, "max_model_len": self.context if name in self.loaded else None}
             for name in names
         ]
         return self.refused(request) or JSONResponse({"data": found})
 
     async def show(self, request: Request) -> Response:
+        if not self.has_show:
+            return _error(404, "there is no POST /api/show")
         name = (await request.json())["model"]
         can = ["embedding"] if name == self.embeds else ["completion", "tools"]
         parameters = DEFAULTS if name in self.loaded else ""

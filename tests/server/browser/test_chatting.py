@@ -247,10 +247,39 @@ def test_a_server_without_figures(fake: Fake, open_page: Open) -> None:
     expect(page.locator(".assistant .body")).to_have_text(["Hello."])
 
 
-def test_thoughts_are_folded_away(fake: Fake, chat: Page) -> None:
-    fake.answers, fake.part_chars = ["<think>\nLet me see.\n</think>\n\nIt is **4**."], 3
-    say(chat, "2 + 2?")
-    expect(chat.locator(".thought .markdown")).to_be_hidden()
-    chat.click(".thought summary")
-    expect(chat.locator(".thought .markdown")).to_have_text("Let me see.")
-    expect(chat.locator(".assistant .body > .markdown")).to_have_text("It is 4.")
+def test_reading_above_is_not_disturbed(fake: Fake, chat: Page) -> None:
+    fake.answers, fake.part_chars, fake.part_seconds = ["line\n\n" * 300], 40, 0.02
+    chat.fill("#input", "go")
+    chat.press("#input", "Enter")
+    top = "document.getElementById('scroll').scrollTop"
+    chat.wait_for_function(f"{top} > 200")  # it follows the text
+    chat.hover("#log")
+    chat.mouse.wheel(0, -150)
+    expect(chat.locator("#to-end")).to_be_visible()
+    chat.wait_for_timeout(100)
+    before = chat.evaluate(top)
+    chat.wait_for_selector("#send:visible")
+    assert chat.evaluate(top) == before
+    chat.click("#to-end")
+    expect(chat.locator("#to-end")).to_be_hidden()
+    assert chat.evaluate("(({scrollHeight, scrollTop, clientHeight}) => scrollHeight - scrollTop - clientHeight)"
+                         "(document.getElementById('scroll'))") < 2  # fmt: skip
+
+
+def test_an_answer_in_large_parts_is_followed(fake: Fake, chat: Page) -> None:
+    fake.answers, fake.part_chars, fake.part_seconds = ["line\n\n" * 300], 200, 0.05
+    say(chat, "go")
+    expect(chat.locator("#to-end")).to_be_hidden()
+    assert chat.evaluate("document.getElementById('scroll').scrollTop") > 2000
+
+
+def test_the_box_grows_with_its_text(fake: Fake, chat: Page) -> None:
+    height = "document.getElementById('input').offsetHeight"
+    one = chat.evaluate(height)
+    chat.fill("#input", "a\nb\nc\nd\ne")
+    assert chat.evaluate(height) > 2 * one
+    chat.fill("#input", "a\n" * 200)
+    assert chat.evaluate(f"{height} <= innerHeight * 0.41")
+    chat.press("#input", "Enter")
+    expect(chat.locator("#send")).to_be_visible()
+    assert chat.evaluate(height) == one

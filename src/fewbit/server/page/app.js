@@ -179,6 +179,7 @@ async function begin() {
   $("starters").append(...STARTERS.map((text) => el("button", {
     type: "button", text, on: { click: () => { input.value = text; fit(); input.focus(); } },
   })));
+  await store.recover();
   const wanted = location.hash.slice(1);
   const found = wanted ? await store.get(wanted) : null;
   if (found) open(found);

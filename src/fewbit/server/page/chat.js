@@ -156,7 +156,7 @@ export class Chat {
 
   async stream(run, body) {
     const { message, controller } = run;
-    let saved = Date.now();
+    let saved = 0;
     const clock = new Clock(message);
     try {
       for await (const part of streamChat(body, controller.signal)) {
@@ -215,7 +215,10 @@ export class Chat {
   leave() {
     const runs = [...this.running.values()];
     this.running.clear();
-    for (const run of runs) this.saveRun(run);
+    for (const { conversation, message } of runs) {
+      store.keepDraft(conversation.id, { ...message, updated: Date.now() });
+      store.tell("changed", conversation.id);
+    }
   }
 
   async save(conversation) {
@@ -260,10 +263,19 @@ export class Chat {
     if (this.isRunning || !view?.message.isPartial) return;
     this.runner = null;
     store.tell("asks", id);
-    this.asking = setTimeout(() => {
-      view.state = this.runner === id ? "elsewhere" : "interrupted";
-      if (this.runner === id) this.findRunner();
+    this.asking = setTimeout(async () => {
+      const isAlive = this.runner === id;
+      if (!isAlive) await this.recover(id);
+      if (this.views.includes(view)) view.state = isAlive ? "elsewhere" : "interrupted";
+      if (isAlive) this.findRunner();
     }, REPLY_MS);
+  }
+
+  /** Takes over what the tab that wrote an answer kept when it was closed. */
+  async recover(id) {
+    await store.recover();
+    const stored = await store.get(id);
+    if (stored && id === this.conversation.id && tree.merge(this.conversation, stored).length) this.render();
   }
 
   onRuns(id) {

@@ -74,7 +74,8 @@ export class Models {
     if (!usage || !context) return;
     const used = usage.prompt_tokens + usage.completion_tokens;
     const meter = $("context-meter");
-    Object.assign(meter, { max: context, high: FULL * context, optimum: 0, value: used });
+    for (const [name, value] of [["max", context], ["now", Math.min(used, context)]]) meter.setAttribute(`aria-value${name}`, value);
+    meter.firstChild.style.width = `${Math.min(100, (100 * used) / context)}%`;
     const count = (value) => value.toLocaleString("en");
     $("context-text").textContent = `${count(used)} of ${count(context)} tokens`;
     $("context").classList.toggle("full", used >= FULL * context);

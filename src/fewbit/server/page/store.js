@@ -3,6 +3,7 @@ import { asTree, merge } from "./tree.js";
 
 const NAME = "fewbit";
 const TABLE = "conversations";
+const DRAFT = "fewbit.draft.";
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("fewbit") : null;
 const memory = new Map();
 let opening = null;
@@ -60,6 +61,32 @@ export async function put(conversation) {
     return request;
   }, (map) => map.set(plain.id, joined(map.get(plain.id))));
   tell("changed", conversation.id);
+}
+
+/** Keeps a message of a tab that is being closed: it has no time for a transaction. */
+export function keepDraft(id, message) {
+  try {
+    localStorage.setItem(DRAFT + id, JSON.stringify(message));
+  } catch {
+    // storage is off or full: what was saved last stays
+  }
+}
+
+/** Saves what closed tabs kept. */
+export async function recover() {
+  try {
+    for (const key of Object.keys(localStorage).filter((one) => one.startsWith(DRAFT))) {
+      const message = JSON.parse(localStorage.getItem(key));
+      const found = message && await get(key.slice(DRAFT.length));
+      if (found) {
+        merge(found, { messages: [message], leaf: found.leaf });
+        await put(found);
+      }
+      localStorage.removeItem(key);
+    }
+  } catch {
+    // storage is off
+  }
 }
 
 export async function remove(id) {

@@ -27,8 +27,14 @@ export const partsOf = ({ reasoning, content }) => (reasoning ? [reasoning, cont
 
 /** What stands over a thought. */
 export function thoughtTitle({ thought_seconds: seconds, usage }, isThinking) {
-  const time = seconds >= 0.5 ? seconds >= 60 ? `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s` : `${Math.round(seconds)} s` : "";
+  const time = seconds > 0 ? duration(seconds) : "";
   if (isThinking) return `Thinking\u2026 ${time}`.trim();
   const tokens = usage?.completion_tokens_details?.reasoning_tokens;
   return [time ? `Thought for ${time}` : "Thoughts", ...(tokens ? [`${tokens} tokens`] : [])].join(" \u00b7 ");
+}
+
+function duration(seconds) {
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  return whole < 60 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
 }
