@@ -252,7 +252,8 @@ def test_reading_above_is_not_disturbed(fake: Fake, chat: Page) -> None:
     chat.fill("#input", "go")
     chat.press("#input", "Enter")
     top = "document.getElementById('scroll').scrollTop"
-    chat.wait_for_function(f"{top} > 200")  # it follows the text
+    while chat.evaluate(top) < 200:  # it follows the text
+        chat.wait_for_timeout(20)
     chat.hover("#log")
     chat.mouse.wheel(0, -150)
     expect(chat.locator("#to-end")).to_be_visible()

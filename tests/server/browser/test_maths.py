@@ -93,6 +93,16 @@ def test_bad_tex_is_shown_as_it_is(fake: Fake, chat: Page, text: str) -> None:
     assert "".join(shown.split()) == "".join(text.replace("\u202e", "U+202E").split())
 
 
+def test_formulas_with_styles_keep_to_the_policy(fake: Fake, chat: Page) -> None:
+    """What breaks the policy fails in the fixture."""
+    cases = r"$$\begin{cases}a\\[2pt]b\end{cases}$$"
+    answer(
+        chat, fake, rf"$\pmb{{x}}$ $\fcolorbox{{red}}{{blue}}{{y}}$ $\color{{red}}z \boxed{{1}} \cancel{{2}}$ {cases}"
+    )
+    expect(chat.locator(MATH)).to_have_count(4)
+    assert "text-shadow" in (chat.locator(f"{MATH} [style*=text-shadow]").first.get_attribute("style") or "")
+
+
 def test_links_and_images_in_formulas_are_not_made(fake: Fake, chat: Page) -> None:
     answer(
         chat, fake, r"$\href{https://evil.example}{x}$ $\includegraphics{https://evil.example/a.png}$ $\url{a} y$ $y$"

@@ -5,6 +5,10 @@ const LONGEST = 10_000; // characters of a formula
 const CLOSERS = { $: "$", $$: "$$", "\\(": "\\)", "\\[": "\\]" };
 const OPTIONS = { throwOnError: true, strict: "ignore", trust: false, maxSize: 20, maxExpand: 1000 };
 
+const NO_MATHML = /\\(?:pmb|fcolorbox)(?![a-zA-Z])/; // there KaTeX writes style attributes, which the policy forbids
+const MOST_KEPT = 500;
+
+const kept = new Map(); // formulas that were set: a paragraph that grows shows its own again and again
 let katex = null;
 let loading = null;
 
@@ -57,11 +61,19 @@ function load() {
 }
 
 function set(node, tex, isDisplay) {
-  const made = document.createElement("span");
+  const key = `${isDisplay} ${tex}`;
+  if (kept.size > MOST_KEPT) kept.clear();
   try {
-    katex.render(tex, made, { ...OPTIONS, displayMode: isDisplay });
-    node.replaceChildren(...made.childNodes);
+    if (!kept.has(key)) kept.set(key, made(tex, isDisplay));
+    node.replaceChildren(kept.get(key).cloneNode(true));
   } catch {
     // the source stays
   }
+}
+
+function made(tex, isDisplay) {
+  const root = document.createElement("span");
+  const output = NO_MATHML.test(tex) ? "html" : "htmlAndMathml";
+  katex.render(tex, root, { ...OPTIONS, output, displayMode: isDisplay });
+  return root.firstChild;
 }
