@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,19 +82,39 @@ def test_files_are_kept_by_their_hash_and_the_page_is_asked_for_again(client: Te
 @pytest.mark.parametrize("path", [
     "/page/0123456789abcdef/app.js", "/page/{version}/none.js", "/page/{version}/index.html",
     "/page/{version}/..%2f..%2fapp.py", "/page/{version}/%2e%2e/app.py",
+    "/page/{version}/katex/LICENSE",
 ])  # fmt: skip
 def test_what_is_no_file_of_this_version_is_not_found(client: TestClient, path: str) -> None:
     assert client.get(path.format(version=page.load().version)).status_code == 404
 
 
 def test_the_version_changes_with_any_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for path in FILES:
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(page.FOLDER, tmp_path, dirs_exist_ok=True)
     monkeypatch.setattr(page, "FOLDER", tmp_path)
     same = page.load.__wrapped__()
     (tmp_path / "chat.js").write_text("// other")
     other = page.load.__wrapped__()
-    assert same.version == page.load().version != other.version
+    (tmp_path / "katex/katex.min.js").write_text("// other")
+    third = page.load.__wrapped__()
+    assert same.version == page.load().version
+    assert len({same.version, other.version, third.version}) == 3
+
+
+def test_every_font_of_the_stylesheet_is_served(client: TestClient) -> None:
+    styles = (page.FOLDER / "katex/katex.min.css").read_text()
+    fonts = set(re.findall(r"url\((fonts/[\w-]+\.woff2)\)", styles))
+    assert len(fonts) == styles.count("@font-face") == len(list((page.FOLDER / "katex/fonts").iterdir()))
+    for name in fonts:
+        found = client.get(f"/page/{page.load().version}/katex/{name}")
+        assert found.status_code == 200, name
+        assert found.headers["content-type"] == "font/woff2"
+        assert found.content.startswith(b"wOF2")
+
+
+def test_the_formula_setter_keeps_to_the_policy() -> None:
+    text = (page.FOLDER / "katex/katex.min.js").read_text()
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text)
+    assert "MIT" in (page.FOLDER / "katex/LICENSE").read_text()
 
 
 def test_files_are_small() -> None:

@@ -19,7 +19,13 @@ from starlette.routing import BaseRoute, Route
 FOLDER = Path(__file__).parent / "page"
 INDEX = "index.html"
 VERSION = "@version@"  # stands in the page for the hash of its files
-KINDS = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+KINDS = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -33,7 +39,7 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All files of the page, and their hash."""
+    """All files of the page by their path, and their hash."""
 
     version: str
     index: bytes
@@ -42,7 +48,8 @@ class Page:
 
 @cache
 def load() -> Page:
-    files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in KINDS}
+    paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in KINDS)
+    files = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in paths}
     index = files.pop(INDEX)
     digest = blake2b(index, digest_size=8)
     for name, data in files.items():
@@ -71,5 +78,5 @@ async def file(request: Request) -> Response:
 
 ROUTES: list[BaseRoute] = [
     Route("/", index, include_in_schema=False),
-    Route("/page/{version}/{name}", file, include_in_schema=False),
+    Route("/page/{version}/{name:path}", file, include_in_schema=False),
 ]

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from fewbit.server import page
 
 MODELS = ["small", "large"]
+DEFAULTS = "temperature 0.7\ntop_k 20\ntop_p 0.8\nmin_p 0\nrepeat_penalty 1"
 
 
 @dataclass
@@ -29,10 +30,15 @@ class Fake:
     answers: list[str] = field(default_factory=lambda: ["Hello."])  # the last one is said again and again
     part_chars: int = 7
     part_seconds: float = 0.0
+    thoughts: list[str] = field(default_factory=list)  # the next ones, sent apart from their answers
+    loaded: list[str] = field(default_factory=lambda: MODELS[:1])
+    context: int = 100  # tokens
+    embeds: str = ""  # a model that only embeds, listed before the others
     key: str = ""
     error: tuple[int, str] | None = None
     breaks_after: int | None = None  # parts, and then the connection ends
     has_stats: bool = True
+    has_show: bool = True
     bodies: list[dict[str, Any]] = field(default_factory=list)
     disconnects: int = 0
     url: str = ""
@@ -41,6 +47,7 @@ class Fake:
         return Starlette(routes=[
             *page.ROUTES,
             Route("/v1/models", self.models),
+            Route("/api/show", self.show, methods=["POST"]),
             Route("/stats", self.stats),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
         ])  # fmt: skip
@@ -51,7 +58,20 @@ class Fake:
         return None
 
     async def models(self, request: Request) -> Response:
-        return self.refused(request) or JSONResponse({"data": [{"id": name} for name in MODELS]})
+        names = [self.embeds, *MODELS] if self.embeds else MODELS
+        found = [
+            {"id": name, "loaded": name in self.loaded, "max_model_len": self.context if name in self.loaded else None}
+            for name in names
+        ]
+        return self.refused(request) or JSONResponse({"data": found})
+
+    async def show(self, request: Request) -> Response:
+        if not self.has_show:
+            return _error(404, "there is no POST /api/show")
+        name = (await request.json())["model"]
+        can = ["embedding"] if name == self.embeds else ["completion", "tools"]
+        parameters = DEFAULTS if name in self.loaded else ""
+        return self.refused(request) or JSONResponse({"capabilities": can, "parameters": parameters})
 
     async def stats(self, request: Request) -> Response:
         if not self.has_stats:
@@ -66,27 +86,39 @@ class Fake:
     async def chat(self, request: Request) -> Response:
         if refused := self.refused(request):
             return refused
-        self.bodies.append(await request.json())
+        body = await request.json()
+        self.bodies.append(body)
+        if body["model"] not in self.loaded:
+            self.loaded = [*self.loaded, body["model"]]
         if self.error is not None:
             return _error(*self.error)
         text = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return StreamingResponse(self.stream(text), media_type="text/event-stream")
+        thought = self.thoughts.pop(0) if self.thoughts else ""
+        return StreamingResponse(self.stream(text, thought), media_type="text/event-stream")
 
-    async def stream(self, text: str) -> AsyncIterator[str]:
-        parts = [text[at : at + self.part_chars] for at in range(0, len(text), self.part_chars)]
+    def parts(self, text: str) -> list[str]:
+        return [text[at : at + self.part_chars] for at in range(0, len(text), self.part_chars)]
+
+    async def stream(self, text: str, thought: str) -> AsyncIterator[str]:
+        parts = self.parts(text)
         try:
             yield ": ping\n\n" + _event(choices=[{"delta": {"role": "assistant", "content": ""}}], usage=None)
+            for part in self.parts(thought):
+                yield _event(choices=[{"delta": {"reasoning_content": part}, "finish_reason": None}], usage=None)
+                await asyncio.sleep(self.part_seconds)
             for number, part in enumerate(parts):
                 if number == self.breaks_after:
                     return
                 yield _event(choices=[{"delta": {"content": part}, "finish_reason": None}], usage=None)
                 await asyncio.sleep(self.part_seconds)
             yield _event(choices=[{"delta": {}, "finish_reason": "stop"}], usage=None)
-            usage = {
+            usage: dict[str, Any] = {
                 "prompt_tokens": 40,
                 "completion_tokens": len(parts),
                 "prompt_tokens_details": {"cached_tokens": 32},
             }
+            if thought:
+                usage["completion_tokens_details"] = {"reasoning_tokens": len(self.parts(thought))}
             yield _event(choices=[], usage=usage)
             yield "data: [DONE]\n\n"
         except asyncio.CancelledError:

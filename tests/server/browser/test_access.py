@@ -34,9 +34,16 @@ def findings(page: Page) -> list[str]:
 def test_axe_has_no_serious_findings(fake: Fake, open_page: Open, scheme: str, size: str) -> None:
     page = open_page(fake.url, bypass_csp=True, color_scheme=scheme, **(PHONE if size == "phone" else {}))
     assert findings(page) == []
-    fake.answers = [ALL + "\n```python\n# note\nx = f(1) + 'a' if x else None\n```\n", "<think>so</think>a \u202e b"]
+    maths = "\n$$" + "x + " * 80 + "y$$\n\nand $z$[^1]\n\n[^1]: note\n"
+    code = "\n```python\n# note\nx = f(1) + 'a' if x else None\n```\n"
+    fake.answers = [ALL + code + maths, "<think>so</think>a \u202e b", "again"]
     say(page, "show all")
+    expect(page.locator(".katex")).to_have_count(2)
     say(page, "more")
+    page.get_by_label("Regenerate").last.click()
+    expect(page.locator(".versions")).to_contain_text("2/2")
+    page.get_by_label("Earlier version").click()
+    page.click(".thought summary")
     page.click("#toggle-stats")
     expect(page.locator("#stats")).to_contain_text("96 / 512")
     assert findings(page) == []
@@ -78,12 +85,11 @@ def test_control_k_begins_a_chat_and_focus_is_in_the_box(fake: Fake, chat: Page)
     expect(chat.locator("#input")).to_be_focused()
 
 
-@pytest.mark.parametrize("width", [320, 390, 768])
+@pytest.mark.parametrize("width", [320, 360, 390, 768])
 def test_nothing_is_wider_than_a_phone(fake: Fake, open_page: Open, width: int) -> None:
     page = open_page(fake.url, **{**PHONE, "viewport": {"width": width, "height": 640}})
-    fake.answers = [
-        f"{ALL}\n\n{'long' * 100}\n\n```\n{'x' * 500}\n```\n\n|{'a|' * 20}\n|{'-|' * 20}\n|{'bbbbbb|' * 20}\n"
-    ]
+    table = f"|{'a|' * 20}\n|{'-|' * 20}\n|{'bbbbbb|' * 20}\n"
+    fake.answers = [f"{ALL}\n\n$${'x + ' * 80}y$$\n\n{'long' * 100}\n\n```\n{'x' * 500}\n```\n\n{table}"]
     say(page, "w" * 300)
     page.click("#toggle-stats")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -48,6 +48,7 @@ def test_stop_keeps_what_came_and_leaves_the_server(fake: Fake, chat: Page, how:
         chat.click("#stop")
     expect(chat.locator("#send")).to_be_visible()
     expect(chat.locator(".cost")).to_have_text("stopped")
+    expect(chat.get_by_label("Continue")).to_be_visible()
     kept = chat.inner_text(".assistant .markdown:last-child")
     chat.wait_for_timeout(200)
     assert chat.inner_text(".assistant .markdown:last-child") == kept
@@ -79,9 +80,17 @@ def test_a_message_is_edited_and_sent_again(fake: Fake, chat: Page) -> None:
     expect(chat.locator(".assistant .body")).to_have_text(["three"])
     expect(chat.locator(".said")).to_have_text(["A"])
     assert fake.bodies[-1]["messages"] == [{"role": "user", "content": "A"}]
-    chat.get_by_role("button", name="Undo").click()
+    expect(chat.locator(".versions")).to_have_text(["\u20392/2\u203a"])
+    chat.get_by_label("Earlier version").click()
     expect(chat.locator(".assistant .body")).to_have_text(["one", "two"])
     expect(chat.locator(".said")).to_have_text(["a", "b"])
+    say(chat, "c")
+    assert [one["content"] for one in fake.bodies[-1]["messages"]] == ["a", "one", "b", "two", "c"]
+    chat.reload()
+    expect(chat.locator(".said")).to_have_text(["a", "b", "c"])
+    chat.get_by_label("Later version").click()
+    expect(chat.locator(".said")).to_have_text(["A"])
+    expect(chat.locator(".assistant .body")).to_have_text(["three"])
 
 
 def test_editing_can_be_left(fake: Fake, chat: Page) -> None:
@@ -100,11 +109,11 @@ def test_a_regenerated_answer_keeps_the_one_before(fake: Fake, chat: Page) -> No
     expect(chat.locator(".assistant .body")).to_have_text(["second"])
     assert fake.bodies[0]["messages"] == fake.bodies[1]["messages"]
     expect(chat.locator(".versions")).to_contain_text("2/2")
-    chat.get_by_label("Earlier answer").click()
+    chat.get_by_label("Earlier version").click()
     expect(chat.locator(".assistant .body")).to_have_text(["first"])
     chat.reload()
     expect(chat.locator(".assistant .body")).to_have_text(["first"])
-    chat.get_by_label("Later answer").click()
+    chat.get_by_label("Later version").click()
     expect(chat.locator(".assistant .body")).to_have_text(["second"])
 
 
@@ -238,10 +247,40 @@ def test_a_server_without_figures(fake: Fake, open_page: Open) -> None:
     expect(page.locator(".assistant .body")).to_have_text(["Hello."])
 
 
-def test_thoughts_are_folded_away(fake: Fake, chat: Page) -> None:
-    fake.answers, fake.part_chars = ["<think>\nLet me see.\n</think>\n\nIt is **4**."], 3
-    say(chat, "2 + 2?")
-    expect(chat.locator(".thought .markdown")).to_be_hidden()
-    chat.click(".thought summary")
-    expect(chat.locator(".thought .markdown")).to_have_text("Let me see.")
-    expect(chat.locator(".assistant .body > .markdown")).to_have_text("It is 4.")
+def test_reading_above_is_not_disturbed(fake: Fake, chat: Page) -> None:
+    fake.answers, fake.part_chars, fake.part_seconds = ["line\n\n" * 300], 40, 0.02
+    chat.fill("#input", "go")
+    chat.press("#input", "Enter")
+    top = "document.getElementById('scroll').scrollTop"
+    while chat.evaluate(top) < 200:  # it follows the text
+        chat.wait_for_timeout(20)
+    chat.hover("#log")
+    chat.mouse.wheel(0, -150)
+    expect(chat.locator("#to-end")).to_be_visible()
+    chat.wait_for_timeout(100)
+    before = chat.evaluate(top)
+    chat.wait_for_selector("#send:visible")
+    assert chat.evaluate(top) == before
+    chat.click("#to-end")
+    expect(chat.locator("#to-end")).to_be_hidden()
+    assert chat.evaluate("(({scrollHeight, scrollTop, clientHeight}) => scrollHeight - scrollTop - clientHeight)"
+                         "(document.getElementById('scroll'))") < 2  # fmt: skip
+
+
+def test_an_answer_in_large_parts_is_followed(fake: Fake, chat: Page) -> None:
+    fake.answers, fake.part_chars, fake.part_seconds = ["line\n\n" * 300], 200, 0.05
+    say(chat, "go")
+    expect(chat.locator("#to-end")).to_be_hidden()
+    assert chat.evaluate("document.getElementById('scroll').scrollTop") > 2000
+
+
+def test_the_box_grows_with_its_text(fake: Fake, chat: Page) -> None:
+    height = "document.getElementById('input').offsetHeight"
+    one = chat.evaluate(height)
+    chat.fill("#input", "a\nb\nc\nd\ne")
+    assert chat.evaluate(height) > 2 * one
+    chat.fill("#input", "a\n" * 200)
+    assert chat.evaluate(f"{height} <= innerHeight * 0.41")
+    chat.press("#input", "Enter")
+    expect(chat.locator("#send")).to_be_visible()
+    assert chat.evaluate(height) == one

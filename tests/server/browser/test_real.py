@@ -37,12 +37,34 @@ def test_a_chat_with_the_real_server(llm: LLM, open_page: Open) -> None:
         say(page, "hello")
         expect(page.locator(".error")).to_have_count(0)
         expect(page.locator(".cost")).to_contain_text(re.compile(r"\d+ tokens"))
+        expect(page.locator("#context")).to_contain_text("of 1,024 tokens")
         first = page.locator(".assistant .body").inner_text()
         page.get_by_label("Regenerate").click()
         expect(page.locator(".versions")).to_contain_text("2/2")
         assert page.locator(".assistant .body").inner_text() == first  # the seed is the same
         page.click("#toggle-stats")
         expect(page.locator("#stats dd").nth(3)).to_have_text(re.compile(r"\d+ / [1-9]\d*"))
+
+
+def test_the_real_server_tells_of_its_model_and_takes_half_answers(llm: LLM, open_page: Open) -> None:
+    with served(make_app(Settings(), Pool.of(llm), close_pool=False)) as url:
+        page = open_page(url)
+        page.click("#open-settings")
+        expect(page.locator("#settings [name=temperature]")).to_have_attribute(
+            "placeholder", f"{llm.sampling.temperature:g}"
+        )
+        expect(page.locator("#model-note")).to_contain_text("1,024 tokens of context")
+        page.get_by_role("button", name="Cancel").click()
+        begin(page, max_tokens="8", temperature="0")
+        say(page, "hello")
+        expect(page.locator(".cost")).to_contain_text("cut at the token limit")
+        with page.expect_response("**/v1/chat/completions") as found:
+            page.get_by_label("Continue").click()
+        assert found.value.status == 200
+        assert found.value.request.post_data_json["messages"][-1]["role"] == "assistant"
+        page.wait_for_selector("#send:visible")
+        expect(page.locator(".error")).to_have_count(0)
+        expect(page.locator(".assistant")).to_have_count(1)
 
 
 def test_stop_frees_the_real_server(llm: LLM, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

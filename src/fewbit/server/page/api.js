@@ -81,12 +81,18 @@ export async function listModels() {
   return (await (await request("v1/models")).json()).data;
 }
 
+/** What the file of a model says: `{ capabilities, parameters, ... }`. It never asks for a key. */
+export async function showModel(model) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ model }) };
+  return (await request("api/show", options, false)).json();
+}
+
 /** What the server does now. It never asks for a key: that is for those who want an answer. */
 export async function getStats(signal) {
   return (await request("stats", { signal }, false)).json();
 }
 
-/** Streams an answer: gives `{ text }`, `{ reason }` and `{ usage }` as they come. */
+/** Streams an answer: gives `{ text }`, `{ thought }`, `{ reason }` and `{ usage }` as they come. */
 export async function* streamChat(body, signal) {
   const response = await request("v1/chat/completions", {
     method: "POST",
@@ -103,6 +109,8 @@ export async function* streamChat(body, signal) {
     const chunk = JSON.parse(data);
     if (chunk.error) throw new ApiError(sentence(chunk.error.message ?? chunk.error));
     const choice = chunk.choices?.[0];
+    const thought = choice?.delta?.reasoning_content ?? choice?.delta?.reasoning;
+    if (thought) yield { thought };
     if (choice?.delta?.content) yield { text: choice.delta.content };
     if (choice?.finish_reason) yield { reason: choice.finish_reason };
     if (chunk.usage) yield { usage: chunk.usage };

@@ -1,28 +1,33 @@
 // The page begins here: it joins the parts, and has the keys and the message box.
-import { listModels, onKeyNeeded } from "./api.js";
+import { onKeyNeeded } from "./api.js";
 import { Chat } from "./chat.js";
 import { $, announce, el, textNodes, toast } from "./dom.js";
 import { Attachments } from "./files.js";
-import { defaults, editKey, editSettings, fill, read, switchTheme, write } from "./settings.js";
+import { Models } from "./models.js";
+import { defaults, editKey, editSettings, fill, switchTheme } from "./settings.js";
 import { Sidebar } from "./sidebar.js";
 import { StatsPanel } from "./stats.js";
 import * as store from "./store.js";
+import { newConversation, path } from "./tree.js";
 
-const MODEL = "fewbit.model";
 const STARTERS = ["Explain a KV cache to a friend", "Write a Python function that merges two sorted lists",
   "A table of the planets, with their moons"];
 
 const input = $("input");
-const model = $("model");
+const models = new Models();
 const attachments = new Attachments();
 
 const chat = new Chat({
-  model: () => model.value,
+  model: () => models.chosen,
   onChange: () => { showTitle(); sidebar.refresh(); },
+  onShow: () => showContext(),
   onRunning: (isRunning) => {
+    const hasEnded = !isRunning && $("send").hidden;
     $("send").hidden = isRunning;
     $("stop").hidden = !isRunning;
+    if (hasEnded) models.load().then(showContext); // the answer may have loaded its model
   },
+  onRemoved: () => newChat(),
 });
 
 const sidebar = new Sidebar({
@@ -46,9 +51,13 @@ function showTitle() {
   document.title = chat.conversation.title ? `${title} - fewbit` : "fewbit";
 }
 
+function showContext() {
+  models.showContext(path(chat.conversation).findLast((one) => one.usage)?.usage);
+}
+
 function open(conversation) {
+  models.choose(conversation.model);
   chat.show(conversation);
-  if ([...model.options].some((one) => one.value === conversation.model)) model.value = conversation.model;
   history.replaceState(null, "", conversation.messages.length ? `#${conversation.id}` : location.pathname);
   showTitle();
   sidebar.show();
@@ -57,13 +66,17 @@ function open(conversation) {
 }
 
 function newChat() {
-  open(store.newConversation(defaults(), model.value));
+  open(newConversation(defaults(), models.chosen));
 }
 
 async function send() {
   const text = input.value.trim();
   if (chat.isRunning || (!text && !attachments.files.length)) return;
-  if (!model.value) await loadModels();
+  if (chat.isElsewhere) {
+    toast("Another tab is answering in this chat: wait for it, or stop it there.");
+    return;
+  }
+  if (!models.chosen) await models.load();
   input.value = "";
   fit();
   const sending = chat.send(text, attachments.take());
@@ -77,19 +90,6 @@ function fit() {
   input.style.height = `${Math.min(input.scrollHeight, innerHeight * 0.4)}px`;
 }
 
-async function loadModels() {
-  try {
-    const found = await listModels();
-    const last = chat.conversation?.model || read(MODEL);
-    model.replaceChildren(...found.map((one) => el("option", { value: one.id }, textNodes(one.id))));
-    if (found.some((one) => one.id === last)) model.value = last;
-    if (!found.length) toast("This server has no model. Start it with one: fewbit serve MODEL");
-  } catch (error) {
-    toast(error.message, "Try again", loadModels);
-  }
-  if (!model.options.length) model.replaceChildren(el("option", { value: "", text: "No model" }));
-}
-
 function toggleSidebar(isOpen) {
   document.body.classList.toggle("sidebar-open", isOpen);
   $("open-sidebar").setAttribute("aria-expanded", String(isOpen));
@@ -98,6 +98,9 @@ function toggleSidebar(isOpen) {
 
 async function openSettings() {
   const { conversation } = chat;
+  const form = $("settings").querySelector("form");
+  models.showDefaults(form);
+  models.load().then(() => models.showDefaults(form));
   const saved = await editSettings(conversation.settings);
   if (!saved) return;
   conversation.settings = saved;
@@ -146,7 +149,7 @@ function wire() {
   for (const button of document.querySelectorAll("[data-close]")) {
     button.addEventListener("click", () => button.closest("dialog").close());
   }
-  model.addEventListener("change", () => { write(MODEL, model.value); input.focus(); });
+  $("model").addEventListener("change", () => { showContext(); input.focus(); });
   wireFiles();
 }
 
@@ -176,12 +179,13 @@ async function begin() {
   $("starters").append(...STARTERS.map((text) => el("button", {
     type: "button", text, on: { click: () => { input.value = text; fit(); input.focus(); } },
   })));
+  await store.recover();
   const wanted = location.hash.slice(1);
   const found = wanted ? await store.get(wanted) : null;
   if (found) open(found);
   else newChat();
-  new StatsPanel(() => model.value);
-  await Promise.all([loadModels(), sidebar.refresh()]);
+  new StatsPanel(() => models.chosen);
+  await Promise.all([models.load(chat.conversation.model).then(showContext), sidebar.refresh()]);
   if (!(await store.isKept())) toast("This browser keeps no conversations: export what you need.");
 }
 

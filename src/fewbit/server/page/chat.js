@@ -1,27 +1,35 @@
-// A conversation on the page: sends, streams, stops, edits, regenerates.
+// A conversation on the page: sends, streams, stops, continues; edits and new answers are branches.
 import { ApiError, streamChat } from "./api.js";
 import { $, announce, oneLine, toast } from "./dom.js";
 import { contentOf } from "./files.js";
 import { MessageView } from "./message.js";
+import { Scroll } from "./scroll.js";
 import { samplerFields } from "./settings.js";
 import * as store from "./store.js";
+import { partsOf, splitThought } from "./thought.js";
+import * as tree from "./tree.js";
 
-const SAVE_MS = 2000; // between two savings of an answer that runs
-const OF_AN_ANSWER = ["content", "model", "usage", "seconds", "reason", "error"];
+const SAVE_MS = 1000; // between two savings of an answer that runs
+const REPLY_MS = 1000; // that a tab has to say that it runs an answer
 
-/** `hooks` are told of changes: `onChange(conversation)` when it was saved, `onRunning(isRunning)`. */
+/** `hooks` are told of changes: `onChange(conversation)` when it was saved, `onShow()` when messages were shown,
+ *  `onRunning(isRunning)`, `onRemoved()` when another tab deleted what is shown. */
 export class Chat {
   constructor(hooks) {
     this.hooks = hooks;
     this.running = new Map(); // by the conversation's id; it goes on when another one is shown
     this.views = [];
     this.log = $("log");
-    this.scroller = $("scroll");
-    this.isAtEnd = true;
-    this.scroller.addEventListener("scroll", () => this.onScroll(), { passive: true });
-    const observer = new ResizeObserver(() => this.follow());
-    for (const node of [this.scroller, this.log]) observer.observe(node);
-    $("to-end").addEventListener("click", () => this.toEnd());
+    this.scroll = new Scroll();
+    store.onTold({
+      changed: (id) => this.onChanged(id),
+      removed: (id) => this.onRemoved(id),
+      asks: (id) => this.running.has(id) && store.tell("runs", id),
+      runs: (id) => this.onRuns(id),
+    });
+    addEventListener("pagehide", () => this.leave());
+    addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
+    document.addEventListener("visibilitychange", () => document.hidden && this.saveRunning());
   }
 
   get isRunning() {
@@ -32,15 +40,27 @@ export class Chat {
   show(conversation) {
     this.conversation = this.running.get(conversation.id)?.conversation ?? conversation;
     this.render();
-    this.toEnd();
+    this.scroll.toEnd();
   }
 
+  /** A message that did not change keeps its view. */
   render() {
-    const { messages } = this.conversation;
-    this.views = messages.map((message) => new MessageView(message, this.actions()));
-    this.log.replaceChildren(...this.views.map((view) => view.node));
-    $("welcome").hidden = messages.length > 0;
+    const shown = tree.path(this.conversation);
+    const old = new Map(this.views.map((view) => [view.key, view]));
+    this.views = shown.map((message, at) => {
+      const all = tree.versions(this.conversation, message);
+      const place = { version: all.indexOf(message), versions: all, isLast: at === shown.length - 1 };
+      const kept = old.get(MessageView.key(message, place));
+      return kept?.message === message ? kept : new MessageView(message, place, this.actions());
+    });
+    const nodes = this.views.map((view) => view.node);
+    if (nodes.some((node, at) => node !== this.log.childNodes[at]) || nodes.length !== this.log.childNodes.length) {
+      this.log.replaceChildren(...nodes);
+    }
+    $("welcome").hidden = shown.length > 0;
     this.showRunning();
+    this.findRunner();
+    this.hooks.onShow();
   }
 
   showRunning() {
@@ -48,7 +68,7 @@ export class Chat {
     this.log.setAttribute("aria-busy", String(Boolean(run)));
     if (run) {
       run.view = this.views.find((view) => view.message === run.message);
-      run.view.isRunning = true;
+      if (run.view) run.view.state = "running";
     }
     this.hooks.onRunning(Boolean(run));
   }
@@ -57,63 +77,38 @@ export class Chat {
     return {
       edit: (message, content) => this.edit(message, content),
       regenerate: (message) => this.regenerate(message),
-      pick: (view, version) => this.pick(view, version),
+      resume: (message) => this.resume(message),
+      pick: (message) => this.pick(message),
+      done: () => this.isStale && this.onChanged(this.conversation.id),
     };
   }
 
   async send(content, files) {
     const { conversation } = this;
     conversation.title ||= oneLine(content || files[0].name, 60);
-    conversation.messages.push({ role: "user", content, ...(files.length ? { files } : {}) });
-    await this.answer();
+    const message = tree.add(conversation, tree.path(conversation).at(-1), { role: "user", content, ...(files.length ? { files } : {}) });
+    await this.answer(message);
   }
 
+  /** The message before the edit stays, and what was said after it. */
   async edit(message, content) {
-    this.cutAfter(message);
-    message.content = content;
-    await this.answer();
-  }
-
-  /** A new answer; the ones before stay, and can be picked again. */
-  async regenerate(message) {
-    const { messages } = this.conversation;
-    const before = messages[messages.indexOf(message) - 1];
-    this.cutAfter(message);
-    messages.pop();
-    if (!before) return;
-    const versions = message.versions ?? [];
-    if (message.content) versions[message.version ?? versions.length] = snapshot(message);
-    await this.answer(versions);
-  }
-
-  /** Removes what comes after a message; it can be brought back for a moment. */
-  cutAfter(message) {
-    this.stop();
     const { conversation } = this;
-    const { messages } = conversation;
-    const at = messages.indexOf(message);
-    const count = messages.length - at - 1 - (message.role === "user" ? 1 : 0);
-    if (count > 0) {
-      const saved = structuredClone(messages);
-      const text = count === 1 ? "A later message was removed." : `${count} later messages were removed.`;
-      toast(text, "Undo", () => this.restore(conversation, saved));
-    }
-    messages.length = at + 1;
+    this.stop();
+    const files = message.files ? { files: message.files } : {};
+    await this.answer(tree.add(conversation, tree.parentOf(conversation, message), { role: "user", content, ...files }));
   }
 
-  async restore(conversation, messages) {
-    this.drop(conversation.id);
-    conversation.messages = messages;
-    if (this.conversation === conversation) this.render();
-    await this.save(conversation);
+  /** A new answer beside the old one; an answer that never began is tried again in its place. */
+  async regenerate(message) {
+    const question = tree.parentOf(this.conversation, message);
+    this.stop();
+    if (message.content || message.reasoning) await this.answer(question);
+    else await this.resume(message);
   }
 
-  async pick(view, version) {
-    const { message } = view;
-    message.versions[message.version] = snapshot(message);
-    for (const name of OF_AN_ANSWER) delete message[name];
-    Object.assign(message, message.versions[version], { version });
-    view.reset();
+  async pick(message) {
+    tree.select(this.conversation, message);
+    this.render();
     await this.save(this.conversation);
   }
 
@@ -131,49 +126,52 @@ export class Chat {
     return this.running.get(run.conversation.id) === run;
   }
 
-  /** Asks the model to answer all that was said. */
-  async answer(versions = []) {
+  /** Asks the model to answer a message. */
+  async answer(question) {
     const { conversation } = this;
+    await this.run(conversation, tree.add(conversation, question, { role: "assistant", content: "" }));
+  }
+
+  /** Goes on with an answer that ended too early: it is the last message of the request. */
+  async resume(message) {
+    for (const name of ["usage", "seconds", "reason", "error"]) delete message[name];
+    if (!message.content) for (const name of ["reasoning", "thought_seconds"]) delete message[name];
+    await this.run(this.conversation, message);
+  }
+
+  async run(conversation, message) {
     const model = this.hooks.model();
-    const message = { role: "assistant", content: "", model };
-    if (versions.length) Object.assign(message, { versions, version: versions.length });
-    const body = { ...(model ? { model } : {}), messages: this.request(conversation), ...samplerFields(conversation.settings) };
+    Object.assign(message, { model, isPartial: true });
+    const body = { ...(model ? { model } : {}), messages: requestOf(conversation), ...samplerFields(conversation.settings) };
     conversation.model = model;
     conversation.updated = Date.now();
-    conversation.messages.push(message);
     const run = { conversation, message, controller: new AbortController(), view: null };
     this.running.set(conversation.id, run);
     this.render();
-    this.toEnd();
+    this.scroll.toEnd();
     await this.save(conversation);
     await this.stream(run, body);
     await this.end(run);
   }
 
-  request({ settings, messages }) {
-    const system = settings.system ? [{ role: "system", content: settings.system }] : [];
-    const said = messages.filter((one) => one.role === "user" || one.content);
-    return [...system, ...said.map((one) => ({ role: one.role, content: contentOf(one) }))];
-  }
-
   async stream(run, body) {
     const { message, controller } = run;
-    let first = 0;
-    let saved = Date.now();
+    let saved = 0;
+    const clock = new Clock(message);
     try {
       for await (const part of streamChat(body, controller.signal)) {
         if (controller.signal.aborted) break;
-        if (part.text) {
-          first ||= performance.now();
-          message.content += part.text;
-          message.seconds = (performance.now() - first) / 1000;
+        if (part.thought) message.reasoning = (message.reasoning ?? "") + part.thought;
+        if (part.text) message.content += part.text;
+        if (part.text || part.thought) {
+          clock.tick();
           this.schedule(run);
         }
         if (part.reason) message.reason = part.reason;
         if (part.usage) message.usage = part.usage;
         if (Date.now() - saved > SAVE_MS && this.isCurrent(run)) {
           saved = Date.now();
-          await this.save(run.conversation);
+          await this.saveRun(run);
         }
       }
     } catch (error) {
@@ -184,18 +182,43 @@ export class Chat {
 
   async end(run) {
     const { conversation, message, view } = run;
-    if (!this.isCurrent(run)) return; // another answer took its place, or the conversation was deleted
+    if (!this.isCurrent(run)) return this.endReplaced(run);
     this.running.delete(conversation.id);
-    if (message.versions) message.versions[message.version] = snapshot(message);
-    if (this.conversation === conversation && view) {
-      view.grow();
-      view.isRunning = false;
-      this.follow();
-      this.showRunning();
+    delete message.isPartial;
+    message.updated = conversation.updated = Date.now();
+    if (this.conversation === conversation) {
+      view?.settle();
+      this.render();
+      this.scroll.follow();
       announce(message.error ? "The answer failed" : message.reason === "stopped" ? "Stopped" : "The answer is complete");
     }
-    conversation.updated = Date.now();
     await this.save(conversation);
+  }
+
+  /** Another answer of the conversation took its place, or the conversation was deleted. */
+  async endReplaced({ conversation, message }) {
+    delete message.isPartial;
+    message.updated = Date.now();
+    if (this.running.has(conversation.id)) await this.save(conversation);
+  }
+
+  saveRun({ conversation, message }) {
+    message.updated = Date.now();
+    return this.save(conversation);
+  }
+
+  saveRunning() {
+    for (const run of this.running.values()) this.saveRun(run);
+  }
+
+  /** The tab is closed: what came so far is kept, and other tabs learn that nobody writes on. */
+  leave() {
+    const runs = [...this.running.values()];
+    this.running.clear();
+    for (const { conversation, message } of runs) {
+      store.keepDraft(conversation.id, { ...message, updated: Date.now() });
+      store.tell("changed", conversation.id);
+    }
   }
 
   async save(conversation) {
@@ -207,6 +230,64 @@ export class Chat {
     this.hooks.onChange(conversation);
   }
 
+  /** Another tab saved a conversation: what it added is added here too. A message that is being edited is left alone. */
+  async onChanged(id) {
+    const here = this.running.get(id)?.conversation ?? (id === this.conversation.id ? this.conversation : null);
+    const stored = here && await store.get(id);
+    if (!stored) return;
+    this.isStale = id === this.conversation.id && this.log.querySelector("textarea") !== null;
+    if (this.isStale) return;
+    const [{ leaf }, before] = [here, here.messages.length];
+    const changed = tree.merge(here, stored);
+    Object.assign(here, { title: stored.title, settings: stored.settings });
+    if (here !== this.conversation) return;
+    if (changed.length) this.render();
+    if (here.messages.length > before && here.leaf === leaf) {
+      toast("Another tab added to this chat. The arrows below a message show its versions.");
+    }
+    this.hooks.onChange(here);
+  }
+
+  onRemoved(id) {
+    this.drop(id);
+    if (id !== this.conversation.id) return;
+    toast("This chat was deleted in another tab.");
+    this.hooks.onRemoved();
+  }
+
+  /** An answer that is half there is written on by another tab, or it was interrupted. */
+  findRunner() {
+    clearTimeout(this.asking);
+    const { id } = this.conversation;
+    const view = this.views.at(-1);
+    if (this.isRunning || !view?.message.isPartial) return;
+    this.runner = null;
+    store.tell("asks", id);
+    this.asking = setTimeout(async () => {
+      const isAlive = this.runner === id;
+      if (!isAlive) await this.recover(id);
+      if (this.views.includes(view)) view.state = isAlive ? "elsewhere" : "interrupted";
+      if (isAlive) this.findRunner();
+    }, REPLY_MS);
+  }
+
+  /** Takes over what the tab that wrote an answer kept when it was closed. */
+  async recover(id) {
+    await store.recover();
+    const stored = await store.get(id);
+    if (stored && id === this.conversation.id && tree.merge(this.conversation, stored).length) this.render();
+  }
+
+  onRuns(id) {
+    this.runner = id;
+    const view = this.views.at(-1);
+    if (id === this.conversation.id && view?.message.isPartial) view.state = "elsewhere";
+  }
+
+  get isElsewhere() {
+    return this.views.at(-1)?.state === "elsewhere";
+  }
+
   /** Shows new text at the next frame; where that takes long, less often, so that the page stays quick. */
   schedule(run) {
     if (run.isScheduled) return;
@@ -214,32 +295,41 @@ export class Chat {
     const show = () => requestAnimationFrame(() => {
       const begin = performance.now();
       run.isScheduled = false;
-      if (this.conversation !== run.conversation || !run.view || !this.running.has(run.conversation.id)) return;
+      if (this.conversation !== run.conversation || !run.view || !this.isCurrent(run)) return;
       run.view.grow();
-      this.follow();
+      this.scroll.follow();
       run.pause = Math.min(2000, 4 * (performance.now() - begin) - 16);
     });
     if (run.pause > 0) setTimeout(show, run.pause);
     else show();
   }
-
-  follow() {
-    if (this.isAtEnd) this.scroller.scrollTop = this.scroller.scrollHeight;
-    else this.onScroll();
-  }
-
-  toEnd() {
-    this.isAtEnd = true;
-    this.follow();
-  }
-
-  onScroll() {
-    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    this.isAtEnd = scrollHeight - scrollTop - clientHeight < 60;
-    $("to-end").hidden = this.isAtEnd;
-  }
 }
 
-function snapshot(message) {
-  return Object.fromEntries(OF_AN_ANSWER.filter((name) => name in message).map((name) => [name, message[name]]));
+/** The messages of a request. Models are not told again what they thought, but for an answer that is continued. */
+function requestOf(conversation) {
+  const { settings } = conversation;
+  const shown = tree.path(conversation);
+  const system = settings.system ? [{ role: "system", content: settings.system }] : [];
+  const said = shown.map((one, at) => {
+    const isWhole = one.role === "user" || at === shown.length - 1;
+    return { role: one.role, content: isWhole ? contentOf(one) : splitThought(one.content)[1] };
+  });
+  return [...system, ...said.filter((one) => one.role === "user" || one.content)];
+}
+
+/** How long an answer takes from its first token on, and its thought. */
+class Clock {
+  constructor(message) {
+    this.message = message;
+    this.before = message.thought_seconds ?? 0;
+    this.first = 0;
+  }
+
+  tick() {
+    const now = performance.now();
+    this.first ||= now;
+    this.message.seconds = (now - this.first) / 1000;
+    this.isAnswering ||= Boolean(partsOf(this.message)[1]);
+    if (!this.isAnswering) this.message.thought_seconds = this.before + this.message.seconds;
+  }
 }

@@ -3,6 +3,8 @@
 const OVERRIDES = /[\u202a-\u202e\u2066-\u2069]/;
 const MOST_SHOWN = 1000; // of them in one text; where there are more, they are left out
 
+export const hasOverrides = (text) => OVERRIDES.test(text);
+
 export const $ = (id) => document.getElementById(id);
 
 /** An element: `on` holds its listeners, `text` its text, the rest are attributes (false and null leave one out).

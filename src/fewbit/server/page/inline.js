@@ -1,11 +1,13 @@
-// Markdown within a line: code, emphasis, links. One pass from left to right, whatever the text is.
+// Markdown within a line: code, emphasis, links, maths. One pass from left to right, whatever the text is.
 import { el, textNodes } from "./dom.js";
+import { noteMark } from "./footnotes.js";
+import { formula, formulaAt, markAt } from "./maths.js";
 
 const MOST_NESTED = 16;
 const LONGEST_URL = 2000;
 const LONGEST_TICKS = 100;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", "#39": "'" };
-const SPECIAL = /[\\`*_~[\]!<&h\n]/g;
+const SPECIAL = /[\\`*_~[\]!<&$h\n]/g;
 const TAGS = { "*": "em", _: "em", "**": "strong", __: "strong", "~~": "del" };
 
 /** The address of a link, or null for what is not http or https. */
@@ -30,7 +32,7 @@ class Inline {
     this.plain = ""; // text that is not a node yet
     this.nodes = [];
     this.openers = []; // { mark, index }: emphasis and brackets that may be closed
-    this.missing = new Set(); // lengths of backtick runs that nothing closes from here on
+    this.missing = new Set(); // lengths of backtick runs, and marks of formulas, that nothing closes from here on
   }
 
   run() {
@@ -51,6 +53,7 @@ class Inline {
   special(char) {
     if (char === "\\") return this.escape();
     if (char === "`") return this.code();
+    if (char === "$") return this.formula();
     if (char === "*" || char === "_" || char === "~") return this.emphasis(char);
     if (char === "[" || char === "!") return this.open(char);
     if (char === "]") return this.close();
@@ -72,9 +75,21 @@ class Inline {
 
   escape() {
     const next = this.text[this.at + 1];
+    if (next === "(" || next === "[") return this.formula();
     if (next === undefined || !/[!-/:-@[-`{-~]/.test(next)) return false;
     this.plain += next;
     this.at += 2;
+    return true;
+  }
+
+  /** Maths, or its mark as it was written. */
+  formula() {
+    const mark = markAt(this.text, this.at) ?? "$".repeat(this.runLength("$"));
+    const found = this.missing.has(mark) ? null : formulaAt(this.text, this.at);
+    if (found) this.push(formula(found));
+    else if (mark !== "$") this.missing.add(mark);
+    if (!found) this.plain += mark;
+    this.at = found?.end ?? this.at + mark.length;
     return true;
   }
 
@@ -162,6 +177,12 @@ class Inline {
 
   open(char) {
     const mark = char === "!" ? "![" : "[";
+    const note = char === "[" ? noteMark(this.text.slice(this.at, this.at + 50)) : null;
+    if (note) {
+      this.push(note.node);
+      this.at += note.length;
+      return true;
+    }
     if (!this.text.startsWith(mark, this.at) || this.openers.length >= MOST_NESTED) return false;
     this.opener(mark);
     this.at += mark.length;

@@ -1,13 +1,17 @@
 // Markdown as DOM nodes. Text may come in parts: only the last blocks are made again.
 import { el, icon, copy, textNodes, toast } from "./dom.js";
+import { linkNotes, makeNote, NOTE } from "./footnotes.js";
 import { highlight } from "./highlight.js";
 import { inline } from "./inline.js";
+import { formula, formulaAt } from "./maths.js";
 
 const MOST_NESTED = 8;
 const MOST_COLUMNS = 64;
+const MOST_MATH_LINES = 200;
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`\s]{0,40})/;
 const HEADING = /^ {0,3}(#{1,6})[ \t]+(?=\S)/;
 const QUOTE = /^ {0,3}> ?/;
+const MATH = /^ {0,3}(?:\$\$(?!\$)|\\\[)/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
 
 const isBlank = (line) => !/\S/.test(line);
@@ -19,7 +23,8 @@ const isTable = (lines, at) => lines[at].includes("|") && isDivider(lines[at + 1
 
 function beginsBlock(lines, at) {
   const line = lines[at];
-  return FENCE.test(line) || HEADING.test(line) || QUOTE.test(line) || isRule(line) || isTable(lines, at);
+  return FENCE.test(line) || HEADING.test(line) || QUOTE.test(line) || NOTE.test(line) || isRule(line) ||
+    isTable(lines, at) || mathAt(lines, at) !== null;
 }
 
 /** A list may begin right below a line of text, but a number other than 1 there is just a number. */
@@ -53,9 +58,38 @@ function blockAt(lines, first) {
   if (isTable(lines, first)) {
     return { kind: "table", first, end: endWhere(lines, first + 1, (one) => isBlank(one) || !one.includes("|")) };
   }
-  let end = first + 1;
+  if (NOTE.test(line)) return noteAt(lines, first);
+  return mathAt(lines, first) ?? { kind: "text", first, end: paragraphEnd(lines, first + 1) };
+}
+
+function paragraphEnd(lines, from) {
+  let end = from;
   while (end < lines.length && !isBlank(lines[end]) && !beginsBlock(lines, end) && !interrupts(lines[end])) end++;
-  return { kind: "text", first, end };
+  return end;
+}
+
+/** A note goes on in lines that are indented, and in the paragraph that it begins with. */
+function noteAt(lines, first) {
+  let end = paragraphEnd(lines, first + 1);
+  for (let at = end; at < lines.length && (isBlank(lines[at]) || indentOf(lines[at]) >= 2); at++) {
+    if (!isBlank(lines[at])) end = at + 1;
+  }
+  return { kind: "note", first, end };
+}
+
+/** Maths that begins a line, whatever its other lines look like. While nothing closes it, it is text. */
+function mathAt(lines, first) {
+  if (!MATH.test(lines[first])) return null;
+  const most = Math.min(lines.length, first + MOST_MATH_LINES);
+  let until = first + 1;
+  while (until < most && !isBlank(lines[until])) until++;
+  const text = lines.slice(first, until).join("\n").trimStart();
+  const found = formulaAt(text, 0);
+  if (!found) return until === lines.length ? { kind: "text", first, end: until } : null;
+  const end = first + found.source.split("\n").length;
+  const tail = text.slice(found.end).split("\n", 1)[0];
+  if (/^[\s.,;:!?]*$/.test(tail)) return { kind: "math", first, end, formula: found, tail };
+  return { kind: "text", first, end: paragraphEnd(lines, end) };
 }
 
 function endWhere(lines, first, isOver) {
@@ -111,6 +145,12 @@ const MAKERS = {
   text: (block, lines) => el("p", { dir: "auto" }, inline(linesOf(block, lines).join("\n").trim())),
   quote: (block, lines, depth) =>
     el("blockquote", {}, render(linesOf(block, lines).map((line) => line.replace(QUOTE, "")), depth + 1)),
+  math: (block) => el("div", { class: "formula" }, formula(block.formula), block.tail.trim()),
+  note: (block, lines, depth) => {
+    const [mark, label] = NOTE.exec(lines[block.first]);
+    const [begin, ...rest] = linesOf(block, lines);
+    return makeNote(label, render([begin.slice(mark.length), ...rest.map((line) => line.replace(/^ {1,4}/, ""))], depth + 1));
+  },
   list: makeList,
   table: makeTable,
   code: (block, lines) => makeCode(block, codeOf(block, lines)),
@@ -216,6 +256,7 @@ export class MarkdownView {
     const kept = new Set(this.blocks.slice(keep).map((block) => block.node));
     for (const { node } of old) if (!kept.has(node)) node.remove();
     for (const { node } of this.blocks.slice(keep)) if (!node.parentNode) this.root.append(node);
+    linkNotes(this.root);
   }
 
   reuse(before, block, changed) {

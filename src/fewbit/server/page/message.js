@@ -2,21 +2,15 @@
 import { copy, el, iconButton, textNodes, toast } from "./dom.js";
 import { chip } from "./files.js";
 import { MarkdownView } from "./markdown.js";
+import { partsOf, thoughtTitle } from "./thought.js";
 
-const THINK = ["<think>", "</think>"];
+const STATES = {
+  elsewhere: "Another tab is writing this answer.",
+  interrupted: "The page was closed while this answer was written.",
+};
+const CUT = ["stopped", "length"]; // why an answer may go on
 
-/** What a model thought before it answered, and its answer; the end of a text that may be half a tag waits. */
-export function splitThought(text) {
-  const begin = text.trimStart();
-  if (!begin.startsWith(THINK[0])) return THINK[0].startsWith(begin) ? ["", ""] : ["", text];
-  const inside = begin.slice(THINK[0].length);
-  const end = inside.indexOf(THINK[1]);
-  if (end >= 0) return [inside.slice(0, end), inside.slice(end + THINK[1].length).replace(/^\s{1,9}/, "")];
-  const cut = inside.lastIndexOf("<");
-  return [cut >= 0 && THINK[1].startsWith(inside.slice(cut)) ? inside.slice(0, cut) : inside, ""];
-}
-
-/** Markdown that is given as a whole each time, and whose new part alone is read. */
+/** Markdown that is given as a whole each time; of a text that goes on, the new part alone is read. */
 class Growing {
   constructor(root) {
     this.root = root;
@@ -26,26 +20,31 @@ class Growing {
   clear() {
     this.root.replaceChildren();
     this.view = new MarkdownView(this.root);
-    this.length = 0;
+    this.text = "";
   }
 
   show(text) {
-    if (text.length > this.length) this.view.append(text.slice(this.length));
-    this.length = text.length;
+    if (!text.startsWith(this.text)) this.clear();
+    if (text.length > this.text.length) this.view.append(text.slice(this.text.length));
+    this.text = text;
   }
 }
 
-/** `act` has what the buttons do: edit, regenerate, pick. */
+/** `place` says which of its `versions` a message is and whether it `isLast`; `act` has what the buttons do. */
 export class MessageView {
-  constructor(message, act) {
-    this.message = message;
-    this.act = act;
+  constructor(message, place, act) {
+    Object.assign(this, { message, place, act, key: MessageView.key(message, place) });
     this.isUser = message.role === "user";
     this.body = el("div", { class: "body" });
     this.foot = el("div", { class: "foot" });
     this.name = el("h2", { class: this.isUser ? "unseen" : "who" });
     this.node = el("article", { class: `message ${this.isUser ? "user" : "assistant"}` }, this.name, this.body, this.foot);
     this.reset();
+  }
+
+  /** A view with the same key shows the same. */
+  static key({ id, updated }, { version, versions, isLast }) {
+    return [id, updated, version, versions.length, isLast].join();
   }
 
   reset() {
@@ -57,7 +56,8 @@ export class MessageView {
         el("div", { class: "said", dir: "auto" }, textNodes(message.content)));
     } else {
       this.thought = new Growing(el("div", { class: "markdown" }));
-      this.thinking = el("details", { class: "thought" }, el("summary", { text: "Thoughts" }), this.thought.root);
+      this.title = el("summary");
+      this.thinking = el("details", { class: "thought" }, this.title, this.thought.root);
       this.answer = new Growing(el("div", { class: "markdown" }));
       this.body.replaceChildren(this.answer.root);
       this.grow();
@@ -67,46 +67,72 @@ export class MessageView {
 
   /** Shows what came since the last time. */
   grow() {
-    const [thought, answer] = splitThought(this.message.content);
+    const [thought, answer] = partsOf(this.message);
     if (thought.trim() && !this.thinking.parentNode) this.body.prepend(this.thinking);
+    const isThinking = this.state === "running" && !answer;
+    const title = thoughtTitle(this.message, isThinking);
+    if (this.title.textContent !== title) this.title.textContent = title;
+    this.node.classList.toggle("thinking", isThinking && Boolean(thought.trim()));
     this.thought.show(thought);
     this.answer.show(answer);
   }
 
-  set isRunning(value) {
-    this.node.classList.toggle("running", value);
-    if (value) this.foot.replaceChildren();
+  get state() {
+    return this.condition ?? "done";
+  }
+
+  /** "running", "elsewhere" (in another tab), "interrupted" or "done". */
+  set state(value) {
+    this.condition = value;
+    this.node.classList.toggle("running", value === "running" || value === "elsewhere");
+    this.grow();
+    if (value === "running") this.foot.replaceChildren();
     else this.finish();
+  }
+
+  /** The answer is complete. */
+  settle() {
+    this.state = "done";
+    this.key = MessageView.key(this.message, this.place);
   }
 
   finish() {
     this.foot.replaceChildren(...[this.problem(), this.buttons(), this.cost()].filter(Boolean));
   }
 
+  /** What went wrong, and what can be done about it. */
   problem() {
-    const { error } = this.message;
-    if (!error) return null;
-    return el("div", { class: "error", role: "alert" }, el("span", {}, textNodes(error)),
-      el("button", { type: "button", text: "Try again", on: { click: () => this.act.regenerate(this.message) } }));
+    const { message, act } = this;
+    const text = message.error ?? STATES[this.state];
+    if (!text) return null;
+    const button = (label, action) => el("button", { type: "button", text: label, on: { click: () => action(message) } });
+    const canResume = message.content && this.place.isLast && this.state !== "elsewhere";
+    return el("div", { class: message.error ? "error" : "state", role: message.error ? "alert" : null },
+      el("span", {}, textNodes(text)),
+      canResume ? [button("Continue", act.resume)] : [],
+      this.state === "elsewhere" ? [] : [button("Try again", act.regenerate)]);
   }
 
   buttons() {
-    const { message } = this;
-    const more = this.isUser
+    const { message, act, place } = this;
+    if (this.state === "elsewhere") return null;
+    const canResume = place.isLast && message.content && !message.error && CUT.includes(message.reason);
+    const own = this.isUser
       ? [iconButton("edit", "Edit and send again", () => this.edit())]
-      : [iconButton("again", "Regenerate", () => this.act.regenerate(message)), ...this.versions()];
-    return el("div", { class: "actions" }, iconButton("copy", "Copy the message", () => this.copy()), more);
+      : [iconButton("again", "Regenerate", () => act.regenerate(message)),
+        ...(canResume ? [iconButton("go-on", "Continue", () => act.resume(message))] : [])];
+    return el("div", { class: "actions" }, iconButton("copy", "Copy the message", () => this.copy()), own, this.versions());
   }
 
   versions() {
-    const { versions, version } = this.message;
-    if (!versions || versions.length < 2) return [];
+    const { version, versions } = this.place;
+    if (versions.length < 2) return [];
     const step = (by, sign, label) => el("button", {
       type: "button", class: "icon small", "aria-label": label, disabled: !versions[version + by], text: sign,
-      on: { click: () => this.act.pick(this, version + by) },
+      on: { click: () => this.act.pick(versions[version + by]) },
     });
-    return [el("span", { class: "versions" }, step(-1, "\u2039", "Earlier answer"),
-      el("span", { text: `${version + 1}/${versions.length}` }), step(1, "\u203a", "Later answer"))];
+    return [el("span", { class: "versions" }, step(-1, "\u2039", "Earlier version"),
+      el("span", { text: `${version + 1}/${versions.length}` }), step(1, "\u203a", "Later version"))];
   }
 
   cost() {
@@ -126,7 +152,7 @@ export class MessageView {
 
   async copy() {
     try {
-      await copy(this.message.content);
+      await copy(this.isUser ? this.message.content : partsOf(this.message)[1]);
       toast("Copied");
     } catch (error) {
       toast(`It could not be copied: ${error.message}`);
@@ -139,6 +165,7 @@ export class MessageView {
     const leave = () => {
       this.reset();
       this.foot.querySelector("button")?.focus();
+      this.act.done();
     };
     const save = () => (area.value.trim() || this.message.files?.length ? this.act.edit(this.message, area.value.trim()) : leave());
     area.addEventListener("keydown", (event) => {

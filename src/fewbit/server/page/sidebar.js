@@ -3,7 +3,7 @@ import { $, el, icon, oneLine, textNodes, toast } from "./dom.js";
 import * as store from "./store.js";
 import { download, fileName, fromFile, toJson, toMarkdown } from "./transfer.js";
 
-/** `hooks`: `open(conversation)`, `current()`, `isRunning(id)`, `onRemove(id)`. */
+/** `hooks`: `open(conversation)`, `current()`, `rename(id, title)`, `onRemove(id)`. */
 export class Sidebar {
   constructor(hooks) {
     this.hooks = hooks;
@@ -13,7 +13,7 @@ export class Sidebar {
     $("import").addEventListener("click", () => $("import-file").click());
     $("import-file").addEventListener("change", (event) => this.import(event.target));
     $("export-all").addEventListener("click", () => this.exportAll());
-    store.onChange(() => this.refresh());
+    store.onTold({ changed: () => this.refresh(), removed: () => this.refresh() });
     this.conversations = [];
   }
 

@@ -1,19 +1,12 @@
-// Conversations, kept in the browser's IndexedDB; in memory where there is none.
+// Conversations, kept in the browser's IndexedDB; in memory where there is none. Other tabs are told of changes.
+import { asTree, merge } from "./tree.js";
 
 const NAME = "fewbit";
 const TABLE = "conversations";
-const others = "BroadcastChannel" in globalThis ? new BroadcastChannel("fewbit") : null;
+const DRAFT = "fewbit.draft.";
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("fewbit") : null;
 const memory = new Map();
 let opening = null;
-
-export const newId = () =>
-  Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-
-/** `{ id, title, created, updated, model, settings, messages }`; a message is `{ role, content, files, ... }`. */
-export function newConversation(settings, model) {
-  const now = Date.now();
-  return { id: newId(), title: "", created: now, updated: now, model, settings: { ...settings }, messages: [] };
-}
 
 function open() {
   opening ??= new Promise((resolve) => {
@@ -29,7 +22,7 @@ function open() {
   return opening;
 }
 
-/** Runs one operation on the table; without a database, the same on a map. */
+/** Runs one transaction on the table; without a database, the same on a map. */
 async function run(mode, onTable, onMap) {
   const database = await open();
   if (!database) return onMap(memory);
@@ -43,26 +36,70 @@ async function run(mode, onTable, onMap) {
 
 export const isKept = async () => (await open()) !== null;
 
+/** Chats that were kept before there were branches are one. */
+const read = (found) => found && ("leaf" in found ? found : { ...found, ...asTree(found.messages, null) });
+
 /** All conversations, the newest first. */
 export async function all() {
   const found = await run("readonly", (table) => table.getAll(), (map) => [...map.values()]);
-  return found.sort((a, b) => b.updated - a.updated);
+  return found.map(read).sort((a, b) => b.updated - a.updated);
 }
 
-export const get = (id) => run("readonly", (table) => table.get(id), (map) => map.get(id));
+export const get = async (id) => read(await run("readonly", (table) => table.get(id), (map) => map.get(id)));
 
+/** Saves a conversation together with what other tabs saved of it meanwhile. */
 export async function put(conversation) {
   const plain = structuredClone(conversation);
-  await run("readwrite", (table) => table.put(plain), (map) => map.set(plain.id, plain));
-  others?.postMessage(conversation.id);
+  const joined = (stored) => {
+    const { leaf } = plain;
+    if (stored) merge(plain, read(stored));
+    return Object.assign(plain, { leaf });
+  };
+  await run("readwrite", (table) => {
+    const request = table.get(plain.id);
+    request.onsuccess = () => table.put(joined(request.result));
+    return request;
+  }, (map) => map.set(plain.id, joined(map.get(plain.id))));
+  tell("changed", conversation.id);
+}
+
+/** Keeps a message of a tab that is being closed: it has no time for a transaction. */
+export function keepDraft(id, message) {
+  try {
+    localStorage.setItem(DRAFT + id, JSON.stringify(message));
+  } catch {
+    // storage is off or full: what was saved last stays
+  }
+}
+
+/** Saves what closed tabs kept. */
+export async function recover() {
+  try {
+    for (const key of Object.keys(localStorage).filter((one) => one.startsWith(DRAFT))) {
+      const message = JSON.parse(localStorage.getItem(key));
+      const found = message && await get(key.slice(DRAFT.length));
+      if (found) {
+        merge(found, { messages: [message], leaf: found.leaf });
+        await put(found);
+      }
+      localStorage.removeItem(key);
+    }
+  } catch {
+    // storage is off
+  }
 }
 
 export async function remove(id) {
   await run("readwrite", (table) => table.delete(id), (map) => map.delete(id));
-  others?.postMessage(id);
+  tell("removed", id);
 }
 
-/** Another tab changed a conversation. */
-export function onChange(listener) {
-  if (others) others.onmessage = ({ data }) => listener(data);
+/** Tells other tabs about a conversation: it "changed", it was "removed"; who "runs" it is told when one "asks". */
+export function tell(what, id) {
+  channel?.postMessage({ what, id });
+}
+
+/** `listeners` by what other tabs tell: each gets the id of a conversation. */
+export function onTold(listeners) {
+  channel?.addEventListener("message", ({ data }) => listeners[data.what]?.(data.id));
 }

@@ -2,15 +2,18 @@
 import { el, oneLine } from "./dom.js";
 import { contentOf } from "./files.js";
 import { clean } from "./settings.js";
-import { newId } from "./store.js";
+import { partsOf } from "./thought.js";
+import { asTree, newId, path } from "./tree.js";
 
 const VERSION = 1;
 const LARGEST_BYTES = 100 << 20;
 
+/** The branch that is shown, without thoughts. */
 export function toMarkdown(conversation) {
-  const { settings, title, messages } = conversation;
+  const { settings, title } = conversation;
   const system = settings.system ? [`**System**\n\n${settings.system}`] : [];
-  const said = messages.map((one) => `**${one.role === "user" ? "You" : one.model || "Answer"}**\n\n${contentOf(one)}`);
+  const said = path(conversation).map((one) => (one.role === "user" ? `**You**\n\n${contentOf(one)}`
+    : `**${one.model || "Answer"}**\n\n${partsOf(one)[1]}`));
   return `# ${title || "New chat"}\n\n${[...system, ...said].join("\n\n---\n\n")}\n`;
 }
 
@@ -49,6 +52,8 @@ function conversationOf(found, name, taken) {
   if (!Array.isArray(found?.messages) || !found.messages.every(isMessage)) {
     throw new Error(`${oneLine(name, 100)} has a message without role or text; import a file that this page exported.`);
   }
+  const tree = asTree(found.messages.map(messageOf), found.leaf);
+  if (!tree) throw new Error(`${oneLine(name, 100)} has a message without its parent; import a file that this page exported.`);
   const isFree = typeof found.id === "string" && /^[0-9a-f]{1,64}$/.test(found.id) && !taken.has(found.id);
   const id = isFree ? found.id : newId();
   taken.add(id);
@@ -59,18 +64,20 @@ function conversationOf(found, name, taken) {
     updated: Number(found.updated) || Date.now(),
     model: typeof found.model === "string" ? found.model : "",
     settings: clean(found.settings),
-    messages: found.messages.map(messageOf),
+    ...tree,
   };
 }
 
 const isText = (value) => typeof value === "string";
 const isMessage = (one) => ["user", "assistant"].includes(one?.role) && isText(one.content);
 
-function messageOf({ role, content, files, model, reason }) {
+function messageOf({ role, content, files, ...rest }) {
   const message = { role, content };
   const texts = Array.isArray(files) ? files.filter((one) => isText(one?.name) && isText(one?.text)) : [];
   if (texts.length) message.files = texts.map(({ name, text }) => ({ name: oneLine(name, 100), text }));
-  if (isText(model)) message.model = oneLine(model, 200);
-  if (isText(reason)) message.reason = reason;
+  for (const name of ["id", "parent", "model", "reason"]) if (isText(rest[name])) message[name] = oneLine(rest[name], 200);
+  for (const name of ["created", "updated", "thought_seconds"]) if (Number.isFinite(rest[name])) message[name] = rest[name];
+  if (isText(rest.reasoning)) message.reasoning = rest.reasoning;
+  if (rest.isPartial === true) message.isPartial = true;
   return message;
 }
