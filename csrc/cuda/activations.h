@@ -166,7 +166,7 @@ __device__ __forceinline__ void pack_fragments(const void* x, int stride, const 
   });
 }
 
-// Tokens -> rows of `width` values, a multiple of 8, in f32 or bf16; a block a token.
+// Tokens -> rows of `width` values, a multiple of 8, in f32, f16 or bf16; a block a token.
 template <Real X, Real Y, int rounds, bool Norm>
 __device__ __forceinline__ void form_rows(const void* x, int stride, const float* weight, float eps, void* out, int k,
                                           int width) {

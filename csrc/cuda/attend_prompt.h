@@ -349,8 +349,15 @@ __device__ __forceinline__ void put_pair(void* rows, size_t at, float a, float b
   if (both && reinterpret_cast<uintptr_t>(p) % (2 * bytes) == 0) {
     if constexpr (T == Real::f32)
       *reinterpret_cast<float2*>(p) = {a, b};
+    else if constexpr (T == Real::f16)
+      *reinterpret_cast<uint32_t*>(p) = pack_half2(a, b);
     else
       *reinterpret_cast<uint32_t*>(p) = pack_two<T>(a, b);
+    return;
+  }
+  if constexpr (T == Real::f16) {  // means of V, which is f16: rounding alone makes them too large
+    reinterpret_cast<uint16_t*>(p)[0] = static_cast<uint16_t>(pack_half2(a, b));
+    if (both) reinterpret_cast<uint16_t*>(p)[1] = static_cast<uint16_t>(pack_half2(a, b) >> 16);
     return;
   }
   put<T>(p, 0, a);

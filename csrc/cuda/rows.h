@@ -102,4 +102,16 @@ __device__ __forceinline__ void decode_rows(const uint8_t* data, const RowFields
   put<Y>(out, place, i < k ? read_value<R>(row, at, group, i) : 0.0f);
 }
 
+// The largest magnitude of all values, as bits, which are ordered as the values are, NaN last: a block a row.
+template <class R>
+__device__ __forceinline__ void find_largest(const uint8_t* data, const RowFields& at, int group, uint32_t* largest,
+                                             int k) {
+  wait_for_previous();
+  const uint8_t* row = data + static_cast<size_t>(blockIdx.x) * at.row_bytes;
+  float most = 0;
+  for (int i = threadIdx.x; i < k; i += blockDim.x) most = Larger()(magnitude(read_value<R>(row, at, group, i)), most);
+  most = reduce_block(most, Larger());
+  if (threadIdx.x == 0) atomicMax(largest, __float_as_uint(most));
+}
+
 }  // namespace fewbit

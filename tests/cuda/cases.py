@@ -59,7 +59,8 @@ def entries(fmt: Format, n: int, k: int, tokens: tuple[int, ...] = (8, 16, 32)) 
     """The kernels that products with a tensor take."""
     layout, columns = tile_layout(fmt), tile_columns(k)
     if layout is None:
-        return [kernels.decode_rows(fmt, d) for d in ("f32", "f16", "bf16")] + [products.gemv_rows(fmt)]
+        found = [kernels.decode_rows(fmt, d) for d in ("f32", "f16", "bf16")]
+        return [*found, products.gemv_rows(fmt), kernels.find_largest(fmt)]
     shape = gemv_shape(n, columns, layout)
     found = [kernels.repack(fmt), *(products.gemv((fmt,), columns, shape, parts) for parts in (1, 2))]
     found += [kernels.decode_tiles(fmt, d) for d in ("f32", "f16", "bf16")]

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.cuda
 ZOO = Path(__file__).parents[1] / "zoo"
 RECURRENT = ("granitehybrid", "lfm2", "qwen35", "qwen35moe")
 ENCODERS = ("bert", "gemma-embedding", "modern-bert", "nomic-bert")
-EXPERTS = (  # but qwen35moe, whose recurrent layers make as much of bf16 as those of qwen35, which has no experts
-    "mixtral", "deepseek2", "deepseek2-lite", "gemma4-moe", "glm4moe", "gpt-oss", "granitehybrid", "qwen3moe",
+EXPERTS = (
+    "mixtral", "qwen35moe", "granitehybrid", "deepseek2", "deepseek2-lite", "gemma4-moe", "glm4moe", "gpt-oss",
+    "qwen3moe",
 )  # fmt: skip
 IS_EMULATED = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
 USUAL = 0.06  # the error with 8-bit activations, root mean square beside that of what is expected
@@ -109,15 +110,28 @@ def test_greedy_text_is_that_of_the_cpu(name: str) -> None:
                 break
 
 
-@pytest.mark.parametrize("name", EXPERTS[:1] if IS_EMULATED else EXPERTS)
-def test_experts_are_those_of_f32_for_a_prompt(name: str) -> None:
-    """So many tokens that products are made in bf16: no token's logits are far off, as with another expert they are."""
-    tokens = np.random.default_rng(1).integers(0, 256, 90).tolist()
+def errors_of_a_prompt(name: str, seed: int) -> Floats:
+    """How far each token's logits are from those of exact products, in a prompt of 90 random tokens."""
+    tokens = np.random.default_rng(seed).integers(0, 256, 90).tolist()
     path, options = ZOO / name / "model.gguf", {**SMALL, "max_batched_tokens": 128}
     exact = load(open_model(path), activations="exact", **{**options, "kv": "f32"})
     expected, loaded = rows(exact, exact.cache.new(), tokens), load(open_model(path), device="cuda", **options)
-    limit = max(0.1, 0.01 * float(abs(expected).max()))  # another expert makes a tenth of the largest and more
-    assert float(abs(rows(loaded, loaded.cache.new(), tokens) - expected).max()) < limit
+    return np.asarray(abs(rows(loaded, loaded.cache.new(), tokens) - expected).max(axis=1), np.float32)
+
+
+CHOICES = [(name, 1) for name in (EXPERTS[:3] if IS_EMULATED else EXPERTS)]
+
+
+@pytest.mark.parametrize(("name", "seed"), [*CHOICES, ("mixtral", 7)])
+def test_experts_are_those_of_f32_for_a_prompt(name: str, seed: int) -> None:
+    """Some scores are so near to each other that products in bf16 before them choose another expert, which is 1 off."""
+    assert errors_of_a_prompt(name, seed).max() < 0.1
+
+
+def test_norms_of_small_heads_in_a_prompt() -> None:
+    """qwen35 norms what its recurrent layers make of a head. Where that is nearly nothing it is mostly rounding, so a
+    few tokens are far off in anything but f32; half of them were 0.145 off with products in bf16 alone."""
+    assert np.median(errors_of_a_prompt("qwen35", 1)) < 0.1
 
 
 @pytest.mark.parametrize("name", ENCODERS)

@@ -76,6 +76,7 @@ CASES = {
     "192/128": Case(192, 128, ("q8_0", "q8_0"), (150,), (77,), group=1),
     "576/512": Case(576, 512, ("bf16", "bf16"), (150,), (40,), kv_heads=1, group=3),
     "36/20": Case(36, 20, lengths=(150,), new=(77,), kv_heads=1, group=3, dtype="bf16"),
+    "f16": Case(36, 20, lengths=(150,), new=(77,), kv_heads=1, group=3, dtype="f16"),
     "bf16": Case(128, 128, lengths=(150,), new=(77,), dtype="bf16", has_sinks=True),
 }
 

@@ -140,5 +140,5 @@ def test_what_does_not_fit_is_said() -> None:
         _heads(pages, q._replace(width=192), out, "f32")
     with pytest.raises(ShapeError, match="4 heads of 32 do not fit"):
         _heads(pages, q, out.columns(0, 120), "f32")
-    with pytest.raises(ArgumentError, match="f32 or bf16, not f16"):
-        _heads(pages, q, out, "f16")
+    with pytest.raises(ArgumentError, match="f32, f16 or bf16, not i8"):
+        _heads(pages, q, out, "i8")

@@ -141,6 +141,14 @@ def decode_rows(fmt: Format, dtype: str) -> Entry:
 
 
 @cache
+def find_largest(fmt: Format) -> Entry:
+    parameters = f"const uint8_t* data, {FIELDS}, int group, uint32_t* largest, int k"
+    call = f"find_largest<{record_name(fmt)}>(data, {FIELDS_GIVEN}, group, largest, k)"
+    name = f"find_largest_{fmt.native_name}"
+    return make_entry("rows.h", name, 256, parameters, call, fmt.native_name in GRID_NAMES)
+
+
+@cache
 def encode(fmt: Format, dtype: str) -> Entry:
     call = f"encode<{record_name(fmt)}, {fmt.group}, fewbit::Real::{dtype}>(x, out, {FIELDS_GIVEN}, n, k)"
     parameters = f"const void* x, uint8_t* out, {FIELDS}, int n, int k"

@@ -17,6 +17,7 @@ from .fused import Fused
 from .pages import DeviceStore
 from .placement import Placement
 from .products import Form
+from .ranges import many_dtype
 from .session import Session
 from .shapes import MAX_SHARED
 from .values import Launcher, Rows, StepInputs
@@ -214,10 +215,13 @@ class Builder:
             return self._product(node, fused, x, out, norm)
         given = (self.weights.floats(norm[0]), norm[1]) if norm else None
         count, source, value = _counter(node.outputs[0]), node.inputs[0], node.outputs[0]
+        many = many_dtype(node, self.makers, fused)
 
         def launch(run: Launcher, step: StepInputs) -> None:
             tokens = count(step)
-            form = self.formed.pop(source, None) or products.make_form(run, x, tokens, given, self.options.int16)
+            form = self.formed.pop(source, None) or products.make_form(
+                run, x, tokens, given, self.options.int16, many=many
+            )
             made = products.multiply_gated(run, fused, form, tokens, out)
             if made is not None:
                 self.formed[value] = made
@@ -231,11 +235,12 @@ class Builder:
         count, source = _counter(node.outputs[0]), node.inputs[0]
         int16 = self.options.int16 or self.logits in node.outputs  # nothing after logits makes good what they lose
         invariant, exact = self.options.batch_invariant, all(t.is_exact for t in fused.tensors)
+        many = many_dtype(node, self.makers, fused)
 
         def launch(run: Launcher, step: StepInputs) -> None:
             tokens = count(step)
             form = self.formed.pop(source, None) or products.make_form(
-                run, x, tokens, given, int16, invariant=invariant, exact=exact
+                run, x, tokens, given, int16, invariant=invariant, exact=exact, many=many
             )
             products.multiply(run, fused, form, tokens, out, invariant=invariant, **epilogue)
 
@@ -337,13 +342,14 @@ class Builder:
         return Int8Row(form.pointer, form.scales) if form.kind == "bytes" else Fragments(form.pointer, form.tiles)
 
     def _attended(self, run: Launcher, value: Value, tokens: int) -> tuple[Rows, str]:
-        """Where attention of prompts writes: bf16 rows, if there are so many that the product takes those."""
+        """Where attention of prompts writes: f16 or bf16 rows, if there are so many that the product takes those."""
         if tokens <= MAX_SHARED:
             return self.rows[value], "f32"
-        width = -(-value.width // 8) * 8
+        reader, width = self.readers[value], -(-value.width // 8) * 8
+        dtype = many_dtype(reader, self.makers, self._fused(reader, reader.attributes["terms"]))
         pointer = run.scratch("attended.rows16", 2 * tokens * width)
-        self.formed[value] = Form("rows16", pointer, stride=width)
-        return Rows(pointer, width, width), "bf16"
+        self.formed[value] = Form("rows16", pointer, stride=width, dtype=dtype)
+        return Rows(pointer, width, width), dtype
 
     def _states(self, layer: int) -> recurrent.States:
         found = self.store.states(layer)

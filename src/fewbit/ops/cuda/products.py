@@ -32,7 +32,7 @@ MAX_DECODED = 1 << 28  # bytes of a matrix at once
 
 
 class Form(NamedTuple):
-    """Rows as a product takes them: "bytes" (one token), "fragments" (f16), "rows16" (bf16) or "rows32"."""
+    """Rows as a product takes them: "bytes" (one token), "fragments" (f16), "rows16" (`dtype`) or "rows32"."""
 
     kind: str
     pointer: int
@@ -40,6 +40,7 @@ class Form(NamedTuple):
     stride: int = 0  # of rows
     parts: int = 1  # of 8 bits
     tiles: int = 0  # of 8 tokens
+    dtype: str = "bf16"  # of rows16: that or f16
     source: Source | None = None  # for formats that stay as in files; None: they are not asked for
 
 
@@ -50,6 +51,7 @@ class Source(NamedTuple):
     norm: tuple[int, float] | None = None
     dtype: str = "f32"
     name: str = "x"
+    many: str = "bf16"  # the type of rows16
 
 
 def make_form(
@@ -63,14 +65,16 @@ def make_form(
     name: str = "x",
     dtype: str = "f32",
     exact: bool = False,
+    many: str = "bf16",
 ) -> Form:
     """Rows of `rows.width` values, normed first where a norm is given, for products that come next.
 
-    One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, many in bf16. With `invariant` all are
-    taken in f16, and a token's product has the same bits whatever the others are. With `exact` they stay f32, for
-    weights that are multiplied so. The form lies in scratch memory under `name`, until the next of that name is made.
+    One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, more in `many`, "bf16" or "f16". With
+    `invariant` all are taken in f16, and a token's product has the same bits whatever the others are. With `exact` they
+    stay f32, for weights that are multiplied so. The form lies in scratch memory under `name`, until the next of that
+    name is made.
     """
-    source = Source(rows, norm, dtype, name)
+    source = Source(rows, norm, dtype, name, many)
     if exact:
         return _rows32(run, source, tokens)
     kind = form_kind(tokens, f16, invariant)
@@ -97,7 +101,7 @@ def empty_form(run: Launcher, width: int, tokens: int, name: str = "given") -> F
 
 
 def _bytes(run: Launcher, source: Source, parts: int) -> Form:
-    (x, k, _), norm, dtype, name = source
+    (x, k, _), norm, dtype, name, _ = source
     size = padded(k, 128)
     q, xm = run.scratch(f"{name}.codes", parts * size), run.scratch(f"{name}.scales", parts * size // 4)
     if norm:
@@ -109,7 +113,7 @@ def _bytes(run: Launcher, source: Source, parts: int) -> Form:
 
 
 def _fragments(run: Launcher, source: Source, tokens: int, tiles: int) -> Form:
-    (x, k, stride), norm, dtype, name = source
+    (x, k, stride), norm, dtype, name, _ = source
     size, (weight, eps) = padded(k, 128), norm or (0, 0.0)
     packed = run.scratch(f"{name}.fragments", tiles * 8 * size * 2)
     scales = run.scratch(f"{name}.token_scales", tiles * 8 * 4)
@@ -120,13 +124,13 @@ def _fragments(run: Launcher, source: Source, tokens: int, tiles: int) -> Form:
 
 
 def _rows(run: Launcher, source: Source, tokens: int, kind: str) -> Form:
-    (x, k, stride), norm, dtype, name = source
+    (x, k, stride), norm, dtype, name, many = source
     width, (weight, eps) = padded(k, 8), norm or (0, 0.0)
-    target, item = ("bf16", 2) if kind == "rows16" else ("f32", 4)
+    target, item = (many, 2) if kind == "rows16" else ("f32", 4)
     out = run.scratch(f"{name}.{kind}", item * tokens * width)
     entry = kernels.form_rows(dtype, target, kernels.rounds(width), norm is not None)
     run.launch(entry, tokens, kernels.FORM_THREADS, x, _i(stride), weight, _f(eps), out, _i(k), _i(width))
-    return Form(kind, out, stride=width, source=source)
+    return Form(kind, out, stride=width, dtype=many, source=source)
 
 
 def _form_of_rows(run: Launcher, form: Form, tokens: int, invariant: bool) -> Form:
@@ -343,6 +347,7 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
         decoded = run.scratch("decoded", 2 * n * width)
         for t, own in pairs:
             rows = range(max(first - own, 0), min(first + n - own, t.shape[0]))
-            t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, "bf16", run.launch, rows)
+            t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, form.dtype, run.launch, rows)
         to = y.columns(first - start, n)
-        blas.linear(stream, form.pointer, decoded, to.pointer, tokens, n, width, "bf16", beta=beta, stride=to.stride)
+        given = (form.pointer, decoded, to.pointer, tokens, n, width, form.dtype)
+        blas.linear(stream, *given, beta=beta, stride=to.stride)

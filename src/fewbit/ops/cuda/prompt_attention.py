@@ -74,8 +74,8 @@ def prompt_attention(
     """Attention of the new tokens of `sequences` (all of the step), whose K and V are in the pages already.
 
     Sequences with fewer than `least` new tokens are left alone: their rows of `out` are not written. `rope` rotates q
-    by the tokens' positions. `sinks` points to a float for each head. `out` has rows of `dtype`, "f32" or "bf16", its
-    stride counts those; columns behind the heads become zeros.
+    by the tokens' positions. `sinks` points to a float for each head. `out` has rows of `dtype`, "f32", "f16" or
+    "bf16", its stride counts those; columns behind the heads become zeros.
     """
     heads = _heads(pages, q, out, dtype)
     if not (scale > 0 and softcap >= 0):
@@ -123,6 +123,6 @@ def _heads(pages: LayerPages, q: Rows, out: Rows, dtype: str) -> int:
         raise ShapeError(f"q has rows of {q.width} values, not heads of {spec.k_dim} that share {spec.kv_heads} of K")
     if out.width < heads * spec.v_dim or out.stride < out.width:
         raise ShapeError(f"out has rows of {out.width} values, {heads} heads of {spec.v_dim} do not fit")
-    if dtype not in ("f32", "bf16"):
-        raise ArgumentError(f"out holds f32 or bf16, not {dtype}")
+    if dtype not in ("f32", "f16", "bf16"):
+        raise ArgumentError(f"out holds f32, f16 or bf16, not {dtype}")
     return heads

@@ -22,7 +22,7 @@ from .upload import Uploader
 class CudaTensor:
     """A format, a shape, and bytes on a GPU: in tiles (`layout` "tiles"), or as in files ("rows")."""
 
-    __slots__ = ("buffer", "device", "format", "gain", "is_exact", "layout", "planes", "shape", "tiles")
+    __slots__ = ("buffer", "device", "format", "gain", "is_exact", "largest", "layout", "planes", "shape", "tiles")
 
     def __init__(self, device: Session, fmt: Format, shape: tuple[int, int]) -> None:
         self.device, self.format, self.shape = device, fmt, shape
@@ -35,6 +35,7 @@ class CudaTensor:
         first = int(self.buffer.handle)
         self.planes = tuple(first + sum(places[:i]) for i in range(4))
         self.gain = 1.0
+        self.largest = math.inf  # no weight is larger; in tiles a bound from their scales, in rows the maximum
         self.is_exact = False  # rows of f32 that are multiplied in f32, however many tokens there are
 
     @property
@@ -132,7 +133,9 @@ def fill(out: CudaTensor, parts: Sequence[tuple[QuantTensor, int, int]], uploade
 
         uploader.send(data, take)
     uploader.wait()
-    out.gain = _gain(device, range_pointer, out)
+    if not out.tiles:
+        _find_largest(out, range_pointer)
+    _take_range(out, range_pointer)
 
 
 def from_rows(device: Session, fmt: Format, shape: tuple[int, int], pointer: int) -> CudaTensor:
@@ -142,7 +145,7 @@ def from_rows(device: Session, fmt: Format, shape: tuple[int, int], pointer: int
         range_pointer = _begin(device, out)
         if out.nbytes and shape[0]:
             _repack(out, pointer, shape[0], (0, 0, 1), range_pointer)
-        out.gain = _gain(device, range_pointer, out)
+        _take_range(out, range_pointer)
     elif out.nbytes:
         device.copy(pointer, out.planes[0], out.nbytes)
         device.sync()
@@ -166,13 +169,21 @@ def _repack(out: CudaTensor, pointer: int, rows: int, to: tuple[int, int, int], 
     out.device.launch(kernels.repack(out.format), blocks, 128, *args)
 
 
-def _gain(device: Session, range_pointer: int, out: CudaTensor) -> float:
-    """The power of two that brings the largest weight near 2^10; weights are then in the middle of f16. It waits:
+def _find_largest(out: CudaTensor, range_pointer: int) -> None:
+    n, k = out.shape
+    if n and k:
+        fields = [np.int32(f) for f in row_fields(out.format, k)]
+        args = (out.planes[0], *fields, np.int32(out.format.group or k), range_pointer, np.int32(k))
+        out.device.launch(kernels.find_largest(out.format), n, 256, *args)
+
+
+def _take_range(out: CudaTensor, range_pointer: int) -> None:
+    """The largest weight, and of tiles the power of two that brings it near 2^10, to the middle of f16. It waits:
     products may prefetch weights before the kernel before them has ended."""
-    most = float(device.download(range_pointer, np.zeros(1, np.float32))[0])
-    if most == 0 or (out.tiles and out.tiles.per == 0):  # a row's scale comes after the product
-        return 1.0
-    return 2.0 ** max(-100, min(100, 10 - math.ceil(math.log2(most))))
+    most = float(out.device.download(range_pointer, np.zeros(1, np.float32))[0])
+    out.largest = most
+    if most and out.tiles and out.tiles.per:  # else a row's scale comes after the product
+        out.gain = 2.0 ** max(-100, min(100, 10 - math.ceil(math.log2(most))))
 
 
 def quantizable(fmt: Format) -> None:
