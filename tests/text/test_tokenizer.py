@@ -157,9 +157,7 @@ def test_a_text_that_continues_keeps_its_space() -> None:
 
 def test_words_of_any_length() -> None:
     tokens = tokenizer("bert-bge")
-    assert len(tokens.encode("a" * 100)) > 10
-    for length in (101, 1_000_000):  # as BERT does it, which keeps the time linear
-        assert tokens.encode("a" * length) == [tokens.vocabulary.unknown]
+    assert len(tokens.encode("a" * 10_000)) > 1000
     assert tokens.decode(tokens.encode("Hello WORLD")) == "hello world"
     assert tokens.encode("\u0378") == [tokens.vocabulary.unknown]
 

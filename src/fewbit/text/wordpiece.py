@@ -10,7 +10,7 @@ from .byte_level import SPACE
 from .vocabulary import Vocabulary, read_flag
 
 _CACHE_WORDS, _CACHE_CHARS = 1 << 16, 40
-MAX_WORD_CHARS = 100  # a longer word is one unknown token, as in BERT
+_PREFIX = 2  # characters that tell how long a token can be
 
 
 class WordPiece:
@@ -24,7 +24,9 @@ class WordPiece:
         strip = read_flag(metadata, "tokenizer.ggml.normalizer.strip_accents", lower)
         self._fold = _Fold(lower, strip)
         self._ids = vocabulary.ids
-        self._longest = max(map(len, vocabulary.tokens))
+        self._longest: dict[str, int] = {}  # token, by how it begins
+        for token in vocabulary.tokens:
+            self._longest[token[:_PREFIX]] = max(len(token), self._longest.get(token[:_PREFIX], 0))
         self._unknown = [] if vocabulary.unknown is None else [vocabulary.unknown]
         self._cache: dict[str, list[int]] = {}
 
@@ -32,8 +34,6 @@ class WordPiece:
         return [token for word in text.translate(self._fold).split(" ") if word for token in self._word(word)]
 
     def _word(self, word: str) -> list[int]:
-        if len(word) > MAX_WORD_CHARS:
-            return self._unknown
         tokens = self._cache.get(word)
         if tokens is None:
             tokens = self._cut(SPACE + word)
@@ -44,7 +44,8 @@ class WordPiece:
     def _cut(self, word: str) -> list[int]:
         tokens, start = [], 0
         while start < len(word):
-            for end in range(min(len(word), start + self._longest), start, -1):
+            longest = max(1, self._longest.get(word[start : start + _PREFIX], 0))
+            for end in range(min(len(word), start + longest), start, -1):
                 token = self._ids.get(word[start:end])
                 if token is not None:
                     tokens.append(token)
