@@ -127,7 +127,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
       fewbit serve model.gguf --port 8080 --kv q8_0
       fewbit serve small=a.gguf large=b.gguf --max-models 1
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
-      fewbit serve --host 0.0.0.0 --api-keys keys.toml --tls-cert cert.pem --tls-key key.pem
+      fewbit serve --host 0.0.0.0 --api-keys keys.toml --allowed-host box
       fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
     """
     try:
