@@ -56,6 +56,15 @@ from .output import shown
     help="Longest time for one request; what is written by then is its answer.",
 )
 @max_tokens_option(None, "Longest answer that may be asked for.", show_default="until the context is full")
+@click.option("--strict", is_flag=True, help="Refuse requests with unknown fields, which are ignored otherwise.")
+@click.option(
+    "--tools-without-template",
+    type=click.Choice(["omit", "prompt", "refuse"]),
+    default="omit",
+    show_default=True,
+    help="Tools that the model's chat template ignores: leave them out, describe them in a message, or refuse them.",
+)
+@click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models.")
 @click.option("--log-json", is_flag=True, help="Log lines are JSON.")
 @cache_options
 @model_options
@@ -90,6 +99,8 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         host=rest["host"], port=rest["port"], api_keys=() if keys is None else read_keys(keys),
         cors_origins=rest["cors_origins"], max_queue=rest["max_queue"], request_seconds=rest["max_seconds"],
         max_output_tokens=rest["max_tokens"], max_models=rest["max_models"], log_json=rest["log_json"],
+        strict=rest["strict"], tools_without_template=rest["tools_without_template"],
+        allow_changes=rest["allow_changes"],
         pinned=check_pinned(rest["pinned"], names, rest["max_models"]),
     )  # fmt: skip
     use_json(settings.log_json)

@@ -27,7 +27,9 @@ from .anthropic_types import (
 from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
 from .jobs import Delta, Finished, Job
-from .runs import Run, begin, namespace, unless_gone
+from .prompts import Conversation
+from .prompts import count_tokens as count_tokens_of
+from .runs import Run, begin, namespace, policy_of, unless_gone
 from .sse import event
 from .state import state_of
 from .tokens import in_thread
@@ -51,7 +53,7 @@ def with_status_codes(handler: Handler) -> Handler:
 
 def with_status(error: ApiError) -> ApiError:
     status = 504 if error.code == "request_timeout" else {503: 529}.get(error.status, error.status)
-    return ApiError(status, error.message, error.param, error.code, error.retry_after)
+    return ApiError(status, error.message, error.param, error.code, error.retry_after, error.overflow)
 
 
 @with_status_codes
@@ -63,6 +65,7 @@ async def messages(request: Request) -> Response:
         template=body.template_names(),
         options=body.options(),
         namespace=namespace(request, None),
+        ignored=body.left_out_tools(),
     )
     run = await begin(request, body.model, job)
     if body.stream:
@@ -75,7 +78,7 @@ async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
     said, tools, names = body.template_messages(), body.template_tools(), body.template_names()
     async with state_of(request).pool.use(body.model) as llm:
-        counting = in_thread(lambda: llm.count_tokens(said, tools=tools, template=names))
+        counting = in_thread(count_tokens_of, llm, Conversation(said, tools, names, policy=policy_of(request)))
         return JsonResponse(TokenCount(await unless_gone(request, counting)))
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from .errors import ApiError
+from .ignored import note_ignored
+from .lenient import tidied
 from .settings import Settings
 from .state import state_of
 
@@ -23,7 +25,13 @@ _PATH = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A request body, or a part of one. What it does not name is refused."""
+    """A request body, or a part of one.
+
+    Fields that it does not name are ignored, except those in `refused`, which would change the answer unless they are
+    null or have one of these values. A strict server refuses all of them.
+    """
+
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
 
 class JsonResponse(Response):
@@ -37,15 +45,24 @@ class JsonResponse(Response):
 
 async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
-    data = await read_bytes(request)
+    data, strict = await read_bytes(request), state_of(request).settings.strict
     if len(data) > 1 << 20:  # long bodies take long, and the event loop goes on meanwhile
-        return await asyncio.to_thread(decode, data, kind)
-    return decode(data, kind)
+        found, ignored = await asyncio.to_thread(decode, data, kind, strict)
+    else:
+        found, ignored = decode(data, kind, strict)
+    note_ignored(request, ignored)
+    return found
 
 
-def decode(data: bytes, kind: type[T]) -> T:
+def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[str]]:
+    """A body, checked, and the names of the fields that were ignored, unless that is refused by `strict`."""
     try:
-        return _decoder(kind).decode(data)  # type: ignore[no-any-return, arg-type]
+        try:
+            return _decoder(kind).decode(data), []  # type: ignore[arg-type]
+        except msgspec.ValidationError:
+            if strict:
+                raise
+        return tidied(msgspec.json.decode(data), kind)
     except msgspec.ValidationError as error:
         raise _refused(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -15,6 +15,7 @@ from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
+from .prompts import Conversation, chat_prompt
 from .state import state_of
 
 
@@ -59,7 +60,7 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_request")
     async with state_of(request).pool.use(body.model) as llm:
-        return JsonResponse(await in_thread(_tokenized, llm, body))
+        return JsonResponse(await in_thread(_tokenized, llm, body, state_of(request).settings.tools_without_template))
 
 
 async def detokenize(request: Request) -> Response:
@@ -77,10 +78,10 @@ async def tokenizer_info(request: Request) -> Response:
         )
 
 
-def _tokenized(llm: LLM, body: TokenizeRequest) -> Tokenized:
+def _tokenized(llm: LLM, body: TokenizeRequest, policy: str) -> Tokenized:
     if body.messages is not None:
-        said, tools = template_messages(body.messages), template_tools(body.tools, None)
-        ids = llm.chat_prompt(said, tools=tools, template=body.chat_template_kwargs, refuse_ignored_tools=True)
+        messages, tools = template_messages(body.messages), template_tools(body.tools, None)
+        ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None
