@@ -32,6 +32,7 @@ from .errors import (
     TemplateError,
     TokenizerError,
     TooLong,
+    ToolsIgnored,
     UnknownId,
 )
 from .formats import Format
@@ -91,6 +92,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "TooLong",
+    "ToolsIgnored",
     "UnknownId",
     "format",
     "formats",

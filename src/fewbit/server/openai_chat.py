@@ -82,7 +82,7 @@ class ChatRequest(Sampling, kw_only=True):
             options={**self.options(), "max_tokens": most},
             n=self.n or 1,
             priority=self.priority or 0,
-            client=self.user or "",
+            client=self.user_name,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 

@@ -50,7 +50,7 @@ class CompletionRequest(Sampling, kw_only=True):
             default_tokens=None if given == -1 else DEFAULT_TOKENS,
             n=self.n or 1,
             priority=self.priority or 0,
-            client=self.user or "",
+            client=self.user_name,
             logprobs=self.logprobs,
             echo=bool(self.echo),
         )

@@ -60,7 +60,7 @@ class Sampling(Body):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
+    user: str | dict[str, Any] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None  # 0 or -1: all
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
@@ -72,6 +72,11 @@ class Sampling(Body):
     return_token_ids: bool | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None  # higher ones are run first
     cache_salt: Annotated[str, Meta(max_length=256)] | None = None
+
+    @property
+    def user_name(self) -> str:
+        """Who asks; some clients send a record of the user."""
+        return str(self.user.get("id", "")) if isinstance(self.user, dict) else self.user or ""
 
     @property
     def wants_usage(self) -> bool:
