@@ -33,6 +33,7 @@ from .errors import (
     TemplateError,
     TokenizerError,
     TooLong,
+    ToolsIgnored,
     UnknownId,
 )
 from .formats import Format
@@ -93,6 +94,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "TooLong",
+    "ToolsIgnored",
     "UnknownId",
     "format",
     "formats",

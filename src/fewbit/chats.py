@@ -177,14 +177,17 @@ class Chats(ABC):
         of_prompt = _only_prompt_options(options)
         return self._chat_prompt(check_messages(messages), {**of_prompt, "refuse_ignored_tools": refuse_ignored_tools})
 
-    def count_tokens(self, messages: Messages, **options: Unpack[PromptOptions]) -> int:
+    def count_tokens(
+        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
+    ) -> int:
         """Number of tokens of the prompt that `chat` makes of messages, whether they fit into the context or not.
 
         Args:
             messages: Dicts with `role` and `content`.
+            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
             options: See `PromptOptions`.
         """
-        of_prompt = _only_prompt_options(options)
+        of_prompt = {**_only_prompt_options(options), "refuse_ignored_tools": refuse_ignored_tools}
         return len(self._chat.prompt(check_messages(messages), **of_prompt).encode(self.tokenizer))
 
     @property

@@ -115,7 +115,26 @@ class RequestError(FewbitError, ValueError):
 
 
 class TooLong(RequestError):
-    """A text does not fit into the context."""
+    """A text does not fit into the context.
+
+    Attributes:
+        tokens: Number of tokens of the text, or None.
+        limit: Number of tokens that fit, or None.
+        is_exact: Whether `tokens` is exact; otherwise there are at least so many.
+    """
+
+    def __init__(
+        self, message: str, tokens: int | None = None, limit: int | None = None, is_exact: bool = True
+    ) -> None:
+        super().__init__(message)
+        self.tokens, self.limit, self.is_exact = tokens, limit, is_exact
+
+    def __reduce__(self) -> tuple[type[TooLong], tuple[str, int | None, int | None, bool]]:
+        return TooLong, (str(self), self.tokens, self.limit, self.is_exact)
+
+
+class ToolsIgnored(RequestError):
+    """The chat template ignores tools, so the model would not know of them."""
 
 
 class QueueFull(FewbitError, RuntimeError):

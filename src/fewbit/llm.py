@@ -334,5 +334,6 @@ class LLM(Chats, Embeds, Scores):
         if len(text) > most and (least := self.tokenizer.min_tokens(text)) > most:
             raise TooLong(
                 f"a text of {len(text)} characters is too long: it has at least {least} tokens, and {most} fit; "
-                "give less text, or a larger ctx"
-            )
+                "give less text, or a larger ctx",
+                least, most, is_exact=False,
+            )  # fmt: skip

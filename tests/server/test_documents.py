@@ -6,9 +6,11 @@ import msgspec
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from fewbit.llm import LLM
 from fewbit.server.app import ROUTES
 from fewbit.server.openapi import OPERATIONS
 
+from .conftest import client_of
 from .test_chat import CHAT, HELLO
 
 
@@ -40,13 +42,15 @@ def test_metrics(client: TestClient) -> None:
         assert f"fewbit_{name}{{" in found.text
 
 
-def test_the_document_names_every_route(client: TestClient) -> None:
+def test_the_document_names_every_route(client: TestClient, llm: LLM) -> None:
     found = client.get("/openapi.json").json()
     assert found["openapi"].startswith("3.1")
     paths = {route.path.replace(":path", "") for route in ROUTES if isinstance(route, Route)} - {"/openapi.json"}
     assert paths >= {path for _, path, *_ in OPERATIONS}
     assert {path for path in paths if path.startswith(("/v1/c", "/v1/models", "/tok"))} <= set(found["paths"])
-    assert found["components"]["schemas"]["ChatRequest"]["additionalProperties"] is False
+    assert "additionalProperties" not in found["components"]["schemas"]["ChatRequest"]
+    strict = client_of(llm, strict=True).get("/openapi.json").json()
+    assert strict["components"]["schemas"]["ChatRequest"]["additionalProperties"] is False
     assert found["components"]["schemas"]["ChatRequest"]["properties"]["model"]["enum"] == ["tiny", None]
 
 

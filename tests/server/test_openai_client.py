@@ -91,7 +91,7 @@ def test_errors(client: Any) -> None:
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="none", messages=HELLO)
     for prompt in ("x" * 100_000, [1] * 1024, [1] * 1025):
-        with pytest.raises(openai.BadRequestError, match=r"too long|no room") as found:
+        with pytest.raises(openai.BadRequestError, match="This model's maximum context length is 1024 tokens") as found:
             client.completions.create(model="tiny", prompt=prompt)
         assert found.value.code == "context_length_exceeded"
 

@@ -105,7 +105,7 @@ def test_embeddings(client: Any, server: Live) -> None:
 
 
 def test_errors(client: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match="reasoning is not supported"):
-        client.responses.create(**ASKED, reasoning={"effort": "high"})
+    with pytest.raises(openai.BadRequestError, match="tool_choice is not supported"):
+        client.responses.create(**ASKED, tool_choice="required")
     with pytest.raises(openai.BadRequestError, match="dimensions"):
-        client.embeddings.create(model="tiny", input="a", dimensions=3)
+        client.embeddings.create(model="tiny", input="a", dimensions=4096)

@@ -9,11 +9,15 @@ import pytest
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from fewbit.llm import LLM
 from fewbit.server.app import ROUTES
 from fewbit.server.operations import OTHERS, errors_of
 
+from .conftest import client_of
+
 HELLO = [{"role": "user", "content": "hello"}]
-REFUSED = ("/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs", "/cancel")
+REFUSED = ("/api/push", "/api/create", "/api/copy", "/api/blobs", "/cancel")
+LLAMA_SERVER = ("/props", "/slots", "/apply-template", "/infill")
 CALLS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hello", "max_output_tokens": 3},
     "/v1/responses/input_tokens": {"input": "hello"},
@@ -25,6 +29,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": "hello"},
     "/api/embeddings": {"prompt": "hello"},
     "/api/show": {},
+    "/apply-template": {"messages": HELLO},
 }
 
 
@@ -33,8 +38,12 @@ def test_every_route_is_in_the_document(client: TestClient) -> None:
     served = {
         (route.path, method.lower()) for route in ROUTES if isinstance(route, Route) for method in route.methods or ()
     }
-    ours = {one for one in served if one[0].startswith(("/v1/responses", "/v1/e", "/v1/mess", "/api/"))}
-    wanted = {one for one in ours if one[1] != "head" and not any(name in one[0] for name in REFUSED)}
+    ours = {
+        one
+        for one in served
+        if one[0].startswith(("/v1/responses", "/v1/e", "/v1/mess", "/api/", "/v1/models/", *LLAMA_SERVER))
+    }
+    wanted = {one for one in ours if one[1] != "head" and not any(name in one[0] for name in (*REFUSED, "{model:"))}
     assert wanted == {(path, method) for method, path, *_ in OTHERS}
     assert all(method in found["paths"][path] for path, method in wanted)
     names = [operation["operationId"] for path in found["paths"].values() for operation in path.values()]
@@ -53,19 +62,19 @@ def test_the_document_knows_models_and_streams(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_answers_and_errors_are_as_the_document_says(client: TestClient, path: str) -> None:
+def test_answers_and_errors_are_as_the_document_says(client: TestClient, llm: LLM, path: str) -> None:
     kinds = {(method, where): answer for method, where, _, _, answer, _ in OTHERS}
     answer = client.post(path, json={"model": "tiny", **CALLS[path]})
     assert answer.status_code == 200, answer.text
     msgspec.convert(answer.json(), kinds["post", path])
-    refused = client.post(path, json={"model": "tiny", **CALLS[path], "fancy": 1})
+    refused = client_of(llm, strict=True).post(path, json={"model": "tiny", **CALLS[path], "fancy": 1})
     assert refused.status_code == 400
     assert "fancy is not supported" in refused.text
     if errors_of(path) is not None:
         msgspec.convert(refused.json(), errors_of(path))
 
 
-@pytest.mark.parametrize("path", ["/api/tags", "/api/ps", "/api/version"])
+@pytest.mark.parametrize("path", ["/api/tags", "/api/ps", "/api/version", "/props", "/slots"])
 def test_lists_are_as_the_document_says(client: TestClient, path: str) -> None:
     kinds = {where: answer for _, where, _, _, answer, _ in OTHERS}
     msgspec.convert(client.get(path).json(), kinds[path])

@@ -115,6 +115,15 @@ from .output import shown
     help="Time that running requests get when the server is told to end.",
 )
 @max_tokens_option(None, "Longest answer that may be asked for.", show_default="until the context is full")
+@click.option("--strict", is_flag=True, help="Refuse requests with unknown fields, which are ignored otherwise.")
+@click.option(
+    "--tools-without-template",
+    type=click.Choice(["omit", "prompt", "refuse"]),
+    default="omit",
+    show_default=True,
+    help="Tools that the model's chat template ignores: leave them out, describe them in a message, or refuse them.",
+)
+@click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models.")
 @click.option("--log-json", is_flag=True, help="Log lines are JSON.")
 @cache_options
 @model_options
@@ -181,6 +190,7 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
     same = (
         "host", "port", "allowed_hosts", "tls_cert", "tls_key", "cors_origins", "max_connections",
         "max_connections_per_address", "max_queue", "max_models", "pinned", "load_seconds", "drain_seconds", "log_json",
+        "strict", "tools_without_template", "allow_changes",
     )  # fmt: skip
     return {
         **{name: options[name] for name in same},

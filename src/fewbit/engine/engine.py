@@ -104,7 +104,8 @@ class Engine:
         vocab = self.executor.vocab
         tokens = check_tokens(prompt, vocab)
         if len(tokens) >= self.max_length:
-            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}")
+            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
+                          len(tokens), self.max_length)  # fmt: skip
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_count(min_tokens, "min_tokens", least=0)
         count = check_count(n, "n", self._scheduler.max_seqs)
@@ -398,7 +399,8 @@ class Engine:
     def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
-            raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}")
+            raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}", len(tokens),
+                          self.max_length)  # fmt: skip
         check_names(namespace, adapter, self.executor.adapters)
         return tokens
 

@@ -27,7 +27,8 @@ from .anthropic_types import (
 from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
 from .jobs import Delta, Finished, Job
-from .runs import Run, begin, namespace
+from .prompts import Conversation
+from .runs import Run, begin, namespace, policy_of
 from .sse import event
 from .tokens import counted, with_model
 from .tool_calls import Call, ToolParser
@@ -50,7 +51,7 @@ def with_status_codes(handler: Handler) -> Handler:
 
 def with_status(error: ApiError) -> ApiError:
     status = 504 if error.code == "request_timeout" else {503: 529}.get(error.status, error.status)
-    return ApiError(status, error.message, error.param, error.code, error.retry_after)
+    return ApiError(status, error.message, error.param, error.code, error.retry_after, error.closes, error.overflow)
 
 
 @with_status_codes
@@ -62,6 +63,7 @@ async def messages(request: Request) -> Response:
         template=body.template_names(),
         options=body.options(),
         namespace=namespace(request, None),
+        ignored=body.left_out_tools(),
     )
     run = await begin(request, body.model, job)
     if body.stream:
@@ -73,7 +75,8 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
     said, tools, names = body.template_messages(), body.template_tools(), body.template_names()
-    return JsonResponse(TokenCount(await with_model(request, body.model, counted, said, tools, names)))
+    asked = Conversation(said, tools, names, policy=policy_of(request))
+    return JsonResponse(TokenCount(await with_model(request, body.model, counted, asked)))
 
 
 ROUTES: list[BaseRoute] = [

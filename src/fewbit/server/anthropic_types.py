@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError, unsupported
 from .jobs import Usage
-from .openai_types import Share
+from .openai_types import Share, effort_names
 
 Role = Literal["user", "assistant", "system"]
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -20,7 +20,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")  # what a model thought is not tol
 
 
 class Block(Body):
-    """A part of a message. `cache_control` changes nothing: prefixes are kept anyway. So do the fields after it."""
+    """A part of a message. `cache_control` has no effect: prefixes are kept anyway. Nor have the fields after it."""
 
     type: str
     text: str | None = None
@@ -36,7 +36,7 @@ class Block(Body):
     signature: str | None = None
     data: str | None = None
     caller: Any = None
-    citations: None = None
+    citations: Any = None
 
 
 class InputMessage(Body):
@@ -57,6 +57,10 @@ class CustomTool(Body):
     strict: bool | None = None
     eager_input_streaming: bool | None = None  # it comes at once anyway
 
+    @property
+    def is_custom(self) -> bool:
+        return self.type in (None, "custom")
+
 
 class AnthropicToolChoice(Body):
     type: Literal["auto", "none", "any", "tool"]
@@ -70,34 +74,41 @@ class Thinking(Body):
     display: str | None = None
 
 
+class OutputConfig(Body):
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"format": ()}
+    effort: str | None = None
+
+
 class CountTokensRequest(Body):
     """What tokens are counted of."""
 
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"mcp_servers": ([],), "output_format": ()}
     model: str
     messages: Annotated[list[InputMessage], Meta(min_length=1)]
     system: str | list[Block] | None = None
-    tools: Annotated[list[CustomTool], Meta(max_length=128)] | None = None
+    tools: Annotated[list[CustomTool], Meta(max_length=1024)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
 
     def template_messages(self) -> list[dict[str, Any]]:
-        if self.messages[-1].role == "assistant":
-            raise unsupported("messages", "an answer cannot be continued: end with a message of the user")
         return template_messages(self.system, self.messages)
 
     def template_tools(self) -> list[dict[str, Any]] | None:
         return template_tools(self.tools, self.tool_choice)
 
     def template_names(self) -> dict[str, Any] | None:
-        if self.thinking is None:
-            return None
-        if self.thinking.type != "disabled":
-            raise unsupported("thinking", "leave it out, or disable it")
-        return {"enable_thinking": False}
+        effort = None if self.output_config is None else self.output_config.effort
+        thinking = {} if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
+        return effort_names(effort, thinking) or None
+
+    def left_out_tools(self) -> list[str]:
+        """The names under which tools of the server are noted."""
+        return [f"tools ({tool.type})" for tool in self.tools or () if not tool.is_custom]
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
-    """What is not listed is refused. The last fields change nothing by contract, or nothing with these values."""
+    """The last fields change nothing by contract."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)]  # 0: the prompt is run and kept in the cache
     stop_sequences: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)] | None = None
@@ -106,8 +117,8 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
     stream: bool | None = None
     metadata: Metadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
-    speed: Literal["standard"] | None = None
+    service_tier: str | None = None
+    speed: str | None = None
     cache_control: Any = None
 
     def options(self) -> dict[str, Any]:
@@ -169,15 +180,16 @@ def template_messages(system: str | list[Block] | None, messages: Sequence[Input
 
 
 def template_tools(tools: list[CustomTool] | None, choice: AnthropicToolChoice | None) -> list[dict[str, Any]] | None:
-    """Tools as chat templates expect them; none where the model is told not to call any."""
+    """Tools as chat templates expect them; none where the model is told not to call any.
+
+    Tools of the server beside others are left out: they may be called, but need not.
+    """
     if choice is not None and choice.type not in ("none", "auto"):
         raise unsupported(f"tool_choice {choice.type}", "a call cannot be forced; use auto or none")
-    for number, tool in enumerate(tools or ()):
-        if tool.type not in (None, "custom"):
-            raise unsupported(f"tools[{number}]: the type {(tool.type or '')[:40]!r}", "describe the tool yourself")
-        if tool.strict:
-            raise unsupported(f"tools[{number}].strict", "inputs are not constrained; leave it out")
-    if not tools or (choice is not None and choice.type == "none"):
+    custom = [tool for tool in tools or () if tool.is_custom]
+    if tools and not custom:
+        raise unsupported(f"tools[0]: the type {(tools[0].type or '')[:40]!r}", "describe the tool yourself")
+    if not custom or (choice is not None and choice.type == "none"):
         return None
     return [
         {
@@ -188,7 +200,7 @@ def template_tools(tools: list[CustomTool] | None, choice: AnthropicToolChoice |
                 "parameters": tool.input_schema or {"type": "object", "properties": {}},
             },
         }
-        for tool in tools
+        for tool in custom
     ]
 
 

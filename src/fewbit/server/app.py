@@ -18,10 +18,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..errors import FewbitError
-from . import anthropic, ollama, ollama_embed, ollama_models, openai_embeddings, openai_responses, page
+from . import (
+    anthropic,
+    changes,
+    llama_server,
+    ollama,
+    ollama_embed,
+    ollama_models,
+    openai_embeddings,
+    openai_responses,
+    page,
+)
 from .errors import ApiError, from_fewbit
 from .guard import Guard, error_response
 from .health import health, stats
+from .ignored import IgnoredFields
 from .metrics import Metrics, metrics
 from .openai_chat import chat_completions
 from .openai_completions import completions
@@ -44,6 +55,8 @@ ROUTES: list[BaseRoute] = [
     Route("/detokenize", detokenize, methods=["POST"]),
     Route("/tokenizer_info", tokenizer_info),
     Route("/openapi.json", openapi),
+    *changes.ROUTES,
+    *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
     *anthropic.ROUTES,
@@ -57,7 +70,7 @@ ROUTES: list[BaseRoute] = [
 def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *, close_pool: bool = True) -> Starlette:
     """The server as an ASGI app. `routes` come before those that are there. At its end it closes its models."""
     state = State(settings, pool, Metrics(pool))
-    middleware = [Middleware(Guard, state=state)]
+    middleware = [Middleware(Guard, state=state), Middleware(IgnoredFields)]
     if settings.cors_origins:
         middleware.insert(0, Middleware(
             CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from .errors import ApiError, cut
+from .ignored import note_ignored
+from .lenient import tidied
 from .settings import Settings
 from .state import client_name, state_of
 from .text_work import LARGE_BYTES
@@ -25,7 +27,13 @@ _PATH = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A request body, or a part of one. What it does not name is refused."""
+    """A request body, or a part of one.
+
+    Fields that it does not name are ignored, except those in `refused`, which would change the answer unless they are
+    null or have one of these values. A strict server refuses all of them.
+    """
+
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
 
 class JsonResponse(Response):
@@ -39,9 +47,14 @@ class JsonResponse(Response):
 
 async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
-    data = await read_bytes(request)
-    found = await on_body(request, decode, data, kind) if len(data) > LARGE_BYTES else decode(data, kind)
+    data, strict = await read_bytes(request), state_of(request).settings.strict
+    if len(data) > LARGE_BYTES:
+        body: tuple[T, list[str]] = await on_body(request, decode, data, kind, strict)
+    else:
+        body = decode(data, kind, strict)
+    found, ignored = body
     _check_count(found, state_of(request).settings.max_messages)
+    note_ignored(request, ignored)
     return found
 
 
@@ -53,9 +66,15 @@ def _check_count(body: object, most: int) -> None:
             raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
 
 
-def decode(data: bytes, kind: type[T]) -> T:
+def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[str]]:
+    """A body, checked, and the names of the fields that were ignored, unless that is refused by `strict`."""
     try:
-        return _decoder(kind).decode(data)  # type: ignore[no-any-return, arg-type]
+        try:
+            return _decoder(kind).decode(data), []  # type: ignore[arg-type]
+        except msgspec.ValidationError:
+            if strict:
+                raise
+        return tidied(msgspec.json.decode(data), kind)
     except msgspec.ValidationError as error:
         raise _refused(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ import numpy as np
 from starlette.requests import Request
 
 from ..arrays import Floats
-from ..errors import FewbitError, RequestError
+from ..errors import FewbitError, RequestError, TooLong
 from ..llm import LLM
 from ..options import Prompt
 from .jobs import Job, Usage
@@ -60,7 +60,8 @@ def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | Non
         if not tokens:
             raise RequestError(f"input {number} is empty: it has no tokens")
         if len(tokens) > most:
-            raise RequestError(f"input {number} has {len(tokens)} tokens, at most {most} are read; give less text")
+            raise TooLong(f"input {number} has {len(tokens)} tokens, at most {most} are read; give less text",
+                          len(tokens), most)  # fmt: skip
     return found
 
 

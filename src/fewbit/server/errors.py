@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import (
     ArgumentError,
@@ -45,6 +45,32 @@ _ANTHROPIC_TYPES = {
 }
 
 
+class Overflow(NamedTuple):
+    """A prompt that does not fit, in the words by which clients of each API recognize it."""
+
+    tokens: int
+    limit: int
+    is_exact: bool
+
+    def openai(self) -> str:
+        """
+        >>> Overflow(9000, 8192, is_exact=True).openai()[:90]
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 900"
+        """
+        count = f"{self.tokens}" if self.is_exact else f"at least {self.tokens}"
+        return (
+            f"This model's maximum context length is {self.limit} tokens. However, your messages resulted in {count} "
+            "tokens. Please reduce the length of the messages."
+        )
+
+    def anthropic(self) -> str:
+        """
+        >>> Overflow(9000, 8192, is_exact=True).anthropic()
+        'prompt is too long: 9000 tokens > 8192 maximum'
+        """
+        return f"prompt is too long: {self.tokens} tokens > {self.limit} maximum"
+
+
 class ApiError(Exception):
     """What a client is told: an HTTP status, a sentence, the field that it is about, and a word for programs."""
 
@@ -56,10 +82,11 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,  # seconds
         closes: bool = False,  # the connection
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
-        self.closes = closes
+        self.closes, self.overflow = closes, overflow
 
     @property
     def headers(self) -> dict[str, str]:
@@ -103,7 +130,10 @@ def from_fewbit(error: FewbitError) -> ApiError:
         return ApiError(503, "the model's file changed while it was in use; ask again, and it is loaded anew",
                         code="model_failed", retry_after=5)  # fmt: skip
     if isinstance(error, TooLong):
-        return ApiError(400, str(error), code="context_length_exceeded")
+        overflow = None
+        if error.tokens is not None and error.limit is not None:
+            overflow = Overflow(error.tokens, error.limit, error.is_exact)
+        return ApiError(400, str(error), code="context_length_exceeded", overflow=overflow)
     if isinstance(error, _CALLERS):
         return ApiError(400, str(error), code="invalid_request")
     return ApiError(500, str(error), code="internal_error")
@@ -111,12 +141,14 @@ def from_fewbit(error: FewbitError) -> ApiError:
 
 def openai_body(error: ApiError) -> dict[str, Any]:
     kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": error.code}}
+    message = error.message if error.overflow is None else error.overflow.openai()
+    return {"error": {"message": message, "type": kind, "param": error.param, "code": error.code}}
 
 
 def anthropic_body(error: ApiError) -> dict[str, Any]:
     kind = _ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    message = error.message if error.overflow is None else error.overflow.anthropic()
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def ollama_body(error: ApiError) -> dict[str, Any]:

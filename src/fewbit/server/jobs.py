@@ -13,7 +13,9 @@ from ..errors import RequestError, TooLong
 from ..llm import LLM
 from ..options import Prompt
 from ..parts import Part
+from ..text.infill import infill_prompt
 from .errors import out_of_time
+from .prompts import Conversation, Truncation, chat_prompt
 from .text_work import check_chars
 
 OPTIONS = frozenset(
@@ -41,6 +43,12 @@ class Job:
     namespace: str = ""  # prompts share what was computed within one only
     default_tokens: int | None = None  # `max_tokens` where the options name none; None: until the context is full
     max_prompt_tokens: int | None = None
+    continues: bool | None = None  # the last message; None: if it is the assistant's
+    tool_policy: str = "omit"  # for tools that the template ignores
+    truncates: bool = False  # the oldest messages are left out if the prompt is too long
+    max_context: int | None = None  # tokens of the context that are used; None: all
+    suffix: str | None = None  # of prompts: the model writes what is between them
+    ignored: list[str] = field(default_factory=list)  # what was left out of the request
 
     @property
     def num_outputs(self) -> int:
@@ -126,17 +134,39 @@ def _finished(part: Part, completion: Completion) -> Finished:
 
 def _prompts(job: Job, llm: LLM) -> list[list[int]]:
     """Token ids of what was asked, in a thread: long texts take long."""
-    check_chars(llm, job.messages, job.tools, *job.prompts)
+    check_chars(llm, job.messages, job.tools, *job.prompts, job.suffix)
     if job.messages is not None:
-        if not llm.can_chat:
-            raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
-        found = [llm.chat_prompt(job.messages, tools=job.tools, template=job.template, refuse_ignored_tools=True)]
+        asked = Conversation(job.messages, job.tools, job.template, job.continues, job.tool_policy)
+        prompt = chat_prompt(llm, asked, _truncation(job, llm))
+        found, job.tools = [prompt.tokens], prompt.tools
+        job.ignored += prompt.ignored
     else:
-        found = [llm.encode_prompt(prompt) for prompt in job.prompts]
+        found = [_encoded(llm, prompt, job.suffix) for prompt in job.prompts]
     for tokens in found:
         if job.max_prompt_tokens is not None and len(tokens) > job.max_prompt_tokens:
-            raise TooLong(f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read")
+            raise TooLong(f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read",
+                          len(tokens), job.max_prompt_tokens)  # fmt: skip
     return found
+
+
+def _truncation(job: Job, llm: LLM) -> Truncation | None:
+    """How long a prompt may be, and how long it is left if it is longer: with room for an answer."""
+    if not job.truncates:
+        return None
+    context = min(job.max_context or llm.engine.max_length, llm.engine.max_length)
+    room = min(job.options.get("max_tokens") or context // 4, context // 2)
+    limit = context if job.max_prompt_tokens is None else job.max_prompt_tokens
+    return Truncation(min(context - 1, limit), min(context - max(room, 1), limit))
+
+
+def _encoded(llm: LLM, prompt: Prompt, suffix: str | None) -> list[int]:
+    if suffix is None:
+        return llm.encode_prompt(prompt)
+    if not isinstance(prompt, str):
+        raise RequestError("suffix needs a prompt of text, got token ids")
+    for text in (prompt, suffix):
+        llm.encode_prompt(text)  # refuses what is far too long
+    return infill_prompt(llm.tokenizer, prompt, suffix)
 
 
 async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[list[TokenLogprob]] | None:

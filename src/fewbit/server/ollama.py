@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 from ..completion import TokenLogprob
 from ..errors import TooLong
 from ..llm import LLM
+from ..text.infill import infill_prompt
 from .anthropic import tool_input
 from .bodies import JsonResponse, read
 from .errors import ApiError, ollama_body, unsupported
@@ -70,7 +71,9 @@ ROUTES: list[BaseRoute] = [
 
 def prompt_of(body: OllamaGenerateRequest, llm: LLM) -> list[int]:
     """The token ids of what `/api/generate` is asked: by the chat template, unless it is raw or there is none."""
-    check_chars(llm, body.prompt, body.system)
+    check_chars(llm, body.prompt, body.suffix, body.system)
+    if body.suffix:
+        return infill_prompt(llm.tokenizer, body.prompt, body.suffix)
     if body.raw:
         return _raw(body.prompt, llm)
     if llm.can_chat:
@@ -89,7 +92,9 @@ def _raw(prompt: str, llm: LLM) -> list[int]:
     """A prompt in which the caller has written the special tokens."""
     most = llm.engine.max_length
     if len(prompt) > most and (least := llm.tokenizer.min_tokens(prompt)) > most:
-        raise TooLong(f"the prompt is too long: it has at least {least} tokens, and {most} fit")
+        raise TooLong(
+            f"the prompt is too long: it has at least {least} tokens, and {most} fit", least, most, is_exact=False
+        )
     found = llm.tokenize(prompt, add_special=True, parse_special=True)
     return found[1:] if found[:2] == [llm.tokenizer.bos_id] * 2 else found
 
@@ -136,11 +141,9 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
     async with AsyncExitStack() as stack:
         llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(body.model)))
         load_ns = perf_counter_ns() - begun
-        most = body.given().num_ctx
-        if most is not None and most > llm.ctx:
-            raise ApiError(400, f"options.num_ctx is at most {llm.ctx} here, {most} was given; see fewbit serve --ctx",
-                           "options.num_ctx", "unsupported_parameter")  # fmt: skip
         job = await in_thread(request, make, llm)
+        job.truncates, job.max_context = body.truncate is not False, body.given().num_ctx or None
+        job.ignored += body.given().ignored(llm.ctx)
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
         run = await begin(request, body.model, job, is_held=True)
         keep(request, body.model, body.keep_alive)

@@ -15,7 +15,7 @@ from .bodies import Body, JsonResponse, read
 from .embedding import embed
 from .ollama import keep
 from .ollama_types import KeepAlive, OllamaOptions
-from .openai_embeddings import check_dimensions
+from .openai_embeddings import shortened
 
 
 class OllamaEmbedRequest(Body):
@@ -57,9 +57,9 @@ async def embed_texts(request: Request) -> Response:
         return JsonResponse(OllamaEmbedded(body.model, [], perf_counter_ns() - begun, 0, 0))
     found = await embed(request, body.model, texts, body.truncate)
     keep(request, body.model, body.keep_alive)
-    check_dimensions(body.dimensions, found.rows)
+    rows = shortened(found.rows, body.dimensions)
     total_ns = perf_counter_ns() - begun
-    return JsonResponse(OllamaEmbedded(found.model, found.rows.tolist(), total_ns, found.load_ns, found.num_tokens))
+    return JsonResponse(OllamaEmbedded(found.model, rows.tolist(), total_ns, found.load_ns, found.num_tokens))
 
 
 async def embed_prompt(request: Request) -> Response:

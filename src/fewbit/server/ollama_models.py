@@ -1,4 +1,4 @@
-"""Ollama's `/api/tags`, `/api/show`, `/api/ps` and `/api/version`; what changes models is refused."""
+"""Ollama's `/api/tags`, `/api/show`, `/api/ps` and `/api/version`; making models is refused."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from starlette.routing import BaseRoute, Route
 from ..errors import FewbitError
 from ..llm import LLM
 from ..models import open_model
+from ..text.infill import infill_tokens
 from .bodies import Body, JsonResponse, read
-from .errors import ApiError, unsupported
+from .errors import ApiError
 from .pool import Entry
 from .state import state_of
 
+OLLAMA_VERSION = "0.14.0"  # whose API this is: clients compare it with what they need, Codex with 0.13.4
 NEVER = "9999-12-31T23:59:59Z"  # it goes when another needs its room, not by the clock
 
 
 class ShowRequest(Body):
     model: str | None = None
     name: str | None = None  # as older clients call it
-    verbose: bool | None = None
+    verbose: bool | None = None  # the answer is the same
 
 
 class Details(msgspec.Struct):
@@ -106,19 +108,16 @@ async def ps(request: Request) -> Response:
 
 async def show(request: Request) -> Response:
     body = await read(request, ShowRequest)
-    if body.verbose:
-        raise unsupported("verbose true", "leave it out")
     name = body.model or body.name
     if not name:
         raise ApiError(400, "model is required", "model", "invalid_request")
-    entry = state_of(request).pool.find(name)
-    return JsonResponse(await asyncio.to_thread(_shown, entry))
+    state = state_of(request)
+    has_tools = state.settings.tools_without_template == "prompt"
+    return JsonResponse(await asyncio.to_thread(_shown, state.pool.find(name), has_tools))
 
 
 async def version(request: Request) -> Response:
-    from .openapi import fewbit_version
-
-    return JsonResponse(Version(fewbit_version()))
+    return JsonResponse(Version(OLLAMA_VERSION))
 
 
 async def refused(request: Request) -> Response:
@@ -132,8 +131,7 @@ ROUTES: list[BaseRoute] = [
     Route("/api/ps", ps),
     Route("/api/version", version),
     Route("/api/show", show, methods=["POST"]),
-    *(Route(f"/api/{name}", refused, methods=["POST"]) for name in ("pull", "push", "create", "copy")),
-    Route("/api/delete", refused, methods=["DELETE"]),
+    *(Route(f"/api/{name}", refused, methods=["POST"]) for name in ("push", "create", "copy")),
     Route("/api/blobs/{digest}", refused, methods=["HEAD", "POST"]),
 ]
 
@@ -145,11 +143,13 @@ def _listed(entry: Entry) -> ListedModel:
     return ListedModel(name, name, time, about.size, digest, about.details)
 
 
-def _shown(entry: Entry) -> ShownModel:
+def _shown(entry: Entry, has_tools: bool) -> ShownModel:
     about = _about(entry)
     can = ["embedding"] if any(key.endswith(".pooling_type") for key in about.info) else ["completion"]
-    if "tools" in about.template:
+    if "completion" in can and (has_tools or "tools" in about.template):
         can.append("tools")
+    if entry.llm is not None and infill_tokens(entry.llm.tokenizer) is not None:
+        can.append("insert")
     return ShownModel(
         modelfile=f"FROM {entry.name}\n",
         parameters="" if entry.llm is None else _parameters(entry.llm),

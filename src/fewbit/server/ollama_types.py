@@ -11,10 +11,11 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
-from .openai_types import ChatLogprob, Share, Stop
+from .openai_types import ChatLogprob, Seed, Share, Stop, effort_names, seed_of
 
 KeepAlive = float | Annotated[str, Meta(pattern=r"^-?([0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$")]
 MAX_KEEP_SECONDS = 100 * 365 * 24 * 3600.0  # what is longer is for ever
+DEFAULT_LAST_N = 64  # Ollama's `repeat_last_n`, which clients send without being asked
 Penalty = Annotated[float, Meta(ge=-100, le=100)]
 
 
@@ -41,15 +42,15 @@ class OllamaOptions(Body):
 
     num_predict: Annotated[int, Meta(ge=-2, le=1 << 31)] | None = None  # below 1: until the context is full
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None  # 0 or -1: all
     top_p: Share | None = None
     min_p: Share | None = None
-    seed: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)] | None = None  # -1: any
+    seed: Seed | None = None
     repeat_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     stop: Stop | None = None
-    num_ctx: Annotated[int, Meta(ge=1)] | None = None
+    num_ctx: Annotated[int, Meta(ge=0)] | None = None  # 0, or more than the model's: the model's
     num_keep: int | None = None
     num_batch: int | None = None
     num_gpu: int | None = None
@@ -72,19 +73,32 @@ class OllamaOptions(Body):
         for name, neutral in (("typical_p", 1), ("tfs_z", 1), ("mirostat", 0), ("penalize_newline", True)):
             if getattr(self, name) not in (None, neutral):
                 raise unsupported(f"options.{name}", "leave it out")
-        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
-        if self.repeat_last_n not in (None, -1) and penalties != (None, None, None):
-            raise unsupported("options.repeat_last_n", "penalties look at the whole text; leave it out, or use -1")
+        if self.repeat_last_n not in (None, -1, 0, DEFAULT_LAST_N) and self._has_penalties:
+            raise unsupported("options.repeat_last_n", "penalties look at the whole text; leave it out, or use -1 or 0")
+
+    @property
+    def _has_penalties(self) -> bool:
+        return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (None, None, None)
+
+    def ignored(self, ctx: int) -> list[str]:
+        """Options that have no effect, or less than they ask for, with a context of so many tokens."""
+        found = ["options.num_ctx"] if (self.num_ctx or 0) > ctx else []
+        if self.repeat_last_n == DEFAULT_LAST_N and self._has_penalties:
+            found.append("options.repeat_last_n")
+        return found
 
     def generate(self) -> dict[str, Any]:
         """The same by the names of `LLM.generate`; what is not given is as the model wants it."""
         self.check()
         most = self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
         given = {
-            "temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p,
-            "seed": None if self.seed == -1 else self.seed, "repetition_penalty": self.repeat_penalty,
-            "presence_penalty": self.presence_penalty, "frequency_penalty": self.frequency_penalty, "stop": self.stop,
+            "temperature": self.temperature, "top_k": None if self.top_k is None else max(self.top_k, 0),
+            "top_p": self.top_p, "min_p": self.min_p, "seed": seed_of(self.seed),
+            "repetition_penalty": self.repeat_penalty, "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty, "stop": self.stop or None,
         }  # fmt: skip
+        if self.repeat_last_n == 0:
+            given |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
         return {"max_tokens": most, **{name: value for name, value in given.items() if value is not None}}
 
 
@@ -99,17 +113,12 @@ class Asked(Body):
     think: bool | str | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    truncate: bool | None = None
-    shift: bool | None = None
+    truncate: bool | None = None  # None: true
+    shift: bool | None = None  # the output ends when the context is full
 
     def check(self) -> None:
         if self.format not in (None, ""):
             raise unsupported("format", "ask for JSON in the prompt")
-        if self.think:
-            raise unsupported("think", "leave it out, or use false")
-        for name in ("truncate", "shift"):
-            if getattr(self, name):
-                raise unsupported(f"{name} true", "what does not fit into the context is refused; use false")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_request")
 
@@ -122,7 +131,9 @@ class Asked(Body):
 
     @property
     def template_names(self) -> dict[str, Any] | None:
-        return {"enable_thinking": False} if self.think is False else None
+        if isinstance(self.think, str):
+            return effort_names(self.think or None)
+        return None if self.think is None else {"enable_thinking": self.think}
 
     @property
     def unloads(self) -> bool:
@@ -181,9 +192,11 @@ class OllamaGenerateRequest(Asked, kw_only=True):
 
     def check(self) -> None:
         Asked.check(self)
-        for name in ("suffix", "images", "template"):
+        for name in ("images", "template"):
             if getattr(self, name):
                 raise unsupported(name, "leave it out")
+        if self.suffix and (self.system or self.context):
+            raise ApiError(400, "suffix goes with a prompt alone: no system, no context", "suffix", "invalid_request")
         if self.raw and (self.system or self.context):
             raise ApiError(400, "raw takes the prompt as it is: no system, no context", "raw", "invalid_request")
 
@@ -220,8 +233,6 @@ class OllamaRecord(msgspec.Struct):
 
 def template_messages(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
     """Messages as `LLM.chat` takes them."""
-    if messages and messages[-1].role == "assistant":
-        raise unsupported("messages", "an answer cannot be continued: end with a message of the user")
     return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 

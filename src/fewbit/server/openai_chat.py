@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncGenerator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import uuid4
 
 import msgspec
@@ -17,7 +17,17 @@ from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body, unsupported
 from .jobs import Delta, Finished, Job
 from .openai_messages import Message, Tool, ToolChoice, template_messages, template_tools
-from .openai_types import ChatLogprob, Count, Sampling, UsageInfo, chat_logprob, usage_info
+from .openai_types import (
+    NOT_HERE,
+    ChatLogprob,
+    MaxTokens,
+    Sampling,
+    UsageInfo,
+    chat_logprob,
+    effort_names,
+    max_tokens_of,
+    usage_info,
+)
 from .runs import Run, begin, namespace
 from .sse import DONE, event
 from .tool_calls import Call, ToolParser
@@ -29,11 +39,15 @@ class ResponseFormat(Body):
 
 
 class ChatRequest(Sampling, kw_only=True):
-    """What is not listed is refused. The last fields change nothing by contract, or nothing with these values."""
+    """The last fields change nothing by contract."""
 
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **NOT_HERE, "functions": ([],), "audio": (), "web_search_options": ()
+    }  # fmt: skip
     messages: Annotated[list[Message], Meta(min_length=1)]
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: MaxTokens | None = None
+    max_completion_tokens: MaxTokens | None = None
+    n_predict: MaxTokens | None = None  # the same, as llama.cpp calls it
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
@@ -41,29 +55,51 @@ class ChatRequest(Sampling, kw_only=True):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # names that the chat template looks for
-    metadata: dict[str, str] | None = None
+    continue_final_message: bool | None = None  # None: if the last message is the assistant's
+    add_generation_prompt: bool | None = None
+    reasoning_effort: str | None = None
+    modalities: list[Literal["text"]] | None = None
+    metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    modalities: list[Literal["text"]] | None = None
-    store: Literal[False] | None = None
+    service_tier: str | None = None
+    store: bool | None = None
 
     def job(self) -> Job:
         if self.response_format is not None and self.response_format.type != "text":
             raise unsupported(f"response_format {self.response_format.type}", "ask for JSON in a message")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_request")
-        most = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+        given = (self.max_completion_tokens, self.max_tokens, self.n_predict)
+        most = max_tokens_of(next((one for one in given if one is not None), None))
+        if most == 0:
+            raise ApiError(400, "max_tokens must be at least 1, got 0", "max_tokens", "invalid_request")
         return Job(
             messages=template_messages(self.messages),
             tools=template_tools(self.tools, self.tool_choice),
-            template=self.chat_template_kwargs,
+            template=self._template_names(),
+            continues=self._continues(),
             options={**self.options(), "max_tokens": most},
             n=self.n or 1,
             priority=self.priority or 0,
-            client=self.user or "",
+            client=self.user_name,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
+
+    def _continues(self) -> bool | None:
+        if self.add_generation_prompt and self.continue_final_message:
+            raise ApiError(400, "add_generation_prompt must be false where continue_final_message is true",
+                           "continue_final_message", "invalid_request")  # fmt: skip
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise ApiError(400, "continue_final_message needs a last message of the assistant",
+                           "continue_final_message", "invalid_request")  # fmt: skip
+        return False if self.add_generation_prompt else self.continue_final_message
+
+    def _template_names(self) -> dict[str, Any] | None:
+        names = self.chat_template_kwargs
+        if self.add_generation_prompt is False:
+            names = {"add_generation_prompt": False, **(names or {})}
+        return effort_names(self.reasoning_effort, names)
 
 
 class CalledFunction(msgspec.Struct):

@@ -18,7 +18,7 @@ from ..options import Prompt
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Delta, Finished, Job
-from .openai_types import Sampling, UsageInfo, finite, usage_info
+from .openai_types import MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, usage_info
 from .runs import Run, begin, namespace
 from .sse import DONE, event
 
@@ -32,23 +32,25 @@ Prompts = Text | Annotated[list[Any], Meta(min_length=1)]
 
 
 class CompletionRequest(Sampling, kw_only=True):
-    """What is not listed is refused."""
+    """With `suffix` a model that has tokens for it fills in what is between the prompt and the suffix."""
 
     prompt: Prompts
-    max_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
+    max_tokens: MaxTokens | None = None
+    n_predict: MaxTokens | None = None  # the same, as llama.cpp calls it
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
-    best_of: Literal[1] | None = None
-    suffix: None = None
+    suffix: str | None = None
 
     def job(self) -> Job:
+        given = self.n_predict if self.max_tokens is None else self.max_tokens
         return Job(
             prompts=read_prompts(self.prompt),
-            options={**self.options(), "max_tokens": self.max_tokens},
-            default_tokens=DEFAULT_TOKENS,
+            suffix=self.suffix or None,
+            options={**self.options(), "max_tokens": max_tokens_of(given)},
+            default_tokens=None if given == -1 else DEFAULT_TOKENS,
             n=self.n or 1,
             priority=self.priority or 0,
-            client=self.user or "",
+            client=self.user_name,
             logprobs=self.logprobs,
             echo=bool(self.echo),
         )

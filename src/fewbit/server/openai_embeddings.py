@@ -6,6 +6,7 @@ from base64 import b64encode
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
@@ -62,9 +63,9 @@ class Embeddings(msgspec.Struct):
 async def embeddings(request: Request) -> Response:
     body = await read(request, EmbeddingsRequest)
     found = await embed(request, body.model, body.texts())
-    check_dimensions(body.dimensions, found.rows)
+    rows = shortened(found.rows, body.dimensions)
     as_text = body.encoding_format == "base64"
-    data = [EmbeddingRow(i, as_base64(row) if as_text else row.tolist()) for i, row in enumerate(found.rows)]
+    data = [EmbeddingRow(i, as_base64(row) if as_text else row.tolist()) for i, row in enumerate(rows)]
     return JsonResponse(Embeddings(data, found.model, EmbeddingsUsage(found.num_tokens, found.num_tokens)))
 
 
@@ -80,8 +81,18 @@ def as_base64(row: Floats) -> str:
     return b64encode(row.astype("<f4").tobytes()).decode()
 
 
-def check_dimensions(given: int | None, rows: Floats) -> None:
-    """Vectors cannot be shortened: few models are trained for it."""
-    if given is not None and given != rows.shape[1]:
-        raise ApiError(400, f"dimensions {given} is not supported: vectors of this model have {rows.shape[1]}",
-                       "dimensions", "unsupported_parameter")  # fmt: skip
+def shortened(rows: Floats, dimensions: int | None) -> Floats:
+    """The first numbers of each vector, of length 1 again.
+
+    >>> import numpy as np
+    >>> shortened(np.array([[3.0, 4.0, 5.0]], np.float32), 2).tolist() == np.float32([[0.6, 0.8]]).tolist()
+    True
+    """
+    if dimensions is None or dimensions == rows.shape[1]:
+        return rows
+    if dimensions > rows.shape[1]:
+        raise ApiError(400, f"dimensions must be at most {rows.shape[1]} for this model, got {dimensions}",
+                       "dimensions", "invalid_request")  # fmt: skip
+    cut = rows[:, :dimensions]
+    lengths = np.linalg.norm(cut, axis=1, keepdims=True)
+    return np.asarray(cut / np.where(lengths > 0, lengths, 1), np.float32)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
+from .openai_types import NOTHING
 
 Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -34,8 +36,9 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    """A message of a conversation. What stands after `tool_call_id` comes back from clients, and may be null only."""
+    """A message of a conversation. What stands after `tool_call_id` comes back from clients."""
 
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"function_call": NOTHING}
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
@@ -44,15 +47,14 @@ class Message(Body):
     reasoning_content: str | None = None  # what a model thought is not told to it again
     refusal: str | None = None
     annotations: list[Any] | None = None
-    audio: None = None
-    function_call: None = None
+    audio: Any = None
 
 
 class Function(Body):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    strict: bool | None = None  # arguments are not constrained
 
 
 class Tool(Body):
@@ -83,9 +85,6 @@ def template_tools(tools: list[Tool] | None, choice: ToolChoice | None) -> list[
         raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
     if not tools or choice == "none":
         return None
-    for number, tool in enumerate(tools):
-        if tool.function.strict:
-            raise unsupported(f"tools[{number}].function.strict", "arguments are not constrained; leave it out")
     return [
         {
             "type": "function",

@@ -1,7 +1,8 @@
-"""`GET /v1/models` and `/v1/models/{model}`."""
+"""`GET /v1/models` and `/v1/models/{model}`, as OpenAI's clients expect them, or as Anthropic's do."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -27,12 +28,40 @@ class ModelList(msgspec.Struct):
     object: Literal["list"] = "list"
 
 
+class AnthropicModel(msgspec.Struct):
+    id: str
+    display_name: str
+    created_at: str
+    type: Literal["model"] = "model"
+
+
+class AnthropicModelList(msgspec.Struct):
+    data: list[AnthropicModel]
+    first_id: str | None
+    last_id: str | None
+    has_more: Literal[False] = False
+
+
 async def list_models(request: Request) -> Response:
-    return JsonResponse(ModelList([_model(entry) for entry in state_of(request).pool.allowed()]))
+    entries = state_of(request).pool.allowed()
+    if _is_anthropic(request):
+        ends = (entries[0].name, entries[-1].name) if entries else (None, None)
+        return JsonResponse(AnthropicModelList([_anthropic_model(entry) for entry in entries], *ends))
+    return JsonResponse(ModelList([_model(entry) for entry in entries]))
 
 
 async def get_model(request: Request) -> Response:
-    return JsonResponse(_model(state_of(request).pool.find(request.path_params["model"])))
+    entry = state_of(request).pool.find(request.path_params["model"])
+    return JsonResponse(_anthropic_model(entry) if _is_anthropic(request) else _model(entry))
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _anthropic_model(entry: Entry) -> AnthropicModel:
+    created = datetime.fromtimestamp(entry.created, UTC).isoformat().replace("+00:00", "Z")
+    return AnthropicModel(entry.name, entry.name, created)
 
 
 def _model(entry: Entry) -> Model:

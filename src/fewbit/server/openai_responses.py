@@ -18,14 +18,15 @@ from .openai_responses_store import find, owner_of, previous_items, store_of
 from .openai_responses_types import (
     InputTokensRequest,
     ResponseRequest,
-    check_include,
     items_of,
+    left_out_tools,
     new_id,
     template_messages,
     template_tools,
 )
 from .openai_responses_writer import Writer
-from .runs import Run, begin, namespace
+from .prompts import Conversation
+from .runs import Run, begin, namespace, policy_of
 from .sse import event
 from .tokens import counted, with_model
 
@@ -75,7 +76,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     incomplete_details: dict[str, Any] | None = None
     reasoning: dict[str, Any] = msgspec.field(default_factory=lambda: {"effort": None, "summary": None})
     text: dict[str, Any] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
-    truncation: Literal["disabled"] = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     service_tier: Literal["default"] = "default"
     background: Literal[False] = False
     object: Literal["response"] = "response"
@@ -117,7 +118,8 @@ class Answering:
             previous_response_id=body.previous_response_id, user=body.user, top_logprobs=body.top_logprobs or 0,
             temperature=sampling.temperature if body.temperature is None else body.temperature,
             top_p=sampling.top_p if body.top_p is None else body.top_p,
-            tool_choice="none" if body.tool_choice == "none" else "auto", tools=_told(body), **more,
+            tool_choice="none" if body.tool_choice == "none" else "auto", tools=_told(body),
+            truncation=body.truncation or "disabled", **more,
         )  # fmt: skip
 
     def finish(self, end: Finished, usage: Usage) -> ResponseObject:
@@ -148,6 +150,8 @@ async def create(request: Request) -> Response:
         options=body.options(),
         logprobs=body.num_logprobs,
         namespace=namespace(request, body.cache_salt),
+        ignored=left_out_tools(body.tools),
+        truncates=body.truncation == "auto",
     )
     run = await begin(request, body.model, job)
     answering = Answering(request, body, run, given, context)
@@ -162,7 +166,6 @@ async def create(request: Request) -> Response:
 async def retrieve(request: Request) -> Response:
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
         raise unsupported("stream", "a stored response is told at once")
-    check_include(_included(request))
     return JsonResponse(find(request, request.path_params["response_id"]).response)
 
 
@@ -177,7 +180,6 @@ async def input_items(request: Request) -> Response:
     """A page of the input of a response, the last item first if nothing else is asked for."""
     items = [*find(request, request.path_params["response_id"]).input_items]
     asked = request.query_params
-    check_include(_included(request))
     limit, order, after = asked.get("limit", "20"), asked.get("order", "desc"), asked.get("after")
     if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 100:
         raise ApiError(400, "limit must be between 1 and 100", "limit", "invalid_request")
@@ -206,7 +208,8 @@ async def input_tokens(request: Request) -> Response:
     body.check()
     said = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
     tools, names = template_tools(body.tools, body.tool_choice), body.template_names
-    return JsonResponse(InputTokens(await with_model(request, body.model, counted, said, tools, names)))
+    asked = Conversation(said, tools, names, policy=policy_of(request))
+    return JsonResponse(InputTokens(await with_model(request, body.model, counted, asked)))
 
 
 ROUTES: list[BaseRoute] = [
@@ -261,9 +264,5 @@ def _told(body: ResponseRequest) -> Items:
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters,
          "strict": False}
         for tool in body.tools or ()
+        if tool.type == "function"
     ]  # fmt: skip
-
-
-def _included(request: Request) -> list[str]:
-    asked = request.query_params
-    return [*asked.getlist("include"), *asked.getlist("include[]")]

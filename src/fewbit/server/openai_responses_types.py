@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 from uuid import uuid4
 
 from msgspec import Meta
@@ -11,10 +11,9 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_messages import Name
-from .openai_types import Count, Share
+from .openai_types import Count, Share, effort_names
 
 LOGPROBS = "message.output_text.logprobs"
-NOTHING_TO_INCLUDE = ("reasoning.encrypted_content",)  # there is no reasoning apart from the text
 TEXT_PARTS = ("input_text", "output_text", "text")
 SystemText = Annotated[str, Meta(max_length=1 << 24)]
 
@@ -69,7 +68,7 @@ class TextFormat(Body):
 
 class TextOptions(Body):
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: str | None = None  # for the client to ask for in the input
 
 
 class Reasoning(Body):
@@ -79,43 +78,39 @@ class Reasoning(Body):
 
 
 class ResponseStreamOptions(Body):
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None  # events are as long as their text
 
 
 class InputTokensRequest(Body):
     """What tokens are counted of."""
 
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"conversation": (), "prompt": (), "background": (False,)}
     input: str | Annotated[list[Item], Meta(min_length=1)]
     model: str | None = None
     instructions: SystemText | None = None
     previous_response_id: str | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=1024)] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
     def check(self) -> None:
         """Refuse what is known and cannot be served."""
         given = self.text or TextOptions()
         if given.format is not None and given.format.type != "text":
             raise unsupported(f"text.format {given.format.type}", "ask for JSON in the input")
-        if given.verbosity not in (None, "medium"):
-            raise unsupported("text.verbosity", "ask for long or short answers in the input")
-        thought = self.reasoning or Reasoning()
-        if (thought.effort or "none") != "none" or thought.summary or thought.generate_summary:
-            raise unsupported("reasoning", "leave it out, or use effort none")
         if self.tool_choice not in (None, "none", "auto"):
             raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
 
     @property
     def template_names(self) -> dict[str, Any] | None:
-        return {"enable_thinking": False} if self.reasoning and self.reasoning.effort == "none" else None
+        return effort_names(self.reasoning.effort if self.reasoning else None)
 
 
 class ResponseRequest(InputTokensRequest, kw_only=True):
-    """What is not listed is refused. The last fields change nothing by contract, or nothing with these values."""
+    """The last fields change nothing by contract."""
 
     max_output_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -131,13 +126,8 @@ class ResponseRequest(InputTokensRequest, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    background: Literal[False] | None = None
+    service_tier: str | None = None
     max_tool_calls: int | None = None  # of tools that run in the server: there are none
-
-    def check(self) -> None:
-        InputTokensRequest.check(self)
-        check_include(self.include or [])
 
     @property
     def num_logprobs(self) -> int | None:
@@ -147,12 +137,6 @@ class ResponseRequest(InputTokensRequest, kw_only=True):
         given = {"temperature": self.temperature, "top_p": self.top_p}
         found = {name: value for name, value in given.items() if value is not None}
         return {"max_tokens": self.max_output_tokens, **found}
-
-
-def check_include(names: Sequence[str]) -> None:
-    for name in names:
-        if name != LOGPROBS and name not in NOTHING_TO_INCLUDE:
-            raise unsupported(f"include {name[:60]!r}", "leave it out")
 
 
 def items_of(given: str | list[Item]) -> list[dict[str, Any]]:
@@ -181,15 +165,17 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def template_tools(
     tools: list[FunctionTool] | None, choice: str | dict[str, Any] | None
 ) -> list[dict[str, Any]] | None:
-    """Tools as chat templates expect them; none where the model is told not to call any."""
-    for number, tool in enumerate(tools or ()):
-        if tool.type != "function":
-            raise unsupported(f"tools[{number}]: the type {tool.type[:40]!r}", "only functions can be described")
+    """Functions as chat templates expect them; none where the model is told not to call any.
+
+    Tools of other types beside functions are left out: they may be called, but need not.
+    """
+    functions = [tool for tool in tools or () if tool.type == "function"]
+    if tools and not functions:
+        raise unsupported(f"tools[0]: the type {tools[0].type[:40]!r}", "only functions can be described")
+    for number, tool in enumerate(functions):
         if tool.name is None:
             raise ApiError(400, f"tools[{number}] needs a name", f"tools[{number}].name", "invalid_request")
-        if tool.strict:
-            raise unsupported(f"tools[{number}].strict", "arguments are not constrained; use false")
-    if not tools or choice == "none":
+    if not functions or choice == "none":
         return None
     empty = {"type": "object", "properties": {}}
     return [
@@ -201,8 +187,13 @@ def template_tools(
                 "parameters": tool.parameters or empty,
             },
         }
-        for tool in tools
+        for tool in functions
     ]
+
+
+def left_out_tools(tools: list[FunctionTool] | None) -> list[str]:
+    """The names under which tools that are no functions are noted."""
+    return [f"tools ({tool.type})" for tool in tools or () if tool.type != "function"]
 
 
 def _add(found: list[dict[str, Any]], role: str, text: str) -> None:

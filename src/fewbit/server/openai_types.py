@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -14,39 +15,68 @@ from .jobs import Usage
 Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # -1: any
 Stop = Annotated[str, Meta(min_length=1)] | Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)]
+
+
+NOTHING: tuple[Any, ...] = (False, [], {}, "")
+# What other servers have and this one has not, with values that have no effect.
+NOT_HERE: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(
+        (
+            "grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+            "structured_outputs", "structural_tag", "lora", "adapter", "use_beam_search", "bad_words",
+            "allowed_token_ids", "logits_processors",
+        ),
+        NOTHING,
+    ),
+    "typical_p": (0, 1), "tfs_z": (0, 1), "mirostat": (0,), "mirostat_mode": (0,), "xtc_probability": (0,),
+    "dry_multiplier": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0), "top_a": (0,), "smoothing_factor": (0,),
+    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "no_repeat_ngram_size": (0,), "best_of": (1,),
+}  # fmt: skip
+MaxTokens = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: until the context is full
+NO_END = 1 << 30  # tokens before the model may end its output: more than any context has
 
 
 class StreamOptions(Body):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None  # events are as long as their text
 
 
 class Sampling(Body):
     """Options of both completion APIs. Those after `user` are extensions."""
 
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_HERE
     model: str | None = None
     n: Annotated[int, Meta(ge=1, le=1024)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
+    seed: Seed | None = None
     stop: Stop | None = None
     logit_bias: dict[Annotated[str, Meta(pattern="^[0-9]{1,9}$")], Annotated[float, Meta(ge=-100, le=100)]] | None = (
         None
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    top_k: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    user: str | dict[str, Any] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None  # 0 or -1: all
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
+    repeat_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None  # the same, as llama.cpp calls it
+    ignore_eos: bool | None = None
+    cache_prompt: bool | None = None  # prefixes are always kept
     min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
     stop_token_ids: list[Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]] | None = None
     return_token_ids: bool | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None  # higher ones are run first
     cache_salt: Annotated[str, Meta(max_length=256)] | None = None
+
+    @property
+    def user_name(self) -> str:
+        """Who asks; some clients send a record of the user."""
+        return str(self.user.get("id", "")) if isinstance(self.user, dict) else self.user or ""
 
     @property
     def wants_usage(self) -> bool:
@@ -55,13 +85,45 @@ class Sampling(Body):
     def options(self) -> dict[str, Any]:
         """The same by the names of `LLM.generate`; what is not given is as the model wants it."""
         names = (
-            "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p",
-            "repetition_penalty", "min_tokens", "stop_token_ids",
+            "temperature", "top_p", "presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids"
         )  # fmt: skip
         found = {name: value for name in names if (value := getattr(self, name)) is not None}
+        repetition = self.repeat_penalty if self.repetition_penalty is None else self.repetition_penalty
+        top_k = None if self.top_k is None else max(self.top_k, 0)
+        given = {
+            "seed": seed_of(self.seed), "repetition_penalty": repetition, "top_k": top_k, "stop": self.stop or None
+        }  # fmt: skip
+        found |= {name: value for name, value in given.items() if value is not None}
+        if self.ignore_eos:
+            found["min_tokens"] = NO_END
         if self.logit_bias is not None:
             found["logit_bias"] = {int(token): value for token, value in self.logit_bias.items()}
         return found
+
+
+def seed_of(given: int | None) -> int | None:
+    """A seed as `LLM.generate` takes it: none for -1.
+
+    >>> seed_of(-1), seed_of(5), seed_of(-2) == (1 << 63) - 2
+    (None, 5, True)
+    """
+    return None if given is None or given == -1 else given & ((1 << 63) - 1)
+
+
+def max_tokens_of(given: int | None) -> int | None:
+    return None if given == -1 else given
+
+
+def effort_names(effort: str | None, names: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """The names by which chat templates look for the effort of reasoning, beside others.
+
+    >>> effort_names("none"), effort_names("low"), effort_names(None)
+    ({'reasoning_effort': 'none', 'enable_thinking': False}, {'reasoning_effort': 'low'}, None)
+    """
+    if effort is None:
+        return names
+    thinking = {"enable_thinking": False} if effort == "none" else {}
+    return {"reasoning_effort": effort, **thinking, **(names or {})}
 
 
 class PromptDetails(msgspec.Struct):

@@ -54,7 +54,17 @@ OPERATIONS: list[tuple[str, str, str, Any, Any, bool]] = [
 
 
 async def openapi(request: Request) -> Response:
-    return JsonResponse(with_models(document(), list(state_of(request).pool.entries)))
+    state = state_of(request)
+    found = with_models(document(), list(state.pool.entries))
+    return JsonResponse(found if state.settings.strict else with_others(found))
+
+
+def with_others(found: dict[str, Any]) -> dict[str, Any]:
+    """The same document for a server that ignores fields that it does not know."""
+    for schema in found["components"]["schemas"].values():
+        if schema.get("additionalProperties") is False:
+            del schema["additionalProperties"]
+    return found
 
 
 def with_models(found: dict[str, Any], names: list[str]) -> dict[str, Any]:

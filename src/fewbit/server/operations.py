@@ -7,6 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
+from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
+from .llama_server import AppliedTemplate, ApplyTemplateRequest, Infilled, InfillRequest, Props, Slot
 from .ollama import NDJSON
 from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from .ollama_models import ModelTags, RunningModels, ShownModel, ShowRequest, Version
@@ -46,6 +48,14 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("get", "/api/tags", "The models.", None, ModelTags, False),
     ("get", "/api/ps", "The models that are loaded.", None, RunningModels, False),
     ("post", "/api/show", "What is known of a model.", ShowRequest, ShownModel, False),
+    ("post", "/api/pull", "Fetch a model and serve it.", PullRequest, PullStatus, True),
+    ("delete", "/api/delete", "Serve a model no more.", DeleteRequest, None, False),
+    ("post", "/v1/models/load", "Load a model.", ModelRequest, Changed, False),
+    ("post", "/v1/models/unload", "Unload a model.", ModelRequest, Changed, False),
+    ("get", "/props", "What is known of a loaded model.", None, Props, False),
+    ("get", "/slots", "Places for requests.", None, list[Slot], False),
+    ("post", "/apply-template", "The prompt of messages.", ApplyTemplateRequest, AppliedTemplate, False),
+    ("post", "/infill", "Fill in between a prefix and a suffix.", InfillRequest, Infilled, True),
     ("get", "/api/version", "The version of the server.", None, Version, False),
 ]
 

@@ -134,6 +134,18 @@ class Pool:
         if not entry.users:
             self._start_timer(entry)
 
+    def add(self, name: str, source: str) -> None:
+        """Serve one more model. One that is there stays as it is."""
+        self.entries.setdefault(name, Entry(name, source, int(time.time())))
+
+    async def remove(self, name: str) -> None:
+        """Serve a model no more, if nobody uses it and it is not pinned."""
+        entry = self.find(name)
+        await self.unload(entry.name)
+        if entry.llm is not None or entry.users:
+            raise ApiError(409, f"the model {entry.name} is in use or pinned, so it stays", "model", "model_in_use")
+        del self.entries[entry.name]
+
     async def unload(self, name: str) -> None:
         """Put a model away now, if nobody uses it and it is not pinned."""
         entry = self.entries[name]

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from ..errors import FewbitError, FileChanged
 from ..llm import LLM
 from .errors import ApiError, from_fewbit, shutting_down
+from .ignored import note_ignored
 from .jobs import Delta, Event, Finished, Job, Started, Usage, run
 from .log import log
 from .metrics import disk_stats
@@ -172,6 +173,7 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
         llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model, is_held)))
         run = Run(request, entry.name, llm, job, stack)
         await unless_gone(request, run.start(), state.settings.request_seconds)
+        note_ignored(request, job.ignored)
     except BaseException:
         await stack.aclose()
         raise
@@ -186,6 +188,11 @@ def failed(state: State, model: str, llm: LLM, error: FewbitError) -> ApiError:
     return from_fewbit(error)
 
 
+def policy_of(request: Request) -> str:
+    """What happens to tools that the chat template ignores."""
+    return state_of(request).settings.tools_without_template
+
+
 def namespace(request: Request, salt: str | None) -> str:
     """Where the prefixes of a client are kept: apart for each key, and for each salt."""
     key = getattr(request.state, "key_id", "")
@@ -197,7 +204,7 @@ def _limit(job: Job, limits: Settings) -> None:
     if job.num_outputs > limits.max_outputs:
         raise ApiError(400, f"{job.num_outputs} outputs are too many for one request: at most {limits.max_outputs}",
                        "n", "too_many_outputs")  # fmt: skip
-    job.max_prompt_tokens = limits.max_prompt_tokens
+    job.max_prompt_tokens, job.tool_policy = limits.max_prompt_tokens, limits.tools_without_template
     job.options["deadline"] = limits.request_seconds
     most, asked = limits.max_output_tokens, job.options.get("max_tokens")
     if most is not None and asked is not None and asked > most:

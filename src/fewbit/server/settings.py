@@ -42,6 +42,9 @@ class Settings:
     api_keys: tuple[str | ApiKey, ...] = ()  # none: everybody who reaches the port
     cors_origins: tuple[str, ...] = ()
     log_json: bool = False
+    strict: bool = False  # refuse unknown fields instead of ignoring them
+    tools_without_template: str = "omit"  # tools that the chat template ignores: "omit", "prompt" or "refuse"
+    allow_changes: bool = False  # clients may add, load, unload and remove models
 
     @property
     def is_loopback(self) -> bool:

@@ -16,6 +16,7 @@ from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
+from .prompts import Conversation, chat_prompt, count_tokens
 from .state import state_of
 from .text_work import check_chars, max_chars
 from .waiting import on_text, unless_gone
@@ -63,7 +64,8 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_request")
-    return JsonResponse(await with_model(request, body.model, _tokenized, body))
+    policy = state_of(request).settings.tools_without_template
+    return JsonResponse(await with_model(request, body.model, _tokenized, body, policy))
 
 
 async def detokenize(request: Request) -> Response:
@@ -91,10 +93,10 @@ async def with_model(request: Request, model: str | None, call: Callable[..., T]
         return await in_thread(request, call, llm, *given)
 
 
-def counted(llm: LLM, messages: Any, tools: Any, template: Any) -> int:
-    """The tokens of messages."""
-    check_chars(llm, messages, tools)
-    return llm.count_tokens(messages, tools=tools, template=template)
+def counted(llm: LLM, asked: Conversation) -> int:
+    """The tokens of a conversation's prompt."""
+    check_chars(llm, asked.messages, asked.tools)
+    return count_tokens(llm, asked)
 
 
 async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
@@ -107,12 +109,12 @@ async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
         raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
 
 
-def _tokenized(llm: LLM, body: TokenizeRequest) -> Tokenized:
+def _tokenized(llm: LLM, body: TokenizeRequest, policy: str) -> Tokenized:
     check_chars(llm, body.prompt)
     if body.messages is not None:
         messages, tools = template_messages(body.messages), template_tools(body.tools, None)
         check_chars(llm, messages, tools)
-        ids = llm.chat_prompt(messages, tools=tools, template=body.chat_template_kwargs, refuse_ignored_tools=True)
+        ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import RequestError, TemplateError
+from ..errors import RequestError, TemplateError, ToolsIgnored
 from .marks import Marker, choose_mark
 from .messages import render_messages, text_of
 from .template import ChatTemplate
@@ -90,7 +90,7 @@ class Chat:
         text = write(tools)
         if tools and _ignored(write, text):
             if refuse_ignored_tools:
-                raise RequestError(_IGNORED)
+                raise ToolsIgnored(_IGNORED)
             warnings.warn(_IGNORED, stacklevel=5)
         return ChatPrompt(text, mark)
 

@@ -1,0 +1,188 @@
+"""Prompts of conversations: tools that the template ignores, answers to continue, messages that do not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import RequestError, TemplateError, TooLong, ToolsIgnored
+from ..llm import LLM
+
+Message = Mapping[str, Any]
+T = TypeVar("T")
+
+_TOOL_PROMPT = """You can call these functions:
+{tools}
+
+To call one, write a JSON object with its name and arguments, like this and without other text:
+<tool_call>
+{{"name": "function name", "arguments": {{"argument": "value"}}}}
+</tool_call>
+The next message has the result. If no function helps, answer as usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is asked of a model that chats.
+
+    Args:
+        messages: As `LLM.chat` takes them.
+        tools: Functions that the model may call.
+        template: Names that the chat template looks for.
+        continues: Whether the answer continues the last message; None if that is the assistant's.
+        policy: What happens to tools that the template ignores: "omit", "prompt" (a message tells of them) or "refuse".
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[Message] | None = None
+    template: Mapping[str, Any] | None = None
+    continues: bool | None = None
+    policy: str = "omit"
+
+    def options(self) -> dict[str, Any]:
+        """The options of `LLM.chat_prompt`."""
+        return {"tools": self.tools, "template": self.template, "continue_final_message": bool(self.continues)}
+
+
+@dataclass(slots=True)
+class Prompt:
+    """Token ids, the tools that the model knows of, and what was left out of the request."""
+
+    tokens: list[int]
+    tools: Sequence[Message] | None = None
+    ignored: list[str] = field(default_factory=list)
+
+
+class Truncation(NamedTuple):
+    """A prompt of more than `most` tokens loses its oldest messages until it has at most `target`."""
+
+    most: int
+    target: int
+
+
+def chat_prompt(llm: LLM, asked: Conversation, truncation: Truncation | None = None) -> Prompt:
+    """The prompt of a conversation."""
+    if not llm.can_chat:
+        raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
+    asked = with_last_message(asked)
+    return _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
+
+
+def count_tokens(llm: LLM, asked: Conversation) -> int:
+    """Number of tokens of a conversation's prompt, whether they fit into the context or not."""
+    return _rendered(llm.count_tokens, with_last_message(asked))[0]
+
+
+def with_last_message(asked: Conversation) -> Conversation:
+    """The same, knowing whether the last message is an answer to continue. An empty one is none.
+
+    >>> asked = with_last_message(Conversation([{"role": "assistant", "content": "I"}]))
+    >>> asked.continues, with_last_message(Conversation([{"role": "user", "content": "I"}])).continues
+    (True, False)
+    """
+    last = asked.messages[-1] if asked.messages else {}
+    is_answer = last.get("role") == "assistant" and not last.get("tool_calls")
+    if is_answer and not last.get("content") and asked.continues is not False and len(asked.messages) > 1:
+        return replace(asked, messages=asked.messages[:-1], continues=False)
+    return replace(asked, continues=is_answer if asked.continues is None else asked.continues)
+
+
+def _prompt(llm: LLM, asked: Conversation) -> Prompt:
+    tokens, has_tools = _rendered(llm.chat_prompt, asked)
+    is_omitted = bool(asked.tools) and not has_tools
+    return Prompt(tokens, asked.tools if has_tools else None, ["tools"] if is_omitted else [])
+
+
+def _rendered(render: Callable[..., T], asked: Conversation) -> tuple[T, bool]:
+    """What a function of the LLM makes of a conversation, and whether the model is told of tools."""
+    try:
+        return render(asked.messages, refuse_ignored_tools=True, **asked.options()), bool(asked.tools)
+    except ToolsIgnored:
+        if asked.policy == "refuse":
+            raise
+    options = replace(asked, tools=None).options()
+    if asked.policy == "omit":
+        return render(asked.messages, **options), False
+    text, told = tool_prompt(asked.tools or ()), as_text(asked.messages)
+    try:
+        return render(joined(told, "system", text), **options), True
+    except TemplateError:  # it has no system messages
+        return render(joined(told, "user", text), **options), True
+
+
+def tool_prompt(tools: Sequence[Message]) -> str:
+    """What a model is told of tools whose chat template ignores them."""
+    lines = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
+    return _TOOL_PROMPT.format(tools=lines)
+
+
+def joined(messages: Sequence[Message], role: str, text: str) -> list[Message]:
+    """The messages with a text before those of a role, in the first of them or in one of its own.
+
+    >>> joined([{"role": "system", "content": "Be brief."}], "system", "Hi.")
+    [{'role': 'system', 'content': 'Hi.\\n\\nBe brief.'}]
+    """
+    first = messages[0] if messages else {}
+    if first.get("role") == role:
+        return [{**first, "content": f"{text}\n\n{first.get('content') or ''}"}, *messages[1:]]
+    return [{"role": role, "content": text}, *messages]
+
+
+def as_text(messages: Sequence[Message]) -> list[Message]:
+    """Tool calls and results as text, in the form that the model is asked for.
+
+    >>> as_text([{"role": "tool", "content": "2"}])
+    [{'role': 'user', 'content': '<tool_response>\\n2\\n</tool_response>'}]
+    """
+    found: list[Message] = []
+    for message in messages:
+        content = message.get("content") or ""
+        if message["role"] == "tool":
+            found.append({"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"})
+        elif calls := message.get("tool_calls"):
+            texts = [content, *(_call_text(call["function"]) for call in calls)]
+            found.append({"role": message["role"], "content": "\n".join(filter(None, texts))})
+        else:
+            found.append(message)
+    return found
+
+
+def _call_text(function: Message) -> str:
+    arguments = function["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _shortened(llm: LLM, asked: Conversation, limits: Truncation) -> Prompt:
+    """System messages and the last message stay; of the others the oldest are left out. A result needs its call."""
+    try:
+        whole = _prompt(llm, asked)
+        if len(whole.tokens) <= limits.most:
+            return whole
+    except TooLong:
+        pass
+    messages = asked.messages
+    starts = [number for number, one in enumerate(messages) if number and one["role"] not in ("system", "tool")]
+    found, low, high = None, 0, len(starts) - 1
+    error = TooLong(f"the last message is too long: at most {limits.most} tokens fit")
+    while low <= high:  # the first start from which the rest fits
+        middle = (low + high) // 2
+        kept = [one for number, one in enumerate(messages) if number >= starts[middle] or one["role"] == "system"]
+        try:
+            prompt = _prompt(llm, replace(asked, messages=kept))
+            _check_length(prompt.tokens, limits.most if middle == len(starts) - 1 else limits.target)
+            found, high = prompt, middle - 1
+        except TooLong as too_long:
+            error, low = too_long, middle + 1
+    if found is None:
+        raise error
+    found.ignored.append("messages (the oldest)")
+    return found
+
+
+def _check_length(tokens: list[int], most: int) -> None:
+    if len(tokens) > most:
+        raise TooLong(f"a prompt of {len(tokens)} tokens is too long: at most {most} fit", len(tokens), most)
