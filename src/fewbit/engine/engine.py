@@ -29,7 +29,7 @@ from .scheduler import Scheduler
 from .scores import TokenScores
 from .stats import Stats
 from .terms import Terms, make_limits, set_terms
-from .validation import check_bias, check_count, check_logprobs, check_names, check_tokens, check_type
+from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens, check_type
 
 MAX_SEQS = 64
 
@@ -113,9 +113,7 @@ class Engine:
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
         most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
         scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
-        ends = self.eos_ids if eos_ids is None else frozenset(check_tokens(eos_ids, vocab))
-        if least and len(ends) >= vocab:
-            raise RequestError("min_tokens cannot be kept: every token of the model ends the output")
+        ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
         check_names(namespace, adapter, self.executor.adapters)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
@@ -133,7 +131,7 @@ class Engine:
                 constraint=None if constraint is None else constraint(),
                 namespace=namespace,
                 adapter=adapter,
-            )
+            )  # fmt: skip
             for i in range(count)
         ]
         requests[0].siblings = requests[1:]

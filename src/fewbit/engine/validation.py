@@ -90,3 +90,11 @@ def check_tokens(text: Iterable[int], vocab: int) -> list[int]:
     if max(tokens) >= vocab:
         raise RequestError(f"tokens must be from 0 to {vocab - 1}, got {max(tokens)}")
     return tokens
+
+
+def check_eos(eos_ids: Iterable[int], vocab: int, min_tokens: int) -> frozenset[int]:
+    """Tokens that end an output. Where it must have some tokens, not all of the vocabulary."""
+    found = frozenset(check_tokens(eos_ids, vocab))
+    if min_tokens and len(found) >= vocab:
+        raise RequestError("min_tokens cannot be kept: every token of the model ends the output")
+    return found

@@ -123,18 +123,6 @@ def decode(fmt: Format, data: Bytes, k: int, threads: int | None = None) -> Floa
     return out
 
 
-def row_norms(w: QuantTensor, threads: int | None = None) -> Floats:
-    """The L2 norm of each row of a matrix.
-
-    >>> import numpy as np
-    >>> row_norms(quantize(np.ones((2, 64), np.float32), "q8_0")).round(2).tolist()
-    [8.0, 8.0]
-    """
-    out = np.empty(w.rows, np.float32)
-    _native.row_norms(packed(w), w.shape[-1], out, checked_threads(threads))
-    return out
-
-
 def repack(w: QuantTensor, threads: int | None = None, arena: Arena | None = None) -> QuantTensor:
     """Interleave the rows of a matrix, as this machine's kernels read them fastest.
 

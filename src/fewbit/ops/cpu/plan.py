@@ -17,8 +17,7 @@ from ..passes import fuse as fuse_graph
 from ..passes import logits_nodes
 from ..slots import Slots
 from ..specs import AttentionSpec, RecurrentSpec, Routing
-from .machine import number, packed
-from .matrices import row_norms
+from .machine import checked_threads, number, packed
 
 
 class Store(Protocol):
@@ -245,3 +244,15 @@ class Builder:
 
 def _norm_or_none(norm: tuple[Floats, float] | None) -> tuple[Floats | None, float]:
     return norm or (None, 0.0)
+
+
+def row_norms(w: QuantTensor, threads: int | None = None) -> Floats:
+    """The L2 norm of each row of a matrix.
+
+    >>> from fewbit.ops.cpu import quantize
+    >>> row_norms(quantize(np.ones((2, 64), np.float32), "q8_0")).round(2).tolist()
+    [8.0, 8.0]
+    """
+    out = np.empty(w.rows, np.float32)
+    _native.row_norms(packed(w), w.shape[-1], out, checked_threads(threads))
+    return out
