@@ -119,21 +119,13 @@ class Engine:
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
         requests = [
             Generation(
-                tokens,
-                params or SamplingParams(),
-                min(len(tokens) + most, self.max_length),
-                min_length=len(tokens) + least,
-                eos_ids=ends,
-                seed=None if first is None else first + i,
-                num_logprobs=most_logprobs,
-                scores=scores,
-                logit_bias=check_bias(logit_bias, vocab),
-                constraint=None if constraint is None else constraint(),
-                namespace=namespace,
-                adapter=adapter,
-            )  # fmt: skip
+                tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
+                min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
+                num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab),
+                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=adapter,
+            )
             for i in range(count)
-        ]
+        ]  # fmt: skip
         requests[0].siblings = requests[1:]
         set_terms(requests, terms)
         return requests
