@@ -403,8 +403,7 @@ def table(text: str) -> list[str]:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    text = PAGE.read_text()
-    rows = {line.split("|")[1].strip(): line for line in table(text)[2:]}
+    rows = {line.split("|")[1].strip(): line for line in table(PAGE.read_text())[2:]}
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as server:
         for name, client in CLIENTS.items():
             found = installed(client) if name in (sys.argv[1:] or CLIENTS) else None
@@ -415,6 +414,7 @@ def main() -> None:
                 rows[name] = row(name, found)
     head = f"| client | version | {' | '.join(FEATURES)} | |\n{'|---' * (len(FEATURES) + 3)}|\n"
     lines = "".join(f"{rows[name]}\n" for name in CLIENTS)
+    text = PAGE.read_text()
     PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}{head}{lines}{END}", text, flags=re.DOTALL))
 
 

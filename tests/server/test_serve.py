@@ -44,6 +44,19 @@ def address(process: subprocess.Popen[bytes]) -> str:
     raise AssertionError(b"".join(lines))
 
 
+def test_how_lenient_it_is_can_be_said(tiny_path: Path) -> None:
+    process, url = serve(str(tiny_path), "--strict", "--tools-without-template", "refuse", "--allow-changes")
+    try:
+        unknown = httpx.post(f"{url}{CHAT}", json={"messages": HELLO, "fancy": 1})
+        assert "fancy is not supported" in unknown.text
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        assert "ignores tools" in httpx.post(f"{url}{CHAT}", json={"messages": HELLO, "tools": tools}).text
+        assert httpx.post(f"{url}/v1/models/load", json={"model": "tiny"}).json() == {"success": True}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
 def run(*args: str, given: bytes = b"") -> tuple[int, str, str]:
     process = start(*args)
     out, said = process.communicate(given, timeout=120)

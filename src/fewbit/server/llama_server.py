@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -24,6 +25,7 @@ from .sse import event
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread, with_model
+from .waiting import unless_gone
 
 
 class Props(msgspec.Struct):
@@ -123,10 +125,11 @@ async def apply_template(request: Request) -> Response:
 
 async def infill(request: Request) -> Response:
     body = await read(request, InfillRequest)
-    async with state_of(request).pool.use(body.model) as llm:
+    async with AsyncExitStack() as stack:
+        llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(body.model)))
         job = await in_thread(request, body.job, llm)
         job.namespace = namespace(request, body.cache_salt)
-        run = await begin(request, body.model, job)
+        run = await begin(request, body.model, job, is_held=True)
     if body.stream:
         return run.stream(_chunks(run))
     deltas, finished, usage = await run.collect()

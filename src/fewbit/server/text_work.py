@@ -131,8 +131,9 @@ def check_chars(llm: LLM, *texts: Any) -> None:
         if count > most:
             raise TooLong(
                 f"a text of {count} characters is too long: at most {most} are read, "
-                f"and the context holds {llm.engine.max_length} tokens"
-            )
+                f"and the context holds {llm.engine.max_length} tokens",
+                llm.engine.max_length + 1, llm.engine.max_length, is_exact=False,
+            )  # fmt: skip
 
 
 def count_chars(value: Any) -> int:
