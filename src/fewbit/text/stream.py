@@ -14,7 +14,8 @@ class TextStream:
 
     The concatenated results of `feed` and `finish` are what `Tokenizer.decode` returns for all the ids.
 
-    >>> metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "Ã", "©"], "tokenizer.ggml.merges": []}
+    >>> metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "Ã", "©"],
+    ...             "tokenizer.ggml.merges": []}
     >>> stream = TextStream(Tokenizer.from_metadata(metadata))
     >>> [stream.feed(token) for token in (0, 1, 2, 1)], stream.finish()
     (['a', '', 'é', ''], '\ufffd')
