@@ -54,7 +54,7 @@ def block(file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> S
 
 
 def read_dense(file: Checkpoint, c: Config) -> list[Linear]:
-    """Products that some files have after pooling. They are linear: pooling their results is the same."""
+    """Dense layers that some files apply after pooling. They are linear, so they can be applied before it."""
     if not file.has_tensor("dense_2.weight"):
         return []
     wide = file.size("dense_2_feat_out")
