@@ -14,7 +14,7 @@ Part = Callable[[Ops, Value], Value]  # rows in, rows out
 
 
 class Decoder:
-    """A decoder-only model. `scale` multiplies embeddings, `norm` precedes the logits, `softcap` bounds them (0: no cap)."""
+    """A decoder-only model. `scale` multiplies embeddings, `norm` precedes the logits, `softcap` bounds them."""
 
     def __init__(
         self,

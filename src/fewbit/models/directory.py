@@ -43,7 +43,7 @@ class MadeTensor:
 
 
 class Directory:
-    """A `ModelFile` over a folder. Tensors that need no change share the file's bytes; others are converted when read."""
+    """A `ModelFile` over a folder. Tensors that need no change share its bytes; others are converted when read."""
 
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path = path

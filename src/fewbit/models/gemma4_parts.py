@@ -33,7 +33,7 @@ class LayerInputs:
 
 
 class Attention:
-    """Attention with K and V of the layer `source`, which may be this one. Without a V matrix, V is K before its norm."""
+    """K and V are those of the layer `source`, which may be this one. Without a V matrix, V is K before its norm."""
 
     def __init__(self, file: Checkpoint, layer: int, source: int, c: Config, rope: Rope, window: int) -> None:
         name = f"blk.{layer}"

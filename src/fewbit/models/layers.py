@@ -167,7 +167,7 @@ def read_windows(
     Args:
         file: The checkpoint, with the window and maybe which layers have it.
         layers: Number of layers.
-        period: One in this many layers has no window unless the file says otherwise; 0: all have one; None: it must say.
+        period: One in this many layers has no window unless the file says otherwise; 0: all have one; None: required.
         global_first: That layer is the first of each period instead of the last.
         default: The window if the file has none.
     """

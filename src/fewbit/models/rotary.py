@@ -34,7 +34,7 @@ def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = T
 
 
 def read_local_rope(file: Checkpoint, dim: int, base: float = 10000.0, neox: bool = False) -> Rope:
-    """The rope of layers with a window: its own base, `default` if the file has none, and no scaling."""
+    """The rope of layers with a window: `base` unless the file has its own, and no scaling."""
     key = "rope.dimension_count_swa" if file.has("rope.dimension_count_swa") else "rope.dimension_count"
     rotary_dim = read_rotary_dim(file, key, dim)
     base = file.number("rope.freq_base_swa", default=base, least=1.0)
