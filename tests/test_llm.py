@@ -15,9 +15,9 @@ import pytest
 from fewbit.devices.batch import Batch
 from fewbit.errors import DtypeError, FewbitError, RequestError, TokenizerError
 from fewbit.llm import LLM, Completion
+from fewbit.llm.sampling_options import Options, PromptOptions, model_sampling, read_options
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
-from fewbit.options import Options, PromptOptions, model_sampling, read_options
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy

@@ -10,7 +10,7 @@ import pytest
 
 from fewbit.errors import DtypeError, RequestError, TemplateError
 from fewbit.llm import LLM, Stream
-from fewbit.options import check_messages
+from fewbit.llm.sampling_options import check_messages
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy

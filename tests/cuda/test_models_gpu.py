@@ -14,7 +14,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
-from fewbit.embedding import normalized, pool
+from fewbit.llm.pooling import normalized, pool
 from fewbit.loading import Loaded, load
 from fewbit.models import open_model
 

@@ -22,9 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fewbit.completion import Completion
-from fewbit.llm import LLM
-from fewbit.parts import Part
+from fewbit.llm import LLM, Completion, TextDelta
 
 from .conftest import Live
 from .scripted import CALL, SCHEMA, write_tool_model
@@ -52,7 +50,7 @@ class Client(NamedTuple):
 class Caller(LLM):
     """A small model that calls a tool if it has one, and writes JSON if that is asked for."""
 
-    async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[Part, None]:
+    async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[TextDelta, None]:
         text = self.tokenizer.decode(prompt[0])
         last = text.removesuffix("assistant:").strip().splitlines()[-1]
         if "say hi" in text:
@@ -63,10 +61,10 @@ class Caller(LLM):
             return self._written(CALL)
         return await super().aparts(prompt, **options)
 
-    async def _written(self, text: str) -> AsyncGenerator[Part, None]:
+    async def _written(self, text: str) -> AsyncGenerator[TextDelta, None]:
         for part in (text[:7], text[7:]):
-            yield Part(0, part, [1])
-        yield Part(0, "", [], completion=Completion(text, [1, 1], "stop"))
+            yield TextDelta(0, part, [1])
+        yield TextDelta(0, "", [], completion=Completion(text, [1, 1], "stop"))
 
 
 @contextmanager

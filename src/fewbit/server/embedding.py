@@ -12,8 +12,7 @@ from starlette.requests import Request
 
 from ..arrays import Floats
 from ..errors import FewbitError, RequestError, TooLong
-from ..llm import LLM
-from ..options import Prompt
+from ..llm import LLM, Prompt
 from .jobs import Job, Usage
 from .runs import enter, failed
 from .state import charge, state_of

@@ -8,11 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..completion import Completion, TokenLogprob
 from ..errors import RequestError, TooLong
-from ..llm import LLM
-from ..options import Prompt
-from ..parts import Part
+from ..llm import LLM, Completion, Prompt, TextDelta, TokenLogprob
 from ..text.infill import infill_prompt
 from .errors import out_of_time
 from .prompts import Conversation, Truncation, chat_prompt
@@ -123,7 +120,7 @@ async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> As
     yield _usage(prompts, finished, job.n)
 
 
-def _finished(part: Part, completion: Completion) -> Finished:
+def _finished(part: TextDelta, completion: Completion) -> Finished:
     """What ran out of time ends like what ran out of room; it is an error if nothing was written."""
     if completion.finish_reason != "deadline":
         return Finished(part.index, completion.finish_reason, completion, part.stop_string)

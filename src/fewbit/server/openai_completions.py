@@ -12,9 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..completion import TokenLogprob
-from ..llm import LLM
-from ..options import Prompt
+from ..llm import LLM, Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Delta, Finished, Job

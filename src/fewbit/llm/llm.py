@@ -8,38 +8,40 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Unpack, cast, overload
 
-from .chats import Chats
-from .completion import Completion, TokenLogprob
-from .embedding import file_pooling
-from .embeds import Embeds
-from .engine.engine import Engine
-from .engine.worker import Worker
-from .errors import RequestError, TooLong
-from .files.hub import find, recommended_activations, recommended_sampling
-from .files.hub.names import model_name
-from .loading import KvFormats, Loaded, load
-from .models import open_model
-from .ops.sampling import SamplingParams
-from .options import (
+from ..engine.engine import Engine
+from ..engine.worker import Worker
+from ..errors import RequestError, TooLong
+from ..files.hub import find, recommended_activations, recommended_sampling
+from ..files.hub.names import model_name
+from ..loading import KvFormats, Loaded, load
+from ..models import open_model
+from ..ops.sampling import SamplingParams
+from ..quantizing import quantized
+from ..text.tokenizer import Tokenizer
+from ..validation import refuse_pickle, to_flag
+from .chat import Chats
+from .completion import Completion
+from .embed import Embeds
+from .fold import Output, agather, gather, in_thread
+from .pooling import file_pooling
+from .progress import Progress
+from .sampling_options import (
+    ChatOptions,
     Options,
     Prompt,
+    PromptOptions,
     StreamOptions,
     model_sampling,
     read_options,
     split_prompts,
 )
-from .outputs import Output, agather, gather, in_thread
-from .progress import Progress
-from .quantizing import quantized
-from .scoring import Scores
-from .streams import AsyncStream, Stream
-from .text.tokenizer import Tokenizer
-from .validation import refuse_pickle, to_flag
+from .score import Scores
+from .stream import AsyncStream, Stream
 
 if TYPE_CHECKING:
-    from .parts import Part
+    from .text_deltas import TextDelta
 
-__all__ = ["LLM", "AsyncStream", "Completion", "Options", "Stream", "TokenLogprob"]
+__all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream"]
 
 
 class LLM(Chats, Embeds, Scores):
@@ -235,8 +237,10 @@ class LLM(Chats, Embeds, Scores):
         self._check_single(prompt, options)
         return AsyncStream(self._worker, lambda: self._single(prompt, options))
 
-    async def aparts(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> AsyncGenerator[Part, None]:
-        """Several outputs at once, part by part: each `Part` is of one of the outputs, with its tokens.
+    async def aparts(
+        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
+    ) -> AsyncGenerator[TextDelta, None]:
+        """Several outputs at once, part by part: each `TextDelta` is of one of the outputs, with its tokens.
 
             async with aclosing(await llm.aparts(["Once", "Twice"], n=2)) as parts:
                 async for part in parts:
@@ -246,9 +250,9 @@ class LLM(Chats, Embeds, Scores):
 
         Args:
             prompt: Text or token ids, or a list of such prompts.
-            options: See `Options`. The `n` outputs of a prompt follow each other in `Part.index`.
+            options: See `Options`. The `n` outputs of a prompt follow each other in `TextDelta.index`.
         """
-        from .parts import parts  # only callers in an event loop pay for it
+        from .text_deltas import parts  # only callers in an event loop pay for it
 
         return parts(self._worker, await in_thread(lambda: self._groups(prompt, options)[0]))
 

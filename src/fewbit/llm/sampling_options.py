@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, TypedDict, cast, get_type_hints
 
-from .engine.request import Constraint
-from .engine.validation import check_at_least_zero
-from .errors import DtypeError, RequestError
-from .ops.sampling import SamplingParams
-from .validation import to_flag, to_integer
+from ..engine.request import Constraint
+from ..engine.validation import check_at_least_zero
+from ..errors import DtypeError, RequestError
+from ..ops.sampling import SamplingParams
+from ..validation import to_flag, to_integer
 
 _SAMPLING_KEYS = {  # of GGUF: our name, least and most
     "temp": ("temperature", 0.0, 100.0),

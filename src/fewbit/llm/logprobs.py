@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..devices.batch import Logprobs, Top
+from ..engine.scores import TokenScores
+from ..text.tokenizer import Tokenizer
 from .completion import TokenLogprob
-from .devices.batch import Logprobs, Top
-from .engine.scores import TokenScores
-from .text.tokenizer import Tokenizer
 
 _NO_TOP = Top(np.empty(0, np.int32), np.empty(0, np.float32))
 

@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ..engine.request import Event, Generation, Request, Sink
+from ..engine.worker import Worker
+from ..errors import FewbitError
+from ..text.stream import StopStrings, TextStream
+from ..text.tokenizer import Tokenizer
 from .completion import Completion, TokenLogprob
-from .engine.request import Event, Generation, Request, Sink
-from .engine.worker import Worker
-from .errors import FewbitError
 from .logprobs import scored_tokens, token_logprob
 from .progress import Meter, Progress
-from .text.stream import StopStrings, TextStream
-from .text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import asyncio

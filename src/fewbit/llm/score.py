@@ -8,19 +8,19 @@ from typing import Any, overload
 
 import numpy as np
 
-from .arrays import Floats
+from ..arrays import Floats
+from ..engine.engine import Engine
+from ..engine.request import Scoring
+from ..engine.sharing import common_prefix
+from ..engine.validation import check_logprobs
+from ..engine.worker import Worker
+from ..errors import DtypeError, RequestError
+from ..text.tokenizer import Tokenizer
+from ..validation import to_flag
 from .completion import TokenLogprob
-from .engine.engine import Engine
-from .engine.request import Scoring
-from .engine.sharing import common_prefix
-from .engine.validation import check_logprobs
-from .engine.worker import Worker
-from .errors import DtypeError, RequestError
+from .fold import arun, in_thread, run
 from .logprobs import scored_tokens
-from .options import Message, Prompt, split_prompts
-from .outputs import arun, in_thread, run
-from .text.tokenizer import Tokenizer
-from .validation import to_flag
+from .sampling_options import Message, Prompt, split_prompts
 
 Text = str | Iterable[int]
 Texts = list[str] | list[list[int]] | list[Prompt]

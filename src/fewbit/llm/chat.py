@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_type_hints, overload
 
+from ..engine.engine import Engine
+from ..errors import DtypeError, RequestError
+from ..text.tokenizer import Tokenizer
 from .completion import Completion
-from .engine.engine import Engine
-from .errors import DtypeError, RequestError
-from .options import (
+from .fold import in_thread
+from .progress import Progress
+from .sampling_options import (
     ChatOptions,
     ChatStreamOptions,
     Messages,
@@ -22,14 +25,11 @@ from .options import (
     split_chat_options,
     split_conversations,
 )
-from .outputs import in_thread
-from .progress import Progress
-from .streams import AsyncStream, Stream
-from .text.tokenizer import Tokenizer
+from .stream import AsyncStream, Stream
 
 if TYPE_CHECKING:
-    from .text.chat import Chat
-    from .text.template import ChatTemplate
+    from ..text.chat import Chat
+    from ..text.template import ChatTemplate
 
 
 class Chats(ABC):
@@ -193,7 +193,7 @@ class Chats(ABC):
     @property
     def can_chat(self) -> bool:
         """Whether `chat` works: the file has a template, or the tokens of ChatML."""
-        from .text.template import find_source
+        from ..text.template import find_source
 
         return not self.engine.is_encoder and find_source(self.tokenizer) is not None
 
@@ -204,7 +204,7 @@ class Chats(ABC):
 
     @cached_property
     def _chat(self) -> Chat:
-        from .text.chat import Chat
+        from ..text.chat import Chat
 
         return Chat(self.tokenizer)
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .arrays import Floats
-from .engine.engine import Engine
-from .engine.request import Embedding
-from .errors import DtypeError, RequestError
-from .validation import to_flag
+from ..arrays import Floats
+from ..engine.engine import Engine
+from ..engine.request import Embedding
+from ..errors import DtypeError, RequestError
+from ..validation import to_flag
 
 Pooling = Literal["mean", "cls", "last"]  # those that give one vector
 POOLINGS = ("none", "mean", "cls", "last")  # numbered so in GGUF files

@@ -7,12 +7,12 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
+from ..engine.request import Event
+from ..engine.worker import Worker
+from ..errors import FewbitError
+from ..validation import refuse_pickle
 from .completion import Completion
-from .engine.request import Event
-from .engine.worker import Worker
-from .errors import FewbitError
-from .outputs import Output, event_queue, in_thread, take
-from .validation import refuse_pickle
+from .fold import Output, event_queue, in_thread, take
 
 if TYPE_CHECKING:
     import asyncio

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TextIO
 
-from .errors import DtypeError
+from ..errors import DtypeError
 
 Progress = bool | Callable[[int, int], object]
 

@@ -6,16 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import overload
 
-from .arrays import Floats
-from .embedding import Pooler, Pooling, check_pooling
-from .engine.engine import Engine
-from .engine.worker import Worker
-from .errors import RequestError, TooLong
-from .options import Prompt, split_prompts
-from .outputs import arun, in_thread, run
+from ..arrays import Floats
+from ..engine.engine import Engine
+from ..engine.worker import Worker
+from ..errors import RequestError, TooLong
+from ..text.tokenizer import Tokenizer
+from ..validation import to_flag
+from .fold import arun, in_thread, run
+from .pooling import Pooler, Pooling, check_pooling
 from .progress import Progress
-from .text.tokenizer import Tokenizer
-from .validation import to_flag
+from .sampling_options import Prompt, split_prompts
 
 
 class Embeds(ABC):

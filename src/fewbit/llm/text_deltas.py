@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from ..engine.request import Event, Request
+from ..engine.worker import Worker
 from .completion import Completion, TokenLogprob
-from .engine.request import Event, Request
-from .engine.worker import Worker
-from .outputs import Output, take
+from .fold import Output, take
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextDelta:
     """Some text of one of several outputs, and its tokens: together they are those of the completion.
 
     `completion` is there in the last part of an output, and in no other. Log-probabilities come with the parts;
@@ -29,7 +29,7 @@ class Part:
     stop_string: str | None = None  # that ended it
 
 
-async def parts(worker: Worker, groups: Sequence[Sequence[Output]]) -> AsyncGenerator[Part, None]:
+async def parts(worker: Worker, groups: Sequence[Sequence[Output]]) -> AsyncGenerator[TextDelta, None]:
     """Run outputs, those of one prompt in one group. What came while nobody read is one part.
 
     Whoever stops early must `aclose` it: then the requests that are left are cancelled.
@@ -84,10 +84,10 @@ def _by_request(events: list[Event]) -> dict[Request, list[int | None]]:
     return found
 
 
-def _part(worker: Worker, output: Output, index: int, events: list[int | None]) -> Part:
+def _part(worker: Worker, output: Output, index: int, events: list[int | None]) -> TextDelta:
     first = output.num_visible
     text = "".join(take(worker, output, (output.request, token)) for token in events)
     last, request = output.num_visible, output.request
     tokens = request.tokens[request.prompt_tokens + first : request.prompt_tokens + last]
     completion = output.completion(with_logprobs=False) if output.is_finished else None
-    return Part(index, text, tokens, output.logprobs(first, last), completion, output.stop_string)
+    return TextDelta(index, text, tokens, output.logprobs(first, last), completion, output.stop_string)
