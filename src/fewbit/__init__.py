@@ -6,6 +6,7 @@
 (8,)
 """
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from .errors import (
 from .formats import Format
 from .formats import all_formats as formats
 from .formats import get as format
+from .tensor import BACKENDS, QuantTensor
 
 if TYPE_CHECKING:
     from .cache.kv import KVCache
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
-    from .tensor import QuantTensor
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
 
@@ -123,6 +124,9 @@ _HOMES = {
     "read_gguf": "files.gguf",
     "write_gguf": "files.gguf",
 }
+
+
+BACKENDS.update({name: partial(import_module, f".ops.{name}", __name__) for name in ("cpu", "cuda")})
 
 
 def __getattr__(name: str) -> Any:

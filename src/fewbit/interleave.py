@@ -1,8 +1,7 @@
-"""Rows that are interleaved, 16 of them: four bytes of each row, then the next four, and so on.
+"""Rows interleaved by 16: four bytes of each row, then the next four, and so on.
 
-A vector of 16 lanes is then loaded with a lane for each row. Blocks are interleaved a k-block at a time: what is left
-of it after the fours, two bytes of each row, follows them. Rows that are no whole 16 stay as they are, at the end. As
-many bytes as before.
+A vector of 16 lanes is then loaded with one lane for each row. Rows are interleaved a k-block at a time; its last two
+bytes, if they are not a whole four, follow. The last rows, fewer than 16, are not interleaved. The size stays the same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from .arrays import Bytes
 from .formats.spec import K_BLOCK, Format
 
-Layout = Literal["rows", "interleaved16"]  # how the rows of packed weights lie: one after the other, or as told above
+RowLayout = Literal["rows", "interleaved16"]  # order of the rows of packed weights
 
 ROWS = 16
 

@@ -295,7 +295,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check(self, cache: KVCache, sequence: int, copy: Copy) -> None:
         """All that a sequence has is what follows from its tokens."""
-        state, size = cache._pages.state(sequence), cache.page_tokens
+        state, size = cache.state(sequence), cache.page_tokens
         assert cache.length(sequence) == cache.committed(sequence) == len(copy.tokens)
         assert state.tokens.tolist() == copy.tokens
         for layer, spec in enumerate(self.specs):

@@ -45,7 +45,7 @@ def fill(cache: Cache, text: list[int], namespace: str = "") -> None:
 def check(cache: Cache, text: list[int], namespace: str = "") -> int:
     """All that is found is right; how many tokens that is."""
     sequence = cache.new(text, namespace)
-    state = cache._pages.state(sequence)
+    state = cache.state(sequence)
     for position, token in enumerate(text[: cache.length(sequence)]):
         for layer in range(2):
             for part in cache.store.kv(layer)[1::2]:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fewbit.cache.groups import ZERO_SLOT, Group
+from fewbit.cache.groups import ZERO_SLOT, LayerGroup
 from fewbit.cache.pages import Pages
 from fewbit.cache.tree import Node
 from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
@@ -22,14 +22,14 @@ from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
 EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "150"))
 MAX_SEQUENCES = 8
 
-FULL, RECURRENT = Group(), Group(is_recurrent=True)
-MIXES: list[list[Group]] = [
+FULL, RECURRENT = LayerGroup(), LayerGroup(is_recurrent=True)
+MIXES: list[list[LayerGroup]] = [
     [FULL],
-    [FULL, Group(window=3)],
-    [Group(window=1), Group(window=6)],
+    [FULL, LayerGroup(window=3)],
+    [LayerGroup(window=1), LayerGroup(window=6)],
     [FULL, RECURRENT],
     [RECURRENT],
-    [FULL, Group(window=4), RECURRENT],
+    [FULL, LayerGroup(window=4), RECURRENT],
 ]
 Text = tuple[int, ...]
 
@@ -57,7 +57,7 @@ class PagesMachine(RuleBasedStateMachine):
         page_tokens=st.integers(1, 5),
         short=st.booleans(),
     )
-    def start(self, groups: list[Group], totals: list[int], page_tokens: int, short: bool) -> None:
+    def start(self, groups: list[LayerGroup], totals: list[int], page_tokens: int, short: bool) -> None:
         self.pages = Pages(groups, totals[: len(groups)], page_tokens, lambda: short)
         self.size = page_tokens
         self.copies: dict[int, Copy] = {}
@@ -195,7 +195,7 @@ class PagesMachine(RuleBasedStateMachine):
         before, length = self.snapshot(), self.pages.length(sequence)
         assert self.pages.lookup(text, name) in range(0, len(text) + 1, self.size)
         if self.attention:
-            self.refused(FewbitError, lambda: self.pages.reserve([(sequence, 33 * self.size)]))
+            self.refused(FewbitError, lambda: self.pages.extend([(sequence, 33 * self.size)]))
         self.refused(PositionError, lambda: self.pages.truncate(sequence, length + 1))
         self.refused(PositionError, lambda: self.pages.fork(sequence, length + 1))
         self.refused(PositionError, lambda: self.pages.commit(sequence, [0] * (length + 1)))
@@ -207,7 +207,7 @@ class PagesMachine(RuleBasedStateMachine):
     # what the owner of the arrays does
 
     @property
-    def attention(self) -> list[Group]:
+    def attention(self) -> list[LayerGroup]:
         return [group for group in self.pages.groups if not group.is_recurrent]
 
     def pick(self, which: int) -> int:
@@ -239,10 +239,10 @@ class PagesMachine(RuleBasedStateMachine):
         requests = [(sequence, len(text)) for sequence, text in work.items()]
         needed = [self.needed(sequence, count) for sequence, count in requests]
         if any(sum(n) > free for n, free in zip(zip(*needed, strict=True), self.pages.available, strict=False)):
-            self.refused(OutOfPages, lambda: self.pages.reserve(requests))
+            self.refused(OutOfPages, lambda: self.pages.extend(requests))
             self.let_go(next(iter(self.copies)))  # as an engine does, so that things go on
             return False
-        for group, pairs in self.pages.reserve(requests).items():
+        for group, pairs in self.pages.extend(requests).items():
             for source, destination in pairs:
                 assert source != destination
                 for place in range(self.size):
@@ -272,7 +272,7 @@ class PagesMachine(RuleBasedStateMachine):
     def fill(self, sequence: int) -> None:
         copy, state = self.copies[sequence], self.pages.state(sequence)
         for group, start in enumerate(copy.starts):
-            pool = self.pages._pools[group]
+            pool = self.pages.space.pools[group]
             for position in range(max(start, copy.written), len(copy.tokens)):
                 page = state.tables[group][position // self.size]
                 assert pool.nodes[page] is None, "a page of the tree is written"
@@ -328,7 +328,7 @@ class PagesMachine(RuleBasedStateMachine):
     def snapshot(self) -> tuple[object, ...]:
         tables = {s: [t[:] for t in self.pages.state(s).tables] for s in self.copies}
         slots = {s: (self.pages.state(s).slot, self.pages.state(s).fresh[:]) for s in self.copies}
-        pools = [(list(pool.idle), pool.free[:], pool.nodes[:]) for pool in self.pages._pools]
+        pools = [(list(pool.idle), pool.free[:], pool.nodes[:]) for pool in self.pages.space.pools]
         return self.pages.stats(), tables, slots, pools
 
     # what must be so after each step
@@ -355,7 +355,7 @@ class PagesMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_right(self) -> None:
         stats = self.pages.stats()
-        for pool, counts in zip(self.pages._pools, stats.groups, strict=True):
+        for pool, counts in zip(self.pages.space.pools, stats.groups, strict=True):
             group, first = pool.group, pool.first
             if self.pages.groups[group].is_recurrent:
                 states = [self.pages.state(sequence) for sequence in self.copies]
@@ -377,7 +377,7 @@ class PagesMachine(RuleBasedStateMachine):
         assert stats.free + stats.used + stats.cached == stats.total
 
     def nodes(self) -> Iterator[tuple[Node, str, Text]]:
-        roots = self.pages._tables.tree._top.children
+        roots = self.pages.space.tree._top.children
         todo: list[tuple[Node, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
         while todo:
             node, name, text = todo.pop()
@@ -394,14 +394,14 @@ class PagesMachine(RuleBasedStateMachine):
                 if page is None:
                     continue
                 found[group, page] += 1
-                assert self.pages._pools[group].nodes[page] is node
+                assert self.pages.space.pools[group].nodes[page] is node
                 if self.pages.groups[group].is_recurrent:
                     assert self.states[page] == (name, text)
                     continue
                 for place in range(self.size):
                     end = len(text) - self.size + place + 1
                     assert self.cells[group, page, place] == (name, text[:end])
-        listed = [(pool.group, page) for pool in self.pages._pools for page, node in enumerate(pool.nodes) if node]
+        listed = [(pool.group, page) for pool in self.pages.space.pools for page, node in enumerate(pool.nodes) if node]
         assert found == Counter(listed)
 
     @invariant()

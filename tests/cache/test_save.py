@@ -37,7 +37,7 @@ def filled(cache: KVCache, length: int, committed: int, seed: int = 0) -> int:
 
 def content(cache: KVCache, sequence: int) -> list[bytes]:
     """K and V of each layer, all tokens in a row."""
-    table, length = cache._pages.table(sequence), cache.length(sequence)
+    table, length = cache.table(sequence), cache.length(sequence)
     parts: list[bytes] = []
     for layer in range(len(cache.layout.specs)):
         pages = [cache.store.read(layer, page, 1 << 30) for page in table]
@@ -76,7 +76,7 @@ def test_known_pages_are_shared_and_not_read(saved: Path) -> None:
     cache = make_cache(pages=4)
     a, b = cache.load(saved), cache.load(saved)
     assert cache.stats().used == 4
-    assert cache._pages.table(a)[:2] == cache._pages.table(b)[:2]
+    assert cache.table(a)[:2] == cache.table(b)[:2]
     assert content(cache, a) == content(cache, b)
 
 
@@ -105,7 +105,7 @@ def refuse(path: Path, sentence: str | None = None, **options: Any) -> None:
     with pytest.raises(FileError, match=sentence):
         cache.load(path)
     assert cache.stats() == make_cache(**options).stats()
-    assert not cache._pages._sequences
+    assert not cache._sequences
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def run_mixed(cache: KVCache, text: list[int], step: int) -> int:
 
 
 def check_mixed(cache: KVCache, sequence: int, text: list[int]) -> None:
-    state, size = cache._pages.state(sequence), cache.page_tokens
+    state, size = cache.state(sequence), cache.page_tokens
     for layer in (0, 2):
         group = cache.store.group_of(layer)
         assert state.starts[group] <= cache.layout.groups[group].first_seen(len(text))

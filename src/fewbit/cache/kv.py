@@ -9,16 +9,15 @@ from typing import Any, NoReturn
 from ..arrays import Floats
 from ..errors import DtypeError, PositionError, ShapeError
 from ..formats import Format
-from ..ops.specs import AttentionSpec, LayerSpec
+from ..ops.specs import AttentionParams, AttentionSpec, LayerSpec
 from ..validation import refuse_pickle, to_integer, to_size
-from .attention import attend, write_kv
-from .cache import Cache
+from .attention import attend, default_params, write_kv
+from .cache import Cache, to_requests
 from .disk import DiskCache
 from .groups import MAX_SEQS, PAGE_TOKENS, SNAPSHOTS, pages_by_group
 from .kernels import Kernels, native
 from .layout import make_layout
 from .store import HostStore
-from .validation import to_requests
 from .view import View
 
 
@@ -109,10 +108,10 @@ class KVCache(Cache):
         self._missing: dict[int, tuple[View, set[int]]] = {}  # sequence -> its step, layers without K and V of it
 
     def __repr__(self) -> str:
-        of = self.layout
-        pages = ", ".join(map(str, self.store.pages))
-        size = f"{len(of.specs)} layers, {pages} pages of {self.page_tokens}"
-        return f"KVCache({size}, k={of.k}, v={of.v}, rotate={of.rotate})"
+        layout = self.layout
+        pages = ", ".join(map(str, self.totals))
+        size = f"{len(layout.specs)} layers, {pages} pages of {self.page_tokens}"
+        return f"KVCache({size}, k={layout.k}, v={layout.v}, rotate={layout.rotate})"
 
     def __reduce__(self) -> NoReturn:
         refuse_pickle("a KVCache", "save its sequences to files, and load them into a cache of the other process")
@@ -178,10 +177,11 @@ class KVCache(Cache):
         layer = self._layer(layer)
         if layer in self._current(step):
             raise PositionError(f"layer {layer} has no K and V of the new tokens yet; `append` them first")
-        return attend(
-            self._kernels, self.store, step, layer, q,
-            scale=scale, window=window, softcap=softcap, sinks=sinks, out=out, exact=exact, threads=threads,
-        )  # fmt: skip
+        usual = default_params(self.layout.attention(layer))
+        params = AttentionParams(
+            usual.scale if scale is None else scale, usual.window if window is None else window, softcap, sinks
+        )
+        return attend(self._kernels, self.store, step, layer, q, params, out=out, exact=exact, threads=threads)
 
     def commit(self, sequence: int, tokens: Iterable[int]) -> None:
         self._refuse_missing(sequence)

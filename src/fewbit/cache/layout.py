@@ -12,7 +12,7 @@ from ..formats import Format, all_formats, get
 from ..formats.limits import limits
 from ..ops.specs import AttentionSpec, LayerSpec, RecurrentSpec
 from ..validation import to_flag, to_size
-from .groups import PAGE_TOKENS, Group, group_layers
+from .groups import PAGE_TOKENS, LayerGroup, group_layers
 
 F16_MAX = 65504.0
 F32_MAX = 3.38e38  # a little less than bf16 can hold
@@ -34,7 +34,7 @@ class Layout:
     page_tokens: int = PAGE_TOKENS
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[LayerGroup, ...]:
         return tuple(self._with_sizes(group) for group in group_layers(self.specs))
 
     @cached_property
@@ -70,7 +70,7 @@ class Layout:
     def _attention(self) -> list[AttentionSpec]:
         return [spec for spec in self.specs if isinstance(spec, AttentionSpec)]
 
-    def _with_sizes(self, group: Group) -> Group:
+    def _with_sizes(self, group: LayerGroup) -> LayerGroup:
         if group.is_recurrent:
             return replace(group, page_bytes=self.state_bytes, page_f32_bytes=self.state_bytes)
         specs = [self.attention(layer) for layer in group.layers]

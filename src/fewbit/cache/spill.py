@@ -22,7 +22,7 @@ from ..ops.specs import AttentionSpec, RecurrentSpec
 from .disk import DiskCache
 from .pages import Pages
 from .save import agreed
-from .sequences import first_page, usable_pages
+from .space import usable_pages
 from .store import KVStore
 from .tree import Node, name_key
 
@@ -41,7 +41,7 @@ class _Known:
     pages: list[int | None]
 
 
-class Spill:
+class DiskSpill:
     """Writes pages of one cache to a disk, and brings them back."""
 
     def __init__(self, disk: DiskCache, store: KVStore, fingerprint: str) -> None:
@@ -65,7 +65,7 @@ class Spill:
 
     def flush(self, pages: Pages) -> None:
         """Write all that can be found, the ends of texts first: what was written last is kept longest."""
-        for node in reversed(list(pages.nodes())):
+        for node in reversed(list(pages.space.tree.nodes())):
             for group, page in enumerate(node.pages):
                 if page is not None:
                     self.write(group, page, node, wait=True)
@@ -96,10 +96,10 @@ class Spill:
 
     def _known(self, pages: Pages, tokens: array[int], namespace: str) -> Iterator[_Known]:
         """The full pages of a prompt of which there is something."""
-        nodes = pages.path(tokens, namespace)
+        nodes = pages.space.tree.find(namespace, tokens)
         digest = _extend(_extend(self._seed, b""), name_key(namespace))
         for number in range(len(tokens) // pages.page_tokens):
-            digest = _extend(digest, pages.key(tokens, number))
+            digest = _extend(digest, pages.space.tree.key(tokens, number))
             node = nodes[number] if number < len(nodes) else None
             have = [node.pages[group] if node else None for group in range(len(pages.groups))]
             for group, page in enumerate(have):
@@ -118,7 +118,7 @@ class Spill:
         for number in range(known, len(texts)):
             for group, spec in enumerate(pages.groups):
                 page = texts[number].pages[group]
-                needed = page is not None and first_page(spec, depth, pages.page_tokens) <= number < depth
+                needed = page is not None and spec.first_page(depth, pages.page_tokens) <= number < depth
                 payload = None
                 if needed and is_whole:
                     payload = self._payload(texts[number], group)
@@ -141,7 +141,7 @@ class Spill:
         """Put pages into the tree. False: there is no room."""
         size = pages.page_tokens
         depth = len(tokens) // size
-        firsts = [max(0, first_page(group, depth, size)) for group in pages.groups]
+        firsts = [max(0, group.first_page(depth, size)) for group in pages.groups]
         starts = [first * size for first, group in zip(firsts, pages.groups, strict=True) if not group.is_recurrent]
         try:
             sequence = pages.restore(tokens, len(tokens), starts, namespace, is_counted=False)

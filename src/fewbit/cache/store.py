@@ -16,7 +16,7 @@ from ..errors import OutOfMemory, PositionError
 from ..formats import Format
 from ..ops import tiled
 from ..ops.memory import address_space, available_memory, readable
-from ..ops.specs import AttentionSpec, RecurrentSpec
+from ..ops.specs import AttentionSpec, KVArrays, RecurrentSpec
 from .layout import Layout
 
 HUGE_FROM = 1 << 24  # bytes: what is smaller would hold mostly air
@@ -48,8 +48,7 @@ class HostStore:
 
     >>> from fewbit.cache.layout import make_layout
     >>> store = HostStore(make_layout([AttentionSpec(2, 64, 32), RecurrentSpec(100)], "q8_0"), (4, 3))
-    >>> _, k, _, v = store.kv(0)
-    >>> k.shape, v.shape, store.states(1).shape
+    >>> store.kv(0).k.shape, store.kv(0).v.shape, store.states(1).shape
     ((4, 2, 32, 68), (4, 2, 32, 34), (3, 100))
     """
 
@@ -74,19 +73,15 @@ class HostStore:
     def nbytes(self) -> int:
         return sum(array.nbytes for layer in self.layout.group_of for array in self._arrays(layer))
 
-    @property
-    def rotate(self) -> bool:
-        return self.layout.rotate
-
     def group_of(self, layer: int) -> int:
         return self.layout.group_of[layer]
 
-    def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]:
-        """Formats and bytes of K and V of a layer."""
+    def kv(self, layer: int) -> KVArrays:
+        """K and V of a layer."""
         if layer not in self._kv:
             raise PositionError(f"layer {layer} keeps no K and V")
         k, v = self._kv[layer]
-        return self.layout.k, k.data, self.layout.v, v.data
+        return KVArrays(k.fmt, k.data, v.fmt, v.data, self.layout.rotate)
 
     def states(self, layer: int) -> Bytes:
         """States of a recurrent layer, (slots, nbytes)."""

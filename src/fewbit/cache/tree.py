@@ -1,10 +1,10 @@
-"""The prefix index: a tree of full pages.
+"""The prefix tree: full pages, found by their tokens.
 
-The path from a root to a node is a text, one page of tokens at each node, and the node says which page holds it in
-each group of layers. Each namespace has a root of its own. Tokens are compared whole, whatever their hashes: a node is
-found by exactly the tokens from the first position to the end of its page.
+The path from a root to a node is a text, one page of tokens at each node. The node has the page that holds them, for
+each group of layers. Each namespace has its own root. Nodes are found by all tokens from the first position to the end
+of the page, compared in full, never by hash alone.
 
-A node stays while it has a page, a child or a sequence that goes on from it.
+A node stays while it has a page, a child, or a sequence whose last page in the tree it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def make_key(data: bytes) -> bytes:
 
 
 class Node:
-    """A page of tokens after all those above it, and the pages that hold it, by group; None: the group has it not."""
+    """A page of tokens after those of its ancestors, and the pages that hold it, by group; None where there is none."""
 
     __slots__ = ("children", "depth", "digest", "holders", "is_long", "key", "pages", "parent")
 
@@ -35,7 +35,7 @@ class Node:
             parent.children[key] = self
 
     def prune(self) -> None:
-        """Remove this node if nobody needs it, and those above that only led to it."""
+        """Remove this node if it is unused, and then its unused ancestors."""
         node = self
         while node.parent is not None and node.is_unused:
             del node.parent.children[node.key]
@@ -61,12 +61,12 @@ class PrefixTree:
         self._top = Node(None, b"", groups)
 
     def root(self, namespace: str) -> Node:
-        """Where the texts of a namespace begin; it is made if there is none."""
+        """The root of a namespace, which is added if there is none."""
         key = name_key(namespace)
         return self._top.children.get(key) or Node(self._top, key, self.groups)
 
     def find(self, namespace: str, tokens: array[int]) -> list[Node]:
-        """The nodes of the full pages of a text, as far as there are any."""
+        """The nodes of the full pages of a text, up to the first that is missing."""
         node = self._top.children.get(name_key(namespace))
         data, width = tokens.tobytes(), self.page_tokens * tokens.itemsize
         found: list[Node] = []
@@ -78,7 +78,7 @@ class PrefixTree:
         return found
 
     def nodes(self) -> Iterator[Node]:
-        """All nodes, those above before those below."""
+        """All nodes, parents before children."""
         left = [self._top]
         while left:
             node = left.pop()
@@ -95,7 +95,7 @@ def name_key(namespace: str) -> bytes:
 
 
 def path(node: Node, depth: int) -> list[Node]:
-    """The last nodes of the way to a node, `depth` of them, the node itself included."""
+    """The last `depth` nodes of the path to a node, the node itself included."""
     nodes: list[Node] = []
     while len(nodes) < depth:
         assert node.parent is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arrays import Ints, Longs
+from ..ops.specs import PageTables
 from .pages import Pages
 
 NO_SLOTS = np.zeros(0, np.int32)
@@ -32,6 +33,10 @@ class View:
     reads: Ints
     writes: Ints
     _slots: dict[int, Longs] = field(default_factory=dict)  # by group, once they were asked for
+
+    def page_tables(self, group: int) -> PageTables:
+        """The sequences, for kernels, in the layers of an attention group."""
+        return PageTables(self.tables[group], self.table_starts[group], self.lengths, self.q_starts)
 
     @property
     def groups(self) -> list[tuple[Ints, Longs]]:
@@ -74,12 +79,12 @@ def make_view(pages: Pages, requests: Sequence[tuple[int, int]]) -> View:
     numbers, end = np.array(q_starts + lengths + table_starts, np.int64), len(q_starts)
     tables = [
         np.frombuffer(bytearray().join([state.tables[group] for state in states]), np.int32)
-        for group in range(pages.tables)
+        for group in range(len(pages.space.attention))
     ]
     reads = writes = NO_SLOTS
     if pages.is_recurrent:
         befores = [state.length - count for state, (_, count) in zip(states, requests, strict=True)]
-        reads = np.array([state.slot_at(at) for state, at in zip(states, befores, strict=True)], np.int32)
+        reads = np.array([state.slot_read(at) for state, at in zip(states, befores, strict=True)], np.int32)
         writes = np.array([state.next_slot for state in states], np.int32)
     return View(
         tuple(sequences),

@@ -23,13 +23,14 @@ from ..devices.forward import make_batch
 from ..errors import OutOfPages, RequestError, TooLong
 from ..files.maps import FileMap, check_maps
 from ..ops.sampling import SamplingParams
+from ..validation import check_type
 from .flight import Flight
 from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
 from .scores import TokenScores
 from .stats import Stats
 from .terms import Terms, make_limits, set_terms
-from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens, check_type
+from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
 
 MAX_SEQS = 64
 

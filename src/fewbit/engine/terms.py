@@ -8,10 +8,10 @@ from numbers import Real
 from typing import TypedDict
 
 from ..errors import DtypeError, RequestError
-from ..validation import to_size
+from ..validation import check_type, to_size
 from .limits import Limits
 from .request import Request
-from .validation import check_count, check_type
+from .validation import check_count
 
 MAX_PRIORITY = 100
 

@@ -78,7 +78,7 @@ class Embeddings:
 class Block:
     def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
         name = f"blk.{layer}"
-        self.attn = Attention(file, layer, c, None, around=0)
+        self.attn = Attention(file, layer, c, None, radius=0)
         self.attn_output_norm = LayerNorm(file, f"{name}.attn_output_norm", c.hidden)
         self.ffn = MLP(file, layer, c, read_activation(file))
         self.layer_output_norm = LayerNorm(file, f"{name}.layer_output_norm", c.hidden)

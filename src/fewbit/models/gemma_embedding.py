@@ -48,8 +48,8 @@ class Model:
         return x
 
 
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> Sandwich:
-    attn = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), around=around)
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, radius: int) -> Sandwich:
+    attn = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), radius=radius)
     return Sandwich(file, layer, c, attn, FeedForward(file, layer, c, "gelu_tanh"))
 
 

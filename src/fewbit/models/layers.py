@@ -52,7 +52,7 @@ class Attention:
     """Attention with its projections; Q, K and V may be fused in the file.
 
     Q and K go through `norms` and `rope`, where those are given. `scale` is that of the file, if it has one. With
-    `around` a token also sees those after it: those up to so many tokens away, on both sides; 0: all.
+    `radius` a token also sees those after it: those up to so many tokens away, on both sides; 0: all.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Attention:
         scale: float | None = None,
         softcap: float = 0.0,
         sinks: Floats | None = None,
-        around: int | None = None,
+        radius: int | None = None,
     ) -> None:
         name = f"blk.{layer}"
         self.layer, self.rope, self.norms, self.softcap, self.sinks = layer, rope, norms, softcap, sinks
-        self.around = around
+        self.radius = radius
         self.spec = AttentionSpec(c.kv_heads, c.k_dim, c.v_dim, window)
         self.scale = file.number("attention.scale", default=0.0) or scale or 1 / math.sqrt(c.k_dim)
         self.heads, self.kv_heads = c.heads, c.kv_heads
@@ -93,7 +93,7 @@ class Attention:
     def attend(self, ops: Ops, q: Value, k: Value, v: Value) -> Value:
         out = ops.attend(
             self.layer, q, k, v, spec=self.spec, scale=self.scale, softcap=self.softcap, sinks=self.sinks,
-            causal=self.around is None, around=self.around or 0,
+            causal=self.radius is None, radius=self.radius or 0,
         )  # fmt: skip
         return self.attn_output(ops, out)
 

@@ -71,11 +71,11 @@ class Model:
 
 
 class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> None:
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, radius: int) -> None:
         name = f"blk.{layer}"
         is_first = not file.has_tensor(f"{name}.attn_norm.weight")  # what it reads is normed already
         self.attn_norm = None if layer == 0 and is_first else LayerNorm(file, f"{name}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope, around=around)
+        self.attn = Attention(file, layer, c, rope, radius=radius)
         self.ffn_norm = LayerNorm(file, f"{name}.ffn_norm", c.hidden)
         self.ffn = FeedForward(file, layer, c, read_activation(file), fused=True)
 

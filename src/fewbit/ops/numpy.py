@@ -7,7 +7,7 @@ attributes. Weights are decoded, everything is float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from ..tensor import QuantTensor
 from . import recurrent
 from .experts import route
 from .graph import Graph, Rope, Value
-from .specs import AttentionSpec, RecurrentSpec, Routing
+from .specs import AttentionParams, AttentionSpec, RecurrentSpec, Routing
 
 
 class Kept(Protocol):
@@ -27,19 +27,7 @@ class Kept(Protocol):
 
     def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None: ...
 
-    def attend(
-        self,
-        layer: int,
-        sequences: Sequence[int],
-        q: Floats,
-        *,
-        scale: float,
-        window: int,
-        softcap: float,
-        sinks: Floats | None,
-        causal: bool,
-        around: int,
-    ) -> Floats: ...
+    def attend(self, layer: int, sequences: Sequence[int], q: Floats, params: AttentionParams) -> Floats: ...
 
     def states(self, layer: int, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
         """Of each sequence its rows and a part of its state; what is in there afterwards is kept."""
@@ -68,14 +56,6 @@ class Step:
     cache: Kept
     sequences: Sequence[int]
     weights: Callable[[QuantTensor], Floats] = field(default_factory=Weights)
-
-    def attend(self, attributes: Mapping[str, Any], q: Floats, k: Floats, v: Floats) -> Floats:
-        """Attention of q, (tokens, heads, k_dim), after k and v were put into the cache: (tokens, heads, v_dim)."""
-        layer, spec = attributes["layer"], attributes["spec"]
-        if attributes["keep"]:
-            self.cache.append(layer, self.sequences, k, v)
-        rest = {key: attributes[key] for key in ("scale", "softcap", "sinks", "causal", "around")}
-        return self.cache.attend(layer, self.sequences, q, window=spec.window, **rest)
 
 
 def run(graph: Graph, step: Step) -> Floats:
@@ -244,11 +224,15 @@ def rope(step: Step, x: Floats, *, heads: int, rope: Rope) -> Floats:
     return out.reshape(x.shape)
 
 
-def attend(step: Step, q: Floats, k: Floats, v: Floats, **attributes: Any) -> Floats:
-    spec: AttentionSpec = attributes["spec"]
+def attend(
+    step: Step, q: Floats, k: Floats, v: Floats, *, layer: int, spec: AttentionSpec, keep: bool, **params: Any
+) -> Floats:
     rows = len(q)
     queries, keys = (x.reshape(rows, -1, spec.k_dim) for x in (q, k))
-    return step.attend(attributes, queries, keys, v.reshape(rows, -1, spec.v_dim)).reshape(rows, -1)
+    if keep:
+        step.cache.append(layer, step.sequences, keys, v.reshape(rows, -1, spec.v_dim))
+    scores = AttentionParams(window=spec.window, **params)
+    return step.cache.attend(layer, step.sequences, queries, scores).reshape(rows, -1)
 
 
 def gather(step: Step, x: Floats) -> Floats:

@@ -325,13 +325,23 @@ class Recorder:
         softcap: float = 0.0,
         sinks: Floats | None = None,
         causal: bool = True,
-        around: int = 0,
+        radius: int = 0,
         keep: bool = True,
     ) -> int:
         """Keep k and v in the cache of a layer, and attend to what it holds of each sequence.
 
-        Not `causal`: a token also sees those after it, which must be in the same step; with `around` those up to so
-        many tokens away, on both sides. Without `keep`, k and v are there already: an `attend` of this layer kept them.
+        Args:
+            layer: Number of the layer.
+            q: Rows of queries.
+            k: Rows of keys.
+            v: Rows of values.
+            spec: Heads, their sizes, and the window.
+            scale: Factor of the scores.
+            softcap: If not 0, a score s becomes softcap * tanh(s / softcap).
+            sinks: For each query head a logit without a value.
+            causal: False if a token also sees those after it, which must be in the same step.
+            radius: If not causal, how many tokens away a token sees, on both sides; 0 for all.
+            keep: False if k and v are there already: an earlier `attend` of this layer kept them.
         """
         for name, x, dim in (("k", k, spec.k_dim), ("v", v, spec.v_dim)):
             heads = f"{spec.kv_heads} heads of {dim}"

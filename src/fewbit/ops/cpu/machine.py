@@ -12,7 +12,7 @@ from ... import _native
 from ...arrays import Bytes
 from ...errors import ArgumentError, DtypeError, FormatError
 from ...formats import Format, get
-from ...interleave import Layout
+from ...interleave import RowLayout
 from ...tensor import QuantTensor
 from ...validation import to_size
 from ..cores import usable_cores
@@ -66,7 +66,7 @@ def describe_activations(activations: str | None = None) -> str:
 
 
 def kernel(
-    format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
+    format: str | Format, k: int = 4096, m: int = 1, layout: RowLayout = "rows", activations: str | None = None
 ) -> str:
     """The kernel that multiplies m rows of inputs by weights of this format: "gemv" (a row of weights at a time),
     "micro" (a micro-kernel over packed panels), "skinny" (8-bit matrix tiles), "fused" and "packed" (bf16 matrix
@@ -76,7 +76,7 @@ def kernel(
 
 
 def inputs_of(
-    format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
+    format: str | Format, k: int = 4096, m: int = 1, layout: RowLayout = "rows", activations: str | None = None
 ) -> str:
     """How that kernel takes them: "f32" (as they are), "bf16", "q8" (in 8 bits), "q16" (in 16 bits).
 

@@ -10,23 +10,19 @@ import numpy as np
 from ... import _native
 from ...arrays import Bytes, Floats
 from ...errors import ArgumentError
-from ...formats import Format
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..passes import fuse as fuse_graph
 from ..passes import logits_nodes
 from ..slots import Slots
-from ..specs import AttentionSpec, RecurrentSpec, Routing
+from ..specs import AttentionSpec, KVArrays, RecurrentSpec, Routing
 from .machine import checked_threads, number, packed
 
 
 class Store(Protocol):
     """Where K, V and states of the layers lie."""
 
-    @property
-    def rotate(self) -> bool: ...
-
-    def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]: ...
+    def kv(self, layer: int) -> KVArrays: ...
 
     def states(self, layer: int) -> Bytes: ...
 
@@ -232,13 +228,13 @@ class Builder:
         softcap: float,
         sinks: Floats | None,
         causal: bool,
-        around: int,
+        radius: int,
         keep: bool,
     ) -> None:
-        k_format, k_store, v_format, v_store = self.store.kv(layer)
+        kv = self.store.kv(layer)
         self.plan.attend(
-            number(k_format), k_store, spec.k_dim, number(v_format), v_store, spec.v_dim, self.store.group_of(layer),
-            self.store.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, around, keep,
+            number(kv.k_format), kv.k, spec.k_dim, number(kv.v_format), kv.v, spec.v_dim, self.store.group_of(layer),
+            kv.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, radius, keep,
         )  # fmt: skip
 
 

@@ -284,7 +284,7 @@ class Builder:
         softcap: float,
         sinks: Floats | None,
         causal: bool,
-        around: int,
+        radius: int,
         keep: bool,
     ) -> Launch:
         q, k, v = (self.rows[value] for value in node.inputs)
@@ -308,7 +308,7 @@ class Builder:
                 return
             target, dtype = self._attended(run, value, step.num_tokens) if feeds else (out, "f32")
             prompt_attention.prompt_attention(
-                run, step, pages, q, target, causal=causal, around=around, dtype=dtype, **given
+                run, step, pages, q, target, causal=causal, around=radius, dtype=dtype, **given
             )
 
         def mixed(run: Launcher, step: StepInputs) -> None:
