@@ -16,9 +16,9 @@ from fewbit import devices
 from fewbit.cache.cache import Cache
 from fewbit.cache.groups import pages_by_group
 from fewbit.cache.layout import make_layout
-from fewbit.devices import DeviceOptions
 from fewbit.devices.batch import Chunk
 from fewbit.devices.forward import forward
+from fewbit.load_options import LoadOptions
 from fewbit.ops.graph import Value
 from fewbit.ops.recorder import Ops, record
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
@@ -73,7 +73,7 @@ def seconds(part: Callable[[Ops, int, int], Value], args: argparse.Namespace, to
     def model(ops: Ops) -> Value:
         return ops.linear(ops.columns(part(ops, args.hidden, args.heads), 0, 32), table(32))
 
-    graph, device = record(model), devices.get("cpu", DeviceOptions(threads=1))
+    graph, device = record(model), devices.get("cpu", LoadOptions(threads=1))
     layout = make_layout(graph.specs, "f16", "f16")
     cache = Cache(device.make_store(layout, pages_by_group(layout.groups, layout.page_tokens, tokens=4 * tokens + 64)))
     executor, best = device.make_executor(graph, cache.store, VOCAB), np.inf

@@ -118,7 +118,7 @@ def test_help_tells_of_both() -> None:
     [
         (["no-such.gguf"], "there is no such file"),
         (["no-such-command"], "is neither a file nor a known name"),
-        (["TINY", "--depth", "100000000"], "ctx is a number of tokens"),
+        (["TINY", "--depth", "100000000"], "ctx must be between 1 and "),
     ],
 )
 def test_errors_are_one_line_and_status_1(tiny: str, args: list[str], message: str) -> None:

@@ -13,6 +13,7 @@ from fewbit.cli import main
 from fewbit.cli.model import load
 from fewbit.cli.options import model_options
 from fewbit.errors import FewbitError
+from fewbit.load_options import LoadOptions, takes_options
 from fewbit.ops import cpu
 
 from .tiny import write_tiny
@@ -45,12 +46,12 @@ def test_batch_invariant(
     path = str(write_tiny(tmp_path / "tiny.gguf"))
     given: list[bool] = []
 
-    def stop(*_: Any, **options: Any) -> Any:
-        given.append(options["batch_invariant"])
+    def stop(_: Any, options: LoadOptions) -> Any:
+        given.append(options.batch_invariant)
         raise FewbitError("that is all")
 
-    monkeypatch.setattr("fewbit.llm.LLM.__init__", stop)
-    monkeypatch.setattr("fewbit.bench.model.measure", stop)
+    monkeypatch.setattr("fewbit.llm.LLM.__init__", takes_options(LoadOptions)(stop))
+    monkeypatch.setattr("fewbit.bench.model.measure", lambda path, cases, options, rounds: stop(path, options))
     result = CliRunner().invoke(main, [command, path, *(["hi"] if command == "run" else []), *flags])
     assert result.stderr == "fewbit: that is all\n"
     assert given == [wanted]

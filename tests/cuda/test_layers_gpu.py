@@ -16,10 +16,11 @@ from fewbit.devices import cuda
 from fewbit.devices.batch import Chunk
 from fewbit.devices.hybrid import HybridExecutor
 from fewbit.errors import OutOfMemory, RequestError
-from fewbit.loading import Loaded, load
+from fewbit.loading import Loaded
 from fewbit.models import open_model
 from fewbit.ops.cuda import gpu
 
+from ..loading import load
 from ..models.random_llama import write_llama
 
 pytestmark = pytest.mark.cuda
@@ -105,7 +106,7 @@ def test_layers_are_counted(path: Path, layers: Any) -> None:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """A card with so many bytes of memory, of which the system takes none."""
-    monkeypatch.setattr(cuda, "RESERVE_BYTES", 0)
+    monkeypatch.setattr(cuda.CudaDevice, "reserve_bytes", 0)
 
     def make(nbytes: int) -> None:
         monkeypatch.setattr(type(gpu()), "free_bytes", lambda _: nbytes)

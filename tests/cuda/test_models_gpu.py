@@ -15,8 +15,10 @@ import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
 from fewbit.llm.pooling import normalized, pool
-from fewbit.loading import Loaded, load
+from fewbit.loading import Loaded
 from fewbit.models import open_model
+
+from ..loading import load
 
 pytestmark = pytest.mark.cuda
 ZOO = Path(__file__).parents[1] / "zoo"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fewbit.devices.cuda import CudaExecutor
-from fewbit.loading import load
 from fewbit.models import open_model
 from fewbit.ops.cuda import device
 from fewbit.ops.cuda.inputs import InputLayout
 from fewbit.ops.cuda.kernels import Entry
 from fewbit.ops.cuda.values import Launcher
 
+from ..loading import load
 from .emulator.device import EmulatedGpu, EmulatedSession
 from .fake import check_arguments
 

@@ -15,7 +15,6 @@ from fewbit import devices
 from fewbit.devices.cuda import CudaHandle
 from fewbit.engine.engine import Engine
 from fewbit.errors import OutOfMemory
-from fewbit.loading import load
 from fewbit.models import open_model
 from fewbit.ops.cuda import Session
 from fewbit.ops.sampling import SamplingParams
@@ -23,6 +22,7 @@ from fewbit.ops.sampling import SamplingParams
 from ..engine import test_batch_invariant
 from ..engine.alone import run
 from ..engine.test_batch_invariant import CROWD, Job, Model, check, check_schedules
+from ..loading import load
 from ..models.random_llama import write_llama
 
 pytestmark = pytest.mark.cuda

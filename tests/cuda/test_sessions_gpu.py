@@ -20,12 +20,12 @@ from fewbit.arrays import Floats
 from fewbit.devices.cuda import CudaDevice, CudaExecutor
 from fewbit.errors import DeviceError
 from fewbit.formats import get
-from fewbit.loading import load
 from fewbit.models import open_model
 from fewbit.ops import cuda
 from fewbit.ops.cuda.kernels_products import begin_rows
 
 from ..cli.tiny import write_tiny
+from ..loading import load
 from .cases import make
 
 pytestmark = pytest.mark.cuda

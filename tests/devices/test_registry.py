@@ -17,6 +17,7 @@ from fewbit.cache.store import HostStore
 from fewbit.devices.batch import Batch, Handle, Outputs
 from fewbit.devices.numpy import NumpyDevice, NumpyExecutor
 from fewbit.errors import FewbitError
+from fewbit.load_options import LoadOptions
 from fewbit.ops.graph import Graph
 
 from ..cli.tiny import write_tiny
@@ -102,6 +103,6 @@ def test_a_device_that_nobody_knows() -> None:
 
 def test_devices_refuse_what_they_do_not_have() -> None:
     with pytest.raises(FewbitError, match="no threads to set"):
-        devices.get("numpy", devices.DeviceOptions(threads=2))
+        devices.get("numpy", LoadOptions(threads=2))
     with pytest.raises(FewbitError, match="takes activations as they are"):
-        devices.get("numpy", devices.DeviceOptions(activations="int8"))
+        devices.get("numpy", LoadOptions(activations="int8"))

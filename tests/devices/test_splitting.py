@@ -11,15 +11,17 @@ import pytest
 
 import fewbit as fb
 from fewbit.cache.layout import make_layout
-from fewbit.devices.fitting import Needs, cache_tokens
+from fewbit.devices.fitting import MemoryPlan, cache_tokens
 from fewbit.devices.hybrid import part_of
-from fewbit.devices.splitting import check_layers, of_layers, split
+from fewbit.devices.numpy import NumpyDevice
+from fewbit.devices.splitting import part_plan, split
 from fewbit.errors import DeviceError, OutOfMemory, RequestError
-from fewbit.loading import load
+from fewbit.load_options import LoadOptions
 from fewbit.models import LoadedModel, load_model
 from fewbit.ops.cuda.device import cuda_error
 from fewbit.ops.cut import cut, layers_of, weights_of
 
+from ..loading import load
 from ..models.random_llama import write_llama
 
 LAYERS = 6
@@ -31,23 +33,49 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_model(fb.read_gguf(write_llama(path, layers=LAYERS)))
 
 
-def needs(model: LoadedModel, memory_bytes: int) -> Needs:
-    weights = sum(w.nbytes for w in weights_of(model.graph).values())
-    return Needs(
-        name="model.gguf", layout=make_layout(model.graph.specs), memory_bytes=memory_bytes, file_bytes=weights,
-        reserve_bytes=0, row_bytes=0, logits_bytes=0, max_seqs=1, step_tokens=1, kind="GPU memory",
-        elsewhere='device="cpu"',
+class Card(NumpyDevice):
+    """A GPU with so much memory, for plans alone."""
+
+    name = "card"
+    memory_kind = "GPU memory"
+    alternative = 'device="cpu"'
+    takes_rows = True
+    reserve_bytes = 0
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self.nbytes = nbytes
+
+    def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        return self.nbytes
+
+
+def plan(model: LoadedModel, memory_bytes: int) -> MemoryPlan:
+    return MemoryPlan(
+        model="model.gguf", place="card", device=Card(memory_bytes), layers=LAYERS, weight_layout="rows",
+        kv_layout=make_layout(model.graph.specs), memory_bytes=memory_bytes,
+        file_bytes=sum(w.nbytes for w in weights_of(model.graph).values()), row_bytes=0, logits_bytes=0, max_seqs=1,
+        step_tokens=1, alternative=Card.alternative,
     )  # fmt: skip
 
 
+def last_layers(model: LoadedModel, whole: MemoryPlan, layers: int) -> MemoryPlan:
+    return part_plan(whole, cut(model.graph, layers)[1])
+
+
+def plans(model: LoadedModel, *memory_bytes: int) -> list[MemoryPlan]:
+    """Of a host with enough memory, then of cards."""
+    return [plan(model, 1 << 30), *(plan(model, nbytes) for nbytes in memory_bytes)]
+
+
 def memory_for(model: LoadedModel, layers: int, tokens: int) -> int:
-    of = of_layers(needs(model, 0), model.graph, layers)
-    return of.file_bytes + of.cache_bytes(tokens)
+    part = last_layers(model, plan(model, 0), layers)
+    return part.file_bytes + part.cache_bytes(tokens)
 
 
 def test_layers_share_weights_and_cache(model: LoadedModel) -> None:
-    whole = needs(model, 0)
-    parts = [of_layers(whole, model.graph, n) for n in range(1, LAYERS)]
+    whole = plan(model, 0)
+    parts = [last_layers(model, whole, n) for n in range(1, LAYERS)]
     steps = {b.file_bytes - a.file_bytes for a, b in pairwise(parts)}
     assert len(steps) == 1
     assert [part.cache_bytes(64) for part in parts] == [whole.cache_bytes(64) * n // LAYERS for n in range(1, LAYERS)]
@@ -56,50 +84,62 @@ def test_layers_share_weights_and_cache(model: LoadedModel) -> None:
 
 @pytest.mark.parametrize("layers", range(1, LAYERS))
 def test_as_many_layers_as_fit(model: LoadedModel, layers: int) -> None:
-    of = needs(model, memory_for(model, layers, 256))
+    both = plans(model, memory_for(model, layers, 256))
     with pytest.warns(UserWarning, match=f"{layers} of {LAYERS} layers run there, the others on the CPU"):
-        count, chosen = split(of, model.graph, None, 256)
-    assert count == layers
-    assert cache_tokens(chosen, 256) >= 256
+        found = split(both, model.graph, None, 256)
+    assert [one.layers for one in found] == [LAYERS - layers, layers]
+    assert cache_tokens(found, 256) >= 256
 
 
 def test_all_that_fit_need_no_warning(model: LoadedModel) -> None:
-    of = needs(model, 1 << 30)
+    both = plans(model, 1 << 30)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert split(of, model.graph, None, 256) == (None, of)
-        assert split(of, model.graph, LAYERS, 256) == (None, of)
-        assert split(of, model.graph, 2, 256)[0] == 2
+        assert split(both, model.graph, None, 256) == both[1:]
+        assert split(both, model.graph, LAYERS, 256) == both[1:]
+        assert [one.layers for one in split(both, model.graph, 2, 256)] == [LAYERS - 2, 2]
+        assert split(both[:1], model.graph, None, 256) == both[:1]
+
+
+def test_several_cards_share_the_layers(model: LoadedModel) -> None:
+    both = plans(model, memory_for(model, 2, 256), memory_for(model, 3, 256))
+    with pytest.warns(UserWarning, match="layers run there"):
+        found = split(both, model.graph, None, 256)
+    assert [one.layers for one in found] == [1, 2, 3]
+    assert sum(one.cache_bytes(256) for one in found) == both[0].cache_bytes(256)
+    assert cache_tokens(found, 256, both[0].cache_bytes(512) // 2) == 256
 
 
 def test_what_would_fit_is_said(model: LoadedModel) -> None:
-    of = needs(model, memory_for(model, 3, 256))
-    _, chosen = split(of, model.graph, 5, 256)
+    both = plans(model, memory_for(model, 3, 256))
     with pytest.raises(OutOfMemory, match=r"needs .* of GPU memory, .*try .*gpu_layers=3$"):
-        cache_tokens(chosen, 256)
-    _, chosen = split(of, model.graph, LAYERS, 256, 1000)
+        cache_tokens(split(both, model.graph, 5, 256), 256)
     with pytest.raises(OutOfMemory, match=r"gpu_layers=\d$"):
-        cache_tokens(chosen, 256)
-    count, chosen = split(needs(model, 1000), model.graph, None, 256)
-    assert count is None
+        cache_tokens(split(both, model.graph, LAYERS, 256, 1000), 256)
+    found = split(plans(model, 1000), model.graph, None, 256)
+    assert len(found) == 1
     with pytest.raises(OutOfMemory, match=r'^one layer of model.gguf needs .* or device="cpu"$'):
-        cache_tokens(chosen, 256)
+        cache_tokens(found, 256)
+
+
+def test_the_host_must_hold_its_layers_too(model: LoadedModel) -> None:
+    host, card = plan(model, 1000), plan(model, 1 << 30)
+    with pytest.raises(OutOfMemory, match="and 0 MB is available"):
+        cache_tokens(split([host, card], model.graph, 2, 256), 256)
 
 
 def test_the_size_of_a_cache_is_that_of_all_layers(model: LoadedModel) -> None:
-    whole = needs(model, 1 << 30)
-    size = whole.cache_bytes(256)
+    both = plans(model, 1 << 30)
+    size = both[0].cache_bytes(256)
     for layers in range(1, LAYERS):
-        chosen = of_layers(whole, model.graph, layers)
-        assert cache_tokens(chosen, 64, size, whole) == cache_tokens(whole, 64, size) == 256
-    part = memory_for(model, 3, 256)
-    assert split(needs(model, part), model.graph, 3, 1, size) == (3, of_layers(needs(model, part), model.graph, 3))
+        found = split(both, model.graph, layers, 64, size)
+        assert cache_tokens(found, 64, size) == cache_tokens(both[:1], 64, size) == 256
+    both = plans(model, memory_for(model, 3, 256))
+    assert [one.layers for one in split(both, model.graph, 3, 1, size)] == [3, 3]
     with pytest.warns(UserWarning, match="3 of 6 layers run there"):
-        assert split(needs(model, part), model.graph, None, 1, size)[0] == 3
-    without = replace(whole, layout=part_of(whole.layout, set()))  # as where the last layers are recurrent
-    assert cache_tokens(without, 64, size, whole) == 256
-    with pytest.raises(RequestError, match=f"a page of the KV cache, which takes {whole.cache_bytes(1)} bytes"):
-        cache_tokens(without, 64, 1, whole)
+        assert split(both, model.graph, None, 1, size)[1].layers == 3
+    none = replace(both[0], kv_layout=part_of(both[0].kv_layout, set()))  # as where the last layers are recurrent
+    assert cache_tokens([both[0], none], 64, size) == 256
 
 
 def test_graphs_are_cut_where_one_value_goes_on(model: LoadedModel) -> None:
@@ -131,7 +171,7 @@ def test_other_devices_have_no_such_layers(tmp_path: Path, device: str) -> None:
 @pytest.mark.parametrize("layers", [-1, 1.5, "3"])
 def test_layers_are_counted(layers: object) -> None:
     with pytest.raises(fb.FewbitError, match="gpu_layers"):
-        check_layers("cuda", layers)  # type: ignore[arg-type]
+        LoadOptions(device="cuda", gpu_layers=layers)  # type: ignore[arg-type]
 
 
 def test_no_layer_on_the_gpu_is_the_cpu(tmp_path: Path) -> None:

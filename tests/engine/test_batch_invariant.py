@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 import fewbit as fb
 from fewbit import devices
-from fewbit.devices import DeviceOptions
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Request, Scoring
 from fewbit.files.hub import find
-from fewbit.loading import load, load_weights, place
+from fewbit.load_options import LoadOptions
+from fewbit.loading import load_weights, place
 from fewbit.ops.sampling import SamplingParams
 
+from ..loading import load
 from ..models.random_llama import write_llama
 from .alone import run
 
@@ -66,7 +67,7 @@ class Model:
         self.preemptions = self.hits = 0
 
     def engine(self, step_tokens: int, cache_tokens: int) -> Engine:
-        device = devices.get(self.device, DeviceOptions(max_batched_tokens=step_tokens, batch_invariant=True))
+        device = devices.get(self.device, LoadOptions(max_batched_tokens=step_tokens, batch_invariant=True))
         loaded = place(self.model, device, self.kv, CTX, cache_tokens)
         return Engine(loaded.executor, loaded.cache, CTX)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import fewbit as fb
-from fewbit.devices import DeviceOptions, get
+from fewbit.devices import get
 from fewbit.files.hub import find
+from fewbit.load_options import LoadOptions
+from fewbit.loading import with_activations
 from fewbit.ops import cpu
 
 INT16 = {"amx", "avx512", "avx512bw"}  # where 16 bits cost less than 15% for one row: see docs/log.md
@@ -32,10 +34,10 @@ def test_one_row_has_16_bits_where_they_cost_little(isa: str) -> None:
 
 
 def test_what_a_model_needs_gives_way_to_what_a_caller_asks_for() -> None:
-    assert get("cpu", DeviceOptions(preferred_activations="int16")).activations == "int16"  # type: ignore[attr-defined]
-    both = DeviceOptions(activations="int8", preferred_activations="int16")
-    assert get("cpu", both).activations == "int8"  # type: ignore[attr-defined]
-    assert get("numpy", DeviceOptions(preferred_activations="int16")).name == "numpy"  # it has no choice
+    nothing, int8 = LoadOptions(), LoadOptions(activations="int8")
+    assert with_activations(nothing, get("cpu"), "int16").activations == "int16"
+    assert with_activations(int8, get("cpu"), "int16").activations == "int8"
+    assert with_activations(nothing, get("numpy"), "int16") == nothing  # it has no choice
 
 
 @pytest.mark.slow

@@ -16,8 +16,10 @@ from fewbit.devices.batch import Chunk
 from fewbit.errors import ArgumentError, FileError, RequestError
 from fewbit.llm import LLM
 from fewbit.llm.pooling import normalized, pool
-from fewbit.loading import Loaded, load
+from fewbit.loading import Loaded
 from fewbit.models import open_model
+
+from ..loading import load
 
 ZOO = Path(__file__).parents[1] / "zoo"
 NAMES = ["bert", "nomic-bert", "modern-bert", "gemma-embedding"]

@@ -11,9 +11,10 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
-from fewbit.loading import Loaded, load
+from fewbit.loading import Loaded
 from fewbit.models import load_model, open_model
 
+from ..loading import load
 from .random_llama import llama
 
 COUNT, USED, HIDDEN, ROWS = 8, 2, 256, 256

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fewbit.devices.batch import Chunk
-from fewbit.loading import load
 from fewbit.models import architectures, open_model
 
+from ..loading import load
 from .test_zoo import ZOO
 
 TIE = 1e-3  # of a logit: as far apart llama.cpp's own sums may turn the order

@@ -12,9 +12,10 @@ import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
 from fewbit.errors import FileError, MissingError, ShapeError
-from fewbit.loading import load
 from fewbit.models import load_model, open_model
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
+
+from ..loading import load
 
 ZOO = Path(__file__).parents[1] / "zoo"
 TOKENS = [5, 17, 3, 200, 5, 9, 41]

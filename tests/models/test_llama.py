@@ -11,11 +11,11 @@ import pytest
 import fewbit as fb
 from fewbit.devices.batch import Chunk
 from fewbit.devices.cpu import CpuExecutor
-from fewbit.loading import load
 from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.passes import select_logits
 
+from ..loading import load
 from .random_llama import write_llama
 
 SHAPES: dict[str, dict[str, Any]] = {

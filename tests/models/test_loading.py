@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 import fewbit as fb
+from fewbit.devices import Device
 from fewbit.devices.batch import Chunk
 from fewbit.engine.engine import Engine
 from fewbit.errors import FileError, OutOfMemory, RequestError
 from fewbit.llm import LLM
-from fewbit.loading import Loaded, kv_fingerprint, load, model_fingerprint
+from fewbit.loading import Loaded, kv_fingerprint, model_fingerprint
 from fewbit.models import open_model
 from fewbit.ops.memory import Shortage, available_memory
 
 from ..llm_toy import END, TOKENS
+from ..loading import load
 from ..text.samples import metadata
 from .random_llama import llama, write_llama
 from .test_zoo import ZOO
@@ -148,7 +150,7 @@ def test_a_context_that_nobody_asked_for_is_shorter_where_memory_is_short(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gguf = fb.read_gguf(write_llama(path, hidden=128, heads=2, kv_heads=1, **LONG))  # 4.2 MB for 8192 tokens
-    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr(Device, "reserve_bytes", 0)
     small = {"max_batched_tokens": 1, "max_seqs": 1}
     container(tmp_path, monkeypatch, gguf.file_bytes + 2 * MB)
     expected = r'memory is short: the context is (\d+) tokens instead of 8192; kv="q4_0" makes room for all of them'
@@ -166,7 +168,7 @@ def test_a_context_is_not_shrunk_until_it_is_useless(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gguf = fb.read_gguf(write_llama(path, hidden=128, heads=2, kv_heads=1, **LONG))
-    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr(Device, "reserve_bytes", 0)
     container(tmp_path, monkeypatch, gguf.file_bytes + 250_000)
     with pytest.raises(OutOfMemory, match=r"KV cache of 8192 tokens in f16 .*; try ctx=256$"):
         load(gguf, max_batched_tokens=1, max_seqs=1)
@@ -176,7 +178,7 @@ def test_shorter_steps_are_proposed_where_they_help(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gguf = fb.read_gguf(write_llama(path, hidden=128, heads=2, kv_heads=1, **LONG))
-    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr(Device, "reserve_bytes", 0)
     container(tmp_path, monkeypatch, gguf.file_bytes + MB)
     with pytest.raises(OutOfMemory, match=r"try max_batched_tokens=\d+$") as caught:
         load(gguf, ctx=1024, max_seqs=1)
@@ -190,7 +192,7 @@ def test_shorter_steps_are_proposed_where_they_help(
 
 def test_decoded_weights_count(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = fb.read_gguf(write_llama(path, hidden=256, feed_forward=512, format="q4_0", **LONG))
-    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr(Device, "reserve_bytes", 0)
     container(tmp_path, monkeypatch, 2 * gguf.file_bytes)
     small = {"ctx": 8, "max_batched_tokens": 1, "max_seqs": 1}
     assert load(gguf, **small).ctx == 8
@@ -200,7 +202,7 @@ def test_decoded_weights_count(path: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_weights_that_do_not_fit(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = fb.read_gguf(path)
-    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr(Device, "reserve_bytes", 0)
     container(tmp_path, monkeypatch, gguf.file_bytes + 1000)
     with pytest.raises(OutOfMemory, match=r"try a model file of at most 0 MB$"):
         load(gguf, max_batched_tokens=1)
@@ -211,18 +213,19 @@ def test_a_process_with_little_memory_is_told_what_fits(path: Path) -> None:
 import re, resource
 import fewbit as fb
 from fewbit.devices.batch import Chunk
+from fewbit.load_options import LoadOptions
 from fewbit.loading import load
 from fewbit.ops.memory import address_space
 gguf = fb.read_gguf({str(path)!r})
-load(gguf, threads=1, ctx=64)
+load(gguf, LoadOptions(threads=1, ctx=64))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + {200 * MB},) * 2)
 try:
-    load(gguf, threads=1, ctx=1 << 20)
+    load(gguf, LoadOptions(threads=1, ctx=1 << 20))
 except fb.FewbitError as error:
     print(error)
     ctx = int(re.search(r"try ctx=(\\d+)", str(error)).group(1))
-loaded = load(gguf, threads=1, ctx=ctx)
+loaded = load(gguf, LoadOptions(threads=1, ctx=ctx))
 sequence = loaded.cache.new()
 for _ in range(20):
     loaded.forward([Chunk(sequence, [1] * 500, 1)])

@@ -11,10 +11,11 @@ import pytest
 import fewbit as fb
 from fewbit.devices.batch import Chunk
 from fewbit.errors import FileError, MissingError
-from fewbit.loading import load
 from fewbit.models import open_model
 from fewbit.models.checkpoint import Checkpoint
 from fewbit.models.rotary import plain_inv_freq, read_local_rope, read_rope
+
+from ..loading import load
 
 ZOO = Path(__file__).parents[1] / "zoo"
 FACTORS = {f"rope_factors_{kind}.weight": np.full(4, value, np.float32) for kind, value in (("short", 2), ("long", 4))}

@@ -17,7 +17,8 @@ import pytest
 import fewbit as fb
 from fewbit.devices.batch import Chunk
 from fewbit.files.hub import find
-from fewbit.loading import load
+
+from ..loading import load
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "logits"
 Doubles = npt.NDArray[np.float64]

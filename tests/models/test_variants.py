@@ -12,10 +12,10 @@ import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
 from fewbit.errors import FileError, MissingError
-from fewbit.loading import load
 from fewbit.models import load_model, open_model
 from fewbit.quantizing import quantized
 
+from ..loading import load
 from ..zoo.records import RECORDS
 from ..zoo.variants import COLUMN_STEP, VARIANTS, Variant
 from .test_zoo import EXACT, ZOO, error, golden

@@ -11,9 +11,10 @@ import pytest
 
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Chunk
-from fewbit.loading import Loaded, load
+from fewbit.loading import Loaded
 from fewbit.models import architectures, open_model
 
+from ..loading import load
 from ..zoo.records import RECORDS
 
 ZOO = Path(__file__).parents[1] / "zoo"

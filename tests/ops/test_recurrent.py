@@ -18,9 +18,9 @@ from fewbit.arrays import Floats
 from fewbit.cache.cache import Cache
 from fewbit.cache.groups import pages_by_group
 from fewbit.cache.layout import make_layout
-from fewbit.devices import DeviceOptions
 from fewbit.devices.batch import Chunk
 from fewbit.devices.forward import forward
+from fewbit.load_options import LoadOptions
 from fewbit.ops import cpu
 from fewbit.ops.graph import Value
 from fewbit.ops.recorder import Ops, record
@@ -98,7 +98,7 @@ class Runner:
     """A graph on a device, with a cache of its own."""
 
     def __init__(self, model: Forward, device: str, **options: Any) -> None:
-        graph, chosen = record(lambda ops: with_head(ops, model(ops))), devices.get(device, DeviceOptions(**options))
+        graph, chosen = record(lambda ops: with_head(ops, model(ops))), devices.get(device, LoadOptions(**options))
         layout = make_layout(graph.specs, "f32", "f32")
         pages = pages_by_group(layout.groups, layout.page_tokens, tokens=1024)
         self.cache = Cache(chosen.make_store(layout, pages))

@@ -15,12 +15,13 @@ import numpy as np
 from .. import devices
 from ..arrays import Bytes
 from ..cache.groups import PAGE_TOKENS
-from ..devices import Device, DeviceOptions
+from ..devices import Device
 from ..devices.batch import Chunk
 from ..devices.forward import sample_greedily
 from ..errors import RequestError
 from ..files.hub import recommended_activations
-from ..loading import Loaded, check_ctx, load_weights, place
+from ..load_options import LoadOptions
+from ..loading import Loaded, check_ctx, load_weights, place, with_activations
 from ..models import LoadedModel, open_model
 from ..ops import cpu
 
@@ -68,31 +69,28 @@ class Speed:
     decode_bandwidth_share: float | None  # weights, K and V read a second over what a plain loop reads; CPUs only
 
 
-def measure(
-    path: str | PathLike[str],
-    cases: Sequence[Case],
-    *,
-    device: str = "cpu",
-    activations: str | None = None,
-    repack: bool | None = None,
-    batch_invariant: bool = False,
-    rounds: int = 3,
-) -> Iterator[Speed]:
-    """The speeds of a model in a file, case by case. Cases with the same threads and formats share a cache."""
+def measure(path: str | PathLike[str], cases: Sequence[Case], options: LoadOptions, rounds: int = 3) -> Iterator[Speed]:
+    """The speeds of a model, case by case. Cases with the same threads and formats share a cache.
+
+    Args:
+        path: The model's file.
+        cases: What to measure.
+        options: How the model is loaded; threads and the format of the KV cache are those of the cases.
+        rounds: Number of times that each case is measured.
+    """
     file = open_model(path)
-    preferred = recommended_activations(file.tokenizer())
-    options = DeviceOptions(activations=activations, batch_invariant=batch_invariant, preferred_activations=preferred)
-    target = devices.get(device, options)
-    model = load_weights(file, target, repack)
+    device = devices.get(options.device, options)
+    options = with_activations(options, device, recommended_activations(file.tokenizer()))
+    model = load_weights(file, device, options.repack)
     file.close()
     if model.is_encoder:
         raise RequestError("the model is an encoder: it writes no text, and there is no speed of that to measure")
-    memory, how = None, activations or preferred
-    if target.name == "cpu":
-        memory, how = np.ones(MEMORY_BYTES, np.uint8), cpu.describe_activations(how)
+    memory, activations = None, options.activations
+    if device.threads is not None:
+        memory, activations = np.ones(MEMORY_BYTES, np.uint8), cpu.describe_activations(activations)
     for (threads, _), group in groupby(cases, lambda case: (case.threads, case.kv)):
-        used = devices.get(device, replace(options, threads=threads)) if memory is not None else target
-        yield from _measure_group(model, list(group), used, how, rounds, memory)
+        used = replace(options, threads=threads if memory is not None else None)
+        yield from _measure_group(model, list(group), devices.get(options.device, used), activations, rounds, memory)
 
 
 def _measure_group(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import activations_option, as_json, numbers
+from .options import as_json, load_option, numbers
 from .output import measuring, print_json, print_table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(1), help="Threads; all usable cores if not given.")
 @click.option("--isa", help="Instruction set; the best if not given.")
 @click.option("--repack", is_flag=True, help="Weights as fb.repack gives them.")
-@activations_option
+@load_option("activations")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds beside the limits.")
 @as_json
 def bench_kernels(

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..load_options import LoadOptions
 from .completion import ModelName
 from .model import find_model
-from .options import (
-    SEVERAL_KV,
-    activations_option,
-    as_json,
-    batch_invariant_option,
-    count_option,
-    device_option,
-    exact_option,
-    kv_option,
-    numbers,
-    repack_option,
-)
+from .options import SEVERAL, as_json, count_option, load_option, numbers
 from .output import measuring, print_json, print_table
 
 if TYPE_CHECKING:
@@ -36,13 +26,13 @@ if TYPE_CHECKING:
     "-b", "--batch", default="1,8,32", show_default=True, metavar="N,..", help="Sequences that go on at the same time."
 )
 @click.option("-t", "--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
-@device_option
-@kv_option(SEVERAL_KV)
+@load_option("device")
+@load_option("kv", metavar=SEVERAL)
 @count_option("-r", "--rounds", what="Times that each case is measured.", default=3, show_default=True)
-@repack_option
-@activations_option
-@batch_invariant_option
-@exact_option
+@load_option("repack")
+@load_option("activations")
+@load_option("batch_invariant")
+@load_option("exact")
 @as_json
 def bench_model(
     model: str,
@@ -51,14 +41,10 @@ def bench_model(
     depth: str,
     batch: str,
     threads: str | None,
-    device: str,
     kv: str,
     rounds: int,
-    repack: bool | None,
-    activations: str | None,
-    batch_invariant: bool,
-    exact: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Tokens/s of a model.
 
@@ -75,7 +61,6 @@ def bench_model(
     """
     from ..bench.model import Case, measure
     from ..ops import cpu
-    from ..ops.validation import chosen_activations
 
     cases = [
         Case(prompt, gen, depth_, batch_, threads_, kv_)
@@ -84,17 +69,14 @@ def bench_model(
         for depth_ in numbers(depth, ",", "--depth", least=0)
         for batch_ in numbers(batch, ",", "--batch")
     ]
-    how = chosen_activations(activations, exact)
     path = find_model(model)
-    running = measure(
-        path, cases, device=device, activations=how, repack=repack, batch_invariant=batch_invariant, rounds=rounds
-    )
+    running = measure(path, cases, LoadOptions(**options), rounds)
     speeds = list(measuring(running, len(cases)))
     if as_json:
         print_json([asdict(speed) for speed in speeds])
         return
-    where, how = cpu.isa() if device == "cpu" else device, speeds[0].activations
-    click.echo(f"{path.name}, {where}" + (f", activations: {how}" if how else ""))
+    where, activations = cpu.isa() if options["device"] == "cpu" else options["device"], speeds[0].activations
+    click.echo(f"{path.name}, {where}" + (f", activations: {activations}" if activations else ""))
     heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "prefill tokens/s", "decode tokens/s", "of read"]
     print_table(dict.fromkeys(heads, "right"), [cells(speed) for speed in speeds])
 

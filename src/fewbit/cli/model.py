@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import MissingError, OutOfMemory
+from .options import as_flags
 from .output import shown
 from .progress import Waiting
 
@@ -119,17 +120,6 @@ def similar_models(word: str, most: int = 3) -> list[str]:
 
 def _plain(text: str) -> str:
     return "".join(c for c in text.lower().removesuffix(".gguf") if c.isalnum())
-
-
-def as_flags(text: str) -> str:
-    """What the library proposes, as options of the command.
-
-    >>> as_flags('try ctx=512 or kv="q8_0" or max_batched_tokens=64 or gpu_layers=8')
-    'try --ctx 512 or --kv q8_0 or --max-batched-tokens 64 or --gpu-layers 8'
-    """
-    text = re.sub(r'\b(kv|device)="(\w+)"', r"--\1 \2", text.replace("repack=False", "--no-repack"))
-    names = r"\b(ctx|max_batched_tokens|cache_bytes|gpu_layers)="
-    return re.sub(names, lambda found: f"--{found[1].replace('_', '-')} ", text)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,11 +10,12 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import FewbitError
+from ..load_options import LoadOptions, load_options
 from .output import QUIET
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-SEVERAL_KV = "F,.."
+SEVERAL = "NAME,.."  # values of an option
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -21,22 +23,6 @@ system_option = click.option("--system", metavar="TEXT", help="System message.")
 
 stop_option = click.option(
     "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again."
-)
-
-exact_option = click.option("--exact", is_flag=True, help="The same as --activations exact.")
-
-activations_option = click.option(
-    "--activations",
-    type=click.Choice(["int8", "int16", "exact"]),
-    show_default="see fewbit doctor; int16 for smollm2",
-    help="Precision of the inputs of matrix products: int16 is more exact and somewhat slower, exact is slow.",
-)
-
-repack_option = click.option(
-    "--repack/--no-repack",
-    default=None,
-    show_default="where it gains",
-    help="Reorder weights in memory for speed; --no-repack uses the file's memory map.",
 )
 
 
@@ -58,99 +44,82 @@ def stop_setting(stop: tuple[str, ...]) -> dict[str, list[str]]:
     return {"stop": list(stop)} if stop else {}
 
 
-def count_option(*names: str, what: str, least: int = 1, **more: Any) -> Callable[[Command], Command]:
+def count_option(*names: str, what: str, least: int = 1, **settings: Any) -> Callable[[Command], Command]:
     """An option that is a whole number."""
-    return click.option(*names, type=click.IntRange(least), metavar="N", help=what, **more)
+    return click.option(*names, type=click.IntRange(least), metavar="N", help=what, **settings)
 
 
 def max_tokens_option(
-    default: int | None, what: str = "Longest answer, in tokens.", **more: Any
+    default: int | None, what: str = "Longest answer, in tokens.", **settings: Any
 ) -> Callable[[Command], Command]:
-    return count_option("-n", "--max-tokens", what=what, default=default, **{"show_default": True, **more})
+    return count_option("-n", "--max-tokens", what=what, default=default, **{"show_default": True, **settings})
 
 
-def check_kv(_: click.Context, option: click.Parameter, text: str) -> str:
-    """Formats of the KV cache, checked before a model is fetched for them."""
-    from ..loading import kv_formats
-
+def check_value(_: click.Context, option: click.Parameter, value: Any) -> Any:
+    """A value of a field of `LoadOptions`, checked before a model is fetched. One that cannot be right is refused."""
     try:
-        for one in text.split(",") if option.metavar == SEVERAL_KV else [text]:
-            kv_formats(one)
+        for one in value.split(",") if option.metavar == SEVERAL else [value]:
+            LoadOptions(**{str(option.name): one})
     except FewbitError as error:
         raise click.BadParameter(str(error), param=option) from None
-    return text
+    return value
 
 
-def kv_option(metavar: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--kv",
-        default="f16",
-        show_default=True,
-        metavar=metavar,
-        callback=check_kv,
-        help="Format of the KV cache, such as q8_0 or f8_e4m3; K/V where they differ: q8_0/q4_0.",
-    )
+def load_option(name: str, **changes: Any) -> Callable[[Command], Command]:
+    """The option of a command for a field of `LoadOptions`.
+
+    Args:
+        name: Name of the field.
+        changes: Arguments of `click.option` in place of those that follow from the field.
+    """
+    option = next(option for option in load_options() if option.name == name)
+    flag = f"--{name.replace('_', '-')}"
+    if option.kind is bool and option.default is not False:
+        flag += f"/--no-{name.replace('_', '-')}"
+    help = as_flags(first_sentence(option.doc)).replace('"', "").replace("`", "")
+    settings: dict[str, Any] = {
+        "help": help,
+        "default": option.default,
+        "show_default": option.choice.default or option.default not in (None, False),
+        "callback": check_value,
+    }
+    if option.choice.values:
+        settings |= {"type": click.Choice(option.choice.values)}
+    elif option.kind is bool:
+        settings |= {"is_flag": True}
+    elif option.kind is int:
+        settings |= {"type": click.IntRange(option.choice.least), "metavar": "N"}
+    elif option.kind is Path:
+        settings |= {"type": click.Path(file_okay=False, path_type=Path), "metavar": "FOLDER"}
+    else:
+        settings |= {"metavar": "NAME"}
+    return click.option(*filter(None, (option.choice.flag, flag)), **settings | changes)
 
 
-batch_invariant_option = click.option(
-    "--batch-invariant",
-    is_flag=True,
-    help="Same results alone and in any batch, so that a seed gives the same answer again. Slower.",
-)
+def first_sentence(text: str) -> str:
+    """
+    >>> first_sentence("Size, e.g. 1.5 GiB. Defaults to 8.")
+    'Size, e.g. 1.5 GiB.'
+    """
+    return re.split(r"(?<=[.]) (?=[A-Z])", text)[0]
 
-device_option = click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    metavar="D",
-    help="Where the model runs: cpu, cuda (an NVIDIA GPU), cuda:1, or auto: a GPU where there is one.",
-)
 
-MODEL_OPTIONS = [
-    device_option,
-    count_option(
-        "--gpu-layers",
-        what="Layers that run on the GPU, the last ones; the others run on the CPU.",
-        least=0,
-        show_default="all, or as many as fit",
-    ),
-    count_option(
-        "-c",
-        "--ctx",
-        what="Longest text, prompt and answer, in tokens.",
-        show_default="the model's, at most 8192, as memory allows",
-    ),
-    count_option("-t", "--threads", what="Threads to use.", show_default="all usable cores"),
-    kv_option("F"),
-    click.option(
-        "--format", metavar="F", help="Quantize weights that are f32, f16 or bf16 to this, such as q8_0 or q4_k_m."
-    ),
-    click.option(
-        "--keep/--no-keep", default=True, show_default=True, help="Keep what --format makes for the next start."
-    ),
-    repack_option,
-    activations_option,
-    batch_invariant_option,
-    exact_option,
-    count_option(
-        "--max-batched-tokens",
-        what="Tokens of a prompt that are run at once; fewer need less memory.",
-        show_default="512, on a GPU 4096",
-    ),
-]
+def as_flags(text: str) -> str:
+    """Options of the library as those of the command.
 
-# Of a model that runs many requests at once, or again and again.
-CACHE_OPTIONS = [
-    count_option("--max-seqs", what="Outputs in one batch.", show_default="64"),
-    count_option("--cache-bytes", what="Size of each model's KV cache.", show_default="as memory allows"),
-    click.option(
-        "--cache-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        metavar="FOLDER",
-        help="Where long prompts are kept when the KV cache has no room for them, and at the end.",
-    ),
-    count_option("--cache-dir-bytes", what="Size of that folder.", show_default="8 GiB"),
-]
+    >>> as_flags('try ctx=512 or kv="q8_0" or gpu_layers=8 or repack=False; see `cache_dir`')
+    'try --ctx 512 or --kv q8_0 or --gpu-layers 8 or --no-repack; see --cache-dir'
+    """
+    names = "|".join(option.name for option in load_options())
+
+    def flag(found: re.Match[str]) -> str:
+        name = (found["quoted"] or found["name"]).replace("_", "-")
+        value = found["text"] or found["value"] or ""
+        return f"--no-{name}" if value == "False" else f"--{name} {value}".rstrip()
+
+    pattern = rf'`(?P<quoted>{names})`|\b(?P<name>{names})=(?:"(?P<text>[\w/]+)"|(?P<value>\w+))'
+    return re.sub(pattern, flag, text)
+
 
 # Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
 SAMPLING_OPTIONS = [
@@ -175,12 +144,12 @@ SAMPLING_OPTIONS = [
 
 def model_options(command: Command) -> Command:
     """Options of a command that loads a model."""
-    return _all(MODEL_OPTIONS, command)
+    return _all([load_option(option.name) for option in load_options() if option.choice.scope == "commands"], command)
 
 
-def cache_options(command: Command) -> Command:
-    """Options of a command that loads a model for many requests."""
-    return _all(CACHE_OPTIONS, command)
+def serve_options(command: Command) -> Command:
+    """Options of a command that loads models for many requests, beside `model_options`."""
+    return _all([load_option(option.name) for option in load_options() if option.choice.scope == "serve"], command)
 
 
 def sampling_options(command: Command) -> Command:
@@ -195,16 +164,14 @@ def _all(options: Sequence[Callable[[Command], Command]], command: Command) -> C
 
 
 def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of `model_options` and `cache_options`, and the rest.
+    """The fields of `LoadOptions`, and the other options.
 
     >>> split_options({"ctx": 64, "temperature": 0.5})
     ({'ctx': 64}, {'temperature': 0.5})
     """
-    names = ("device", "gpu_layers", "ctx", "threads", "kv", "repack", "activations", "exact",
-             "max_batched_tokens", "batch_invariant", "format", "keep", "max_seqs", "cache_bytes", "cache_dir",
-             "cache_dir_bytes")  # fmt: skip
-    of_model = {name: value for name, value in options.items() if name in names}
-    return of_model, {name: value for name, value in options.items() if name not in of_model}
+    names = {option.name for option in load_options()}
+    loading = {name: value for name, value in options.items() if name in names}
+    return loading, {name: value for name, value in options.items() if name not in names}
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

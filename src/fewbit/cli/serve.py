@@ -12,7 +12,7 @@ import click
 from ..errors import ExtraError
 from .completion import ModelName
 from .model import DEFAULT, fetched_path, load
-from .options import cache_options, count_option, max_tokens_option, model_options, split_options
+from .options import count_option, max_tokens_option, model_options, serve_options, split_options
 from .output import shown
 
 
@@ -125,7 +125,7 @@ from .output import shown
 )
 @click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models.")
 @click.option("--log-json", is_flag=True, help="Log lines are JSON.")
-@cache_options
+@serve_options
 @model_options
 def serve(models: tuple[str, ...], **options: Any) -> None:
     """Serve models to OpenAI's clients and others, over HTTP.

@@ -7,13 +7,14 @@ calls `register`. Nothing is imported before it is asked for by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import DtypeError, FewbitError, RequestError
+from ..load_options import LoadOptions
 from ..ops.graph import Graph
 from ..tensor import QuantTensor
 from .batch import Executor
@@ -21,46 +22,42 @@ from .batch import Executor
 MAX_BATCHED_TOKENS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """What a user may say about a device; None: as is usual there."""
-
-    threads: int | None = None
-    activations: str | None = None  # see `fewbit.linear`
-    max_batched_tokens: int | None = None  # of a step
-    batch_invariant: bool = False  # a sequence has the same bits in every batch
-    ctx: int | None = None  # tokens of the longest sequence
-    ordinal: int = 0  # which of several devices of a kind
-    progress: Callable[[int], None] | None = None  # told how many bytes of weights were sent to the device
-    preferred_activations: str | None = None  # in the place of `activations` where that is None and there is a choice
-
-
 class Device(Protocol):
+    """All that loading a model asks of a device. A subclass inherits the defaults, which are those of host memory."""
+
     name: str
-    layouts: tuple[str, ...]  # of weights that it can read, by name, best first
-    decodes: bool  # whether it keeps weights as floats beside the packed ones
-    layout: str  # that weights are brought into when a model is loaded, unless told otherwise
-    max_batched_tokens: int  # of a step
+    memory_kind: ClassVar[str] = "memory"  # as errors call it
+    alternative: ClassVar[str] = ""  # an option to propose where nothing fits, such as 'device="cpu"'
+    decodes: ClassVar[bool] = False  # whether it keeps weights as floats beside the packed ones
+    copies_weights: ClassVar[bool] = False  # whether steps read copies, and never the file
+    takes_rows: ClassVar[bool] = False  # whether it can run the last layers of a model, after another device
+    activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
+    reserve_bytes: int = 64 << 20  # for what is not counted: threads, tables, Python
+    layouts: tuple[str, ...] = ("rows",)  # of weights that it can read, by name, best first
+    layout: str = "rows"  # that weights are brought into unless an option says otherwise
+    max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
+    threads: int | None = None  # CPU threads of a step; None: the number cannot be set
+    numerics: str = ""  # what rounding depends on, such as the instruction set
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
-        """Bytes that there are for a model whose weights lie in a layout."""
+        """Bytes that are available for a model whose weights have a layout."""
         ...
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
-        """What brings each weight into a layout; all of them take `nbytes`. None: they stay as they are."""
-        ...
+        """A function that brings each weight into a layout; all of them take `nbytes`. None: they stay as they are."""
+        return None
 
     def make_store(self, layout: Layout, pages: Sequence[int]) -> KVStore:
-        """Memory for what the layers keep: so many pages for each group of them."""
+        """Memory for what layers keep of sequences: a number of pages for each group of layers."""
         ...
 
     def make_executor(self, graph: Graph, store: Any, vocab: int) -> Executor:
-        """Ready to run a model whose layers keep what they keep in this device's store."""
+        """An executor of a graph whose layers keep K, V and states in a store of this device."""
         ...
 
 
 _MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy"}
-_registered: dict[str, Callable[[DeviceOptions], Device]] = {}
+_registered: dict[str, Callable[[LoadOptions], Device]] = {}
 
 
 def names() -> list[str]:
@@ -71,7 +68,7 @@ def names() -> list[str]:
     return [*_MODULES, *_registered]
 
 
-def register(name: str, make: Callable[[DeviceOptions], Device]) -> None:
+def register(name: str, make: Callable[[LoadOptions], Device]) -> None:
     """Let models be loaded on another device."""
     _registered[name] = make
 
@@ -81,7 +78,7 @@ def unregister(name: str) -> None:
     _registered.pop(name, None)
 
 
-def get(name: str, options: DeviceOptions = DeviceOptions()) -> Device:
+def get(name: str, options: LoadOptions | None = None) -> Device:
     """A device by its name; "cuda:1" is the second of its kind, "auto" a GPU where there is one, else the CPU.
 
     >>> get("abacus")
@@ -91,6 +88,7 @@ def get(name: str, options: DeviceOptions = DeviceOptions()) -> Device:
     """
     if not isinstance(name, str):
         raise DtypeError(f"a device is named by a str, not {type(name).__name__}")
+    options = options or LoadOptions()
     if name in _registered:
         return _registered[name](options)
     if name == "auto":
@@ -101,7 +99,7 @@ def get(name: str, options: DeviceOptions = DeviceOptions()) -> Device:
     if colon and not number.isdecimal():
         raise RequestError(f"device {name!r} must end with a number, as in 'cuda:1'")
     module: Any = import_module(f".{_MODULES[kind]}", __name__)
-    return module.make(replace(options, ordinal=int(number or 0)))  # type: ignore[no-any-return]
+    return module.make(replace(options, device=name))  # type: ignore[no-any-return]
 
 
 def find_best() -> str:

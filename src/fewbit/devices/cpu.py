@@ -10,6 +10,7 @@ from ..arrays import Arena, Floats, Ints
 from ..cache.layout import Layout
 from ..cache.store import HostStore
 from ..errors import RequestError
+from ..load_options import LoadOptions
 from ..ops import cpu
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
@@ -17,28 +18,28 @@ from ..ops.memory import host_memory
 from ..ops.passes import giving, select_logits
 from ..ops.sampling_arrays import MAX_INT
 from ..ops.specs import AttentionSpec
-from ..ops.validation import chosen_activations
+from ..ops.validation import ACTIVATIONS
 from ..tensor import QuantTensor
-from . import MAX_BATCHED_TOKENS, DeviceOptions
+from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch
 from .host import HostHandle
 
 
-def make(options: DeviceOptions) -> CpuDevice:
+def make(options: LoadOptions) -> CpuDevice:
     return CpuDevice(options)
 
 
-class CpuDevice:
+class CpuDevice(Device):
     name = "cpu"
-    decodes = False
+    activation_types = ACTIVATIONS
     layouts = ("interleaved16", "rows")
 
-    def __init__(self, options: DeviceOptions) -> None:
-        self.activations = chosen_activations(options.activations or options.preferred_activations)
+    def __init__(self, options: LoadOptions) -> None:
+        self.activations = options.activations
         self.threads = cpu.checked_threads(options.threads)
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.batch_invariant = options.batch_invariant
-        self.numerics = cpu.isa()  # what last bits depend on
+        self.numerics = cpu.isa()
         self.layout = "rows" if self.activations == "exact" else "interleaved16"  # exact products read rows
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
@@ -54,8 +55,9 @@ class CpuDevice:
         return HostStore(layout, pages, lambda spec: tiles_fit(layout, spec))
 
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> CpuExecutor:
+        threads = cpu.checked_threads(self.threads)
         return CpuExecutor(
-            graph, store, vocab, self.activations, self.threads, self.max_batched_tokens, self.batch_invariant
+            graph, store, vocab, self.activations, threads, self.max_batched_tokens, self.batch_invariant
         )
 
 

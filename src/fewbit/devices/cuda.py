@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import numpy.typing as npt
 
 from ..arrays import Floats
 from ..cache.layout import Layout
+from ..cache.store import KVStore
 from ..errors import RequestError
+from ..load_options import LoadOptions
 from ..ops.cuda import gpu
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.pages import DeviceStore
@@ -20,10 +23,10 @@ from ..ops.cuda.sampling import Packed, Sampler, decoded, pack_samples
 from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
 from ..ops.cuda.weights import Weights
+from ..ops.cut import weights_of
 from ..ops.graph import Graph
 from ..ops.passes import giving, select_logits
-from ..tensor import QuantTensor
-from . import DeviceOptions
+from . import Device
 from .batch import Batch, Outputs, Sampled
 from .host import HostHandle
 from .host import Sampler as HostSampler
@@ -33,64 +36,66 @@ MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
 BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64)  # that steps of decoding are padded to
 LENGTHS = (512, 2048, 8192, 32768, 131072, 1 << 20)  # of the longest sequence, likewise
 STAGES = 4  # steps whose inputs may be on their way
-SMALL_BYTES = 1 << 30  # of weights
-RESERVE_BYTES = 512 << 20  # for kernels, cuBLAS, tables
+SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and wait for kernels to start, not for bytes
 
 
-def make(options: DeviceOptions) -> CudaDevice:
-    if options.threads is not None:
+def make(options: LoadOptions) -> CudaDevice:
+    if options.threads is not None and options.gpu_layers is None:  # the layers on the CPU have threads
         raise RequestError("device 'cuda' has no threads to set; leave threads out")
-    if options.activations not in (None, "int8", "int16"):
+    if options.activations not in (None, *CudaDevice.activation_types):
         raise RequestError("device 'cuda' takes one token in int8 or int16, several in f16; leave activations out")
-    return CudaDevice(gpu(options.ordinal).session(), options)
+    return CudaDevice(gpu(int(options.device.partition(":")[2] or 0)).session(), options)
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """A GPU for one model, with a session of its own: several models on a card do not share a stream or memory."""
 
-    name = "cuda"
-    decodes = False
-    layouts = ("rows",)  # of the host's weights: they are laid out anew on the card
-    layout = "rows"
+    memory_kind = "GPU memory"
+    alternative = 'device="cpu"'
+    copies_weights = True  # in a layout of its own
+    takes_rows = True
+    activation_types = ("int8", "int16")
+    reserve_bytes = 512 << 20  # for kernels, cuBLAS, tables
 
-    def __init__(self, device: Session, options: DeviceOptions) -> None:
+    def __init__(self, device: Session, options: LoadOptions) -> None:
         self.device, self.options = device, options
+        self.name = options.device
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.numerics = device.arch
-        self.reserve_bytes = RESERVE_BYTES
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
         return self.device.free_bytes()
 
-    def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
-        return None
-
-    def make_store(self, layout: Layout, pages: Sequence[int]) -> DeviceStore:
-        return DeviceStore(self.device, layout, pages)
-
-    def _takes_int16(self, graph: Graph) -> bool:
-        """Whether one token is taken in 16 bits. Small models suffer most from 8, and have time: a step of theirs waits
-        for kernels to begin, not for bytes."""
-        activations = self.options.activations or self.options.preferred_activations
-        if activations is not None:
-            return activations == "int16"
-        weights = {
-            id(w): w.nbytes for node in graph.nodes for w in node.attributes.values() if isinstance(w, QuantTensor)
-        }
-        return sum(weights.values()) < SMALL_BYTES
+    def make_store(self, layout: Layout, pages: Sequence[int]) -> KVStore:
+        store: Any = DeviceStore(self.device, layout, pages)
+        return store  # type: ignore[no-any-return]
 
     def make_executor(self, graph: Graph, store: DeviceStore, vocab: int) -> CudaExecutor:
         longest = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
-        ctx = self.options.ctx or longest
         most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
+        nbytes = sum(w.nbytes for w in weights_of(graph).values())
+        activations = self.options.activations or ("int16" if nbytes < SMALL_BYTES else "int8")
         sizes = Options(
             max_tokens=self.max_batched_tokens,
             max_logits=min(self.max_batched_tokens, most),
-            ctx=ctx,
-            int16=self._takes_int16(graph),
+            ctx=self.options.ctx or longest,
+            int16=activations == "int16",
             batch_invariant=self.options.batch_invariant,
         )
-        return CudaExecutor(graph, store, vocab, Weights(self.device, self.options.progress), sizes)
+        return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(nbytes)), sizes)
+
+    def _sending(self, total: int) -> Callable[[int], None] | None:
+        """Reports the bytes of weights that are sent to the GPU, as those of a download."""
+        report, sent = self.options.progress, 0
+        if report is None:
+            return None
+
+        def advance(nbytes: int) -> None:
+            nonlocal sent
+            sent = min(sent + nbytes, total)
+            report(f"sending {Path(self.options.model).name} to {self.name}", sent, total)
+
+        return advance
 
 
 @dataclass

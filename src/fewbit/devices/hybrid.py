@@ -1,4 +1,4 @@
-"""A GPU that is too small for a model: its last layers run there, the first ones on the CPU."""
+"""A model on two devices: the first layers run on the CPU, the last ones on a GPU that is too small for all."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 
 from ..arrays import Bytes
 from ..cache.layout import Layout
-from ..cache.store import HostStore, KVStore
+from ..cache.store import KVStore
 from ..ops.cut import cut, layers_of, weights_of
 from ..ops.graph import Graph
 from ..ops.specs import LayerSpec
 from ..tensor import QuantTensor
+from . import Device
 from .batch import Batch
-from .cpu import CpuDevice, CpuExecutor
+from .cpu import CpuExecutor
 from .cuda import CudaDevice, CudaExecutor, CudaHandle
+from .fitting import choose_layout
 
 
 class HybridStore:
@@ -46,43 +48,45 @@ class HybridStore:
         return self.device if layer in self._on_device else self.host
 
 
-class HybridDevice(CudaDevice):
-    """The last `gpu_layers` layers of a graph are on the GPU, with all that follows them."""
+class HybridDevice(Device):
+    """The last `layers` layers of a graph run on one device, with all that follows them, and the others on another."""
 
-    def __init__(self, gpu: CudaDevice, cpu: CpuDevice, graph: Graph, gpu_layers: int) -> None:
-        super().__init__(gpu.device, gpu.options)
-        cpu.max_batched_tokens = self.max_batched_tokens
-        self._cpu, self._layers = cpu, gpu_layers
-        first, rest = cut(graph, gpu_layers)
-        self._on_device = frozenset(layers_of(rest.nodes))
-        own = weights_of(rest)
-        self._on_host = {address: w.nbytes for address, w in weights_of(first).items() if address not in own}
-        self.numerics = f"{gpu_layers} layers on {gpu.numerics}, {cpu.numerics}"
+    memory_kind = CudaDevice.memory_kind
+
+    def __init__(self, first: Device, last: Device, graph: Graph, layers: int, repack: bool | None = None) -> None:
+        self.name = f"{first.name} and {last.name}"
+        self.max_batched_tokens = min(first.max_batched_tokens, last.max_batched_tokens)
+        self.threads = first.threads
+        self.numerics = f"{layers} layers on {last.numerics}, {first.numerics}"
+        self._first, self._last, self._layers, self._repack = first, last, layers, repack
+        before, after = cut(graph, layers)
+        self._last_layers = frozenset(layers_of(after.nodes))
+        shared = weights_of(after)
+        self._weights = {address: w.nbytes for address, w in weights_of(before).items() if address not in shared}
+
+    def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        return self._last.memory_bytes(file_bytes, layout)
 
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
-        """The CPU's own weights as it wants them, if memory is large enough; those of the GPU are sent as they are."""
-        host_bytes, wanted = sum(self._on_host.values()), self._cpu.layout
-        if host_bytes > self._cpu.memory_bytes(host_bytes, wanted) * 3 // 4:
-            return None
-        packed = self._cpu.pack(wanted, host_bytes + 256 * len(self._on_host))
+        """Only weights that the first device alone uses, in its layout if its memory is large enough."""
+        first_bytes = sum(self._weights.values())
+        layout = choose_layout(self._first, first_bytes, self._repack)
+        packed = self._first.pack(layout, first_bytes + 256 * len(self._weights))
         if packed is None:
             return None
-        return lambda w: packed(w) if w.stored.ctypes.data in self._on_host else w
+        return lambda w: packed(w) if w.stored.ctypes.data in self._weights else w
 
-    def make_store(self, layout: Layout, pages: Sequence[int]) -> HybridStore:  # type: ignore[override]
-        own = {layer for layer in layout.group_of if layer in self._on_device}
-        host = self._cpu.make_store(part_of(layout, set(layout.group_of) - own), pages)
-        device: Any = super().make_store(part_of(layout, own), pages)
-        return HybridStore(layout, host, device, frozenset(own))
+    def make_store(self, layout: Layout, pages: Sequence[int]) -> HybridStore:
+        last = self._last_layers & set(layout.group_of)
+        host = self._first.make_store(part_of(layout, set(layout.group_of) - last), pages)
+        return HybridStore(layout, host, self._last.make_store(part_of(layout, set(last)), pages), last)
 
-    def make_executor(self, graph: Graph, store: HybridStore, vocab: int) -> HybridExecutor:  # type: ignore[override]
-        """Of a graph that was recorded anew, with weights as devices want them: it is cut at the same place."""
-        first, rest = cut(graph, self._layers)
-        assert isinstance(store.host, HostStore)
-        return HybridExecutor(
-            self._cpu.make_executor(first, store.host, vocab),
-            super().make_executor(rest, store.device, vocab),  # type: ignore[arg-type]
-        )
+    def make_executor(self, graph: Graph, store: HybridStore, vocab: int) -> HybridExecutor:
+        """Cuts a graph that was recorded again, with packed weights, at the same place."""
+        before, after = cut(graph, self._layers)
+        first: Any = self._first.make_executor(before, store.host, vocab)
+        last: Any = self._last.make_executor(after, store.device, vocab)
+        return HybridExecutor(first, last)
 
 
 class HybridExecutor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -13,19 +13,19 @@ from ..cache.layout import Layout
 from ..cache.store import HostStore
 from ..cache.view import View
 from ..errors import RequestError
+from ..load_options import LoadOptions
 from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
 from ..ops.passes import giving, select_logits
 from ..ops.specs import AttentionParams
-from ..tensor import QuantTensor
-from . import MAX_BATCHED_TOKENS, DeviceOptions
+from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch
 from .host import HostHandle
 
 
-def make(options: DeviceOptions) -> NumpyDevice:
+def make(options: LoadOptions) -> NumpyDevice:
     if options.threads is not None:
         raise RequestError("device 'numpy' has no threads to set; leave threads out")
     if options.activations not in (None, "exact"):
@@ -35,20 +35,15 @@ def make(options: DeviceOptions) -> NumpyDevice:
     return NumpyDevice(options.max_batched_tokens or MAX_BATCHED_TOKENS)
 
 
-class NumpyDevice:
+class NumpyDevice(Device):
     name = "numpy"
     decodes = True
-    layouts = ("rows",)
-    layout = "rows"
 
     def __init__(self, max_batched_tokens: int = MAX_BATCHED_TOKENS) -> None:
         self.max_batched_tokens = max_batched_tokens
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
         return host_memory(file_bytes, layout)
-
-    def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
-        return None
 
     def make_store(self, layout: Layout, pages: Sequence[int]) -> HostStore:
         return HostStore(layout, pages)

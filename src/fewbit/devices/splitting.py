@@ -1,110 +1,113 @@
-"""How many layers a GPU takes: as many as were asked for, or as fit into its memory. The others run on the CPU."""
+"""Which device runs which layers: a GPU the last ones, as many as an option says or as fit, and the CPU the others."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ..cache.groups import MAX_PAGES
 from ..errors import RequestError
+from ..load_options import LoadOptions
 from ..ops.cut import cut, layers_of, weights_of
 from ..ops.graph import Graph
-from ..validation import to_size
-from . import Device, DeviceOptions, find_best, get
-from .fitting import Needs
+from . import Device, find_best, get
+from .fitting import MemoryPlan, tokens_in
 
 
-def check_layers(device: Any, gpu_layers: int | None) -> tuple[Any, int | None]:
-    """The device, and how many layers it takes; None: nobody said. Without any, all runs on the CPU.
+def find_devices(options: LoadOptions) -> dict[str, Device]:
+    """The devices that may run layers of a model, in the order of its layers, by name.
 
-    >>> check_layers("cuda", 0), check_layers("cpu", None)
-    (('cpu', None), ('cpu', None))
+    >>> list(find_devices(LoadOptions(device="cuda", gpu_layers=0)))
+    ['cpu']
     """
-    if gpu_layers is None:
-        return device, None
-    count = to_size(gpu_layers, "gpu_layers", error=RequestError)
-    name = find_best() if device == "auto" else device
-    if not isinstance(name, str) or name.partition(":")[0] != "cuda":
-        raise RequestError(f"gpu_layers is for device 'cuda', not for {name!r}; leave it out")
-    return (name, count) if count else ("cpu", None)
+    place = find_best() if options.device == "auto" else options.device
+    if options.gpu_layers == 0:
+        place, options = "cpu", replace(options, device="cpu", gpu_layers=None)
+    device = get(place, options)
+    if device.takes_rows:
+        return {"cpu": get("cpu", options), place: device}
+    if options.gpu_layers is not None:
+        raise RequestError(f"gpu_layers is for device 'cuda', not for {place!r}; leave it out")
+    return {place: device}
 
 
 def split(
-    needs: Needs, graph: Graph, given: int | None, tokens: int, cache_bytes: int | None = None
-) -> tuple[int | None, Needs]:
-    """How many layers a GPU takes beside a cache of so many tokens, None for all of them, and what they need there.
+    plans: Sequence[MemoryPlan], graph: Graph, layers: int | None, tokens: int, cache_bytes: int | None = None
+) -> list[MemoryPlan]:
+    """What each device needs for its share of the layers. Devices that get none are left out.
 
-    `cache_bytes`: of the cache of all layers, on the GPU and beside it, in place of `tokens`.
+    The last device gets the last layers, as many as fit beside its part of the KV cache; the others share the rest.
+
+    Args:
+        plans: What each device would need for all layers, in the order of the layers.
+        graph: The graph of the model.
+        layers: Number of layers of the last device, where an option says how many.
+        tokens: Tokens of the KV cache that must fit.
+        cache_bytes: Size of the KV cache of all layers, in place of `tokens`.
     """
-    total = len(layers_of(graph.nodes))
-    fits = _fits(needs, tokens, cache_bytes)
-    if given is not None and given < total:
-        chosen = of_layers(needs, graph, given)
-        return given, chosen if fits(chosen) else _proposing(chosen, _most_layers(needs, graph, given, fits))
-    if fits(needs):
-        return None, needs
-    most = _most_layers(needs, graph, total, fits)
-    if given is not None:
-        return None, _proposing(needs, most)
-    if most is None:
-        return None, _smallest(needs, graph)
-    layers, chosen = most
-    warnings.warn(
-        f"the GPU's memory is short: {layers} of {total} layers run there, the others on the CPU; "
-        "a smaller kv or ctx leaves room for more, and gpu_layers says how many there are",
-        stacklevel=3,
-    )
-    return layers, chosen
+    *earlier, last = plans
+    if not earlier:
+        return [last]
+    if cache_bytes is not None:
+        tokens = max(1, tokens_in([last], cache_bytes, MAX_PAGES * last.kv_layout.page_tokens))
+    chosen = _last_layers(last, graph, layers, tokens)
+    if chosen.layers == last.layers:
+        return [chosen]
+    first, _ = cut(graph, chosen.layers)
+    return [*split([part_plan(plan, first) for plan in earlier], first, None, tokens), chosen]
 
 
-def of_layers(needs: Needs, graph: Graph, layers: int) -> Needs:
-    """What the last layers of a model need of a GPU's memory, out of what the whole model needs."""
+def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
+    """What a device needs for a part of the graph, out of what it needs for all layers."""
     from .hybrid import part_of
 
-    _, rest = cut(graph, layers)
-    own = layers_of(rest.nodes) & set(needs.layout.group_of)
-    nbytes = sum(w.nbytes for w in weights_of(rest).values())
-    return replace(needs, layout=part_of(needs.layout, own), file_bytes=nbytes)
+    layers = layers_of(graph.nodes)
+    nbytes = sum(w.nbytes for w in weights_of(graph).values())
+    kv_layout = part_of(plan.kv_layout, layers & set(plan.kv_layout.group_of))
+    decoded_bytes = plan.decoded_bytes * nbytes // max(1, plan.file_bytes)
+    return replace(plan, layers=len(layers), kv_layout=kv_layout, file_bytes=nbytes, decoded_bytes=decoded_bytes)
 
 
-def make_hybrid(device: Device, options: DeviceOptions, graph: Graph, layers: int) -> Device:
-    from .cpu import CpuDevice
-    from .cuda import CudaDevice
+def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
+    """One device out of those that share the layers of a graph, made anew with final options."""
+    *earlier, last = plans
+    device = get(last.place, options)
+    if not earlier:
+        return device
     from .hybrid import HybridDevice
 
-    cpu = get("cpu", options)
-    assert isinstance(device, CudaDevice)
-    assert isinstance(cpu, CpuDevice)
-    return HybridDevice(device, cpu, graph, layers)
+    first, _ = cut(graph, last.layers)
+    return HybridDevice(join(earlier, first, options), device, graph, last.layers, options.repack)
 
 
-def _fits(whole: Needs, tokens: int, cache_bytes: int | None) -> Callable[[Needs], bool]:
-    if cache_bytes is not None:
-        tokens = max(1, whole.tokens_in(cache_bytes, MAX_PAGES * whole.layout.page_tokens))
-    return lambda needs: needs.fits(tokens)
+def _last_layers(plan: MemoryPlan, graph: Graph, layers: int | None, tokens: int) -> MemoryPlan:
+    """The plan for the last layers of a graph: so many, or as many as fit."""
+    wanted = plan if layers is None or layers >= plan.layers else part_plan(plan, cut(graph, layers)[1])
+    if wanted.fits(tokens):
+        return wanted
+    least = wanted
+    for part in _smaller_parts(plan, graph, wanted.layers):
+        if part.fits(tokens):
+            if layers is not None:
+                return replace(wanted, alternative=f"gpu_layers={part.layers}")
+            warnings.warn(
+                f"the GPU's memory is short: {part.layers} of {plan.layers} layers run there, the others on the CPU; "
+                "a smaller kv or ctx leaves room for more, and gpu_layers says how many there are",
+                stacklevel=5,
+            )
+            return part
+        least = part
+    if layers is not None:
+        return wanted
+    name = f"one layer of {plan.model}" if least.layers == 1 else plan.model
+    return replace(least, model=name, layers=plan.layers)  # for the error: not even these fit
 
 
-def _cuts(needs: Needs, graph: Graph, below: int) -> Iterator[tuple[int, Needs]]:
-    """Fewer layers than `below`, most first."""
+def _smaller_parts(plan: MemoryPlan, graph: Graph, below: int) -> Iterator[MemoryPlan]:
+    """Plans for fewer layers than `below`, largest first."""
     for layers in reversed(range(1, below)):
         try:
-            yield layers, of_layers(needs, graph, layers)
+            yield part_plan(plan, cut(graph, layers)[1])
         except RequestError:  # it cannot be cut there
             continue
-
-
-def _most_layers(needs: Needs, graph: Graph, below: int, fits: Callable[[Needs], bool]) -> tuple[int, Needs] | None:
-    return next((found for found in _cuts(needs, graph, below) if fits(found[1])), None)
-
-
-def _proposing(needs: Needs, most: tuple[int, Needs] | None) -> Needs:
-    return needs if most is None else replace(needs, elsewhere=f"gpu_layers={most[0]}")
-
-
-def _smallest(needs: Needs, graph: Graph) -> Needs:
-    """What the fewest layers need: not even they fit."""
-    *_, last = [(0, needs), *_cuts(needs, graph, len(layers_of(graph.nodes)))]
-    layers, least = last
-    return replace(least, name=f"one layer of {needs.name}" if layers == 1 else needs.name)

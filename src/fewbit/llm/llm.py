@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Unpack, cast, overload
 
@@ -13,12 +12,13 @@ from ..engine.worker import Worker
 from ..errors import RequestError, TooLong
 from ..files.hub import find, recommended_activations, recommended_sampling
 from ..files.hub.names import model_name
-from ..loading import KvFormats, Loaded, load
+from ..load_options import LoadOptions, takes_options, with_args
+from ..loading import Loaded, load
 from ..models import open_model
 from ..ops.sampling import SamplingParams
 from ..quantizing import quantized
 from ..text.tokenizer import Tokenizer
-from ..validation import refuse_pickle, to_flag
+from ..validation import refuse_pickle
 from .chat import Chats
 from .completion import Completion
 from .embed import Embeds
@@ -57,80 +57,19 @@ class LLM(Chats, Embeds, Scores):
     not fit into memory, the container's if there is one, is refused with what would fit.
 
     An LLM belongs to its process. It cannot be pickled, and a forked process must load the model again.
-
-    Args:
-        model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
-            name.
-        device: "cpu", "cuda", "cuda:1" or "auto".
-        kv: KV-cache format, or K and V formats such as "q8_0/q4_0".
-        ctx: Maximum sequence length in tokens. Defaults to 8192 or the model's own, whichever is smaller, or with a
-            warning to less where memory is short.
-        exact: The same as `activations="exact"`.
-        threads: Number of threads. Defaults to all usable cores.
-        activations: Precision of the inputs of matrix products: "int8", "int16" (about 250x lower error of a product)
-            or "exact" (f32, slowest). Defaults to "int16" for the built-in model. For other models defaults to "int16"
-            for one token at a time on instruction sets where that costs less than 15%, else to "int8"; `fewbit
-            doctor` shows which. Logits that can be sampled use at least 16 bits.
-        repack: Lay the weights out for the fastest products of up to 16 tokens (see `fewbit.repack`). Defaults to
-            wherever that helps and memory suffices. False keeps them in the file's memory map, which processes share.
-        cache_bytes: Size of the KV cache in bytes, of all layers.
-        max_seqs: Maximum number of outputs in a step. Defaults to 64.
-        max_batched_tokens: Maximum number of tokens in a step. Defaults to 512.
-        batch_invariant: Compute the same bits alone and in any batch. Slower where many tokens run at once. Without it,
-            kernels depend on the batch size, and rounding differences can change a sampled token.
-        gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
-            with a warning to as many as fit.
-        format: Format to quantize f32, f16 and bf16 weights to when loading: "q8_0" and the like for all matrices, or a
-            mix such as "q4_k_m".
-        keep: Keep the result of `format` as a GGUF file in the cache folder, for the next start.
-        max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
-            limit.
-        max_per_client: Maximum number of requests of one client. Defaults to no limit.
-        cache_dir: Folder for long prompts that are evicted from the KV cache, and for all of them at `close`. They are
-            found again after a restart. Keep it as private as the prompts.
-        cache_dir_bytes: Size of that folder. Defaults to 8 GiB; the least recently used prompts are removed first.
-        progress: Called with (what, bytes done, bytes in total or None) while a model is fetched or quantized.
     """
 
-    def __init__(
-        self,
-        model: str | PathLike[str] = "smollm2",
-        device: str = "cpu",
-        kv: KvFormats = "f16",
-        ctx: int | None = None,
-        exact: bool = False,
-        threads: int | None = None,
-        *,
-        activations: str | None = None,
-        repack: bool | None = None,
-        cache_bytes: int | None = None,
-        max_seqs: int | None = None,
-        max_batched_tokens: int | None = None,
-        batch_invariant: bool = False,
-        gpu_layers: int | None = None,
-        format: str | None = None,
-        keep: bool = True,
-        max_waiting: int | None = None,
-        max_per_client: int | None = None,
-        cache_dir: str | PathLike[str] | None = None,
-        cache_dir_bytes: int | None = None,
-        progress: Callable[[str, int, int | None], None] | None = None,
-    ) -> None:
-        path = find(model, progress=progress)
+    @takes_options(LoadOptions)
+    def __init__(self, options: LoadOptions) -> None:
+        path = find(options.model, progress=options.progress)
         file = open_model(path)
-        if format is not None:
-            file = quantized(file, format, to_flag(keep, "keep"), progress)
+        if options.format is not None:
+            file = quantized(file, options.format, options.keep, options.progress)
         metadata = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(metadata)
-        loaded = load(
-            file, device=device, kv=kv, ctx=ctx, exact=exact, activations=activations, threads=threads, repack=repack,
-            cache_bytes=cache_bytes, max_seqs=max_seqs, max_batched_tokens=max_batched_tokens,
-            batch_invariant=batch_invariant, gpu_layers=gpu_layers, cache_dir=cache_dir,
-            cache_dir_bytes=cache_dir_bytes, progress=progress,
-            preferred_activations=recommended_activations(metadata),
-        )  # fmt: skip
+        loaded = load(file, options, recommended_activations(metadata))
         sampling = model_sampling(metadata, recommended_sampling(metadata))
-        self._join(loaded, tokenizer, model_name(path), path, sampling, max_waiting, max_per_client)
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
 
     @classmethod
@@ -146,7 +85,7 @@ class LLM(Chats, Embeds, Scores):
             sampling: How outputs are sampled where options say nothing.
         """
         llm = cls.__new__(cls)
-        llm._join(loaded, tokenizer, name, None, sampling or SamplingParams())
+        llm._join(loaded, tokenizer, name, None, sampling or SamplingParams(), LoadOptions())
         return llm
 
     def _join(
@@ -156,15 +95,15 @@ class LLM(Chats, Embeds, Scores):
         name: str,
         path: Path | None,
         sampling: SamplingParams,
-        max_waiting: int | None = None,
-        max_per_client: int | None = None,
+        options: LoadOptions,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
         self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
         self.ctx, self.pooling = loaded.ctx, file_pooling({}, loaded.is_encoder)
         self.engine = Engine(
             loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
-            encoder=loaded.is_encoder, max_waiting=max_waiting, max_per_client=max_per_client, maps=loaded.maps,
+            encoder=loaded.is_encoder, max_waiting=options.max_waiting, max_per_client=options.max_per_client,
+            maps=loaded.maps,
         )  # fmt: skip
         self._worker = Worker(self.engine)
 
@@ -341,3 +280,6 @@ class LLM(Chats, Embeds, Scores):
                 "give less text, or a larger ctx",
                 least, most, is_exact=False,
             )  # fmt: skip
+
+
+LLM.__doc__ = with_args(LLM.__doc__)

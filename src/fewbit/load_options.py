@@ -1,0 +1,220 @@
+"""What a user may choose when a model is loaded: one record from the command line to the device.
+
+To add an option: a field of `LoadOptions` with a line in its docstring, and the place that uses it. `LLM` takes it as a
+parameter and documents it, and the commands that load a model have an option for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, fields
+from functools import cache, wraps
+from os import PathLike
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_type_hints
+
+from .errors import DtypeError, FormatError, RequestError
+from .validation import to_flag, to_size
+
+KvFormats = str | tuple[str, str]  # of K and V
+LoadProgress = Callable[[str, int, int | None], None]
+Scope = Literal["python", "serve", "commands"]
+P = ParamSpec("P")
+Self = TypeVar("Self")
+
+
+def kv_formats(kv: Any) -> tuple[str, str]:
+    """The names of the formats of K and V, checked.
+
+    >>> kv_formats("f16"), kv_formats("q8_0/q4_0"), kv_formats(("q8_0", "f16"))
+    (('f16', 'f16'), ('q8_0', 'q4_0'), ('q8_0', 'f16'))
+    """
+    from .cache.layout import kv_format  # the help of a command needs no formats
+
+    parts = kv.split("/") if isinstance(kv, str) else kv
+    wrong = f'kv must be a format such as "q8_0", or two such as "q8_0/q4_0", got {kv!r}'
+    if not isinstance(parts, tuple | list):
+        raise DtypeError(wrong)
+    if not 1 <= len(parts) <= 2 or (len(parts) == 1 and not isinstance(kv, str)):
+        raise FormatError(wrong)
+    kv_format(parts[0], "k"), kv_format(parts[-1], "v")
+    return parts[0], parts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What there is to say of an option beside its type, its default value and its documentation.
+
+    Args:
+        default: The default in words, where the value is None.
+        least: The smallest number.
+        flag: A short form of the command's option.
+        values: All values, if they are few.
+        scope: Where it is an option: of `LLM` alone, also of `fewbit serve`, or of all commands that load a model.
+    """
+
+    default: str = ""
+    least: int = 1
+    flag: str = ""
+    values: tuple[str, ...] = ()
+    scope: Scope = "commands"
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What a user may choose when a model is loaded; `LLM` takes the same.
+
+    The first sentence about an option is its help in the commands.
+
+    Args:
+        model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
+            name.
+        device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", or "auto": a GPU where there is one.
+        kv: Format of the KV cache, such as "q8_0" or "f8_e4m3"; K/V where they differ: "q8_0/q4_0".
+        ctx: Maximum sequence length, prompt and answer, in tokens. Defaults to 8192 or the model's own, whichever is
+            smaller, or with a warning to less where memory is short.
+        exact: The same as activations="exact".
+        threads: Number of threads. Defaults to all usable cores.
+        activations: Precision of the inputs of matrix products: "int8", "int16" (more exact, somewhat slower) or
+            "exact" (f32, slow). The error of a product is about 250x lower with "int16". Defaults to "int16" for the
+            built-in model. For other models defaults to "int16" for one token at a time on instruction sets where that
+            costs less than 15%, else to "int8"; `fewbit doctor` shows which. Logits that can be sampled use at least 16
+            bits.
+        repack: Reorder weights in memory for speed; repack=False uses the file's memory map. The new order makes
+            products of up to 16 tokens faster (see `fewbit.repack`); processes share a memory map. Defaults to True
+            wherever that helps and memory suffices.
+        cache_bytes: Size of the KV cache in bytes, of all layers. Defaults to up to 8 sequences of `ctx` tokens, in at
+            most a quarter of the available memory, and to one in any case.
+        max_seqs: Maximum number of outputs in a step. Defaults to 64.
+        max_batched_tokens: Maximum number of tokens in a step; fewer need less memory. Defaults to 512, on a GPU to
+            4096.
+        batch_invariant: Compute the same bits alone and in any batch, so that a seed gives the same answer again;
+            slower for many tokens. Without it, kernels depend on the batch size, and rounding differences can change a
+            sampled token.
+        gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
+            with a warning to as many as fit.
+        format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
+        keep: Keep the result of `format` for the next start. It is a GGUF file in the cache folder.
+        max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
+            limit.
+        max_per_client: Maximum number of requests of one client. Defaults to no limit.
+        cache_dir: Folder for long prompts that are evicted from the KV cache, and for all of them at the end. They are
+            found again after a restart. Keep it as private as the prompts.
+        cache_dir_bytes: Size of `cache_dir` in bytes. Defaults to 8 GiB; the least recently used prompts are removed
+            first.
+        progress: Called with (what, bytes done, bytes in total or None) while a model is fetched, quantized or sent to
+            a GPU.
+    """
+
+    model: Annotated[str | PathLike[str], Choice(scope="python")] = "smollm2"
+    device: str = "cpu"
+    kv: KvFormats = "f16"
+    ctx: Annotated[int | None, Choice("the model's, at most 8192, as memory allows", flag="-c")] = None
+    exact: bool = False
+    threads: Annotated[int | None, Choice("all usable cores", flag="-t")] = None
+    _: KW_ONLY
+    activations: Annotated[
+        str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact"))
+    ] = None
+    repack: Annotated[bool | None, Choice("where it gains")] = None
+    cache_bytes: Annotated[int | None, Choice("as memory allows", scope="serve")] = None
+    max_seqs: Annotated[int | None, Choice("64", scope="serve")] = None
+    max_batched_tokens: Annotated[int | None, Choice("512, on a GPU 4096")] = None
+    batch_invariant: bool = False
+    gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
+    format: str | None = None
+    keep: bool = True
+    max_waiting: Annotated[int | None, Choice(least=0, scope="python")] = None
+    max_per_client: Annotated[int | None, Choice(scope="python")] = None
+    cache_dir: Annotated[str | PathLike[str] | None, Choice(scope="serve")] = None
+    cache_dir_bytes: Annotated[int | None, Choice("8 GiB", least=0, scope="serve")] = None
+    progress: Annotated[LoadProgress | None, Choice(scope="python")] = None
+
+    def __post_init__(self) -> None:
+        from .ops.validation import chosen_activations
+
+        for option in load_options():
+            value = option.check(vars(self)[option.name])
+            object.__setattr__(self, option.name, value)
+        kv_formats(self.kv)
+        object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOption:
+    """A field of `LoadOptions`, with all that is known of it."""
+
+    name: str
+    kind: type  # of a value other than None
+    default: Any
+    doc: str
+    choice: Choice
+
+    def check(self, value: Any) -> Any:
+        """The value to use. Whether text is right is seen where it is used."""
+        if value is None and self.default is None:
+            return None
+        if self.kind is bool:
+            return to_flag(value, self.name)
+        if isinstance(value, bool) and self.kind is int:
+            raise DtypeError(f"{self.name} must be a number, got {value}")
+        if self.kind is int:
+            return to_size(value, self.name, self.choice.least, error=RequestError)
+        return value
+
+
+@cache
+def load_options() -> tuple[LoadOption, ...]:
+    """The fields of `LoadOptions`, in their order.
+
+    >>> [option.name for option in load_options() if option.choice.scope == "serve"]
+    ['cache_bytes', 'max_seqs', 'cache_dir', 'cache_dir_bytes']
+    """
+    plain, full = get_type_hints(LoadOptions), get_type_hints(LoadOptions, include_extras=True)
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", inspect.cleandoc(LoadOptions.__doc__ or ""), re.MULTILINE)
+    docs = {name: " ".join(text.split()) for name, text in entries}
+    return tuple(
+        LoadOption(
+            name=one.name,
+            kind=_kind(plain[one.name]),
+            default=one.default,
+            doc=docs.get(one.name, ""),
+            choice=next((extra for extra in get_args(full[one.name])[1:] if isinstance(extra, Choice)), Choice()),
+        )
+        for one in fields(LoadOptions)
+    )
+
+
+def _kind(hint: Any) -> type:
+    """The type of values other than None; `Path` where a str is a path too."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
+    return Path if PathLike[str] in kinds else kinds[0]
+
+
+def takes_options(
+    make: Callable[P, LoadOptions],
+) -> Callable[[Callable[[Self, LoadOptions], None]], Callable[Concatenate[Self, P], None]]:
+    """Let a method of `LoadOptions` take their fields as its parameters, for people and type checkers."""
+
+    def decorate(method: Callable[[Self, LoadOptions], None]) -> Callable[Concatenate[Self, P], None]:
+        @wraps(method)
+        def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            method(self, make(*args, **kwargs))
+
+        hints = get_type_hints(make)
+        fields = inspect.signature(make).parameters.values()
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        parameters = [own, *(one.replace(annotation=hints[one.name]) for one in fields)]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def with_args(docstring: str | None) -> str:
+    """A docstring, and after it the `Args:` of `LoadOptions`."""
+    args = inspect.cleandoc(LoadOptions.__doc__ or "").partition("Args:\n")
+    return f"{inspect.cleandoc(docstring or '')}\n\n{''.join(args[1:])}"
