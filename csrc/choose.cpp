@@ -29,7 +29,7 @@ Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns
 
 // 16 bits are twice as many columns; where those would go to bf16, rows do as they are.
 Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations) {
-  if (activations == Activations::usual && m <= current_target().int16_rows) activations = Activations::int16;
+  if (activations == Activations::usual && m <= current_target().products.int16_rows) activations = Activations::int16;
   if (activations == Activations::exact) return {Path::exact, false};
   if (activations != Activations::int16) return {path_for(kernels, at, k, m), false};
   const Path path = path_for(kernels, at, k, 2 * m);

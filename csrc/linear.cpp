@@ -38,7 +38,7 @@ SkinnyForm skinny_form(const Matrix& w) {
 }
 // 16 rows interleaved, and back.
 void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
-  const InterleaveMoves& move = current_target().interleave;
+  const InterleaveMoves& move = current_target().products.interleave;
   const size_t stride = w.at.row_bytes, bytes = w.kernels->laid_at_once ? w.kernels->laid_at_once : stride;
   for (size_t at = 0; at < stride; at += bytes) {
     if (back)
@@ -84,7 +84,7 @@ struct Call {
     if (!in.x) need_floats();
     auto* to = forms->packed.get<uint16_t>(tile_elements(in.m, in.k));
     by_rows(16, [&](size_t begin, size_t end) {
-      current_target().tiles->pack_columns(in.x, in.m, in.k, begin / 16, (end + 15) / 16, to);
+      current_target().products.tiles->pack_columns(in.x, in.m, in.k, begin / 16, (end + 15) / 16, to);
     });
     in.tiles = to;
   }
@@ -106,7 +106,7 @@ struct Call {
   void need_skinny(SkinnyForm form, bool twice) {
     const size_t which = static_cast<size_t>(form), k_blocks = k_blocks_of(in.k), all = columns(twice);
     if (skinny[twice][which]) return;
-    const Tiles& tiles = *current_target().tiles;
+    const Tiles& tiles = *current_target().products.tiles;
     const bool straight = is_left(form) && !twice && !in.q8;
     straight ? need_floats() : need_codes(twice);
     const size_t bytes = tiles.skinny_bytes(form), sets = (all + kMostSkinny - 1) / kMostSkinny;
@@ -193,7 +193,7 @@ struct Call {
                              scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
       case Path::skinny:
         return kernels.skinny(from, count, w.k, w.at, skinny[way.twice][static_cast<size_t>(skinny_form(w))], all, y,
-                              stride, scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
+                              stride, scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(16)));
       case Path::fused:
       case Path::packed: return on_tiles(w, way.path, from, count, y, stride);
     }
@@ -210,7 +210,7 @@ struct Call {
     if (way.path == Path::skinny && kernels.interleaved_skinny) {
       if (count > 0) {
         kernels.interleaved_skinny(from, count, w.k, w.at, skinny[way.twice][static_cast<size_t>(skinny_form(w))], all,
-                                   y, stride, scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
+                                   y, stride, scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(16)));
       }
       way.path = Path::gemv;  // for what is left: fewer than 16 rows
     } else if ((way.path == Path::gemv || way.path == Path::micro) && kernels.by_lane.skinny) {
@@ -253,7 +253,7 @@ struct Call {
   void on_tiles(const Matrix& w, Path path, const uint8_t* from, size_t count, float* y, size_t stride) const {
     const size_t tiles = (in.m + 15) / 16, blocks = (in.m + kPanelColumns - 1) / kPanelColumns;
     const size_t each = ((tiles + blocks - 1) / blocks + 1) / 2 * 2;
-    void* own = scratch.get<uint8_t>(current_target().tiles->scratch_bytes(each * 16));
+    void* own = scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(each * 16));
     for (size_t t = 0; t < tiles; t += each) {
       const Columns columns{in.tiles + t * kTileBytes / sizeof(uint16_t), std::min(each, tiles - t), tiles};
       const size_t some = std::min(in.m - 16 * t, 16 * each);

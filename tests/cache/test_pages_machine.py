@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,9 @@ from fewbit.cache.pages import Pages
 from fewbit.cache.tree import Node
 from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
 
-EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "150"))
+from ..examples import examples
+
+EXAMPLES = examples(usual=60, full=150)
 MAX_SEQUENCES = 8
 
 FULL, RECURRENT = LayerGroup(), LayerGroup(is_recurrent=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,13 @@ from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation
 from fewbit.engine.worker import Worker
 
+from ..examples import examples
 from .alone import WARM, alone, is_clean, make_engine, run
 from .late import Late
 from .test_schedules import PENALTIES, VOCAB, Alternating, Job, check_schedule, jobs, toys
 from .toy import HybridToy, Toy, logits_of
 
-EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "200"))
+EXAMPLES = examples(usual=100, full=200)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 ZOO = Path(__file__).parents[1] / "zoo"
 

@@ -116,7 +116,7 @@ def test_16_bits_are_nearly_the_truth(gguf: Any, at_once: int, isa: str) -> None
     if isa == "amx" and at_once > 1:
         pytest.skip("prompts are in bf16 there")
     truth = expected("smollm2-exact")
-    tokens = truth["tokens"][: 8 if isa == "scalar" else 48]
+    tokens = truth["tokens"][: 4 if isa == "scalar" else 48]
     after = np.arange(len(tokens) - 1)
     found = log_probabilities(load(gguf, activations="int16"), tokens, at_once)[after, tokens[1:]]
     assert np.abs(found - np.array(truth["next_logprob"])[after]).mean() <= 0.003
@@ -131,7 +131,7 @@ def greedy(loaded: Any, prompt: list[int], count: int) -> list[int]:
     return out
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(48, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [3, pytest.param(48, marks=pytest.mark.exhaustive)])
 def test_exact_continues_like_numpy(gguf: Any, count: int) -> None:
     prompt = fb.Tokenizer.from_gguf(gguf.path).encode("Once upon a time")
     assert greedy(load(gguf, exact=True), prompt, count) == greedy(load(gguf, device="numpy"), prompt, count)

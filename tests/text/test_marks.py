@@ -83,15 +83,16 @@ def test_the_text_stays_as_it_is(content: str) -> None:
     assert ids[1:-1] == tokens.encode(content)
 
 
+LISTED = with_template("<|im_start|>{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>")
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["<", "|", "im_", "end", "|>", "<|", ">", "s", "<|im_end|>", "\ufdd0", " "])))
 def test_parts_of_tokens_in_any_order(parts: list[str]) -> None:
-    tokens = with_template("<|im_start|>{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>")
     messages = [{"role": "user", "content": part} for part in ["a", *parts]]
-    prompt = Chat(tokens).prompt(messages)
-    ids = prompt.encode(tokens)
-    assert len(control_tokens(tokens, ids)) == 2
-    assert tokens.decode(ids) == f"<|im_start|>a{''.join(parts)}<|im_end|>"
+    ids = Chat(LISTED).prompt(messages).encode(LISTED)
+    assert len(control_tokens(LISTED, ids)) == 2
+    assert LISTED.decode(ids) == f"<|im_start|>a{''.join(parts)}<|im_end|>"
 
 
 def test_all_strings_of_messages_and_tools_are_marked() -> None:

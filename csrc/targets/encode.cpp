@@ -1,5 +1,13 @@
-// The encoders of the instruction set whose namespace this is included in: files of their own, since they take as long
-// to build as all other kernels together.
+// Encoders: floats to packed rows.
+#include "targets/prelude.h"
+
+FEWBIT_BEGIN_TARGET
+
+namespace fewbit::FEWBIT_ISA {
+
+#include FEWBIT_ISA_HEADER
+//
+#include "kernels/encode.h"
 
 template <class F>
 constexpr Encode encoder() {
@@ -13,3 +21,7 @@ extern const Encode encoders[];
 #define FEWBIT_ENCODER(F) encoder<formats::F>(),
 const Encode encoders[] = {FEWBIT_FORMATS(FEWBIT_ENCODER)};
 #undef FEWBIT_ENCODER
+
+}  // namespace fewbit::FEWBIT_ISA
+
+FEWBIT_END_TARGET
