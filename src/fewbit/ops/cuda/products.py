@@ -320,8 +320,7 @@ def _exact(
             _plain(run, t, rows, tokens, to)
             continue
         beta, given = _begin(run, to, tokens), (rows.pointer, t.planes[0], to.rows.pointer)
-        strides = {"x_stride": rows.stride, "stride": to.rows.stride}
-        run.device.blas.linear(int(run.stream.handle), *given, tokens, n, k, "f32", beta=beta, **strides)
+        run.multiply(*given, tokens, n, k, "f32", beta=beta, x_stride=rows.stride, stride=to.rows.stride)
 
 
 def _begin(run: Launcher, out: _Output, tokens: int) -> float:
@@ -340,7 +339,6 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
     end = pairs[-1][1] + pairs[-1][0].shape[0]
     whole = out.at(start, end - start)
     y, beta = whole.rows, _begin(run, whole, tokens)
-    stream, blas = int(run.stream.handle), run.device.blas
     most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
     for first in range(start, end, most):
         n = min(most, end - first)
@@ -350,4 +348,4 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
             t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, form.dtype, run.launch, rows)
         to = y.columns(first - start, n)
         given = (form.pointer, decoded, to.pointer, tokens, n, width, form.dtype)
-        blas.linear(stream, *given, beta=beta, stride=to.stride)
+        run.multiply(*given, beta=beta, x_stride=width, stride=to.stride)
