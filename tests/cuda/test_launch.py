@@ -14,7 +14,7 @@ import pytest
 from fewbit import _native
 from fewbit.errors import ArgumentError
 from fewbit.ops.cuda.kernels import Entry
-from fewbit.ops.cuda.launch import GEMM, LAUNCH, MAX_BYTES, LaunchList, StepPointer, launch_all, layout
+from fewbit.ops.cuda.launch import GEMM, LAUNCH, LaunchList, StepPointer, launch_all
 from fewbit.ops.cuda.steps import MAX_LISTS, StepLists, rounded
 from fewbit.ops.cuda.values import GroupTables, Launcher, StepInputs
 
@@ -53,13 +53,13 @@ def driver() -> Driver:
 
 def test_parameters_lie_as_in_a_kernel(driver: Driver) -> None:
     launches = LaunchList()
-    args = (1 << 40, np.int32(-3), 7, np.float32(0.5), np.uint32(9), np.int64(-1))
-    launches.add("first", 77, (3, 4), 128, 1024, True, args)
-    launches.add("second", 78, 6, 32, 0, False, ())
+    args = (1 << 40, -3, 7, 0.5, True)
+    launches.add(Entry("first", "", "", "QiQfi", shared=1024), 77, (3, 4), 128, True, args)
+    launches.add(Entry("second", "", ""), 78, 6, 32, False, ())
     assert launch_all(launches, driver.addresses, 5, 0, 2) is None
     (kernel, sizes, attribute, given), second = driver.launched
     assert (kernel, sizes) == (77, (3, 4, 1, 128, 1, 1, 1024, 5))
-    assert given == struct.pack("<Qi4xQfIq", *(arg if isinstance(arg, int) else arg.item() for arg in args))
+    assert given == struct.pack("<Qi4xQfi", *args)
     assert attribute == struct.pack("<ixxxxi", 6, 1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     assert second == (78, (6, 1, 1, 32, 1, 1, 0, 5), None, b"")
 
@@ -77,7 +77,7 @@ def test_products_are_those_of_cublas(driver: Driver) -> None:
 def test_a_kernel_that_fails_is_named_and_ends_the_list(driver: Driver) -> None:
     launches = LaunchList()
     for kernel in (1, 13, 2):
-        launches.add(f"kernel_{kernel}", kernel, 1, 32, 0, False, (kernel,))
+        launches.add(Entry(f"kernel_{kernel}", "", "", "Q"), kernel, 1, 32, False, (kernel,))
     assert launch_all(launches, driver.addresses, 0, 0, 3) == ("kernel_13", 700)
     assert [kernel for kernel, *_ in driver.launched] == [1, 13]
     assert launch_all(launches, driver.addresses, 0, 2, 3) is None  # a part of the list
@@ -86,7 +86,7 @@ def test_a_kernel_that_fails_is_named_and_ends_the_list(driver: Driver) -> None:
 def test_threads_launch_lists_of_their_own(driver: Driver) -> None:
     def many(value: int) -> None:
         launches = LaunchList()
-        launches.add("one", value, 1, 32, 0, False, (value, np.int32(value)))
+        launches.add(Entry("one", "", "", "Qi"), value, 1, 32, False, (value, value))
         for _ in range(200):
             launch_all(launches, driver.addresses, 0, 0, 1)
 
@@ -132,10 +132,10 @@ def test_products_need_cublas() -> None:
 
 
 def test_what_is_no_parameter_is_refused() -> None:
-    with pytest.raises(KeyError):
-        layout((str,))
-    with pytest.raises(ArgumentError, match=r"big: a kernel takes 4096 bytes of parameters, not 4104"):
-        LaunchList().add("big", 1, 1, 32, 0, False, (1,) * (MAX_BYTES // 8 + 1))
+    entry = Entry("kernel_a", "", "", "Qi")
+    for args in ((1,), (1, 2, 3), ("1", 2), (1, 0.5), (1, 1 << 40)):
+        with pytest.raises(ArgumentError, match="kernel_a takes other arguments"):
+            LaunchList().add(entry, 1, 1, 32, False, args)
     with pytest.raises(TypeError, match="passed to kernels as it is"):
         StepPointer(1, 0) + 4
 
@@ -150,7 +150,7 @@ class Listener:
         self.driver, self.recorded = driver, 0
 
     def add(self, launches: LaunchList, entry: Entry, grid: Any, threads: int, args: Any, dependent: bool) -> None:
-        launches.add(entry.name, 1, grid, threads, 0, dependent, args)
+        launches.add(entry, 1, grid, threads, dependent, args)
 
     def launch_list(self, launches: LaunchList, stream: Any, begin: int = 0) -> None:
         assert launch_all(launches, self.driver.addresses, 0, begin, len(launches)) is None
@@ -158,8 +158,8 @@ class Listener:
     def each(self, run: Launcher, step: StepInputs) -> None:
         self.recorded += 1
         for _ in range(40):  # more than are sent at once
-            args = np.int32(step.num_tokens), step.tokens, step.groups[0].slots, 77
-            run.launch(Entry("kernel", "", ""), step.num_tokens, 32, *args)
+            args = step.num_tokens, step.tokens, step.groups[0].slots, 77
+            run.launch(Entry("kernel", "", "", "iQQQ"), step.num_tokens, 32, *args)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from fewbit.ops.cuda.launch import LaunchList
 from fewbit.ops.cuda.values import Launcher
 
 from .emulator.device import EmulatedGpu, EmulatedSession
-from .fake import check_arguments
 
 ZOO = Path(__file__).parents[1] / "zoo"
 
@@ -45,8 +44,7 @@ class CountingSession(EmulatedSession):
     ) -> None:  # fmt: skip
         sizes = grid if isinstance(grid, tuple) else (grid,)
         assert all(size > 0 for size in sizes), f"{entry.name}: a grid of {grid}"
-        check_arguments(entry, args)
-        launches.add(entry.name, 1, grid, threads, entry.shared, dependent, args)
+        launches.add(entry, 1, grid, threads, dependent, args)
 
     def launch_list(self, launches: LaunchList, stream: Any = None, begin: int = 0, end: int | None = None) -> None:
         self.names += launches.names[begin:end]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from fewbit.ops.cuda import device
 from fewbit.ops.cuda.compile import digest, sources
 from fewbit.ops.cuda.device import Gpu
 from fewbit.ops.cuda.kernels import Entry
+from fewbit.ops.cuda.launch import layout
 from fewbit.ops.cuda.session import MIN_BYTES, Session
 
 from .translate import translated
@@ -107,7 +107,8 @@ class EmulatedGpu(Gpu):
     def run(self, entry: Entry, sizes: tuple[int, ...], threads: int, parameters: bytes) -> None:
         """A kernel at a time: they have static memory."""
         memory = ctypes.create_string_buffer(parameters, len(parameters))
-        places = parameter_places(entry, len(parameters))
+        packing, places = layout(entry.codes)
+        assert packing.size == len(parameters)
         pointers = (ctypes.c_void_p * len(places))(*(ctypes.addressof(memory) + place for place in places))
         kernel = self.kernel(entry)
         with _running:
@@ -235,20 +236,6 @@ GemmEx = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, _P, _I, _I, _P, _I, _I, _P, _P,
 
 def address_of(function: Any) -> int:
     return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
-
-
-@cache
-def parameter_places(entry: Entry, nbytes: int) -> list[int]:
-    """Where the parameters of a kernel lie, which has so many bytes of them: each at its alignment."""
-    text = re.search(rf" {entry.name}\((.*)\) {{", entry.text)
-    assert text, entry.text
-    places, end = [], 0
-    for parameter in text[1].split(", ") if text[1] else []:
-        size = 8 if "*" in parameter else 4
-        places.append(-(-end // size) * size)
-        end = places[-1] + size
-    assert end == nbytes, f"{entry.name} takes {end} bytes, not {nbytes}"
-    return places
 
 
 class HostBlas:

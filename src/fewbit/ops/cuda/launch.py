@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, cached_property
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Any, NoReturn
 
 import numpy as np
@@ -13,11 +14,11 @@ import numpy.typing as npt
 from ... import _native
 from ...arrays import Bytes
 from ...errors import ArgumentError
+from .kernels import Entry
 
 LAUNCH = Struct("=Q8I")  # Launch in csrc/launches.cpp
 GEMM = Struct("=3Q6if4x")  # Gemm there
 GEMM_NAME = "cublasGemmEx"
-MAX_BYTES = 4096  # of a kernel's parameters
 ALIGN = 16
 
 
@@ -37,21 +38,15 @@ class StepPointer(int):
     __add__ = __radd__ = __sub__ = _refuse  # type: ignore[assignment]
 
 
-CODES = {int: "Q", StepPointer: "Q", np.int32: "i", np.uint32: "I", np.int64: "q", np.float32: "f"}
-
-
 @cache
-def layout(types: tuple[type, ...]) -> tuple[Struct, tuple[int, ...]]:
-    """Parameters as a kernel has them, and where the step's pointers are.
+def layout(codes: str) -> tuple[Struct, tuple[int, ...]]:
+    """Parameters as a kernel has them, each at its alignment, and where each begins.
 
-    Integers are pointers, NumPy numbers are numbers, each at its alignment.
-
-    >>> layout((int, np.int32, np.float32, int))[0].size, layout((np.int32, StepPointer))
-    (24, (<_struct.Struct object at ...>, (8,)))
+    >>> layout("QifQ")[1], layout("iQ")[1]
+    ((0, 8, 12, 16), (0, 8))
     """
-    codes = "".join(CODES[kind] for kind in types)
-    ends = [Struct("@" + codes[: i + 1]).size for i, kind in enumerate(types) if kind is StepPointer]
-    return Struct("@" + codes), tuple(end - 8 for end in ends)
+    ends = [Struct("@" + codes[: i + 1]).size for i in range(len(codes))]
+    return Struct("@" + codes), tuple(end - Struct(code).size for end, code in zip(ends, codes, strict=True))
 
 
 class LaunchList:
@@ -67,20 +62,21 @@ class LaunchList:
         return len(self.names)
 
     def add(
-        self, name: str, kernel: int, grid: int | tuple[int, ...], threads: int, shared: int, dependent: bool,
-        args: Sequence[Any],
-    ) -> None:  # fmt: skip
-        """A kernel. `dependent`: it may begin before the kernel before it ends."""
-        packing, places = layout(tuple(map(type, args)))
-        if packing.size > MAX_BYTES:
-            raise ArgumentError(f"{name}: a kernel takes {MAX_BYTES} bytes of parameters, not {packing.size}")
+        self, entry: Entry, kernel: int, grid: int | tuple[int, ...], threads: int, dependent: bool, args: Sequence[Any]
+    ) -> None:
+        """A kernel, by its handle. `dependent`: it may begin before the kernel before it ends."""
+        packing, offsets = layout(entry.codes)
         first = len(self._arena)
-        if places:
-            pointers = [arg.place for arg in args if type(arg) is StepPointer]
-            self._patches += [((first + at) // 8, place) for at, place in zip(places, pointers, strict=True)]
+        try:
+            parameters = packing.pack(*args)
+        except StructError as error:
+            raise ArgumentError(f"{entry.name} takes other arguments: {error}") from None
+        for offset, arg in zip(offsets, args, strict=True):
+            if type(arg) is StepPointer:
+                self._patches.append(((first + offset) // 8, arg.place))
         x, y, z = (*(grid if isinstance(grid, tuple) else (grid,)), 1, 1)[:3]
-        self._launches += LAUNCH.pack(kernel, x, y, z, threads, shared, dependent, first, packing.size)
-        self._put(packing.pack(*args), name)
+        self._launches += LAUNCH.pack(kernel, x, y, z, threads, entry.shared, dependent, first, packing.size)
+        self._put(parameters, entry.name)
 
     def add_product(self, *args: Any) -> None:
         """A product by cuBLAS: the fields of `GEMM`."""

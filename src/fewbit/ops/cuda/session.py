@@ -83,11 +83,11 @@ class Session:
             entry: The kernel, loaded if it was not.
             grid: Blocks, in up to three dimensions.
             threads: Threads of a block.
-            args: Integers are pointers, NumPy numbers are numbers.
+            args: Pointers and numbers, as the kernel has them.
             dependent: It may begin before the kernel in front of it ends; that must be a kernel.
         """
         is_dependent = dependent and self.has_dependent_launches
-        launches.add(entry.name, self.gpu.handle(entry), grid, threads, entry.shared, is_dependent, args)
+        launches.add(entry, self.gpu.handle(entry), grid, threads, is_dependent, args)
 
     def add_product(
         self, launches: LaunchList, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, *, beta: float,

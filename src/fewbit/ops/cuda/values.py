@@ -20,6 +20,11 @@ class Rows(NamedTuple):
     width: int
     stride: int
 
+    @property
+    def at(self) -> tuple[int, int]:
+        """As kernels take them."""
+        return self.pointer, self.stride
+
     def columns(self, first: int, width: int) -> Rows:
         return Rows(self.pointer + 4 * first, width, self.stride)
 
@@ -102,7 +107,7 @@ class Launcher:
     is_first: bool = True
 
     def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any) -> None:
-        """Integers are pointers, NumPy numbers are numbers. Kernels wait for the one before (`wait_for_previous`)."""
+        """Pointers and numbers, as the kernel has them. Kernels wait for the one before (`wait_for_previous`)."""
         self.device.launch(entry, grid, threads, *args, stream=self.stream, dependent=not self.is_first)
         self.is_first = False
 
