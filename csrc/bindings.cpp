@@ -341,6 +341,7 @@ NB_MODULE(_native, m) {
   m.def("unguard_map", unguard_map, nb::arg("number"), "To be called when the memory is unmapped.");
   bind_plan(m);
   bind_sample(m);
+  bind_launches(m);
   m.def("probe_read", py_probe_read, OneTarget(), nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, OneTarget(), nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),

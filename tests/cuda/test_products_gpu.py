@@ -15,8 +15,8 @@ from fewbit.formats import get
 from fewbit.ops import cuda
 from fewbit.ops.cuda import products, shapes
 from fewbit.ops.cuda.fused import Fused
-from fewbit.ops.cuda.kernels import SharedShape
 from fewbit.ops.cuda.products import Form, make_form, multiply, multiply_gated
+from fewbit.ops.cuda.shapes import SharedShape
 from fewbit.ops.cuda.tensor import fill
 from fewbit.ops.cuda.upload import Uploader
 from fewbit.ops.cuda.values import Launcher, Rows

@@ -120,8 +120,7 @@ def to_view(device: Session, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpa
 
 
 def _cast(device: Session, x: int, source: str, y: int, target: str, rows: int, k: int) -> None:
-    i = np.int32
-    device.launch(kernels.cast_rows(source, target), (rows, -(-k // 256)), 256, x, y, i(k), i(k))
+    device.launch(kernels.cast_rows(source, target), (rows, -(-k // 256)), 256, x, y, k, k)
 
 
 def quantize(x: Any, format: str | Format, ordinal: int = 0) -> CudaTensor:
@@ -143,7 +142,6 @@ def encode_rows(device: Session, view: dlpack.View, fmt: Format) -> DeviceArray:
     out = device.empty((n, fmt.row_bytes(k)), "u8")
     if n and k:
         warps = n * fmt.groups(k) if fmt.placement == "row" else n * -(-k // fmt.block)
-        fields = [np.int32(f) for f in row_fields(fmt, k)]
-        args = (view.pointer, out.pointer, *fields, np.int32(n), np.int32(k))
+        args = (view.pointer, out.pointer, *row_fields(fmt, k), n, k)
         device.launch(kernels.encode(fmt, view.dtype), -(-warps // 4), 128, *args)
     return out

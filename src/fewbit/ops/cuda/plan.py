@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...arrays import Floats
@@ -20,7 +20,8 @@ from .products import Form
 from .ranges import many_dtype
 from .session import Session
 from .shapes import MAX_SHARED
-from .values import Launcher, Rows, StepInputs
+from .steps import StepLists
+from .values import Collector, Launcher, Rows, StepInputs
 from .weights import Weights
 
 Launch = Callable[[Launcher, StepInputs], None]
@@ -35,8 +36,16 @@ class Plan:
     result: Rows
     given: Rows | None  # rows that another device made, if it begins with them
     buffers: tuple[Any, ...]  # memory of the rows
+    recorded: StepLists = field(default_factory=StepLists)
 
     def launch(self, run: Launcher, step: StepInputs) -> None:
+        """All kernels of a step. Those of sizes that came before are launched by one call."""
+        if isinstance(run, Collector):
+            self._launch_each(run, step)
+        else:
+            self.recorded.launch(run, step, self._launch_each)
+
+    def _launch_each(self, run: Launcher, step: StepInputs) -> None:
         for one in self.launches:
             one(run, step)
 

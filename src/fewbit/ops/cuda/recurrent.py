@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...errors import ShapeError
-from .kernels import Entry, make_entry
-from .kernels_rows import OUT, OUT_GIVEN, THREADS, X_GIVEN, X
+from .kernels import Entry, entry, named
+from .kernels_rows import THREADS
 from .row_maths import expect_width, head_dim
 from .values import Launcher, Rows, StepInputs
 
-i, f = np.int32, np.float32
 MAX_TAPS, MAX_DIM = 33, 256
 CONV_ROWS = 32  # kRows of recurrent.h
-STATES = (
-    "uint8_t* states, int slot_bytes, int offset, const int* reads, const int* writes, const int* q_starts, "
-    "const int* lengths, int sequences, int tokens"
-)
-STATES_GIVEN = "{states, slot_bytes, offset, reads, writes, q_starts, lengths, sequences, tokens}"
 
 
 class States(NamedTuple):
@@ -31,28 +23,17 @@ class States(NamedTuple):
 
     def given(self, step: StepInputs, offset: int, tokens: int) -> tuple[Any, ...]:
         slots = (step.reads, step.writes, step.q_starts, step.lengths)
-        return self.pointer, i(self.slot_bytes), i(offset), *slots, i(step.num_sequences), i(tokens)
+        return self.pointer, self.slot_bytes, offset, *slots, step.num_sequences, tokens
 
 
-@cache
 def _conv(taps: int, kind: str) -> Entry:
-    parameters = f"{STATES}, {X}, const float* weight, const float* bias, {OUT}, int columns"
-    call = f"conv<{taps}, fewbit::Maths::{kind}>({STATES_GIVEN}, {X_GIVEN}, weight, bias, {OUT_GIVEN}, columns)"
-    return make_entry("recurrent.h", f"conv_{taps}_{kind}", THREADS, parameters, call)
+    parameters = "States states, ConstRows x, const float* weight, const float* bias, Rows out, int columns"
+    return entry("recurrent.h", "conv", (taps, named(f"Maths::{kind}")), THREADS, parameters)
 
 
-@cache
 def _recur(rows: int, is_delta: bool) -> Entry:
     """`rows` of the state a lane."""
-    inputs = ", ".join(f"const float* {name}, int {name}_stride" for name in "qkvab")
-    given = ", ".join(f"{{{name}, {name}_stride}}" for name in "qkvab")
-    vectors, sizes = "decay, dt_bias, skip, scale", "heads, v_heads, dim, v_dim, tiled"
-    parameters = (
-        f"{STATES}, {inputs}, const float* decay, const float* dt_bias, const float* skip, float scale, "
-        f"int heads, int v_heads, int dim, int v_dim, int tiled, {OUT}"
-    )
-    call = f"recur<{rows}, {str(is_delta).lower()}>({STATES_GIVEN}, {{{given}, {vectors}, {sizes} != 0}}, {OUT_GIVEN})"
-    return make_entry("recurrent.h", f"{'delta_rule' if is_delta else 'scan'}_{rows}", 128, parameters, call)
+    return entry("recurrent.h", "recur", (rows, is_delta), 128, "States states, Recurrence in, Rows out")
 
 
 def conv(
@@ -66,7 +47,7 @@ def conv(
     if not step.num_sequences:
         return
     grid = -(-x.width // THREADS), step.num_sequences, max(1, -(-step.max_q // CONV_ROWS))
-    rest = (x.pointer, i(x.stride), weight, bias, out.pointer, i(out.stride), i(x.width))
+    rest = (*x.at, weight, bias, *out.at, x.width)
     run.launch(_conv(taps, kind), grid, THREADS, *states.given(step, offset, tokens), *rest)
 
 
@@ -78,7 +59,7 @@ def delta_rule(
     expect_width("delta_rule", q, k.width)
     expect_width("delta_rule", out, v.width)
     sizes = heads, v_heads, head_dim("delta_rule", q, heads), head_dim("delta_rule", v, v_heads)
-    vectors = (decay, dt_bias, 0, f(scale))
+    vectors = (decay, dt_bias, 0, scale)
     held = states.given(step, offset, tokens)
     _launch(run, step, out, (q, k, v, a, b), held, vectors, sizes, tiled=tiled, is_delta=True)
 
@@ -91,7 +72,7 @@ def scan(
     expect_width("scan", b, c.width)
     expect_width("scan", out, x.width)
     sizes = groups, heads, head_dim("scan", b, groups), head_dim("scan", x, heads)
-    vectors = (decay, dt_bias, skip, f(1))
+    vectors = (decay, dt_bias, skip, 1)
     held = states.given(step, offset, tokens)
     _launch(run, step, out, (c, b, x, dt, dt), held, vectors, sizes, tiled=False, is_delta=False)
 
@@ -106,6 +87,6 @@ def _launch(
     if not step.num_sequences:
         return
     rows = next(r for r in (16, 32, 64) if 4 * r >= dim)
-    given = [value for x in inputs for value in (x.pointer, i(x.stride))]
-    args = (*states, *given, *vectors, *(i(n) for n in sizes), i(tiled), out.pointer, i(out.stride))
+    given = chain.from_iterable(x.at for x in inputs)
+    args = (*states, *given, *vectors, *sizes, tiled, *out.at)
     run.launch(_recur(rows, is_delta), (-(-v_dim // 32), v_heads, step.num_sequences), 128, *args)

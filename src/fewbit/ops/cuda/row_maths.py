@@ -8,21 +8,15 @@ of each value and rope.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from ...errors import ArgumentError, ShapeError
 from ..recorder import ACTIVATIONS, GATES
 from . import kernels_rows as kernels
 from .attention import RopeTable
 from .kernels_rows import THREADS
-from .layout import row_fields
 from .stack import Stack
 from .tensor import CudaTensor
 from .values import Launcher, Rows, StepInputs
 
-i, f = np.int32, np.float32
 WARP_DIM = 512  # values of a head that a warp norms alone
 HEADS_TOKENS = 8  # kTokens of embed.h
 INTERLEAVED = 8  # columns of gate, then as many of up
@@ -62,8 +56,8 @@ def _norm(
     warps = dim <= WARP_DIM
     threads = THREADS if warps else min(1024, -(-dim // 128) * 32)
     blocks = -(-tokens * heads // (THREADS // 32)) if warps else tokens * heads
-    rows = (x.pointer, i(x.stride), y.pointer, i(y.stride), total.pointer, i(total.stride))
-    given = (weight, bias, f(eps), out.pointer, i(out.stride), i(tokens), i(heads), i(dim))
+    rows = (*x.at, *y.at, *total.at)
+    given = (weight, bias, eps, *out.at, tokens, heads, dim)
     run.launch(kernels.norm_rows(centered, warps), blocks, threads, *rows, *given)
 
 
@@ -116,8 +110,8 @@ def _elementwise(
         return
     by4 = all(_by4(rows) for rows in (out, a, b))
     grid = tokens, -(-out.width // (4 * THREADS))
-    rows = (a.pointer, i(a.stride), b.pointer, i(b.stride), out.pointer, i(out.stride))
-    given = (i(out.width), f(by), i(interleaved), i(by4))
+    rows = (*a.at, *b.at, *out.at)
+    given = (out.width, by, interleaved, by4)
     run.launch(kernels.elementwise(maths, is_gate), grid, THREADS, *rows, *given)
 
 
@@ -147,10 +141,10 @@ def _join(
     if not tokens:
         return
     unit = 4 if all(_by4(rows) for rows in (out, a, b)) and not any(n % 4 for n in (a_dim, a_width, b_width)) else 1
-    first = (a.pointer, i(a.stride), i(a_dim // unit), i(a_width // unit))
-    second = (b.pointer, i(b.stride), i(b_dim // unit), i(b_width // unit))
+    first = (*a.at, a_dim // unit, a_width // unit)
+    second = (*b.at, b_dim // unit, b_width // unit)
     grid = tokens, -(-out.width // (unit * THREADS))
-    run.launch(kernels.join_heads(unit), grid, THREADS, *first, *second, out.pointer, i(out.stride), i(heads))
+    run.launch(kernels.join_heads(unit), grid, THREADS, *first, *second, *out.at, heads)
 
 
 def gather(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int) -> None:
@@ -160,7 +154,7 @@ def gather(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int) 
         return
     unit = 4 if _by4(out) and _by4(x) and x.width % 4 == 0 else 1
     grid = tokens, -(-x.width // (unit * THREADS))
-    args = (x.pointer, i(x.stride), step.logits_indices, out.pointer, i(out.stride), i(x.width // unit))
+    args = (*x.at, step.logits_indices, *out.at, x.width // unit)
     run.launch(kernels.gather_rows(unit), grid, THREADS, *args)
 
 
@@ -179,13 +173,13 @@ def _embed(run: Launcher, out: Rows, ids: int, previous: int, table: CudaTensor,
     expect_width("embed", out, k)
     if not tokens:
         return
-    given = (ids, previous, f(scale), out.pointer, i(out.stride), i(n), i(k))
+    given = (ids, previous, scale, *out.at, n, k)
     if table.tiles:
         entry, grid = kernels.embed_tiles(table.format), (tokens, -(-k // (32 * 128)))
-        run.launch(entry, grid, 128, *table.planes, *given, i(table.columns))
+        run.launch(entry, grid, 128, *table.planes, *given, table.columns)
     else:
         entry, grid = kernels.embed_rows(table.format), (tokens, -(-k // THREADS))
-        run.launch(entry, grid, THREADS, *_row_bytes(table), *given)
+        run.launch(entry, grid, THREADS, *table.in_rows(), *given)
 
 
 def rope(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, heads: int, table: RopeTable) -> None:
@@ -197,8 +191,8 @@ def rope(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, he
     if not tokens:
         return
     grid = tokens, -(-heads * (dim - pairs) // THREADS)
-    rows = (x.pointer, i(x.stride), step.positions, table.pointer, out.pointer, i(out.stride))
-    run.launch(kernels.rotate_rows(), grid, THREADS, *rows, i(heads), i(dim), i(pairs), i(table.neox))
+    rows = (*x.at, step.positions, table.pointer, *out.at)
+    run.launch(kernels.rotate_rows(), grid, THREADS, *rows, heads, dim, pairs, table.neox)
 
 
 def linear_heads(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, w: Stack) -> None:
@@ -208,21 +202,15 @@ def linear_heads(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens:
     if not tokens:
         return
     table, over = w.tensor, -(-tokens // HEADS_TOKENS)
-    rows = (x.pointer, i(x.stride), out.pointer, i(out.stride))
-    sizes = (i(tokens), i(w.count), i(w.n), i(w.pitch), i(w.k))
+    rows = (*x.at, *out.at)
+    sizes = (tokens, w.count, w.n, w.pitch, w.k)
     if table.tiles:
         warps = w.count * -(-w.n // 8)
         entry = kernels.heads_tiles(table.format)
-        run.launch(entry, (over, -(-warps // 4)), 128, *table.planes, *rows, *sizes, i(table.columns))
+        run.launch(entry, (over, -(-warps // 4)), 128, *table.planes, *rows, *sizes, table.columns)
     else:
         entry = kernels.heads_rows(table.format)
-        run.launch(entry, (over, -(-w.count * w.n // 4)), 128, *_row_bytes(table), *rows, *sizes)
-
-
-def _row_bytes(table: CudaTensor) -> tuple[Any, ...]:
-    """Rows as in files, as kernels take them: the bytes, the fields of a row, values that share a scale."""
-    k = table.shape[1]
-    return table.planes[0], *(i(field) for field in row_fields(table.format, k)), i(table.format.group or max(k, 1))
+        run.launch(entry, (over, -(-w.count * w.n // 4)), 128, *table.in_rows(), *rows, *sizes)
 
 
 def _by4(rows: Rows) -> bool:
