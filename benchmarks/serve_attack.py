@@ -51,7 +51,7 @@ class Watch:
 @dataclass
 class Target:
     port: int
-    encoder: str | None
+    encoder: str  # its name, or that of the language model
     watch: Watch = field(default_factory=Watch)
 
 
@@ -86,15 +86,11 @@ async def many(target: Target, data: bytes, count: int, seconds: float = 10.0) -
 
 
 async def large_embeddings(target: Target) -> Got:
-    if target.encoder is None:
-        return await many(target, request("/v1/embeddings", {"input": "sea " * 3_500_000}), 8, 3.0)
     return await many(target, request("/api/embed", {"model": target.encoder, "input": "sea " * 3_500_000}), 8, 3.0)
 
 
 async def one_long_word(target: Target) -> Got:
-    return await many(
-        target, request("/api/embed", {"model": target.encoder or "x", "input": "x" * 14_000_000}), 8, 3.0
-    )
+    return await many(target, request("/api/embed", {"model": target.encoder, "input": "x" * 14_000_000}), 8, 3.0)
 
 
 async def large_tokenize(target: Target) -> Got:
@@ -102,7 +98,7 @@ async def large_tokenize(target: Target) -> Got:
 
 
 async def large_counts(target: Target) -> Got:
-    body = {"model": "x", "messages": [{"role": "user", "content": "sea " * 3_500_000}]}
+    body = {"model": "good", "messages": [{"role": "user", "content": "sea " * 3_500_000}]}
     return await many(target, request("/v1/messages/count_tokens", body), 8, 3.0)
 
 
@@ -218,7 +214,7 @@ async def attack_all(target: Target, streams: int, pid: int) -> dict[str, Any]:
     return {"attacks": rows, "warm_up": row("warm-up", warm, quiet), "rss_before": before, "rss_after": after}
 
 
-def run_attack(attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, encoder: str | None) -> Got:
+def run_attack(attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, encoder: str) -> Got:
     async def bounded() -> Got:
         try:
             async with asyncio.timeout(PHASE_SECONDS):
@@ -294,7 +290,7 @@ def main() -> None:
     args = parser.parse_args()
     server = Server(args.model, args.encoder)
     try:
-        target = Target(server.port, "encoder" if args.encoder else None)
+        target = Target(server.port, "encoder" if args.encoder else "good")
         found = asyncio.run(attack_all(target, args.streams, server.process.pid))
     finally:
         seconds = server.end()

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from .errors import ApiError, cut
 from .ignored import note_ignored
+from .json_size import check_values
 from .lenient import tidied
 from .settings import Settings
 from .state import client_name, state_of
@@ -49,7 +50,7 @@ async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
     data, strict = await read_bytes(request), state_of(request).settings.strict
     if len(data) > LARGE_BYTES:
-        body: tuple[T, list[str]] = await on_body(request, decode, data, kind, strict)
+        body: tuple[T, list[str]] = await on_body(request, _decode_large, data, kind, strict)
     else:
         body = decode(data, kind, strict)
     found, ignored = body
@@ -64,6 +65,11 @@ def _check_count(body: object, most: int) -> None:
         items = getattr(body, name, None)
         if isinstance(items, list) and len(items) > most and not isinstance(items[0], int):  # those are token ids
             raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
+
+
+def _decode_large(data: bytes, kind: type[T], strict: bool) -> tuple[T, list[str]]:
+    check_values(data)
+    return decode(data, kind, strict)
 
 
 def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[str]]:

@@ -7,6 +7,7 @@ import errno
 import gc
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,8 +25,9 @@ from .settings import Settings
 from .state import State
 
 OTHER_FILES = 128  # beside connections
-ACCEPTED_AT_ONCE = 64  # also the tries when no descriptors are left
+ACCEPTED_AT_ONCE = 8  # between two looks at other connections; also the tries when no descriptors are left
 BACKLOG = 1024  # connections that wait to be accepted
+SWITCH_SECONDS = 0.0005  # the event loop gives up the GIL with each write, and waits so long to get it back
 
 
 class Server(uvicorn.Server):
@@ -114,6 +116,7 @@ def raise_file_limit(connections: int) -> None:
 def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM comes. `ready` is called when the first can come."""
     memory.set_up()
+    sys.setswitchinterval(SWITCH_SECONDS)
     Server(make_config(app), app.state.fewbit, ready).run(sockets=[at])
 
 
