@@ -48,11 +48,11 @@ class JsonResponse(Response):
 
 async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
-    data, strict = await read_bytes(request), state_of(request).settings.strict
-    if len(data) > LARGE_BYTES:
-        body: tuple[T, list[str]] = await on_body(request, _decode_large, data, kind, strict)
+    parts, strict = await read_parts(request), state_of(request).settings.strict
+    if request.scope.get("fewbit.body_bytes", 0) > LARGE_BYTES:
+        body: tuple[T, list[str]] = await on_body(request, _decode_large, parts, kind, strict)
     else:
-        body = decode(data, kind, strict)
+        body = decode(b"".join(parts), kind, strict)
     found, ignored = body
     _check_count(found, state_of(request).settings.max_messages)
     note_ignored(request, ignored)
@@ -67,7 +67,9 @@ def _check_count(body: object, most: int) -> None:
             raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
 
 
-def _decode_large(data: bytes, kind: type[T], strict: bool) -> tuple[T, list[str]]:
+def _decode_large(parts: list[bytes], kind: type[T], strict: bool) -> tuple[T, list[str]]:
+    data = b"".join(parts)
+    parts.clear()
     check_values(data)
     return decode(data, kind, strict)
 
@@ -89,7 +91,7 @@ def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[st
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_parts(request: Request) -> list[bytes]:
     """All of a body that is neither too large nor too slow."""
     state, client = state_of(request), client_name(request)
     limits, pauses = state.settings, state.pauses
@@ -103,7 +105,7 @@ async def read_bytes(request: Request) -> bytes:
         seconds_left = body_patience(limits, size, clock() - begun)
         part = await _within(seconds_left + pauses.lenience, anext(chunks, None))
         if part is None:
-            return b"".join(parts)
+            return parts
         size += len(part)
         if size > limits.max_body_bytes:
             raise _too_large(limits.max_body_bytes)
