@@ -32,6 +32,7 @@ CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]
 ATTACKER = ("127.0.0.2", 0)
 PHASE_SECONDS = 12.0  # that an attack gets at most
+WARM_UP_SECONDS = 120.0
 DRAIN_SECONDS = 5
 CACHE_BYTES = 128 << 20  # the KV cache fills up to its size with whatever is written: this much in the warm-up
 MAX_GAP, MAX_HEALTH, MAX_GROWTH = 2.0, 0.1, 0.1
@@ -88,6 +89,15 @@ async def many(target: Target, data: bytes, count: int, seconds: float = 10.0) -
 
 async def load_encoder(target: Target) -> Got:
     return await many(target, request("/api/embed", {"model": target.encoder, "input": "sea " * 2000}), 1)
+
+
+async def fill_cache(target: Target) -> Got:
+    """Prompts of more tokens than the KV cache has room for: its memory counts from the first use of each page."""
+    got: Got = Counter()
+    for number in range(CACHE_BYTES >> 23):
+        body = {"model": "good", "prompt": f"sea {number} " * 200, "max_tokens": 1}
+        got += await many(target, request("/v1/completions", body), 1, 60.0)
+    return got
 
 
 async def large_embeddings(target: Target) -> Got:
@@ -197,9 +207,10 @@ async def attack_all(target: Target, streams: int, pid: int) -> dict[str, Any]:
     good = [asyncio.create_task(stream_for_ever(target)) for _ in range(streams)]
     good.append(asyncio.create_task(watch_health(target)))
     loop, attackers = asyncio.get_running_loop(), ProcessPoolExecutor(1, get_context("spawn"))
-    warm = await loop.run_in_executor(attackers, run_attack, load_encoder, target.port, target.encoder)
-    warm += await loop.run_in_executor(attackers, run_attack, a_full_queue, target.port, target.encoder)
-    await asyncio.sleep(3.0)  # the KV cache has its pages now
+    warm: Got = Counter()
+    for first in (load_encoder, fill_cache, a_full_queue):
+        warm += await loop.run_in_executor(attackers, run_attack, first, target.port, target.encoder, WARM_UP_SECONDS)
+    await asyncio.sleep(3.0)
     before, rows = memory_bytes(pid), []
     quiet, target.watch = target.watch, Watch()
     await asyncio.sleep(3.0)
@@ -220,10 +231,12 @@ async def attack_all(target: Target, streams: int, pid: int) -> dict[str, Any]:
     return {"attacks": rows, "warm_up": row("warm-up", warm, quiet, pid), "rss_before": before, "rss_after": after}
 
 
-def run_attack(attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, encoder: str) -> Got:
+def run_attack(
+    attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, encoder: str, seconds: float = PHASE_SECONDS
+) -> Got:
     async def bounded() -> Got:
         try:
-            async with asyncio.timeout(PHASE_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await attack(Target(port, encoder))
         except TimeoutError:
             return Counter({"stopped": 1})
