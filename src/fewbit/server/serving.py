@@ -44,6 +44,7 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         gc.collect()
         gc.freeze()  # what is there now stays: collections while requests run need not look at it
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -116,7 +117,6 @@ def raise_file_limit(connections: int) -> None:
 def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM comes. `ready` is called when the first can come."""
     memory.set_up()
-    sys.setswitchinterval(SWITCH_SECONDS)
     Server(make_config(app), app.state.fewbit, ready).run(sockets=[at])
 
 
