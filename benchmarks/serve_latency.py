@@ -19,8 +19,9 @@ from http.client import HTTPConnection
 
 from fewbit import LLM
 from fewbit.server.app import make_app
+from fewbit.server.listening import listen
 from fewbit.server.pool import Pool
-from fewbit.server.serving import Server, listen, make_config
+from fewbit.server.serving import Server, make_config
 from fewbit.server.settings import Settings
 
 MAX_ADDED = 0.002  # seconds

@@ -9,8 +9,9 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from .errors import ApiError, cut
 from .ignored import note_ignored
@@ -99,19 +100,19 @@ async def read_parts(request: Request) -> list[bytes]:
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large(limits.max_body_bytes)
     parts: list[bytes] = []
-    size, chunks, clock = 0, aiter(request.stream()), asyncio.get_running_loop().time
+    size, clock = 0, asyncio.get_running_loop().time
     begun = clock()
     while True:
         seconds_left = body_patience(limits, size, clock() - begun)
-        part = await _within(seconds_left + pauses.lenience, anext(chunks, None))
-        if part is None:
-            return parts
+        part, is_last = await _within(seconds_left + pauses.lenience, request.receive())
         size += len(part)
         if size > limits.max_body_bytes:
             raise _too_large(limits.max_body_bytes)
         state.take_body(client, len(part))
         request.scope["fewbit.body_bytes"], request.scope["fewbit.client"] = size, client  # `Guard` releases them
         parts.append(part)
+        if is_last:
+            return parts
 
 
 def body_patience(limits: Settings, size: int, seconds: float) -> float:
@@ -125,18 +126,20 @@ def body_patience(limits: Settings, size: int, seconds: float) -> float:
     return min(limits.body_idle_seconds, latest - seconds)
 
 
-async def _within(seconds: float, coming: Awaitable[bytes | None]) -> bytes | None:
-    """The next part of a body. What is there already counts, however late this server comes to read it."""
+async def _within(seconds: float, coming: Awaitable[Message]) -> tuple[bytes, bool]:
+    """The next part of a body, and whether it is the last. What is there already counts, however late this server
+    comes to read it."""
     task = asyncio.ensure_future(coming)
     try:
         await asyncio.wait({task}, timeout=max(seconds, 0.0))
-        if task.done():
-            return task.result()
-    except ClientDisconnect:
-        raise ApiError(400, "the client disconnected before its body was complete", code="disconnected") from None
     finally:
         task.cancel()
-    raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout")
+    if not task.done():
+        raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout")
+    message = task.result()
+    if message["type"] == "http.disconnect":
+        raise ApiError(400, "the client disconnected before its body was complete", code="disconnected")
+    return message.get("body", b""), not message.get("more_body", False)
 
 
 @cache

@@ -108,7 +108,7 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> AsyncGenerator[Event, None]:
-    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`. Prompts are made `in_thread`, except short ones.
+    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`. Long prompts are made `in_thread`.
 
     What cannot be done is refused before `Started`. `aclose` ends it at once, and its requests in the engine too.
     """
