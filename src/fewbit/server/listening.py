@@ -63,15 +63,15 @@ class Listener(socket.socket):
 class Accepted(socket.socket):
     """A connection that tells when it is closed."""
 
-    def __init__(self, connection: socket.socket, closed: Callable[[], None]) -> None:
+    def __init__(self, connection: socket.socket, on_close: Callable[[], None]) -> None:
         super().__init__(connection.family, connection.type, connection.proto, fileno=connection.detach())
-        self._closed: Callable[[], None] | None = closed
+        self._on_close: Callable[[], None] | None = on_close
 
     def close(self) -> None:
         super().close()
-        closed, self._closed = self._closed, None
-        if closed is not None:
-            closed()
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
 
 def listen(settings: Settings) -> Listener:

@@ -62,6 +62,7 @@ def test_shift_enter_makes_a_line(fake: Fake, chat: Page) -> None:
     chat.keyboard.type("b")
     chat.keyboard.press("Enter")
     expect(chat.locator(".said")).to_have_text("a\nb")
+    expect(chat.locator("#send")).to_be_visible()  # the answer is complete
     assert fake.bodies[0]["messages"][0]["content"] == "a\nb"
 
 
