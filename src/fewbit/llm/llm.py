@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream"]
 
+SHORT_PROMPT = 512  # characters or tokens: a thread takes longer than to make a request of it
+
 
 class LLM(Chats, Embeds, Scores):
     """A language model loaded from a file and ready to generate.
@@ -193,6 +195,8 @@ class LLM(Chats, Embeds, Scores):
         """
         from .text_deltas import parts  # only callers in an event loop pay for it
 
+        if sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT:
+            return parts(self._worker, self._groups(prompt, options)[0])
         return parts(self._worker, await in_thread(lambda: self._groups(prompt, options)[0]))
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
