@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "dispatch.h"
 #include "passes.h"
 #include "threads.h"
 #include "workspace.h"

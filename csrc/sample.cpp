@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "dispatch.h"
 #include "passes.h"
 #include "threads.h"
 #include "workspace.h"

@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <memory>
+
 #include "targets/avx512.h"
 
 namespace fewbit::amx {

@@ -13,19 +13,12 @@ FEWBIT_BEGIN_TARGET
 
 namespace fewbit::amx {
 
-#include "isa/avx512.h"
-//
-#include "kernels/k_block.h"
-//
-#include "kernels/reals.h"
+#include "kernels/amx/all.h"
 //
 #include "kernels/kv_block.h"
-#include "kernels/kv_tiled.h"
 #include "kernels/kv_weigh.h"
 //
-#include "kernels/amx/to_tiles.h"
-//
-#include "kernels/amx/tiles.h"
+#include "kernels/kv_tiled.h"
 //
 #include "kernels/amx/code_scratch.h"
 #include "kernels/amx/kv_quick.h"

@@ -13,34 +13,13 @@ FEWBIT_BEGIN_TARGET
 
 namespace fewbit::amx {
 
-#include "isa/avx512.h"
-//
-#include "kernels/k_block.h"
-//
-#include "kernels/lane_factors.h"
-#include "kernels/reals.h"
-//
-#include "kernels/amx/grid_tables.h"
-//
-#include "kernels/activations.h"
-#include "kernels/grids.h"
-//
-#include "kernels/gemv.h"
-//
-#include "kernels/interleaved.h"
-#include "kernels/probe.h"
-//
-#include "kernels/amx/to_tiles.h"
-//
-#include "kernels/amx/tiles.h"
+#include "kernels/amx/all.h"
 //
 #include "kernels/amx/fused.h"
 #include "kernels/amx/packed.h"
-//
-#include "kernels/amx/skinny.h"
-//
 #include "kernels/amx/skinny_interleaved.h"
 #include "kernels/amx/tile_probe.h"
+#include "kernels/probe.h"
 //
 #include "targets/counted.h"
 
