@@ -369,7 +369,7 @@ OWN = (
 
 def test_options_are_those_of_sampling_and_of_a_request() -> None:
     params = list(SamplingParams.__dataclass_fields__)
-    assert list(get_type_hints(Options)) == [*OWN, *params, "n"]
+    assert list(get_type_hints(Options)) == [*OWN, *params, "n", "progress"]
     assert read_options({}).params == SamplingParams()
 
 

@@ -16,7 +16,7 @@ import fewbit as fb
 from fewbit import devices
 from fewbit.devices.cpu import CpuDevice
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Generation
+from fewbit.engine.request import Delta, Generation
 from fewbit.engine.worker import Worker
 
 from ..examples import examples
@@ -90,12 +90,12 @@ def test_what_comes_after_the_end_is_thrown_away(kind: type[Toy]) -> None:
     free = alone(prompt, 12, 3)[0]
     engine, late = make(toy := kind(), eos_ids=[free[4]])
     (request,) = add(engine, prompt, 12, seed=3)
-    events: list[int | None] = []
-    request.sink, request.stream = lambda event: events.append(event[1]), True
+    deltas: list[Delta] = []
+    request.sink, request.stream = deltas.append, True
     run(engine)
     output = free[: free.index(free[4])]
     assert (request.output_tokens, request.finish_reason) == (output, "stop")
-    assert events == [*output, None]
+    assert [(delta.tokens, delta.finish) for delta in deltas] == [*(([token], None) for token in output), ([], "stop")]
     assert len(late.batches) == len(output) + 2  # the prompt, a step for each token, and one too many
     assert toy.cache.lookup([*prompt, *output, free[4], 0, 0, 0]) <= len(prompt) + len(output)
     assert is_clean(toy)

@@ -25,7 +25,7 @@ from ..files.maps import FileMap, check_maps
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
 from .flight import Flight
-from .request import Constraint, Embedding, Generation, Request, Scoring, Step
+from .request import Constraint, Delta, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
 from .scores import TokenScores
 from .stats import Stats
@@ -336,9 +336,9 @@ class Engine:
             request.accept(token, logprobs)
         except Exception as error:  # of its constraint
             return self._finish(request, "error", error)
-        if request.stream and not self._tell(request, token):
-            return self._finish(request, "cancelled")
-        return len(request.tokens) >= request.max_length and self._finish(request, "length")
+        if len(request.tokens) >= request.max_length:
+            return self._finish(request, "length")
+        return request.stream and not self._emit(request) and self._finish(request, "cancelled")
 
     def _score(self, request: Request, scores: Floats | Exception, tops: Sequence[Top]) -> bool:
         """Give a request the scores of its next tokens. Have they finished it?"""
@@ -365,14 +365,16 @@ class Engine:
             request.error = error
             request.finish_reason = reason
             self.limits.release(request)
-            self._tell(request, None)
+            self._emit(request)
         return True
 
     @staticmethod
-    def _tell(request: Request, token: int | None) -> bool:
-        """Is there still somebody to tell? An event loop may be closed."""
+    def _emit(request: Request) -> bool:
+        """Give the sink what is new. False if it fails: an event loop may be closed."""
+        tokens = request.tokens[request.num_emitted :]
+        request.num_emitted += len(tokens)
         try:
-            request.sink((request, token))
+            request.sink(Delta(request, tokens, request.finish_reason))
         except Exception:
             return False
         return True

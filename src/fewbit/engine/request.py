@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,8 +20,16 @@ from ..ops.sampling import SamplingParams
 from .scores import TokenScores
 from .seen import Seen
 
-Event: TypeAlias = "tuple[Request, int | None]"  # a request and its next token, or None: it is finished
-Sink = Callable[[Event], object]
+
+class Delta(NamedTuple):
+    """What is new of a request: the next tokens of its output, and the finish reason when it ended, else None."""
+
+    request: Request
+    tokens: Sequence[int]
+    finish: str | None
+
+
+Sink = Callable[[Delta], object]
 
 
 class Constraint(Protocol):
@@ -66,10 +74,11 @@ class Step:
 
 
 class Request(ABC):
-    """Tokens that are run. The engine writes to it; whoever made it reads it after an event.
+    """Tokens that are run. The engine writes to it; whoever made it reads it after a delta.
 
-    `sink` gets a pair for each token if `stream` is set, and (request, None) at the end in any case: then
-    `finish_reason` says why: "stop", "length", "deadline", "cancelled" or "error". The engine's thread calls it.
+    `sink` gets a delta for each step if `stream` is set, and one at the end in any case. The last has the tokens that
+    were not emitted yet, and the reason "stop", "length", "deadline", "cancelled" or "error". The engine's thread calls
+    it.
     """
 
     kind: ClassVar[str]
@@ -84,6 +93,7 @@ class Request(ABC):
         self.scores: TokenScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
+        self.num_emitted = len(tokens)  # tokens that the sink has, or knew from the start
 
         self.priority = 0  # higher ones come first
         self.client = ""  # who asks: clients are served alike
@@ -345,5 +355,5 @@ def _without_eos(bias: tuple[Ints, Floats] | None, eos_ids: frozenset[int]) -> t
     return np.array(list(values), np.int32), np.array(list(values.values()), np.float32)
 
 
-def _ignore(event: Event) -> None:
+def _ignore(delta: Delta) -> None:
     pass

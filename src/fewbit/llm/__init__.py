@@ -2,13 +2,15 @@
 
 | module | what is there |
 |---|---|
-| `llm` | the class `LLM` |
+| `llm` | the class `LLM`: it loads a model and writes text |
+| `reader` | its base class `TextReader`: tokens, scores and embeddings of text |
 | `sampling_options` | the options of a call, and their checks |
-| `chat` | messages to prompts |
+| `prompts`, `chat` | text and messages to token ids |
+| `callers` | threads and event loops that wait for the engine |
 | `fold` | tokens of the engine to text |
 | `stream` | text while it is written |
 | `completion` | the result of a call |
-| `embed`, `pooling` | embeddings |
+| `pooling` | hidden rows to embeddings |
 | `score`, `logprobs` | log-probabilities |
 | `progress` | the progress of a batch |
 """
@@ -18,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .completion import Completion, TokenLogprob
+    from .fold import TextDelta
     from .llm import LLM
-    from .sampling_options import ChatOptions, Options, Prompt, PromptOptions
+    from .prompts import Prompt
+    from .sampling_options import ChatOptions, Options, PromptOptions
     from .stream import AsyncStream, Stream
-    from .text_deltas import TextDelta
 
 __all__ = [
     "LLM",
@@ -41,5 +44,5 @@ def __getattr__(name: str) -> Any:
     """Loaded when first needed: a command that talks to a server has completions, and no engine."""
     if name not in __all__:
         raise AttributeError(f"module 'fewbit.llm' has no attribute {name!r}")
-    homes = {"Completion": "completion", "TextDelta": "text_deltas", "TokenLogprob": "completion"}
-    return getattr(import_module(f".{homes.get(name, 'llm')}", __name__), name)
+    home = "completion" if name in ("Completion", "TokenLogprob") else "llm"
+    return getattr(import_module(f".{home}", __name__), name)

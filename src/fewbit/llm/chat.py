@@ -1,245 +1,125 @@
-"""`LLM.chat` and `LLM.achat`, and the prompts that they make of messages."""
+"""Messages to prompts, by the model's chat template."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ..engine.engine import Engine
 from ..errors import DtypeError, RequestError
-from ..text.tokenizer import Tokenizer
-from .completion import Completion
-from .fold import in_thread
-from .progress import Progress
-from .sampling_options import (
-    ChatOptions,
-    ChatStreamOptions,
-    Messages,
-    Options,
-    Prompt,
-    PromptOptions,
-    StreamOptions,
-    check_messages,
-    split_chat_options,
-    split_conversations,
-)
-from .stream import AsyncStream, Stream
+from ..validation import to_flag
+from .prompts import PromptEncoder
+from .sampling_options import ChatOptions, PromptOptions, check_names, to_list
 
 if TYPE_CHECKING:
-    from ..text.chat import Chat
-    from ..text.template import ChatTemplate
+    from ..text.chat import ChatPrompt, ChatTemplates
+
+ChatMessage = Mapping[str, Any]
+Messages = Sequence[ChatMessage]
 
 
-class Chats(ABC):
-    """What an LLM has for messages. Their prompt is token ids; all else is done by `generate` and `stream`."""
+class ChatEncoder:
+    """Makes the prompts of conversations.
 
-    engine: Engine
-    tokenizer: Tokenizer
+    Args:
+        prompts: Encodes their text.
+    """
 
-    @overload
-    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-        self, prompt: Prompt, *, progress: Progress = False, **options: Unpack[Options]
-    ) -> Completion: ...
-    @overload
-    def generate(
-        self, prompt: Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
-    ) -> list[Completion]: ...
-    @abstractmethod
-    def generate(
-        self, prompt: Prompt | Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
-    ) -> Completion | list[Completion]: ...
-
-    @overload
-    async def agenerate(  # type: ignore[overload-overlap]
-        self, prompt: Prompt, *, progress: Progress = False, **options: Unpack[Options]
-    ) -> Completion: ...
-    @overload
-    async def agenerate(
-        self, prompt: Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
-    ) -> list[Completion]: ...
-    @abstractmethod
-    async def agenerate(
-        self, prompt: Prompt | Sequence[Prompt], *, progress: Progress = False, **options: Unpack[Options]
-    ) -> Completion | list[Completion]: ...
-
-    @abstractmethod
-    def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> Stream: ...
-
-    @abstractmethod
-    def astream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> AsyncStream: ...
-
-    @abstractmethod
-    def _refuse_long(self, text: str) -> None: ...
-
-    @overload
-    def chat(
-        self,
-        messages: Messages,
-        *,
-        stream: Literal[False] = False,
-        progress: Progress = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion: ...
-    @overload
-    def chat(
-        self,
-        messages: Sequence[Messages],
-        *,
-        stream: Literal[False] = False,
-        progress: Progress = False,
-        **options: Unpack[ChatOptions],
-    ) -> list[Completion]: ...
-    @overload
-    def chat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatStreamOptions]) -> Stream: ...
-    def chat(
-        self,
-        messages: Messages | Sequence[Messages],
-        *,
-        stream: bool = False,
-        progress: Progress = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion | list[Completion] | Stream:
-        """Answer a conversation by the model's chat template, or several conversations in one batch.
-
-            llm.chat([{"role": "user", "content": "Name three colors."}]).text
-
-        Messages are as OpenAI's clients send them: `content` may be a list of text parts, or None beside `tool_calls`.
-        Special tokens that a message spells stay plain text unless `trust_content` says otherwise.
-
-        With `continue_final_message=True` the last message is the assistant's, and the answer continues its text: the
-        prompt ends with that text, and `Completion.text` is what follows. A text with `<think>` or `</think>` continues
-        the model's own answer from its start, thoughts included.
-
-        Args:
-            messages: Dicts with `role` and `content`, or a list of such conversations.
-            stream: Return a `Stream`, for one conversation.
-            progress: Show the progress of a batch on standard error, or call a function with (done, total).
-            options: See `ChatOptions`, which are `Options` and `PromptOptions`.
-
-        Returns:
-            A `Completion`; for a list of conversations a list of the same length; a `Stream` with `stream=True`.
-        """
-        of_prompt, rest = _split_options(options, stream, progress)
-        prompts, several = self._chat_prompts(messages, of_prompt, stream)
-        if stream:
-            return self.stream(prompts[0], **rest)  # type: ignore[misc]  # it refuses n > 1
-        return self.generate(prompts if several else prompts[0], progress=progress, **rest)
-
-    @overload
-    async def achat(
-        self,
-        messages: Messages,
-        *,
-        stream: Literal[False] = False,
-        progress: Progress = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion: ...
-    @overload
-    async def achat(
-        self,
-        messages: Sequence[Messages],
-        *,
-        stream: Literal[False] = False,
-        progress: Progress = False,
-        **options: Unpack[ChatOptions],
-    ) -> list[Completion]: ...
-    @overload
-    async def achat(
-        self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatStreamOptions]
-    ) -> AsyncStream: ...
-    async def achat(
-        self,
-        messages: Messages | Sequence[Messages],
-        *,
-        stream: bool = False,
-        progress: Progress = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion | list[Completion] | AsyncStream:
-        """`chat` that does not block the event loop."""
-        of_prompt, rest = _split_options(options, stream, progress)
-        prompts, several = await in_thread(lambda: self._chat_prompts(messages, of_prompt, stream))
-        if stream:
-            return self.astream(prompts[0], **rest)  # type: ignore[misc]
-        return await self.agenerate(prompts if several else prompts[0], progress=progress, **rest)
-
-    def chat_prompt(
-        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
-    ) -> list[int]:
-        """The token ids of the prompt that `chat` makes of messages.
-
-        Args:
-            messages: Dicts with `role` and `content`.
-            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
-            options: See `PromptOptions`.
-        """
-        of_prompt = _only_prompt_options(options)
-        return self._chat_prompt(check_messages(messages), {**of_prompt, "refuse_ignored_tools": refuse_ignored_tools})
-
-    def count_tokens(
-        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
-    ) -> int:
-        """Number of tokens of the prompt that `chat` makes of messages, whether they fit into the context or not.
-
-        Args:
-            messages: Dicts with `role` and `content`.
-            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
-            options: See `PromptOptions`.
-        """
-        of_prompt = {**_only_prompt_options(options), "refuse_ignored_tools": refuse_ignored_tools}
-        return len(self._chat.prompt(check_messages(messages), **of_prompt).encode(self.tokenizer))
+    def __init__(self, prompts: PromptEncoder) -> None:
+        self._prompts = prompts
 
     @property
     def can_chat(self) -> bool:
-        """Whether `chat` works: the file has a template, or the tokens of ChatML."""
-        from ..text.template import find_source
+        """Whether there is a template, or the tokens of ChatML, and the model writes text."""
+        from ..text.template import find_source  # Jinja is loaded when it is needed
 
-        return not self.engine.is_encoder and find_source(self.tokenizer) is not None
-
-    @property
-    def template(self) -> ChatTemplate:
-        """The chat template of the model."""
-        return self._chat.template()
+        return not self._prompts.engine.is_encoder and find_source(self._prompts.tokenizer) is not None
 
     @cached_property
-    def _chat(self) -> Chat:
-        from ..text.chat import Chat
+    def templates(self) -> ChatTemplates:
+        """The chat templates of the model."""
+        from ..text.chat import ChatTemplates
 
-        return Chat(self.tokenizer)
+        return ChatTemplates(self._prompts.tokenizer)
 
-    def _chat_prompts(
-        self, messages: Messages | Sequence[Messages], of_prompt: dict[str, Any], stream: bool
-    ) -> tuple[list[list[int]], bool]:
-        """The prompt of each conversation, and whether several could have been given."""
-        self.engine.check_writes()
+    def encode(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> list[int]:
+        """The token ids of a conversation's prompt. Messages that cannot fit are refused before they are rendered."""
+        self._prompts.engine.check_writes()
+        for message in check_messages(messages):
+            if message["role"] != "assistant" and isinstance(message.get("content"), str):
+                self._prompts.refuse_long(message["content"])
+        prompt = self._render(messages, refuse_ignored_tools, options)
+        self._prompts.refuse_long(prompt.unmarked)
+        return prompt.encode(self._prompts.tokenizer)
+
+    def count(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> int:
+        """Number of tokens of a conversation's prompt, whether it fits or not."""
+        prompt = self._render(check_messages(messages), refuse_ignored_tools, options)
+        return len(prompt.encode(self._prompts.tokenizer))
+
+    def encode_all(
+        self, messages: Messages | Sequence[Messages], stream: bool, options: ChatOptions
+    ) -> tuple[Any, dict[str, Any]]:
+        """The prompt of a conversation, or a list for several, and the options that are not `PromptOptions`."""
+        self._prompts.engine.check_writes()
+        rest: dict[str, Any] = {**options}
+        own: Any = {name: rest.pop(name) for name in get_type_hints(PromptOptions) if name in rest}
         conversations, several = split_conversations(messages)
         if stream and several:
             raise RequestError("stream=True takes one conversation, got a list of them")
-        prompts = []
-        for one in conversations:  # no comprehension, whose frame a warning would count
-            prompts.append(self._chat_prompt(one, of_prompt))
-        return prompts, several
+        prompts = [self.encode(conversation, False, own) for conversation in conversations]
+        return (prompts if several else prompts[0]), rest
 
-    def _chat_prompt(self, messages: Messages, of_prompt: dict[str, Any]) -> list[int]:
-        self.engine.check_writes()
-        for message in messages:
-            if message["role"] != "assistant" and isinstance(message.get("content"), str):
-                self._refuse_long(message["content"])
-        prompt = self._chat.prompt(messages, **of_prompt)
-        self._refuse_long(prompt.unmarked)
-        return prompt.encode(self.tokenizer)
+    def _render(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> ChatPrompt:
+        check_names(options, PromptOptions)
+        return self.templates.prompt(messages, refuse_ignored_tools=refuse_ignored_tools, **_check_options(options))
 
 
-def _split_options(options: ChatOptions, stream: bool, progress: Progress) -> tuple[dict[str, Any], Options]:
-    if stream and progress is not False:
-        raise RequestError("stream=True shows each part as it is written: progress must be False")
-    return split_chat_options(options)
+def split_conversations(messages: Messages | Sequence[Messages]) -> tuple[list[list[ChatMessage]], bool]:
+    """A list of conversations, checked, and whether a list was given.
+
+    >>> hi = {"role": "user", "content": "hi"}
+    >>> split_conversations([hi])[1], split_conversations([[hi], [hi]])[1]
+    (False, True)
+    """
+    items = to_list(messages, "messages must be a list of dicts with role and content")
+    if not items or not isinstance(items[0], list | tuple):
+        return [check_messages(items)], False
+    return [check_messages(item, f" of conversation {number}") for number, item in enumerate(items)], True
 
 
-def _only_prompt_options(options: PromptOptions) -> dict[str, Any]:
-    of_prompt, rest = split_chat_options(options)
-    if rest:
-        known = ", ".join(get_type_hints(PromptOptions))
-        raise DtypeError(f"unknown option {', '.join(rest)}; known options are {known}")
-    return of_prompt
+def check_messages(messages: Messages, where: str = "") -> list[ChatMessage]:
+    """Messages as chat templates expect them: each has a role, and a content."""
+    items = to_list(messages, f"messages{where} must be a list of dicts with role and content")
+    if not items:
+        raise RequestError(f"messages{where} must not be empty")
+    for number, message in enumerate(items):
+        _check_message(message, f"message {number}{where}")
+    return items
+
+
+def _check_options(options: PromptOptions) -> dict[str, Any]:
+    tools, names = options.get("tools"), options.get("template")
+    if tools is not None:
+        tools = to_list(tools, "tools must be a list of dicts")
+        for number, tool in enumerate(tools):
+            if not isinstance(tool, Mapping):
+                raise DtypeError(f"tools must be a list of dicts, got {type(tool).__name__} at {number}")
+    if names is not None and (not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names)):
+        raise DtypeError(f'template must be a dict such as {{"enable_thinking": False}}, got {names!r}')
+    flags = ("trust_content", "continue_final_message")
+    return {"tools": tools, "names": names, **{name: to_flag(options.get(name, False), name) for name in flags}}
+
+
+def _check_message(message: Any, which: str) -> None:
+    if not isinstance(message, Mapping):
+        raise DtypeError(f"{which} must be a dict with role and content, not {type(message).__name__}")
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        raise RequestError(
+            f"{which} must have a role, such as 'user'; its keys are {', '.join(map(str, message)) or 'none'}"
+        )
+    content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        raise RequestError(f"{which} must have a content")
+    if not isinstance(content, str | list | tuple | None):
+        raise DtypeError(f"the content of {which} must be a str or a list of parts, not {type(content).__name__}")

@@ -1,148 +1,146 @@
-"""Outputs on their way: tokens of the engine become text, in the thread of the caller."""
+"""Tokens of the engine become text: one fold for each output, in the thread of the caller."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import replace
-from queue import SimpleQueue
+from collections.abc import Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..engine.request import Event, Generation, Request, Sink
-from ..engine.worker import Worker
-from ..errors import FewbitError
+from ..engine.request import Delta, Generation
 from ..text.stream import StopStrings, TextStream
 from ..text.tokenizer import Tokenizer
+from .callers import raise_error
 from .completion import Completion, TokenLogprob
 from .logprobs import scored_tokens, token_logprob
-from .progress import Meter, Progress
-
-if TYPE_CHECKING:
-    import asyncio
-
-T = TypeVar("T")
-R = TypeVar("R", bound=Request)
 
 
-class Output:
-    """The text of one request, as its tokens come: what it adds to the text of its prompt."""
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of one output. The deltas of an output join to its completion, which comes with the last.
+
+    Args:
+        index: Number of the output: the `n` of the first prompt, those of the second, and so on.
+        text: The new text.
+        tokens: Its tokens.
+        logprobs: One for each of `tokens`, or None if they were not requested.
+        completion: The whole output, at its end.
+        stop_string: The stop string that ended it, if one did.
+    """
+
+    index: int
+    text: str
+    tokens: list[int]
+    logprobs: list[TokenLogprob] | None = None
+    completion: Completion | None = None
+    stop_string: str | None = None
+
+
+class TextFold:
+    """Folds the deltas of a request into text: whole characters, up to a stop string.
+
+    Args:
+        tokenizer: Decodes the tokens.
+        request: The request.
+        index: Number of the output, as in `TextDelta`.
+        n: Number of outputs for each prompt.
+        stops: Stop strings.
+        prompt_only: The prompt is computed, and the one token that the engine samples is dropped.
+    """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         request: Generation,
-        stops: Sequence[str] = (),
-        *,
-        prompt_only: bool = False,
-        prompt_index: int = 0,
         index: int = 0,
+        n: int = 1,
+        stops: Sequence[str] = (),
+        prompt_only: bool = False,
     ) -> None:
-        self.request = request
-        self._prompt_index, self._index = prompt_index, index
-        self._prompt_only = prompt_only  # the engine samples one token of it, which nobody is shown
+        self.request, self.index = request, index
         self.finish_reason: str | None = None
-        self._tokenizer = tokenizer
+        self._tokenizer, self._n, self._prompt_only = tokenizer, n, prompt_only
         _, starts = tokenizer.decode_next(request.tokens[-1], False, True)
-        self._stream = TextStream(tokenizer, continues=not starts)
+        self._decoder = TextStream(tokenizer, continues=not starts)
         self._stops = StopStrings(stops) if stops else None
-        self._parts: list[str] = []
-        self.num_taken = 0  # tokens; the engine may be further on
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] | None = None if request.num_logprobs is None else []
         self._ends = [0]  # characters of the first i tokens
-        self._decoded_chars = self._visible_chars = 0  # characters; those between may be the start of a stop string
+        self._visible_chars = 0  # those after them may be the start of a stop string
         self._is_whole = False  # all text of all tokens is visible
         self._finish_time = 0.0
 
     @property
-    def is_finished(self) -> bool:
-        return self.finish_reason is not None
-
-    @property
-    def stop_string(self) -> str | None:
-        """The stop string that ended it, if one did."""
-        return None if self._stops is None else self._stops.found
-
-    @property
     def has_stops(self) -> bool:
-        """Whether each token must be looked at as soon as it comes."""
-        return self._stops is not None or self._prompt_only
+        """Whether text can end the output."""
+        return self._stops is not None
 
-    def take(self, token: int | None) -> str:
-        """The text that the next token completes; None: no more tokens come."""
-        if self.is_finished:
-            return ""
-        if token is None:
-            return self._finish()
-        if self._prompt_only:
-            self.end("length")
-            return ""
-        self.num_taken += 1
-        text = self._stream.feed(token)
-        self._decoded_chars += len(text)
-        self._ends.append(self._decoded_chars)
-        return self._add(text)
+    def take(self, delta: Delta) -> TextDelta:
+        """The text that a delta adds. An error of the request is raised."""
+        first = self._num_visible
+        text = "".join(map(self._feed, () if self._prompt_only else delta.tokens))
+        if delta.finish is not None and self.finish_reason is None:
+            text += self._finish(delta.finish)
+        tokens = self._tokens[first : self._num_visible]
+        logprobs = self._add_logprobs(first, tokens)
+        completion = self.completion() if self.finish_reason is not None else None
+        return TextDelta(self.index, text, tokens, logprobs, completion, self._stop_string)
 
     def end(self, reason: str) -> None:
-        """No more is wanted."""
+        """End the output, unless it is complete."""
         if self.finish_reason is None:
             self.finish_reason, self._finish_time = reason, perf_counter()
 
-    @property
-    def num_visible(self) -> int:
-        """The fewest tokens that hold the visible text: none whose text is held back or cut off."""
-        if self._is_whole or (self._stops is None and not self.is_finished):
-            return self.num_taken
-        return min(bisect_left(self._ends, self._visible_chars), self.num_taken)
-
-    def logprobs(self, first: int, last: int) -> list[TokenLogprob] | None:
-        """Those of the output's tokens from one up to another; None if nobody asked for them."""
-        of = self.request
-        if of.num_logprobs is None:
-            return None
-        tokens = of.tokens[of.prompt_tokens + first : of.prompt_tokens + last]
-        return [token_logprob(self._tokenizer, *one) for one in zip(tokens, of.logprobs[first:last], strict=True)]
-
-    def prompt_logprobs(self) -> list[TokenLogprob | None] | None:
-        """Those of the prompt's tokens, the first of which has none; None if nobody asked for them."""
-        request = self.request
-        if request.scores is None:
-            return None
-        return [None, *scored_tokens(self._tokenizer, request.tokens, request.scores)]
-
-    def completion(self, with_logprobs: bool = True) -> Completion:
-        of, count = self.request, self.num_visible
+    def completion(self) -> Completion:
+        """The output as it stands."""
+        request, count = self.request, self._num_visible
+        first_time = request.first_token_time
         return Completion(
-            text="".join(self._parts),
-            tokens=of.tokens[of.prompt_tokens : of.prompt_tokens + count],
+            text="".join(self._texts),
+            tokens=self._tokens[:count],
             finish_reason=self.finish_reason or "cancelled",
-            stop_token=None if self._prompt_only or self.stop_string is not None else of.stop_token,
-            logprobs=self.logprobs(0, count) if with_logprobs else None,
-            prompt_logprobs=self.prompt_logprobs(),
-            prompt_tokens=of.prompt_tokens,
-            cached_tokens=of.cached_tokens,
-            prefill_seconds=of.first_token_time - of.start_time if of.first_token_time else 0.0,
-            decode_seconds=max(0.0, self._finish_time - of.first_token_time) if of.first_token_time else 0.0,
-            cut_tokens=self.num_taken - count,
-            prompt_index=self._prompt_index,
-            index=self._index,
+            logprobs=None if self._logprobs is None else self._logprobs[:count],
+            stop_token=None if self._prompt_only or self._stop_string is not None else request.stop_token,
+            prompt_tokens=request.prompt_tokens,
+            cached_tokens=request.cached_tokens,
+            prefill_seconds=first_time - request.start_time if first_time else 0.0,
+            decode_seconds=max(0.0, self._finish_time - first_time) if first_time else 0.0,
+            cut_tokens=len(self._tokens) - count,
+            prompt_index=self.index // self._n,
+            index=self.index % self._n,
+            prompt_logprobs=self._prompt_logprobs(),
         )
 
-    def _finish(self) -> str:
-        request = self.request
-        reason = request.finish_reason or "cancelled"
-        reason = "length" if self._prompt_only and reason == "stop" else reason
-        if request.error is not None:
+    @property
+    def _num_visible(self) -> int:
+        """The fewest tokens that hold the visible text: none whose text is held back or cut off."""
+        if self._is_whole or (self._stops is None and self.finish_reason is None):
+            return len(self._tokens)
+        return min(bisect_left(self._ends, self._visible_chars), len(self._tokens))
+
+    @property
+    def _stop_string(self) -> str | None:
+        return None if self._stops is None else self._stops.found
+
+    def _feed(self, token: int) -> str:
+        if self.finish_reason is not None:  # at a stop string
+            return ""
+        self._tokens.append(token)
+        text = self._decoder.feed(token)
+        self._ends.append(self._ends[-1] + len(text))
+        return self._add(text)
+
+    def _finish(self, reason: str) -> str:
+        if self.request.error is not None:
             self.end(reason)
-            raise error_of(request.error) from request.error
-        text = ""
-        for token in request.tokens[request.prompt_tokens + self.num_taken :]:  # those that nobody was told of
-            text += self.take(token)
-        text += self._add(self._stream.finish())
+            raise_error(self.request)
+        text = self._add(self._decoder.finish())
         if self._stops is not None:
             text += self._show(self._stops.finish())
-        if not self.is_finished:
-            self.finish_reason, self._finish_time, self._is_whole = reason, request.finish_time, True
+        if self.finish_reason is None:
+            self.finish_reason = "length" if self._prompt_only and reason == "stop" else reason
+            self._finish_time, self._is_whole = self.request.finish_time, True
         return text
 
     def _add(self, text: str) -> str:
@@ -154,142 +152,18 @@ class Output:
 
     def _show(self, text: str) -> str:
         if text:
-            self._parts.append(text)
+            self._texts.append(text)
             self._visible_chars += len(text)
         return text
 
+    def _add_logprobs(self, first: int, tokens: Sequence[int]) -> list[TokenLogprob] | None:
+        if self._logprobs is None:
+            return None
+        values = self.request.logprobs[first : first + len(tokens)]
+        logprobs = [token_logprob(self._tokenizer, *pair) for pair in zip(tokens, values, strict=True)]
+        self._logprobs += logprobs
+        return logprobs
 
-def gather(worker: Worker, groups: Sequence[Sequence[Output]], progress: Progress = False) -> list[Completion]:
-    """Run outputs, those of one prompt in one group, to a completion for each prompt."""
-    gathering = _Gathering(worker, groups, progress)
-    queue: SimpleQueue[Event] = SimpleQueue()
-    try:
-        gathering.submit(queue.put)
-        while gathering.open:
-            gathering.take(queue.get())
-    finally:
-        gathering.close()
-    return gathering.completions()
-
-
-async def agather(worker: Worker, groups: Sequence[Sequence[Output]], progress: Progress = False) -> list[Completion]:
-    """The same without blocking the event loop."""
-    gathering = _Gathering(worker, groups, progress)
-    queue, put = event_queue()
-    try:
-        gathering.submit(put)
-        while gathering.open:
-            gathering.take(await queue.get())
-    finally:
-        gathering.close()
-    return gathering.completions()
-
-
-def run(worker: Worker, requests: Sequence[R], done: Callable[[R], object], progress: Progress = False) -> None:
-    """Run requests that have one result each: `done` is called with each that is finished."""
-    running = _Running(worker, requests, done, progress)
-    queue: SimpleQueue[Event] = SimpleQueue()
-    try:
-        running.submit(queue.put)
-        while running.open:
-            running.take(queue.get())
-    finally:
-        running.close()
-
-
-async def arun(worker: Worker, requests: Sequence[R], done: Callable[[R], object], progress: Progress = False) -> None:
-    """The same without blocking the event loop."""
-    running = _Running(worker, requests, done, progress)
-    queue, put = event_queue()
-    try:
-        running.submit(put)
-        while running.open:
-            running.take(await queue.get())
-    finally:
-        running.close()
-
-
-class _Running(Generic[R]):
-    """Requests that run, until all are finished or one failed."""
-
-    def __init__(self, worker: Worker, requests: Sequence[R], done: Callable[[R], object], progress: Progress) -> None:
-        self._worker, self._done = worker, done
-        self.open: dict[Request, R] = {request: request for request in requests}
-        self._meter = Meter(progress, len(requests), "texts")
-
-    def submit(self, sink: Sink) -> None:
-        self._worker.submit_batch([[request] for request in self.open.values()], sink)
-
-    def take(self, event: Event) -> None:
-        request = self.open.pop(event[0])
-        if request.error is not None:
-            raise error_of(request.error) from request.error
-        self._done(request)
-        self._meter.add(request.prompt_tokens)
-
-    def close(self) -> None:
-        self._meter.close()
-        if self.open:
-            self._worker.cancel(list(self.open))
-
-
-class _Gathering:
-    def __init__(self, worker: Worker, groups: Sequence[Sequence[Output]], progress: Progress) -> None:
-        self._worker = worker
-        self._groups = groups
-        self.open: dict[Request, Output] = {output.request: output for group in groups for output in group}
-        self._meter = Meter(progress, len(self.open), "outputs")
-
-    def submit(self, sink: Sink) -> None:
-        groups = [[output.request for output in group] for group in self._groups]
-        self._worker.submit_batch(groups, sink, stream=any(output.has_stops for output in self.open.values()))
-
-    def take(self, event: Event) -> None:
-        output = self.open.get(event[0])
-        if output is not None:
-            take(self._worker, output, event)
-            if output.is_finished:
-                del self.open[output.request]
-                self._meter.add(output.num_taken)
-
-    def close(self) -> None:
-        self._meter.close()
-        if self.open:
-            self._worker.cancel(list(self.open))
-
-    def completions(self) -> list[Completion]:
-        """Output 0 of each prompt, which holds the others."""
-        found = [[output.completion() for output in group] for group in self._groups]
-        return [replace(first, others=tuple(others)) if others else first for first, *others in found]
-
-
-async def in_thread(call: Callable[[], T]) -> T:
-    """What a call gives that takes long, such as tokenizing, while the event loop goes on."""
-    import asyncio  # only callers in an event loop pay for it
-
-    return await asyncio.to_thread(call)
-
-
-def event_queue() -> tuple[asyncio.Queue[Event], Sink]:
-    """A queue of the running event loop, and a sink that fills it from another thread."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[Event] = asyncio.Queue()
-    return queue, lambda event: loop.call_soon_threadsafe(queue.put_nowait, event)
-
-
-def take(worker: Worker, output: Output, event: Event) -> str:
-    """The text that an event adds to an output. One that ends at a stop string is cancelled."""
-    token = event[1]
-    text = output.take(token)
-    if token is not None and output.is_finished:  # at a stop string, of which the engine knows nothing
-        worker.cancel([output.request])
-    return text
-
-
-def error_of(error: Exception) -> FewbitError:
-    """An error of the engine's thread, new for each who is to see it."""
-    if isinstance(error, FewbitError):
-        return copy(error)
-    return FewbitError(f"the model failed: {type(error).__name__}: {error}")
+    def _prompt_logprobs(self) -> list[TokenLogprob | None] | None:
+        scores = self.request.scores
+        return None if scores is None else [None, *scored_tokens(self._tokenizer, self.request.tokens, scores)]

@@ -1,4 +1,4 @@
-"""Log-probabilities of the engine as they are told to users: with the text of their tokens."""
+"""Log-probabilities of the engine, with the text of their tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .completion import TokenLogprob
 _NO_TOP = Top(np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-def token_logprob(tokenizer: Tokenizer, token: int, of: Logprobs) -> TokenLogprob:
-    """A token as it is told to users."""
-    top = [_told(tokenizer, *one) for one in zip(of.tokens.tolist(), of.logprobs.tolist(), strict=True)]
-    return _told(tokenizer, token, of.own, top)
+def token_logprob(tokenizer: Tokenizer, token: int, logprobs: Logprobs) -> TokenLogprob:
+    """A token with its log-probability and the likeliest tokens in its place."""
+    pairs = zip(logprobs.tokens.tolist(), logprobs.logprobs.tolist(), strict=True)
+    return _record(tokenizer, token, logprobs.own, [_record(tokenizer, *pair) for pair in pairs])
 
 
 def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScores) -> list[TokenLogprob]:
-    """Tokens of a text as they are told to users, those scored so far."""
+    """The tokens of a text that are scored so far."""
     targets = tokens[scores.first : scores.num_scored + 1]
     tops = scores.tops[: len(targets)] or [_NO_TOP] * len(targets)
     return [
@@ -30,6 +30,6 @@ def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScor
     ]
 
 
-def _told(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
+def _record(tokenizer: Tokenizer, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
     data = tokenizer.token_bytes(token)
     return TokenLogprob(token, logprob, data.decode("utf-8", "replace"), data, list(top))

@@ -1,4 +1,4 @@
-"""Embeddings: the hidden rows of a text become one vector."""
+"""Pooling: the hidden rows of a text become one vector, its embedding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ..arrays import Floats
 from ..engine.engine import Engine
 from ..engine.request import Embedding
 from ..errors import DtypeError, RequestError
-from ..validation import to_flag
 
 Pooling = Literal["mean", "cls", "last"]  # those that give one vector
 POOLINGS = ("none", "mean", "cls", "last")  # numbered so in GGUF files
@@ -20,29 +19,34 @@ SMALLEST = np.float32(1e-12)  # a row of zeros stays one
 
 
 class Pooler:
-    """Makes requests for some texts, and a vector of what each gave: in the order of the texts, whatever theirs is."""
+    """Makes requests for texts, and a vector of what each gave, in the order of the texts.
 
-    def __init__(
-        self, engine: Engine, texts: Sequence[Iterable[int]], pooling: str, normalize: bool, several: bool
-    ) -> None:
-        self._pooling, self._normalize, self._several = pooling, to_flag(normalize, "normalize"), several
-        is_last = pooling == "last"
-        made = [engine.embedding(tokens, last_only=is_last) for tokens in texts]
-        self._numbers = {request: number for number, request in enumerate(made)}
+    Args:
+        engine: Makes the requests.
+        texts: Token ids of each text.
+        pooling: One of `POOLINGS`.
+        normalize: Scale vectors to length 1.
+    """
+
+    def __init__(self, engine: Engine, texts: Sequence[Iterable[int]], pooling: str, normalize: bool) -> None:
+        self._pooling, self._normalize = pooling, normalize
+        made = [engine.embedding(tokens, last_only=pooling == "last") for tokens in texts]
+        self._indices = {request: index for index, request in enumerate(made)}
         self._rows: list[Floats | None] = [None] * len(made)
-        self.requests = sorted(made, key=lambda request: -len(request.tokens))  # alike lengths fill steps well
+        self.requests = sorted(made, key=lambda request: -len(request.tokens))  # similar lengths fill steps well
 
     def take(self, request: Embedding) -> None:
         """Pool what a request gave, and let go of it."""
         if request.hidden is None:
             raise RequestError(f"a text was not embedded: {request.finish_reason}")
         rows = pool(request.hidden, self._pooling)
-        self._rows[self._numbers[request]] = normalized(rows) if self._normalize else rows
+        self._rows[self._indices[request]] = normalized(rows) if self._normalize else rows
         request.hidden = None
 
-    def result(self) -> Floats | list[Floats]:
+    def result(self, several: bool) -> Floats | list[Floats]:
+        """The vector of the one text, or of several the rows of a matrix; with pooling "none" a list of arrays."""
         rows = [row for row in self._rows if row is not None]
-        if not self._several:
+        if not several:
             return rows[0]
         return rows if self._pooling == "none" else np.stack(rows)
 
@@ -71,7 +75,7 @@ def normalized(rows: Floats) -> Floats:
 
 
 def file_pooling(config: Mapping[str, Any], is_encoder: bool) -> str:
-    """What a file says of pooling; where it says nothing, encoders take the mean and others the last token.
+    """The pooling that a file names. Defaults to the mean for encoders, and to the last token for other models.
 
     >>> file_pooling({"pooling_type": 2}, True), file_pooling({}, False)
     ('cls', 'last')
@@ -85,8 +89,8 @@ def file_pooling(config: Mapping[str, Any], is_encoder: bool) -> str:
     return "mean" if is_encoder else "last"
 
 
-def check_pooling(pooling: str | None, of_file: str) -> str:
-    """The pooling that was asked for, or the file's own.
+def check_pooling(pooling: str | None, default: str) -> str:
+    """The pooling that was requested, or the default.
 
     >>> check_pooling("max", "mean")
     Traceback (most recent call last):
@@ -94,9 +98,9 @@ def check_pooling(pooling: str | None, of_file: str) -> str:
     fewbit.errors.RequestError: there is no pooling 'max'; there are: none, mean, cls, last
     """
     if pooling is None:
-        if of_file == "rank":
+        if default == "rank":
             raise RequestError("the model is a reranker: it scores two texts and is not made for embeddings")
-        return of_file
+        return default
     if not isinstance(pooling, str):
         raise DtypeError(f"pooling must be a str, not {type(pooling).__name__}")
     if pooling not in POOLINGS:

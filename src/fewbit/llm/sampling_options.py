@@ -1,37 +1,34 @@
-"""Prompts, messages and options: their types, and their checks."""
+"""The options of `LLM.generate`, `LLM.stream` and `LLM.chat`: their types, and their checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any, TypedDict, cast, get_type_hints
+from numbers import Real
+from typing import Any, TypedDict, get_type_hints
 
 from ..engine.request import Constraint
 from ..engine.validation import check_at_least_zero
-from ..errors import DtypeError, RequestError
+from ..errors import DtypeError
 from ..ops.sampling import SamplingParams
-from ..validation import to_flag, to_integer
+from ..validation import to_integer
+from .progress import Progress
 
-_SAMPLING_KEYS = {  # of GGUF: our name, least and most
+_GGUF_KEYS = {  # general.sampling.*: our name, least and most
     "temp": ("temperature", 0.0, 100.0),
     "top_k": ("top_k", 0.0, 1e9),
     "top_p": ("top_p", 0.0, 1.0),
     "min_p": ("min_p", 0.0, 1.0),
     "penalty_repeat": ("repetition_penalty", 0.1, 10.0),
 }
-_OF_REQUEST = (
+_REQUEST_OPTIONS = (
     "max_tokens", "min_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "constraint", "namespace",
     "adapter", "priority", "client", "deadline",
 )  # fmt: skip
 
-Prompt = str | Sequence[int]
-Message = Mapping[str, Any]
-Messages = Sequence[Message]
-
 
 class StreamOptions(TypedDict, total=False):
-    """The options of `LLM.stream`: `Options` without `n`."""
+    """The options of `LLM.stream`: `Options` without `n` and `progress`."""
 
     max_tokens: int | None
     min_tokens: int
@@ -80,9 +77,11 @@ class Options(StreamOptions, total=False):
         temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: As in
             `SamplingParams`.
         n: Outputs for each prompt, in `Completion.outputs`. Defaults to 1.
+        progress: Show the progress of a batch on standard error, or call a function with (done, total).
     """
 
     n: int
+    progress: Progress
 
 
 class PromptOptions(TypedDict, total=False):
@@ -110,26 +109,27 @@ class ChatOptions(Options, PromptOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Options in the form that the engine takes them; it checks the numbers."""
+class GenerationOptions:
+    """Options as the engine and the folds take them. The engine checks the numbers."""
 
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     n: int
-    request: dict[str, Any]  # the rest of what `Engine.generation` takes
+    progress: Progress
+    request: dict[str, Any]  # what else `Engine.generation` takes
     params: SamplingParams
-    prompt_only: bool = False  # the prompt is run, nothing is written
+    prompt_only: bool  # nothing is written
 
-    def of_prompt(self, number: int) -> dict[str, Any]:
+    def for_prompt(self, index: int) -> dict[str, Any]:
         """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
         seed = self.request.get("seed")
-        if seed is None or not number:
+        if seed is None or not index:
             return self.request
-        return {**self.request, "seed": to_integer(seed, "seed") + number * to_integer(self.n, "n")}
+        return {**self.request, "seed": to_integer(seed, "seed") + index * to_integer(self.n, "n")}
 
 
-def read_options(options: Options, defaults: SamplingParams | None = None) -> Settings:
-    """Options, checked; what is not given is sampled by `defaults`.
+def read_options(options: Options, defaults: SamplingParams | None = None) -> GenerationOptions:
+    """Check options. What is not given is sampled by `defaults`.
 
     >>> read_options({"stop": "END", "temperature": 0}).stop
     ('END',)
@@ -138,52 +138,35 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Se
         ...
     fewbit.errors.DtypeError: unknown option temprature; known options are max_tokens, min_tokens, stop, ...
     """
-    given: dict[str, Any] = {**options}
-    known = get_type_hints(Options)
-    unknown = ", ".join(name for name in given if name not in known)
-    if unknown:
-        raise DtypeError(f"unknown option {unknown}; known options are {', '.join(known)}")
-    stop, ids, n = _stops(given.pop("stop", None)), given.pop("stop_token_ids", None), given.pop("n", 1)
-    request = {"max_tokens": 256} | {name: given.pop(name) for name in _OF_REQUEST if name in given}
+    rest: dict[str, Any] = {**options}
+    check_names(rest, Options)
+    stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
+    n, progress = rest.pop("n", 1), rest.pop("progress", False)
+    request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
     most = request["max_tokens"]
     prompt_only = most is not None and check_at_least_zero(most, "max_tokens") == 0
     if prompt_only:
         request |= {"max_tokens": 1, "min_tokens": 0}
-    return Settings(
-        stop,
-        () if ids is None else tuple(_to_list(ids, "stop_token_ids must be a list of token ids")),
-        n,
-        request,
-        replace(defaults or SamplingParams(), **given),
-        prompt_only,
-    )
+    stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
+    params = replace(defaults or SamplingParams(), **rest)
+    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only)
 
 
-def split_chat_options(options: ChatOptions | PromptOptions) -> tuple[dict[str, Any], Options]:
-    """The arguments of `Chat.prompt`, checked, and the other options.
-
-    >>> of_prompt, rest = split_chat_options({"template": {"enable_thinking": False}, "seed": 1})
-    >>> of_prompt["names"], rest
-    ({'enable_thinking': False}, {'seed': 1})
-    """
-    rest: dict[str, Any] = {**options}
-    of_prompt = {
-        "tools": check_tools(rest.pop("tools", None)),
-        "names": _check_names(rest.pop("template", None)),
-        "trust_content": to_flag(rest.pop("trust_content", False), "trust_content"),
-        "continue_final": to_flag(rest.pop("continue_final_message", False), "continue_final_message"),
-    }
-    return of_prompt, cast(Options, rest)
+def check_names(options: Mapping[str, Any], kind: type) -> None:
+    """Refuse options that a TypedDict does not have."""
+    known = get_type_hints(kind)
+    if unknown := ", ".join(name for name in options if name not in known):
+        raise DtypeError(f"unknown option {unknown}; known options are {', '.join(known)}")
 
 
 def model_sampling(metadata: Mapping[str, Any], recommended: Mapping[str, float] | None = None) -> SamplingParams:
-    """How a model is sampled if nobody says: as its file says, else as its makers recommend, else as usual here.
+    """The sampling defaults of a model: from its file, else what its makers recommend, else those of `SamplingParams`.
 
     >>> model_sampling({"general.sampling.temp": 0.6}, {"temperature": 0.2, "top_p": 0.9}).temperature
     0.6
     """
     found: dict[str, Any] = {**(recommended or {})}
-    for key, (name, least, most) in _SAMPLING_KEYS.items():
+    for key, (name, least, most) in _GGUF_KEYS.items():
         value = metadata.get(f"general.sampling.{key}")
         if isinstance(value, Real) and not isinstance(value, bool):
             number = max(float(value), 0.0)  # -1 is how others write "all", or "the likeliest"
@@ -192,89 +175,18 @@ def model_sampling(metadata: Mapping[str, Any], recommended: Mapping[str, float]
     return SamplingParams(**found)
 
 
-def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
-    """The prompts, and whether several could have been given.
-
-    >>> split_prompts("Once"), split_prompts([1, 2]), split_prompts(["Once", [1, 2]])
-    ((['Once'], False), ([[1, 2]], False), (['Once', [1, 2]], True))
-    """
-    if isinstance(prompt, str):
-        return [prompt], False
-    items = _to_list(prompt, "a prompt must be a str or token ids, or a list of such prompts")
-    if not items:
-        raise RequestError("the prompt is empty: it has no tokens")
-    if isinstance(items[0], Integral):
-        return [items], False
-    return [
-        one if isinstance(one, str) else _to_list(one, "a prompt must be a str or token ids") for one in items
-    ], True
-
-
-def split_conversations(messages: Messages | Sequence[Messages]) -> tuple[list[list[Message]], bool]:
-    """The conversations, checked, and whether several could have been given.
-
-    >>> hi = {"role": "user", "content": "hi"}
-    >>> split_conversations([hi])[1], split_conversations([[hi], [hi]])[1]
-    (False, True)
-    """
-    items = _to_list(messages, "messages must be a list of dicts with role and content")
-    if not items or not isinstance(items[0], list | tuple):
-        return [check_messages(items)], False
-    return [check_messages(one, f" of conversation {number}") for number, one in enumerate(items)], True
-
-
-def check_messages(messages: Messages, where: str = "") -> list[Message]:
-    """Messages as chat templates expect them: each has a role, and a content."""
-    items = _to_list(messages, f"messages{where} must be a list of dicts with role and content")
-    if not items:
-        raise RequestError(f"messages{where} must not be empty")
-    for number, message in enumerate(items):
-        _check_message(message, f"message {number}{where}")
-    return items
-
-
-def check_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]] | None:
-    if tools is None:
-        return None
-    items = _to_list(tools, "tools must be a list of dicts")
-    for number, tool in enumerate(items):
-        if not isinstance(tool, Mapping):
-            raise DtypeError(f"tools must be a list of dicts, got {type(tool).__name__} at {number}")
-    return items
-
-
-def _check_names(names: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What a chat template is told beside messages and tools."""
-    if names is not None and (not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names)):
-        raise DtypeError(f'template must be a dict such as {{"enable_thinking": False}}, got {names!r}')
-    return names or {}
-
-
-def _check_message(message: Any, which: str) -> None:
-    if not isinstance(message, Mapping):
-        raise DtypeError(f"{which} must be a dict with role and content, not {type(message).__name__}")
-    if not isinstance(message.get("role"), str) or not message["role"]:
-        raise RequestError(
-            f"{which} must have a role, such as 'user'; its keys are {', '.join(map(str, message)) or 'none'}"
-        )
-    content = message.get("content")
-    if content is None and not message.get("tool_calls"):
-        raise RequestError(f"{which} must have a content")
-    if not isinstance(content, str | list | tuple | None):
-        raise DtypeError(f"the content of {which} must be a str or a list of parts, not {type(content).__name__}")
-
-
 def _stops(stop: str | Iterable[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
-    stops = [stop] if isinstance(stop, str) else _to_list(stop, "stop must be a str or a list of str")
+    stops = [stop] if isinstance(stop, str) else to_list(stop, "stop must be a str or a list of str")
     for one in stops:
         if not isinstance(one, str) or not one:
             raise DtypeError(f"a stop string must be a str that is not empty, got {one!r}")
     return tuple(stops)
 
 
-def _to_list(values: Any, what: str) -> list[Any]:
+def to_list(values: Any, what: str) -> list[Any]:
+    """A list of anything that can be iterated but text, bytes and dicts. Errors begin with `what`."""
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise DtypeError(f"{what}, not {type(values).__name__}")
     return values if isinstance(values, list) else list(values)
