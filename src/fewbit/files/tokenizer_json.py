@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError, PathError, TokenizerError
-from .gguf.values import short
 from .safetensors import read_json
+from .shown import short
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
 MAX_TOKENS = 1 << 22

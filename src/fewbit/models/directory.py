@@ -14,9 +14,9 @@ from weakref import WeakSet
 import numpy as np
 
 from ..errors import FewbitError, FileError, MissingError, ShapeError
-from ..files.gguf.values import short
 from ..files.maps import FileMap
 from ..files.safetensors import FORMATS, read_json, read_safetensors
+from ..files.shown import short
 from ..files.tokenizer_json import read_tokenizer
 from ..formats import Format, get
 from ..tensor import QuantTensor

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import FileError, FormatError
 from ...formats import Format, from_gguf
+from ..shown import short
 from .kinds import other_kind
 from .values import (
     ARRAY,
@@ -31,7 +32,6 @@ from .values import (
     MAX_KEY_BYTES,
     STRING,
     StringArray,
-    short,
     string_ends,
 )
 
