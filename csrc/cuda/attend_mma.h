@@ -25,8 +25,8 @@ struct AttendMma {
       float values[W * R * stride];
     };
     uint2 q[held ? 1 : key_blocks * 2 * NT][32];
-    alignas(16) uint8_t k[row_bytes(KF, KD)];
-    alignas(16) uint8_t v[row_bytes(VF, VD)];
+    alignas(16) uint8_t k[row_bytes<KF>(KD)];
+    alignas(16) uint8_t v[row_bytes<VF>(VD)];
     float2 sums[W][R];
   };
 

@@ -62,8 +62,12 @@ constexpr int row_codes_bytes(int dims) {
   return codes_of<F>(dims) * code_bytes<F>();
 }
 template <class F>
+constexpr int row_bytes(int dims) {
+  return row_codes_bytes<F>(dims) + 2 * scale_blocks<F>(dims);
+}
+template <class F>
 constexpr size_t page_bytes(int dims) {
-  return static_cast<size_t>(kPageTokens) * (row_codes_bytes<F>(dims) + 2 * scale_blocks<F>(dims));
+  return static_cast<size_t>(kPageTokens) * row_bytes<F>(dims);
 }
 // The code that holds a dim, and what that is in it.
 template <class F>

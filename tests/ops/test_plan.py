@@ -11,6 +11,8 @@ import pytest
 import fewbit as fb
 from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import Builder, build
+from fewbit.ops.cuda.plan import FUNCTIONS as CUDA_FUNCTIONS
+from fewbit.ops.cuda.plan import Builder as CudaBuilder
 from fewbit.ops.graph import OPERATIONS, Rope, Value
 from fewbit.ops.numpy import ACTIVATION_FUNCTIONS, FUNCTIONS
 from fewbit.ops.passes import select_logits
@@ -48,6 +50,9 @@ def test_every_operation_is_everywhere() -> None:
     assert set(FUNCTIONS) == known
     builders = {name for name, method in vars(Builder).items() if callable(method) and not name.startswith("_")}
     assert builders - {"build"} == known
+    on_gpu = {name for name, method in vars(CudaBuilder).items() if callable(method) and not name.startswith("_")}
+    assert on_gpu.isdisjoint(CUDA_FUNCTIONS)
+    assert (on_gpu - {"build"}) | set(CUDA_FUNCTIONS) == set(OPERATIONS)
     assert set(ACTIVATION_FUNCTIONS) == {*ACTIVATIONS, *GATES} - {"swiglu_oai"}
 
 

@@ -13,7 +13,7 @@ _HEADS = "ConstRows x, Rows out, int tokens, int heads, int n, int pitch, int k"
 
 def elementwise(maths: str, is_gate: bool) -> Entry:
     """A kind of `Maths`: f(x), or of two inputs, f(gate) * up and a + b."""
-    parameters = "ConstRows a, ConstRows b, Rows out, int width, float by, bool interleaved, bool by4"
+    parameters = "ConstRows a, ConstRows b, Rows out, int width, float by, bool by4"
     return entry("row_maths.h", "elementwise", (named(f"Maths::{maths}"), is_gate), THREADS, parameters)
 
 
@@ -29,8 +29,7 @@ def gather_rows(unit: int) -> Entry:
 
 def norm_rows(centered: bool, warp_rows: bool) -> Entry:
     parameters = (
-        "ConstRows x, ConstRows y, Rows sum, const float* weight, const float* bias, float eps, Rows out, int rows, "
-        "int heads, int dim"
+        "ConstRows x, const float* weight, const float* bias, float eps, Rows out, int rows, int heads, int dim"
     )
     return entry("row_maths.h", "norm_rows", (centered, warp_rows), THREADS if warp_rows else 1024, parameters)
 

@@ -22,7 +22,7 @@ from .shapes import (
 from .tensor import CudaTensor
 from .values import Launcher, Rows
 
-__all__ = ["Form", "Fused", "Source", "empty_form", "make_form", "multiply", "multiply_gated"]
+__all__ = ["Form", "Fused", "Source", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated"]
 
 Weights = CudaTensor | Fused
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
@@ -315,16 +315,14 @@ def _exact(
         if invariant or tokens <= MAX_ROWS_GEMV:
             _plain(run, t, rows, tokens, to)
             continue
-        beta, given = _begin(run, to, tokens), (rows.pointer, t.planes[0], to.rows.pointer)
+        beta, given = begin_rows(run, to.rows, tokens, *to[1:]), (rows.pointer, t.planes[0], to.rows.pointer)
         run.multiply(*given, tokens, n, k, "f32", beta=beta, x_stride=rows.stride, stride=to.rows.stride)
 
 
-def _begin(run: Launcher, out: _Output, tokens: int) -> float:
-    """What is added to a product, where it will be. Returns what that must be multiplied by."""
-    y, bias, residual = out
+def begin_rows(run: Launcher, y: Rows, tokens: int, bias: int = 0, residual: Rows | None = None) -> float:
+    """Write what is added to a product where it will be. Returns what that must be multiplied by."""
     if bias or (residual and residual != y):
-        other = residual or Rows(0, 0, 0)
-        args = (*y.at, bias, *other.at, y.width)
+        args = (*y.at, bias, *(residual or Rows(0, 0, 0)).at, y.width)
         run.launch(kernels.begin_rows(), (tokens, -(-y.width // 256)), 256, *args)
     return 1.0 if bias or residual else 0.0
 
@@ -334,7 +332,7 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
     width, start = form.stride, pairs[0][1]
     end = pairs[-1][1] + pairs[-1][0].shape[0]
     whole = out.at(start, end - start)
-    y, beta = whole.rows, _begin(run, whole, tokens)
+    y, beta = whole.rows, begin_rows(run, whole.rows, tokens, *whole[1:])
     most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
     for first in range(start, end, most):
         n = min(most, end - first)

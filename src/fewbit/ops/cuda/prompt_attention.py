@@ -94,6 +94,11 @@ def prompt_attention(
     if -(-step.max_q * group // shape.rows) * len(todo) * spec.kv_heads * shape.parts < 2 * processors(run.device):
         shape = shape.small
     tiles = -(-step.max_q * group // shape.rows)
+    if tiles > MAX_GRID:
+        raise ArgumentError(
+            f"a GPU takes {MAX_GRID * shape.rows // group} tokens of a prompt at once, not {step.max_q}; lower "
+            "max_batched_tokens"
+        )
     attend = attend_prompt(shape, rotated, softcap > 0, dtype)
     for first in todo[::at_once]:
         count = min(at_once, todo.stop - first)
