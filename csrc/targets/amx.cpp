@@ -22,7 +22,6 @@ namespace fewbit::amx {
 //
 #include "kernels/k_block.h"
 //
-#include "kernels/lane_factors.h"
 #include "kernels/reals.h"
 //
 #include "kernels/amx/grid_tables.h"
@@ -52,7 +51,6 @@ namespace fewbit::amx {
 //
 #include "kernels/amx/code_scratch.h"
 #include "kernels/amx/kv_quick.h"
-#include "kernels/amx/skinny_interleaved.h"
 #include "kernels/amx/tile_attention.h"
 //
 #include "kernels/amx/kv_codes.h"
@@ -68,8 +66,7 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 template <class F>
 void change(Kernels& out) {
   if constexpr (F::kind == Kind::grid) out.gemv = Counted<gemv_rows<F>>::call;
-  if constexpr (F::kind != Kind::scalar) out.skinny = Counted<skinny_rows<F>>::call;
-  if constexpr (Interleaved<F>::can()) out.interleaved_skinny = Counted<interleaved_skinny_rows<F>>::call;
+  if constexpr (Interleaved<F>::can()) out.skinny = Counted<skinny_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
     out.fused = Counted<fused_rows<F>>::call;
     out.packed = Counted<packed_rows<F>>::call;
@@ -114,7 +111,7 @@ static bool available() {
          has_tiles() && granted();
 }
 extern const Target target;
-const Tiles tiles = {pack_columns, pack_skinny_columns, skinny_bytes, quantize_left, tile_scratch_bytes};
+const Tiles tiles = {pack_columns, pack_skinny, skinny_bytes, quantize_left, tile_scratch_bytes};
 const Target target = {"amx",    available, kernels,        quantize_row,     kv_weigh,
                        kv_scale, kv_rotate, row_kernels,    interleave_moves, &tiles,
                        probes,   products,  base.recurrent, &code_attention,  &tile_attention,

@@ -24,8 +24,10 @@ constexpr const Target& base = neon_dotprod::target;
 template <class F>
 void change(Kernels& out) {
   if constexpr (F::kind != Kind::scalar) {
-    out.micro = Counted<micro_rows<F>>::call;
-    if constexpr (Interleaved<F>::can()) use_by_lane_panels<F>(out.by_lane);
+    if constexpr (Interleaved<F>::can())
+      use_by_lane_panels<F>(out.by_lane);
+    else
+      out.micro = Counted<micro_rows<F>>::call;
   }
 }
 

@@ -16,8 +16,8 @@
 #include "formats/real.h"
 #include "formats/write.h"
 #include "kernels/grid_shapes.h"
+#include "kernels/panel_shapes.h"
 #include "kernels/shapes.h"
-#include "kernels/transposed_shapes.h"
 
 // Forced inlining keeps vectors in registers. Without it a file builds several times as fast: for the scalar kernels,
 // which have none, and under sanitizers.

@@ -9,7 +9,7 @@ void set_products(Kernels& out) {
   if constexpr (F::kind != Kind::scalar) {
     out.group_size = Shape<F>::group_size;
     out.gemv = Counted<gemv_rows<F, GemvOf<F>>>::call;
-    if constexpr (Isa::registers > 0) {
+    if constexpr (Isa::registers > 0 && !(Interleaved<F>::can() && Isa::dots_by_lane)) {
       out.micro = Counted<micro_rows<F>>::call;
       out.micro_scratch = micro_scratch<F>;
     }
@@ -20,7 +20,6 @@ void set_products(Kernels& out) {
       use_by_lane<F>(out.by_lane);
     } else if constexpr (Interleaved<F>::can()) {
       out.interleaved_gemv = Counted<interleaved_gemv_rows<F>>::call;
-      out.interleaved_micro = Counted<interleaved_micro_rows<F>>::call;
     }
   }
 }
