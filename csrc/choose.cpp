@@ -11,11 +11,14 @@ constexpr size_t kMostGemv = 4, kMostInterleavedSkinny = 16, kMostFused = 64;  /
 Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns) {
   if (k == 0 || (kernels.gemv && !has_dot(kernels, at, k))) return Path::exact;
   const bool panels = at.interleaved || has_panels(kernels, at, k);
-  if (panels && kernels.skinny && columns > kMostGemv && columns <= kMostInterleavedSkinny) return Path::skinny;
+  if (panels && kernels.skinny && columns > kMostGemv &&
+      columns <= (at.interleaved ? kMostInterleavedSkinny : kMostSkinny))
+    return Path::skinny;
   if (kernels.packed && columns > kMostFused) return Path::packed;
   if (kernels.fused && columns > kMostSkinny) return Path::fused;
   if (!kernels.gemv) return Path::exact;
-  const bool has_micro = (panels || !kernels.interleaves) && (kernels.micro || kernels.by_lane.panels);
+  const bool has_micro =
+      (panels || !kernels.interleaves) && (kernels.micro || kernels.by_lane.panels) && !kernels.fused;
   return has_micro && columns >= (at.interleaved ? kMostGemv + 1 : kernels.least_micro) ? Path::micro : Path::gemv;
 }
 
