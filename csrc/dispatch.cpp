@@ -113,10 +113,13 @@ bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
          (at.group >= k || at.group == static_cast<size_t>(kernels.group_size) || at.group % kGranule == 0);
 }
 
-bool can_interleave(const Kernels& kernels, const Layout& at, size_t k) {
-  if (!kernels.interleaves || k == 0 || k % kBlockK != 0) return false;
+bool has_panels(const Kernels& kernels, const Layout& at, size_t k) {
   const bool at_end = at.field_at[0] > 0;  // scales at the end of the row
-  return !at_end || at.shift >= 5 || at.group >= k;
+  return kernels.interleaves && k > 0 && (!at_end || at.shift >= 5 || at.group >= k);
+}
+
+bool can_interleave(const Kernels& kernels, const Layout& at, size_t k) {
+  return has_panels(kernels, at, k) && k % kBlockK == 0;
 }
 
 }  // namespace fewbit

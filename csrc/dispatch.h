@@ -16,7 +16,10 @@ const std::vector<std::string>& format_names();
 size_t format_number(std::string_view name);  // its place in format_names
 // Whether integer dot products can be used for rows of this layout: groups are whole 32s, or one for the row.
 bool has_dot(const Kernels& kernels, const Layout& at, size_t k);
-// Whether rows of k values can be interleaved: whole k-blocks; with scales at their end, groups that are powers of two.
+// Whether products can interleave rows of this layout as they go, padded to whole k-blocks: with scales at their end,
+// groups must be powers of two.
+bool has_panels(const Kernels& kernels, const Layout& at, size_t k);
+// Whether rows of k values can be stored interleaved: the same, and whole k-blocks.
 bool can_interleave(const Kernels& kernels, const Layout& at, size_t k);
 
 }  // namespace fewbit

@@ -42,16 +42,13 @@ struct ProductKernels {
                 float* y, size_t y_stride, void* scratch);
   size_t (*micro_scratch)(size_t k);
   size_t least_micro;  // columns from which `micro` is faster than `gemv`
-  // The same for interleaved rows: multiples of 16 rows and of 256 values. See kernels/interleaved.h.
-  bool interleaves;     // whether this format ever does
+  // Where a format can be interleaved, `micro` and what follows take interleaved rows only: multiples of 16 rows and of
+  // 256 values. See kernels/interleaved.h.
+  bool interleaves;
   size_t laid_at_once;  // bytes of a row whose fours, and then the rest, lie together; 0: all of it
   void (*interleaved_gemv)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
                            size_t columns, float* y, size_t y_stride);
-  void (*interleaved_micro)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
-                            size_t columns, float* y, size_t y_stride, void* scratch);
-  LaneKernels by_lane;  // in the place of the two before
-  void (*interleaved_skinny)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns,
-                             float* y, size_t y_stride, void* scratch);
+  LaneKernels by_lane;  // in the place of `interleaved_gemv` and `micro`
   void (*skinny)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
                  size_t y_stride, void* scratch);
   void (*fused)(const uint8_t* w, size_t rows, size_t k, const Layout& at, Columns x, size_t columns, float* y,
@@ -60,19 +57,13 @@ struct ProductKernels {
                  size_t y_stride, void* scratch);
 };
 
-// How activations of a few columns stand in tiles for weights with a scale for so many values: on the right, or on the
-// left for interleaved rows.
-enum class SkinnyForm { right16, right32, left16, left32 };
-constexpr size_t kSkinnyForms = 4;
-constexpr bool is_left(SkinnyForm form) { return form == SkinnyForm::left16 || form == SkinnyForm::left32; }
-
 // What products on matrix tiles need beside their kernels.
 struct Tiles {
   void (*pack_columns)(const float* x, size_t m, size_t k, size_t first_tile, size_t last_tile, uint16_t* out);
-  void (*pack_skinny)(SkinnyForm form, const Activation* x, size_t stride, size_t columns, void* out);  // one k-block
-  size_t (*skinny_bytes)(SkinnyForm form);  // of one k-block
-  void (*quantize_left)(SkinnyForm form, const float* x, size_t stride, size_t columns,
-                        void* out);  // one whole k-block
+  // One k-block for `skinny`, for weights with a scale for so many values: 16 or 32.
+  void (*pack_skinny)(int group_size, const Activation* x, size_t stride, size_t columns, void* out);
+  size_t (*skinny_bytes)(int group_size);
+  void (*quantize_left)(int group_size, const float* x, size_t stride, size_t columns, void* out);  // a whole one
   size_t (*scratch_bytes)(size_t columns);
 };
 

@@ -2,9 +2,8 @@
 // instruction set, after its `Isa`: these files have no include guards.
 #include "kernels/k_block.h"
 //
-#include "kernels/lane_factors.h"
 #include "kernels/reals.h"
-#include "kernels/transposed.h"
+#include "kernels/row_panel.h"
 //
 #include "kernels/activations.h"
 //

@@ -17,7 +17,6 @@ namespace fewbit::amx {
 //
 #include "kernels/amx/fused.h"
 #include "kernels/amx/packed.h"
-#include "kernels/amx/skinny_interleaved.h"
 #include "kernels/amx/tile_probe.h"
 #include "kernels/probe.h"
 //
@@ -26,8 +25,7 @@ namespace fewbit::amx {
 template <class F>
 void set_products(ProductKernels& out) {
   if constexpr (F::kind == Kind::grid) out.gemv = Counted<gemv_rows<F>>::call;
-  if constexpr (F::kind != Kind::scalar) out.skinny = Counted<skinny_rows<F>>::call;
-  if constexpr (Interleaved<F>::can()) out.interleaved_skinny = Counted<interleaved_skinny_rows<F>>::call;
+  if constexpr (Interleaved<F>::can()) out.skinny = Counted<skinny_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
     out.fused = Counted<fused_rows<F>>::call;
     out.packed = Counted<packed_rows<F>>::call;
@@ -37,7 +35,7 @@ void set_products(ProductKernels& out) {
 #include "targets/products.h"
 
 #if FEWBIT_PART == 0
-constexpr Tiles tiles = {pack_columns, pack_skinny_columns, skinny_bytes, quantize_left, tile_scratch_bytes};
+constexpr Tiles tiles = {pack_columns, pack_skinny, skinny_bytes, quantize_left, tile_scratch_bytes};
 extern const ProductTable products;
 constinit const ProductTable products = {
     add_all_products,

@@ -16,8 +16,8 @@
 #include "formats/real.h"
 #include "formats/write.h"
 #include "kernels/grid_shapes.h"
+#include "kernels/panel_shapes.h"
 #include "kernels/shapes.h"
-#include "kernels/transposed_shapes.h"
 #include "target.h"
 
 #define FEWBIT_QUOTED(text) #text

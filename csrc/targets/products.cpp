@@ -33,7 +33,6 @@ void set_interleaved(ProductKernels& out) {
     set_panels<F>(out.by_lane);
   } else {
     out.interleaved_gemv = Counted<interleaved_gemv_rows<F>>::call;
-    out.interleaved_micro = Counted<interleaved_micro_rows<F>>::call;
   }
 }
 
@@ -41,12 +40,14 @@ template <class F>
 void set_products(ProductKernels& out) {
   if constexpr (F::kind != Kind::scalar) {
 #if defined(FEWBIT_BASE)  // matrix products of bytes; a few columns are left to dot products
-    out.micro = Counted<micro_rows<F>>::call;
-    if constexpr (Interleaved<F>::can()) set_panels<F>(out.by_lane);
+    if constexpr (Interleaved<F>::can())
+      set_panels<F>(out.by_lane);
+    else
+      out.micro = Counted<micro_rows<F>>::call;
 #else
     out.group_size = Shape<F>::group_size;
     out.gemv = Counted<gemv_rows<F, GemvOf<F>>>::call;
-    if constexpr (Isa::registers > 0) {
+    if constexpr (Isa::registers > 0 && !(Interleaved<F>::can() && Isa::dots_by_lane)) {
       out.micro = Counted<micro_rows<F>>::call;
       out.micro_scratch = micro_scratch<F>;
     }

@@ -4,7 +4,6 @@
 //
 #include "kernels/k_block.h"
 //
-#include "kernels/lane_factors.h"
 #include "kernels/reals.h"
 //
 #include "kernels/amx/grid_tables.h"

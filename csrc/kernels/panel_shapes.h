@@ -1,41 +1,15 @@
-// Where the codes and the scales of a k-block lie for kernels that read as many rows as a vector has lanes side by
-// side: 16-byte windows of every row become four vectors, each with one dword of every row. Computed from the record
-// while compiling; holds no instruction and no format name.
+// Whether and how a k-block of 16 interleaved rows can be read, a row in each lane: see kernels/interleaved.h. Computed
+// from the record while compiling; holds no instruction and no format name.
 #pragma once
 #include "kernels/shapes.h"
 
 namespace fewbit {
 
-// Sixteen-byte windows of a k-block, as few as cover what is needed.
-struct Cover {
-  int at[64] = {}, used = 0;
-
-  constexpr int window(int byte, int align) const {
-    for (int w = 0; w < used; ++w) {
-      if (byte >= at[w] && byte + align <= at[w] + 16 && (byte - at[w]) % align == 0) return w;
-    }
-    return -1;
-  }
-  // `align` 4: the byte is the first of a dword of its window; 1: it may be any.
-  constexpr void add(int byte, int align, int room) {
-    if (window(byte, align) >= 0) return;
-    int from = byte;
-    while (from + 16 > room) from -= align;
-    at[used++] = from;
-  }
-};
-
-// How four neighbouring values lie in one piece of their codes: in the four bytes of a dword, all shifted alike; or as
-// four neighbouring bits of one of its bytes.
-struct Quad {
-  int window = 0, dword = 0, byte = 0, shift = 0;
-};
-
+// How four neighbouring codes lie: in the four bytes of a dword, all shifted alike, or as four neighbouring bits of one
+// of its bytes.
 template <class F>
-struct TransposedShape {
+struct PanelCodes {
   using S = Shape<F>;
-  static constexpr int quads = kBlockK / 4;
-  static constexpr int room = S::k_block_bytes();
 
   static constexpr int pieces() {
     if constexpr (F::kind == Kind::planes)
@@ -59,7 +33,7 @@ struct TransposedShape {
   }
   static constexpr bool fits() {
     if constexpr (F::kind == Kind::planes) {
-      if (pieces() > 3 || room < 16) return false;
+      if (pieces() > 3) return false;
       for (int k = 0; k < pieces(); ++k) {
         if (!in_bytes(k) && !(k > 0 && in_bits(k))) return false;
       }
@@ -68,44 +42,12 @@ struct TransposedShape {
       return false;
     }
   }
-  static constexpr Cover cover(int k) {
-    Cover out;
-    for (int q = 0; q < quads; ++q) out.add(S::piece(k, 4 * q).bit / 8, in_bytes(k) ? 4 : 1, room);
-    return out;
-  }
-  static constexpr std::array<Quad, quads> quads_of(int k) {
-    std::array<Quad, quads> out{};
-    const Cover c = cover(k);
-    for (int q = 0; q < quads; ++q) {
-      const int bit = S::piece(k, 4 * q).bit;
-      out[q].window = c.window(bit / 8, in_bytes(k) ? 4 : 1);
-      const int inside = bit / 8 - c.at[out[q].window];
-      out[q].dword = inside / 4;
-      out[q].byte = inside % 4;
-      out[q].shift = bit % 8;
-    }
-    return out;
-  }
-  // The quads in an order in which each window is wanted only once, or nearly so.
-  static constexpr std::array<int, quads> order() {
-    std::array<int, quads> key{}, out{};
-    for (int k = pieces() - 1; k >= 0; --k) {
-      const auto of = quads_of(k);
-      for (int q = 0; q < quads; ++q) key[q] = key[q] * 64 + of[q].window;
-    }
-    for (int q = 0; q < quads; ++q) {
-      int i = q;
-      for (; i > 0 && key[out[i - 1]] > key[q]; --i) out[i] = out[i - 1];
-      out[i] = q;
-    }
-    return out;
-  }
 };
 
-// Where the small scales and offsets of a block that fills a k-block lie, in the windows of `cover`.
+// Whether the small scales and offsets of a block that fills a k-block can be read.
 template <class F>
-struct TransposedFactors {
-  static constexpr int room = Shape<F>::k_block_bytes(), groups = Shape<F>::groups;
+struct PanelFactors {
+  static constexpr int groups = Shape<F>::groups;
   static constexpr bool offset = F::offset.present;
 
   static constexpr bool in_bytes(const Ints& what) {
@@ -117,33 +59,11 @@ struct TransposedFactors {
     return !what.is_signed || what.bits() == 8;
   }
   static constexpr bool fits() {
-    if (Shape<F>::row || F::block != kBlockK || F::scale.ints.used == 0 || F::scale.real != Real::f16 || room < 16)
-      return false;
+    if (Shape<F>::row || F::block != kBlockK || F::scale.ints.used == 0 || F::scale.real != Real::f16) return false;
     if (F::scale.bits.used > 0 || F::scale.at % 2 != 0) return false;
     if (offset && (F::offset.ints.used == 0 || F::offset.real != Real::f16 || F::offset.at % 2 != 0)) return false;
     if (offset && F::offset.ints.pieces(0) > 2) return false;
     return F::scale.ints.pieces(0) <= 2 && in_bytes(F::scale.ints) && (!offset || in_bytes(F::offset.ints));
-  }
-  static constexpr Cover cover() {
-    Cover out;
-    int low = F::scale.at, high = low + 2;
-    const auto reach = [&](int byte) {
-      low = byte < low ? byte : low;
-      high = byte + 1 > high ? byte + 1 : high;
-    };
-    const auto each = [&](auto&& f) {
-      for (int g = 0; g < groups; ++g) {
-        for (int k = 0; k < F::scale.ints.pieces(g); ++k) f(F::scale.ints.piece(k, g).bit / 8);
-        for (int k = 0; offset && k < F::offset.ints.pieces(g); ++k) f(F::offset.ints.piece(k, g).bit / 8);
-      }
-      f(F::scale.at);
-      f(F::scale.at + 1);
-      if (offset) f(F::offset.at), f(F::offset.at + 1);
-    };
-    each(reach);
-    if (high - low <= 16) out.add(low % 2 == F::scale.at % 2 ? low : low - 1, 1, room);
-    each([&](int byte) { out.add(byte, 1, room); });
-    return out;
   }
 };
 
@@ -195,13 +115,12 @@ constexpr bool can_interleave() {
   if constexpr (F::kind != Kind::planes) {
     return false;
   } else if constexpr (Shape<F>::row) {
-    return TransposedShape<F>::fits() && F::scale.real == Real::f32 && F::scale.ints.used == 0 &&
+    return PanelCodes<F>::fits() && F::scale.real == Real::f32 && F::scale.ints.used == 0 &&
            (!F::offset.present || (F::offset.real == Real::f32 && F::offset.ints.used == 0));
   } else {
     const int left = Shape<F>::k_block_bytes() % 4;  // an f16 of every row
     if (left != 0 && (left != 2 || F::block != kBlockK || F::scale.at + 2 != F::bytes)) return false;
-    return TransposedShape<F>::fits() &&
-           (TransposedFactors<F>::fits() || Slots<F, 16>::is_strided() || Slots<F, 16>::is_quads());
+    return PanelCodes<F>::fits() && (PanelFactors<F>::fits() || Slots<F, 16>::is_strided() || Slots<F, 16>::is_quads());
   }
 }
 
