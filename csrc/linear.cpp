@@ -2,7 +2,6 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -31,15 +30,11 @@ thread_local std::deque<Forms> kept_forms;  // of the caller, by the number of t
 constexpr size_t kPanelColumns = 768;  // at once: their results stay in the second-level cache
 constexpr size_t kPairs = 65536;       // results of both columns of rows that are kept in the second-level cache
 
-// 16 rows interleaved, and back. Of the 16 rows after them as many bytes are prefetched as are moved.
+// 16 rows interleaved, and back.
 void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
-  constexpr size_t usual = 256;  // bytes of a row, where all of it lies alike
   const InterleaveMoves& move = current_target().interleave;
-  const size_t stride = w.at.row_bytes, each = w.kernels->laid_at_once ? w.kernels->laid_at_once : usual;
-  for (size_t at = 0; at < stride; at += each) {
-    const size_t bytes = std::min(each, stride - at);
-    const uint8_t* next = from + kInterleaved * (stride + at);
-    for (size_t c = 0; c < kInterleaved * bytes; c += 64) __builtin_prefetch(next + c, 0, 2);
+  const size_t stride = w.at.row_bytes, bytes = w.kernels->laid_at_once ? w.kernels->laid_at_once : stride;
+  for (size_t at = 0; at < stride; at += bytes) {
     if (back)
       move.from(from + kInterleaved * at, bytes, out + at, stride);
     else
@@ -229,14 +224,13 @@ struct Call {
   // multiplied and thrown away.
   void panels_of_rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Layout at = panel_layout(w);
-    const Matrix panels{w.kernels, at, panel_rows.get<uint8_t>(kCopied * at.row_bytes), kCopied,
-                        k_blocks_of(w.k) * kBlockK};
+    uint8_t* own = panel_rows.get<uint8_t>(kCopied * at.row_bytes);
+    const Matrix panels{w.kernels, at, own, kCopied, k_blocks_of(w.k) * kBlockK};
     for (size_t r = begin; r < end; r += kCopied) {
       const size_t count = std::min(kCopied, end - r), whole = count / kInterleaved * kInterleaved,
                    left = count - whole;
       for (size_t i = 0; i < count; i += kInterleaved) {
-        make_panel(w, r + i, std::min(count - i, kInterleaved), at,
-                   const_cast<uint8_t*>(panels.data) + i * at.row_bytes);
+        make_panel(w, r + i, std::min(count - i, kInterleaved), at, own + i * at.row_bytes);
       }
       float* to = y + (r - begin);
       if (whole > 0) on_panels(panels, way, 0, whole, to, stride);

@@ -65,7 +65,10 @@ constexpr Probes probes = {probe_read<false>, probe_read<true>, probe_tiles_int8
 // AVX-512's, with tiles added.
 template <class F>
 void change(Kernels& out) {
-  if constexpr (F::kind == Kind::grid) out.gemv = Counted<gemv_rows<F>>::call;
+  if constexpr (F::kind == Kind::grid) {
+    out.gemv = Counted<gemv_rows<F>>::call;
+    out.least_micro = ~size_t{0};
+  }
   if constexpr (Interleaved<F>::can()) out.skinny = Counted<skinny_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
     out.fused = Counted<fused_rows<F>>::call;
