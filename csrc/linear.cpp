@@ -2,18 +2,17 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <deque>
 #include <vector>
 
+#include "panels.h"
 #include "threads.h"
 #include "workspace.h"
 
 namespace fewbit {
 namespace {
 
-thread_local ThreadWorkspace scratch, gates, apart, pairs, panel_rows, part_of_panel;  // of whoever does a piece
+thread_local ThreadWorkspace scratch, gates, rows_apart, pairs, panel_rows, part_of_panel;  // of whoever does a piece
 
 // Columns packed for the kernels of a format, see need_by_lane.
 struct LaneForm {
@@ -31,52 +30,10 @@ thread_local std::deque<Forms> kept_forms;  // of the caller, by the number of t
 constexpr size_t kPanelColumns = 768;  // at once: their results stay in the second-level cache
 constexpr size_t kPairs = 65536;       // results of both columns of rows that are kept in the second-level cache
 
-// 16 rows interleaved, and back. Of the 16 rows after them as many bytes are prefetched as are moved.
-void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
-  constexpr size_t usual = 256;  // bytes of a row, where all of it lies alike
-  const InterleaveMoves& move = current_target().products.interleave;
-  const size_t stride = w.at.row_bytes, each = w.kernels->laid_at_once ? w.kernels->laid_at_once : usual;
-  for (size_t at = 0; at < stride; at += each) {
-    const size_t bytes = std::min(each, stride - at);
-    const uint8_t* next = from + kInterleaved * (stride + at);
-    for (size_t c = 0; c < kInterleaved * bytes; c += 64) __builtin_prefetch(next + c, 0, 2);
-    if (back)
-      move.from(from + kInterleaved * at, bytes, out + at, stride);
-    else
-      move.to(from + at, stride, bytes, out + kInterleaved * at);
-  }
-}
 // Whether a product of these rows reads panels: interleaved rows, or rows that are interleaved as it goes.
 bool reads_panels(const Matrix& w, Path path) {
   return w.at.interleaved || path == Path::skinny || (path == Path::micro && w.kernels->interleaves);
 }
-// The layout of rows of w in a panel: as many k-blocks, all of them whole.
-Layout panel_layout(const Matrix& w) {
-  const size_t k = k_blocks_of(w.k) * kBlockK;
-  Layout at = k == w.k ? w.at : w.kernels->layout(k, w.at.group >= w.k ? k : w.at.group);
-  at.interleaved = true;
-  return at;
-}
-// `count` rows from `first` on as 16 interleaved ones. What is missing of them, or of their last k-block, are zeros.
-void make_panel(const Matrix& w, size_t first, size_t count, const Layout& at, uint8_t* out) {
-  const uint8_t* rows = w.data + first * w.at.row_bytes;
-  Matrix set = w;
-  set.at = at;
-  if (count == kInterleaved && at.row_bytes == w.at.row_bytes) return move_set(set, rows, false, out);
-  uint8_t* copy = apart.get<uint8_t>(kInterleaved * at.row_bytes);
-  std::memset(copy, 0, kInterleaved * at.row_bytes);
-  for (size_t r = 0; r < count; ++r, rows += w.at.row_bytes) {
-    size_t from = 0, to = r * at.row_bytes;  // field by field
-    for (size_t f = 0; f < 2 && w.at.field_at[f] > 0; ++f) {
-      std::memcpy(copy + to, rows + from, w.at.field_at[f] - from);
-      from = w.at.field_at[f];
-      to = r * at.row_bytes + at.field_at[f];
-    }
-    std::memcpy(copy + to, rows + from, w.at.row_bytes - from);
-  }
-  move_set(set, copy, false, out);
-}
-size_t count_interleaved(const Matrix& w) { return w.at.interleaved ? w.n / kInterleaved * kInterleaved : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
@@ -229,14 +186,13 @@ struct Call {
   // multiplied and thrown away.
   void panels_of_rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Layout at = panel_layout(w);
-    const Matrix panels{w.kernels, at, panel_rows.get<uint8_t>(kCopied * at.row_bytes), kCopied,
-                        k_blocks_of(w.k) * kBlockK};
+    uint8_t* own = panel_rows.get<uint8_t>(kCopied * at.row_bytes);
+    const Matrix panels{w.kernels, at, own, kCopied, k_blocks_of(w.k) * kBlockK};
     for (size_t r = begin; r < end; r += kCopied) {
       const size_t count = std::min(kCopied, end - r), whole = count / kInterleaved * kInterleaved,
                    left = count - whole;
       for (size_t i = 0; i < count; i += kInterleaved) {
-        make_panel(w, r + i, std::min(count - i, kInterleaved), at,
-                   const_cast<uint8_t*>(panels.data) + i * at.row_bytes);
+        make_panel(w, r + i, std::min(count - i, kInterleaved), at, own + i * at.row_bytes);
       }
       float* to = y + (r - begin);
       if (whole > 0) on_panels(panels, way, 0, whole, to, stride);
@@ -284,7 +240,7 @@ struct Call {
     if (count > 0 && has_kernel(*w.kernels, way.path)) {
       on_panels(w, way, begin, count, y, stride);
     } else if (count > 0) {
-      uint8_t* copy = apart.get<uint8_t>(kCopied * w.at.row_bytes);
+      uint8_t* copy = rows_apart.get<uint8_t>(kCopied * w.at.row_bytes);
       plain.data = copy;
       for (size_t r = begin; r < until; r += kCopied) {
         plain.n = std::min(kCopied, until - r);
@@ -296,12 +252,6 @@ struct Call {
     plain.data = w.data;
     plain.n = w.n;
     columns_of(plain, way, until, end, y + count, stride);
-  }
-  static void copy_rows(const Matrix& w, size_t first, size_t count, uint8_t* out) {
-    const uint8_t* from = w.data + first * w.at.row_bytes;
-    for (size_t at = 0; at < count * w.at.row_bytes; at += kInterleaved * w.at.row_bytes) {
-      move_set(w, from + at, true, out + at);
-    }
   }
   // Columns in blocks of about the same size.
   void on_tiles(const Matrix& w, Path path, const uint8_t* from, size_t count, float* y, size_t stride) const {
@@ -377,31 +327,12 @@ void decode(const Matrix& w, float* out, int threads) {
   });
 }
 
-void decode_rows(const Matrix& w, size_t first, size_t count, float* out) {
-  const size_t stride = w.at.row_bytes, whole = count_interleaved(w);
-  uint8_t* copy = apart.get<uint8_t>(kInterleaved * stride);
-  for (size_t r = first; r < first + count; ++r) {
-    if (r < whole && (r - first) % kInterleaved == 0) move_set(w, w.data + r * stride, true, copy);
-    const uint8_t* row = r < whole ? copy + (r - first) % kInterleaved * stride : w.data + r * stride;
-    w.kernels->decode(row, w.k, w.at, out + (r - first) * w.k);
-  }
-}
-
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads) {
   const size_t size = grain(Path::exact, {&kernels, at, out, n, k}, threads);
   parallel_for(n, size, threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) kernels.encode(x + r * k, k, importance, at, out + r * at.row_bytes);
   });
-}
-
-void interleave(const Matrix& w, bool back, uint8_t* out, int threads) {
-  const size_t sets = count_interleaved(w) / kInterleaved, set_bytes = kInterleaved * w.at.row_bytes,
-               moved = sets * set_bytes;
-  parallel_for(sets, 4, threads, [&](size_t begin, size_t end) {
-    for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) move_set(w, w.data + at, back, out + at);
-  });
-  std::memcpy(out + moved, w.data + moved, w.n * w.at.row_bytes - moved);
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.

@@ -16,7 +16,7 @@
 //   can_stride      shared_halves: codes whose two halves of 16 share eight bytes; transposed: codes of 2 or 3 bits in
 //                   the order of `transposed_group` (kernels/shapes.h). Chunks are worth to be taken in strided order
 //                   (`runs` there)
-//   can_gather      points_at and what else kernels/grids.h names: points of grids by gathers or tables
+//   can_gather      points, points_at and what else kernels/grids.h names: points of grids by gathers or tables
 //   can_transpose   transpose_window: 16 bytes of each of L rows as four vectors with a dword of every row;
 //   rows_to_lines,
 //                   lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice, thrice_less

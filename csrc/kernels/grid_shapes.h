@@ -12,6 +12,20 @@ constexpr int power_of_3(int code) {
   return digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81;
 }
 
+// The numbers of the points of a grid for a vector of codes, one in each lane of 4 or 8 bytes: a low and a high piece,
+// each from its own 16-byte windows.
+struct PointIndex {
+  int window[2][4] = {}, pieces = 0;
+  uint8_t byte[2][64] = {};
+  uint16_t shift[32] = {}, mask[32] = {}, weight[32] = {};
+};
+
+// One bit for each code of a vector.
+struct BitOf {
+  int window[4] = {};
+  uint8_t byte[64] = {}, bit[64] = {};
+};
+
 // One piece of small integers, one in each lane of 2, 4 or 8 bytes of a vector: from 16-byte windows, or from 32
 // neighbouring bytes, of which every 16-byte lane has eight, four and four.
 struct Fields {
@@ -54,7 +68,48 @@ constexpr Windows joined_windows_for(const int (&first)[4], const int (&last)[4]
 template <class F>
 struct GridShape {
   static constexpr Grid grid = F::codes;
+  static constexpr int per_lane = 16 / grid.width;  // points in a run of 16
 
+  // The windows for piece k of what the lanes of vector j need.
+  static constexpr Windows windows(const Ints& what, int k, int every, int j) {
+    int first[4] = {1 << 30, 1 << 30, 1 << 30, 1 << 30}, last[4] = {};
+    for (int c = 0; c < 64; ++c) {
+      const Piece p = what.piece(k, (64 * j + c) / every);
+      const int l = c / 16, end = (p.bit + p.bits - 1) / 8;
+      first[l] = p.bit / 8 < first[l] ? p.bit / 8 : first[l];
+      last[l] = end > last[l] ? end : last[l];
+    }
+    return windows_for(first, last, F::bytes);
+  }
+  static constexpr bool fits(const Ints& what, int k, int every) {
+    for (int c = 0; c < kBlockK; ++c) {
+      const int at = windows(what, k, every, c / 64).at[c % 64 / 16];
+      const Piece p = what.piece(k, c / every);
+      if (p.bit / 8 < at || (p.bit + p.bits - 1) / 8 >= at + 16) return false;
+    }
+    return true;
+  }
+  static constexpr PointIndex index(int j) {
+    PointIndex out;
+    for (auto& b : out.byte[0]) b = 0x80;
+    for (auto& b : out.byte[1]) b = 0x80;
+    for (int k = 0; k < grid.index.pieces(0); ++k) {
+      const Windows w = windows(grid.index, k, grid.width, j);
+      for (int lane = 0; lane < 64 / grid.width; ++lane) {
+        const int l = lane / per_lane;
+        const Piece p = grid.index.piece(k, j * 64 / grid.width + lane);
+        const int word = lane * grid.width / 2 + k, at = lane * grid.width + 2 * k;
+        out.window[k][l] = w.at[l];
+        out.byte[k][at] = static_cast<uint8_t>(p.bit / 8 - w.at[l]);
+        if (p.bit % 8 + p.bits > 8) out.byte[k][at + 1] = static_cast<uint8_t>(p.bit / 8 + 1 - w.at[l]);
+        out.shift[word] = static_cast<uint16_t>(p.bit % 8);
+        out.mask[word] = static_cast<uint16_t>((1 << p.bits) - 1);
+        out.weight[word] = static_cast<uint16_t>(1 << p.dst);
+      }
+      out.pieces = k + 1;
+    }
+    return out;
+  }
   // Transposed, vector c holds values 32 g + 8 c to 32 g + 8 c + 7 in its eight bytes g. What a lane of it stands for,
   // if lanes are as large as points; words are the elements themselves, in order. A vector of scales is c = -1.
   static constexpr int element(int size, int c, int lane) {
@@ -118,7 +173,31 @@ struct GridShape {
     }
     return what.piece(k, 0).bit % 8 == 0;
   }
+  // The bit that flips the sign of each code, or moves it; where seven bits tell eight signs, none for the eighth.
+  static constexpr const Ints& bits() { return grid.signs.used > 0 ? grid.signs : grid.shift; }
+  static constexpr int bits_every = grid.signs.used > 0 ? 8 : grid.shift_every;
+  static constexpr BitOf bit(int j) {
+    BitOf out;
+    const Windows w = windows(bits(), 0, bits_every, j);
+    for (int c = 0; c < 64; ++c) {
+      const int l = c / 16, e = 64 * j + c;
+      const Piece p = bits().piece(0, e / bits_every);
+      const int at = p.bit + (grid.signs.used > 0 ? e % 8 : 0);
+      out.window[l] = w.at[l];
+      const bool told = grid.signs.used == 0 || e % 8 < p.bits;
+      out.byte[c] = static_cast<uint8_t>(told ? at / 8 - w.at[l] : 0x80);
+      out.bit[c] = static_cast<uint8_t>(told ? 1 << at % 8 : 0);
+    }
+    return out;
+  }
   static constexpr bool even_signs = grid.signs.used > 0 && grid.signs.bits() == 7;
+  static constexpr bool can_gather() {
+    if (grid.index.pieces(0) > 2 || bits().pieces(0) != 1 || !fits(bits(), 0, bits_every)) return false;
+    for (int k = 0; k < grid.index.pieces(0); ++k) {
+      if (!fits(grid.index, k, grid.width)) return false;
+    }
+    return true;
+  }
 };
 
 // What the values of the points of a grid are, each once, and where their numbers lie.

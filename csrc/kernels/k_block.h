@@ -130,7 +130,10 @@ struct KBlock {
     if constexpr (F::kind == Kind::trits) {
       return I::template digits<F::codes, j>(p);
     } else if constexpr (F::kind == Kind::grid) {
-      return picked<j>(p);
+      if constexpr (Isa::can_gather)
+        return I::template points<F, j, code.zero>(p);
+      else
+        return picked<j>(p);
     } else {
       bytes v = stored<j, strided, unshifted>(p);
       if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);

@@ -24,7 +24,10 @@ namespace fewbit::amx {
 
 template <class F>
 void set_products(ProductKernels& out) {
-  if constexpr (F::kind == Kind::grid) out.gemv = Counted<gemv_rows<F>>::call;
+  if constexpr (F::kind == Kind::grid) {
+    out.gemv = Counted<gemv_rows<F>>::call;
+    out.least_micro = ~size_t{0};
+  }
   if constexpr (Interleaved<F>::can()) out.skinny = Counted<skinny_rows<F>>::call;
   if constexpr (to_tiles<F>()) {
     out.fused = Counted<fused_rows<F>>::call;

@@ -1,39 +1,52 @@
 // Points of grids, their signs and scales; digits to the base of 3.
 
 struct Grids : Codes {
-  // 64 bytes from points of four or eight.
-  template <int width>
-  static FEWBIT_INLINE bytes joined_points(const int8_t* const* at) {
-    constexpr int each = 16 / width;
-    const auto two = [&](int i) FEWBIT_LAMBDA_INLINE {
-      return _mm256_inserti128_si256(_mm256_castsi128_si256(sixteen_of_points<width>(at + i * each)),
-                                     sixteen_of_points<width>(at + (i + 1) * each), 1);
-    };
-    return _mm512_inserti64x4(_mm512_castsi256_si512(two(0)), two(2), 1);
+  // The points of a grid as bytes, `bias` added.
+  template <class F, int bias>
+  struct Table {
+    static constexpr int width = F::codes.width, count = sizeof(F::points.values) / width;
+    alignas(64) static constexpr auto bytes_of = [] {
+      std::array<uint8_t, static_cast<size_t>(count) * width> out{};
+      for (int i = 0; i < count * width; ++i) {
+        const int v = F::points.values[i / width][i % width];
+        out[i] = static_cast<uint8_t>((F::codes.shift.used > 0 ? 8 * v + 1 : v) + bias);
+      }
+      return out;
+    }();
+  };
+  // The eighth sign of every eight, which makes the number of minus signs even.
+  static FEWBIT_INLINE uint64_t with_even_signs(uint64_t seven) {
+    uint64_t v = seven ^ seven >> 4;
+    v ^= v >> 2;
+    v ^= v >> 1;
+    return seven | (v & 0x0101010101010101ull) << 7;
   }
-  template <int width>
-  static FEWBIT_INLINE __m128i sixteen_of_points(const int8_t* const* at) {
-    if constexpr (width == 8) {
-      const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at[0]));
-      return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(low), reinterpret_cast<const __m64*>(at[1])));
-    } else {
-      const auto four = [&](int i) { return fewbit::load<int32_t>(reinterpret_cast<const uint8_t*>(at[i])); };
-      __m128i v = _mm_insert_epi32(_mm_cvtsi32_si128(four(0)), four(1), 1);
-      v = _mm_insert_epi32(v, four(2), 2);
-      return _mm_insert_epi32(v, four(3), 3);
+  template <class F, int j, int bias>
+  static FEWBIT_INLINE bytes points(const uint8_t* p) {
+    using G = GridShape<F>;
+    static_assert(G::can_gather());
+    static constexpr PointIndex at = G::index(j);
+    static constexpr BitOf bit = G::bit(j);
+    constexpr bool whole = at.pieces == 1 && at.mask[0] == 255 && at.shift[0] == 0;
+    bytes i = _mm512_shuffle_epi8(four<at.window[0][0], at.window[0][1], at.window[0][2], at.window[0][3], F::bytes>(p),
+                                  load(at.byte[0]));
+    if constexpr (at.pieces == 2) {
+      i = _mm512_or_si512(
+          i, _mm512_shuffle_epi8(four<at.window[1][0], at.window[1][1], at.window[1][2], at.window[1][3], F::bytes>(p),
+                                 load(at.byte[1])));
     }
-  }
-  // A bit of `signs` takes the sign of a code away.
-  template <bool shift, int bias>
-  static FEWBIT_INLINE bytes signed_codes(bytes v, __mmask64 signs) {
-    const bytes base = _mm512_set1_epi8(bias);
-    if constexpr (shift) {  // 8 * v + 1 + bias, 2 less where the bit is set
-      const bytes eight = _mm512_add_epi8(_mm512_slli_epi16(_mm512_add_epi8(v, _mm512_set1_epi8(1)), 3),
-                                          _mm512_set1_epi8(bias + 1 - 8));
-      return _mm512_mask_sub_epi8(eight, signs, eight, _mm512_set1_epi8(2));
-    } else {
-      return _mm512_mask_sub_epi8(_mm512_add_epi8(base, v), signs, base, v);
+    if constexpr (!whole) {
+      i = _mm512_and_si512(_mm512_srlv_epi16(i, _mm512_loadu_si512(at.shift)), _mm512_loadu_si512(at.mask));
+      if constexpr (at.pieces == 2) i = _mm512_madd_epi16(i, _mm512_loadu_si512(at.weight));
     }
+    const bytes v = points_at<F::codes.width>(i, Table<F, bias>::bytes_of.data());
+    const bytes source = four<bit.window[0], bit.window[1], bit.window[2], bit.window[3], F::bytes>(p);
+    __mmask64 is_set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(source, load(bit.byte)), load(bit.bit));
+    if constexpr (G::even_signs) is_set = with_even_signs(is_set);
+    if constexpr (F::codes.shift.used > 0)
+      return _mm512_mask_sub_epi8(v, is_set, v, _mm512_set1_epi8(2));
+    else
+      return _mm512_mask_sub_epi8(v, is_set, _mm512_set1_epi8(2 * bias), v);
   }
   // One piece of small integers, one in each lane of `size` bytes, at its place in it; other bits may be left.
   template <Fields f, int size>
