@@ -33,24 +33,19 @@ class PageShape:
 
 
 def copy_pages() -> Entry:
-    return entry("kv_pages.h", "copy_pages", (), 256, "const ulonglong2* arrays, PagePairs pairs")
+    return entry("copy_pages", (), 256)
 
 
 def write_kv(pages: PageShape) -> Entry:
     """K and V of new tokens into pages."""
-    parameters = (
-        "NewRows x, RopeAt rope, bool rotate, uint8_t* k_pages, uint8_t* v_pages, const int* slots, "
-        "const int* positions, int tokens, int kv_heads"
-    )
-    return entry("kv_write.h", "write_kv", pages.constants, WRITE_THREADS, parameters)
+    return entry("write_kv", pages.constants, WRITE_THREADS)
 
 
 def attend_plain(pages: PageShape, fused: bool) -> Entry:
     """Attention of single tokens for every format and size."""
-    return entry("attend_plain.h", "attend_plain", (*pages.constants, fused), PLAIN_THREADS, "Attend a")
+    return entry("attend_plain", (*pages.constants, fused), PLAIN_THREADS)
 
 
 def attend_mma(pages: PageShape, head_tiles: int, warps: int, fused: bool) -> Entry:
     """The same by mma, where `pages.fits_mma`."""
-    constants = (*pages.constants, head_tiles, warps, fused)
-    return entry("attend_mma.h", "attend_mma", constants, 32 * warps, "Attend a")
+    return entry("attend_mma", (*pages.constants, head_tiles, warps, fused), 32 * warps)

@@ -80,11 +80,7 @@ def gather_kv(k: Format, v: Format, k_dim: int, v_dim: int, shape: PromptShape) 
     """Pages to tiles."""
     pages = [_head_pages(fmt, dim, is_value) for fmt, dim, is_value in ((k, k_dim, False), (v, v_dim, True))]
     sizes = shape.k_dim, shape.v_dim * shape.parts, shape.keys, GATHER_THREADS
-    parameters = (
-        "const uint8_t* k, const uint8_t* v, int kv_heads, const int* tables, const int* starts, Prompts prompts, "
-        "uint4* k_out, uint4* v_out, int capacity"
-    )
-    return entry("gather_kv.h", "gather_kv", (*pages, *sizes), GATHER_THREADS, parameters)
+    return entry("gather_kv", (*pages, *sizes), GATHER_THREADS)
 
 
 def _head_pages(fmt: Format, dim: int, is_value: bool) -> Constant:
@@ -96,9 +92,5 @@ def attend_prompt(shape: PromptShape, rotated: int, has_softcap: bool, dtype: st
     """Attention over tiles. `rotated`: values of a block of the Hadamard rotation, 0 if there is none."""
     sizes = list(map(str, (shape.k_dim, shape.v_dim, shape.keys, shape.warps, shape.row_tiles, shape.slots)))
     block = Constant(f"fewbit::PromptShape<{', '.join(sizes)}>", "_".join(sizes))
-    parameters = (
-        "PromptQueries queries, Prompts prompts, const uint8_t* k, const uint8_t* v, int capacity, int parts, "
-        "PromptLogits logits, PromptResult out"
-    )
     constants = block, rotated, has_softcap, named(f"Real::{dtype}")
-    return entry("attend_prompt.h", "attend_prompt", constants, shape.threads, parameters, shared=shape.shared)
+    return entry("attend_prompt", constants, shape.threads, shared=shape.shared)

@@ -22,13 +22,12 @@ def _given(states: LayerStates, step: StepInputs, offset: int, tokens: int) -> t
 
 
 def _conv(taps: int, kind: str) -> Entry:
-    parameters = "States states, ConstRows x, const float* weight, const float* bias, Rows out, int columns"
-    return entry("recurrent.h", "conv", (taps, named(f"Maths::{kind}")), THREADS, parameters)
+    return entry("conv", (taps, named(f"Maths::{kind}")), THREADS)
 
 
 def _recur(rows: int, is_delta: bool) -> Entry:
     """`rows` of the state a lane."""
-    return entry("recurrent.h", "recur", (rows, is_delta), 128, "States states, Recurrence in, Rows out")
+    return entry("recur", (rows, is_delta), 128)
 
 
 def conv(
