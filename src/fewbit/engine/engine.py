@@ -25,7 +25,7 @@ from ..files.maps import FileMap, check_maps
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
 from .flight import Flight
-from .request import Constraint, Delta, Embedding, Generation, Request, Scoring, Step
+from .request import Constraint, Embedding, Generation, Request, Scoring, Step
 from .scheduler import Scheduler
 from .scores import TokenScores
 from .stats import Stats
@@ -371,10 +371,8 @@ class Engine:
     @staticmethod
     def _emit(request: Request) -> bool:
         """Give the sink what is new. False if it fails: an event loop may be closed."""
-        tokens = request.tokens[request.num_emitted :]
-        request.num_emitted += len(tokens)
         try:
-            request.sink(Delta(request, tokens, request.finish_reason))
+            request.sink(request.next_delta())
         except Exception:
             return False
         return True

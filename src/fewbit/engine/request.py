@@ -132,6 +132,12 @@ class Request(ABC):
     def is_finished(self) -> bool:
         return self.finish_reason is not None and all(one.finish_reason is not None for one in self.siblings)
 
+    def next_delta(self) -> Delta:
+        """What is new since the last delta."""
+        tokens = self.tokens[self.num_emitted :]
+        self.num_emitted += len(tokens)
+        return Delta(self, tokens, self.finish_reason)
+
     def num_logits(self, count: int) -> int:
         """Rows that are needed when the next `count` tokens are run."""
         return 1 if self.num_computed + self.num_in_flight + count == len(self.tokens) else 0

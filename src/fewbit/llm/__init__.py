@@ -1,19 +1,4 @@
-"""`LLM`: text in, text out, by a tokenizer and an engine.
-
-| module | what is there |
-|---|---|
-| `llm` | the class `LLM`: it loads a model and writes text |
-| `reader` | its base class `TextReader`: tokens, scores and embeddings of text |
-| `sampling_options` | the options of a call, and their checks |
-| `prompts`, `chat` | text and messages to token ids |
-| `callers` | threads and event loops that wait for the engine |
-| `fold` | tokens of the engine to text |
-| `stream` | text while it is written |
-| `completion` | the result of a call |
-| `pooling` | hidden rows to embeddings |
-| `score`, `logprobs` | log-probabilities |
-| `progress` | the progress of a batch |
-"""
+"""`LLM`: text in, text out, by a tokenizer and an engine."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

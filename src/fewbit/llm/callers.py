@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from copy import copy
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..engine.request import Delta, Request
 from ..engine.worker import Worker
@@ -22,37 +22,27 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Request)
 
 
-class Caller(Protocol):
-    """Receives the deltas of one call from the engine's thread."""
-
-    def put(self, delta: Delta) -> None:
-        """Add a delta. The engine's thread calls this."""
-
-    async def take(self) -> list[Delta]:
-        """Wait for deltas."""
-
-    async def compute(self, call: Callable[[], T]) -> T:
-        """Call something that takes long, such as a tokenizer."""
-
-
 class BlockingCaller:
-    """A thread that waits. Its coroutines never suspend, so that `drive` can run them."""
+    """A thread that waits for the deltas of one call. Its coroutines never suspend, so that `drive` can run them."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Delta] = SimpleQueue()
 
     def put(self, delta: Delta) -> None:
+        """Add a delta. The engine's thread calls this."""
         self._queue.put(delta)
 
     async def take(self) -> list[Delta]:
+        """Wait for deltas."""
         return [self._queue.get()]
 
     async def compute(self, call: Callable[[], T]) -> T:
+        """Call something that takes long, such as a tokenizer."""
         return call()
 
 
 class LoopCaller:
-    """A task of the running event loop. Deltas that come while nobody waits are taken together, after one wake-up."""
+    """A task of the running event loop. It takes deltas that came while it did not wait together, after one wake-up."""
 
     def __init__(self) -> None:
         import asyncio  # only callers in an event loop pay for it
@@ -78,6 +68,9 @@ class LoopCaller:
         import asyncio
 
         return await asyncio.to_thread(call)
+
+
+Caller = BlockingCaller | LoopCaller
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:

@@ -126,8 +126,8 @@ class Completion:
 
     def __repr__(self) -> str:
         tokens = "1 token" if len(self.tokens) == 1 else f"{len(self.tokens)} tokens"
-        more = f", first of {len(self.outputs)}" if self.others else ""
-        return f"Completion({self.text!r}, {tokens}, {self.finish_reason}{more})"
+        position = f", first of {len(self.outputs)}" if self.others else ""
+        return f"Completion({self.text!r}, {tokens}, {self.finish_reason}{position})"
 
     def __format__(self, spec: str) -> str:
         return format(self.text, spec)

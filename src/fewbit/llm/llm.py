@@ -20,7 +20,7 @@ from .chat import Messages
 from .completion import Completion
 from .fold import TextDelta, TextFold
 from .pooling import file_pooling
-from .prompts import Prompt, split_prompts
+from .prompts import Prompt, Prompts, split_prompts
 from .reader import TextReader
 from .sampling_options import (
     ChatOptions,
@@ -87,7 +87,7 @@ class LLM(TextReader):
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
     def generate(self, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]: ...
-    def generate(self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]) -> Completion | list[Completion]:
+    def generate(self, prompt: Prompts, **options: Unpack[Options]) -> Completion | list[Completion]:
         """Continue a prompt, or several prompts in one batch.
 
             answer = llm.generate("The capital of France is", max_tokens=16)
@@ -113,9 +113,7 @@ class LLM(TextReader):
     ) -> Completion: ...
     @overload
     async def agenerate(self, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]: ...
-    async def agenerate(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
-    ) -> Completion | list[Completion]:
+    async def agenerate(self, prompt: Prompts, **options: Unpack[Options]) -> Completion | list[Completion]:
         """`generate` that does not block the event loop: long text is tokenized in a thread."""
         return await self._generate(LoopCaller(), prompt, options)
 
@@ -139,9 +137,7 @@ class LLM(TextReader):
         checked = self._stream_options(prompt, options)
         return AsyncStream(self._worker, lambda: self._fold(prompt, checked))
 
-    async def aparts(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[Options]
-    ) -> AsyncGenerator[TextDelta, None]:
+    async def aparts(self, prompt: Prompts, **options: Unpack[Options]) -> AsyncGenerator[TextDelta, None]:
         """The text of several outputs while they are written.
 
             async with aclosing(await llm.aparts(["Once", "Twice"], n=2)) as deltas:
@@ -221,17 +217,13 @@ class LLM(TextReader):
     def __repr__(self) -> str:
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
 
-    async def _generate(
-        self, caller: Caller, prompt: Prompt | Sequence[Prompt], options: Options
-    ) -> Completion | list[Completion]:
+    async def _generate(self, caller: Caller, prompt: Prompts, options: Options) -> Completion | list[Completion]:
         checked = read_options(options, self.sampling)
         groups, several = await caller.compute(lambda: self._folds(prompt, checked))
         completions = await complete(self._worker, groups, caller, checked.progress)
         return completions if several else completions[0]
 
-    def _folds(
-        self, prompt: Prompt | Sequence[Prompt], options: GenerationOptions
-    ) -> tuple[list[list[TextFold]], bool]:
+    def _folds(self, prompt: Prompts, options: GenerationOptions) -> tuple[list[list[TextFold]], bool]:
         """The outputs of each prompt, and whether a list of prompts was given."""
         prompts, several = split_prompts(prompt)
         eos_ids = {*self.engine.eos_ids, *options.stop_token_ids} if options.stop_token_ids else None

@@ -11,6 +11,7 @@ from ..text.tokenizer import Tokenizer
 from .sampling_options import to_list
 
 Prompt = str | Sequence[int]
+Prompts = Prompt | Sequence[Prompt]
 
 
 class PromptEncoder:
@@ -60,7 +61,7 @@ class PromptEncoder:
             )  # fmt: skip
 
 
-def split_prompts(prompt: Prompt | Sequence[Prompt]) -> tuple[list[Prompt], bool]:
+def split_prompts(prompt: Prompts) -> tuple[list[Prompt], bool]:
     """A list of prompts, and whether a list was given.
 
     >>> split_prompts("Once"), split_prompts([1, 2]), split_prompts(["Once", [1, 2]])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 from ..arrays import Floats
 from ..engine.engine import Engine
-from ..engine.request import Scoring
 from ..engine.worker import Worker
 from ..errors import RequestError
 from ..load_options import LoadOptions
@@ -22,9 +21,9 @@ from .completion import TokenLogprob
 from .logprobs import scored_tokens
 from .pooling import Pooler, Pooling, check_pooling, file_pooling
 from .progress import Progress
-from .prompts import Prompt, PromptEncoder, split_prompts
+from .prompts import Prompt, PromptEncoder, Prompts, split_prompts
 from .sampling_options import PromptOptions
-from .score import ScoredText, ScoredTexts, label_scorings, probabilities, scorings
+from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
 
 if TYPE_CHECKING:
     from ..text.template import ChatTemplate
@@ -127,16 +126,16 @@ class TextReader:
 
     @overload
     def embed(
-        self, texts: Prompt | Sequence[Prompt], pooling: Pooling | None = None, normalize: bool = True,
+        self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
         *, truncate: bool = False, progress: Progress = False,
     ) -> Floats: ...  # fmt: skip
     @overload
     def embed(
-        self, texts: Prompt | Sequence[Prompt], pooling: str | None = None, normalize: bool = True,
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     def embed(
-        self, texts: Prompt | Sequence[Prompt], pooling: str | None = None, normalize: bool = True,
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]:  # fmt: skip
         """Embed a text as a vector, or several texts as the rows of a matrix.
@@ -160,16 +159,16 @@ class TextReader:
 
     @overload
     async def aembed(
-        self, texts: Prompt | Sequence[Prompt], pooling: Pooling | None = None, normalize: bool = True,
+        self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
         *, truncate: bool = False, progress: Progress = False,
     ) -> Floats: ...  # fmt: skip
     @overload
     async def aembed(
-        self, texts: Prompt | Sequence[Prompt], pooling: str | None = None, normalize: bool = True,
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     async def aembed(
-        self, texts: Prompt | Sequence[Prompt], pooling: str | None = None, normalize: bool = True,
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]:  # fmt: skip
         """`embed` that does not block the event loop."""
@@ -179,9 +178,7 @@ class TextReader:
     def score(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
     @overload
     def score(self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "") -> list[Floats]: ...
-    def score(
-        self, text: ScoredText | ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = ""
-    ) -> Floats | list[Floats]:
+    def score(self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats | list[Floats]:
         """The log-probability of each token of a text, given those before it.
 
         Without a prefix there is one number for each token after the first; text gets the special tokens that the model
@@ -196,9 +193,7 @@ class TextReader:
             prefix: What comes before each text and is not scored: text if `text` is, else token ids.
             namespace: Requests share cached prefixes within one namespace only.
         """
-        requests, several = drive(self._score(BlockingCaller(), text, prefix, None, namespace))
-        values = [request.scores.values for request in requests]
-        return values if several else values[0]
+        return drive(self._score(BlockingCaller(), text, prefix, namespace))
 
     @overload
     async def ascore(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
@@ -207,12 +202,10 @@ class TextReader:
         self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = ""
     ) -> list[Floats]: ...
     async def ascore(
-        self, text: ScoredText | ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = ""
     ) -> Floats | list[Floats]:
         """`score` that does not block the event loop."""
-        requests, several = await self._score(LoopCaller(), text, prefix, None, namespace)
-        values = [request.scores.values for request in requests]
-        return values if several else values[0]
+        return await self._score(LoopCaller(), text, prefix, namespace)
 
     @overload
     def token_logprobs(
@@ -223,7 +216,7 @@ class TextReader:
         self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
     ) -> list[list[TokenLogprob]]: ...
     def token_logprobs(
-        self, text: ScoredText | ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`score` with the tokens themselves, and the likeliest tokens in the place of each.
 
@@ -244,7 +237,7 @@ class TextReader:
         self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
     ) -> list[list[TokenLogprob]]: ...
     async def atoken_logprobs(
-        self, text: ScoredText | ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`token_logprobs` that does not block the event loop."""
         return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace)
@@ -302,7 +295,7 @@ class TextReader:
         await LoopCaller().compute(self.close)  # it waits for the end of a step
 
     async def _embed(
-        self, caller: Caller, texts: Prompt | Sequence[Prompt], pooling: str | None, normalize: bool, truncate: bool,
+        self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, truncate: bool,
         progress: Progress,
     ) -> Floats | list[Floats]:  # fmt: skip
         kind, is_cut, is_scaled = (
@@ -324,16 +317,18 @@ class TextReader:
         return pooler.result(several)
 
     async def _score(
-        self, caller: Caller, text: ScoredText | ScoredTexts, prefix: ScoredText | None, top: int | None, namespace: str
-    ) -> tuple[list[Scoring], bool]:
-        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace))
+        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str
+    ) -> Floats | list[Floats]:
+        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, None, namespace))
         await run(self._worker, requests, caller)
-        return requests, several
+        values = [request.scores.values for request in requests]
+        return values if several else values[0]
 
     async def _token_logprobs(
-        self, caller: Caller, text: ScoredText | ScoredTexts, top: int, prefix: ScoredText | None, namespace: str
+        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
-        requests, several = await self._score(caller, text, prefix, top, namespace)
+        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace))
+        await run(self._worker, requests, caller)
         found = await caller.compute(
             lambda: [scored_tokens(self.tokenizer, request.tokens, request.scores) for request in requests]
         )

@@ -16,10 +16,11 @@ from .prompts import Prompt, PromptEncoder, split_prompts
 
 ScoredText = str | Iterable[int]
 ScoredTexts = list[str] | list[list[int]] | list[Prompt]
+Scored = ScoredText | ScoredTexts
 
 
 def scorings(
-    prompts: PromptEncoder, text: ScoredText | ScoredTexts, prefix: ScoredText | None, top: int | None, namespace: str
+    prompts: PromptEncoder, text: Scored, prefix: ScoredText | None, top: int | None, namespace: str
 ) -> tuple[list[Scoring], bool]:
     """A request for each text after a prefix, and whether a list of texts was given."""
     texts, several = split_prompts(text)  # type: ignore[arg-type]
