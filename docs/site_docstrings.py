@@ -1,9 +1,13 @@
-"""A griffe extension for the reference: examples become code blocks, and methods inherit docstrings."""
+"""A griffe extension for the reference: examples become code blocks, methods inherit docstrings, and `LLM` has the
+parameters that it gets at run time from `LoadOptions`."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import griffe
@@ -14,6 +18,8 @@ EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\s*$).*)*", re.MULTILINE)  # up to the nex
 class Docstrings(griffe.Extension):
     def on_object(self, *, obj: Any, **_: Any) -> None:
         """Markdown would read examples as quotations."""
+        if obj.is_class and obj.name == "LLM":
+            add_load_options(obj)
         if obj.docstring:
             obj.docstring.value = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
 
@@ -24,6 +30,27 @@ class Docstrings(griffe.Extension):
                 if member.is_function and not member.docstring and not name.startswith("_"):
                     bases = (base.members.get(name) for base in kind.mro())
                     member.docstring = next((base.docstring for base in bases if base and base.docstring), None)
+
+
+def add_load_options(llm: Any) -> None:
+    """The docstring and the parameters of `LLM` as `help` shows them."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+    import fewbit as fb
+
+    kinds = {kind.name: griffe.ParameterKind(kind.description) for kind in inspect._ParameterKind}
+    llm.docstring.value = inspect.getdoc(fb.LLM)
+    llm.members["__init__"].parameters = griffe.Parameters(
+        griffe.Parameter("self"),
+        *(
+            griffe.Parameter(
+                name,
+                annotation=inspect.formatannotation(one.annotation),
+                kind=kinds[one.kind.name],
+                default=repr(one.default),
+            )
+            for name, one in inspect.signature(fb.LLM).parameters.items()
+        ),
+    )
 
 
 def classes(module: griffe.Module) -> Iterator[griffe.Class]:

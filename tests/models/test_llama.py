@@ -128,7 +128,7 @@ def test_weights_are_repacked_where_it_gains(tmp_path: Path, monkeypatch: pytest
     assert not is_repacked(repack=False)
     assert not is_repacked(exact=True)
     assert not is_repacked(device="numpy")
-    monkeypatch.setattr("fewbit.loading.RESERVE_BYTES", 0)
+    monkeypatch.setattr("fewbit.devices.Device.reserve_bytes", 0)
     monkeypatch.setattr("fewbit.ops.memory.available_memory", lambda: gguf.file_bytes * 5 // 4)
     small = {"ctx": 8, "max_batched_tokens": 1}
     assert not is_repacked(**small)
@@ -199,13 +199,13 @@ def _operations(loaded: Any) -> list[tuple[str, float]]:
 
 def test_wrong_options(tmp_path: Path) -> None:
     gguf = fb.read_gguf(write_llama(tmp_path / "model.gguf"))
-    with pytest.raises(fb.FewbitError, match="ctx is a number of tokens from 1 to 512"):
+    with pytest.raises(fb.FewbitError, match="ctx must be between 1 and 512 tokens, the model's own context, got"):
         load(gguf, ctx=513)
     with pytest.raises(fb.FewbitError, match="there is no device 'tpu'"):
         load(gguf, device="tpu")
     with pytest.raises(fb.FormatError, match="k cannot be q4_k"):
         load(gguf, kv="q4_k")
-    with pytest.raises(fb.FewbitError, match="threads must be from 1"):
+    with pytest.raises(fb.FewbitError, match="threads must be at least 1, got 0"):
         load(gguf, threads=0)
     with pytest.raises(fb.FewbitError, match="'numpy' has no threads"):
         load(gguf, device="numpy", threads=2)

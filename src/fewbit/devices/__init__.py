@@ -88,18 +88,19 @@ def get(name: str, options: LoadOptions | None = None) -> Device:
     """
     if not isinstance(name, str):
         raise DtypeError(f"a device is named by a str, not {type(name).__name__}")
-    options = options or LoadOptions()
-    if name in _registered:
-        return _registered[name](options)
     if name == "auto":
         return get(find_best(), options)
+    options = replace(options or LoadOptions(), device=name)
+    if name in _registered:
+        return _registered[name](options)
     kind, colon, number = name.partition(":")
     if kind not in _MODULES or (colon and kind != "cuda"):
         raise RequestError(f"there is no device {name!r}; there are: {', '.join(names())}")
     if colon and not number.isdecimal():
         raise RequestError(f"device {name!r} must end with a number, as in 'cuda:1'")
     module: Any = import_module(f".{_MODULES[kind]}", __name__)
-    return module.make(replace(options, device=name))  # type: ignore[no-any-return]
+    device: Device = module.make(options)
+    return device
 
 
 def find_best() -> str:
