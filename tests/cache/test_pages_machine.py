@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fewbit.cache.groups import ZERO_SLOT, LayerGroup
 from fewbit.cache.pages import Pages
-from fewbit.cache.tree import Node
+from fewbit.cache.tree import PrefixNode
 from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
 
 EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "150"))
@@ -376,9 +376,9 @@ class PagesMachine(RuleBasedStateMachine):
             assert self.pages.available[group] == counts.total - len({*used, *pinned})
         assert stats.free + stats.used + stats.cached == stats.total
 
-    def nodes(self) -> Iterator[tuple[Node, str, Text]]:
+    def nodes(self) -> Iterator[tuple[PrefixNode, str, Text]]:
         roots = self.pages.space.tree._top.children
-        todo: list[tuple[Node, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
+        todo: list[tuple[PrefixNode, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
         while todo:
             node, name, text = todo.pop()
             yield node, name, text

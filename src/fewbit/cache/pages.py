@@ -247,13 +247,7 @@ class Pages:
         del self._sequences[sequence]
 
     def restore(
-        self,
-        tokens: Iterable[int],
-        length: int,
-        starts: Sequence[int],
-        namespace: str = "",
-        *,
-        is_counted: bool = True,
+        self, tokens: Iterable[int], length: int, starts: Sequence[int], namespace: str = "", is_counted: bool = True
     ) -> int:
         """A new sequence for content that was saved. The caller writes and commits what is not cached.
 
