@@ -82,7 +82,7 @@ def make_view(pages: Pages, requests: Sequence[tuple[int, int]]) -> View:
         for group in range(len(pages.space.attention))
     ]
     reads = writes = NO_SLOTS
-    if pages.is_recurrent:
+    if pages.space.is_recurrent:
         befores = [state.length - count for state, (_, count) in zip(states, requests, strict=True)]
         reads = np.array([state.slot_read(at) for state, at in zip(states, befores, strict=True)], np.int32)
         writes = np.array([state.next_slot for state in states], np.int32)

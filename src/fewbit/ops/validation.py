@@ -14,7 +14,7 @@ from ..errors import ArgumentError, DataError, DtypeError, LayoutError, ShapeErr
 from ..formats import Format
 from ..formats.limits import is_safe, limits, overflows
 from ..tensor import QuantTensor
-from ..validation import check_shape, to_flag, to_list
+from ..validation import check_shape, to_flag
 
 ACTIVATIONS = ("int8", "int16", "exact")
 
@@ -96,6 +96,12 @@ def as_many(values: Sequence[Any] | None, count: int, name: str) -> Sequence[Any
     if len(values) != count:
         raise ShapeError(f"{name} must hold {count} values, one for each matrix, got {len(values)}")
     return values
+
+
+def to_list(values: Any, name: str) -> Sequence[Any]:
+    if isinstance(values, list | tuple):
+        return values
+    raise DtypeError(f"{name} must be a list, not {type(values).__name__}")
 
 
 def expect_tensor(w: Any, name: str = "w") -> None:
