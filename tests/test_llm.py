@@ -291,7 +291,7 @@ def test_score(llm: LLM) -> None:
     np.testing.assert_array_equal(llm.score("It was"), llm.score(llm.tokenize("It was")))
     with pytest.raises(RequestError, match="it has no tokens"):
         llm.score([])
-    with pytest.raises(DtypeError, match="tokens are integers"):
+    with pytest.raises(DtypeError, match="tokens must be integers"):
         llm.score([["text"]])  # type: ignore[list-item]
     with make(add_bos_token=True) as other:
         np.testing.assert_array_equal(other.score("It"), other.score(other.tokenize("It", add_special=True)))
@@ -325,7 +325,7 @@ def test_an_output_continues_its_prompt() -> None:
         ({"prompt": {"a": 1}}, DtypeError, "not dict"),
         ({"prompt": [None]}, DtypeError, "a prompt must be a str or token ids, not NoneType"),
         ({"prompt": [259]}, RequestError, "tokens must be from 0 to 258, got 259"),
-        ({"prompt": [1, "a"]}, DtypeError, "tokens are integers"),
+        ({"prompt": [1, "a"]}, DtypeError, "tokens must be integers"),
         ({"prompt": "x" * 200}, RequestError, "a prompt of 200 tokens leaves no room"),
         ({"prompt": "x" * 10**6}, RequestError, "a text of 1000000 characters is too long: it has at least"),
         ({"max_tokens": -1}, RequestError, "max_tokens must be at least 0, got -1"),

@@ -52,18 +52,18 @@ def deinterleave(data: Bytes, rows: int, size: int) -> Bytes:
     out, sets = data.copy(), rows // ROWS
     if sets and data.size:
         whole = data[: data.size // rows * ROWS * sets]
-        mixed, words = whole.reshape(sets, -1, ROWS * size), size // 4
-        fours = mixed[..., : ROWS * words * 4].reshape(*mixed.shape[:2], words, ROWS, 4).swapaxes(2, 3)
-        rest = mixed[..., ROWS * words * 4 :].reshape(*mixed.shape[:2], ROWS, size % 4)
-        parts = np.concatenate([fours.reshape(*mixed.shape[:2], ROWS, words * 4), rest], axis=-1)
+        mixed, count = whole.reshape(sets, -1, ROWS * size), size // 4
+        fours = mixed[..., : ROWS * count * 4].reshape(*mixed.shape[:2], count, ROWS, 4).swapaxes(2, 3)
+        rest = mixed[..., ROWS * count * 4 :].reshape(*mixed.shape[:2], ROWS, size % 4)
+        parts = np.concatenate([fours.reshape(*mixed.shape[:2], ROWS, count * 4), rest], axis=-1)
         out[: whole.size] = parts.swapaxes(1, 2).reshape(-1)
     return out
 
 
 def _fours(parts: Bytes) -> Bytes:
     sets, count, _, size = parts.shape
-    words = size // 4
-    return parts[..., : words * 4].reshape(sets, count, ROWS, words, 4).swapaxes(2, 3).reshape(sets, count, -1)
+    count = size // 4
+    return parts[..., : count * 4].reshape(sets, count, ROWS, count, 4).swapaxes(2, 3).reshape(sets, count, -1)
 
 
 def _rest(parts: Bytes) -> Bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import index
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,19 +104,6 @@ def to_tokens(tokens: Iterable[int]) -> array[int]:
         raise DtypeError(f"tokens must be integers: {error}") from None
     except OverflowError:
         raise DataError("tokens must be from 0 to 2**32 - 1") from None
-
-
-def to_list(values: Any, name: str) -> Sequence[Any]:
-    """A list or a tuple.
-
-    >>> to_list("ab", "weights")
-    Traceback (most recent call last):
-        ...
-    fewbit.errors.DtypeError: weights must be a list, not str
-    """
-    if isinstance(values, list | tuple):
-        return values
-    raise DtypeError(f"{name} must be a list, not {type(values).__name__}")
 
 
 def check_type(value: object, kind: type | tuple[type, ...], name: str) -> None:

@@ -242,7 +242,7 @@ def test_files_are_private(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PathError, match="no folder for a cache"):
+    with pytest.raises(PathError, match="cannot be used for a cache"):
         DiskCache(tmp_path / "file")
     with pytest.raises(DtypeError, match="the folder of a disk cache must be a str or a Path"):
         DiskCache(None)  # type: ignore[arg-type]

@@ -50,13 +50,13 @@ def test_formats_that_do_not_fit(name: str, which: str) -> None:
         ({"v_dim": 0}, ShapeError, "v_dim must be at least 1"),
         ({"window": -1}, ShapeError, "window must be at least 0"),
         ({"max_seqs": 0}, ShapeError, "max_seqs must be at least 1"),
-        ({"specs": [RecurrentSpec(8)], "window": 5}, ShapeError, "`specs` says all of the layers"),
+        ({"specs": [RecurrentSpec(8)], "window": 5}, ShapeError, "give either `specs`"),
         ({"specs": [RecurrentSpec(0)]}, ShapeError, "nbytes must be at least 1"),
         ({"specs": 5}, DtypeError, "specs must be a list of layer specs, not int"),
         ({"specs": ["a"]}, DtypeError, "a layer keeps an AttentionSpec, a RecurrentSpec or None, not str"),
-        ({"k": 5}, FormatError, "a format is a name or a Format, not int"),
+        ({"k": 5}, FormatError, "format must be a name or a Format, not int"),
         ({"rotate": "yes"}, DtypeError, "rotate must be True or False, not 'yes'"),
-        ({"kernels": 5}, DtypeError, "kernels is a module with kv_write, attend and keeps_tiles, not int"),
+        ({"kernels": 5}, DtypeError, "kernels must have kv_write, attend and keeps_tiles; int has not"),
         (
             {"pages": (1 << 31) - 1},
             OutOfMemory,
@@ -101,9 +101,9 @@ def _with(value: float) -> Floats:
 @pytest.mark.parametrize(
     ("do", "kind", "sentence"),
     [
-        (lambda c, a, step: c.append(2, step, ROWS, ROWS), PositionError, "layers 0 to 1, not 2"),
-        (lambda c, a, step: c.append(-1, step, ROWS, ROWS), PositionError, "not -1"),
-        (lambda c, a, step: c.append(1, a, ROWS, ROWS), DtypeError, "a step is what `reserve` gives, not int"),
+        (lambda c, a, step: c.append(2, step, ROWS, ROWS), PositionError, "layer must be from 0 to 1, got 2"),
+        (lambda c, a, step: c.append(-1, step, ROWS, ROWS), PositionError, "got -1"),
+        (lambda c, a, step: c.append(1, a, ROWS, ROWS), DtypeError, "step must be View, not int"),
         (lambda c, a, step: c.reserve([(c.new(), 1), (c.new(), 1), (a, 1)]), PositionError, "2 new tokens without"),
         (lambda c, a, step: c.reserve([(a + 1, 1), (a + 1, 1)]), UnknownId, "no sequence 2"),
         (
@@ -116,9 +116,13 @@ def _with(value: float) -> Floats:
         (lambda c, a, step: c.append(1, step, ROWS, _with(-np.inf)), DataError, "v holds -inf"),
         (lambda c, a, step: c.append(1, step, ROWS, _with(7e4)), DataError, "v holds 70000; kept in f16"),
         (lambda c, a, step: c.append(1, step, ROWS, "words"), DtypeError, "v must be numbers"),
-        (lambda c, a, step: c.append(0, step, ROWS, ROWS), PositionError, "layer 0 holds these tokens already"),
+        (
+            lambda c, a, step: c.append(0, step, ROWS, ROWS),
+            PositionError,
+            "layer 0 has K and V of these tokens",
+        ),
         (lambda c, a, step: c.attend(1, step, Q), PositionError, "layer 1 has no K and V of the new tokens yet"),
-        (lambda c, a, step: c.attend(5, step, Q), PositionError, "not 5"),
+        (lambda c, a, step: c.attend(5, step, Q), PositionError, "got 5"),
         (lambda c, a, step: c.attend(0, replace(step), Q), PositionError, "this step is over"),
         (lambda c, a, step: c.attend(0, step, Q, window="all"), DtypeError, "window must be an integer"),
         (

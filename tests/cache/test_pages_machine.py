@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fewbit.cache.groups import ZERO_SLOT, LayerGroup
 from fewbit.cache.pages import Pages
-from fewbit.cache.tree import Node
+from fewbit.cache.tree import PrefixNode
 from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
 
 from ..examples import examples
@@ -34,7 +34,7 @@ MIXES: list[list[LayerGroup]] = [
 ]
 Text = tuple[int, ...]
 
-some = st.integers(0, 1 << 20)  # picks one of what there is
+picks = st.integers(0, 1 << 20)  # an index, modulo the number of choices
 texts = st.text("01", max_size=12).map(lambda text: [int(c) for c in text])  # few tokens: texts often begin alike
 names = st.sampled_from(["", "", "other"])
 
@@ -74,7 +74,7 @@ class PagesMachine(RuleBasedStateMachine):
     def new(self, text: list[int], name: str) -> None:
         self.add(text, name)
 
-    @rule(which=some, cut=some, more=texts, name=names, step=st.integers(1, 12))
+    @rule(which=picks, cut=picks, more=texts, name=names, step=st.integers(1, 12))
     def run_prompt(self, which: int, cut: int, more: list[int], name: str, step: int) -> None:
         """A prompt that begins like an older one, computed to its end, in steps."""
         seen = self.seen[which % len(self.seen)]
@@ -86,28 +86,28 @@ class PagesMachine(RuleBasedStateMachine):
             self.fill(sequence)
             self.commit_some(sequence, len(prompt))
 
-    @rule(which=some, text=texts)
+    @rule(which=picks, text=texts)
     def reserve(self, which: int, text: list[int]) -> None:
         self.grow({self.pick(which): text})
 
     @rule(token=st.integers(0, 1), part=st.integers(1, 3))
     def decode(self, token: int, part: int) -> None:
         """One token of several sequences at once."""
-        some = list(self.copies)[::part]
-        if self.grow({sequence: [token] for sequence in some}):
-            for sequence in some:
+        chosen = list(self.copies)[::part]
+        if self.grow({sequence: [token] for sequence in chosen}):
+            for sequence in chosen:
                 self.fill(sequence)
                 self.commit_some(sequence, 100)
 
-    @rule(which=some)
+    @rule(which=picks)
     def write(self, which: int) -> None:
         self.fill(self.pick(which))
 
-    @rule(which=some, count=st.integers(0, 12))
+    @rule(which=picks, count=st.integers(0, 12))
     def commit(self, which: int, count: int) -> None:
         self.commit_some(self.pick(which), count)
 
-    @rule(which=some, more=texts)
+    @rule(which=picks, more=texts)
     def fork(self, which: int, more: list[int]) -> None:
         self.make_room()
         parent = self.pick(which)
@@ -119,7 +119,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.copies[child] = replace(copy, tokens=copy.tokens[:], starts=copy.starts[:], ends=copy.ends[:])
         self.grow({child: more})
 
-    @rule(which=some, drop=st.integers(0, 9), more=texts)
+    @rule(which=picks, drop=st.integers(0, 9), more=texts)
     def fork_beginning(self, which: int, drop: int, more: list[int]) -> None:
         """The first committed tokens of a sequence, whatever it has reserved after them."""
         self.make_room()
@@ -128,30 +128,30 @@ class PagesMachine(RuleBasedStateMachine):
         length = max(0, copy.committed - drop)
         if not self.pages.can_fork(parent, length):
             self.refused(PositionError, lambda: self.pages.fork(parent, length))
-            assert self.is_lost(copy, length) or (self.pages.is_recurrent and length not in (0, copy.committed))
+            assert self.is_lost(copy, length) or (self.pages.space.is_recurrent and length not in (0, copy.committed))
             return
         child = self.pages.fork(parent, length)
         starts = [min(start, -(-length // self.size) * self.size) for start in copy.starts]
         self.copies[child] = Copy(copy.namespace, copy.tokens[:length], length, length, starts)
         self.grow({child: more})
 
-    @rule(which=some, drop=st.integers(0, 9), more=texts)
+    @rule(which=picks, drop=st.integers(0, 9), more=texts)
     def edit(self, which: int, drop: int, more: list[int]) -> None:
         sequence = self.pick(which)
         if self.cut(sequence, max(0, len(self.copies[sequence].tokens) - drop)):
             self.grow({sequence: more})
 
-    @rule(which=some)
+    @rule(which=picks)
     def fail(self, which: int) -> None:
         """The computation failed: keep what was committed."""
         sequence = self.pick(which)
         assert self.cut(sequence, self.copies[sequence].committed)
 
-    @rule(which=some)
+    @rule(which=picks)
     def free(self, which: int) -> None:
         self.let_go(self.pick(which))
 
-    @rule(which=some, later=st.booleans(), name=names)
+    @rule(which=picks, later=st.booleans(), name=names)
     def restore(self, which: int, later: bool, name: str) -> None:
         """A sequence from a file that another one was written to."""
         copy = self.copies[self.pick(which)]
@@ -170,7 +170,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.fill(sequence)
         self.commit_some(sequence, len(text))
 
-    @rule(which=some)
+    @rule(which=picks)
     def pin(self, which: int) -> None:
         sequence = self.pick(which)
         pin = self.pages.pin(sequence)
@@ -182,14 +182,14 @@ class PagesMachine(RuleBasedStateMachine):
         if self.pages.groups[0] == FULL:
             assert len(full) == found // self.size
 
-    @rule(which=some)
+    @rule(which=picks)
     def unpin(self, which: int) -> None:
         for pin in list(self.pins)[which % 3 :: 3]:
             self.pages.unpin(pin)
             del self.pins[pin]
             self.gone.append(pin)
 
-    @rule(which=some, text=texts, name=names)
+    @rule(which=picks, text=texts, name=names)
     def ask_without_effect(self, which: int, text: list[int], name: str) -> None:
         """Lookups, and what is refused, change nothing."""
         sequence = self.pick(which)
@@ -225,7 +225,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.gone.append(sequence)
 
     def is_pending(self, copy: Copy) -> bool:
-        return self.pages.is_recurrent and len(copy.tokens) > copy.committed
+        return self.pages.space.is_recurrent and len(copy.tokens) > copy.committed
 
     def add(self, text: list[int], name: str) -> int:
         self.make_room()
@@ -263,7 +263,7 @@ class PagesMachine(RuleBasedStateMachine):
             pinned = {page for pin in self.pins.values() for number, page in pin if number == group}
             pages += more > 0 and length % self.size > 0 and table[-1] in others | pinned
             needed.append(pages)
-        needed += [int(more > 0)] if self.pages.is_recurrent else []
+        needed += [int(more > 0)] if self.pages.space.is_recurrent else []
         assert self.pages.needed(sequence, more) == tuple(needed)
         return needed
 
@@ -305,7 +305,7 @@ class PagesMachine(RuleBasedStateMachine):
         try:
             self.pages.truncate(sequence, length)
         except PositionError:
-            assert self.pages.is_recurrent
+            assert self.pages.space.is_recurrent
             assert length not in (0, copy.committed, *copy.ends)
             return False
         if length < len(copy.tokens):
@@ -348,7 +348,7 @@ class PagesMachine(RuleBasedStateMachine):
                 for position in range(start, copy.written):
                     content = self.cells[group, table[position // self.size], position % self.size]
                     assert content == (copy.namespace, tuple(copy.tokens[: position + 1]))
-            if self.pages.is_recurrent:
+            if self.pages.space.is_recurrent:
                 assert (state.slot == ZERO_SLOT) == (copy.committed == 0)
                 if copy.committed:
                     assert self.states[state.slot] == (copy.namespace, tuple(copy.tokens[: copy.committed]))
@@ -377,9 +377,9 @@ class PagesMachine(RuleBasedStateMachine):
             assert self.pages.available[group] == counts.total - len({*used, *pinned})
         assert stats.free + stats.used + stats.cached == stats.total
 
-    def nodes(self) -> Iterator[tuple[Node, str, Text]]:
+    def nodes(self) -> Iterator[tuple[PrefixNode, str, Text]]:
         roots = self.pages.space.tree._top.children
-        todo: list[tuple[Node, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
+        todo: list[tuple[PrefixNode, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
         while todo:
             node, name, text = todo.pop()
             yield node, name, text

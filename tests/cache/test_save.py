@@ -168,8 +168,8 @@ def forge(path: Path, header: object, **changes: Any) -> None:
         (2**64 - 1, 0, "takes .* bytes, the file has"),
         (2**64 - 1, 2**64 - 1, "takes .* bytes, the file has"),
         (10**300, 19, "takes .* bytes, the file has"),
-        (21, 22, "22 tokens of 21 were committed"),
-        (0, 2**63, "were committed"),
+        (21, 22, "22 of 21 tokens cannot be committed"),
+        (0, 2**63, "tokens cannot be committed"),
         (20, 19, "takes .* bytes, the file has"),
         (-1, -1, "lacks numbers"),
         (21, True, "lacks numbers"),
@@ -218,7 +218,7 @@ def test_foreign_files(saved: Path) -> None:
     saved.write_bytes(signed(b"GGUF" + body[4:]))
     refuse(saved, "no saved sequence")
     saved.write_bytes(signed(MAGIC + b"\1\0\0\0" + body[12:]))
-    refuse(saved, "version 1 of saved sequences is not read, only version 2")
+    refuse(saved, "unsupported version 1 of saved sequences; fewbit reads version 2")
     saved.write_bytes(signed(MAGIC + b"\2\0\0\0\xff\xff\xff\xff" + body[16:]))
     refuse(saved, "a header of 4294967295 bytes is too long")
 
@@ -322,7 +322,7 @@ def test_windows_and_states_come_back(tmp_path: Path, page_tokens: int, step: in
         ({"starts": [0, 19]}, "tokens before 19 are missing, which a window of 6 sees"),
         ({"starts": [1, 16]}, "tokens before 1 are missing"),
         ({"starts": [0, 12]}, "takes .* bytes, the file has"),
-        ({"tokens": 22}, "22 tokens of 23 were committed"),  # the state would not fit
+        ({"tokens": 22}, "22 of 23 tokens cannot be committed"),  # the state would not fit
         ({"starts": [0, 10**30]}, "are missing"),
     ],
 )

@@ -358,9 +358,9 @@ def test_stats() -> None:
     [
         ({"prompt": []}, RequestError, "the text is empty: it has no tokens"),
         ({"prompt": [1, 40]}, RequestError, "tokens must be from 0 to 39, got 40"),
-        ({"prompt": [-1]}, FewbitError, "a token is a number from 0"),
-        ({"prompt": [0.5]}, DtypeError, "tokens are integers"),
-        ({"prompt": "text"}, DtypeError, "tokens are integers"),
+        ({"prompt": [-1]}, FewbitError, "tokens must be from 0"),
+        ({"prompt": [0.5]}, DtypeError, "tokens must be integers"),
+        ({"prompt": "text"}, DtypeError, "tokens must be integers"),
         (
             {"prompt": [1] * 64},
             RequestError,

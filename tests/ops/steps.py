@@ -56,7 +56,9 @@ class Store:
 def run_numpy(graph: Graph, tokens: list[int], logits_indices: list[int]) -> Floats:
     positions = np.arange(len(tokens), dtype=np.int32)
     indices = np.array(logits_indices, np.int32)
-    return numpy.run(graph, numpy.Step(np.array(tokens, np.int32), positions, indices, Store(graph, len(tokens)), [0]))
+    return numpy.run(
+        graph, numpy.NumpyStep(np.array(tokens, np.int32), positions, indices, Store(graph, len(tokens)), [0])
+    )
 
 
 def run_native(graph: Graph, tokens: list[int], logits_indices: list[int], *, fuse: bool, threads: int = 1) -> Floats:

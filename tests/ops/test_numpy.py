@@ -22,7 +22,7 @@ from .steps import VOCAB, matrix, near, run_numpy, vector
 ROWS = np.random.default_rng(3).standard_normal((4, 12), np.float32)
 
 
-def step(**options: Any) -> ops.Step:
+def step(**options: Any) -> ops.NumpyStep:
     """Four tokens, of which no cache is needed."""
     known: dict[str, Any] = {
         "tokens": np.array([2, 0, 1, 2], np.int32),
@@ -31,7 +31,7 @@ def step(**options: Any) -> ops.Step:
         "cache": None,
         "sequences": [0, 1],
     }
-    return ops.Step(**{**known, **options})
+    return ops.NumpyStep(**{**known, **options})
 
 
 def test_embed_and_gather() -> None:
@@ -112,7 +112,7 @@ def test_weights_are_decoded_by_numpy_and_once(monkeypatch: pytest.MonkeyPatch) 
     w = fb.repack(fb.quantize(ROWS @ np.ones((12, 64), np.float32), "q8_0"))
     expected = w.dequantize()
     monkeypatch.setattr(cpu, "decode", None)
-    weights = ops.Weights()
+    weights = ops.DecodedWeights()
     assert np.array_equal(weights(w), expected)
     assert weights(w) is weights(w)
 

@@ -71,11 +71,6 @@ class Cache(Pages):
         sizes = zip(self.groups, self.totals, strict=True)
         return min((pages * self.page_tokens for group, pages in sizes if group.keeps_all), default=sys.maxsize)
 
-    @property
-    def wants_page_ends(self) -> bool:
-        """Whether prompts are found again only where a commit ended with a page: there are recurrent layers."""
-        return self.is_recurrent
-
     def fetch(self, tokens: Iterable[int], namespace: str = "", seconds: float = 1.0) -> bool:
         """Read what the disk has of a prompt back into the cache, so that `new` finds it.
 

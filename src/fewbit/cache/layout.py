@@ -1,4 +1,4 @@
-"""How K, V and states lie in a cache: formats that a KV cache can use, and sizes that follow from them."""
+"""The layout of a KV cache: what each layer keeps, in which formats, and the sizes that follow."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Layout:
         return self.k.row_bytes(spec.k_dim), self.v.row_bytes(spec.v_dim)
 
     def max_values(self, spec: AttentionSpec) -> tuple[float, float]:
-        """The greatest magnitudes in K and V that are sure not to become infinite."""
-        rotation = math.sqrt(spec.k_dim & -spec.k_dim) if self.rotate else 1.0  # can pile up all values in one
+        """The largest magnitudes of K and V that cannot overflow."""
+        rotation = math.sqrt(spec.k_dim & -spec.k_dim) if self.rotate else 1.0  # may add all values up in one
         return _max_value(self.k) / rotation, _max_value(self.v)
 
     @property
@@ -86,7 +86,15 @@ def make_layout(
     rotate: bool | None = None,
     page_tokens: int = PAGE_TOKENS,
 ) -> Layout:
-    """A layout that was checked. V has the format of K unless given; K below 8 bits is rotated unless told not to."""
+    """A checked layout.
+
+    Args:
+        specs: What each layer keeps.
+        k: Format of K.
+        v: Format of V. Defaults to that of K.
+        rotate: Whether K is rotated. Defaults to True where K has fewer than 8 bits.
+        page_tokens: Tokens of a page.
+    """
     k_format = kv_format(k, "k")
     v_format = k_format if v is None else kv_format(v, "v")
     rotates = k_format.bits_per_weight < 8 if rotate is None else to_flag(rotate, "rotate")

@@ -76,7 +76,7 @@ class Pages:
             for group, total in zip(self.groups, totals, strict=True)
         )
         self.space = PageSpace(self.groups, self.totals, self.page_tokens, is_short, on_evict)
-        self.is_recurrent = self.space.is_recurrent
+        self.wants_page_ends = self.space.is_recurrent  # a state is found again only where a commit ended with a page
         self._sequences: dict[int, SequenceState] = {}
         self._pins: dict[int, list[tuple[PagePool, int]]] = {}
         self._ids = itertools.count(1)  # never reused, so that a stale id is noticed
@@ -247,13 +247,7 @@ class Pages:
         del self._sequences[sequence]
 
     def restore(
-        self,
-        tokens: Iterable[int],
-        length: int,
-        starts: Sequence[int],
-        namespace: str = "",
-        *,
-        is_counted: bool = True,
+        self, tokens: Iterable[int], length: int, starts: Sequence[int], namespace: str = "", is_counted: bool = True
     ) -> int:
         """A new sequence for content that was saved. The caller writes and commits what is not cached.
 
@@ -392,7 +386,7 @@ class Pages:
             first, start = group.first_seen(length), state.starts[number]
             if first < start and first // self.page_tokens < self.space.pages(length):
                 return f"layers with a window of {group.window} have dropped the tokens before {start}"
-        if self.is_recurrent and state.find_slot(length) is None:
+        if self.space.is_recurrent and state.find_slot(length) is None:
             return f"there is no recurrent state after so many; there is one after {len(state.tokens)}, and after 0"
         return None
 

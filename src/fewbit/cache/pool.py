@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from .stats import PageCounts
-from .tree import Node
+from .tree import PrefixNode
 
-OnEvict = Callable[[int, int, Node], None]  # called with group, page and node before the page is overwritten
+OnEvict = Callable[[int, int, PrefixNode], None]  # called with group, page and node before the page is overwritten
 
 
 def never_short() -> bool:
@@ -30,7 +30,7 @@ def never_short() -> bool:
 class PagePool:
     """The pages of a group, by number. It trusts its callers.
 
-    >>> pool, node = PagePool(2), Node(None, b"tokens", 1)
+    >>> pool, node = PagePool(2), PrefixNode(None, b"tokens", 1)
     >>> page = pool.take()
     >>> pool.insert(page, node)
     >>> pool.decref(page)
@@ -60,7 +60,7 @@ class PagePool:
         # One entry for each page up to the last that was ever taken: the others are fresh.
         self.references = [1] * first  # how many sequences use the page
         self.pins = [0] * first
-        self.nodes: list[Node | None] = [None] * first  # where the page is in the prefix tree
+        self.nodes: list[PrefixNode | None] = [None] * first  # where the page is in the prefix tree
         self.idle: OrderedDict[int, None] = OrderedDict()  # cached and not pinned, the next to be evicted first
         self.evictions = 0
         self._is_short = is_short
@@ -76,16 +76,16 @@ class PagePool:
         """Pages that can be taken: the free ones, and cached ones that are not pinned."""
         return len(self.free) + self.fresh + len(self.idle)
 
-    def insert(self, page: int, node: Node) -> None:
+    def insert(self, page: int, node: PrefixNode) -> None:
         """Put a page in the tree. It is read-only from now on."""
         node.pages[self.group] = page
         self.nodes[page] = node
 
-    def has(self, node: Node | None) -> bool:
+    def has(self, node: PrefixNode | None) -> bool:
         """Whether a node of the tree has a page of this group."""
         return node is not None and node.pages[self.group] is not None
 
-    def share(self, page: int, node: Node) -> int:
+    def share(self, page: int, node: PrefixNode) -> int:
         """The page of a node. If it has none, `page` becomes it; else the reference moves from `page` to it."""
         known = node.pages[self.group]
         if known is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from .groups import ZERO_SLOT
 from .space import PageSpace
-from .tree import Node
+from .tree import PrefixNode
 
 Copies = dict[int, list[tuple[int, int]]]  # group -> (source, destination)
 
@@ -21,7 +21,7 @@ class SequenceState:
     """Pages, tokens and slots of a sequence."""
 
     space: PageSpace
-    node: Node  # of its last page in the prefix tree, or the root of its namespace
+    node: PrefixNode  # of its last page in the prefix tree, or the root of its namespace
     tables: list[array[int]]  # pages, by attention group; entries before `starts` are 0 and unused
     starts: list[int]  # the first token that is still there, by attention group
     length: int
@@ -53,7 +53,7 @@ class SequenceState:
             return ZERO_SLOT
         return None if rest or depth > self.inserted else self.ancestor(depth).pages[-1]
 
-    def ancestor(self, depth: int) -> Node:
+    def ancestor(self, depth: int) -> PrefixNode:
         """The node of the page before which there are `depth` - 1 others; 0: the root."""
         node = self.node
         for _ in range(self.inserted - depth):
@@ -111,7 +111,7 @@ class SequenceState:
             ]
             if any(pool.references[table[number]] > 1 and not pool.has(node) for pool, table in own):
                 return  # forked before it was committed; tried again at the next commit
-            node = node or Node(self.node, key, len(self.space.groups))
+            node = node or PrefixNode(self.node, key, len(self.space.groups))
             for pool, table in own:
                 table[number] = pool.share(table[number], node)
             self._move(node, number + 1)
@@ -164,7 +164,7 @@ class SequenceState:
         self.node.holders -= 1
         self.node.prune()
 
-    def _move(self, node: Node, inserted: int) -> None:
+    def _move(self, node: PrefixNode, inserted: int) -> None:
         """Continue from another node."""
         before, self.node, self.inserted = self.node, node, inserted
         node.holders += 1
@@ -199,7 +199,7 @@ class SequenceState:
             self.slot = slot
 
 
-def begin_sequence(space: PageSpace, nodes: Sequence[Node], prompt: array[int], namespace: str) -> SequenceState:
+def begin_sequence(space: PageSpace, nodes: Sequence[PrefixNode], prompt: array[int], namespace: str) -> SequenceState:
     """A sequence that begins with the pages of these nodes."""
     size, depth = space.page_tokens, len(nodes)
     node = nodes[-1] if nodes else space.tree.root(namespace)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .groups import LayerGroup
 from .pool import OnEvict, PagePool, never_short
-from .tree import Node, PrefixTree
+from .tree import PrefixNode, PrefixTree
 
 
 class PageSpace:
@@ -37,12 +37,12 @@ class PageSpace:
         """Pages that so many tokens fill or begin."""
         return -(-tokens // self.page_tokens)
 
-    def find(self, tokens: array[int], namespace: str) -> list[Node]:
+    def find(self, tokens: array[int], namespace: str) -> list[PrefixNode]:
         """The nodes of the full pages of a prompt that a sequence can begin with."""
         nodes = self.tree.find(namespace, tokens)
         return nodes[: usable_pages(self.groups, nodes, self.page_tokens)]
 
-    def kept(self, nodes: Sequence[Node]) -> list[tuple[PagePool, int]]:
+    def kept(self, nodes: Sequence[PrefixNode]) -> list[tuple[PagePool, int]]:
         """The pages that a sequence needs to go on after these nodes."""
         return [
             (pool, page)

@@ -15,7 +15,7 @@ from ..ops import cpu
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
-from ..ops.passes import giving, select_logits
+from ..ops.passes import select_logits, with_output
 from ..ops.sampling_arrays import MAX_INT
 from ..ops.specs import AttentionSpec
 from ..ops.validation import ACTIVATIONS
@@ -122,7 +122,7 @@ class CpuExecutor:
 
     def _plan(self, output: str) -> cpu.Plan:
         if output not in self.plans:
-            graph = giving(self.graph, output)
+            graph = with_output(self.graph, output)
             self._rows[output] = np.empty((self.max_logits, graph.result.width), np.float32)
             self.plans[output] = build(
                 select_logits(graph), self.store, batch_invariant=self.batch_invariant, threads=self.threads

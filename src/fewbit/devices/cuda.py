@@ -25,7 +25,7 @@ from ..ops.cuda.values import Collector, Launcher
 from ..ops.cuda.weights import Weights
 from ..ops.cut import weights_of
 from ..ops.graph import Graph
-from ..ops.passes import giving, select_logits
+from ..ops.passes import select_logits, with_output
 from . import Device
 from .batch import Batch, Outputs, Sampled
 from .host import HostHandle
@@ -184,7 +184,7 @@ class CudaExecutor:
 
     def _plan(self, output: str) -> Plan:
         if output not in self.plans:
-            graph = select_logits(giving(self.graph, output))
+            graph = select_logits(with_output(self.graph, output))
             self.plans[output] = build(graph, self.store, self.weights, self.options)
             self.weights.close()
         return self.plans[output]

@@ -18,7 +18,7 @@ from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
-from ..ops.passes import giving, select_logits
+from ..ops.passes import select_logits, with_output
 from ..ops.specs import AttentionParams
 from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch
@@ -65,18 +65,18 @@ class NumpyExecutor:
         self.graph = graph
         self._graphs: dict[str, Graph] = {}  # by what they give
         self._store = store
-        self._weights = ops.Weights()
+        self._weights = ops.DecodedWeights()
 
     def launch(self, batch: Batch) -> HostHandle:
         view = batch.view
         if len(batch.tokens) and not 0 <= batch.tokens.min() <= batch.tokens.max() < self.vocab:
             raise RequestError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
         positions = view.positions().astype(np.int32)
-        step = ops.Step(
+        step = ops.NumpyStep(
             batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, self._weights
         )
         if batch.output not in self._graphs:
-            self._graphs[batch.output] = select_logits(giving(self.graph, batch.output))
+            self._graphs[batch.output] = select_logits(with_output(self.graph, batch.output))
         rows = np.asarray(ops.run(self._graphs[batch.output], step), np.float32)
         return HostHandle(batch, rows, sampling)
 

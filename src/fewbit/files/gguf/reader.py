@@ -1,4 +1,4 @@
-"""GGUF files, read over a memory map: `read_gguf` gives metadata, and tensors that share the file's bytes."""
+"""Reads GGUF files over a memory map: metadata, and tensors that share the bytes of the file."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUF:
 class GGUF:
     """An open GGUF file, or all parts of a split one. A split model looks like a single file.
 
-    After `close`, or at the end of a `with` block, `tensors` gives none out. Tensors taken before stay valid: the file
-    is unmapped with the last of them. Metadata stay too.
+    After `close`, or at the end of a `with` block, no more tensors can be read. Those read before stay valid, and so
+    does the metadata.
 
     Attributes:
         metadata: Plain values by key: int, float, bool, str, NumPy arrays and sequences of str.
@@ -106,7 +106,7 @@ class GGUF:
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
 
     def tokenizer(self) -> Mapping[str, Any]:
-        """What the file says of its tokens: the keys `tokenizer.*`, and whose they are, `general.*`."""
+        """The metadata of the tokenizer: the keys `tokenizer.*` and `general.*`."""
         return {key: value for key, value in self.metadata.items() if key.startswith(("tokenizer.", "general."))}
 
     def template(self) -> str | None:
