@@ -18,7 +18,7 @@ from .cache.disk import MAX_BYTES, DiskCache
 from .cache.groups import MAX_SEQS, pages_by_group
 from .cache.layout import Layout, kv_format, make_layout
 from .devices import Device, DeviceOptions
-from .devices.batch import Chunk, Executor
+from .devices.batch import Executor, Row
 from .devices.fitting import LEAST_CTX, Needs, cache_tokens, default_ctx
 from .devices.forward import forward
 from .devices.splitting import check_layers, make_hybrid, split
@@ -49,7 +49,7 @@ class Loaded:
     is_encoder: bool = False  # texts run whole, in one step; it gives hidden rows, no logits
     maps: Collection[FileMap] = ()  # of files that steps read weights from
 
-    def forward(self, chunks: Sequence[Chunk], output: str = "logits") -> Floats:
+    def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
         return forward(self.executor, self.cache, chunks, output)
 
