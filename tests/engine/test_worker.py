@@ -16,7 +16,7 @@ import pytest
 from fewbit.devices.batch import Batch
 from fewbit.devices.host import HostHandle
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Delta, Request, Step
+from fewbit.engine.request import Delta, Request, StepRows
 from fewbit.engine.worker import Worker
 from fewbit.errors import FewbitError
 
@@ -133,7 +133,7 @@ def test_cancelling_during_a_step_frees_pages_at_its_end(monkeypatch: pytest.Mon
         assert may_end.wait(60)
         return launch(batch)
 
-    def next_step() -> Step:
+    def next_step() -> StepRows:
         used.put(toy.cache.stats().used)
         return schedule()
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import fewbit as fb
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.files.hub import find
 
 from ..loading import load
@@ -44,7 +44,7 @@ def log_probabilities(loaded: Any, tokens: list[int], at_once: int) -> Doubles:
     rows = []
     for start in range(0, len(tokens), at_once):
         chunk = tokens[start : start + at_once]
-        logits = loaded.forward([Chunk(sequence, chunk, len(chunk))]).astype(np.float64)
+        logits = loaded.forward([Row(sequence, chunk, len(chunk))]).astype(np.float64)
         top = logits.max(axis=1, keepdims=True)
         rows.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
     loaded.cache.free(sequence)
@@ -126,7 +126,7 @@ def greedy(loaded: Any, prompt: list[int], count: int) -> list[int]:
     sequence = loaded.cache.new()
     chunk, out = prompt, []
     while len(out) < count:
-        out.append(int(loaded.forward([Chunk(sequence, chunk, 1)])[0].argmax()))
+        out.append(int(loaded.forward([Row(sequence, chunk, 1)])[0].argmax()))
         chunk = out[-1:]
     return out
 

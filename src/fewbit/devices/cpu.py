@@ -67,16 +67,16 @@ def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
 
 
 def max_candidates(batch: Batch) -> Ints | None:
-    """The number of largest logits that are sampled from, for each row of logits. None: all logits are read."""
-    if not batch.samples or batch.scores:
+    """How many of the largest logits are sampled from, for each token that has logits. None: all logits are read."""
+    if not batch.samples or any(row.score is not None for row in batch.rows):
         return None
     counts = np.zeros(len(batch.logits_indices), np.int32)
-    for one in batch.samples:
+    for index, one in batch.samples:
         count = one.params.max_candidates
         reads_all = one.seen is not None or one.bias is not None or one.mask is not None or one.num_logprobs is not None
         if reads_all or not count:
             return None
-        counts[one.row] = max(counts[one.row], min(count, MAX_INT))
+        counts[index] = max(counts[index], min(count, MAX_INT))
     return counts
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from ..arrays import Ints
 
 
-class Seen:
+class TokenCounts:
     """Distinct tokens, in the order in which they came, and how often each is in the output.
 
-    >>> seen = Seen([7, 5, 7])
+    >>> seen = TokenCounts([7, 5, 7])
     >>> seen.add(5), seen.add(9)
     (None, None)
     >>> [array.tolist() for array in seen.arrays()]

@@ -5,8 +5,8 @@ scheduled as if each request in step n went on. Those that have ended, as the to
 meanwhile, have released their pages; what step n + 1 gives for them is thrown away. Their pages may be given to others
 at once: whoever gets them writes to them in a later step, and steps run in the order in which they were launched.
 
-Nobody is preempted while a step is in flight: then, and where the next step needs to know the tokens of this one
-(`Step.is_open`), it is fetched first.
+A request whose next row depends on what step n gives (`Request.is_blocked`) sits out step n + 1 and goes on with step
+n + 2. Nobody is preempted while a step is in flight: then it is fetched first.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ from dataclasses import dataclass
 from ..cache.cache import Cache
 from ..cache.view import View
 from ..devices.batch import Handle
-from .request import Step
+from .request import StepRows
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    step: Step
+class InFlightStep:
+    rows: StepRows
     view: View
     handle: Handle
 
     def advance(self) -> None:
         """Let the next step be scheduled as if this one were done."""
-        for request, chunk in zip(self.step.requests, self.step.chunks, strict=True):
-            request.num_in_flight = len(chunk.tokens)
-        for number, generation in enumerate(self.step.sampling):
-            generation.awaited = number
+        number = 0
+        for request, row in self.rows:
+            request.advance(row, number)
+            number += row.sample is not None
 
     def take_back(self, cache: Cache) -> None:
         """Leave everything as it was before this step was launched; later ones were taken back before."""
         cache.rollback(self.view)
-        for request in self.step.requests:
-            request.num_in_flight = 0
-        for generation in self.step.sampling:
-            generation.awaited = None
+        for request, _ in self.rows:
+            request.settle()
