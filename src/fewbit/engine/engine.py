@@ -223,7 +223,7 @@ class Engine(RequestFactory):
         except Exception as error:  # of its constraint
             self._finish(request, "error", error)
             return
-        if request.stream and len(request.tokens) > num_tokens and not self._emit(request):
+        if reason is None and request.stream and len(request.tokens) > num_tokens and not self._emit(request):
             reason = "cancelled"
         if reason is not None:
             self._finish(request, reason)
