@@ -267,6 +267,29 @@ def test_a_model_that_comes_too_late_is_closed() -> None:
     asyncio.run(main())
 
 
+def test_waiting_for_room_is_not_loading_time() -> None:
+    async def main() -> None:
+        pool = make("ab", load_seconds=0.2, max_models=1, turn_seconds=0.0)
+        async with pool.use("a"):
+            waiting = asyncio.create_task(touch(pool, "b"))
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+        await waiting
+        assert [name for name, _ in pool.loaded()] == ["b"]
+
+    asyncio.run(main())
+
+
+def test_pinned_models_leave_no_room() -> None:
+    async def main() -> None:
+        pool = make("ab", pinned=["a"], max_models=1)
+        await touch(pool, "a")
+        with pytest.raises(ApiError, match="no room for another model"):
+            await touch(pool, "b")
+
+    asyncio.run(main())
+
+
 def test_fetching_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = pools.fetch_within(100.0)
     progress("a model", 1, 2)

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
 
-from ..errors import FetchError, FewbitError, OutOfMemory
+from ..errors import FetchError, FewbitError, OutOfMemory, RequestError
 from ..llm import LLM
 from .errors import ApiError
 from .log import log
@@ -187,10 +187,11 @@ class Pool:
     async def _bring(self, entry: Entry) -> LLM:
         """Load a model; idle ones go if there are too many, or if memory is short."""
         try:
-            async with asyncio.timeout(self._load_seconds), self._bounded if self._max else nullcontext():
+            async with self._bounded if self._max else nullcontext():
                 while self._max and len(self.loaded()) >= self._max:
                     await self._make_room(wait=True)
-                entry.llm = llm = await self._load_fitting(entry.source)
+                async with asyncio.timeout(self._load_seconds):  # waiting for room is not its fault
+                    entry.llm = llm = await self._load_fitting(entry.source)
                 entry.loaded_at = time.monotonic()
         except TimeoutError:
             raise ApiError(503, f"the model {entry.name} took too long to load; try again", "model", "model_loading",
@@ -228,8 +229,11 @@ class Pool:
                 return True
             if not wait:
                 return False
-            seconds = min((self._turn_left(one) for one in movable), default=None)
-            if seconds is not None and seconds <= 0:
+            if not movable:
+                raise ApiError(503, "there is no room for another model: those that are loaded are pinned", "model",
+                               "model_loading", retry_after=60)  # fmt: skip
+            seconds = min(self._turn_left(one) for one in movable)
+            if seconds <= 0:
                 await self._have_give_way(min(movable, key=lambda one: one.loaded_at))
                 return True
             with suppress(TimeoutError):
@@ -306,6 +310,8 @@ def _kind(error: BaseException) -> str:
         return "there is not enough memory"
     if isinstance(error, FetchError):
         return "it could not be fetched"
+    if isinstance(error, RequestError):
+        return "the server's options do not fit it"
     return "its file cannot be read" if isinstance(error, OSError) else "its file is damaged or not supported"
 
 
