@@ -90,7 +90,7 @@ def device() -> cuda.Session:
     entries = []
     for case in CASES.values():
         shape, rotated = card_shape(found, case.spec), case.k_dim & -case.k_dim if case.rotate else 0
-        entries.append(gather_kv(*case.formats, case.k_dim, case.v_dim, shape))
+        entries.append(gather_kv(*map(get, case.formats), case.k_dim, case.v_dim, shape))
         entries.append(attend_prompt(shape, rotated, case.softcap > 0, case.dtype))
     if found.arch != "emulated":
         compile_all([entry.source for entry in entries], found.arch)

@@ -142,7 +142,7 @@ def test_rope(device: cuda.Session, neox: bool, heads: int, dim: int, pairs: int
     made = Rope((10000.0 ** -np.linspace(0, 1, pairs)).astype(np.float32), 1.3, neox)
     angles = np.arange(40)[:, None] * made.inv_freq.astype(np.float64)
     values = np.stack([np.float32(1.3) * g(angles).astype(np.float32) for g in (np.cos, np.sin)], axis=2)
-    given = {"heads": heads, "table": RopeTable(case.pointer(values), pairs, neox, len(values), None)}
+    given = {"heads": heads, "rope": RopeTable(case.pointer(values), pairs, neox, len(values), None)}
     expected = reference.rope(case.host, x, heads=heads, rope=made)
     rows = case.rows(x, 3)
     close(case.call(row_maths.rope, heads * dim, rows, tokens=5, gap=1, **given), expected)

@@ -35,7 +35,7 @@ class StepPointer(int):
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError("a pointer to a step's inputs is passed to kernels as it is: lists could not be patched")
 
-    __add__ = __radd__ = __sub__ = _refuse  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = _refuse
 
 
 @cache

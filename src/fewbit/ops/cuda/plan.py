@@ -247,9 +247,11 @@ class Builder:
         return launch
 
     def experts(self, node: Node, *, routing: Routing, **_others: Any) -> Launch:
-        vectors = {"routing_bias": routing.bias, "expert_scale": routing.expert_scale}
-        sent = {name: self.weights.floats(values) for name, values in vectors.items()}
-        layer = experts.Layer(**self._sent(node), **sent)
+        layer = experts.Layer(
+            **self._sent(node),
+            routing_bias=self.weights.floats(routing.bias),
+            expert_scale=self.weights.floats(routing.expert_scale),
+        )
         return self._call(node, experts.experts, layer=layer, batch_invariant=self.options.batch_invariant)
 
     # What looks at other tokens
