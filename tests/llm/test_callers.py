@@ -16,8 +16,8 @@ import pytest
 from fewbit.errors import FewbitError, RequestError
 from fewbit.llm import LLM, AsyncStream, TextDelta
 
-from .engine.toy import Toy
-from .llm_toy import (
+from ..engine.toy import Toy
+from ..llm_toy import (
     TOKENS,
     WARM,
     Endless,
@@ -192,7 +192,7 @@ except KeyboardInterrupt:
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
