@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ..engine.request import Delta, Request
 from ..engine.worker import Worker
 from ..errors import FewbitError
-from .progress import Meter, Progress
+from .progress import Progress, ProgressMeter
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Request)
@@ -97,10 +97,10 @@ async def run(
         requests: The requests.
         caller: Who waits.
         done: Called with each request that is finished.
-        progress: See `Meter`.
+        progress: See `ProgressMeter`.
     """
     running: dict[Request, R] = {request: request for request in requests}
-    with closing(Meter(progress, len(requests), "texts")) as meter:
+    with closing(ProgressMeter(progress, len(requests), "texts")) as meter:
         try:
             worker.submit_batch([[request] for request in requests], caller.put)
             while running:

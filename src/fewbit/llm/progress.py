@@ -17,7 +17,7 @@ TERMINAL_SECONDS = 0.1  # between two updates of the line
 LOG_SECONDS = 10.0  # between two lines where nothing can be overwritten: in notebooks, files and pipes
 
 
-class Meter:
+class ProgressMeter:
     """Counts what is done of `total`, and reports it after each.
 
     Args:
@@ -30,7 +30,7 @@ class Meter:
         if not isinstance(progress, bool) and not callable(progress):
             raise DtypeError(f"progress must be True, False or a function of (done, total), got {progress!r}")
         self._done, self._total, self._tokens = 0, total, 0
-        self._line = Line(what) if progress is True else None
+        self._line = ProgressLine(what) if progress is True else None
         self._call = progress if callable(progress) else None
 
     def add(self, tokens: int) -> None:
@@ -48,7 +48,7 @@ class Meter:
             self._line.close()
 
 
-class Line:
+class ProgressLine:
     """A line that is overwritten; where there is no terminal, a new one now and then.
 
     Args:
@@ -71,7 +71,7 @@ class Line:
         if not is_due and not (self._is_open and done == total):
             return
         self._last, self._is_open = now, True
-        text = line(self._what, done, total, tokens, now - self._start)
+        text = progress_text(self._what, done, total, tokens, now - self._start)
         if self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             self._out.write(f"\r\x1b[K{text[:width]}")
@@ -86,9 +86,9 @@ class Line:
         self._is_open = False
 
 
-def line(what: str, done: int, total: int, tokens: int, seconds: float) -> str:
+def progress_text(what: str, done: int, total: int, tokens: int, seconds: float) -> str:
     """
-    >>> line("outputs", 16, 64, 4000, 10.0)
+    >>> progress_text("outputs", 16, 64, 4000, 10.0)
     'outputs: 16/64 [#####...............] 400 tokens/s, 0:30 left'
     """
     bar = "#" * (BAR * done // total)

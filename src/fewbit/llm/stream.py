@@ -16,7 +16,7 @@ from ..validation import refuse_pickle
 from .callers import BlockingCaller, Caller, LoopCaller, drive
 from .completion import Completion
 from .fold import TextDelta, TextFold
-from .progress import Meter, Progress
+from .progress import Progress, ProgressMeter
 
 PICKLED_INSTEAD = "read it to its end, and use its completion"
 Groups = Sequence[Sequence[TextFold]]  # the outputs of each prompt
@@ -87,7 +87,7 @@ async def complete(worker: Worker, groups: Groups, caller: Caller, progress: Pro
     has_stops = any(fold.has_stops for group in groups for fold in group)
     outputs: dict[int, Completion] = {}
     with (
-        closing(Meter(progress, sum(map(len, groups)), "outputs")) as meter,
+        closing(ProgressMeter(progress, sum(map(len, groups)), "outputs")) as meter,
         closing(TextDeltas(worker, groups, caller, stream=has_stops)) as deltas,
     ):
         while (delta := await deltas.next()) is not None:

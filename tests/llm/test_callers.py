@@ -16,8 +16,8 @@ import pytest
 from fewbit.errors import FewbitError, RequestError
 from fewbit.llm import LLM, AsyncStream, TextDelta
 
-from .engine.toy import Toy
-from .llm_toy import (
+from ..engine.toy import Toy
+from ..llm_toy import (
     TOKENS,
     WARM,
     Endless,
@@ -192,7 +192,7 @@ except KeyboardInterrupt:
         capture_output=True,
         text=True,
         timeout=60,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
@@ -281,8 +281,9 @@ def test_deltas_of_an_event_loop_that_is_gone() -> None:
         loop = asyncio.new_event_loop()
         deltas = loop.run_until_complete(begin(llm))
         loop.close()  # as it is, with generators that are not closed
-        while llm.engine.stats().active:
+        for _ in range(3):
             one(llm.generate("Twice", max_tokens=1))
+        assert llm.engine.stats().active == 0
         del deltas
 
 

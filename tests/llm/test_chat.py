@@ -12,9 +12,9 @@ from fewbit.errors import DtypeError, RequestError, TemplateError
 from fewbit.llm import LLM, Stream
 from fewbit.text.tokenizer import Tokenizer
 
-from .engine.toy import Toy
-from .llm_toy import END, START, TOKENS, WARM, byte_tokenizer, make, many, one
-from .text.samples import pieces
+from ..engine.toy import Toy
+from ..llm_toy import END, START, TOKENS, WARM, byte_tokenizer, make, many, one
+from ..text.samples import pieces
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]

@@ -15,9 +15,9 @@ from fewbit.llm import LLM
 from fewbit.ops import sampling
 from fewbit.text.tokenizer import Tokenizer
 
-from .engine.toy import HybridToy, Toy
-from .llm_toy import TOKENS, WARM, Endless, byte_tokenizer, endless_logits_of, make, many, one
-from .text.samples import pieces
+from ..engine.toy import HybridToy, Toy
+from ..llm_toy import TOKENS, WARM, Endless, byte_tokenizer, endless_logits_of, make, many, one
+from ..text.samples import pieces
 
 PREFIX = "The capital of France is"
 LABELS = ["Paris", "London", "a small town"]

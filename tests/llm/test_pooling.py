@@ -14,10 +14,10 @@ from fewbit.errors import DtypeError, FewbitError, RequestError, TooLong
 from fewbit.llm import LLM
 from fewbit.llm.pooling import file_pooling
 
-from .engine.toy import fingerprint
-from .llm_toy import BOS, make
+from ..engine.toy import fingerprint
+from ..llm_toy import BOS, make
 
-ZOO = Path(__file__).parent / "zoo"
+ZOO = Path(__file__).parents[1] / "zoo"
 TEXTS = ["the cat", "it is in the", "you", "that was for the one who is on it"]
 
 

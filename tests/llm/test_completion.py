@@ -17,9 +17,9 @@ from fewbit.devices.batch import Batch
 from fewbit.llm import LLM, Completion, TextDelta, TokenLogprob
 from fewbit.text.tokenizer import Tokenizer
 
-from .engine.toy import Toy
-from .llm_toy import WARM, make
-from .text.samples import metadata
+from ..engine.toy import Toy
+from ..llm_toy import WARM, make
+from ..text.samples import metadata
 
 WORDS = ["the", "cat", "sat", "Ã", "©", "</s>"]
 THE, CAT, SAT, E1, E2, EOS = range(len(WORDS))

@@ -10,9 +10,9 @@ import pytest
 
 from fewbit.errors import DtypeError, RequestError
 from fewbit.llm import LLM
-from fewbit.llm.progress import LOG_SECONDS, Line, Meter
+from fewbit.llm.progress import LOG_SECONDS, ProgressLine, ProgressMeter
 
-from .llm_toy import make
+from ..llm_toy import make
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -81,7 +81,7 @@ def test_a_line_on_a_terminal(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_line_is_overwritten_ten_times_a_second_at_most() -> None:
     out, clock = Terminal(), Clock()
-    line = Line("texts", out, clock)
+    line = ProgressLine("texts", out, clock)
     for done in range(1, 101):
         clock.now += 0.01
         line.update(done, 100, done * 5)
@@ -92,7 +92,7 @@ def test_a_line_is_overwritten_ten_times_a_second_at_most() -> None:
 
 def test_a_log_gets_a_line_now_and_then() -> None:
     out, clock = io.StringIO(), Clock()
-    line = Line("texts", out, clock)
+    line = ProgressLine("texts", out, clock)
     for done in range(1, 101):
         clock.now += LOG_SECONDS / 40
         line.update(done, 100, done * 5)
@@ -104,7 +104,7 @@ def test_a_log_gets_a_line_now_and_then() -> None:
 
 def test_a_line_that_is_left_is_ended() -> None:
     out = Terminal()
-    line = Line("texts", out)
+    line = ProgressLine("texts", out)
     line.close()
     assert out.getvalue() == ""
     line.update(1, 100, 5)
@@ -116,6 +116,6 @@ def test_what_is_refused(llm: LLM) -> None:
     with pytest.raises(DtypeError, match=r"progress must be True, False or a function of \(done, total\), got 'bar'"):
         llm.generate("a", progress="bar")  # type: ignore[call-overload]
     with pytest.raises(DtypeError, match="progress must be True"):
-        Meter(3, 1, "texts")  # type: ignore[arg-type]
+        ProgressMeter(3, 1, "texts")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="progress must be False"):
         llm.chat(HI, stream=True, progress=True)  # type: ignore[call-overload]

@@ -15,9 +15,9 @@ from fewbit.files.hub import builtin
 from fewbit.llm import LLM
 from fewbit.ops import sampling
 
-from .llm_toy import END, TOKENS
-from .models.random_llama import llama
-from .text.samples import metadata
+from ..llm_toy import END, TOKENS
+from ..models.random_llama import llama
+from ..text.samples import metadata
 
 VOCAB = len(TOKENS) + 1
 TEXT = "It was a dark and stormy night; the rain fell in torrents."

@@ -20,8 +20,8 @@ from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 from fewbit.text.tokenizer import Tokenizer
 
-from .engine.toy import Toy
-from .llm_toy import (
+from ..engine.toy import Toy
+from ..llm_toy import (
     END,
     TOKENS,
     WARM,
@@ -33,7 +33,7 @@ from .llm_toy import (
     many,
     one,
 )
-from .text.samples import pieces
+from ..text.samples import pieces
 
 
 @pytest.fixture
