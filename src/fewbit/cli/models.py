@@ -112,9 +112,11 @@ def rough_size(size: int) -> str:
 
 
 def name_facts(model: Builtin | Named) -> dict[str, Any]:
+    from ..files.hub import Named
+
+    repo, file, use = (model.repo, model.file, model.use) if isinstance(model, Named) else (None, None, None)
     facts = {"name": model.name, "about": model.about, "license": model.license, "bytes": model.bytes}
-    places = ("repo", "file", "use")  # of models that are not built in
-    return facts | {name: vars(model).get(name) for name in places}
+    return {**facts, "repo": repo, "file": file, "use": use}
 
 
 @click.command("rm")
