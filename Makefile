@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 WERROR ?= OFF
-# Tests and wheels need every instruction set. `FEWBIT_TARGETS=native make run` compiles those of this machine.
+# Tests and wheels need every instruction set. Where nothing is built yet, `make run` compiles those of this machine.
 export FEWBIT_TARGETS ?= all
 VENV := .venv
 ASAN_VENV := .venv-sanitize
@@ -26,7 +26,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help test test-all run table bench check check-python check-types check-native check-imports check-emitted \
+.PHONY: help test test-all run table bench runnable check check-python check-types check-native check-imports check-emitted \
         check-macos sanitize emulate selftest test-cross test-cross-all test-cuda test-cuda-emulated \
         test-cuda-compile emit format docs build wheel wheels sdist clean
 
@@ -39,13 +39,13 @@ test: build ## Build, install into .venv and run the tests; of large matrices a 
 test-all: build ## The same, every case of every test
 	$(BIN)/python -m pytest -n 2 --all
 
-run: build ## Ask the default model a question; the first time it is fetched (98 MB)
+run: runnable ## Ask the default model a question; the first time it is fetched (98 MB)
 	$(BIN)/fewbit run --temp 0 --max-tokens 160 "Why is the sky blue?"
 
-table: build ## Quantize a matrix in every format; print bits, error and speed
+table: runnable ## Quantize a matrix in every format; print bits, error and speed
 	$(BIN)/fewbit table
 
-bench: build ## Time linear beside NumPy for some formats and batch sizes
+bench: runnable ## Time linear beside NumPy for some formats and batch sizes
 	$(BIN)/python benchmarks/linear.py
 
 check: check-python check-types check-native check-imports check-emitted ## Run every check below
@@ -80,6 +80,8 @@ emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figure
 docs: $(VENV)/.docs ## Build the site of the docs into build/site
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in build/site: open build/site/index.html."
+
+runnable: $(if $(wildcard $(VENV)/.built-*),build,$(VENV)/.native)
 
 build: $(VENV)/.built-$(WERROR) ## Build and install into .venv (WERROR=ON: warnings are errors)
 
@@ -128,7 +130,11 @@ wheels: $(WHEEL_VENV)/.tools $(GENERATED) ## Build the wheels of a release for t
 sdist: $(WHEEL_VENV)/.tools $(GENERATED) ## Pack the sources of a release
 	$(WHEEL_VENV)/bin/python -m build --sdist
 
-check-macos: build/macos/core.dylib ## Compile and link the native core for macOS on ARM, with zig's C++; no Python
+check-macos: $(ZIG_VENV)/c++ $(GENERATED) | $(VENV)/.tools ## Compile and link the native core for macOS on ARM, with zig's C++
+	@$(BIN)/cmake -S . -B build/macos -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DFEWBIT_SELFTEST=ON \
+	  -DCMAKE_SYSTEM_NAME=Darwin -DCMAKE_SYSTEM_PROCESSOR=arm64 -DCMAKE_CXX_COMPILER=$(abspath $(ZIG_VENV))/c++ \
+	  -DFEWBIT_OPTIMIZE="-O0;-fno-sanitize=all" -DFEWBIT_TARGETS=all -DFEWBIT_WERROR=ON > build/macos.log
+	@$(BIN)/cmake --build build/macos --target selftest
 	@echo "The native core compiles and links for macOS on ARM."
 
 clean: ## Remove all that was built, the environments too
@@ -190,6 +196,12 @@ $(VENV)/.built-$(WERROR): $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
 	@$(BIN)/python -m pip $(INSTALL) -C cmake.define.FEWBIT_WERROR=$(WERROR) -e ".[test]"
 	@touch $@
 
+# A folder of its own: `make test` compiles the same files with other options.
+$(VENV)/.native: $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
+	@echo "Building fewbit into $(VENV) for this machine alone. This takes about 2 minutes on two cores."
+	@FEWBIT_TARGETS=native $(BIN)/python -m pip $(INSTALL) -C build-dir=build/native -e .
+	@touch $@
+
 # The checks read the sources only, so their tools are installed without building fewbit.
 $(VENV)/.dev: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
@@ -235,23 +247,10 @@ $(WHEEL_VENV)/.tools:
 	@touch $@
 
 # Without optimization: all that is asked is whether a compiler for macOS takes it. Zig brings headers and libraries.
-ZIG := ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(ZIG_VENV)/cache ZIG_LOCAL_CACHE_DIR=$(CURDIR)/$(ZIG_VENV)/cache \
-       $(ZIG_VENV)/bin/python -m ziglang c++ -target aarch64-macos
-CORE := $(filter-out csrc/bindings%, $(wildcard csrc/*.cpp csrc/targets/*.cpp))
-MACOS_OBJECTS := $(CORE:csrc/%.cpp=build/macos/%.o)
-
-$(ZIG_VENV)/.tools:
+$(ZIG_VENV)/c++:
 	@echo "Setting up $(ZIG_VENV)"
 	@$(PYTHON) -m venv $(ZIG_VENV)
 	@$(ZIG_VENV)/bin/pip $(QUIET) ziglang
-	@touch $@
-
-build/macos/core.dylib: $(MACOS_OBJECTS)
-	$(ZIG) -shared -o $@ $^
-
-build/macos/%.o: csrc/%.cpp | $(ZIG_VENV)/.tools $(GENERATED)
-	@mkdir -p $(@D)
-	$(ZIG) -std=gnu++20 -O0 -fno-sanitize=all -ffp-contract=off -fvisibility=hidden -Wall -Wextra -Werror \
-	  -MMD -MP -Icsrc -c -o $@ $<
-
--include $(MACOS_OBJECTS:.o=.d)
+	@printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%s ZIG_LOCAL_CACHE_DIR=%s\nexec %s -m ziglang c++ -target aarch64-macos "$$@"\n' \
+	  $(abspath $(ZIG_VENV))/cache $(abspath $(ZIG_VENV))/cache $(abspath $(ZIG_VENV))/bin/python > $@
+	@chmod +x $@

@@ -30,7 +30,7 @@ from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.passes import select_logits
 from fewbit.ops.recorder import record
-from fewbit.ops.specs import AttentionSpec
+from fewbit.ops.specs import AttentionParams, AttentionSpec, PageTables
 
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 32
 
@@ -44,29 +44,26 @@ class Case:
         pages = sequences * -(-length // PAGE)
         x = rng.standard_normal((PAGE, KV_HEADS, DIM)).astype(np.float32)
         cache = KVCache(1, KV_HEADS, DIM, pages=pages, k=kv, rotate=False)
-        _, self.k, _, self.v = cache.store.kv(0)
-        for store, is_value in ((self.k, False), (self.v, True)):
+        self.kv = cache.store.kv(0)
+        for store, is_value in ((self.kv.k, False), (self.kv.v, True)):
             cpu.kv_write(self.format, store, x, np.arange(PAGE), is_value=is_value)
             store[1:] = store[0]
-        self.tables = rng.permutation(pages).astype(np.int32)
-        self.starts = np.arange(sequences + 1, dtype=np.int64) * (pages // sequences)
-        self.lengths = np.full(sequences, length, np.int64)
-        self.q_starts = np.arange(sequences + 1, dtype=np.int64) * queries
+        numbers = np.arange(sequences + 1, dtype=np.int64)
+        tables, lengths = rng.permutation(pages).astype(np.int32), np.full(sequences, length, np.int64)
+        self.step = PageTables(tables, numbers * (pages // sequences), lengths, numbers * queries)
         self.q = rng.standard_normal((sequences * queries, HEADS, DIM)).astype(np.float32)
         self.out = np.empty_like(self.q)
 
     @property
     def nbytes(self) -> int:
-        return self.k.nbytes + self.v.nbytes
+        return self.kv.k.nbytes + self.kv.v.nbytes
 
     def run(self, threads: int) -> None:
-        cpu.attend(
-            self.q, self.k, self.format, self.v, self.format, self.tables, self.starts, self.lengths, self.q_starts,
-            scale=DIM**-0.5, out=self.out, exact=False, threads=threads,
-        )  # fmt: skip
+        params = AttentionParams(DIM**-0.5)
+        cpu.attend(self.q, self.kv, self.step, params, out=self.out, exact=False, threads=threads)
 
     def read(self, threads: int) -> float:
-        return sum(cpu.read_seconds(part.reshape(-1), threads) for part in (self.k, self.v))
+        return sum(cpu.read_seconds(part.reshape(-1), threads) for part in (self.kv.k, self.kv.v))
 
 
 def seconds(call: Callable[[], Any]) -> float:

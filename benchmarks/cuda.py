@@ -30,8 +30,17 @@ from fewbit.ops import cuda
 from fewbit.ops.cuda import kernels_products as kernels
 from fewbit.ops.cuda import products
 from fewbit.ops.cuda.compile import compile_all
-from fewbit.ops.cuda.kernels import Entry, GemvShape, SharedShape, SkinnyShape
-from fewbit.ops.cuda.shapes import MAX_CLUSTER, MAX_SKINNY, gemv_shape, shared_shape, skinny_shape
+from fewbit.ops.cuda.kernels import Entry
+from fewbit.ops.cuda.shapes import (
+    MAX_CLUSTER,
+    MAX_SKINNY,
+    GemvShape,
+    SharedShape,
+    SkinnyShape,
+    gemv_shape,
+    shared_shape,
+    skinny_shape,
+)
 from fewbit.ops.cuda.values import Launcher, Rows
 from fewbit.tensor import QuantTensor
 

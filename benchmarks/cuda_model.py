@@ -1,10 +1,11 @@
 """A model of Llama 3.1 8B's shape, Q4_K_M, with random weights, through `LLM` on a GPU.
 
-    python benchmarks/cuda_model.py [--layers 32] [--only ceiling,short,int16,depth] [--json FILE]
+    python benchmarks/cuda_model.py [--layers 32] [--only ceiling,short,int16,depth,host] [--json FILE]
 
 Decoding at batch 1, 8 and 32, prompts of 512 and 4,096 tokens, decoding after 32,640 tokens with q8_0 K and V at batch
 1 and 8. Shares are of the read ceiling, measured in the same run, over weights and K and V. The GPU says when each step
-begins and ends; `idle` is the part of the time between the first and the last in which it had none.
+begins and ends; `idle` is the part of the time between the first and the last in which it had none. `host` is the time
+of the calling thread for a step that is not captured: all of it, and its launches alone.
 Medians of several rounds; speed does not depend on what the weights are.
 """
 
@@ -184,6 +185,25 @@ class Bench:
             for batch in (1, 8):
                 self.rate(f"depth_32k_batch_{batch}", llm, batch, 32640 - 128, 64, "q8_0")
 
+    def host(self) -> None:
+        with self.open(ctx=8192, kv="f16") as llm:
+            executor: Any = llm.loaded.executor
+            executor.device.capture = lambda launches: None  # every step is launched kernel by kernel
+            for name, prompts, tokens in (
+                ("decode_1", [self.prompt(128)], 24),
+                ("decode_8", [self.prompt(128) for _ in range(8)], 24),
+                ("prompt_512", [self.prompt(512)], 1),
+                ("prompt_any", [self.prompt(100)], 1),
+            ):
+                with HostTimes(executor) as times:
+                    for turn in range(1 if tokens > 1 else 12):
+                        some = [self.prompt(100 + 7 * turn)] if name == "prompt_any" else prompts
+                        llm.generate([self.prompt(len(one)) for one in some], max_tokens=tokens, temperature=0.0)
+                skip = 8 if tokens > 1 else 2
+                for part, found in times.found.items():
+                    self.found[f"host_ms_{name}_{part}"] = ms = round(1e3 * median(found[skip:]), 3)
+                    print(f"host {name:12} {part:8} {ms:8.3f} ms", flush=True)
+
     def keep(self, name: str, rate: float) -> None:
         self.found[name] = round(rate, 1)
         print(f"{name:24} {rate:10.1f} tok/s", flush=True)
@@ -224,6 +244,31 @@ class Steps:
         return 1e-3 * total, sum(b[0] - a[1] for a, b in pairwise(marks)) / total
 
 
+class HostTimes:
+    """Seconds that the calling thread spends in each step, and in its launches."""
+
+    def __init__(self, executor: Any) -> None:
+        self.executor = executor
+        self.found: dict[str, list[float]] = {"step": [], "launches": []}
+
+    def __enter__(self) -> HostTimes:
+        for part, name in (("step", "launch"), ("launches", "_launch")):
+            setattr(self.executor, name, self._timed(part, getattr(self.executor, name)))
+        return self
+
+    def _timed(self, part: str, function: Any) -> Any:
+        def timed(*args: Any) -> Any:
+            begun = time.perf_counter()
+            result = function(*args)
+            self.found[part].append(time.perf_counter() - begun)
+            return result
+
+        return timed
+
+    def __exit__(self, *_: object) -> None:
+        del self.executor.launch, self.executor._launch
+
+
 def seconds(device: Any, launch: Any, times: int = 20) -> float:
     """Of one launch, of many behind each other."""
     launch()
@@ -238,7 +283,7 @@ def seconds(device: Any, launch: Any, times: int = 20) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--only", default="ceiling,short,int16,depth")
+    parser.add_argument("--only", default="ceiling,short,int16,depth,host")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

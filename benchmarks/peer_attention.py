@@ -23,6 +23,7 @@ from fewbit import KVCache
 from fewbit.bench.formats import relative_rmse
 from fewbit.formats import get
 from fewbit.ops import cpu
+from fewbit.ops.specs import AttentionParams, PageTables
 
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 32
 F16_TYPE = 1
@@ -42,18 +43,14 @@ def ours(kv: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, threads: int, exa
     table = np.random.default_rng(1).permutation(pages).astype(np.int32)
     places = np.arange(tokens)
     slots = table[places // PAGE].astype(np.int64) * PAGE + places % PAGE
-    _, keys, _, values = KVCache(1, KV_HEADS, DIM, pages=pages, k=kv, rotate=False).store.kv(0)
-    stores = [keys, values]
-    for store, x, is_value in zip(stores, (k, v), (False, True), strict=True):
+    kv_arrays = KVCache(1, KV_HEADS, DIM, pages=pages, k=kv, rotate=False).store.kv(0)
+    for store, x, is_value in ((kv_arrays.k, k, False), (kv_arrays.v, v, True)):
         cpu.kv_write(fmt, store, x, slots, is_value=is_value)
-    starts = np.array([0, pages], np.int64)
-    out = np.empty_like(q)
+    step = PageTables(table, np.array([0, pages], np.int64), np.array([tokens]), np.array([0, len(q)]))
+    params, out = AttentionParams(DIM**-0.5), np.empty_like(q)
 
     def call() -> None:
-        cpu.attend(
-            q, stores[0], fmt, stores[1], fmt, table, starts, np.array([tokens]), np.array([0, len(q)]),
-            scale=DIM**-0.5, out=out, exact=exact, threads=threads,
-        )  # fmt: skip
+        cpu.attend(q, kv_arrays, step, params, out=out, exact=exact, threads=threads)
 
     return call, out
 

@@ -16,7 +16,7 @@ from fewbit import devices
 from fewbit.cache.cache import Cache
 from fewbit.cache.groups import pages_by_group
 from fewbit.cache.layout import make_layout
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.devices.forward import forward
 from fewbit.load_options import LoadOptions
 from fewbit.ops.graph import Value
@@ -79,7 +79,7 @@ def seconds(part: Callable[[Ops, int, int], Value], args: argparse.Namespace, to
     executor, best = device.make_executor(graph, cache.store, VOCAB), np.inf
     for _ in range(args.rounds):
         sequence, start = cache.new(), time.thread_time()
-        forward(executor, cache, [Chunk(sequence, [i % VOCAB for i in range(tokens)], 1)])
+        forward(executor, cache, [Row(sequence, [i % VOCAB for i in range(tokens)], 1)])
         best = min(best, time.thread_time() - start)
         cache.free(sequence)
     return float(best)

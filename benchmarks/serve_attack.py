@@ -32,7 +32,9 @@ CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Tell me about the sea."}]
 ATTACKER = ("127.0.0.2", 0)
 PHASE_SECONDS = 12.0  # that an attack gets at most
+WARM_UP_SECONDS = 120.0
 DRAIN_SECONDS = 5
+CACHE_BYTES = 128 << 20  # the KV cache fills up to its size with whatever is written: this much in the warm-up
 MAX_GAP, MAX_HEALTH, MAX_GROWTH = 2.0, 0.1, 0.1
 
 Got = Counter[str]
@@ -51,7 +53,7 @@ class Watch:
 @dataclass
 class Target:
     port: int
-    encoder: str | None
+    encoder: str  # its name, or that of the language model
     watch: Watch = field(default_factory=Watch)
 
 
@@ -85,16 +87,25 @@ async def many(target: Target, data: bytes, count: int, seconds: float = 10.0) -
     return Counter(await asyncio.gather(*(ask(target, data, seconds) for _ in range(count))))
 
 
+async def load_encoder(target: Target) -> Got:
+    return await many(target, request("/api/embed", {"model": target.encoder, "input": "sea " * 2000}), 1)
+
+
+async def fill_cache(target: Target) -> Got:
+    """Prompts of more tokens than the KV cache has room for: its memory counts from the first use of each page."""
+    got: Got = Counter()
+    for number in range(CACHE_BYTES >> 23):
+        body = {"model": "good", "prompt": f"sea {number} " * 200, "max_tokens": 1}
+        got += await many(target, request("/v1/completions", body), 1, 60.0)
+    return got
+
+
 async def large_embeddings(target: Target) -> Got:
-    if target.encoder is None:
-        return await many(target, request("/v1/embeddings", {"input": "sea " * 3_500_000}), 8, 3.0)
     return await many(target, request("/api/embed", {"model": target.encoder, "input": "sea " * 3_500_000}), 8, 3.0)
 
 
 async def one_long_word(target: Target) -> Got:
-    return await many(
-        target, request("/api/embed", {"model": target.encoder or "x", "input": "x" * 14_000_000}), 8, 3.0
-    )
+    return await many(target, request("/api/embed", {"model": target.encoder, "input": "x" * 14_000_000}), 8, 3.0)
 
 
 async def large_tokenize(target: Target) -> Got:
@@ -102,7 +113,7 @@ async def large_tokenize(target: Target) -> Got:
 
 
 async def large_counts(target: Target) -> Got:
-    body = {"model": "x", "messages": [{"role": "user", "content": "sea " * 3_500_000}]}
+    body = {"model": "good", "messages": [{"role": "user", "content": "sea " * 3_500_000}]}
     return await many(target, request("/v1/messages/count_tokens", body), 8, 3.0)
 
 
@@ -196,18 +207,20 @@ async def attack_all(target: Target, streams: int, pid: int) -> dict[str, Any]:
     good = [asyncio.create_task(stream_for_ever(target)) for _ in range(streams)]
     good.append(asyncio.create_task(watch_health(target)))
     loop, attackers = asyncio.get_running_loop(), ProcessPoolExecutor(1, get_context("spawn"))
-    warm = await loop.run_in_executor(attackers, run_attack, a_full_queue, target.port, target.encoder)
-    await asyncio.sleep(3.0)  # the KV cache has its pages now
+    warm: Got = Counter()
+    for first in (load_encoder, fill_cache, a_full_queue):
+        warm += await loop.run_in_executor(attackers, run_attack, first, target.port, target.encoder, WARM_UP_SECONDS)
+    await asyncio.sleep(3.0)
     before, rows = memory_bytes(pid), []
     quiet, target.watch = target.watch, Watch()
     await asyncio.sleep(3.0)
-    rows.append(row("nothing", Counter(), target.watch))
+    rows.append(row("nothing", Counter(), target.watch, pid))
     print(line_of(rows[-1]), file=sys.stderr, flush=True)
     for attack in ATTACKS:
         target.watch = Watch()
         got = await loop.run_in_executor(attackers, run_attack, attack, target.port, target.encoder)
         await asyncio.sleep(0.5)
-        rows.append(row(attack.__name__.replace("_", " "), got, target.watch))
+        rows.append(row(attack.__name__.replace("_", " "), got, target.watch, pid))
         print(line_of(rows[-1]), file=sys.stderr, flush=True)
     await asyncio.sleep(3.0)
     after = memory_bytes(pid)
@@ -215,13 +228,15 @@ async def attack_all(target: Target, streams: int, pid: int) -> dict[str, Any]:
     for task in good:
         task.cancel()
     await asyncio.gather(*good, return_exceptions=True)
-    return {"attacks": rows, "warm_up": row("warm-up", warm, quiet), "rss_before": before, "rss_after": after}
+    return {"attacks": rows, "warm_up": row("warm-up", warm, quiet, pid), "rss_before": before, "rss_after": after}
 
 
-def run_attack(attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, encoder: str | None) -> Got:
+def run_attack(
+    attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, encoder: str, seconds: float = PHASE_SECONDS
+) -> Got:
     async def bounded() -> Got:
         try:
-            async with asyncio.timeout(PHASE_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await attack(Target(port, encoder))
         except TimeoutError:
             return Counter({"stopped": 1})
@@ -229,17 +244,19 @@ def run_attack(attack: Callable[[Target], Coroutine[Any, Any, Got]], port: int, 
     return asyncio.run(bounded())
 
 
-def row(name: str, got: Got, watch: Watch) -> dict[str, Any]:
+def row(name: str, got: Got, watch: Watch, pid: int) -> dict[str, Any]:
     return {
         "attack": name, "got": dict(got), "gap_seconds": round(watch.gap, 3), "health_seconds": round(watch.health, 4),
         "good_tokens": watch.tokens, "good_errors": dict(watch.errors),
+        "rss_bytes": memory_bytes(pid),
     }  # fmt: skip
 
 
 def line_of(one: dict[str, Any]) -> str:
     got = ", ".join(f"{count} x {status}" for status, count in sorted(one["got"].items()))
     errors = f"  good clients: {one['good_errors']}" if one["good_errors"] else ""
-    return f"{one['attack']:18} gap {one['gap_seconds']:6.2f} s  health {one['health_seconds']:6.3f} s  {got}{errors}"
+    times = f"gap {one['gap_seconds']:6.2f} s  health {one['health_seconds']:6.3f} s"
+    return f"{one['attack']:18} {times}  {one['rss_bytes'] >> 20:5} MiB  {got}{errors}"
 
 
 def memory_bytes(pid: int) -> int:
@@ -253,7 +270,7 @@ class Server:
 
     def __init__(self, model: str, encoder: str | None) -> None:
         models = [f"good={model}", *([f"encoder={encoder}"] if encoder else [])]
-        options = ["--port", "0", "--ctx", "2048", "--drain-seconds", str(DRAIN_SECONDS)]
+        options = ["--port", "0", "--drain-seconds", str(DRAIN_SECONDS), "--cache-bytes", str(CACHE_BYTES)]
         command = [sys.executable, "-m", "fewbit", "serve", *models, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.log_bytes, self.tracebacks, self.port = 0, 0, 0
@@ -294,7 +311,7 @@ def main() -> None:
     args = parser.parse_args()
     server = Server(args.model, args.encoder)
     try:
-        target = Target(server.port, "encoder" if args.encoder else None)
+        target = Target(server.port, "encoder" if args.encoder else "good")
         found = asyncio.run(attack_all(target, args.streams, server.process.pid))
     finally:
         seconds = server.end()

@@ -71,8 +71,8 @@ struct Call {
   float* out;
   bool exact, alone;
   const Target& target = current_target();
-  const MatrixAttention* matrix = exact ? nullptr : target.matrix_attention;
-  const IntegerAttention* integers = takes_integers() ? target.integer_attention : nullptr;
+  const MatrixAttention* matrix = exact ? nullptr : target.kv.matrix;
+  const IntegerAttention* integers = takes_integers() ? target.kv.integers : nullptr;
   bool tiled = k.tiled();
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
@@ -82,7 +82,7 @@ struct Call {
              logits,    tiled};
 
   bool takes_integers() const {
-    const IntegerAttention* can = target.integer_attention;
+    const IntegerAttention* can = target.kv.integers;
     if (!can || (exact && !can->is_exact)) return false;
     const KvKernels &keys = k.kernels->kv, &values = v.kernels->kv;
     if (!keys.integer_keys || !values.integer_values) return false;
@@ -199,7 +199,7 @@ struct Call {
       if (heads.rotate)
         rotate_row(target, own, k.dim, logits.scale, to);
       else
-        target.scale(own, k.dim, logits.scale, to);
+        target.rows.scale(own, k.dim, logits.scale, to);
       std::fill(to + k.dim, to + k_pad, 0.0f);
       to += k_pad;
     });
@@ -289,11 +289,11 @@ struct Call {
     const size_t first = pieces.position(p.sequence, p.first);
     if (b.at + b.tokens > pieces.end_seen(p.sequence, first) || logits.window || logits.around) hide(p, rows, b, s);
     for (size_t r = 0; r < rows; r += kSkinnyQueries) {
-      target.weigh(s + r * kKvTokens, std::min(kSkinnyQueries, rows - r), b.tokens, own.state + r, own.factors + r);
+      target.kv.weigh(s + r * kKvTokens, std::min(kSkinnyQueries, rows - r), b.tokens, own.state + r, own.factors + r);
       if (matrix && rows > kSkinnyQueries) matrix->between();
     }
     for (size_t r = 0; r < rows; ++r, acc += v_pad) {
-      if (own.factors[r] != 1) target.scale(acc, v_pad, own.factors[r], acc);
+      if (own.factors[r] != 1) target.rows.scale(acc, v_pad, own.factors[r], acc);
     }
   }
   // Takes away what a query must not see: tokens after its own, and those before its window.
@@ -313,7 +313,7 @@ struct Call {
       const float factor = std::exp(state.max - top);
       by = factor / (state.sum * factor + std::exp(sink - top));
     }
-    target.scale(acc, v.dim, by, to);
+    target.rows.scale(acc, v.dim, by, to);
   }
   // Joins the pieces from `first` on that share their queries.
   void join(const WorkItem* first, const KvState* partials, const float* sums) const {

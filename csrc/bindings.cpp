@@ -160,7 +160,7 @@ void py_quantize_activations(Floats x, bool twice, MutableBytes out, int threads
 void py_pack_tiles(Floats x, MutableBytes out, int threads) {
   const size_t m = x.shape(0), k = x.shape(1);
   auto* to = const_cast<uint16_t*>(tiles_of(Bytes(out), m, k));
-  if (!current_target().tiles) throw std::invalid_argument("the instruction set in use has no matrix tiles");
+  if (!current_target().products.tiles) throw std::invalid_argument("the instruction set in use has no matrix tiles");
   const WithoutGil released;
   pack_tiles(x.data(), m, k, to, threads);
 }
@@ -277,9 +277,11 @@ NB_MODULE(_native, m) {
       "known_isas", [] { return names_of(compiled_targets()); }, "Those that this build has kernels for, best first.");
   m.def("isa", [] { return std::string(current_target().name); }, "The instruction set in use.");
   m.def(
-      "int16_rows", [] { return current_target().int16_rows; },
+      "int16_rows", [] { return current_target().products.int16_rows; },
       "Rows of activations that it takes in 16 bits unless told otherwise.");
-  m.def("products", [] { return current_target().products.load(); }, "Products made by the instruction set in use.");
+  m.def(
+      "products", [] { return current_target().products.count.load(); },
+      "Products made by the instruction set in use.");
   m.def("use_isa", use_target, nb::arg("name"), "Use an available instruction set from now on.");
   m.def("scratch_bytes", [] { return workspace_bytes.load(); }, "Memory that calls and plans keep for the next ones.");
   m.def("format_names", [] { return format_names(); }, "Native formats; a format's number is its place here.");
@@ -339,6 +341,7 @@ NB_MODULE(_native, m) {
   m.def("unguard_map", unguard_map, nb::arg("number"), "To be called when the memory is unmapped.");
   bind_plan(m);
   bind_sample(m);
+  bind_launches(m);
   m.def("probe_read", py_probe_read, OneTarget(), nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, OneTarget(), nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),

@@ -196,5 +196,6 @@ inline PageTables tables_of(const Int32s& tables, const Int64s& starts, const In
 
 void bind_plan(nb::module_& m);
 void bind_sample(nb::module_& m);
+void bind_launches(nb::module_& m);
 
 }  // namespace fewbit

@@ -6,30 +6,26 @@
 namespace fewbit {
 namespace {
 
-constexpr size_t kMostGemv = 4, kMostFused = 64, kMostInterleavedSkinny = 16;  // columns
-constexpr size_t kMostTransposed = size_t{1} << 27;  // bytes of a row: 16 of them are reached by 32-bit offsets
+constexpr size_t kMostGemv = 4, kMostInterleavedSkinny = 16, kMostFused = 64;  // columns
 
 Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns) {
   if (k == 0 || (kernels.gemv && !has_dot(kernels, at, k))) return Path::exact;
-  if (at.interleaved && kernels.interleaved_skinny && columns > kMostGemv && columns <= kMostInterleavedSkinny)
+  const bool panels = at.interleaved || has_panels(kernels, at, k);
+  if (panels && kernels.skinny && columns > kMostGemv &&
+      columns <= (at.interleaved ? kMostInterleavedSkinny : kMostSkinny))
     return Path::skinny;
   if (kernels.packed && columns > kMostFused) return Path::packed;
   if (kernels.fused && columns > kMostSkinny) return Path::fused;
   if (!kernels.gemv) return Path::exact;
-  if (at.row_bytes >= kMostTransposed) return Path::gemv;
-  if (kernels.skinny && columns > kMostGemv) return Path::skinny;
-  const bool has_micro = at.interleaved && (kernels.interleaved_micro || kernels.by_lane.panels);
-  if (kernels.micro && columns >= (has_micro ? kMostGemv + 1 : kernels.least_micro)) {
-    return Path::micro;
-  }
-  return Path::gemv;
+  const bool has_micro = (panels || !kernels.interleaves) && (kernels.micro || kernels.by_lane.panels);
+  return has_micro && columns >= (at.interleaved ? kMostGemv + 1 : kernels.least_micro) ? Path::micro : Path::gemv;
 }
 
 }  // namespace
 
 // 16 bits are twice as many columns; where those would go to bf16, rows do as they are.
 Way choose(const Kernels& kernels, const Layout& at, size_t k, size_t m, Activations activations) {
-  if (activations == Activations::usual && m <= current_target().int16_rows) activations = Activations::int16;
+  if (activations == Activations::usual && m <= current_target().products.int16_rows) activations = Activations::int16;
   if (activations == Activations::exact) return {Path::exact, false};
   if (activations != Activations::int16) return {path_for(kernels, at, k, m), false};
   const Path path = path_for(kernels, at, k, 2 * m);

@@ -5,14 +5,60 @@
 #include <stdexcept>
 
 #include "formats.generated.h"
-#include "targets/targets.h"
+#include "targets.generated.h"
 #include "threads.h"
 
 namespace fewbit {
 
+#define FEWBIT_DECLARE(isa, of_products, of_kv, of_rows, of_encode) \
+  namespace isa {                                                   \
+  bool available();                                                 \
+  }                                                                 \
+  namespace of_products {                                           \
+  extern const ProductTable products;                               \
+  }                                                                 \
+  namespace of_kv {                                                 \
+  extern const KvTable kv;                                          \
+  }                                                                 \
+  namespace of_rows {                                               \
+  extern const RowTable rows;                                       \
+  }                                                                 \
+  namespace of_encode {                                             \
+  extern const Encode encoders[];                                   \
+  }
+FEWBIT_ISAS(FEWBIT_DECLARE)
+
+namespace {
+
+using FormatTable = std::vector<Kernels>;
+
+FormatTable* make_kernels(const Target& target) {
+  auto* out = new FormatTable(format_names().size());
+  target.rows.add(out->data());
+  target.products.add(out->data());
+  target.kv.add(out->data());
+  for (size_t i = 0; i < out->size(); ++i) (*out)[i].encode = target.encoders[i];
+  return out;
+}
+
 // These lists are never destroyed: threads may go on while the process exits.
+template <const Target& target>
+const Kernels* kernels() {
+  static const FormatTable& all = *make_kernels(target);
+  return all.data();
+}
+
+#define FEWBIT_TARGET(isa, of_products, of_kv, of_rows, of_encode)                                   \
+  extern const Target isa##_target;                                                                  \
+  const Target isa##_target = {#isa,          isa::available,      of_products::products, of_kv::kv, \
+                               of_rows::rows, of_encode::encoders, kernels<isa##_target>};
+FEWBIT_ISAS(FEWBIT_TARGET)
+
+}  // namespace
+
 const std::vector<const Target*>& compiled_targets() {
-  static const auto& all = *new std::vector<const Target*>(all_targets());
+#define FEWBIT_ADDRESS(isa, ...) &isa##_target,
+  static const auto& all = *new std::vector<const Target*>{FEWBIT_ISAS(FEWBIT_ADDRESS)};
   return all;
 }
 
@@ -67,10 +113,13 @@ bool has_dot(const Kernels& kernels, const Layout& at, size_t k) {
          (at.group >= k || at.group == static_cast<size_t>(kernels.group_size) || at.group % kGranule == 0);
 }
 
-bool can_interleave(const Kernels& kernels, const Layout& at, size_t k) {
-  if (!kernels.interleaves || k == 0 || k % kBlockK != 0) return false;
+bool has_panels(const Kernels& kernels, const Layout& at, size_t k) {
   const bool at_end = at.field_at[0] > 0;  // scales at the end of the row
-  return !at_end || at.shift >= 5 || at.group >= k;
+  return kernels.interleaves && k > 0 && (!at_end || at.shift >= 5 || at.group >= k);
+}
+
+bool can_interleave(const Kernels& kernels, const Layout& at, size_t k) {
+  return has_panels(kernels, at, k) && k % kBlockK == 0;
 }
 
 }  // namespace fewbit

@@ -25,7 +25,7 @@ size_t tile_elements(size_t m, size_t k) { return k_blocks_of(k) * ((m + 15) / 1
 
 // K-block by k-block, so that what is lost stays in the first-level cache.
 void quantize_row(const float* x, size_t k, bool twice, Activation* out) {
-  const Target& target = current_target();
+  const ProductTable& target = current_target().products;
   if (!twice) return target.quantize_row(x, k, out);
   const size_t k_blocks = k_blocks_of(k), rest = k % kBlockK;
   alignas(64) float lost[kBlockK], padded[kBlockK] = {};
@@ -56,7 +56,7 @@ void decode_activations(const Activation* x, size_t m, size_t k, bool twice, flo
 }
 
 void pack_tiles(const float* x, size_t m, size_t k, uint16_t* out, int threads) {
-  const Tiles& tiles = *current_target().tiles;
+  const Tiles& tiles = *current_target().products.tiles;
   parallel_for((m + 15) / 16, 1, threads,
                [&](size_t begin, size_t end) { tiles.pack_columns(x, m, k, begin, end, out); });
 }

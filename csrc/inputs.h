@@ -8,7 +8,7 @@ namespace fewbit {
 
 // How activations enter a product. Matrix tiles take them in bf16, unless exact.
 enum class Activations {
-  usual,  // int16 for the few rows where that costs little on this instruction set (Target::int16_rows), else int8
+  usual,  // int16 for few rows where that costs little (ProductTable::int16_rows), else int8
   int8,   // with a scale for every 32
   int16,  // as two rows of 8 bits: a row, and what 8 bits lose of it
   exact,  // as floats

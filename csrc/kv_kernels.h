@@ -28,6 +28,7 @@ struct KvBlockRows {
   const uint8_t *next = nullptr, *later = nullptr;
 };
 
+struct Kernels;
 struct KvKernels;
 
 // A step of attention of up to kSkinnyQueries queries over integers: scores of some keys, and sums of the values of the
@@ -43,6 +44,7 @@ struct IntegerStep {
 
 // What attention does with rows of one format; null where it cannot be used there. See kernels/kv.h.
 struct KvKernels {
+  size_t block;  // values that a row is padded to: 1 or 32
   void (*scores)(const float* q, size_t rows, size_t stride, const uint8_t* k, size_t tokens, size_t row_bytes,
                  size_t dim, KvPrefetch to_prefetch, float* s);
   void (*values)(const float* p, size_t rows, const uint8_t* v, size_t tokens, size_t row_bytes, size_t dim,
@@ -93,6 +95,14 @@ struct MatrixAttention {
   void (*values)(const float* p, size_t rows, const float* v, size_t tokens, size_t pad, void* scratch, float* out);
   void (*between)();  // to be called now and then between them
   WithUnits with_units;
+};
+
+// The table of an instruction set; null where there is no such attention.
+struct KvTable {
+  void (*add)(Kernels* by_format);
+  void (*weigh)(float* s, size_t rows, size_t tokens, KvState* state, float* factors);  // scores to weights
+  const IntegerAttention* integers = nullptr;
+  const MatrixAttention* matrix = nullptr;
 };
 
 }  // namespace fewbit

@@ -13,11 +13,11 @@ thread_local ThreadWorkspace scratch;  // a row, and the same packed
 
 }  // namespace
 
-size_t kv_row_values(const Kernels& kernels, size_t dim) { return kernels.kv_block == 1 ? dim : padded(dim); }
+size_t kv_row_values(const Kernels& kernels, size_t dim) { return kernels.kv.block == 1 ? dim : padded(dim); }
 
 void rotate_row(const Target& target, const float* x, size_t dim, float by, float* out) {
   const size_t size = dim & -dim;
-  for (size_t i = 0; i < dim; i += size) target.rotate(x + i, size, by, out + i);
+  for (size_t i = 0; i < dim; i += size) target.rows.rotate(x + i, size, by, out + i);
 }
 
 void write_row(const Store& to, const Heads& heads, bool rotates, const float* x, size_t slot, size_t head) {

@@ -2,18 +2,17 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <deque>
 #include <vector>
 
+#include "panels.h"
 #include "threads.h"
 #include "workspace.h"
 
 namespace fewbit {
 namespace {
 
-thread_local ThreadWorkspace scratch, gates, apart, pairs;  // of whoever does a piece
+thread_local ThreadWorkspace scratch, gates, rows_apart, pairs, panel_rows, part_of_panel;  // of whoever does a piece
 
 // Columns packed for the kernels of a format, see need_by_lane.
 struct LaneForm {
@@ -22,7 +21,7 @@ struct LaneForm {
   const void* x;
 };
 struct Forms {  // memory for the forms of some inputs
-  ThreadWorkspace quantized[2], skinny_packed[2][kSkinnyForms], packed, decoded;
+  ThreadWorkspace quantized[2], skinny_packed[2][2], packed, decoded;
   std::vector<LaneForm> by_lane;            // of the call under way
   std::deque<ThreadWorkspace> lane_packed;  // where they lie
 };
@@ -31,30 +30,18 @@ thread_local std::deque<Forms> kept_forms;  // of the caller, by the number of t
 constexpr size_t kPanelColumns = 768;  // at once: their results stay in the second-level cache
 constexpr size_t kPairs = 65536;       // results of both columns of rows that are kept in the second-level cache
 
-SkinnyForm skinny_form(const Matrix& w) {
-  if (w.at.interleaved && w.kernels->interleaved_skinny)
-    return w.kernels->group_size == 16 ? SkinnyForm::left16 : SkinnyForm::left32;
-  return w.kernels->group_size == 16 ? SkinnyForm::right16 : SkinnyForm::right32;
+// Whether a product of these rows reads panels: interleaved rows, or rows that are interleaved as it goes.
+bool reads_panels(const Matrix& w, Path path) {
+  return w.at.interleaved || path == Path::skinny || (path == Path::micro && w.kernels->interleaves);
 }
-// 16 rows interleaved, and back.
-void move_set(const Matrix& w, const uint8_t* from, bool back, uint8_t* out) {
-  const InterleaveMoves& move = current_target().interleave;
-  const size_t stride = w.at.row_bytes, bytes = w.kernels->laid_at_once ? w.kernels->laid_at_once : stride;
-  for (size_t at = 0; at < stride; at += bytes) {
-    if (back)
-      move.from(from + kInterleaved * at, bytes, out + at, stride);
-    else
-      move.to(from + at, stride, bytes, out + kInterleaved * at);
-  }
-}
-size_t count_interleaved(const Matrix& w) { return w.at.interleaved ? w.n / kInterleaved * kInterleaved : 0; }
 
 // The inputs of a call, with the forms that its products need.
 struct Call {
   Inputs in;
   int threads;
   Forms* forms;
-  std::array<const void*, kSkinnyForms> skinny[2]{};  // of as many columns as rows, and of twice as many; by SkinnyForm
+  const void* skinny[2]
+                    [2]{};  // of as many columns as rows, and of twice as many; for a scale for 16 values, and for 32
 
   size_t columns(bool twice) const { return twice ? 2 * in.m : in.m; }
   const Activation* codes(bool twice) const { return twice ? in.q16 : in.q8; }
@@ -84,7 +71,7 @@ struct Call {
     if (!in.x) need_floats();
     auto* to = forms->packed.get<uint16_t>(tile_elements(in.m, in.k));
     by_rows(16, [&](size_t begin, size_t end) {
-      current_target().tiles->pack_columns(in.x, in.m, in.k, begin / 16, (end + 15) / 16, to);
+      current_target().products.tiles->pack_columns(in.x, in.m, in.k, begin / 16, (end + 15) / 16, to);
     });
     in.tiles = to;
   }
@@ -103,24 +90,26 @@ struct Call {
       f(begin, end);
     });
   }
-  void need_skinny(SkinnyForm form, bool twice) {
-    const size_t which = static_cast<size_t>(form), k_blocks = k_blocks_of(in.k), all = columns(twice);
-    if (skinny[twice][which]) return;
-    const Tiles& tiles = *current_target().tiles;
-    const bool straight = is_left(form) && !twice && !in.q8;
+  static size_t skinny_form(const Matrix& w) { return w.kernels->group_size == 32; }
+  void need_skinny(const Matrix& w, bool twice) {
+    const size_t form = skinny_form(w), k_blocks = k_blocks_of(in.k), all = columns(twice);
+    if (skinny[twice][form]) return;
+    const Tiles& tiles = *current_target().products.tiles;
+    const int group_size = w.kernels->group_size;
+    const bool straight = !twice && !in.q8 && in.k % kBlockK == 0;
     straight ? need_floats() : need_codes(twice);
-    const size_t bytes = tiles.skinny_bytes(form), sets = (all + kMostSkinny - 1) / kMostSkinny;
-    auto* to = forms->skinny_packed[twice][which].get<uint8_t>(k_blocks * sets * bytes);
+    const size_t bytes = tiles.skinny_bytes(group_size), sets = (all + kMostSkinny - 1) / kMostSkinny;
+    auto* to = forms->skinny_packed[twice][form].get<uint8_t>(k_blocks * sets * bytes);
     parallel_for(k_blocks * sets, 4, threads, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {
         const size_t first = i % sets * kMostSkinny, k_block = i / sets, some = std::min(all - first, kMostSkinny);
         if (straight)
-          tiles.quantize_left(form, in.x + first * in.k + k_block * kBlockK, in.k, some, to + i * bytes);
+          tiles.quantize_left(group_size, in.x + first * in.k + k_block * kBlockK, in.k, some, to + i * bytes);
         else
-          tiles.pack_skinny(form, codes(twice) + first * k_blocks + k_block, k_blocks, some, to + i * bytes);
+          tiles.pack_skinny(group_size, codes(twice) + first * k_blocks + k_block, k_blocks, some, to + i * bytes);
       }
     });
-    skinny[twice][which] = to;
+    skinny[twice][form] = to;
   }
   const void* packed_by_lane(const Matrix& w, bool twice) const {
     for (const LaneForm& form : forms->by_lane) {
@@ -131,17 +120,18 @@ struct Call {
   void need_by_lane(const Matrix& w, bool twice) {
     if (packed_by_lane(w, twice)) return;
     const LaneKernels& kernels = w.kernels->by_lane;
-    const size_t all = columns(twice), sets = (all + kLaneSet - 1) / kLaneSet, number = forms->by_lane.size();
+    const size_t k = k_blocks_of(in.k) * kBlockK, all = columns(twice), sets = (all + kLaneSet - 1) / kLaneSet,
+                 number = forms->by_lane.size();
     while (forms->lane_packed.size() <= number) forms->lane_packed.emplace_back();
-    auto* to = forms->lane_packed[number].get<uint8_t>(sets * kernels.set_bytes(in.k));
+    auto* to = forms->lane_packed[number].get<uint8_t>(sets * kernels.set_bytes(k));
     parallel_for(sets, 8192 / (in.k + 1) + 1, threads, [&](size_t begin, size_t end) {
       for (size_t set = begin; set < end; ++set) {
         if (in.alone) {  // as if there were no other sets: many columns are packed for another kernel
-          const size_t first = set * kLaneSet, bytes = kernels.set_bytes(in.k);
+          const size_t first = set * kLaneSet, bytes = kernels.set_bytes(k);
           const Activation* x = codes(twice) + first * k_blocks_of(in.k);
-          kernels.pack(x, std::min(all - first, kLaneSet), in.k, 0, to + set * bytes);
+          kernels.pack(x, std::min(all - first, kLaneSet), k, 0, to + set * bytes);
         } else {
-          kernels.pack(codes(twice), all, in.k, set, to);
+          kernels.pack(codes(twice), all, k, set, to);
         }
       }
     });
@@ -153,11 +143,9 @@ struct Call {
       case Path::gemv:
       case Path::micro:
         need_codes(way.twice);
-        if (w.at.interleaved && w.kernels->by_lane.skinny) need_by_lane(w, way.twice);
+        if (reads_panels(w, way.path) && w.kernels->by_lane.skinny) need_by_lane(w, way.twice);
         return;
-      case Path::skinny:
-        if (count_interleaved(w) != w.n) need_codes(way.twice);  // for rows that are left
-        return need_skinny(skinny_form(w), way.twice);
+      case Path::skinny: return need_skinny(w, way.twice);
       default: return need_tiles();
     }
   }
@@ -176,14 +164,14 @@ struct Call {
       }
     }
   }
-  // The same, to y[column][row - begin].
+  // The same, to y[column][row - begin]. Where rows are read in panels, `begin` is a multiple of 16.
   void columns_of(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const Kernels& kernels = *w.kernels;
     const Activation* x = codes(way.twice);
-    const size_t all = columns(way.twice);
+    const size_t all = columns(way.twice), count = end - begin;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
-    const size_t count = end - begin;
     if (w.at.interleaved) return interleaved_columns(w, way, begin, end, y, stride);
+    if (reads_panels(w, way.path)) return panels_of_rows(w, way, begin, end, y, stride);
     switch (way.path) {
       case Path::exact:
         return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(kExactRows * w.k));
@@ -191,46 +179,68 @@ struct Call {
       case Path::micro:
         return kernels.micro(from, count, w.k, w.at, x, all, y, stride,
                              scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
-      case Path::skinny:
-        return kernels.skinny(from, count, w.k, w.at, skinny[way.twice][static_cast<size_t>(skinny_form(w))], all, y,
-                              stride, scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
-      case Path::fused:
-      case Path::packed: return on_tiles(w, way.path, from, count, y, stride);
+      default: return on_tiles(w, way.path, from, count, y, stride);
     }
   }
-  // The same of interleaved rows: what no kernel takes so is copied. `begin` is a multiple of 16.
-  void interleaved_columns(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+  // The same of rows as they lie in the file, interleaved a few sets at a time. What is missing of the last 16 rows is
+  // multiplied and thrown away.
+  void panels_of_rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+    const Layout at = panel_layout(w);
+    uint8_t* own = panel_rows.get<uint8_t>(kCopied * at.row_bytes);
+    const Matrix panels{w.kernels, at, own, kCopied, k_blocks_of(w.k) * kBlockK};
+    for (size_t r = begin; r < end; r += kCopied) {
+      const size_t count = std::min(kCopied, end - r), whole = count / kInterleaved * kInterleaved,
+                   left = count - whole;
+      for (size_t i = 0; i < count; i += kInterleaved) {
+        make_panel(w, r + i, std::min(count - i, kInterleaved), at, own + i * at.row_bytes);
+      }
+      float* to = y + (r - begin);
+      if (whole > 0) on_panels(panels, way, 0, whole, to, stride);
+      if (left == 0) continue;
+      float* part = part_of_panel.get<float>(kInterleaved * columns(way.twice));
+      on_panels(panels, way, whole, kInterleaved, part, kInterleaved);
+      for (size_t c = 0; c < columns(way.twice); ++c) {
+        std::copy_n(part + c * kInterleaved, left, to + c * stride + whole);
+      }
+    }
+  }
+  // Whether there is a kernel that reads panels.
+  static bool has_kernel(const Kernels& kernels, Path path) {
+    switch (path) {
+      case Path::gemv: return kernels.interleaved_gemv || kernels.by_lane.skinny;
+      case Path::micro: return kernels.micro || kernels.by_lane.panels;
+      default: return path != Path::exact;
+    }
+  }
+  // `count` interleaved rows, a multiple of 16.
+  void on_panels(const Matrix& w, Way way, size_t begin, size_t count, float* y, size_t stride) const {
     const Kernels& kernels = *w.kernels;
     const Activation* x = codes(way.twice);
     const size_t all = columns(way.twice);
-    const size_t whole = count_interleaved(w), until = std::max(std::min(end, whole), begin), count = until - begin;
     const uint8_t* from = w.data + begin * w.at.row_bytes;
-    Matrix plain = w;
-    plain.at.interleaved = false;
-    if (way.path == Path::skinny && kernels.interleaved_skinny) {
-      if (count > 0) {
-        kernels.interleaved_skinny(from, count, w.k, w.at, skinny[way.twice][static_cast<size_t>(skinny_form(w))], all,
-                                   y, stride, scratch.get<uint8_t>(current_target().tiles->scratch_bytes(16)));
-      }
-      way.path = Path::gemv;  // for what is left: fewer than 16 rows
-    } else if ((way.path == Path::gemv || way.path == Path::micro) && kernels.by_lane.skinny) {
+    if (in_bf16(way.path)) return on_tiles(w, way.path, from, count, y, stride);
+    if (way.path == Path::skinny) {
+      return kernels.skinny(from, count, w.k, w.at, skinny[way.twice][skinny_form(w)], all, y, stride,
+                            scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(16)));
+    }
+    if (kernels.by_lane.skinny) {
       const LaneKernels& lanes = kernels.by_lane;
       const auto multiply = in.alone || all < lanes.least_panels ? lanes.skinny : lanes.panels;
-      if (count > 0) {
-        multiply(from, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
-                 scratch.get<uint8_t>(lanes.scratch_bytes));
-      }
-    } else if (way.path == Path::gemv && kernels.interleaved_gemv) {
-      if (count > 0) kernels.interleaved_gemv(from, count, w.k, w.at, x, all, y, stride);
-    } else if (way.path == Path::micro && kernels.interleaved_micro) {
-      if (count > 0) {
-        kernels.interleaved_micro(from, count, w.k, w.at, x, all, y, stride,
-                                  scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
-      }
-    } else if (in_bf16(way.path)) {
-      if (count > 0) on_tiles(w, way.path, from, count, y, stride);
-    } else {
-      uint8_t* copy = apart.get<uint8_t>(kCopied * w.at.row_bytes);
+      return multiply(from, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
+                      scratch.get<uint8_t>(lanes.scratch_bytes));
+    }
+    if (way.path == Path::gemv) return kernels.interleaved_gemv(from, count, w.k, w.at, x, all, y, stride);
+    kernels.micro(from, count, w.k, w.at, x, all, y, stride, scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
+  }
+  // Interleaved rows, and those after the last 16 of them: what no kernel takes so is copied.
+  void interleaved_columns(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+    const size_t until = std::max(std::min(end, count_interleaved(w)), begin), count = until - begin;
+    Matrix plain = w;
+    plain.at.interleaved = false;
+    if (count > 0 && has_kernel(*w.kernels, way.path)) {
+      on_panels(w, way, begin, count, y, stride);
+    } else if (count > 0) {
+      uint8_t* copy = rows_apart.get<uint8_t>(kCopied * w.at.row_bytes);
       plain.data = copy;
       for (size_t r = begin; r < until; r += kCopied) {
         plain.n = std::min(kCopied, until - r);
@@ -243,17 +253,11 @@ struct Call {
     plain.n = w.n;
     columns_of(plain, way, until, end, y + count, stride);
   }
-  static void copy_rows(const Matrix& w, size_t first, size_t count, uint8_t* out) {
-    const uint8_t* from = w.data + first * w.at.row_bytes;
-    for (size_t at = 0; at < count * w.at.row_bytes; at += kInterleaved * w.at.row_bytes) {
-      move_set(w, from + at, true, out + at);
-    }
-  }
   // Columns in blocks of about the same size.
   void on_tiles(const Matrix& w, Path path, const uint8_t* from, size_t count, float* y, size_t stride) const {
     const size_t tiles = (in.m + 15) / 16, blocks = (in.m + kPanelColumns - 1) / kPanelColumns;
     const size_t each = ((tiles + blocks - 1) / blocks + 1) / 2 * 2;
-    void* own = scratch.get<uint8_t>(current_target().tiles->scratch_bytes(each * 16));
+    void* own = scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(each * 16));
     for (size_t t = 0; t < tiles; t += each) {
       const Columns columns{in.tiles + t * kTileBytes / sizeof(uint16_t), std::min(each, tiles - t), tiles};
       const size_t some = std::min(in.m - 16 * t, 16 * each);
@@ -323,31 +327,12 @@ void decode(const Matrix& w, float* out, int threads) {
   });
 }
 
-void decode_rows(const Matrix& w, size_t first, size_t count, float* out) {
-  const size_t stride = w.at.row_bytes, whole = count_interleaved(w);
-  uint8_t* copy = apart.get<uint8_t>(kInterleaved * stride);
-  for (size_t r = first; r < first + count; ++r) {
-    if (r < whole && (r - first) % kInterleaved == 0) move_set(w, w.data + r * stride, true, copy);
-    const uint8_t* row = r < whole ? copy + (r - first) % kInterleaved * stride : w.data + r * stride;
-    w.kernels->decode(row, w.k, w.at, out + (r - first) * w.k);
-  }
-}
-
 void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
             uint8_t* out, int threads) {
   const size_t size = grain(Path::exact, {&kernels, at, out, n, k}, threads);
   parallel_for(n, size, threads, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) kernels.encode(x + r * k, k, importance, at, out + r * at.row_bytes);
   });
-}
-
-void interleave(const Matrix& w, bool back, uint8_t* out, int threads) {
-  const size_t sets = count_interleaved(w) / kInterleaved, set_bytes = kInterleaved * w.at.row_bytes,
-               moved = sets * set_bytes;
-  parallel_for(sets, 4, threads, [&](size_t begin, size_t end) {
-    for (size_t at = begin * set_bytes; at < end * set_bytes; at += set_bytes) move_set(w, w.data + at, back, out + at);
-  });
-  std::memcpy(out + moved, w.data + moved, w.n * w.at.row_bytes - moved);
 }
 
 // Pieces of all products stand in one line, so that threads wait for each other only once.

@@ -16,9 +16,9 @@ struct Matrix {  // n rows of k values
 // How a product is made. `choose` tells which for m rows of activations; the limits are measured, see docs/log.md.
 enum class Path {
   exact,   // rows decoded to floats
-  gemv,    // a row at a time, 8-bit activations
-  micro,   // a micro-kernel over packed panels: a row in each lane, 8-bit activations
-  skinny,  // matrix tiles, 8-bit activations
+  gemv,    // a row or a panel at a time, 8-bit activations
+  micro,   // a micro-kernel over panels that are unpacked: a row in each lane, 8-bit activations
+  skinny,  // matrix tiles over panels, 8-bit activations
   fused,   // matrix tiles, bf16; decoding and multiplying at once
   packed,  // matrix tiles, bf16; decoding, then multiplying
 };

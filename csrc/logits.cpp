@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "dispatch.h"
 #include "passes.h"
 #include "threads.h"
 #include "workspace.h"
@@ -40,7 +41,7 @@ double error_of(const float* x, size_t k, const Activation* q16) {
 float least_of_top(const float* y, const float* norms, size_t n, float error, size_t count) {
   float *lower = lower_bounds.get<float>(n), *groups = group_tops.get<float>((n + kChunk - 1) / kChunk * kLanes);
   for (size_t i = 0; i < n; ++i) lower[i] = y[i] - norms[i] * error;
-  current_passes().scan(lower, n, groups);
+  current_target().rows.passes.scan(lower, n, groups);
   return reached_by(groups, (n + kChunk - 1) / kChunk, count);
 }
 

@@ -58,7 +58,22 @@ struct Passes {
 // A logit that at least k tokens reach, and in most rows few more: the k-th largest of the largest of some groups, as
 // `scan` gives them. It changes them. -infinity where there are too few groups.
 float reached_by(float* groups, size_t chunks, size_t k);
-const Passes& current_passes();  // for the instruction set in use
-float weight_of(float logit, const WeightScale& scale);
+// exp of x <= 0, to about 1e-7 of it, and never less than 1e-38. A polynomial for what is left of a power of two.
+inline __attribute__((always_inline)) float exp_of(float x) {
+  x = x > -87.0f ? x : -87.0f;
+  constexpr float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the last bits
+  const float shifted = x * 1.44269504f + shift;
+  const float power = shifted - shift;
+  const float r = x - power * 0.693145751953125f - power * 1.42860682e-6f;  // ln 2 in two parts
+  float y = 0.008290272206068039f;
+  y = y * r + 0.04189816117286682f;
+  y = y * r + 0.1666763871908188f;
+  y = y * r + 0.4999914765357971f;
+  y = y * r + 0.9999997019767761f;
+  y = y * r + 1.0f;
+  const uint32_t bits = std::bit_cast<uint32_t>(y) + (std::bit_cast<uint32_t>(shifted) << 23);
+  return std::bit_cast<float>(bits);
+}
+inline float weight_of(float logit, const WeightScale& scale) { return exp_of((logit - scale.top) * scale.by); }
 
 }  // namespace fewbit

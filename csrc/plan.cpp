@@ -85,7 +85,7 @@ struct Plan::Run {
     each_row(op.out, [&](size_t r) {
       float* to = at(op.out) + r * w.k;
       w.kernels->decode(w.data + static_cast<size_t>(step.tokens[r]) * w.at.row_bytes, w.k, w.at, to);
-      if (op.scale != 1) current_target().scale(to, w.k, op.scale, to);
+      if (op.scale != 1) current_target().rows.scale(to, w.k, op.scale, to);
     });
   }
   void operator()(const plan::Linear& op) const {

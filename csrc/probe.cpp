@@ -18,7 +18,7 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 }  // namespace
 
 double probe_read(const uint8_t* data, size_t bytes, int threads, bool prefetch) {
-  const Probes& probes = current_target().probes;
+  const Probes& probes = current_target().products.probes;
   const size_t part = bytes / static_cast<size_t>(threads) / 4096 * 4096;
   if (part == 0) throw std::invalid_argument("too few bytes to measure: at least 4096 for each thread");
   const double started = now();
@@ -30,7 +30,7 @@ double probe_read(const uint8_t* data, size_t bytes, int threads, bool prefetch)
 }
 
 double probe_rate(const std::string& kind, double seconds, int threads) {
-  const Probes& probes = current_target().probes;
+  const Probes& probes = current_target().products.probes;
   if (kind != "int8" && kind != "bf16" && kind != "f32") {
     throw std::invalid_argument("a rate is of int8, bf16 or f32, not of " + kind);
   }

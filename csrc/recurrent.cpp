@@ -18,7 +18,7 @@ constexpr size_t kGates = 256;   // of heads, for one thread
 
 thread_local ThreadWorkspace gates;  // of the caller
 
-const RecurrentKernels& kernels() { return current_target().recurrent; }
+const RecurrentKernels& kernels() { return current_target().rows.recurrent; }
 
 struct Tokens {  // of a sequence
   size_t first, count;

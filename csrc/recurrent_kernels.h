@@ -30,20 +30,4 @@ struct RecurrentKernels {
   void (*scan)(const StateHead& head, size_t begin, size_t end);
 };
 
-namespace scalar {
-extern const RecurrentKernels recurrent;
-}
-#if defined(__x86_64__)
-namespace avx2 {
-extern const RecurrentKernels recurrent;
-}
-namespace avx512bw {
-extern const RecurrentKernels recurrent;
-}
-#elif defined(__aarch64__)
-namespace neon {
-extern const RecurrentKernels recurrent;
-}
-#endif
-
 }  // namespace fewbit

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "dispatch.h"
 #include "passes.h"
 #include "threads.h"
 #include "workspace.h"
@@ -34,7 +35,7 @@ struct LogitRow {
   size_t n;
   float* groups;
   Extent extent;
-  const Passes& passes = current_passes();
+  const Passes& passes = current_target().rows.passes;
 
   LogitRow(const float* x, size_t n) : x(x), n(n), groups(group_tops.get<float>(chunks_of(n) * kLanes)) {
     extent = passes.scan(x, n, groups);

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGES.md": "changes.md"}
-OPTIONS = ROOT / "src/fewbit/options.py"
+OPTIONS = ROOT / "src/fewbit/llm/sampling_options.py"
 SAMPLING = ROOT / "src/fewbit/ops/sampling.py"
 TABLE = re.compile(r"^<!-- options of (\w+) -->$", re.MULTILINE)
 COMMANDS = re.compile(r"^<!-- commands -->$", re.MULTILINE)

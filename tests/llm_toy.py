@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fewbit.completion import Completion
 from fewbit.devices.batch import Batch
-from fewbit.llm import LLM
+from fewbit.llm import LLM, Completion
 from fewbit.text.byte_level import BYTE_CHARS
 from fewbit.text.tokenizer import Tokenizer
 

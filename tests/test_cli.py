@@ -126,7 +126,7 @@ def test_table_counts_padding() -> None:
     ("args", "message"),
     [
         (["table", "-f", "nope"], "unknown format 'nope'"),
-        (["table", "-f", "int4:block=3"], "int4: block is an even number"),
+        (["table", "-f", "int4:block=3"], "int4: block must be an even number"),
         (["table", "-f", "iq1_s", *SMALL], "iq1_s"),
     ],
 )

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewbit.completion import Completion, TokenLogprob
 from fewbit.devices.batch import Batch
-from fewbit.llm import LLM
-from fewbit.parts import Part
+from fewbit.llm import LLM, Completion, TextDelta, TokenLogprob
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy
@@ -47,7 +45,7 @@ def says(*tokens: int) -> LLM:
     return LLM.from_parts(Script([*tokens]).loaded, tokenizer)
 
 
-async def parts_of(llm: LLM, **options: Any) -> list[Part]:
+async def parts_of(llm: LLM, **options: Any) -> list[TextDelta]:
     async with aclosing(await llm.aparts([THE], **options)) as parts:
         return [part async for part in parts]
 

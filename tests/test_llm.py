@@ -15,9 +15,9 @@ import pytest
 from fewbit.devices.batch import Batch
 from fewbit.errors import DtypeError, FewbitError, RequestError, TokenizerError
 from fewbit.llm import LLM, Completion
+from fewbit.llm.sampling_options import Options, PromptOptions, model_sampling, read_options
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
-from fewbit.options import Options, PromptOptions, model_sampling, read_options
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy
@@ -291,7 +291,7 @@ def test_score(llm: LLM) -> None:
     np.testing.assert_array_equal(llm.score("It was"), llm.score(llm.tokenize("It was")))
     with pytest.raises(RequestError, match="it has no tokens"):
         llm.score([])
-    with pytest.raises(DtypeError, match="tokens are integers"):
+    with pytest.raises(DtypeError, match="tokens must be integers"):
         llm.score([["text"]])  # type: ignore[list-item]
     with make(add_bos_token=True) as other:
         np.testing.assert_array_equal(other.score("It"), other.score(other.tokenize("It", add_special=True)))
@@ -325,7 +325,7 @@ def test_an_output_continues_its_prompt() -> None:
         ({"prompt": {"a": 1}}, DtypeError, "not dict"),
         ({"prompt": [None]}, DtypeError, "a prompt must be a str or token ids, not NoneType"),
         ({"prompt": [259]}, RequestError, "tokens must be from 0 to 258, got 259"),
-        ({"prompt": [1, "a"]}, DtypeError, "tokens are integers"),
+        ({"prompt": [1, "a"]}, DtypeError, "tokens must be integers"),
         ({"prompt": "x" * 200}, RequestError, "a prompt of 200 tokens leaves no room"),
         ({"prompt": "x" * 10**6}, RequestError, "a text of 1000000 characters is too long: it has at least"),
         ({"max_tokens": -1}, RequestError, "max_tokens must be at least 0, got -1"),
@@ -369,7 +369,7 @@ OWN = (
 
 def test_options_are_those_of_sampling_and_of_a_request() -> None:
     params = list(SamplingParams.__dataclass_fields__)
-    assert list(get_type_hints(Options)) == [*OWN, *params, "n"]
+    assert list(get_type_hints(Options)) == [*OWN, *params, "n", "progress"]
     assert read_options({}).params == SamplingParams()
 
 

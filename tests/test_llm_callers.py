@@ -6,13 +6,15 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fewbit.errors import FewbitError, RequestError
-from fewbit.llm import LLM, AsyncStream
+from fewbit.llm import LLM, AsyncStream, TextDelta
 
 from .engine.toy import Toy
 from .llm_toy import (
@@ -205,3 +207,94 @@ def test_a_closed_model() -> None:
     assert stream.completion.finish_reason == "error"
     with pytest.raises(FewbitError, match="the model was closed; it takes no more requests"):
         llm.generate("Once")
+
+
+def test_threads_that_read_one_stream_share_its_text(llm: LLM) -> None:
+    """Each part goes to one of them, and all of them come to the end."""
+    whole = one(llm.generate("Once", max_tokens=40, seed=1, **WARM)).text
+    stream = llm.stream("Once", max_tokens=40, seed=1, **WARM)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.extend(stream)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert sorted("".join(found)) == sorted(whole)
+    assert stream.completion.text == whole
+
+
+def test_a_stream_is_closed_while_another_thread_waits_for_it() -> None:
+    class Slow(Endless):
+        """It writes a token, and the next when it may."""
+
+        may_go_on = threading.Event()
+
+        def logits(self, sums: Any, batch: Any) -> Any:
+            if len(self.batches) > 1:
+                assert self.may_go_on.wait(60)
+            return super().logits(sums, batch)
+
+    with make(toy := Slow()) as llm:
+        stream, found = llm.stream("a", max_tokens=None, **WARM), list[str]()
+        reader = threading.Thread(target=lambda: found.extend(stream))
+        reader.start()
+        stream.close()
+        toy.may_go_on.set()
+        reader.join(60)
+        assert not reader.is_alive()
+        assert stream.completion.finish_reason == "cancelled"
+        assert stream.completion.text == "".join(found)
+
+
+def test_an_error_of_the_consumer_cancels_the_rest() -> None:
+    """Of a batch, of a stream, and of deltas."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def read(llm: LLM) -> None:
+        async with aclosing(await llm.aparts(["Once", "Twice"], max_tokens=None, **WARM)) as deltas:
+            async for _ in deltas:
+                fail()
+
+    with make(Endless()) as llm:
+        with pytest.raises(ZeroDivisionError):
+            llm.embed(["a", "b", "c"], progress=fail)
+        with pytest.raises(ZeroDivisionError), llm.stream("Once", max_tokens=None, **WARM) as stream:
+            fail(next(stream))
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(read(llm))
+        one(llm.generate("Twice", max_tokens=1))
+        assert llm.engine.stats().active == 0
+
+
+def test_deltas_of_an_event_loop_that_is_gone() -> None:
+    """Nobody takes what was put before the loop was closed, and the requests end all the same."""
+
+    async def begin(llm: LLM) -> AsyncGenerator[TextDelta, None]:
+        deltas = await llm.aparts(["Once", "Twice"], max_tokens=None, **WARM)
+        await anext(deltas)
+        return deltas
+
+    with make(Endless()) as llm:
+        loop = asyncio.new_event_loop()
+        deltas = loop.run_until_complete(begin(llm))
+        loop.close()  # as it is, with generators that are not closed
+        while llm.engine.stats().active:
+            one(llm.generate("Twice", max_tokens=1))
+        del deltas
+
+
+def test_deltas_that_come_while_nobody_waits_are_one(llm: LLM) -> None:
+    async def main() -> list[TextDelta]:
+        async with aclosing(await llm.aparts("Once", max_tokens=30, seed=1, **WARM)) as deltas:
+            found = [await anext(deltas)]
+            await asyncio.to_thread(llm.generate, "Twice", max_tokens=60)
+            return found + [delta async for delta in deltas]
+
+    found = asyncio.run(main())
+    whole = llm.generate("Once", max_tokens=30, seed=1, **WARM)
+    assert [token for delta in found for token in delta.tokens] == whole.tokens
+    assert found[-1].completion == "".join(delta.text for delta in found) == whole
+    assert len(found) < 30

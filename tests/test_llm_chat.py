@@ -10,7 +10,6 @@ import pytest
 
 from fewbit.errors import DtypeError, RequestError, TemplateError
 from fewbit.llm import LLM, Stream
-from fewbit.options import check_messages
 from fewbit.text.tokenizer import Tokenizer
 
 from .engine.toy import Toy
@@ -35,7 +34,7 @@ def with_templates(**templates: str) -> LLM:
 
 def prompt_of(llm: LLM, messages: Any, **options: Any) -> str:
     """The prompt that a chat runs, with special tokens in braces."""
-    tokens = llm._chat_prompt(check_messages(messages), {"tools": None, "names": {}, "trust_content": False, **options})
+    tokens = llm.chat_prompt(messages, **options)
     return "".join(f"{{{TOKENS[token]}}}" if token >= 256 else llm.detokenize([token]) for token in tokens)
 
 
@@ -125,7 +124,7 @@ def test_more_tokens_than_fit_are_counted(llm: LLM) -> None:
 
 def test_names_for_the_template() -> None:
     with with_templates(default="{{ messages[0].content }}{{ '!' if enable_thinking else '?' }}") as llm:
-        assert prompt_of(llm, HI, names={"enable_thinking": True}) == "hi!"
+        assert prompt_of(llm, HI, template={"enable_thinking": True}) == "hi!"
         assert one(llm.chat(HI, template={"enable_thinking": False}, max_tokens=1)).prompt_tokens == 3
         with pytest.raises(RequestError, match="template cannot set messages; give it as an argument of its own"):
             llm.chat(HI, template={"messages": []})
@@ -209,7 +208,7 @@ def test_conversations_that_are_refused(llm: LLM, conversations: Any, kind: type
 def test_an_answer_is_continued(llm: LLM) -> None:
     begun = [*HI, {"role": "assistant", "content": "The sky is "}]
     expected = "{<|im_start|>}user\nhi{<|im_end|>}\n{<|im_start|>}assistant\nThe sky is "
-    assert prompt_of(llm, begun, continue_final=True) == expected
+    assert prompt_of(llm, begun, continue_final_message=True) == expected
     prompt = llm.chat_prompt(begun, continue_final_message=True)
     output = one(llm.chat(begun, continue_final_message=True, max_tokens=4, seed=1, **WARM))
     assert output.tokens == one(llm.generate(prompt, max_tokens=4, seed=1, **WARM)).tokens
@@ -234,9 +233,9 @@ def test_the_rest_of_an_answer_is_what_the_whole_answer_has(llm: LLM) -> None:
 
 def test_an_answer_that_spells_special_tokens_stays_text(llm: LLM) -> None:
     begun = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "a<|im_end|>b"}]}]
-    assert prompt_of(llm, begun, continue_final=True).endswith("{<|im_start|>}assistant\na<|im_end|>b")
+    assert prompt_of(llm, begun, continue_final_message=True).endswith("{<|im_start|>}assistant\na<|im_end|>b")
     thought = [*HI, {"role": "assistant", "content": "<think>a<|im_end|>b"}]
-    assert prompt_of(llm, thought, continue_final=True).endswith("{<|im_start|>}assistant\n<think>a<|im_end|>b")
+    assert prompt_of(llm, thought, continue_final_message=True).endswith("{<|im_start|>}assistant\n<think>a<|im_end|>b")
 
 
 @pytest.mark.parametrize(

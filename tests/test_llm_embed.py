@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fewbit.embedding import file_pooling
 from fewbit.errors import DtypeError, FewbitError, RequestError, TooLong
 from fewbit.llm import LLM
+from fewbit.llm.pooling import file_pooling
 
 from .engine.toy import fingerprint
 from .llm_toy import BOS, make

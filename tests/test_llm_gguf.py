@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.errors import FewbitError, PathError, TokenizerError
 from fewbit.files.hub import builtin
 from fewbit.llm import LLM
@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_executor(path: Path) -> None:
         loaded = llm.loaded
         sequence = loaded.cache.new()
         logits = np.concatenate(
-            [loaded.forward([Chunk(sequence, part, len(part))]).copy() for part in (text[:200], text[200:-1])]
+            [loaded.forward([Row(sequence, part, len(part))]).copy() for part in (text[:200], text[200:-1])]
         )
         np.testing.assert_allclose(scores, sampling.log_probabilities(logits, text[1:]), rtol=0, atol=1e-3)
 

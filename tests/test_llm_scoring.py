@@ -121,7 +121,7 @@ def test_what_cannot_be_scored(llm: LLM) -> None:
         (lambda: llm.score([1], "a"), DtypeError, "prefix and text must both be text"),
         (lambda: llm.score([1], 5), DtypeError, "prefix must be text or token ids, not int"),
         (lambda: llm.score([1], b"ab"), DtypeError, "prefix must be text or token ids, not bytes"),
-        (lambda: llm.score([1], [2.5]), DtypeError, "tokens are integers"),
+        (lambda: llm.score([1], [2.5]), DtypeError, "tokens must be integers"),
         (lambda: llm.score([1], [999]), RequestError, "tokens must be from 0 to 258, got 999"),
         (lambda: llm.score("a" * 150, "b" * 100), TooLong, "250"),
         (

@@ -10,7 +10,7 @@ import pytest
 
 from fewbit.errors import DtypeError, RequestError
 from fewbit.llm import LLM
-from fewbit.progress import LOG_SECONDS, Line, Meter
+from fewbit.llm.progress import LOG_SECONDS, Line, Meter
 
 from .llm_toy import make
 

@@ -21,7 +21,7 @@ import pytest
 import fewbit as fb
 from fewbit import errors
 from fewbit.cli import main
-from fewbit.options import Options, PromptOptions
+from fewbit.llm.sampling_options import Options, PromptOptions
 
 ROOT = Path(__file__).parents[1]
 FETCHED = re.compile(r"""<(?:(?:script|img|iframe|source)[^>]*\ssrc|link[^>]*\shref)=["']?(?:https?:)?//""")

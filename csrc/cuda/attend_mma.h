@@ -8,7 +8,7 @@
 namespace fewbit {
 
 // NT: tiles of 8 query heads. W: warps, each of which takes every W-th page.
-template <Kv KF, Kv VF, int KD, int VD, int NT, int W, bool fused>
+template <class KF, class VF, int KD, int VD, int NT, int W, bool fused>
 struct AttendMma {
   static constexpr int R = 8 * NT, key_blocks = KD / 32, value_blocks = VD / 32;
   static constexpr int key_words = 4 * KeyTile<KF, KD>::blocks * KeyTile<KF, KD>::words;
@@ -25,8 +25,8 @@ struct AttendMma {
       float values[W * R * stride];
     };
     uint2 q[held ? 1 : key_blocks * 2 * NT][32];
-    alignas(16) uint8_t k[row_bytes(KF, KD)];
-    alignas(16) uint8_t v[row_bytes(VF, VD)];
+    alignas(16) uint8_t k[row_bytes<KF>(KD)];
+    alignas(16) uint8_t v[row_bytes<VF>(VD)];
     float2 sums[W][R];
   };
 
@@ -125,10 +125,10 @@ struct AttendMma {
 #pragma unroll
         for (int nt = 0; nt < NT; ++nt) {
           const uint2 b = query((j * 2 + step) * NT + nt);
-          mma(is_quantized(KF) ? part[nt] : s[nt][i], a0, a1, a2, a3, b.x, b.y);
+          mma(is_quantized<KF> ? part[nt] : s[nt][i], a0, a1, a2, a3, b.x, b.y);
         }
       }
-      if constexpr (is_quantized(KF)) {
+      if constexpr (is_quantized<KF>) {
         const float x = first.scale_of(j), y = second.scale_of(j);
 #pragma unroll
         for (int nt = 0; nt < NT; ++nt) {
@@ -189,7 +189,7 @@ struct AttendMma {
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[nt][i] = is_quantized(VF) ? multiply2(w[nt][i], v.scale[i]) : w[nt][i];
+      for (int i = 0; i < 4; ++i) x[nt][i] = is_quantized<VF> ? multiply2(w[nt][i], v.scale[i]) : w[nt][i];
 #pragma unroll
     for (int u = 0; u < 2; ++u)
 #pragma unroll
@@ -312,7 +312,7 @@ struct AttendMma {
   }
 };
 
-template <Kv KF, Kv VF, int KD, int VD, int NT, int W, bool fused>
+template <class KF, class VF, int KD, int VD, int NT, int W, bool fused>
 __device__ __forceinline__ void attend_mma(const Attend& a) {
   using Work = AttendMma<KF, VF, KD, VD, NT, W, fused>;
   __shared__ typename Work::Shared shared;

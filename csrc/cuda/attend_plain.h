@@ -6,7 +6,7 @@
 namespace fewbit {
 
 // 8 warps, 8 query heads.
-template <Kv KF, Kv VF, int KD, int VD, bool fused>
+template <class KF, class VF, int KD, int VD, bool fused>
 __device__ __forceinline__ void attend_plain(const Attend& a) {
   constexpr int R = 8, threads = 256, own = (VD + threads - 1) / threads;
   __shared__ Inputs<R, KD, VD> in;

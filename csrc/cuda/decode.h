@@ -24,9 +24,8 @@ __device__ __forceinline__ void decode_values(const Raw& r, float row_scale, flo
 }
 
 // out: rows of `width` values (a multiple of 8), of which k or more are real.
-template <class R, int G, Real Y>
+template <class T, Real Y>
 __device__ __forceinline__ void decode_tiles(const Planes& p, void* out, int n, int width, int Q) {
-  using T = Tile<R, G>;
   constexpr int warps = 4, chunks = Y == Real::f32 ? 8 : 4;  // of 16 bytes a granule
   __shared__ uint4 staged[warps][32 * chunks];
   start_next();

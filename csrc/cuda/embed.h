@@ -15,10 +15,9 @@ __device__ __forceinline__ int find_row(const int* ids, const int* previous, int
 }
 
 // A warp decodes 32 granules of a row, a lane each; they go through shared memory so that whole lines are written.
-template <class R, int G>
+template <class T>
 __device__ __forceinline__ void embed_tiles(const Planes& p, const int* ids, const int* previous, float scale, Rows out,
                                             int n, int k, int Q) {
-  using T = Tile<R, G>;
   constexpr int warps = 4;
   __shared__ float staged[warps][32][33];
   start_next();
@@ -55,10 +54,9 @@ __device__ __forceinline__ void embed_rows(const uint8_t* data, const RowFields&
 // (`pitch` rows). A warp has a row tile of a head and `kTokens` tokens; weights and sums are f32.
 constexpr int kTokens = 8;
 
-template <class R, int G>
+template <class T>
 __device__ __forceinline__ void heads_tiles(const Planes& p, ConstRows x, Rows out, int tokens, int heads, int n,
                                             int pitch, int k, int Q) {
-  using T = Tile<R, G>;
   start_next();
   wait_for_previous();
   const int lane = threadIdx.x % 32, id = (blockIdx.y * blockDim.x + threadIdx.x) / 32, tiles = (n + 7) / 8;

@@ -20,7 +20,7 @@ __device__ __forceinline__ int swizzled(int row, int chunk) {
 }
 
 // K or V of a layer: heads of D values in pages of a format.
-template <Kv F, int D, bool is_value>
+template <class F, int D, bool is_value>
 struct HeadPages {
   static constexpr int dim = D;
 
@@ -33,45 +33,41 @@ struct HeadPages {
   }
 
   // Whether eight dims of a token are where they can be loaded at once.
-  static constexpr bool is_aligned = is_value || codes_of(F, D) % 8 == 0;
+  static constexpr bool is_aligned = is_value || codes_of<F>(D) % 8 == 0;
 
   // Eight values as f16, of one token's dims from d on (K) or of the tokens from `token` on (V).
   static __device__ __forceinline__ uint4 eight(const uint8_t* page, int token, int d) {
-    const uint8_t* p = page + code_at<F, is_value>(token, code_index(F, d), D);
-    if constexpr (F == Kv::f16) return *reinterpret_cast<const uint4*>(p);
-    if constexpr (F == Kv::f8_e4m3) {
+    const uint8_t* p = page + code_at<F, is_value>(token, code_index<F>(d), D);
+    if constexpr (is_real<F>(Real::f16)) return *reinterpret_cast<const uint4*>(p);
+    if constexpr (is_real<F>(Real::f8_e4m3)) {
       const uint2 w = *reinterpret_cast<const uint2*>(p);
       uint4 out;
       f8_e4m3_to_f16(w.x, out.x, out.y);
       f8_e4m3_to_f16(w.y, out.z, out.w);
       return out;
     }
-    float v[8];
-    if constexpr (F == Kv::f32) {
+    float v[8] = {};
+    if constexpr (is_real<F>(Real::f32)) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float4 w = reinterpret_cast<const float4*>(p)[h];
         v[4 * h] = w.x, v[4 * h + 1] = w.y, v[4 * h + 2] = w.z, v[4 * h + 3] = w.w;
       }
-    } else if constexpr (F == Kv::bf16) {
+    } else if constexpr (is_real<F>(Real::bf16)) {
       const uint4 w = *reinterpret_cast<const uint4*>(p);
       const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
       for (int j = 0; j < 8; ++j) v[j] = __uint_as_float(j % 2 ? words[j / 2] & 0xffff0000u : words[j / 2] << 16);
-    } else {
+    } else if constexpr (is_quantized<F>) {
       const uint2 w = *reinterpret_cast<const uint2*>(p);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] = decoded((j < 4 ? w.x : w.y) >> (8 * (j % 4)), d);
+      for (int j = 0; j < 8; ++j) v[j] = code_value<F>((j < 4 ? w.x : w.y) >> (8 * (j % 4)), d);
       multiply_scales(page + scale_at<F, is_value>(token, d / 32, D), v);
     }
     return pack_half8(v);
   }
 
  private:
-  static __device__ __forceinline__ float decoded(uint32_t code, int d) {
-    if constexpr (F == Kv::q8_0) return static_cast<float>(static_cast<int8_t>(code));
-    return static_cast<float>(static_cast<int>(code >> (d % 32 / 16 * 4) & 15) - 8);
-  }
   static __device__ __forceinline__ void multiply_scales(const uint8_t* p, float (&v)[8]) {
     if constexpr (is_value) {  // one for each token
       const uint4 w = *reinterpret_cast<const uint4*>(p);

@@ -4,104 +4,156 @@
 //   K: codes [token][dim], then f16 scales [token][block of 32 dims]
 //   V: codes [dim][token], then f16 scales [block][token]: transposed, as mma wants its second operand
 //
-// Codes are elements (f32, f16, bf16, f8_e4m3) or bytes: one value of q8_0, two of q4_0 as in files, dims i and i + 16
-// of a block. So no two tokens share a byte, in V either: [block][16][token]. Quantized dims are padded to whole
-// blocks.
+// Codes are elements of scalar formats, or bytes of formats whose blocks are 32 codes of 8 or 4 bits with an f16 scale:
+// one value of 8 bits, two of 4 as in files, dims i and i + 16 of a block. So no two tokens share a byte, in V either:
+// [block][16][token]. Quantized dims are padded to whole blocks.
 #pragma once
 #include "encode.h"
 
 namespace fewbit {
 
-enum class Kv { f32, f16, bf16, f8_e4m3, q8_0, q4_0 };
+constexpr int kPageTokens = 32, kKvBlock = 32;
 
-constexpr int kPageTokens = 32;
+template <class F>
+constexpr bool is_quantized = F::kind == Kind::planes;
 
-constexpr bool is_quantized(Kv f) { return f == Kv::q8_0 || f == Kv::q4_0; }
-// Of what is not quantized.
-constexpr Real real_of(Kv f) {
-  return f == Kv::f32 ? Real::f32 : f == Kv::f16 ? Real::f16 : f == Kv::bf16 ? Real::bf16 : Real::f8_e4m3;
+template <class F>
+constexpr bool is_real(Real r) {
+  if constexpr (is_quantized<F>)
+    return false;
+  else
+    return F::real == r;
 }
-constexpr int code_bytes(Kv f) { return is_quantized(f) ? 1 : real_bytes(real_of(f)); }
-constexpr int scale_blocks(Kv f, int dims) { return is_quantized(f) ? (dims + 31) / 32 : 0; }
+// Values in the byte of a code.
+template <class F>
+constexpr int values_of_code() {
+  if constexpr (is_quantized<F>) {
+    constexpr Plane codes = F::codes.planes[0];
+    static_assert(F::block == kKvBlock && F::codes.used == 1 && F::codebook.used == 0 && F::codes.times == 1);
+    static_assert(F::scale.real == Real::f16 && F::scale.ints.used == 0 && !F::offset.present);
+    static_assert(F::codes.is_signed ? codes.bits == 8 : codes.bits == 4);
+    static_assert(codes.bits == 8 || (codes.bit(1) - codes.start == 8 && codes.bit(16) - codes.start == 4));
+    return 8 / codes.bits;
+  } else {
+    static_assert(F::rule == Rule::cast);
+    return 1;
+  }
+}
+template <class F>
+constexpr int code_bytes() {
+  if constexpr (is_quantized<F>)
+    return 1;
+  else
+    return real_bytes(F::real);
+}
+template <class F>
+constexpr int scale_blocks(int dims) {
+  return is_quantized<F> ? (dims + kKvBlock - 1) / kKvBlock : 0;
+}
+template <class F>
+constexpr int codes_of_block = kKvBlock / values_of_code<F>();
 // Codes of a token.
-constexpr int codes_of(Kv f, int dims) {
-  return f == Kv::q8_0 ? scale_blocks(f, dims) * 32 : f == Kv::q4_0 ? scale_blocks(f, dims) * 16 : dims;
+template <class F>
+constexpr int codes_of(int dims) {
+  return is_quantized<F> ? scale_blocks<F>(dims) * codes_of_block<F> : dims;
 }
-constexpr int row_codes_bytes(Kv f, int dims) { return codes_of(f, dims) * code_bytes(f); }
-constexpr int row_bytes(Kv f, int dims) { return row_codes_bytes(f, dims) + 2 * scale_blocks(f, dims); }
-constexpr size_t page_bytes(Kv f, int dims) { return static_cast<size_t>(kPageTokens) * row_bytes(f, dims); }
-
-// The code that holds a dim.
-constexpr int code_index(Kv f, int dim) { return f == Kv::q4_0 ? dim / 32 * 16 + dim % 16 : dim; }
+template <class F>
+constexpr int row_codes_bytes(int dims) {
+  return codes_of<F>(dims) * code_bytes<F>();
+}
+template <class F>
+constexpr int row_bytes(int dims) {
+  return row_codes_bytes<F>(dims) + 2 * scale_blocks<F>(dims);
+}
+template <class F>
+constexpr size_t page_bytes(int dims) {
+  return static_cast<size_t>(kPageTokens) * row_bytes<F>(dims);
+}
+// The code that holds a dim, and what that is in it.
+template <class F>
+constexpr int code_index(int dim) {
+  return values_of_code<F>() == 2 ? dim / kKvBlock * 16 + dim % 16 : dim;
+}
+template <class F>
+__device__ __forceinline__ float code_value(uint32_t code, int dim) {
+  if constexpr (F::codes.is_signed)
+    return static_cast<float>(static_cast<int8_t>(code));
+  else
+    return static_cast<float>(static_cast<int>(code >> (dim % kKvBlock / 16 * 4) & 15) - F::codes.zero);
+}
 
 // Bytes from the start of a head's page.
-template <Kv F, bool is_value>
+template <class F, bool is_value>
 __device__ __forceinline__ int code_at(int token, int code, int dims) {
-  return code_bytes(F) * (is_value ? code * kPageTokens + token : token * codes_of(F, dims) + code);
+  return code_bytes<F>() * (is_value ? code * kPageTokens + token : token * codes_of<F>(dims) + code);
 }
-template <Kv F, bool is_value>
+template <class F, bool is_value>
 __device__ __forceinline__ int scale_at(int token, int block, int dims) {
-  const int at = is_value ? block * kPageTokens + token : token * scale_blocks(F, dims) + block;
-  return kPageTokens * row_codes_bytes(F, dims) + 2 * at;
+  const int at = is_value ? block * kPageTokens + token : token * scale_blocks<F>(dims) + block;
+  return kPageTokens * row_codes_bytes<F>(dims) + 2 * at;
 }
 
 // A head's page.
-template <Kv F>
+template <class F>
 __device__ __forceinline__ size_t page_at(int page, int head, int kv_heads, int dims) {
-  return (static_cast<size_t>(page) * kv_heads + head) * page_bytes(F, dims);
+  return (static_cast<size_t>(page) * kv_heads + head) * page_bytes<F>(dims);
 }
 
 // One value. Plain loads: what this kernel wrote before a barrier is seen.
-template <Kv F, bool is_value>
+template <class F, bool is_value>
 __device__ __forceinline__ float read_kv(const uint8_t* page, int token, int dim, int dims) {
-  const uint8_t* p = page + code_at<F, is_value>(token, code_index(F, dim), dims);
-  if constexpr (!is_quantized(F)) return get<real_of(F)>(p, 0);
-  const float scale =
-      half_bits(*reinterpret_cast<const uint16_t*>(page + scale_at<F, is_value>(token, dim / 32, dims)));
-  if constexpr (F == Kv::q8_0) return scale * static_cast<float>(static_cast<int8_t>(*p));
-  return scale * static_cast<float>((dim % 32 < 16 ? *p & 15 : *p >> 4) - 8);
+  const uint8_t* p = page + code_at<F, is_value>(token, code_index<F>(dim), dims);
+  if constexpr (is_quantized<F>)
+    return half_bits(*reinterpret_cast<const uint16_t*>(page + scale_at<F, is_value>(token, dim / kKvBlock, dims))) *
+           code_value<F>(*p, dim);
+  else
+    return get<F::real>(p, 0);
 }
 
-// A value of a block of 32, one in each lane, as it is stored: its code (of q4_0: in lanes below 16) and the scale.
+// A value of a block of 32, one in each lane, as it is stored: its code (of 4 bits: in lanes below 16) and the scale.
 struct PackedKv {
   uint32_t code = 0;
   uint16_t scale = 0;
 };
 
-template <Kv F>
+// A scale that overflows f16 becomes its largest: values that are too large become the largest of the format.
+template <class F>
 __device__ __forceinline__ PackedKv pack_kv(float v, int lane) {
-  if constexpr (F == Kv::f32) return {__float_as_uint(v), 0};
-  if constexpr (F == Kv::f16) return {to_finite_half(v), 0};
-  if constexpr (F == Kv::bf16) return {f32_to_bf16(v), 0};
-  if constexpr (F == Kv::f8_e4m3) return {f32_to_f8_e4m3(v), 0};
-  if constexpr (F == Kv::q8_0) {
-    const Found found = find_scale<formats::q8_0>(0, 0, reduce_warp(magnitude(v), Larger()), 0);
-    return {find_code<formats::q8_0>(v, found), to_half(found.scale)};
-  }
-  if constexpr (F == Kv::q4_0) {
+  if constexpr (is_real<F>(Real::f32)) return {__float_as_uint(v), 0};
+  if constexpr (is_real<F>(Real::f16)) return {to_finite_half(v), 0};
+  if constexpr (is_real<F>(Real::bf16)) return {f32_to_bf16(v), 0};
+  if constexpr (is_real<F>(Real::f8_e4m3)) return {f32_to_f8_e4m3(v), 0};
+  if constexpr (is_quantized<F>) {
+    constexpr float most = 65504;
     const float top = reduce_warp(magnitude(v), Larger());
-    const uint32_t who = __ballot_sync(~0u, magnitude(v) == top);
-    const Found found = find_scale<formats::q4_0>(0, 0, top, __shfl_sync(~0u, v, who ? __ffs(who) - 1 : 0));
-    const uint32_t code = find_code<formats::q4_0>(v, found);
-    return {code | __shfl_down_sync(~0u, code, 16) << 4, to_half(found.scale)};
+    float with_sign = 0;
+    if constexpr (F::rule == Rule::absmax_signed) {
+      const uint32_t who = __ballot_sync(~0u, magnitude(v) == top);
+      with_sign = __shfl_sync(~0u, v, who ? __ffs(who) - 1 : 0);
+    }
+    Found found = find_scale<F>(0, 0, top, with_sign);
+    found.scale = found.scale > most ? most : found.scale < -most ? -most : found.scale;
+    uint32_t code = find_code<F>(v, found);
+    if constexpr (values_of_code<F>() == 2) code |= __shfl_down_sync(~0u, code, 16) << 4;
+    return {code, to_half(found.scale)};
   }
 }
 
-template <Kv F>
+template <class F>
 __device__ __forceinline__ void put_code(uint8_t* p, uint32_t code) {
-  if constexpr (code_bytes(F) == 4)
+  if constexpr (code_bytes<F>() == 4)
     *reinterpret_cast<uint32_t*>(p) = code;
-  else if constexpr (code_bytes(F) == 2)
+  else if constexpr (code_bytes<F>() == 2)
     *reinterpret_cast<uint16_t*>(p) = static_cast<uint16_t>(code);
   else
     *p = static_cast<uint8_t>(code);
 }
 
 // Lanes of a warp put block `block` of a token into a page.
-template <Kv F, bool is_value>
+template <class F, bool is_value>
 __device__ __forceinline__ void put_kv(uint8_t* page, int token, int block, int lane, int dims, const PackedKv& x) {
-  if constexpr (is_quantized(F)) {
-    constexpr int codes = F == Kv::q4_0 ? 16 : 32;
+  if constexpr (is_quantized<F>) {
+    constexpr int codes = codes_of_block<F>;
     if (lane < codes) put_code<F>(page + code_at<F, is_value>(token, block * codes + lane, dims), x.code);
     if (lane == 0) *reinterpret_cast<uint16_t*>(page + scale_at<F, is_value>(token, block, dims)) = x.scale;
   } else if (block * 32 + lane < dims) {
@@ -110,14 +162,14 @@ __device__ __forceinline__ void put_kv(uint8_t* page, int token, int block, int 
 }
 
 // The same into a row of its own: codes, then scales.
-template <Kv F>
+template <class F>
 __device__ __forceinline__ void put_row(uint8_t* row, int block, int lane, int dims, const PackedKv& x) {
-  if constexpr (is_quantized(F)) {
-    constexpr int codes = F == Kv::q4_0 ? 16 : 32;
+  if constexpr (is_quantized<F>) {
+    constexpr int codes = codes_of_block<F>;
     if (lane < codes) put_code<F>(row + block * codes + lane, x.code);
-    if (lane == 0) reinterpret_cast<uint16_t*>(row + row_codes_bytes(F, dims))[block] = x.scale;
+    if (lane == 0) reinterpret_cast<uint16_t*>(row + row_codes_bytes<F>(dims))[block] = x.scale;
   } else if (block * 32 + lane < dims) {
-    put_code<F>(row + code_bytes(F) * (block * 32 + lane), x.code);
+    put_code<F>(row + code_bytes<F>() * (block * 32 + lane), x.code);
   }
 }
 

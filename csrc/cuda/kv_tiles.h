@@ -18,14 +18,20 @@ __device__ __forceinline__ uint32_t bf16_pair_to_f16(uint32_t w) {
   return pack_half2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
 }
 // Codes as f16, a byte each below the exponent of 2^10: what they are more than the values.
-constexpr int zero_of(Kv f) { return f == Kv::q8_0 ? 1024 + 128 : f == Kv::q4_0 ? 1024 + 8 : 0; }
+template <class F>
+constexpr int zero_of() {
+  if constexpr (is_quantized<F>)
+    return 1024 + (F::codes.is_signed ? 128 : F::codes.zero);
+  else
+    return 0;
+}
 
-template <Kv F>
+template <class F>
 __device__ __forceinline__ void codes_to_f16(uint32_t w, int nibble, uint32_t& lo, uint32_t& hi) {
-  if constexpr (F == Kv::f8_e4m3) {
+  if constexpr (is_real<F>(Real::f8_e4m3)) {
     f8_e4m3_to_f16(w, lo, hi);
   } else {
-    const uint32_t bytes = F == Kv::q8_0 ? w ^ 0x80808080u : w >> 4 * nibble & 0x0f0f0f0fu;
+    const uint32_t bytes = values_of_code<F>() == 1 ? w ^ 0x80808080u : w >> 4 * nibble & 0x0f0f0f0fu;
     lo = __byte_perm(bytes, 0x64646464u, 0x4140);
     hi = __byte_perm(bytes, 0x64646464u, 0x4342);
   }
@@ -45,19 +51,19 @@ __device__ __forceinline__ void load_words(const uint8_t* p, uint32_t* out) {
 }
 
 // A lane's part of 8 tokens of K.
-template <Kv F, int D>
+template <class F, int D>
 struct KeyTile {
-  static constexpr int blocks = D / 32, bytes = row_codes_bytes(F, 32);  // of a block
-  static constexpr int words = bytes / 16, zero = zero_of(F);
+  static constexpr int blocks = D / 32, bytes = row_codes_bytes<F>(32);  // of a block
+  static constexpr int words = bytes / 16, zero = zero_of<F>();
   uint32_t code[blocks][words];
-  uint32_t scale[is_quantized(F) ? (blocks + 1) / 2 : 1];  // two blocks a word
+  uint32_t scale[is_quantized<F> ? (blocks + 1) / 2 : 1];  // two blocks a word
 
   // `codes` and `scales` of the lane's token: in a page, or the row's own in shared memory.
   __device__ __forceinline__ void load(const uint8_t* page, int token, int c) {
 #pragma unroll
     for (int j = 0; j < blocks; ++j)
-      load_words<words>(page + token * row_codes_bytes(F, D) + j * bytes + c * (bytes / 4), code[j]);
-    if constexpr (is_quantized(F)) {
+      load_words<words>(page + token * row_codes_bytes<F>(D) + j * bytes + c * (bytes / 4), code[j]);
+    if constexpr (is_quantized<F>) {
       const uint8_t* p = page + scale_at<F, false>(token, 0, D);
       if constexpr (blocks % 4 == 0) {
 #pragma unroll
@@ -80,8 +86,8 @@ struct KeyTile {
 #pragma unroll
       for (int w = 0; w < words; ++w)
         code[j][w] = *reinterpret_cast<const uint32_t*>(row + j * bytes + c * (bytes / 4) + 4 * w);
-    if constexpr (is_quantized(F)) {
-      const uint16_t* from = reinterpret_cast<const uint16_t*>(row + row_codes_bytes(F, D));
+    if constexpr (is_quantized<F>) {
+      const uint16_t* from = reinterpret_cast<const uint16_t*>(row + row_codes_bytes<F>(D));
 #pragma unroll
       for (int j = 0; j < blocks; ++j)
         scale[j / 2] = j % 2 ? scale[j / 2] | static_cast<uint32_t>(from[j]) << 16 : from[j];
@@ -90,39 +96,39 @@ struct KeyTile {
   __device__ __forceinline__ float scale_of(int j) const { return half_bits(scale[j / 2] >> 16 * (j % 2) & 0xffffu); }
   // Four dims of the lane: `step` 0 or 1 of block j, with the zero.
   __device__ __forceinline__ void decode(int j, int step, uint32_t& lo, uint32_t& hi) const {
-    if constexpr (code_bytes(F) == 1)
-      codes_to_f16<F>(code[j][F == Kv::q4_0 ? 0 : step], step, lo, hi);
-    else if constexpr (F == Kv::bf16)
+    if constexpr (code_bytes<F>() == 1)
+      codes_to_f16<F>(code[j][values_of_code<F>() == 2 ? 0 : step], step, lo, hi);
+    else if constexpr (is_real<F>(Real::bf16))
       lo = bf16_pair_to_f16(code[j][2 * step]), hi = bf16_pair_to_f16(code[j][2 * step + 1]);
     else
       lo = code[j][2 * step], hi = code[j][2 * step + 1];
   }
 };
 // Which dim of a block that is.
-template <Kv F>
+template <class F>
 __device__ __forceinline__ int dim_of(int c, int step) {
-  return F == Kv::q4_0 ? 16 * step + 4 * c : 8 * c + 4 * step;
+  return values_of_code<F>() == 2 ? 16 * step + 4 * c : 8 * c + 4 * step;
 }
 
-// A lane's part of 32 dims of V: tokens 8 c to 8 c + 7 of dims n, n + 8, n + 16, n + 24 (q4_0: two in a byte).
-template <Kv F, int D>
+// A lane's part of 32 dims of V: tokens 8 c to 8 c + 7 of dims n, n + 8, n + 16, n + 24 (4 bits: two in a byte).
+template <class F, int D>
 struct ValueBlock {
-  static constexpr int rows = F == Kv::q4_0 ? 2 : 4, bytes = code_bytes(F), words = 2 * bytes;
+  static constexpr int rows = values_of_code<F>() == 2 ? 2 : 4, bytes = code_bytes<F>(), words = 2 * bytes;
   uint32_t code[rows][words];
-  uint32_t scale[is_quantized(F) ? 4 : 1];
+  uint32_t scale[is_quantized<F> ? 4 : 1];
 
   __device__ __forceinline__ void load(const uint8_t* page, int b, int n, int c) {
 #pragma unroll
     for (int u = 0; u < rows; ++u)
       load_words<words>(page + (((b * rows + u) * 8 + n) * kPageTokens + 8 * c) * bytes, code[u]);
-    if constexpr (is_quantized(F)) load_words<4>(page + scale_at<F, true>(8 * c, b, D), scale);
+    if constexpr (is_quantized<F>) load_words<4>(page + scale_at<F, true>(8 * c, b, D), scale);
   }
   // Tokens that are not seen may hold anything; 0 times that must be 0. A mask for each pair of tokens.
   __device__ __forceinline__ void mask(const uint32_t (&keep)[4]) {
-    constexpr bool is_byte = bytes == 1 && !is_quantized(F);  // four tokens a word
+    constexpr bool is_byte = bytes == 1 && !is_quantized<F>;  // four tokens a word
 #pragma unroll
     for (int i = 0; i < (is_byte ? 2 : 4); ++i) {
-      if constexpr (is_quantized(F)) {
+      if constexpr (is_quantized<F>) {
         scale[i] &= keep[i];
       } else {
         const uint32_t own = is_byte ? __byte_perm(keep[2 * i % 4], keep[2 * i % 4 + 1], 0x6420) : keep[i];
@@ -145,8 +151,8 @@ struct ValueBlock {
         code[u][w] = (code[u][w] & ~mask) | (v << shift & mask);
       }
     }
-    if constexpr (is_quantized(F)) {
-      const uint32_t half = reinterpret_cast<const uint16_t*>(row + row_codes_bytes(F, D))[b] * 0x10001u;
+    if constexpr (is_quantized<F>) {
+      const uint32_t half = reinterpret_cast<const uint16_t*>(row + row_codes_bytes<F>(D))[b] * 0x10001u;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t mask = i != place / 2 ? 0 : place % 2 ? 0xffff0000u : 0xffffu;
@@ -156,11 +162,11 @@ struct ValueBlock {
   }
   // Dims 8 u + n, tokens of tiles 2 i and 2 i + 1.
   __device__ __forceinline__ void decode(int u, int i, uint32_t& lo, uint32_t& hi) const {
-    constexpr uint32_t zero = (0x6400u + zero_of(F) % 1024) * 0x10001u;
+    constexpr uint32_t zero = (0x6400u + zero_of<F>() % 1024) * 0x10001u;
     if constexpr (bytes == 1) {
       codes_to_f16<F>(code[u % rows][i], u / rows, lo, hi);
-      if constexpr (is_quantized(F)) lo = subtract2(lo, zero), hi = subtract2(hi, zero);
-    } else if constexpr (F == Kv::bf16)
+      if constexpr (is_quantized<F>) lo = subtract2(lo, zero), hi = subtract2(hi, zero);
+    } else if constexpr (is_real<F>(Real::bf16))
       lo = bf16_pair_to_f16(code[u][2 * i]), hi = bf16_pair_to_f16(code[u][2 * i + 1]);
     else
       lo = code[u][2 * i], hi = code[u][2 * i + 1];

@@ -56,7 +56,7 @@ struct NewRows {
 
 // 32 tokens of a head: gridDim (token / 32, kv_heads), 16 warps. K goes straight to its page; V through shared memory,
 // a block of 32 dims after the other, so that tokens of a page are written side by side.
-template <Kv KF, Kv VF, int KD, int VD>
+template <class KF, class VF, int KD, int VD>
 __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, bool rotate, uint8_t* k_pages,
                                          uint8_t* v_pages, const int* slots, const int* positions, int tokens,
                                          int kv_heads) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, b
     }
     __syncwarp();
   }
-  constexpr int count = VF == Kv::q4_0 ? 16 : 32;  // codes of a block
+  constexpr int count = codes_of_block<VF>;  // codes of a block
   const int own = first + lane < tokens ? slots[first + lane] : -1;
   uint8_t* page = v_pages + page_at<VF>(own < 0 ? 0 : own / kPageTokens, head, kv_heads, VD);
 #pragma unroll 1
@@ -99,10 +99,10 @@ __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, b
     __syncthreads();
     for (int i = warp; i < count; i += warps) {  // lanes are tokens
       const int code = b * count + i;
-      if (own < 0 || code >= codes_of(VF, VD)) continue;
+      if (own < 0 || code >= codes_of<VF>(VD)) continue;
       put_code<VF>(page + code_at<VF, true>(own % kPageTokens, code, VD), codes[i][lane]);
     }
-    if (is_quantized(VF) && warp == 0 && own >= 0)
+    if (is_quantized<VF> && warp == 0 && own >= 0)
       *reinterpret_cast<uint16_t*>(page + scale_at<VF, true>(own % kPageTokens, b, VD)) = scales[lane];
     __syncthreads();
   }

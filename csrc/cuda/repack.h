@@ -48,9 +48,10 @@ struct Source {
   int first, group;  // of the granule in `codes`, and its first group in `smalls`
 };
 
-template <class T, int G>
+template <class T>
 __device__ __forceinline__ Source<T> find_granule(const uint8_t* data, const RowFields& at, int row, int g) {
   using R = typename T::Record;
+  constexpr int G = T::group;
   if constexpr (R::placement == Placement::block) {
     const uint8_t* p =
         data + static_cast<size_t>(row) * at.row_bytes + static_cast<size_t>(g * 32 / R::block) * R::bytes;
@@ -69,7 +70,7 @@ __device__ __forceinline__ Source<T> find_granule(const uint8_t* data, const Row
   }
 }
 
-template <class T, int G>
+template <class T>
 __device__ __forceinline__ void repack_scales(const Source<T>& from, const Planes& out, size_t index, uint32_t* range,
                                               int most) {
   using R = typename T::Record;
@@ -90,10 +91,10 @@ struct Destination {
   int row, tile, step;
 };
 
-template <class R, int G>
+template <class T>
 __device__ __forceinline__ void repack(const uint8_t* data, const Planes& out, const RowFields& at,
                                        const Destination& to, int n, int k, int Q, uint32_t* range) {
-  using T = Tile<R, G>;
+  using R = typename T::Record;
   const size_t id = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
   const int from_row = static_cast<int>(id / (4 * Q)), g = static_cast<int>(id % (4 * Q));
   const int row = to.row + from_row, tile = row / 8 * to.step + to.tile;
@@ -103,7 +104,7 @@ __device__ __forceinline__ void repack(const uint8_t* data, const Planes& out, c
   uint32_t w0[8] = {}, w1[2] = {}, smalls = 0;
   Source<T> from = {};
   if (real) {
-    from = find_granule<T, G>(data, at, from_row, g);
+    from = find_granule<T>(data, at, from_row, g);
     pack_codes<T>(from.codes, from.first, R::placement == Placement::row && k - g * 32 < 32 ? k - g * 32 : 32, w0, w1);
     if constexpr (T::small_bytes > 0 && R::placement == Placement::block) {
       smalls = pack_smalls<T>(from.smalls, from.group);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void repack(const uint8_t* data, const Planes& out, c
     out.smalls[place * T::small_bytes + i] = static_cast<uint8_t>(smalls >> (8 * i));
   constexpr int most = T::book ? 127 : 1 << (T::bits - (T::is_signed ? 1 : 0));
   if (real && (T::per == 0 ? g == 0 : g % (T::per ? T::per : 1) == 0))
-    repack_scales<T, G>(from, out, scale_index<T>(Q, tile, row % 8, g), range, most * (T::scale_ints ? 64 : 1));
+    repack_scales<T>(from, out, scale_index<T>(Q, tile, row % 8, g), range, most * (T::scale_ints ? 64 : 1));
 }
 
 }  // namespace fewbit

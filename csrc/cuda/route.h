@@ -9,11 +9,11 @@ namespace fewbit {
 enum class Score { softmax, sigmoid, softmax_top };
 
 struct Routing {
-  Score score;
   int experts, top_k, groups, top_groups, group_top;
   bool normalize;
   float scale;
   const float *bias, *expert_scale;  // may be null
+  Score score = {};
 };
 
 constexpr int kNone = 0x7fffffff;
@@ -122,9 +122,10 @@ __device__ __forceinline__ void route_token(const float* scores, const Routing& 
 
 // A block a token: the first warp routes it, the others make 8-bit activations of it, `parts` of them, [token][part]
 // [granule]; with no parts there is one warp.
-template <int P, int parts>
-__device__ __forceinline__ void route(ConstRows scores, const Routing& r, int* chosen, float* weights, ConstRows x,
-                                      int8_t* q, int2* xm, int k, int granules) {
+template <Score score, int P, int parts>
+__device__ __forceinline__ void route(ConstRows scores, Routing r, int* chosen, float* weights, ConstRows x, int8_t* q,
+                                      int2* xm, int k, int granules) {
+  r.score = score;
   start_next();
   wait_for_previous();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = blockIdx.x;

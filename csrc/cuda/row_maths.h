@@ -33,18 +33,16 @@ __device__ __forceinline__ float compute(float a, float b, float by) {
     return activated<M>(a);
 }
 
-// A block has some columns of row blockIdx.x. `b` is not read where the maths has one input; `interleaved`: columns of
-// a and b take turns, 8 at a time. `by4`: pointers and strides allow four values at once.
+// A block has some columns of row blockIdx.x. `b` is not read where the maths has one input. `by4`: pointers and strides
+// allow four values at once.
 template <Maths M, bool is_gate>
-__device__ __forceinline__ void elementwise(ConstRows a, ConstRows b, Rows out, int width, float by, bool interleaved,
-                                            bool by4) {
+__device__ __forceinline__ void elementwise(ConstRows a, ConstRows b, Rows out, int width, float by, bool by4) {
   constexpr bool two = is_gate || M == Maths::add;
   start_next();
   wait_for_previous();
   const int row = blockIdx.x, first = 4 * (blockIdx.y * blockDim.x + threadIdx.x);
   if (first >= width) return;
-  const int from = interleaved ? first + (first & ~7) : first;
-  const float *x = a[row] + from, *y = two ? b[row] + from : nullptr;
+  const float *x = a[row] + first, *y = two ? b[row] + first : nullptr;
   float* to = out[row] + first;
   if (by4 && first + 4 <= width) {
     const float4 u = *reinterpret_cast<const float4*>(x);
@@ -92,11 +90,10 @@ __device__ __forceinline__ float sum_row(float v) {
 }
 
 // Each of `heads` heads of a row by itself: x / rms(x) * weight, or (x - mean) / deviation * weight + bias
-// (`centered`). With y the sum x + y is normed, and written to `sum`, which may be x. A head has a block, or a warp
-// (`warp_rows`).
+// (`centered`). A head has a block, or a warp (`warp_rows`).
 template <bool centered, bool warp_rows>
-__device__ __forceinline__ void norm_rows(ConstRows x, ConstRows y, Rows sum, const float* weight, const float* bias,
-                                          float eps, Rows out, int rows, int heads, int dim) {
+__device__ __forceinline__ void norm_rows(ConstRows x, const float* weight, const float* bias, float eps, Rows out,
+                                          int rows, int heads, int dim) {
   start_next();
   wait_for_previous();
   const int threads = warp_rows ? 32 : blockDim.x, lane = threadIdx.x % threads;
@@ -106,20 +103,9 @@ __device__ __forceinline__ void norm_rows(ConstRows x, ConstRows y, Rows sum, co
   const float* own = x[row] + first;
   float* to = out[row] + first;
   float total = 0;
-  if (y.first) {
-    const float* other = y[row] + first;
-    float* kept = sum[row] + first;
-    for (int i = lane; i < dim; i += threads) {
-      const float v = own[i] + other[i];
-      kept[i] = v;
-      total += centered ? v : v * v;
-    }
-    own = kept;  // each thread reads back what it wrote
-  } else {
-    for (int i = lane; i < dim; i += threads) {
-      const float v = own[i];
-      total += centered ? v : v * v;
-    }
+  for (int i = lane; i < dim; i += threads) {
+    const float v = own[i];
+    total += centered ? v : v * v;
   }
   total = sum_row<warp_rows>(total) / static_cast<float>(dim);
   const float mean = centered ? total : 0.0f;

@@ -12,19 +12,19 @@
 
 namespace fewbit {
 
-// G: values that share a scale, 0 for a whole row.
-template <class R, int G>
+// G: values that share a scale, 0 for a whole row. The sizes are those of ops/cuda/layout.py: bits of both planes of
+// codes, bytes of a granule's small integers and of a float scale, and how many granules share one (0: a row).
+template <class R, int G, int Bits0, int Bits1, int SmallBytes, int ScaleBytes, int Per>
 struct Tile {
   using Record = R;
   static_assert(R::kind == Kind::planes);
-  static constexpr int bits = R::codes.bits();
-  static constexpr int P0 = bits == 8 ? 8 : bits >= 4 ? 4 : bits >= 2 ? 2 : 1, P1 = bits - P0;
+  static constexpr int group = G, P0 = Bits0, P1 = Bits1, bits = P0 + P1;
+  static constexpr int small_bytes = SmallBytes, scale_bytes = ScaleBytes, per = Per;
   static constexpr bool book = R::codebook.used > 0;
   static constexpr bool shifted = bits == 8 && !R::codes.is_signed;
   static constexpr bool is_signed = R::codes.is_signed || book || shifted;
   static constexpr int times = R::codes.times;
   static constexpr int zero = book || R::codes.is_signed ? 0 : R::codes.zero - (shifted ? 128 : 0);
-  static_assert(!book || (P0 == 4 && P1 == 0));
 
   static constexpr bool halves = G == 16;  // two groups a granule
   static constexpr bool row_scale = G == 0;
@@ -32,20 +32,9 @@ struct Tile {
   static constexpr bool offset = R::offset.present;
   static constexpr bool offset_ints = R::offset.ints.used > 0;
   static constexpr bool offset_real = offset && R::offset.at != R::scale.at;  // a float of its own
-  static_assert(R::scale.unit == 1 && (!halves || scale_ints || !offset));
-  static_assert(!row_scale || !offset_real);
-
-  static constexpr bool nibbles = scale_ints && offset_ints && R::scale.ints.bits() + R::offset.ints.bits() <= 8;
-  static constexpr int small_bytes =  // a granule
-      (scale_ints || offset_ints) * (halves ? 2 : 1) * (scale_ints && offset_ints && !nibbles ? 2 : 1);
-  static_assert(small_bytes <= 2);
-
-  static constexpr int every = R::placement == Placement::block && scale_ints ? R::block : G;
+  static constexpr bool nibbles = scale_ints && offset_ints && small_bytes == (halves ? 2 : 1);
   static constexpr bool real_halves = halves && !scale_ints;
-  static constexpr int per = real_halves ? 1 : every / 32;  // granules that share a float scale; 0: a row
-  static constexpr int real_size = real_bytes(R::scale.real) * (real_halves ? 2 : 1);
-  static constexpr int scale_bytes = real_size * (offset_real ? 2 : 1);
-  static_assert(per == 0 || per == 1 || per == 2 || per % 4 == 0);
+  static constexpr int real_size = scale_bytes / (offset_real ? 2 : 1);
 };
 
 struct Planes {

@@ -17,11 +17,9 @@
 //                   the order of `transposed_group` (kernels/shapes.h). Chunks are worth to be taken in strided order
 //                   (`runs` there)
 //   can_gather      points, points_at and what else kernels/grids.h names: points of grids by gathers or tables
-//   can_pick        joined_points: W bytes from points that lie apart; signed_codes of a vector and bits of signs
-//   can_digit       digits: base-3 digits straight into a vector
-//   can_transpose   transpose_window: 16 bytes of each of L rows as four vectors with a dword of every row; reals: a
-//                   float of each; rows_to_lines, lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice,
-//                   thrice_less
+//   can_transpose   transpose_window: 16 bytes of each of L rows as four vectors with a dword of every row;
+//   rows_to_lines,
+//                   lines_to_rows: 16 bytes of 16 rows to four lines and back; thrice, thrice_less
 //   can_reduce      several vectors at once: largest and sums of a k-block, reorder, sums_of_16
 //   can_transform   tops_of_4, hadamard: what attention does with lanes
 //   has_tables      nibbles: 32 codes of four bits looked up among 16 floats; words_at, values_of_words
@@ -34,9 +32,9 @@
 struct Isa {
   static constexpr int W = 64, L = 16, max_unsigned = 255, micro_columns = 8, micro_sets = 1;
   static constexpr int registers = 0, streams = 1, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
-  static constexpr bool can_stride = false, can_gather = false, can_pick = false, can_digit = false,
-                        can_transpose = false, can_reduce = false, has_tables = false, can_interleave = false,
-                        can_transform = false, integer_kv = false, dots_by_lane = false;
+  static constexpr bool can_stride = false, can_gather = false, can_transpose = false, can_reduce = false,
+                        has_tables = false, can_interleave = false, can_transform = false, integer_kv = false,
+                        dots_by_lane = false;
   struct bytes {
     uint8_t v[W];
   };
@@ -82,13 +80,31 @@ struct Isa {
     for (auto& x : b.v) x = static_cast<uint8_t>(book.values[x] + bias);
     return b;
   }
+  // W bytes from points of a grid.
+  template <int width>
+  static FEWBIT_INLINE bytes joined_points(const int8_t* const* at) {
+    bytes b;
+    for (int i = 0; i < W / width; ++i) std::memcpy(b.v + i * width, at[i], width);
+    return b;
+  }
   // Codes of a grid: minus where a sign bit is set, plus a bias; or 8 times, plus 1, or minus 1 where it is set.
   template <bool shift, int bias>
-  static FEWBIT_INLINE bytes signed_codes(const uint8_t* p, const uint8_t* signs) {
+  static FEWBIT_INLINE bytes signed_codes(bytes b, uint64_t signs) {
+    for (int i = 0; i < W; ++i) {
+      const int v = static_cast<int8_t>(b.v[i]), is_set = static_cast<int>(signs >> i & 1);
+      b.v[i] = static_cast<uint8_t>((shift ? 8 * v + 1 - 2 * is_set : is_set ? -v : v) + bias);
+    }
+    return b;
+  }
+  // Base-3 digits: digit n of a byte is the whole part of 3 * (byte * 3^n mod 256) / 256.
+  template <Trits t, int j>
+  static FEWBIT_INLINE bytes digits(const uint8_t* p) {
     bytes b;
     for (int i = 0; i < W; ++i) {
-      const int v = static_cast<int8_t>(p[i]), is_set = signs[i / 8] >> i % 8 & 1;
-      b.v[i] = static_cast<uint8_t>((shift ? 8 * v + 1 - 2 * is_set : is_set ? -v : v) + bias);
+      const int code = j * W + i, first = code < 160 ? 0 : code < 240 ? 160 : 240;
+      const TritPart& part = t.parts[code < 160 ? 0 : code < 240 ? 1 : 2];
+      const auto v = static_cast<uint8_t>(p[part.first + (code - first) % part.bytes] * power_of_3(code));
+      b.v[i] = static_cast<uint8_t>(v * 3 >> 8);
     }
     return b;
   }
@@ -135,9 +151,9 @@ struct Isa {
     }
   }
   // L rows of L dwords, `stride` bytes apart, transposed.
-  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
-    for (int r = 0; r < L; ++r) {
-      for (int d = 0; d < L; ++d) std::memcpy(out + (d * L + r) * 4, in + static_cast<size_t>(r) * stride + 4 * d, 4);
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out, size_t out_stride) {
+    for (size_t r = 0; r < L; ++r) {
+      for (size_t d = 0; d < L; ++d) std::memcpy(out + d * out_stride + 4 * r, in + r * stride + 4 * d, 4);
     }
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes b) { std::memcpy(p, b.v, W); }

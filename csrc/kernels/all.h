@@ -1,14 +1,11 @@
-// Every kernel but the encoders, in the order in which they build on each other. Included once inside the namespace of
-// each instruction set, after its `Isa`: these files have no include guards.
+// The kernels of products, in the order in which they build on each other. Included once inside the namespace of each
+// instruction set, after its `Isa`: these files have no include guards.
 #include "kernels/k_block.h"
 //
-#include "kernels/lane_factors.h"
 #include "kernels/reals.h"
-#include "kernels/transposed.h"
+#include "kernels/row_panel.h"
 //
 #include "kernels/activations.h"
-#include "kernels/decode.h"
-#include "kernels/rows.h"
 //
 #include "kernels/grid_words.h"
 //
@@ -26,16 +23,6 @@
 #include "kernels/by_lane.h"
 //
 #include "kernels/by_lane_panels.h"
-#include "kernels/exact.h"
-#include "kernels/kv_block.h"
-#include "kernels/kv_weigh.h"
 #include "kernels/micro_kernel.h"
 #include "kernels/probe.h"
 #include "kernels/trits.h"
-//
-#include "kernels/kv_narrow.h"
-//
-#include "kernels/kv.h"
-#include "kernels/kv_tiled.h"
-//
-#include "kernels/kv_integer.h"

@@ -36,23 +36,17 @@ struct Decode {
   // 256 values.
   static void k_block(const Spot& s, float* out) {
     float scale[P::groups], offset[P::groups];
-    Unpacked unpacked;
     [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
       ((scale[g] = P::template factor<g, false>(s)), ...);
       if constexpr (F::offset.present) {
         ((offset[g] = static_cast<float>(F::offset_sign) * P::template factor<g, true>(s)), ...);
       }
     }(std::make_integer_sequence<int, P::groups>{});
-    const uint8_t* codes = s.p;
-    if constexpr (P::unpacked) {
-      P::unpack(s.p, unpacked);
-      codes = unpacked.codes;
-    }
     [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
       if constexpr (Isa::registers > 0)
-        (chunk<j>(codes, scale, offset, out), ...);
+        (chunk<j>(s.p, scale, offset, out), ...);
       else
-        (values(P::template codes<j>(codes), j * W, scale, offset, out), ...);
+        (values(P::template codes<j>(s.p), j * W, scale, offset, out), ...);
     }(std::make_integer_sequence<int, P::chunks>{});
   }
 };

@@ -83,7 +83,7 @@ struct Gemv {
     }
   }
   // The last values of a row may be fewer than a k-block. What lies past them is the next row, and counts nothing.
-  static constexpr bool can_end_early = F::placement == Placement::block && F::block < kBlockK && !P::unpacked;
+  static constexpr bool can_end_early = F::placement == Placement::block && F::block < kBlockK;
   static constexpr size_t reads = Shape<F>::k_block_bytes() + 64;  // at most, from where a k-block begins
   alignas(64) static constexpr auto first_groups = [] {            // ones in the lanes of the first groups
     std::array<std::array<uint32_t, C::vectors * L>, P::groups + 1> out{};
@@ -107,12 +107,6 @@ struct Gemv {
   template <int Cols, bool whole>
   static FEWBIT_INLINE void any_k_block(const Spot& s, const Activation* const* a, f32 (*acc)[chains], size_t count) {
     f32 factors[C::vectors], scaled[Cols][C::scale_vectors];
-    Unpacked unpacked;
-    const uint8_t* codes = s.p;
-    if constexpr (P::unpacked) {
-      P::unpack(s.p, unpacked);
-      codes = unpacked.codes;
-    }
     P::template factors<transposes>(s, factors);
     if constexpr (!whole) {
       const uint32_t* ones = first_groups[(count + Shape<F>::group_size - 1) / Shape<F>::group_size].data();
@@ -130,20 +124,20 @@ struct Gemv {
     }
     if constexpr (joins) {
       [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-        ((g * Shape<F>::group_size < static_cast<int>(count) ? group<g, Cols>(codes, a, scaled, acc) : void()), ...);
+        ((g * Shape<F>::group_size < static_cast<int>(count) ? group<g, Cols>(s.p, a, scaled, acc) : void()), ...);
       }(std::make_integer_sequence<int, P::groups>{});
     } else if constexpr (!whole) {
       [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-        ((j * Isa::W < static_cast<int>(count) ? chunk<j, Cols, false>(codes, a, scaled, acc) : void()), ...);
+        ((j * Isa::W < static_cast<int>(count) ? chunk<j, Cols, false>(s.p, a, scaled, acc) : void()), ...);
       }(std::make_integer_sequence<int, P::chunks>{});
     } else if constexpr (transposes) {
-      transposed_chunks<Cols>(codes, a, scaled, acc);
+      transposed_chunks<Cols>(s.p, a, scaled, acc);
     } else if constexpr (P::strided) {
-      two_chunks<0, Cols>(codes, a, scaled, acc);
-      two_chunks<2, Cols>(codes, a, scaled, acc);
+      two_chunks<0, Cols>(s.p, a, scaled, acc);
+      two_chunks<2, Cols>(s.p, a, scaled, acc);
     } else {
       [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-        (chunk<j, Cols>(codes, a, scaled, acc), ...);
+        (chunk<j, Cols>(s.p, a, scaled, acc), ...);
       }(std::make_integer_sequence<int, P::chunks>{});
     }
   }
@@ -228,8 +222,7 @@ struct Gemv {
   // Rows that lie far apart are read alternately, k-block by k-block: the memory gives more to several readers than to
   // one. Grids are bound by what they compute.
   template <int Cols>
-  static constexpr int streams =
-      is_grid_k_block<F>() || P::unpacked || Cols > 2 ? 1 : std::min(Isa::streams, Cols == 1 ? 4 : 2);
+  static constexpr int streams = is_grid_k_block<F>() || Cols > 2 ? 1 : std::min(Isa::streams, Cols == 1 ? 4 : 2);
 
   // The values of a row that are no whole k-block.
   template <int Cols>

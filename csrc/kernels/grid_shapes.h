@@ -70,39 +70,34 @@ struct GridShape {
   static constexpr Grid grid = F::codes;
   static constexpr int per_lane = 16 / grid.width;  // points in a run of 16
 
-  // The windows for piece k of what the lanes of vector `vector` need. In strided order they are the same for all
-  // vectors, so that they are loaded once.
-  static constexpr Windows windows(const Ints& what, int k, int every, int vector, bool strided) {
+  // The windows for piece k of what the lanes of vector j need.
+  static constexpr Windows windows(const Ints& what, int k, int every, int j) {
     int first[4] = {1 << 30, 1 << 30, 1 << 30, 1 << 30}, last[4] = {};
-    for (int j = strided ? 0 : vector; j <= (strided ? 3 : vector); ++j) {
-      for (int c = 0; c < 64; ++c) {
-        const int l = c / 16, i = (runs(j, 64, strided).first[l] + c % 16) / every;
-        const Piece p = what.piece(k, i);
-        const int end = (p.bit + p.bits - 1) / 8;
-        first[l] = p.bit / 8 < first[l] ? p.bit / 8 : first[l];
-        last[l] = end > last[l] ? end : last[l];
-      }
+    for (int c = 0; c < 64; ++c) {
+      const Piece p = what.piece(k, (64 * j + c) / every);
+      const int l = c / 16, end = (p.bit + p.bits - 1) / 8;
+      first[l] = p.bit / 8 < first[l] ? p.bit / 8 : first[l];
+      last[l] = end > last[l] ? end : last[l];
     }
     return windows_for(first, last, F::bytes);
   }
-  static constexpr bool fits(const Ints& what, int k, int every, bool strided) {
+  static constexpr bool fits(const Ints& what, int k, int every) {
     for (int c = 0; c < kBlockK; ++c) {
-      const int j = c / 64, l = c % 64 / 16, at = windows(what, k, every, j, strided).at[l];
-      const Piece p = what.piece(k, (runs(j, 64, strided).first[l] + c % 16) / every);
+      const int at = windows(what, k, every, c / 64).at[c % 64 / 16];
+      const Piece p = what.piece(k, c / every);
       if (p.bit / 8 < at || (p.bit + p.bits - 1) / 8 >= at + 16) return false;
     }
     return true;
   }
-  static constexpr PointIndex index(int j, bool strided) {
+  static constexpr PointIndex index(int j) {
     PointIndex out;
-    const Runs r = runs(j, 64, strided);
     for (auto& b : out.byte[0]) b = 0x80;
     for (auto& b : out.byte[1]) b = 0x80;
     for (int k = 0; k < grid.index.pieces(0); ++k) {
-      const Windows w = windows(grid.index, k, grid.width, j, strided);
+      const Windows w = windows(grid.index, k, grid.width, j);
       for (int lane = 0; lane < 64 / grid.width; ++lane) {
-        const int l = lane / per_lane, i = (r.first[l] + lane % per_lane * grid.width) / grid.width;
-        const Piece p = grid.index.piece(k, i);
+        const int l = lane / per_lane;
+        const Piece p = grid.index.piece(k, j * 64 / grid.width + lane);
         const int word = lane * grid.width / 2 + k, at = lane * grid.width + 2 * k;
         out.window[k][l] = w.at[l];
         out.byte[k][at] = static_cast<uint8_t>(p.bit / 8 - w.at[l]);
@@ -181,12 +176,11 @@ struct GridShape {
   // The bit that flips the sign of each code, or moves it; where seven bits tell eight signs, none for the eighth.
   static constexpr const Ints& bits() { return grid.signs.used > 0 ? grid.signs : grid.shift; }
   static constexpr int bits_every = grid.signs.used > 0 ? 8 : grid.shift_every;
-  static constexpr BitOf bit(int j, bool strided) {
+  static constexpr BitOf bit(int j) {
     BitOf out;
-    const Runs r = runs(j, 64, strided);
-    const Windows w = windows(bits(), 0, bits_every, j, strided);
+    const Windows w = windows(bits(), 0, bits_every, j);
     for (int c = 0; c < 64; ++c) {
-      const int l = c / 16, e = r.first[l] + c % 16;
+      const int l = c / 16, e = 64 * j + c;
       const Piece p = bits().piece(0, e / bits_every);
       const int at = p.bit + (grid.signs.used > 0 ? e % 8 : 0);
       out.window[l] = w.at[l];
@@ -197,10 +191,10 @@ struct GridShape {
     return out;
   }
   static constexpr bool even_signs = grid.signs.used > 0 && grid.signs.bits() == 7;
-  static constexpr bool can_gather(bool strided) {
-    if (grid.index.pieces(0) > 2 || bits().pieces(0) != 1 || !fits(bits(), 0, bits_every, strided)) return false;
+  static constexpr bool can_gather() {
+    if (grid.index.pieces(0) > 2 || bits().pieces(0) != 1 || !fits(bits(), 0, bits_every)) return false;
     for (int k = 0; k < grid.index.pieces(0); ++k) {
-      if (!fits(grid.index, k, grid.width, strided)) return false;
+      if (!fits(grid.index, k, grid.width)) return false;
     }
     return true;
   }

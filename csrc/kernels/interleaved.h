@@ -8,7 +8,6 @@ struct Interleaved {
   using I = typename Own<F>::type;
   using P = KBlock<F>;
   using S = Shape<F>;
-  using Of = LaneFactors<F>;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
   static constexpr int group_size = S::group_size, groups = S::groups, lines = S::k_block_bytes() / 4,
@@ -45,19 +44,16 @@ struct Interleaved {
         return I::template joined<byte % 4 * 8>(line<byte / 4>(), line<byte / 4 + 1>());
     }
     template <int byte>
-    static constexpr int place() {
-      return byte % 4;
-    }
-    template <int byte>
     FEWBIT_INLINE bytes dword() const {
       return line<byte / 4>();
     }
     template <int byte>
     FEWBIT_INLINE f32 half() const {
+      static_assert(byte % 2 == 0);
       if constexpr (byte == 4 * lines)
         return I::template reals_at<Real::f16>(p + 64 * lines + part * 2 * Isa::L);
       else
-        return Of::template half<byte>(*this);
+        return I::template halves_of<(byte % 4 != 0)>(dword<byte>());
     }
     // Row placement: the scale or the offset of group g.
     template <int field>
@@ -92,7 +88,7 @@ struct Interleaved {
   static FEWBIT_INLINE bytes piece(const Panel& panel) {
     constexpr Piece p = S::piece(k, 4 * q);
     constexpr int byte = p.bit / 8, shift = p.bit % 8;
-    if constexpr (TransposedShape<F>::in_bytes(k))
+    if constexpr (PanelCodes<F>::in_bytes(k))
       return I::template take<shift, p.bits, p.dst + unshifted_by>(panel.template from<byte>());
     else
       return I::template take_bits<byte % 4, shift, p.dst>(panel.template dword<byte>());
@@ -133,6 +129,22 @@ struct Interleaved {
     else
       return I::template byte_real<real>(I::template field<byte % 4 * 8, 8, 0, false>(panel.template dword<byte>()));
   }
+  template <Piece p, bool is_signed>
+  static FEWBIT_INLINE bytes field(const Panel& panel) {
+    return I::template field<p.bit % 32, p.bits, p.dst, is_signed>(panel.template dword<p.bit / 8>());
+  }
+  // The small integer of group g, in units.
+  template <Ints what, int g>
+  static FEWBIT_INLINE f32 small_factor(const Panel& panel) {
+    static_assert(what.pieces(g) <= 2);
+    bytes sum = field<what.piece(0, g), what.is_signed>(panel);
+    if constexpr (what.pieces(g) > 1) sum = Isa::either(sum, field<what.piece(1, g), what.is_signed>(panel));
+    constexpr float unit = F::scale.unit;
+    if constexpr (what.times == 1 && unit == 1)
+      return I::template less_to_floats<what.zero>(sum);
+    else
+      return Isa::fma(I::template less_to_floats<0>(sum), Isa::splat(what.times * unit), Isa::splat(-what.zero * unit));
+  }
   // The factor of a group; where a super-block scale comes after, the small integer.
   template <int g, bool is_offset>
   static FEWBIT_INLINE f32 factor(const Panel& panel) {
@@ -140,7 +152,7 @@ struct Interleaved {
     if constexpr (S::row) {
       return Isa::loadu(reinterpret_cast<const float*>(panel.template real_at<is_offset>(g)));
     } else if constexpr (small) {
-      return Of::template small<f.ints, g>(panel);
+      return small_factor<f.ints, g>(panel);
     } else {
       return real_at<f.real, Repeats<F>::factor_at(f, g)>(panel);
     }
@@ -197,21 +209,29 @@ struct Interleaved {
 // of each row for every line, then what is left.
 template <class I = Isa>
 void from_interleaved(const uint8_t* panel, size_t bytes, uint8_t* rows, size_t stride) {
-  const size_t lines = bytes / 4, fours = I::can_transpose ? lines / 4 * 4 : 0, left = bytes % 4;
-  if constexpr (I::can_transpose) {
-    for (size_t l = 0; l < fours; l += 4) I::lines_to_rows(panel + 64 * l, rows + 4 * l, stride);
+  constexpr size_t at_once = I::can_transpose ? 4 : I::L;
+  const size_t lines = bytes / 4, whole = lines / at_once * at_once, left = bytes % 4;
+  for (size_t l = 0; l < whole; l += at_once) {
+    if constexpr (I::can_transpose)
+      I::lines_to_rows(panel + 64 * l, rows + 4 * l, stride);
+    else
+      for (size_t r = 0; r < 16; r += I::L) I::transpose(panel + 64 * l + 4 * r, 64, rows + r * stride + 4 * l, stride);
   }
-  for (size_t i = 16 * fours; i < 16 * lines; ++i) std::memcpy(rows + i % 16 * stride + i / 16 * 4, panel + 4 * i, 4);
+  for (size_t i = 16 * whole; i < 16 * lines; ++i) std::memcpy(rows + i % 16 * stride + i / 16 * 4, panel + 4 * i, 4);
   for (size_t r = 0; r < 16 && left; ++r)
     std::memcpy(rows + r * stride + 4 * lines, panel + 64 * lines + r * left, left);
 }
 template <class I = Isa>
 void to_interleaved(const uint8_t* rows, size_t stride, size_t bytes, uint8_t* panel) {
-  const size_t lines = bytes / 4, fours = I::can_transpose ? lines / 4 * 4 : 0, left = bytes % 4;
-  if constexpr (I::can_transpose) {
-    for (size_t l = 0; l < fours; l += 4) I::rows_to_lines(rows + 4 * l, stride, panel + 64 * l);
+  constexpr size_t at_once = I::can_transpose ? 4 : I::L;
+  const size_t lines = bytes / 4, whole = lines / at_once * at_once, left = bytes % 4;
+  for (size_t l = 0; l < whole; l += at_once) {
+    if constexpr (I::can_transpose)
+      I::rows_to_lines(rows + 4 * l, stride, panel + 64 * l);
+    else
+      for (size_t r = 0; r < 16; r += I::L) I::transpose(rows + r * stride + 4 * l, stride, panel + 64 * l + 4 * r, 64);
   }
-  for (size_t i = 16 * fours; i < 16 * lines; ++i) std::memcpy(panel + 4 * i, rows + i % 16 * stride + i / 16 * 4, 4);
+  for (size_t i = 16 * whole; i < 16 * lines; ++i) std::memcpy(panel + 4 * i, rows + i % 16 * stride + i / 16 * 4, 4);
   for (size_t r = 0; r < 16 && left; ++r)
     std::memcpy(panel + 64 * lines + r * left, rows + r * stride + 4 * lines, left);
 }

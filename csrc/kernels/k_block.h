@@ -8,12 +8,6 @@ struct Spot {          // a k-block in memory
   size_t last_group;  // row placement: the row's last group
 };
 
-// Codes that are not bit planes, written out: bytes, and for grids a bit for each that takes its sign away.
-struct Unpacked {
-  alignas(64) uint8_t codes[kBlockK];
-  uint8_t signs[kBlockK / 8];
-};
-
 // The eighth sign that makes the number of minus signs even.
 struct EvenSigns {
   uint8_t v[128];
@@ -66,36 +60,6 @@ FEWBIT_INLINE uint8_t signs_of(const uint8_t* p) {
     return static_cast<uint8_t>(read_at<grid.signs, i>(p));
 }
 
-template <class F>
-FEWBIT_INLINE void unpack_grid(const uint8_t* p, Unpacked& out) {
-  constexpr Grid grid = F::codes;
-  [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-    (std::memcpy(out.codes + i * grid.width, grid.points + read_at<grid.index, i>(p) * grid.width, grid.width), ...);
-  }(std::make_integer_sequence<int, kBlockK / grid.width>{});
-  [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-    ((out.signs[i] = signs_of<F, i>(p)), ...);
-  }(std::make_integer_sequence<int, kBlockK / 8>{});
-}
-
-// Digit n of a byte is the whole part of 3 * (byte * 3^n mod 256) / 256.
-template <TritPart part>
-FEWBIT_INLINE uint8_t* unpack_part(const uint8_t* p, uint8_t* out) {
-  uint8_t t[part.bytes];
-  std::memcpy(t, p + part.first, part.bytes);
-  for (int n = 0; n < part.digits; ++n, out += part.bytes) {
-    for (int b = 0; b < part.bytes; ++b) out[b] = static_cast<uint8_t>((t[b] >= 86) + (t[b] >= 171));
-    for (int b = 0; b < part.bytes; ++b) t[b] = static_cast<uint8_t>(t[b] + t[b] + t[b]);
-  }
-  return out;
-}
-
-template <class F>
-FEWBIT_INLINE void unpack_trits(const uint8_t* p, Unpacked& out) {
-  uint8_t* to = unpack_part<F::codes.parts[0]>(p, out.codes);
-  to = unpack_part<F::codes.parts[1]>(p, to);
-  unpack_part<F::codes.parts[2]>(p, to);
-}
-
 // What only some instruction sets have is named through this, so that it is looked up only where it is used.
 template <class F>
 struct Own {
@@ -117,25 +81,13 @@ struct KBlock {
     }
     return Isa::max_unsigned;
   }();
-  static constexpr bool gathers = [] {  // points of grids and base-3 digits come straight into vectors
-    if constexpr (F::kind == Kind::trits)
-      return Isa::can_digit;
-    else if constexpr (F::kind == Kind::grid && Isa::can_pick)
-      return true;
-    else if constexpr (F::kind == Kind::grid)
-      return Isa::can_gather && GridShape<F>::can_gather(false) &&
-             GridShape<F>::can_gather(Isa::can_stride && S::worth_striding());
-    else
-      return false;
-  }();
-  static constexpr bool unpacked = F::kind != Kind::planes && !gathers;  // codes are first written out as bytes
-  static constexpr bool strided = Isa::can_stride && S::worth_striding() && !unpacked;
+  static constexpr bool strided = Isa::can_stride && S::worth_striding();
   static constexpr bool unshifted = Isa::can_stride && S::can_be_unshifted(Isa::max_unsigned) && C::scale_vectors == 1;
   static constexpr int pieces = [] {
-    if constexpr (unpacked)
-      return 0;
-    else
+    if constexpr (F::kind == Kind::planes)
       return F::codes.pieces(0);
+    else
+      return 0;
   }();
 
   template <int k, int j, bool strided, bool unshifted>
@@ -175,17 +127,13 @@ struct KBlock {
   // Chunk j of the codes, as `code` says; `unshifted`: not shifted, see `unshift`.
   template <int j, bool strided = false, bool unshifted = false>
   static FEWBIT_INLINE bytes codes(const uint8_t* p) {
-    if constexpr (F::kind == Kind::trits && gathers) {
+    if constexpr (F::kind == Kind::trits) {
       return I::template digits<F::codes, j>(p);
-    } else if constexpr (F::kind == Kind::trits) {
-      return Isa::load(p + j * W);
-    } else if constexpr (gathers && Isa::can_pick) {
-      return picked<j>(p);
-    } else if constexpr (gathers) {
-      return I::template points<F, j, strided, code.zero>(p);
     } else if constexpr (F::kind == Kind::grid) {
-      const auto* u = reinterpret_cast<const Unpacked*>(p);
-      return Isa::template signed_codes<(F::codes.shift.used > 0), code.zero>(u->codes + j * W, u->signs + j * W / 8);
+      if constexpr (Isa::can_gather)
+        return I::template points<F, j, code.zero>(p);
+      else
+        return picked<j>(p);
     } else {
       bytes v = stored<j, strided, unshifted>(p);
       if constexpr (F::codebook.used > 0) v = Isa::template lookup<F::codebook, code.is_signed ? 0 : code.zero>(v);
@@ -202,18 +150,10 @@ struct KBlock {
     [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
       ((at[i] = grid.points + static_cast<size_t>(read_at<grid.index, j * count + i>(p)) * grid.width), ...);
     }(std::make_integer_sequence<int, count>{});
-    const uint32_t signs = [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
-      return (... | (static_cast<uint32_t>(signs_of<F, j * W / 8 + i>(p)) << 8 * i));
+    const uint64_t signs = [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+      return (... | (static_cast<uint64_t>(signs_of<F, j * W / 8 + i>(p)) << 8 * i));
     }(std::make_integer_sequence<int, W / 8>{});
     return I::template signed_codes<(grid.shift.used > 0), code.zero>(I::template joined_points<grid.width>(at), signs);
-  }
-  // Grid and base-3 codes, written out for `codes`.
-  static FEWBIT_INLINE void unpack(const uint8_t* p, Unpacked& out) {
-    if constexpr (F::kind == Kind::grid) {
-      unpack_grid<F>(p, out);
-    } else if constexpr (F::kind == Kind::trits) {
-      unpack_trits<F>(p, out);
-    }
   }
 
   // The scale or the offset (without its sign) of group g.

@@ -342,14 +342,6 @@ inline void integer_step(const IntegerStep& step) {
   if (step.values.tokens) step.v->integer_values(step);
   if (step.keys.tokens) step.k->integer_keys(step);
 }
-template <class F>
-void add_integer_kv(KvKernels& out) {
-  if constexpr (KvIntegers<F>::can()) {
-    out.pack_queries = pack_integer_queries<F>;
-    out.integer_keys = integer_keys<F>;
-    out.integer_values = integer_values<F>;
-  }
-}
 inline void without_units(void (*work)(void*), void* what) { work(what); }
 
 constexpr IntegerAttention integer_attention = {.most_dim = 4096,

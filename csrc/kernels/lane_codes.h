@@ -34,7 +34,7 @@ struct LaneCodes {
     for (int e = 0; e < group_size; e += n) {
       if (n % 4 != 0 || S::piece(0, g * group_size + e).bit / 8 % 4 != by) return 0;
     }
-    if (pieces > 2 || (pieces == 2 && TransposedShape<F>::in_bytes(1))) return 0;
+    if (pieces > 2 || (pieces == 2 && PanelCodes<F>::in_bytes(1))) return 0;
     for (int e = 0; e < group_size && pieces == 2; ++e) {
       if (S::piece(1, g * group_size + e).bit / 32 != S::piece(1, g * group_size + e / n * n).bit / 32) return 0;
     }
@@ -49,7 +49,7 @@ struct LaneCodes {
   static constexpr int unshifted_by(int g) {
     const int by = S::piece(0, g * group_size).bit % 8;
     if (F::codebook.used > 0 || P::code.is_signed || P::most << by > Isa::max_unsigned) return 0;
-    if (pieces > 1 && (S::piece(1, 0).bits > 1 || !TransposedShape<F>::in_bytes(1))) return 0;
+    if (pieces > 1 && (S::piece(1, 0).bits > 1 || !PanelCodes<F>::in_bytes(1))) return 0;
     for (int e = 0; e < group_size; ++e) {
       if (S::piece(0, g * group_size + e).bit % 8 != by) return 0;
     }
@@ -80,7 +80,7 @@ struct LaneCodes {
     } else {
       static_assert(pieces == 2 && p.dst == 0);
       constexpr Piece more = S::piece(1, here);
-      if constexpr (!TransposedShape<F>::in_bytes(1)) {
+      if constexpr (!PanelCodes<F>::in_bytes(1)) {
         constexpr std::array<int, 4> at = bits_of(g, i);
         return I::template with_bits<at, more.dst>(I::template take<shift, p.bits, 0>(v),
                                                    panel.template dword<S::piece(1, first).bit / 8>());

@@ -1,6 +1,6 @@
-// Many columns without matrix tiles: as many rows as a vector has lanes are decoded once and transposed, a
-// lane for each row. Then four activations meet four codes of all these rows in one instruction, and a scale is applied
-// to all rows at once. The same integers as in gemv.h; only the order of the float sums differs.
+// Many tokens without matrix tiles: as many rows as a vector has lanes are unpacked once, a lane for each row. Then
+// four activations meet four codes of all these rows in one instruction, and a scale is applied to all rows at once.
+// The same integers as in gemv.h; only the order of the float sums differs.
 
 // What a product of panels depends on, not the format: so that formats that are alike share it.
 template <int group_size_, bool shifts_, bool is_signed_, int most_>
@@ -8,9 +8,9 @@ struct PanelTraits {
   static constexpr int group_size = group_size_, groups = kBlockK / group_size, most = most_;
   static constexpr bool shifts = shifts_, is_signed = is_signed_;
 
-  struct Panel {  // a k-block of L rows
-    TransposedCodes codes;
-    TransposedScales<groups> factors;
+  struct alignas(64) Panel {                             // a k-block of L rows
+    uint8_t quads[kBlockK / 4][Isa::L][4];               // codes: four of every row, then the next four
+    float scale[groups][Isa::L], shift[groups][Isa::L];  // zero points are in the shifts
   };
 };
 // The largest code, rounded up to where sums of 16 bits (isa/pairs.h) have less room.
@@ -54,14 +54,13 @@ struct MicroKernel {
         const typename Isa::bytes* codes[sets];
         const int8_t* q[Cols];
         for (int s = 0; s < sets; ++s) {
-          codes[s] =
-              reinterpret_cast<const typename Isa::bytes*>(panels[s * k_blocks + i].codes.quads[g * (group_size / 4)]);
+          codes[s] = reinterpret_cast<const typename Isa::bytes*>(panels[s * k_blocks + i].quads[g * (group_size / 4)]);
         }
         for (int c = 0; c < Cols; ++c) q[c] = x[c * k_blocks + i].q + g * group_size;
         typename Isa::ints dots[sets][Cols];
         Isa::template panel_dot<sets, Cols, group_size / 4, T::most, T::is_signed>(codes, q, dots);
         for (int s = 0; s < sets; ++s) {
-          const auto& factors = panels[s * k_blocks + i].factors;
+          const Panel& factors = panels[s * k_blocks + i];
           for (int c = 0; c < Cols; ++c) {
             const Activation& column = x[c * k_blocks + i];
             const float d = group_size == 16 ? column.d16[g] : column.d32[g],
@@ -85,24 +84,58 @@ struct MicroKernel {
 
 template <class F>
 struct PackedPanel {
-  using T = Transposed<F>;
-  using Traits = PanelTraits<Shape<F>::group_size, T::shifts, T::is_signed, code_class(KBlock<F>::most)>;
+  using P = KBlock<F>;
+  using K = Interleaved<F>;
+  using f32 = typename Isa::f32;
+  static constexpr bool offset = F::offset.present;
+  static constexpr int L = Isa::L, zero = P::code.zero;
+  using Traits = PanelTraits<Shape<F>::group_size, (zero != 0 || offset), P::code.is_signed, code_class(P::most)>;
   using Panel = typename Traits::Panel;
-  static constexpr int L = Isa::L;
 
-  static void decode(const uint8_t* w, size_t count, size_t k_block, size_t k, const Layout& at, Panel& out) {
+  static FEWBIT_INLINE void store_factors(int g, f32 scale, f32 own_offset, Panel& out) {
+    if constexpr (Traits::shifts) {
+      f32 shift = zero != 0 ? Isa::mul(scale, Isa::splat(static_cast<float>(-zero))) : Isa::zero();
+      if constexpr (offset) shift = Isa::fma(own_offset, Isa::splat(static_cast<float>(F::offset_sign)), shift);
+      Isa::storef(out.shift[g], shift);
+    }
+    constexpr float times = P::code.times;
+    Isa::storef(out.scale[g], times == 1 ? scale : Isa::mul(scale, Isa::splat(times)));
+  }
+  static FEWBIT_ONCE void unpack(const typename K::Panel& panel, size_t k_blocks, Panel& out) {
+    panel.template prefetch<0, 1, 1, K::panel_bytes>(k_blocks);
+    const typename K::SuperScales by = K::super_scales(panel);
+    constexpr int quads = kBlockK / 4 / K::repeats;
+#pragma GCC unroll 1
+    for (int j = 0; j < K::repeats; ++j) {
+      const auto own = panel.after(static_cast<size_t>(j));
+      [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
+        (Isa::store(out.quads[j * quads + q][0], K::template code<q>(own)), ...);
+      }(std::make_integer_sequence<int, quads>{});
+      [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+        (store_factors(j * K::period + g, K::template scale<g>(own, by), offset_of<g>(own, by), out), ...);
+      }(std::make_integer_sequence<int, K::period>{});
+    }
+  }
+  template <int g>
+  static FEWBIT_INLINE f32 offset_of(const typename K::Panel& panel, const typename K::SuperScales& by) {
+    if constexpr (!offset) return Isa::zero();
+    const f32 v = K::template factor<g, offset>(panel);
+    return K::has_super_scale ? Isa::mul(v, by.dmin) : v;
+  }
+  // Rows as they lie in the file.
+  static FEWBIT_ONCE void unpack_rows(const uint8_t* w, size_t count, size_t k_block, size_t k, const Layout& at,
+                                      Panel& out) {
     for (size_t c = 0; c < L * Shape<F>::k_block_bytes(); c += 64) {  // the same of the rows to come, line by line
       __builtin_prefetch(w + L * (at.row_bytes + k_block * Shape<F>::k_block_bytes()) + c, 0, 2);
     }
     KBlockCopy<F> copy;
     const Rows rows = rows_of<F>(w, count, k_block, k, at, copy);
-    typename T::Windows windows;
-    typename T::Plain plain;
-    T::factors(rows, out.factors);
-    T::template some_codes<0, 1>(rows, windows, plain, out.codes);
+    RowPanel<F>::factors(
+        rows, [&](int g, f32 scale, f32 own_offset) FEWBIT_LAMBDA_INLINE { store_factors(g, scale, own_offset, out); });
+    RowPanel<F>::codes(rows, out.quads);
   }
   static constexpr size_t k_blocks(size_t k) { return (k + kBlockK - 1) / kBlockK; }
-  // Panels that are decoded together, so that columns come from far away less often. They must stay in the second-level
+  // Panels that are unpacked together, so that tokens come from far away less often. They must stay in the second-level
   // cache.
   static constexpr size_t held(size_t k) {
     constexpr size_t near = 192 << 10, most = 8;
@@ -111,78 +144,32 @@ struct PackedPanel {
   }
 };
 
-// Interleaved rows are transposed already.
-template <class F>
-struct InterleavedPanel {
-  using K = Interleaved<F>;
-  using T = Transposed<F>;
-
-  static FEWBIT_ONCE void decode(const typename K::Panel& panel, size_t k_blocks, typename PackedPanel<F>::Panel& out) {
-    panel.template prefetch<0, 1, 1, K::panel_bytes>(k_blocks);
-    const typename K::SuperScales by = K::super_scales(panel);
-    constexpr int quads = kBlockK / 4 / K::repeats;
-#pragma GCC unroll 1
-    for (int j = 0; j < K::repeats; ++j) {
-      const auto own = panel.after(static_cast<size_t>(j));
-      [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
-        (Isa::store(out.codes.quads[j * quads + q][0], K::template code<q>(own)), ...);
-      }(std::make_integer_sequence<int, quads>{});
-      [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
-        (T::store_factors(j * K::period + g, K::template scale<g>(own, by), offset<g>(own, by), out.factors), ...);
-      }(std::make_integer_sequence<int, K::period>{});
-    }
-  }
-  template <int g>
-  static FEWBIT_INLINE typename Isa::f32 offset(const typename K::Panel& panel, const typename K::SuperScales& by) {
-    if constexpr (!K::offset) return Isa::zero();
-    const auto v = K::template factor<g, K::offset>(panel);
-    return K::has_super_scale ? Isa::mul(v, by.dmin) : v;
-  }
-};
-
 template <class F>
 size_t micro_scratch(size_t k) {
   return PackedPanel<F>::held(k) * PackedPanel<F>::k_blocks(k) * sizeof(typename PackedPanel<F>::Panel);
 }
 
-// `decode(row, k-block, panel)` makes a panel of the rows from `row` on.
-template <class F, class Decode>
-FEWBIT_INLINE void multiply_panels(size_t rows, size_t k, const Activation* x, size_t columns, float* y,
-                                   size_t y_stride, void* scratch, Decode&& decode) {
-  using K = PackedPanel<F>;
-  const size_t k_blocks = K::k_blocks(k), together = K::held(k) * K::L;
-  auto* panels = static_cast<typename K::Panel*>(scratch);
-  for (size_t first = 0; first < rows; first += together) {
-    const size_t count = rows - first < together ? rows - first : together;
-    for (size_t r = 0; r < count; r += K::L) {
-      for (size_t i = 0; i < k_blocks; ++i) decode(first + r, i, panels[r / K::L * k_blocks + i]);
-    }
-    MicroKernel<typename K::Traits>::multiply_all(panels, k_blocks, x, columns, count, y + first, y_stride);
-  }
-}
-
+// Interleaved rows, a multiple of 16 of them and k of 256; of a format that cannot be interleaved, rows as in the file.
 template <class F>
 void micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x, size_t columns,
                 float* y, size_t y_stride, void* scratch) {
-  using K = PackedPanel<F>;
-  multiply_panels<F>(rows, k, x, columns, y, y_stride, scratch,
-                     [&](size_t row, size_t k_block, typename K::Panel& out) FEWBIT_LAMBDA_INLINE {
-                       const size_t count = rows - row < K::L ? rows - row : K::L;
-                       K::decode(w + row * at.row_bytes, count, k_block, k, at, out);
-                     });
-}
-
-// `rows` is a multiple of 16, k of 256.
-template <class F>
-void interleaved_micro_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const Activation* x,
-                            size_t columns, float* y, size_t y_stride, void* scratch) {
-  using K = Interleaved<F>;
-  using L = PackedPanel<F>;
-  multiply_panels<F>(rows, k, x, columns, y, y_stride, scratch,
-                     [&](size_t row, size_t k_block, typename L::Panel& out) FEWBIT_LAMBDA_INLINE {
-                       const uint8_t* set = w + row / 16 * 16 * at.row_bytes;
-                       const int part = static_cast<int>(row % 16 / L::L);
-                       InterleavedPanel<F>::decode({set + k_block * K::panel_bytes, part, set, &at, k_block * kBlockK},
-                                                   k / kBlockK, out);
-                     });
+  using P = PackedPanel<F>;
+  const size_t k_blocks = P::k_blocks(k), together = P::held(k) * P::L;
+  auto* panels = static_cast<typename P::Panel*>(scratch);
+  const auto unpack = [&](size_t row, size_t k_block, typename P::Panel& out) FEWBIT_LAMBDA_INLINE {
+    if constexpr (Interleaved<F>::can()) {
+      const uint8_t* set = w + row / 16 * 16 * at.row_bytes;
+      const int part = static_cast<int>(row % 16 / P::L);
+      P::unpack({set + k_block * P::K::panel_bytes, part, set, &at, k_block * kBlockK}, k_blocks, out);
+    } else {
+      P::unpack_rows(w + row * at.row_bytes, std::min<size_t>(rows - row, P::L), k_block, k, at, out);
+    }
+  };
+  for (size_t first = 0; first < rows; first += together) {
+    const size_t count = std::min(rows - first, together);
+    for (size_t r = 0; r < count; r += P::L) {
+      for (size_t i = 0; i < k_blocks; ++i) unpack(first + r, i, panels[r / P::L * k_blocks + i]);
+    }
+    MicroKernel<typename P::Traits>::multiply_all(panels, k_blocks, x, columns, count, y + first, y_stride);
+  }
 }

@@ -2,23 +2,6 @@
 
 constexpr float kInfinity = __builtin_inff(), kMost = __FLT_MAX__;
 
-// exp of x <= 0, to about 1e-7 of it, and never less than 1e-38. A polynomial for what is left of a power of two.
-static inline float exp_of(float x) {
-  x = x > -87.0f ? x : -87.0f;
-  constexpr float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the last bits
-  const float shifted = x * 1.44269504f + shift;
-  const float power = shifted - shift;
-  const float r = x - power * 0.693145751953125f - power * 1.42860682e-6f;  // ln 2 in two parts
-  float y = 0.008290272206068039f;
-  y = y * r + 0.04189816117286682f;
-  y = y * r + 0.1666763871908188f;
-  y = y * r + 0.4999914765357971f;
-  y = y * r + 0.9999997019767761f;
-  y = y * r + 1.0f;
-  const uint32_t bits = std::bit_cast<uint32_t>(y) + (std::bit_cast<uint32_t>(shifted) << 23);
-  return std::bit_cast<float>(bits);
-}
-
 // The next chunk; if the row ends before it does, a copy that goes on with -infinity.
 static inline const float* chunk_of(const float* x, size_t n, size_t at, float* copy) {
   if (n - at >= kChunk) return x + at;

@@ -68,5 +68,3 @@ inline void gate_row(Gate kind, const float* x, size_t n, float* out) {
       return;
   }
 }
-
-constexpr RowKernels row_kernels = {norm_row, rope_row, gate_row};

@@ -291,7 +291,7 @@ struct Shape {
     if constexpr (F::kind == Kind::planes)
       return group_size == 32 && F::codes.bits() < 8 && in_lanes(0, runs(0, 64, true));
     else
-      return F::kind == Kind::grid && group_size == 32;
+      return false;
   }
 };
 

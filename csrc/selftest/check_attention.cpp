@@ -207,8 +207,8 @@ double error_of(const Run& run, size_t format, const Case& c, const Batch& batch
 
 // Floats are multiplied as they are. Beside what is packed, queries and weights may have 16 bits; tiles take bf16.
 double limit(const Run& run, size_t format, const Case& c) {
-  if (run.target.tiles && !c.exact) return 5e-3;
-  return run.target.kernels()[format].kv_block == 1 ? 2e-6 : 5e-5;
+  if (run.target.products.tiles && !c.exact) return 5e-3;
+  return run.target.kernels()[format].kv.block == 1 ? 2e-6 : 5e-5;
 }
 
 // Each query as if it were the only one.

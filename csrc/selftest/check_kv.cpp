@@ -142,7 +142,7 @@ void weigh_case(Run& run, size_t rows, size_t tokens, Edge edge) {
   const Scores before = random_scores(run.random, rows, tokens);
   const Guarded<float> s(before.s, edge), factors(rows, edge);
   const Guarded<KvState> state(before.state, edge);
-  run.target.weigh(s.data(), rows, tokens, state.data(), factors.data());
+  run.target.kv.weigh(s.data(), rows, tokens, state.data(), factors.data());
   double error = 0;
   for (size_t r = 0; r < rows; ++r) {
     error = worse(error, weigh_error(before, r, s.data() + r * kKvTokens, state[r], factors[r]));

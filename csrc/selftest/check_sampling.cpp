@@ -34,7 +34,7 @@ struct Told {
 
 Told told(const Target& target, const Guarded<float>& x, size_t bucket) {
   const Using used(target);
-  const Passes& passes = current_passes();
+  const Passes& passes = current_target().rows.passes;
   const size_t n = x.size();
   Told out;
   out.groups.resize((n + kChunk - 1) / kChunk * kLanes);

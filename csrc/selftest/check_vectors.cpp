@@ -24,8 +24,8 @@ void quantize_case(Run& run, size_t k, size_t kind) {
   const size_t k_blocks = activation_count(1, k);
   const Guarded<float> x(values_of_kind(run.random, kind, k), edge);
   const Guarded<Activation> own(k_blocks, edge), expected(k_blocks, edge);
-  run.target.quantize_row(x.data(), k, own.data());
-  run.scalar.quantize_row(x.data(), k, expected.data());
+  run.target.products.quantize_row(x.data(), k, own.data());
+  run.scalar.products.quantize_row(x.data(), k, expected.data());
   bool same = own.intact();
   for (size_t i = 0; i < k_blocks; ++i) {
     same = same && same_bytes<int8_t>(own[i].q, expected[i].q) && same_floats(own[i].d32, expected[i].d32);
@@ -89,7 +89,7 @@ void rotate_case(Run& run, size_t size, bool in_place) {
   const Floats values = normals(run.random, size);
   const Guarded<float> x(values, edge), apart(size, edge);
   const Guarded<float>& out = in_place ? x : apart;
-  run.target.rotate(x.data(), size, 0.3f, out.data());
+  run.target.rows.rotate(x.data(), size, 0.3f, out.data());
   std::vector<double> expected(size);
   const double by = 0.3 / std::sqrt(static_cast<double>(size));
   for (size_t i = 0; i < size; ++i) {
@@ -105,7 +105,7 @@ void scale_case(Run& run, size_t n) {
   const Guarded<float> x(normals(run.random, n), edge), out(n, edge);
   Floats expected;
   for (const float v : x.all()) expected.push_back(v * 0.7f);
-  run.target.scale(x.data(), n, 0.7f, out.data());
+  run.target.rows.scale(x.data(), n, 0.7f, out.data());
   run.expect(same_floats(out, expected) && out.intact(), "not the products");
 }
 

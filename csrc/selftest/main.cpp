@@ -120,13 +120,13 @@ void check_counters(Run& run, uint64_t own_before, uint64_t scalar_before) {
   run.begin("counters", "");
   run.at("after all products");
   const bool is_scalar = &run.target == &run.scalar;
-  run.expect(run.target.products > own_before, "%s multiplied nothing", run.target.name);
-  run.expect(is_scalar || run.scalar.products == scalar_before, "scalar kernels multiplied in its place");
+  run.expect(run.target.products.count > own_before, "%s multiplied nothing", run.target.name);
+  run.expect(is_scalar || run.scalar.products.count == scalar_before, "scalar kernels multiplied in its place");
 }
 
 void check_target(Run& run, const Options& options) {
   const Using forced(run.target);
-  const uint64_t own = run.target.products, scalar = run.scalar.products;
+  const uint64_t own = run.target.products.count, scalar = run.scalar.products.count;
   std::string line = run.target.name + std::string(":");
   for (const FormatCheck& check : kFormatChecks) {
     if (selected(options.check, check.name))

@@ -1,26 +1,32 @@
-// The kernels that multiply bytes, for a table of functions. Included inside the namespace of an instruction set.
-
-#include "targets/counted.h"
+// The table of products. Included inside the namespace of an instruction set after its kernels and `set_products<F>`.
 //
-#include "targets/by_lane_table.h"
+// Products take most of the time of a build, so a file compiles every FEWBIT_PARTS-th format; the first has the rest.
 
-template <class F>
-void set_products(Kernels& out) {
-  if constexpr (F::kind != Kind::scalar) {
-    out.group_size = Shape<F>::group_size;
-    out.gemv = Counted<gemv_rows<F, GemvOf<F>>>::call;
-    if constexpr (Isa::registers > 0) {
-      out.micro = Counted<micro_rows<F>>::call;
-      out.micro_scratch = micro_scratch<F>;
-    }
-    out.least_micro = Isa::least_micro;
-    out.interleaves = can_interleave<F>();
-    out.laid_at_once = Shape<F>::row || Shape<F>::k_block_bytes() % 4 == 0 ? 0 : Shape<F>::k_block_bytes();
-    if constexpr (Interleaved<F>::can() && Isa::dots_by_lane) {
-      use_by_lane<F>(out.by_lane);
-    } else if constexpr (Interleaved<F>::can()) {
-      out.interleaved_gemv = Counted<interleaved_gemv_rows<F>>::call;
-      out.interleaved_micro = Counted<interleaved_micro_rows<F>>::call;
-    }
-  }
+template <size_t part>
+void add_products(Kernels* by_format);
+
+template <class F, size_t number>
+void add_in_part(Kernels* by_format) {
+  if constexpr (number % FEWBIT_PARTS == FEWBIT_PART) set_products<F>(by_format[number]);
 }
+
+template <>
+void add_products<FEWBIT_PART>(Kernels* by_format) {
+#define FEWBIT_ADD(F) add_in_part<formats::F, number_of::F>(by_format);
+  FEWBIT_FORMATS(FEWBIT_ADD)
+#undef FEWBIT_ADD
+}
+
+#if FEWBIT_PART == 0
+static void add_all_products(Kernels* by_format) {
+#if defined(FEWBIT_BASE)
+  FEWBIT_BASE::products.add(by_format);
+#endif
+  [&]<size_t... part>(std::index_sequence<part...>) {
+    (add_products<part>(by_format), ...);
+  }(std::make_index_sequence<FEWBIT_PARTS>{});
+}
+
+bool available();
+bool available() { return has_isa(); }
+#endif

@@ -6,6 +6,7 @@
 (8,)
 """
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,17 +40,14 @@ from .errors import (
 from .formats import Format
 from .formats import all_formats as formats
 from .formats import get as format
+from .tensor import BACKENDS, QuantTensor
 
 if TYPE_CHECKING:
     from .cache.kv import KVCache
-    from .completion import Completion, TokenLogprob
     from .files.gguf import read_gguf, write_gguf
-    from .llm import LLM
+    from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
-    from .options import ChatOptions, Options, PromptOptions
-    from .streams import AsyncStream, Stream
-    from .tensor import QuantTensor
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
 
@@ -111,21 +109,24 @@ __all__ = [
 # Where names are found that are not loaded at once: `import fewbit` takes little time, and the emitter that the native
 # module is built from must do without it.
 _HOMES = {
-    "AsyncStream": "streams",
-    "ChatOptions": "options",
+    "AsyncStream": "llm",
+    "ChatOptions": "llm",
     "ChatTemplate": "text.template",
-    "Completion": "completion",
+    "Completion": "llm",
     "KVCache": "cache.kv",
     "LLM": "llm",
-    "Options": "options",
-    "PromptOptions": "options",
+    "Options": "llm",
+    "PromptOptions": "llm",
     "SamplingParams": "ops.sampling",
-    "Stream": "streams",
-    "TokenLogprob": "completion",
+    "Stream": "llm",
+    "TokenLogprob": "llm",
     "Tokenizer": "text.tokenizer",
     "read_gguf": "files.gguf",
     "write_gguf": "files.gguf",
 }
+
+
+BACKENDS.update({name: partial(import_module, f".ops.{name}", __name__) for name in ("cpu", "cuda")})
 
 
 def __getattr__(name: str) -> Any:

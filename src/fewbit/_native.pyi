@@ -230,3 +230,14 @@ class Plan:
     def profile(self, on: bool) -> None: ...
     def seconds(self) -> list[tuple[str, float]]: ...
     def expert_bytes(self) -> int: ...
+
+def launch_all(
+    kernel_address: int,
+    gemm_address: int,
+    blas_handle: int,
+    stream: int,
+    launches: Bytes,
+    arena: Bytes,
+    begin: int,
+    end: int,
+) -> tuple[int, int]: ...

@@ -1,4 +1,4 @@
-"""Array types, memory for weights, and other people's arrays as NumPy ones: any strides, f16, bf16, DLPack, buffers."""
+"""Array types, memory for weights, and conversion of foreign arrays to NumPy: strides, f16, bf16, DLPack, buffers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def to_bytes_view(buf: Any) -> Bytes:
     """Anything with contiguous bytes as a flat uint8 array that shares them."""
     if isinstance(buf, np.ndarray):
         if not buf.flags.c_contiguous:
-            raise LayoutError("packed bytes must be contiguous, an array with strides was given")
+            raise LayoutError("packed bytes must be contiguous, got an array with strides")
         if buf.dtype.hasobject:
             raise DtypeError(f"packed bytes must be bytes or an array of numbers, not of {buf.dtype}")
         return buf.reshape(-1).view(np.uint8)
@@ -70,15 +70,14 @@ def to_array(x: Any, what: str) -> npt.NDArray[Any]:
     try:
         array = np.asarray(x)
     except (ValueError, TypeError) as error:
-        raise DtypeError(f"{what} is no array: {error}") from None
+        raise DtypeError(f"{what} must be an array: {error}") from None
     if array.dtype == object:
         raise DtypeError(f"{what} must be an array of numbers, not {type(x).__name__}")
     return array
 
 
 def bytes_for(size: int) -> Bytes:
-    """Memory for packed weights, not yet written, from the start of a cache line on. Large ones begin and end with huge
-    pages, where the system has them.
+    """Uninitialized memory for packed weights, aligned to a cache line; large arrays to huge pages.
 
     >>> bytes_for(100).size
     100
@@ -91,8 +90,7 @@ def bytes_for(size: int) -> Bytes:
 
 
 class Arena:
-    """Memory for packed weights that are kept together: they share huge pages, and no more of these are used than they
-    fill.
+    """Memory for many packed weights, which share huge pages.
 
     >>> arena = Arena(1000)
     >>> arena.take(100).size, arena.take(900).size
@@ -103,7 +101,7 @@ class Arena:
         self._free = bytes_for(size)
 
     def take(self, size: int) -> Bytes:
-        """Some of it, as `bytes_for` gives it; where too little is left, memory of its own."""
+        """Memory from the arena, or separate memory if too little is left."""
         if size > self._free.size:
             return bytes_for(size)
         taken, self._free = self._free[:size], self._free[-(-size // 64) * 64 :]

@@ -1,8 +1,7 @@
-"""Rows that are interleaved, 16 of them: four bytes of each row, then the next four, and so on.
+"""Rows interleaved by 16: four bytes of each row, then the next four, and so on.
 
-A vector of 16 lanes is then loaded with a lane for each row. Blocks are interleaved a k-block at a time: what is left
-of it after the fours, two bytes of each row, follows them. Rows that are no whole 16 stay as they are, at the end. As
-many bytes as before.
+A vector of 16 lanes is then loaded with one lane for each row. Rows are interleaved a k-block at a time; its last two
+bytes, if they are not a whole four, follow. The last rows, fewer than 16, are not interleaved. The size stays the same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from .arrays import Bytes
 from .formats.spec import K_BLOCK, Format
 
-Layout = Literal["rows", "interleaved16"]  # how the rows of packed weights lie: one after the other, or as told above
+RowLayout = Literal["rows", "interleaved16"]  # order of the rows of packed weights
 
 ROWS = 16
 
@@ -53,18 +52,18 @@ def deinterleave(data: Bytes, rows: int, size: int) -> Bytes:
     out, sets = data.copy(), rows // ROWS
     if sets and data.size:
         whole = data[: data.size // rows * ROWS * sets]
-        mixed, words = whole.reshape(sets, -1, ROWS * size), size // 4
-        fours = mixed[..., : ROWS * words * 4].reshape(*mixed.shape[:2], words, ROWS, 4).swapaxes(2, 3)
-        rest = mixed[..., ROWS * words * 4 :].reshape(*mixed.shape[:2], ROWS, size % 4)
-        parts = np.concatenate([fours.reshape(*mixed.shape[:2], ROWS, words * 4), rest], axis=-1)
+        mixed, count = whole.reshape(sets, -1, ROWS * size), size // 4
+        fours = mixed[..., : ROWS * count * 4].reshape(*mixed.shape[:2], count, ROWS, 4).swapaxes(2, 3)
+        rest = mixed[..., ROWS * count * 4 :].reshape(*mixed.shape[:2], ROWS, size % 4)
+        parts = np.concatenate([fours.reshape(*mixed.shape[:2], ROWS, count * 4), rest], axis=-1)
         out[: whole.size] = parts.swapaxes(1, 2).reshape(-1)
     return out
 
 
 def _fours(parts: Bytes) -> Bytes:
     sets, count, _, size = parts.shape
-    words = size // 4
-    return parts[..., : words * 4].reshape(sets, count, ROWS, words, 4).swapaxes(2, 3).reshape(sets, count, -1)
+    count = size // 4
+    return parts[..., : count * 4].reshape(sets, count, ROWS, count, 4).swapaxes(2, 3).reshape(sets, count, -1)
 
 
 def _rest(parts: Bytes) -> Bytes:

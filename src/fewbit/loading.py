@@ -14,7 +14,7 @@ from .cache.disk import MAX_BYTES, DiskCache
 from .cache.groups import MAX_SEQS, pages_by_group
 from .cache.layout import make_layout
 from .devices import Device
-from .devices.batch import Chunk, Executor
+from .devices.batch import Executor, Row
 from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
 from .devices.forward import forward
 from .devices.splitting import find_devices, join, split
@@ -41,7 +41,7 @@ class Loaded:
     is_encoder: bool = False  # texts run whole, in one step; it gives hidden rows, no logits
     maps: Collection[FileMap] = ()  # of files that steps read weights from
 
-    def forward(self, chunks: Sequence[Chunk], output: str = "logits") -> Floats:
+    def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
         return forward(self.executor, self.cache, chunks, output)
 

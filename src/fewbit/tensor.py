@@ -1,8 +1,9 @@
-"""QuantTensor: a format, a shape, some bytes."""
+"""QuantTensor: packed weights with their format and shape."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from operator import index as to_index
 from typing import Any
 
@@ -13,11 +14,14 @@ from .arrays import Bytes, Floats, to_bytes_view, to_floats
 from .errors import ArgumentError, DtypeError, LayoutError, PositionError, ShapeError
 from .formats import get
 from .formats.spec import Format
-from .interleave import ROWS, Layout, deinterleave, k_block_bytes
+from .interleave import ROWS, RowLayout, deinterleave, k_block_bytes
+
+# Loads the module with the operations of a device. The package fills it: this module imports no backend.
+BACKENDS: dict[str, Callable[[], Any]] = {}
 
 
 class PackedArray:
-    """What packed weights share with arrays: their sizes, and that `np.matmul` is the operator `@`."""
+    """The array protocol of packed weights: their sizes, and `np.matmul` as the operator `@`."""
 
     __slots__ = ()
     shape: tuple[int, ...]
@@ -32,7 +36,7 @@ class PackedArray:
         return math.prod(self.shape)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """What NumPy calls for `array @ w` and for elementwise functions, which need decoded weights."""
+        """Called by NumPy for `array @ w`, and for other functions, which need decoded weights."""
         out = options.pop("out", None)
         if ufunc is not np.matmul or method != "__call__" or options:
             detail = f" with {', '.join(options)}" if ufunc is np.matmul and options else ""
@@ -67,7 +71,7 @@ class QuantTensor(PackedArray):
     Attributes:
         format: The `Format`.
         shape: Shape of the decoded values.
-        stored: The packed bytes as they lie in memory, a flat uint8 array.
+        stored: The packed bytes in the order of `layout`, a flat uint8 array.
         layout: "rows", or "interleaved16" after `fb.repack`.
     """
 
@@ -75,10 +79,10 @@ class QuantTensor(PackedArray):
 
     format: Format
     shape: tuple[int, ...]
-    stored: Bytes  # (rows * row bytes,), contiguous, as they lie
-    layout: Layout  # of the rows, see `fewbit.repack`
+    stored: Bytes  # (rows * row bytes,), contiguous
+    layout: RowLayout  # of the rows, see `fewbit.repack`
 
-    def __init__(self, data: Bytes, shape: tuple[int, ...], format: Format, layout: Layout = "rows") -> None:
+    def __init__(self, data: Bytes, shape: tuple[int, ...], format: Format, layout: RowLayout = "rows") -> None:
         self.stored = data
         self.shape = shape
         self.format = format
@@ -101,13 +105,13 @@ class QuantTensor(PackedArray):
         rows, k = _rows(shape), shape[-1]
         if fmt.placement == "block" and k % fmt.block:
             raise ShapeError(
-                f"rows of {fmt} hold a multiple of {fmt.block} values, a row of {k} was given; "
+                f"rows of {fmt} must hold a multiple of {fmt.block} values, got {k}; "
                 f"fb.quantize pads rows in memory, packed bytes must be whole blocks"
             )
         data = to_bytes_view(buf)
         wanted = rows * fmt.row_bytes(k)
         if data.size != wanted:
-            raise ShapeError(f"a {fmt} tensor of {_text(shape)} takes {wanted} bytes, {data.size} were given")
+            raise ShapeError(f"a {fmt} tensor of {_text(shape)} takes {wanted} bytes, got {data.size}")
         return cls(data, shape, fmt)
 
     def to_bytes(self) -> bytes:
@@ -137,7 +141,7 @@ class QuantTensor(PackedArray):
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits that a value really takes, scales and padding counted.
+        """Bits that a value takes, with scales and padding.
 
         >>> QuantTensor.from_bytes(bytes(144), (1, 256), "q4_k").bits_per_weight
         4.5
@@ -150,10 +154,9 @@ class QuantTensor(PackedArray):
         >>> QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0").dequantize().shape
         (1, 32)
         """
-        from .ops.cpu import decode  # loads native code
-
         rows = self.data.reshape(self.rows, -1) if self.nbytes else self.stored.reshape(self.rows, 0)
-        return decode(self.format, rows, self.shape[-1]).reshape(self.shape)
+        values: Floats = BACKENDS["cpu"]().decode(self.format, rows, self.shape[-1])
+        return values.reshape(self.shape)
 
     def to(self, device: str) -> Any:
         """The tensor on a device. `fb.linear(x, w)` multiplies where w is.
@@ -169,10 +172,8 @@ class QuantTensor(PackedArray):
         if device == "cpu":
             return self
         if kind != "cuda" or (number and not number.isdecimal()) or device.endswith(":"):
-            raise ArgumentError(f"weights go to 'cpu', 'cuda' or 'cuda:1', not to {device!r}")
-        from .ops.cuda import to_device  # which few need
-
-        return to_device(self, int(number or 0))
+            raise ArgumentError(f"device must be 'cpu', 'cuda' or 'cuda:1', not {device!r}")
+        return BACKENDS["cuda"]().to_device(self, int(number or 0))
 
     @property
     def T(self) -> QuantTensor | Transposed:  # noqa: N802
@@ -210,7 +211,7 @@ class QuantTensor(PackedArray):
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> QuantTensor:
-        """Rows, or matrices of a stack: of an integer, a slice, an array of integers or a mask."""
+        """Rows, or matrices of a stack, by an integer, a slice, an array of integers or a mask."""
         if isinstance(index, tuple) or self.ndim == 1:
             raise ShapeError("only whole rows can be taken: w[rows]; np.asarray(w[rows]) has columns")
         n, rest = self.shape[0], self.shape[1:]
@@ -226,11 +227,11 @@ class QuantTensor(PackedArray):
         return self._gather(numbers.reshape(-1), (*numbers.shape, *rest))
 
     def _slice(self, first: int, last: int, shape: tuple[int, ...]) -> QuantTensor:
-        """Rows that follow each other, without a copy if whole sets of interleaved rows are taken."""
+        """Consecutive rows, without a copy if they are whole sets of interleaved rows."""
         each = _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
         if self.layout == "rows" or self.ndim > 2:  # matrices of a stack are whole sets
             return QuantTensor(self.stored[first * each : last * each], shape, self.format, self.layout)
-        interleaved = self.rows // ROWS * ROWS  # those after them lie as they are
+        interleaved = self.rows // ROWS * ROWS  # the rows after them are not
         if first >= interleaved:
             return QuantTensor(self.stored[first * each : last * each], shape, self.format)
         if first % ROWS == 0 and (last % ROWS == 0 or last == self.rows):
@@ -238,7 +239,7 @@ class QuantTensor(PackedArray):
         return self._gather(np.arange(first, last), shape)
 
     def _gather(self, numbers: npt.NDArray[np.intp], shape: tuple[int, ...]) -> QuantTensor:
-        """A copy of some rows."""
+        """A copy of rows, by number."""
         n, each = self.shape[0], _rows(self.shape[1:]) * self.format.row_bytes(self.shape[-1])
         if self.layout == "rows" or self.ndim > 2:
             return QuantTensor(self.stored.reshape(n, each)[numbers].reshape(-1), shape, self.format, self.layout)
@@ -301,8 +302,7 @@ class Transposed(PackedArray):
 
 
 def _linear(x: Any, w: QuantTensor) -> Any:
-    from .ops.cpu import linear  # loads native code
-
+    linear = BACKENDS["cpu"]().linear
     if len(w.shape) == 1:
         return linear(x, QuantTensor(w.stored, (1, *w.shape), w.format, w.layout))[..., 0]
     return linear(x, w)
@@ -355,19 +355,16 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     try:
         out = tuple(to_index(n) for n in shape)
     except TypeError:
-        raise ShapeError(f"a shape is a tuple of sizes, not {shape!r}") from None
+        raise ShapeError(f"shape must be a tuple of sizes, not {shape!r}") from None
     if not out or any(n < 0 for n in out):
-        raise ShapeError(f"a shape has at least one dimension and no negative size, {shape!r} was given")
+        raise ShapeError(f"shape must have at least one dimension and no negative size, got {shape!r}")
     if any(n > 1 << 40 for n in out) or _rows(out) * out[-1] > 1 << 48:
         raise ShapeError(f"a shape of {_text(out)} is too large")
     return out
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    rows = 1
-    for n in shape[:-1]:
-        rows *= n
-    return rows
+    return math.prod(shape[:-1])
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -33,7 +33,7 @@ FULL, WINDOW, STATE = AttentionSpec(2, 4, 4), AttentionSpec(1, 4, 4, window=5), 
 UNLIKE = AttentionSpec(1, 8, 4)  # K and V of different widths
 MIXES: list[list[LayerSpec]] = [[FULL, WINDOW], [UNLIKE, STATE], [WINDOW, None, STATE, FULL], [STATE]]
 
-some = st.integers(0, 1 << 20)  # picks one of what there is
+picks = st.integers(0, 1 << 20)  # an index, modulo the number of choices
 texts = st.text("01", max_size=14).map(lambda text: [int(c) for c in text])  # few tokens: texts often begin alike
 names = st.sampled_from(["", "", "other"])
 
@@ -101,7 +101,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     # what a user does
 
-    @rule(which=some, cut=some, more=texts, name=names, step=st.integers(1, 9))
+    @rule(which=picks, cut=picks, more=texts, name=names, step=st.integers(1, 9))
     def run_prompt(self, which: int, cut: int, more: list[int], name: str, step: int) -> None:
         seen = self.seen[which % len(self.seen)]
         prompt = seen[: len(seen) - cut % 4] + more
@@ -119,7 +119,7 @@ class CacheMachine(RuleBasedStateMachine):
     def decode(self, token: int) -> None:
         self.step({sequence: [token] for sequence in self.copies})
 
-    @rule(which=some, text=texts, written=st.integers(0, 3))
+    @rule(which=picks, text=texts, written=st.integers(0, 3))
     def fail(self, which: int, text: list[int], written: int) -> None:
         """A step that ends before its last layer."""
         sequence = self.pick(which)
@@ -133,7 +133,7 @@ class CacheMachine(RuleBasedStateMachine):
                 self.cache.append(layer, step, k[..., : spec.k_dim], v)
         self.cache.rollback(step)
 
-    @rule(which=some, text=texts, accepted=st.integers(0, 14))
+    @rule(which=picks, text=texts, accepted=st.integers(0, 14))
     def draft(self, which: int, text: list[int], accepted: int) -> None:
         """Tokens of which the first are kept; recurrent layers refuse that."""
         sequence = self.pick(which)
@@ -152,14 +152,14 @@ class CacheMachine(RuleBasedStateMachine):
             assert len(kept) < len(text)
         self.cache.rollback(step)
 
-    @rule(which=some)
+    @rule(which=picks)
     def fork(self, which: int) -> None:
         self.make_room()
         parent = self.pick(which)
         child = self.cache.fork(parent)
         self.copies[child] = Copy(self.copies[parent].namespace, self.copies[parent].tokens[:])
 
-    @rule(which=some, drop=st.integers(0, 12))
+    @rule(which=picks, drop=st.integers(0, 12))
     def truncate(self, which: int, drop: int) -> None:
         sequence = self.pick(which)
         tokens = self.copies[sequence].tokens
@@ -172,11 +172,11 @@ class CacheMachine(RuleBasedStateMachine):
         else:
             del tokens[length:]
 
-    @rule(which=some)
+    @rule(which=picks)
     def free(self, which: int) -> None:
         self.let_go(self.pick(which))
 
-    @rule(which=some)
+    @rule(which=picks)
     def pin(self, which: int) -> None:
         self.pins.append(self.cache.pin(self.pick(which)))
 
@@ -185,7 +185,7 @@ class CacheMachine(RuleBasedStateMachine):
         while self.pins:
             self.cache.unpin(self.pins.pop())
 
-    @rule(which=some, page_tokens=st.integers(1, 5), name=names)
+    @rule(which=picks, page_tokens=st.integers(1, 5), name=names)
     def save_and_load(self, which: int, page_tokens: int, name: str) -> None:
         sequence, path = self.pick(which), Path(self.folder.name) / "a.kv"
         copy = self.copies[sequence]
@@ -202,7 +202,7 @@ class CacheMachine(RuleBasedStateMachine):
             if cache is self.cache:
                 self.copies[loaded] = Copy(name, copy.tokens[:])
 
-    @rule(which=some, cut=some, name=names)
+    @rule(which=picks, cut=picks, name=names)
     def fetch(self, which: int, cut: int, name: str) -> None:
         """What comes from the disk is what was computed; the invariant looks at it."""
         text = self.seen[which % len(self.seen)]
@@ -213,7 +213,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert before > last
         self.add(text, name)
 
-    @rule(pages=st.integers(3, 20), damage=st.none() | some, keeps=st.booleans())
+    @rule(pages=st.integers(3, 20), damage=st.none() | picks, keeps=st.booleans())
     def restart(self, pages: int, damage: int | None, keeps: bool) -> None:
         """Another process, with a cache of another size; a file may have been damaged."""
         for pin in self.pins:
@@ -295,7 +295,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def check(self, cache: KVCache, sequence: int, copy: Copy) -> None:
         """All that a sequence has is what follows from its tokens."""
-        state, size = cache._pages.state(sequence), cache.page_tokens
+        state, size = cache.state(sequence), cache.page_tokens
         assert cache.length(sequence) == cache.committed(sequence) == len(copy.tokens)
         assert state.tokens.tolist() == copy.tokens
         for layer, spec in enumerate(self.specs):

@@ -45,7 +45,7 @@ def fill(cache: Cache, text: list[int], namespace: str = "") -> None:
 def check(cache: Cache, text: list[int], namespace: str = "") -> int:
     """All that is found is right; how many tokens that is."""
     sequence = cache.new(text, namespace)
-    state = cache._pages.state(sequence)
+    state = cache.state(sequence)
     for position, token in enumerate(text[: cache.length(sequence)]):
         for layer in range(2):
             for part in cache.store.kv(layer)[1::2]:
@@ -242,7 +242,7 @@ def test_files_are_private(tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PathError, match="no folder for a cache"):
+    with pytest.raises(PathError, match="cannot be used for a cache"):
         DiskCache(tmp_path / "file")
     with pytest.raises(DtypeError, match="the folder of a disk cache must be a str or a Path"):
         DiskCache(None)  # type: ignore[arg-type]

@@ -6,32 +6,32 @@ from array import array
 
 import pytest
 
-from fewbit.cache.groups import Group, group_layers, pages_by_group
+from fewbit.cache.groups import LayerGroup, group_layers, pages_by_group
 from fewbit.cache.pages import Pages
-from fewbit.cache.pool import plenty
+from fewbit.cache.pool import never_short
 from fewbit.cache.view import make_view
 from fewbit.errors import OutOfPages, PositionError, ShapeError
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
 
 from .test_pages import computed
 
-FULL, WINDOW, RECURRENT = Group(), Group(window=6), Group(is_recurrent=True)
+FULL, WINDOW, RECURRENT = LayerGroup(), LayerGroup(window=6), LayerGroup(is_recurrent=True)
 TEXT = list(range(40))
 
 
-def make_pages(*groups: Group, totals: list[int] | None = None, page_tokens: int = 4) -> Pages:
+def make_pages(*groups: LayerGroup, totals: list[int] | None = None, page_tokens: int = 4) -> Pages:
     return Pages(groups, totals or [32] * len(groups), page_tokens)
 
 
 def run(pages: Pages, sequence: int, tokens: list[int], step: int = 1) -> None:
     for first in range(0, len(tokens), step):
-        pages.reserve([(sequence, len(tokens[first : first + step]))])
+        pages.extend([(sequence, len(tokens[first : first + step]))])
         pages.commit(sequence, tokens[first : first + step])
 
 
 def evict(pages: Pages, group: int) -> None:
     """Use and free all pages of a group that can be had."""
-    pool = pages._pools[group]
+    pool = pages.space.pools[group]
     for page in [pool.take() for _ in range(pool.available)]:
         pool.decref(page)
 
@@ -42,7 +42,7 @@ def test_window_lets_go_of_pages_that_no_token_sees() -> None:
     used = []
     for token in TEXT:
         run(pages, a, [token])
-        used.append(sum(map(bool, pages._pools[1].references)))
+        used.append(sum(map(bool, pages.space.pools[1].references)))
     assert pages.stats().groups[0].used == 10
     assert max(used) == 2  # five tokens before the next one
     assert pages.table(a, 1)[:8] == [0] * 8
@@ -70,7 +70,7 @@ def test_prefix_ends_where_the_window_is_there() -> None:
     assert pages.table(b, 1)[:8] == [0] * 8
     assert len(pages.table(b, 1)) == 10
     pages.free(b)
-    nodes = pages._tables.find(array("I", TEXT), "")
+    nodes = pages.space.find(array("I", TEXT), "")
     lost = nodes[8].pages[1]
     assert lost is not None
     _drop(pages, 1, lost)
@@ -80,18 +80,18 @@ def test_prefix_ends_where_the_window_is_there() -> None:
     evict(pages, 1)
     assert pages.lookup(TEXT) == 0
     evict(pages, 0)
-    assert not pages._tables.tree._top.children
+    assert not pages.space.tree._top.children
 
 
 def _drop(pages: Pages, group: int, page: int | None) -> None:
     """Evict one page."""
-    pool = pages._pools[group]
+    pool = pages.space.pools[group]
     assert page is not None
     pool.idle.move_to_end(page, last=False)
     free, pool.free = pool.free, []
     pool._is_short = lambda: True
     pool.decref(pool.take())
-    pool._is_short = plenty
+    pool._is_short = never_short
     pool.free += free
 
 
@@ -119,7 +119,7 @@ def test_state_is_written_to_a_fresh_slot() -> None:
     a = pages.new()
     slots = []
     for step in (3, 1, 6):
-        pages.reserve([(a, step)])
+        pages.extend([(a, step)])
         state = pages.state(a)
         slots.append((state.slot, state.next_slot))
         pages.commit(a, TEXT[:step])
@@ -131,10 +131,10 @@ def test_state_is_written_to_a_fresh_slot() -> None:
 def test_steps_of_recurrent_layers_are_committed_whole() -> None:
     pages = make_pages(FULL, RECURRENT)
     a = pages.new()
-    pages.reserve([(a, 5)])
+    pages.extend([(a, 5)])
     with pytest.raises(PositionError, match=r"state after 5 new tokens, it cannot be\s+committed after 4: roll back"):
         pages.commit(a, TEXT[:4])
-    for call in (lambda: pages.fork(a), lambda: pages.to_save(a)):
+    for call in (lambda: pages.fork(a), lambda: pages._refuse_pending(pages.state(a), a)):
         with pytest.raises(PositionError, match="sequence 1 has 5 new tokens, which its recurrent state lacks"):
             call()
     with pytest.raises(PositionError, match="there is no recurrent state after so many"):
@@ -150,7 +150,7 @@ def test_recurrent_steps_are_reserved_before_the_one_before_is_committed() -> No
     run(pages, a, TEXT[:3], step=3)
     views, slots = [], [pages.state(a).slot]
     for count in (5, 1, 2):
-        pages.reserve([(a, count)])
+        pages.extend([(a, count)])
         views.append(make_view(pages, [(a, count)]))
         slots.append(pages.state(a).next_slot)
     assert [view.reads.tolist() for view in views] == [[slot] for slot in slots[:-1]]
@@ -192,10 +192,10 @@ def test_recurrent_layers_alone() -> None:
     run(pages, a, TEXT, step=4)
     b, c = pages.fork(a), pages.new(TEXT[:37])
     assert (pages.length(c), pages.state(b).slot) == (36, pages.state(a).slot)
-    pages.reserve([(a, 1), (b, 1), (c, 1)])  # two slots are read, three written
+    pages.extend([(a, 1), (b, 1), (c, 1)])  # two slots are read, three written
     d = pages.new()
     with pytest.raises(OutOfPages, match="needed: 1, free or evictable: 0"):
-        pages.reserve([(d, 1)])
+        pages.extend([(d, 1)])
     for sequence in (a, b, c, d):
         pages.free(sequence)
     assert pages.available == (5,)
@@ -224,7 +224,7 @@ def test_namespaces_share_nothing() -> None:
     assert (pages.lookup(TEXT, "a"), pages.lookup(TEXT, "b"), pages.lookup(TEXT)) == (40, 40, 0)
     assert pages.table(pages.new(TEXT, "b")) == pages.table(b)
     assert pages.lookup(TEXT, "c") == pages.lookup(TEXT, "\ud800") == 0
-    assert set(pages._tables.tree._top.children) == {b"a", b"b"}
+    assert set(pages.space.tree._top.children) == {b"a", b"b"}
 
 
 def test_restored_page_that_lacks_its_first_tokens_is_nobody_elses() -> None:
@@ -232,14 +232,14 @@ def test_restored_page_that_lacks_its_first_tokens_is_nobody_elses() -> None:
     a = pages.restore(TEXT[:15], 15, [0, 10])  # from a cache with pages of two tokens
     assert pages.table(a, 1)[:2] == [0, 0]
     pages.commit(a, TEXT[:15])
-    assert not any(pages._pools[1].nodes)  # of the page with tokens 8 to 11, two are missing
+    assert not any(pages.space.pools[1].nodes)  # of the page with tokens 8 to 11, two are missing
     assert pages.lookup(TEXT) == 0
     with pytest.raises(PositionError, match="before 10"):
         pages.truncate(a, 14)
     run(pages, a, TEXT[15:24])
     assert pages.lookup(TEXT) == 24
     pages.free(a)
-    assert sum(pages._pools[1].references) == 0
+    assert sum(pages.space.pools[1].references) == 0
 
 
 def test_restore_without_room_changes_nothing() -> None:
@@ -263,7 +263,7 @@ def test_layers_by_group() -> None:
 
 
 def test_pages_by_group() -> None:
-    groups = [FULL, Group(window=100), Group(window=10**6), RECURRENT]
+    groups = [FULL, LayerGroup(window=100), LayerGroup(window=10**6), RECURRENT]
     sizes = {"max_seqs": 2, "snapshots": 5, "step_tokens": 64}
     assert pages_by_group(groups, 32, tokens=10**5, **sizes) == (3125, 2 * (4 + 2) + 2, 3125, 2 * 2 + 5 + 1)
     assert pages_by_group(groups, 32, pages=7, **sizes) == (7, 7, 7, 10)
@@ -284,4 +284,4 @@ def test_layers_that_keep_nothing() -> None:
     run(pages, a, TEXT, step=7)
     assert (pages.length(a), pages.needed(a, 5), pages.available) == (40, (), ())
     pages.free(a)
-    assert not pages._tables.tree._top.children
+    assert not pages.space.tree._top.children

@@ -36,7 +36,7 @@ def test_chunks_give_what_one_piece_gives(kernels: ModuleType, k: str) -> None:
     for layer in range(LAYERS):
         assert error(np.concatenate([chunk[layer] for chunk in chunks]), one[layer]) <= 1e-5
         for data in model.cache.store.kv(layer)[1::2]:
-            rows = [data[model.cache._pages.table(s)] for s in (whole, parts)]
+            rows = [data[model.cache.table(s)] for s in (whole, parts)]
             np.testing.assert_array_equal(rows[0][:5], rows[1][:5])  # bytes are the same, whenever they are written
 
 

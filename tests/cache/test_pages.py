@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fewbit.cache import tree as tree_module
-from fewbit.cache.groups import PAGE_TOKENS, Group
+from fewbit.cache.groups import PAGE_TOKENS, LayerGroup
 from fewbit.cache.pages import Pages
 from fewbit.errors import (
     DataError,
@@ -26,12 +26,12 @@ Cells = dict[tuple[int, int], object]
 
 def make_pages(total: int, page_tokens: int = PAGE_TOKENS, page_bytes: int = 0, page_f32_bytes: int = 0) -> Pages:
     """One group that keeps all tokens."""
-    return Pages([Group(page_bytes=page_bytes, page_f32_bytes=page_f32_bytes)], [total], page_tokens)
+    return Pages([LayerGroup(page_bytes=page_bytes, page_f32_bytes=page_f32_bytes)], [total], page_tokens)
 
 
 def extend(pages: Pages, sequence: int, count: int = 1) -> list[tuple[int, int]]:
     """Reserve, and give the copies."""
-    return pages.reserve([(sequence, count)]).get(0, [])
+    return pages.extend([(sequence, count)]).get(0, [])
 
 
 def locate(pages: Pages, sequence: int, position: int) -> tuple[int, int]:
@@ -63,7 +63,7 @@ def computed(pages: Pages, text: list[int], namespace: str = "") -> int:
 
 def state(pages: Pages) -> tuple[object, ...]:
     tables = {s: (pages.table(s), pages.length(s), pages.committed(s)) for s in pages._sequences}
-    pool = pages._pools[0]
+    pool = pages.space.pools[0]
     return tables, pages.stats(), list(pool.idle), [node and node.key for node in pool.nodes]
 
 
@@ -169,7 +169,7 @@ def test_write_after_truncating_into_a_cached_page() -> None:
 @pytest.mark.parametrize("short", [False, True])
 def test_pages_that_were_written_come_before_fresh_ones(short: bool) -> None:
     """The system gives memory to a page when it is first written."""
-    pages = Pages([Group()], [64], 2, lambda: short)
+    pages = Pages([LayerGroup()], [64], 2, lambda: short)
     for text in range(20):
         a = computed(pages, [text, 1, text, 2, text])
         extend(pages, a, 8)  # seven pages in all
@@ -325,31 +325,35 @@ def test_stats() -> None:
 
 REFUSED: list[tuple[Callable[[Pages, int], object], type[FewbitError], str]] = [
     (lambda pages, a: extend(pages, 99), UnknownId, "no sequence 99"),
-    (lambda pages, a: pages.reserve([(a, 1), (a, 1)]), FewbitError, "given twice: 1, 1"),
-    (lambda pages, a: pages.new([1], namespace=3), DtypeError, "a namespace is a str, not int"),
+    (lambda pages, a: pages.extend([(a, 1), (a, 1)]), FewbitError, "given twice: 1, 1"),
+    (lambda pages, a: pages.new([1], namespace=3), DtypeError, "namespace must be str, not int"),
     (lambda pages, a: pages.commit(-1, [1]), UnknownId, "no sequence -1"),
     (lambda pages, a: pages.unpin(a), UnknownId, "no pin 1"),
     (lambda pages, a: pages.free("a"), DtypeError, "a sequence must be an integer, not str"),
     (lambda pages, a: pages.free([a]), DtypeError, "not list"),
     (lambda pages, a: pages.length(float(a)), DtypeError, "not float"),
     (lambda pages, a: pages.unpin(None), DtypeError, "a pin must be an integer"),
-    (lambda pages, a: extend(pages, a, -1), PositionError, "a number of tokens must be at least 0, got -1"),
+    (lambda pages, a: extend(pages, a, -1), PositionError, "a number of tokens must be from 0 to 2147483647, got -1"),
     (lambda pages, a: extend(pages, a, 1.0), DtypeError, "a number of tokens must be an integer, not float"),
     (lambda pages, a: extend(pages, a, [1, 2]), DtypeError, "not list"),
     (lambda pages, a: extend(pages, a, 10**9), OutOfPages, "free or evictable: 7"),
-    (lambda pages, a: extend(pages, a, 10**30), PositionError, "a number of tokens must be at most 2147483647"),
+    (
+        lambda pages, a: extend(pages, a, 10**30),
+        PositionError,
+        "from 0 to 2147483647, got 1000000",
+    ),
     (lambda pages, a: pages.truncate(a, 4), PositionError, "sequence 1 cannot be cut to 4 tokens: it has 3"),
-    (lambda pages, a: pages.truncate(a, -1), PositionError, "at least 0, got -1"),
+    (lambda pages, a: pages.truncate(a, -1), PositionError, "from 0 to 2147483647, got -1"),
     (lambda pages, a: pages.fork(a, 4), PositionError, "sequence 1 cannot be cut to 4 tokens: it has 3"),
     (lambda pages, a: pages.fork(a, 1.5), DtypeError, "a number of tokens must be an integer, not float"),
     (lambda pages, a: pages.commit(a, [1, 2, 3, 4]), PositionError, "has 3 tokens to commit, got 4"),
     (lambda pages, a: pages.commit(a, [1, 2**32]), DataError, "0 to"),
     (lambda pages, a: pages.commit(a, [-1]), DataError, "0 to"),
-    (lambda pages, a: pages.commit(a, [1.0]), DtypeError, "tokens are integers"),
-    (lambda pages, a: pages.commit(a, 5), DtypeError, "tokens are integers"),
-    (lambda pages, a: pages.new("text"), DtypeError, "tokens are integers"),
+    (lambda pages, a: pages.commit(a, [1.0]), DtypeError, "tokens must be integers"),
+    (lambda pages, a: pages.commit(a, 5), DtypeError, "tokens must be integers"),
+    (lambda pages, a: pages.new("text"), DtypeError, "tokens must be integers"),
     (lambda pages, a: pages.new(b"12345678"), DtypeError, "not bytes"),
-    (lambda pages, a: pages.lookup([None]), DtypeError, "tokens are integers"),
+    (lambda pages, a: pages.lookup([None]), DtypeError, "tokens must be integers"),
 ]
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,26 +13,28 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fewbit.cache.groups import ZERO_SLOT, Group
+from fewbit.cache.groups import ZERO_SLOT, LayerGroup
 from fewbit.cache.pages import Pages
-from fewbit.cache.tree import Node
+from fewbit.cache.tree import PrefixNode
 from fewbit.errors import FewbitError, OutOfPages, PositionError, UnknownId
 
-EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "150"))
+from ..examples import examples
+
+EXAMPLES = examples(usual=60, full=150)
 MAX_SEQUENCES = 8
 
-FULL, RECURRENT = Group(), Group(is_recurrent=True)
-MIXES: list[list[Group]] = [
+FULL, RECURRENT = LayerGroup(), LayerGroup(is_recurrent=True)
+MIXES: list[list[LayerGroup]] = [
     [FULL],
-    [FULL, Group(window=3)],
-    [Group(window=1), Group(window=6)],
+    [FULL, LayerGroup(window=3)],
+    [LayerGroup(window=1), LayerGroup(window=6)],
     [FULL, RECURRENT],
     [RECURRENT],
-    [FULL, Group(window=4), RECURRENT],
+    [FULL, LayerGroup(window=4), RECURRENT],
 ]
 Text = tuple[int, ...]
 
-some = st.integers(0, 1 << 20)  # picks one of what there is
+picks = st.integers(0, 1 << 20)  # an index, modulo the number of choices
 texts = st.text("01", max_size=12).map(lambda text: [int(c) for c in text])  # few tokens: texts often begin alike
 names = st.sampled_from(["", "", "other"])
 
@@ -57,7 +58,7 @@ class PagesMachine(RuleBasedStateMachine):
         page_tokens=st.integers(1, 5),
         short=st.booleans(),
     )
-    def start(self, groups: list[Group], totals: list[int], page_tokens: int, short: bool) -> None:
+    def start(self, groups: list[LayerGroup], totals: list[int], page_tokens: int, short: bool) -> None:
         self.pages = Pages(groups, totals[: len(groups)], page_tokens, lambda: short)
         self.size = page_tokens
         self.copies: dict[int, Copy] = {}
@@ -73,7 +74,7 @@ class PagesMachine(RuleBasedStateMachine):
     def new(self, text: list[int], name: str) -> None:
         self.add(text, name)
 
-    @rule(which=some, cut=some, more=texts, name=names, step=st.integers(1, 12))
+    @rule(which=picks, cut=picks, more=texts, name=names, step=st.integers(1, 12))
     def run_prompt(self, which: int, cut: int, more: list[int], name: str, step: int) -> None:
         """A prompt that begins like an older one, computed to its end, in steps."""
         seen = self.seen[which % len(self.seen)]
@@ -85,28 +86,28 @@ class PagesMachine(RuleBasedStateMachine):
             self.fill(sequence)
             self.commit_some(sequence, len(prompt))
 
-    @rule(which=some, text=texts)
+    @rule(which=picks, text=texts)
     def reserve(self, which: int, text: list[int]) -> None:
         self.grow({self.pick(which): text})
 
     @rule(token=st.integers(0, 1), part=st.integers(1, 3))
     def decode(self, token: int, part: int) -> None:
         """One token of several sequences at once."""
-        some = list(self.copies)[::part]
-        if self.grow({sequence: [token] for sequence in some}):
-            for sequence in some:
+        chosen = list(self.copies)[::part]
+        if self.grow({sequence: [token] for sequence in chosen}):
+            for sequence in chosen:
                 self.fill(sequence)
                 self.commit_some(sequence, 100)
 
-    @rule(which=some)
+    @rule(which=picks)
     def write(self, which: int) -> None:
         self.fill(self.pick(which))
 
-    @rule(which=some, count=st.integers(0, 12))
+    @rule(which=picks, count=st.integers(0, 12))
     def commit(self, which: int, count: int) -> None:
         self.commit_some(self.pick(which), count)
 
-    @rule(which=some, more=texts)
+    @rule(which=picks, more=texts)
     def fork(self, which: int, more: list[int]) -> None:
         self.make_room()
         parent = self.pick(which)
@@ -118,7 +119,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.copies[child] = replace(copy, tokens=copy.tokens[:], starts=copy.starts[:], ends=copy.ends[:])
         self.grow({child: more})
 
-    @rule(which=some, drop=st.integers(0, 9), more=texts)
+    @rule(which=picks, drop=st.integers(0, 9), more=texts)
     def fork_beginning(self, which: int, drop: int, more: list[int]) -> None:
         """The first committed tokens of a sequence, whatever it has reserved after them."""
         self.make_room()
@@ -127,30 +128,30 @@ class PagesMachine(RuleBasedStateMachine):
         length = max(0, copy.committed - drop)
         if not self.pages.can_fork(parent, length):
             self.refused(PositionError, lambda: self.pages.fork(parent, length))
-            assert self.is_lost(copy, length) or (self.pages.is_recurrent and length not in (0, copy.committed))
+            assert self.is_lost(copy, length) or (self.pages.space.is_recurrent and length not in (0, copy.committed))
             return
         child = self.pages.fork(parent, length)
         starts = [min(start, -(-length // self.size) * self.size) for start in copy.starts]
         self.copies[child] = Copy(copy.namespace, copy.tokens[:length], length, length, starts)
         self.grow({child: more})
 
-    @rule(which=some, drop=st.integers(0, 9), more=texts)
+    @rule(which=picks, drop=st.integers(0, 9), more=texts)
     def edit(self, which: int, drop: int, more: list[int]) -> None:
         sequence = self.pick(which)
         if self.cut(sequence, max(0, len(self.copies[sequence].tokens) - drop)):
             self.grow({sequence: more})
 
-    @rule(which=some)
+    @rule(which=picks)
     def fail(self, which: int) -> None:
         """The computation failed: keep what was committed."""
         sequence = self.pick(which)
         assert self.cut(sequence, self.copies[sequence].committed)
 
-    @rule(which=some)
+    @rule(which=picks)
     def free(self, which: int) -> None:
         self.let_go(self.pick(which))
 
-    @rule(which=some, later=st.booleans(), name=names)
+    @rule(which=picks, later=st.booleans(), name=names)
     def restore(self, which: int, later: bool, name: str) -> None:
         """A sequence from a file that another one was written to."""
         copy = self.copies[self.pick(which)]
@@ -169,7 +170,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.fill(sequence)
         self.commit_some(sequence, len(text))
 
-    @rule(which=some)
+    @rule(which=picks)
     def pin(self, which: int) -> None:
         sequence = self.pick(which)
         pin = self.pages.pin(sequence)
@@ -181,21 +182,21 @@ class PagesMachine(RuleBasedStateMachine):
         if self.pages.groups[0] == FULL:
             assert len(full) == found // self.size
 
-    @rule(which=some)
+    @rule(which=picks)
     def unpin(self, which: int) -> None:
         for pin in list(self.pins)[which % 3 :: 3]:
             self.pages.unpin(pin)
             del self.pins[pin]
             self.gone.append(pin)
 
-    @rule(which=some, text=texts, name=names)
+    @rule(which=picks, text=texts, name=names)
     def ask_without_effect(self, which: int, text: list[int], name: str) -> None:
         """Lookups, and what is refused, change nothing."""
         sequence = self.pick(which)
         before, length = self.snapshot(), self.pages.length(sequence)
         assert self.pages.lookup(text, name) in range(0, len(text) + 1, self.size)
         if self.attention:
-            self.refused(FewbitError, lambda: self.pages.reserve([(sequence, 33 * self.size)]))
+            self.refused(FewbitError, lambda: self.pages.extend([(sequence, 33 * self.size)]))
         self.refused(PositionError, lambda: self.pages.truncate(sequence, length + 1))
         self.refused(PositionError, lambda: self.pages.fork(sequence, length + 1))
         self.refused(PositionError, lambda: self.pages.commit(sequence, [0] * (length + 1)))
@@ -207,7 +208,7 @@ class PagesMachine(RuleBasedStateMachine):
     # what the owner of the arrays does
 
     @property
-    def attention(self) -> list[Group]:
+    def attention(self) -> list[LayerGroup]:
         return [group for group in self.pages.groups if not group.is_recurrent]
 
     def pick(self, which: int) -> int:
@@ -224,7 +225,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.gone.append(sequence)
 
     def is_pending(self, copy: Copy) -> bool:
-        return self.pages.is_recurrent and len(copy.tokens) > copy.committed
+        return self.pages.space.is_recurrent and len(copy.tokens) > copy.committed
 
     def add(self, text: list[int], name: str) -> int:
         self.make_room()
@@ -239,10 +240,10 @@ class PagesMachine(RuleBasedStateMachine):
         requests = [(sequence, len(text)) for sequence, text in work.items()]
         needed = [self.needed(sequence, count) for sequence, count in requests]
         if any(sum(n) > free for n, free in zip(zip(*needed, strict=True), self.pages.available, strict=False)):
-            self.refused(OutOfPages, lambda: self.pages.reserve(requests))
+            self.refused(OutOfPages, lambda: self.pages.extend(requests))
             self.let_go(next(iter(self.copies)))  # as an engine does, so that things go on
             return False
-        for group, pairs in self.pages.reserve(requests).items():
+        for group, pairs in self.pages.extend(requests).items():
             for source, destination in pairs:
                 assert source != destination
                 for place in range(self.size):
@@ -262,7 +263,7 @@ class PagesMachine(RuleBasedStateMachine):
             pinned = {page for pin in self.pins.values() for number, page in pin if number == group}
             pages += more > 0 and length % self.size > 0 and table[-1] in others | pinned
             needed.append(pages)
-        needed += [int(more > 0)] if self.pages.is_recurrent else []
+        needed += [int(more > 0)] if self.pages.space.is_recurrent else []
         assert self.pages.needed(sequence, more) == tuple(needed)
         return needed
 
@@ -272,7 +273,7 @@ class PagesMachine(RuleBasedStateMachine):
     def fill(self, sequence: int) -> None:
         copy, state = self.copies[sequence], self.pages.state(sequence)
         for group, start in enumerate(copy.starts):
-            pool = self.pages._pools[group]
+            pool = self.pages.space.pools[group]
             for position in range(max(start, copy.written), len(copy.tokens)):
                 page = state.tables[group][position // self.size]
                 assert pool.nodes[page] is None, "a page of the tree is written"
@@ -304,7 +305,7 @@ class PagesMachine(RuleBasedStateMachine):
         try:
             self.pages.truncate(sequence, length)
         except PositionError:
-            assert self.pages.is_recurrent
+            assert self.pages.space.is_recurrent
             assert length not in (0, copy.committed, *copy.ends)
             return False
         if length < len(copy.tokens):
@@ -328,7 +329,7 @@ class PagesMachine(RuleBasedStateMachine):
     def snapshot(self) -> tuple[object, ...]:
         tables = {s: [t[:] for t in self.pages.state(s).tables] for s in self.copies}
         slots = {s: (self.pages.state(s).slot, self.pages.state(s).fresh[:]) for s in self.copies}
-        pools = [(list(pool.idle), pool.free[:], pool.nodes[:]) for pool in self.pages._pools]
+        pools = [(list(pool.idle), pool.free[:], pool.nodes[:]) for pool in self.pages.space.pools]
         return self.pages.stats(), tables, slots, pools
 
     # what must be so after each step
@@ -347,7 +348,7 @@ class PagesMachine(RuleBasedStateMachine):
                 for position in range(start, copy.written):
                     content = self.cells[group, table[position // self.size], position % self.size]
                     assert content == (copy.namespace, tuple(copy.tokens[: position + 1]))
-            if self.pages.is_recurrent:
+            if self.pages.space.is_recurrent:
                 assert (state.slot == ZERO_SLOT) == (copy.committed == 0)
                 if copy.committed:
                     assert self.states[state.slot] == (copy.namespace, tuple(copy.tokens[: copy.committed]))
@@ -355,7 +356,7 @@ class PagesMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_right(self) -> None:
         stats = self.pages.stats()
-        for pool, counts in zip(self.pages._pools, stats.groups, strict=True):
+        for pool, counts in zip(self.pages.space.pools, stats.groups, strict=True):
             group, first = pool.group, pool.first
             if self.pages.groups[group].is_recurrent:
                 states = [self.pages.state(sequence) for sequence in self.copies]
@@ -376,9 +377,9 @@ class PagesMachine(RuleBasedStateMachine):
             assert self.pages.available[group] == counts.total - len({*used, *pinned})
         assert stats.free + stats.used + stats.cached == stats.total
 
-    def nodes(self) -> Iterator[tuple[Node, str, Text]]:
-        roots = self.pages._tables.tree._top.children
-        todo: list[tuple[Node, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
+    def nodes(self) -> Iterator[tuple[PrefixNode, str, Text]]:
+        roots = self.pages.space.tree._top.children
+        todo: list[tuple[PrefixNode, str, Text]] = [(root, key.decode(), ()) for key, root in roots.items()]
         while todo:
             node, name, text = todo.pop()
             yield node, name, text
@@ -394,14 +395,14 @@ class PagesMachine(RuleBasedStateMachine):
                 if page is None:
                     continue
                 found[group, page] += 1
-                assert self.pages._pools[group].nodes[page] is node
+                assert self.pages.space.pools[group].nodes[page] is node
                 if self.pages.groups[group].is_recurrent:
                     assert self.states[page] == (name, text)
                     continue
                 for place in range(self.size):
                     end = len(text) - self.size + place + 1
                     assert self.cells[group, page, place] == (name, text[:end])
-        listed = [(pool.group, page) for pool in self.pages._pools for page, node in enumerate(pool.nodes) if node]
+        listed = [(pool.group, page) for pool in self.pages.space.pools for page, node in enumerate(pool.nodes) if node]
         assert found == Counter(listed)
 
     @invariant()

@@ -37,7 +37,7 @@ def filled(cache: KVCache, length: int, committed: int, seed: int = 0) -> int:
 
 def content(cache: KVCache, sequence: int) -> list[bytes]:
     """K and V of each layer, all tokens in a row."""
-    table, length = cache._pages.table(sequence), cache.length(sequence)
+    table, length = cache.table(sequence), cache.length(sequence)
     parts: list[bytes] = []
     for layer in range(len(cache.layout.specs)):
         pages = [cache.store.read(layer, page, 1 << 30) for page in table]
@@ -76,7 +76,7 @@ def test_known_pages_are_shared_and_not_read(saved: Path) -> None:
     cache = make_cache(pages=4)
     a, b = cache.load(saved), cache.load(saved)
     assert cache.stats().used == 4
-    assert cache._pages.table(a)[:2] == cache._pages.table(b)[:2]
+    assert cache.table(a)[:2] == cache.table(b)[:2]
     assert content(cache, a) == content(cache, b)
 
 
@@ -105,7 +105,7 @@ def refuse(path: Path, sentence: str | None = None, **options: Any) -> None:
     with pytest.raises(FileError, match=sentence):
         cache.load(path)
     assert cache.stats() == make_cache(**options).stats()
-    assert not cache._pages._sequences
+    assert not cache._sequences
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def forge(path: Path, header: object, **changes: Any) -> None:
         (2**64 - 1, 0, "takes .* bytes, the file has"),
         (2**64 - 1, 2**64 - 1, "takes .* bytes, the file has"),
         (10**300, 19, "takes .* bytes, the file has"),
-        (21, 22, "22 tokens of 21 were committed"),
-        (0, 2**63, "were committed"),
+        (21, 22, "22 of 21 tokens cannot be committed"),
+        (0, 2**63, "tokens cannot be committed"),
         (20, 19, "takes .* bytes, the file has"),
         (-1, -1, "lacks numbers"),
         (21, True, "lacks numbers"),
@@ -218,7 +218,7 @@ def test_foreign_files(saved: Path) -> None:
     saved.write_bytes(signed(b"GGUF" + body[4:]))
     refuse(saved, "no saved sequence")
     saved.write_bytes(signed(MAGIC + b"\1\0\0\0" + body[12:]))
-    refuse(saved, "version 1 of saved sequences is not read, only version 2")
+    refuse(saved, "unsupported version 1 of saved sequences; fewbit reads version 2")
     saved.write_bytes(signed(MAGIC + b"\2\0\0\0\xff\xff\xff\xff" + body[16:]))
     refuse(saved, "a header of 4294967295 bytes is too long")
 
@@ -288,7 +288,7 @@ def run_mixed(cache: KVCache, text: list[int], step: int) -> int:
 
 
 def check_mixed(cache: KVCache, sequence: int, text: list[int]) -> None:
-    state, size = cache._pages.state(sequence), cache.page_tokens
+    state, size = cache.state(sequence), cache.page_tokens
     for layer in (0, 2):
         group = cache.store.group_of(layer)
         assert state.starts[group] <= cache.layout.groups[group].first_seen(len(text))
@@ -322,7 +322,7 @@ def test_windows_and_states_come_back(tmp_path: Path, page_tokens: int, step: in
         ({"starts": [0, 19]}, "tokens before 19 are missing, which a window of 6 sees"),
         ({"starts": [1, 16]}, "tokens before 1 are missing"),
         ({"starts": [0, 12]}, "takes .* bytes, the file has"),
-        ({"tokens": 22}, "22 tokens of 23 were committed"),  # the state would not fit
+        ({"tokens": 22}, "22 of 23 tokens cannot be committed"),  # the state would not fit
         ({"starts": [0, 10**30]}, "are missing"),
     ],
 )

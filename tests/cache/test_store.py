@@ -72,7 +72,7 @@ def test_view_of_a_ragged_step() -> None:
     assert view.positions().tolist() == [0, 1, 2, 3, 4, 9]
     (full, full_starts), (window, window_starts) = view.groups
     assert full_starts.tolist() == window_starts.tolist() == [0, 2, 5, 5]
-    assert full.tolist() == [*cache._pages.table(b), *cache._pages.table(a)]
+    assert full.tolist() == [*cache.table(b), *cache.table(a)]
     assert window.tolist()[2] == 0  # no token from 7 on is in the first page
     assert view.slots(0).tolist() == [full[p // 4] * 4 + p % 4 for p in range(5)] + [full[4] * 4 + 1]
     assert view.reads[0] == view.reads[2] == 0
@@ -96,10 +96,10 @@ def test_rollback_leaves_everything_as_it_was() -> None:
     a = cache.new()
     cache.reserve([(a, 6)])
     cache.commit(a, range(6))
-    before = cache.stats(), cache.available, cache._pages.table(a)
+    before = cache.stats(), cache.available, cache.table(a)
     view = cache.reserve([(a, 12), (cache.new(), 3)])
     cache.rollback(view)
-    assert (cache.stats(), cache.available, cache._pages.table(a)) == before
+    assert (cache.stats(), cache.available, cache.table(a)) == before
     assert [cache.length(sequence) for sequence in view.sequences] == [6, 0]
     cache.rollback(view)  # there is nothing left to do
     assert cache.length(a) == 6

@@ -38,7 +38,7 @@ def ragged(fmt: Format) -> tuple[int, int]:
 
 def make(fmt: Format, n: int, k: int) -> tuple[QuantTensor, Doubles]:
     """Fresh weights, and what they stand for."""
-    data: Bytes = random_rows(fmt, n, k, int(np.random.default_rng().integers(1 << 31)))
+    data: Bytes = random_rows(fmt, n, k, int(np.random.default_rng(0).integers(1 << 31)))
     values = decode(fmt, data, k)
     return QuantTensor(data.reshape(-1), (n, k), fmt), values.astype(np.float64)
 

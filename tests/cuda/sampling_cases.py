@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,14 @@ def some_params(rng: np.random.Generator) -> SamplingParams:
     )
 
 
-def some_sample(rng: np.random.Generator, rows: int, vocab: int) -> Sample:
+def at(index: int, *args: Any, **options: Any) -> tuple[int, Sample]:
+    """A sample from the logits with an index."""
+    return index, Sample(*args, **options)
+
+
+def some_sample(rng: np.random.Generator, rows: int, vocab: int) -> tuple[int, Sample]:
     allowed = rng.permutation(vocab)[: rng.integers(1, vocab + 1)]
-    return Sample(
+    return at(
         int(rng.integers(rows)),
         some_params(rng),
         float(rng.choice([rng.random(), rng.random(), 0, 1 - 1e-10, 1 - 2**-53])),
@@ -56,11 +62,11 @@ def reference(row: Floats, one: Sample) -> Result:
     return int(tokens[0]), float(logprobs[0])
 
 
-def expect_right(logits: Floats, samples: Sequence[Sample], results: Sequence[Result]) -> int:
+def expect_right(logits: Floats, samples: Sequence[tuple[int, Sample]], results: Sequence[Result]) -> int:
     """Each result is the reference's, but where sums of probabilities are as good as equal; how many are the same."""
     same = 0
-    for one, found in zip(samples, results, strict=True):
-        row = logits[one.row]
+    for (index, one), found in zip(samples, results, strict=True):
+        row = logits[index]
         wanted = reference(row, one)
         if isinstance(wanted, DataError) or isinstance(found, DataError):
             assert (type(found), str(found)) == (type(wanted), str(wanted))
@@ -78,9 +84,8 @@ def expect_right(logits: Floats, samples: Sequence[Sample], results: Sequence[Re
 def sample(
     device: cuda.Session,
     logits: Floats,
-    samples: Sequence[Sample],
+    samples: Sequence[tuple[int, Sample]],
     slots: int | None = None,
-    lasts: Sequence[int | None] | None = None,
     previous: Sequence[int] = (0,),
     padding: int = 0,
 ) -> tuple[list[Result], Ints]:
@@ -88,7 +93,7 @@ def sample(
     vocab = logits.shape[1]
     count = slots or len(samples)
     sampler = Sampler(device, count + 2, vocab)
-    packed = pack_samples(samples, vocab, slots, lasts)
+    packed = pack_samples(samples, vocab, slots)
     assert sampler.fits(packed)
     given = device.array(np.pad(logits, ((0, 0), (0, padding)), constant_values=np.nan))
     words, before = device.array(packed.words.view(np.int32)), device.array(np.array(previous, np.int32))

@@ -31,12 +31,12 @@ from fewbit.ops.cuda.kernels_attention import write_kv
 from fewbit.ops.cuda.pages import DeviceStore
 from fewbit.ops.cuda.values import GroupTables, Launcher, Rows, StepInputs
 from fewbit.ops.graph import Rope
-from fewbit.ops.specs import AttentionSpec
+from fewbit.ops.specs import AttentionParams, AttentionSpec, KVArrays, PageTables
 
 from .cases import relative_error
 
 pytestmark = pytest.mark.cuda
-rng = np.random.default_rng()
+rng = np.random.default_rng(0)
 PAD = 5  # values between what rows hold
 
 
@@ -159,12 +159,12 @@ class World:
             if not length:
                 continue
             own = slice(self.q_starts[s], self.q_starts[s + 1])
-            out[own] = reference.attend(
-                q[own].reshape(-1, case.q_heads, case.k_dim), self.host[0], self.formats[0], self.host[1],
-                self.formats[1], self.tables, self.starts[s : s + 2], np.array([length]),
-                np.array([0, self.news[s]]), scale=0.3 / case.k_dim**0.5, rotate=self.pages.rotate, window=case.window,
-                softcap=case.softcap, sinks=self.sinks, out=out[own].copy(),
-            )  # fmt: skip
+            queries = q[own].reshape(-1, case.q_heads, case.k_dim)
+            kv = KVArrays(self.formats[0], self.host[0], self.formats[1], self.host[1], self.pages.rotate)
+            lengths, rows = np.array([length]), np.array([0, self.news[s]])
+            step = PageTables(self.tables, self.starts[s : s + 2], lengths, rows)
+            params = AttentionParams(0.3 / case.k_dim**0.5, case.window, case.softcap, self.sinks)
+            out[own] = reference.attend(queries, kv, step, params, out=out[own].copy())
         return out.reshape(self.rows, -1)
 
     def inputs(self) -> StepInputs:

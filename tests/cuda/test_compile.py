@@ -14,6 +14,7 @@ from fewbit.ops.cuda import kernels_products as products
 from fewbit.ops.cuda.kernels_prompt import H200_SHARED, attend_prompt, gather_kv, prompt_shape
 from fewbit.ops.cuda.layout import tile_layout
 from fewbit.ops.cuda.matrices import FLOATS
+from fewbit.ops.cuda.pages import FORMATS
 from fewbit.ops.cuda.shapes import gemv_shape, invariant_shape, shared_shape, skinny_shape
 from fewbit.ops.recorder import FUSED_GATES
 
@@ -78,7 +79,7 @@ def test_kernels_of_fused_products(arch: str, compiled: Any) -> None:
 @pytest.mark.parametrize("dims", PROMPT_DIMS, ids=str)
 def test_kernels_of_prompt_attention(dims: tuple[int, int], arch: str, compiled: Any) -> None:
     shape = prompt_shape(*dims, *PROMPT_SHARED.get(arch, PROMPT_SHARED["sm_86"]))
-    formats = ("f32", "f16", "bf16", "f8_e4m3", "q8_0", "q4_0")
+    formats = list(map(get, FORMATS))
     found = [gather_kv(k, v, *dims, shape) for k, v in zip(formats, formats[::-1], strict=True)]
     for one in dict.fromkeys((shape, shape.small)):
         found += [attend_prompt(one, 0, False, "f32"), attend_prompt(one, dims[0] & -dims[0], True, "bf16")]

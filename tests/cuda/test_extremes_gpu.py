@@ -11,6 +11,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.formats import get
+from fewbit.formats.decode import decode
 from fewbit.ops import cuda
 from fewbit.ops.cuda import experts, row_maths
 from fewbit.ops.cuda.attention import RopeTable
@@ -96,6 +97,37 @@ def test_keys_and_values_beyond_f16_are_kept_as_the_largest(device: cuda.Session
     assert float(abs(found).max()) > 1e4
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize(("fmt", "most"), [("q8_0", 127 * 65504), ("q4_0", 8 * 65504)])
+def test_scales_beyond_f16_are_kept_as_the_largest(device: cuda.Session, fmt: str, most: float) -> None:
+    """Values that are too large become the largest of the format; those beside them keep their places."""
+    world = World(device, Case(fmt, fmt, 64, 64, 1, 1, lengths=(40,)))
+    for values in world.values[1:]:
+        values[:] = 0
+        values[-1, 3], values[-1, 37] = 1e9, most / 2
+    world.attend()
+    slot = int(world.slots[-1])
+    for rows, format in zip(world.store.read(0, slot // 32, 32), world.formats, strict=True):
+        kept = decode(format, rows[slot % 32, 0][None], 64)[0]
+        assert np.isfinite(kept).all()
+    assert abs(kept[3]) == pytest.approx(most, rel=0.13)  # of V: K may be rotated
+    assert kept[37] == pytest.approx(most / 2, rel=0.13)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_products_of_no_values_are_what_is_added(device: cuda.Session, dtype: str) -> None:
+    w = fb.QuantTensor(np.zeros(0, np.uint8), (8, 0), get("q8_0")).to("cuda")
+    x, bias, residual = floats(3, 0), floats(8), floats(3, 8)
+    every: list[dict[str, Any]] = [{}, {"bias": bias}, {"residual": residual}, {"bias": bias, "residual": residual}]
+    for given in every:
+        out = device.empty((3, 8), dtype)
+        device.fill(out.pointer, 0xFF, out.nbytes)
+        found = fb.linear(x, w, out, **given).numpy().astype(np.float32)
+        expected = np.zeros((3, 8)) + given.get("bias", 0) + given.get("residual", 0)
+        assert np.allclose(found, expected, rtol=1e-2 if dtype == "bf16" else 1e-6)
+
+
 # Many rows
 
 
@@ -126,7 +158,7 @@ def test_rows_70000_fit_the_grid_of_every_operation() -> None:
     row_maths.columns(run, step, Rows(1 << 20, 32, 32), rows, start=0, width=16, **heads)
     row_maths.join(run, step, Rows(1 << 20, 128, 128), rows, rows, **heads)
     row_maths.gather(run, step, rows, rows, tokens=tokens)
-    row_maths.rope(run, step, rows, rows, table=table, **heads)
+    row_maths.rope(run, step, rows, rows, rope=table, **heads)
     for fmt in ("q8_0", "f16"):
         w = cuda.CudaTensor(device, get(fmt), (48, 64))
         row_maths.embed(run, step, rows, tokens=tokens, table=w)

@@ -13,7 +13,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices import cuda
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.devices.hybrid import HybridExecutor
 from fewbit.errors import OutOfMemory, RequestError
 from fewbit.loading import Loaded
@@ -41,11 +41,11 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows(loaded: Loaded, output: str = "logits") -> Floats:
     """Of two sequences of different lengths, the longer one in chunks, and of a fork."""
     first, second = loaded.cache.new(), loaded.cache.new()
-    got = [loaded.forward([Chunk(first, PROMPTS[0][:33], 33)], output).copy()]
+    got = [loaded.forward([Row(first, PROMPTS[0][:33], 33)], output).copy()]
     third = loaded.cache.fork(first)
-    parts = [Chunk(first, PROMPTS[0][33:36], 3), Chunk(second, PROMPTS[1], 3), Chunk(third, [3, 4], 2)]
+    parts = [Row(first, PROMPTS[0][33:36], 3), Row(second, PROMPTS[1], 3), Row(third, [3, 4], 2)]
     got.append(loaded.forward(parts, output).copy())
-    parts = [Chunk(first, PROMPTS[0][36:37], 1), Chunk(second, [11], 1)]
+    parts = [Row(first, PROMPTS[0][36:37], 1), Row(second, [11], 1)]
     got.append(loaded.forward(parts, output).copy())
     return np.concatenate(got)
 
@@ -82,7 +82,7 @@ def test_other_architectures(name: str) -> None:
     tokens = data["tokens"].tolist()
     output = "logits" if "logits" in data else "hidden"
     loaded = load(open_model(ZOO / name / "model.gguf"), gpu_layers=1, **CACHE)
-    got = loaded.forward([Chunk(loaded.cache.new(), tokens, len(tokens))], output)
+    got = loaded.forward([Row(loaded.cache.new(), tokens, len(tokens))], output)
     assert error(got, data["logits" if output == "logits" else "states"]) < 0.06
 
 
@@ -119,7 +119,7 @@ def test_as_many_layers_as_fit(path: Path, card: Callable[[int], None]) -> None:
     with pytest.warns(UserWarning, match=f"the GPU's memory is short: 2 of {LAYERS} layers run there"):
         loaded = load(open_model(path), ctx=128, **SMALL)
     assert isinstance(loaded.executor, HybridExecutor)
-    assert loaded.forward([Chunk(loaded.cache.new(), [1, 2, 3], 1)]).shape == (1, 61)
+    assert loaded.forward([Row(loaded.cache.new(), [1, 2, 3], 1)]).shape == (1, 61)
 
 
 def test_the_cache_is_sized_by_the_share_of_the_card(path: Path, card: Callable[[int], None]) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import fewbit as fb
 from fewbit.arrays import Floats
-from fewbit.devices.batch import Chunk
-from fewbit.embedding import normalized, pool
+from fewbit.devices.batch import Row
+from fewbit.llm.pooling import normalized, pool
 from fewbit.loading import Loaded
 from fewbit.models import open_model
 
@@ -60,7 +60,7 @@ def loaded(name: str) -> Loaded:
 
 
 def rows(loaded: Loaded, sequence: int, tokens: Sequence[int]) -> Floats:
-    return loaded.forward([Chunk(sequence, list(tokens), len(tokens))]).copy()
+    return loaded.forward([Row(sequence, list(tokens), len(tokens))]).copy()
 
 
 def error(got: Floats, expected: Floats) -> float:
@@ -86,9 +86,9 @@ def test_ragged_batches_and_forks(name: str, loaded: Loaded) -> None:
     rows(loaded, first, tokens[:10])
     third, fourth = loaded.cache.fork(first), loaded.cache.fork(first)
     parts = [(first, 10, 17), (fourth, 10, 11), (second, 0, 12), (third, 10, 24)]
-    got = loaded.forward([Chunk(sequence, tokens[start:end], end - start) for sequence, start, end in parts])
+    got = loaded.forward([Row(sequence, tokens[start:end], end - start) for sequence, start, end in parts])
     assert error(got, np.concatenate([expected[start:end] for _, start, end in parts])) < USUAL
-    got = loaded.forward([Chunk(first, tokens[17:18], 1), Chunk(second, tokens[12:13], 1)])
+    got = loaded.forward([Row(first, tokens[17:18], 1), Row(second, tokens[12:13], 1)])
     assert error(got, expected[[17, 12]]) < USUAL
     for sequence in (first, second, third, fourth):
         loaded.cache.free(sequence)
@@ -142,7 +142,7 @@ def test_states_of_encoders_are_near_those_of_transformers(name: str) -> None:
     tokens = data["tokens"].tolist()
     loaded = load(open_model(ZOO / name / "model.gguf"), device="cuda", **SMALL)
     texts = [tokens[:1], tokens, tokens[3:20]]
-    chunks = [Chunk(loaded.cache.new(), text, len(text)) for text in texts]
+    chunks = [Row(loaded.cache.new(), text, len(text)) for text in texts]
     alone = loaded.forward(chunks[1:2], "hidden").copy()
     assert error(alone, data["states"]) < USUAL
     pooled = normalized(pool(alone, "cls" if name == "modern-bert" else "mean"))

@@ -14,11 +14,11 @@ from fewbit.models import open_model
 from fewbit.ops.cuda import device
 from fewbit.ops.cuda.inputs import InputLayout
 from fewbit.ops.cuda.kernels import Entry
+from fewbit.ops.cuda.launch import LaunchList
 from fewbit.ops.cuda.values import Launcher
 
 from ..loading import load
 from .emulator.device import EmulatedGpu, EmulatedSession
-from .fake import check_arguments
 
 ZOO = Path(__file__).parents[1] / "zoo"
 
@@ -38,20 +38,16 @@ class CountingSession(EmulatedSession):
         super()._open()
         self.names: list[str] = []
 
-    @property
-    def blas(self) -> Any:
-        return CountingBlas()
-
-    def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, **_options: Any) -> None:
+    def add(
+        self, launches: LaunchList, entry: Entry, grid: int | tuple[int, ...], threads: int, args: Sequence[Any],
+        dependent: bool,
+    ) -> None:  # fmt: skip
         sizes = grid if isinstance(grid, tuple) else (grid,)
         assert all(size > 0 for size in sizes), f"{entry.name}: a grid of {grid}"
-        check_arguments(entry, args)
-        self.names.append(entry.name)
+        launches.add(entry, 1, grid, threads, dependent, args)
 
-
-class CountingBlas:
-    def linear(self, *args: Any, **options: Any) -> None:
-        pass
+    def launch_list(self, launches: LaunchList, stream: Any = None, begin: int = 0, end: int | None = None) -> None:
+        self.names += launches.names[begin:end]
 
 
 @pytest.fixture

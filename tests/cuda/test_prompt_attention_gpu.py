@@ -20,12 +20,12 @@ from fewbit.ops.cuda.kernels_prompt import attend_prompt, gather_kv
 from fewbit.ops.cuda.pages import PAGE_TOKENS, LayerPages, to_pages
 from fewbit.ops.cuda.prompt_attention import card_shape, prompt_attention
 from fewbit.ops.cuda.values import GroupTables, Launcher, Rows, StepInputs
-from fewbit.ops.specs import AttentionSpec
+from fewbit.ops.specs import AttentionParams, AttentionSpec, KVArrays, PageTables
 
 from .cases import relative_error
 
 pytestmark = pytest.mark.cuda
-rng = np.random.default_rng()
+rng = np.random.default_rng(0)
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,12 @@ class Sample:
             mine = slice(int(self.q_starts[s]), int(self.q_starts[s + 1]))
             part: Longs = np.array([0, mine.stop - mine.start])
             (k, v), (kf, vf) = self.stores, self.formats
-            attend(
-                q[mine], k, kf, v, vf, self.tables[self.starts[s] :], np.array([0, len(self.tables)]),
-                self.lengths[s : s + 1], part, scale=case.k_dim**-0.5, rotate=case.rotate, window=case.window,
-                softcap=case.softcap, sinks=self.sinks, out=out[mine], causal=case.causal, around=case.around,
-            )  # fmt: skip
+            starts: Longs = np.array([0, len(self.tables)])
+            step = PageTables(self.tables[self.starts[s] :], starts, self.lengths[s : s + 1], part)
+            params = AttentionParams(
+                case.k_dim**-0.5, case.window, case.softcap, self.sinks, causal=case.causal, radius=case.around
+            )
+            attend(q[mine], KVArrays(kf, k, vf, v, case.rotate), step, params, out=out[mine])
         return out.astype(np.float64)
 
     def rotated_q(self) -> Floats:

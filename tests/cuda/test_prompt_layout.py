@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,15 +14,17 @@ from fewbit.errors import ArgumentError, ShapeError
 from fewbit.formats import get
 from fewbit.ops.cuda.kernels_prompt import H200_SHARED, prompt_shape
 from fewbit.ops.cuda.pages import LayerPages
-from fewbit.ops.cuda.prompt_attention import FAR, Reach, _heads, reach
-from fewbit.ops.cuda.values import Rows
+from fewbit.ops.cuda.prompt_attention import FAR, Reach, _heads, prompt_attention, reach
+from fewbit.ops.cuda.values import GroupTables, Launcher, Rows, StepInputs
 from fewbit.ops.specs import AttentionSpec
+
+from .fake import FakeGpu
 
 Lanes = npt.NDArray[np.int64]
 LANES = np.arange(32)
 CARDS = {"sm_80": (166912, 167936), "sm_86": (101376, 102400), "sm_90": H200_SHARED}
 DIMS = [(32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (256, 256), (192, 128), (576, 512), (36, 20), (512, 512)]
-rng = np.random.default_rng()
+rng = np.random.default_rng(0)
 
 
 def swizzled(chunks: int, row: Lanes, chunk: Lanes) -> Lanes:
@@ -142,3 +147,20 @@ def test_what_does_not_fit_is_said() -> None:
         _heads(pages, q, out.columns(0, 120), "f32")
     with pytest.raises(ArgumentError, match="f32, f16 or bf16, not i8"):
         _heads(pages, q, out, "i8")
+
+
+def test_prompts_that_are_too_long_for_a_grid_are_refused() -> None:
+    device: Any = FakeGpu()
+    names = "max_shared_memory_per_block_optin", "max_shared_memory_per_multiprocessor"
+    limits = dict(zip(names, H200_SHARED, strict=True))
+    device.device = SimpleNamespace(properties=SimpleNamespace(multiprocessor_count=132, **limits))
+    pages = LayerPages(0, 0, get("f16"), get("f16"), AttentionSpec(1, 64, 64), 0, False)
+    q, out, run = Rows(0, 32 * 64, 32 * 64), Rows(0, 32 * 64, 32 * 64), Launcher(device, device.stream)
+
+    def step(tokens: int) -> StepInputs:
+        return StepInputs(*(1 << 20,) * 9, (GroupTables(*(1 << 20,) * 3),), tokens, 1, 1, tokens, tokens)
+
+    prompt_attention(run, step(262_140), pages, q, out, scale=1.0)
+    assert len(device.launches) == 2
+    with pytest.raises(ArgumentError, match="takes 262140 tokens of a prompt at once, not 262141; lower max_batched"):
+        prompt_attention(run, step(262_141), pages, q, out, scale=1.0)

@@ -14,7 +14,7 @@ from fewbit.errors import ShapeError
 from fewbit.ops import cuda
 from fewbit.ops import recurrent as reference
 from fewbit.ops.cuda import recurrent
-from fewbit.ops.cuda.recurrent import States
+from fewbit.ops.cuda.pages import LayerStates
 
 from .row_cases import Inputs, floats, make_step, open_gpu
 
@@ -43,7 +43,7 @@ class Case:
         )  # fmt: skip
         self.host = rng_bytes(SLOTS, OFFSET + 4 * part + 8)
         self.states = device.array(self.host)
-        self.given = States(self.states.pointer, self.host.shape[1])
+        self.given = LayerStates(self.states.pointer, self.host.shape[1], 0)
 
     def part(self, held: Any, slot: int, shape: tuple[int, ...]) -> Floats:
         size = 4 * int(np.prod(shape))
@@ -141,7 +141,7 @@ def test_a_text_cut_into_steps_has_the_same_bits(device: cuda.Session) -> None:
             given = {name: step.pointer(vector) for name, vector in vectors.items()}
             sent = [step.rows(x[first:last]) for x in rows]
             rest: dict[str, Any] = {"heads": heads, "groups": 1, "offset": 0, **given}
-            rest["states"] = States(states.pointer, states.nbytes)
+            rest["states"] = LayerStates(states.pointer, states.nbytes, 0)
             found.append(step.call(recurrent.scan, heads * dim, *sent, tokens=count, **rest))
         return np.concatenate(found), states.numpy()
 

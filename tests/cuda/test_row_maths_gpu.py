@@ -50,17 +50,6 @@ def test_norm(device: cuda.Session, tokens: int, width: int, heads: int) -> None
         )
 
 
-def test_norm_of_a_sum(device: cuda.Session) -> None:
-    case, x, y, weight = plain_step(device, 3), floats(3, 2100), floats(3, 2100), floats(2100)
-    expected = reference.norm(case.host, x + y, weight=weight, eps=1e-6)
-    total = case.rows(x, 4)  # the sum replaces x
-    given = {"weight": case.pointer(weight), "eps": 1e-6}
-    close(case.call(row_maths.add_norm, 2100, total, total, case.rows(y), tokens=3, **given), expected)
-    held = case.held[-3].numpy()
-    assert np.array_equal(held[:, :2100], x + y)
-    assert np.isnan(held[:, 2100:]).all()
-
-
 @pytest.mark.parametrize("width", [70, 768, 1027])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_layer_norm(device: cuda.Session, width: int, has_bias: bool) -> None:
@@ -79,16 +68,6 @@ def test_gate(device: cuda.Session, kind: str) -> None:
     for gap, first in ((0, 0), (6, 0), (3, 1)):
         rows = case.rows(gate, gap, first), case.rows(up, 2, 2)
         close(case.call(row_maths.gate, 1110, *rows, tokens=3, gap=gap, kind=kind), expected)
-
-
-@pytest.mark.parametrize("width", [64, 1100, 21])
-def test_gate_and_up_in_one_product(device: cuda.Session, width: int) -> None:
-    case, blocks = plain_step(device, 5), -(-width // 8)
-    both = floats(5, blocks, 2, 8)
-    gate, up = (both[:, :, part].reshape(5, -1)[:, :width] for part in range(2))
-    expected = reference.gate(case.host, gate, up, kind="silu")
-    rows = case.rows(both.reshape(5, -1), 4)
-    close(case.call(row_maths.gate_interleaved, width, rows, tokens=5, gap=4, kind="silu"), expected)
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fewbit.devices.batch import Sample
 from fewbit.errors import ArgumentError, DataError, DtypeError, ShapeError
 from fewbit.ops.cuda.sampling import PARAMS, UNUSED, pack_samples
 from fewbit.ops.sampling import SamplingParams
 
 from ..ops.sampling_cases import EVERYTHING, GREEDY, KINDS, ints, logit_rows, mask_of
 from .emulator.device import EmulatedGpu, EmulatedSession
-from .sampling_cases import expect_right, sample, some_sample
+from .sampling_cases import at, expect_right, sample, some_sample
 
 PENALIZED = SamplingParams(0, repetition_penalty=1.5, presence_penalty=0.25, frequency_penalty=0.5)
 
@@ -39,10 +38,10 @@ def test_a_slot_is_as_large_as_in_the_kernels() -> None:
 def test_parts_of_different_lengths_follow_the_slots() -> None:
     seen, bias = (ints(3, 1), ints(0, 7)), (ints(2), np.array([0.5], np.float32))
     samples = [
-        Sample(4, PENALIZED, 0.25, seen, bias, mask_of([1, 33], 40)),
-        Sample(5, SamplingParams(0.5, top_k=40, top_p=0.75, min_p=0.125), 0.5, seen),
+        at(4, PENALIZED, 0.25, seen, bias, mask_of([1, 33], 40)),
+        at(5, SamplingParams(0.5, top_k=40, top_p=0.75, min_p=0.125), 0.5, seen, last=1),
     ]
-    words, errors, count = pack_samples(samples, 40, 3, [None, 1])
+    words, errors, count = pack_samples(samples, 40, 3)
     assert count == 3
     slots = words[: 3 * 24].view(PARAMS)
     assert errors == {}
@@ -52,7 +51,7 @@ def test_parts_of_different_lengths_follow_the_slots() -> None:
     assert words[first["seen_at"] :][:4].tolist() == [3, 1, 0, 7]
     assert words[first["bias_at"] :][0] == 2
     assert words[first["bias_at"] + 1 :][:1].view(np.float32) == 0.5
-    assert words[first["mask_at"] :][:2].tolist() == samples[0].mask.tolist()  # type: ignore[union-attr]
+    assert words[first["mask_at"] :][:2].tolist() == mask_of([1, 33], 40).tolist()
     assert (first["seen_count"], first["bias_count"], first["changes"], first["last"]) == (2, 1, 1, -1)
     assert len(words) == 3 * 24 + 4 + 2 + 2
     assert (second["by"], second["min_p"], second["top_p"], second["spare"]) == (2, 0.125, 0.75, 0.25)
@@ -61,8 +60,8 @@ def test_parts_of_different_lengths_follow_the_slots() -> None:
 
 
 def test_the_last_token_counts_where_there_are_penalties() -> None:
-    samples = [Sample(0, PENALIZED, 0), Sample(0, GREEDY, 0), Sample(0, PENALIZED, 0)]
-    slots = pack_samples(samples, 9, None, [7, 7, None]).words.view(PARAMS)
+    samples = [at(0, PENALIZED, 0, last=7), at(0, GREEDY, 0, last=7), at(0, PENALIZED, 0)]
+    slots = pack_samples(samples, 9).words.view(PARAMS)
     assert slots["last"].tolist() == [7, -1, -1]
     assert slots["changes"].tolist() == [1, 0, 0]
 
@@ -70,12 +69,12 @@ def test_the_last_token_counts_where_there_are_penalties() -> None:
 def test_what_cannot_be_sampled_ends_alone() -> None:
     bias = ints(1), np.array([np.nan], np.float32)
     samples = [
-        Sample(0, GREEDY, 1.0),
-        Sample(1, GREEDY, 0.5),
-        Sample(2, GREEDY, 0.5, (ints(1, 9), ints(0, 0))),
-        Sample(3, GREEDY, 0.5, (ints(1, 1), ints(0, 0))),
-        Sample(4, GREEDY, 0.5, (ints(1), ints(-1))),
-        Sample(5, GREEDY, 0.5, None, bias),
+        at(0, GREEDY, 1.0),
+        at(1, GREEDY, 0.5),
+        at(2, GREEDY, 0.5, (ints(1, 9), ints(0, 0))),
+        at(3, GREEDY, 0.5, (ints(1, 1), ints(0, 0))),
+        at(4, GREEDY, 0.5, (ints(1), ints(-1))),
+        at(5, GREEDY, 0.5, None, bias),
     ]
     words, errors, _ = pack_samples(samples, 9)
     assert words[: 6 * 24].view(PARAMS)["row"].tolist() == [-1, 1, -1, -1, -1, -1]
@@ -91,11 +90,11 @@ def test_what_cannot_be_sampled_ends_alone() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ArgumentError, match="2 samples do not fit in 1 slot"):
-        pack_samples([Sample(0, GREEDY, 0)] * 2, 9, 1)
+        pack_samples([at(0, GREEDY, 0)] * 2, 9, 1)
     with pytest.raises(ShapeError, match="must hold 1 words"):
-        pack_samples([Sample(0, GREEDY, 0, mask=np.zeros(2, np.uint32))], 9)
+        pack_samples([at(0, GREEDY, 0, mask=np.zeros(2, np.uint32))], 9)
     with pytest.raises(DtypeError, match="uint32"):
-        pack_samples([Sample(0, GREEDY, 0, mask=np.zeros(1, np.int32))], 9)  # type: ignore[arg-type]
+        pack_samples([at(0, GREEDY, 0, mask=np.zeros(1, np.int32))], 9)
 
 
 @settings(deadline=None, max_examples=20)
@@ -125,7 +124,7 @@ def test_kernels_agree_with_the_reference(
 ], ids=str)  # fmt: skip
 def test_kernels_nearly_always_give_the_same(device: EmulatedSession, params: SamplingParams) -> None:
     logits = 3 * logit_rows("flat", 1, 20_000, 5)
-    samples = [Sample(0, params, uniform) for uniform in np.random.default_rng(4).random(6)]
+    samples = [at(0, params, uniform) for uniform in np.random.default_rng(4).random(6)]
     results, _ = sample(device, logits, samples)
     assert expect_right(logits, samples, results) >= 5
 
@@ -138,8 +137,8 @@ def test_the_last_token_is_counted(device: EmulatedSession, listed: bool) -> Non
     seen = (ints(5, best), ints(1, 0)) if listed else (ints(5), ints(1))
     now = (ints(5, best), ints(1, 1))
     for params in (PENALIZED, replace(PENALIZED, temperature=0.7)):
-        told, ahead = Sample(0, params, 0.3, now), Sample(0, params, 0.3, seen)
-        results, _ = sample(device, logits, [told, ahead], lasts=[None, 1], previous=[17, best])
+        told, ahead = at(0, params, 0.3, now), at(0, params, 0.3, seen, last=1)
+        results, _ = sample(device, logits, [told, ahead], previous=[17, best])
         assert results[0] == results[1]
         expect_right(logits, [told], results[:1])
 
@@ -148,8 +147,8 @@ def test_rows_that_nothing_can_be_sampled_from(device: EmulatedSession) -> None:
     logits = logit_rows("flat", 5, 3000, 3)
     logits[1, 2999], logits[2, 7], logits[3] = np.nan, np.inf, -np.inf
     nothing = np.zeros(-(-3000 // 32), np.uint32)
-    samples = [Sample(row, params, 0.5) for params in (GREEDY, EVERYTHING) for row in range(5)]
-    samples += [Sample(0, EVERYTHING, 0.5, mask=nothing), Sample(0, GREEDY, 2)]
+    samples = [at(row, params, 0.5) for params in (GREEDY, EVERYTHING) for row in range(5)]
+    samples += [at(0, EVERYTHING, 0.5, mask=nothing), at(0, GREEDY, 2)]
     results, _ = sample(device, logits, samples)
     expect_right(logits, samples, results)
     assert sum(isinstance(result, DataError) for result in results) == 8

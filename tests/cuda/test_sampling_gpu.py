@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewbit.devices.batch import Sample
 from fewbit.errors import ArgumentError, DataError, FewbitError
 from fewbit.ops import cuda
 from fewbit.ops.cuda.kernels_sampling import MAX_VOCAB
@@ -14,10 +13,10 @@ from fewbit.ops.cuda.values import Launcher, Rows
 from fewbit.ops.sampling import SamplingParams
 
 from ..ops.sampling_cases import EVERYTHING, GREEDY, KINDS, ints, logit_rows
-from .sampling_cases import expect_right, sample, some_sample
+from .sampling_cases import at, expect_right, sample, some_sample
 
 pytestmark = pytest.mark.cuda
-rng = np.random.default_rng()
+rng = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def test_tokens_are_those_of_the_reference(device: cuda.Session, kind: str, voca
 @pytest.mark.parametrize("scale", [1, 4])
 def test_one_row_and_many_numbers(device: cuda.Session, params: SamplingParams, scale: int) -> None:
     logits = scale * logit_rows("flat", 1, 128256, int(rng.integers(2**32)))
-    samples = [Sample(0, params, float(uniform)) for uniform in rng.random(8)]
+    samples = [at(0, params, float(uniform)) for uniform in rng.random(8)]
     results, _ = sample(device, logits, samples)
     assert expect_right(logits, samples, results) >= 7
 
@@ -62,9 +61,9 @@ def test_the_last_token_is_counted(device: cuda.Session, listed: bool) -> None:
     logits = logit_rows("flat", 1, 30_000, int(rng.integers(2**32)))
     best = int(np.argmax(logits))
     params = SamplingParams(0, repetition_penalty=1.5, presence_penalty=0.25, frequency_penalty=0.5)
-    told = Sample(0, params, 0, (ints(best), ints(1)))
-    ahead = Sample(0, params, 0, (ints(best), ints(0)) if listed else None)
-    results, _ = sample(device, logits, [told, ahead], lasts=[None, 1], previous=[17, best])
+    told = at(0, params, 0, (ints(best), ints(1)))
+    ahead = at(0, params, 0, (ints(best), ints(0)) if listed else None, last=1)
+    results, _ = sample(device, logits, [told, ahead], previous=[17, best])
     assert results[0] == results[1]
     expect_right(logits, [told], results[:1])
 
@@ -72,8 +71,8 @@ def test_the_last_token_is_counted(device: cuda.Session, listed: bool) -> None:
 def test_rows_that_nothing_can_be_sampled_from(device: cuda.Session) -> None:
     logits = logit_rows("flat", 4, 50_000, int(rng.integers(2**32)))
     logits[1, 49_999], logits[2, 7], logits[3] = np.nan, np.inf, -np.inf
-    samples = [Sample(row, params, 0.5) for params in (GREEDY, EVERYTHING, SamplingParams()) for row in range(4)]
-    samples += [Sample(0, EVERYTHING, 0.5, mask=np.zeros(-(-50_000 // 32), np.uint32)), Sample(0, GREEDY, 2)]
+    samples = [at(row, params, 0.5) for params in (GREEDY, EVERYTHING, SamplingParams()) for row in range(4)]
+    samples += [at(0, EVERYTHING, 0.5, mask=np.zeros(-(-50_000 // 32), np.uint32)), at(0, GREEDY, 2)]
     results, _ = sample(device, logits, samples)
     expect_right(logits, samples, results)
     assert sum(isinstance(result, DataError) for result in results) == 11
@@ -96,7 +95,7 @@ def test_tokens_may_be_those_of_the_step_before(device: cuda.Session) -> None:
     sampler, given, run = Sampler(device, 1, 9000), device.array(logits), Launcher(device, device.stream)
     rows, found = Rows(given.pointer, 9000, 9000), []
     for last in (None, 0):
-        words = device.array(pack_samples([Sample(0, params, 0)], 9000, 1, [last]).words.view(np.int32))
+        words = device.array(pack_samples([at(0, params, 0, last=last)], 9000, 1).words.view(np.int32))
         sampler.launch(run, rows, words.pointer, 1)
         found.append(int(sampler.download()[0, 0]))
     assert found == np.argsort(-logits[0], kind="stable")[:2].tolist()

@@ -14,7 +14,7 @@ from fewbit import devices
 from fewbit.arrays import Floats
 from fewbit.cache.layout import Layout
 from fewbit.cache.store import HostStore
-from fewbit.devices.batch import Batch, Handle, Outputs
+from fewbit.devices.batch import Batch, Handle, Results
 from fewbit.devices.numpy import NumpyDevice, NumpyExecutor
 from fewbit.errors import FewbitError, OutOfMemory
 from fewbit.load_options import LoadOptions
@@ -33,11 +33,11 @@ class LaterHandle:
     def __init__(self, future: Future[Handle]) -> None:
         self._future = future
 
-    def fetch(self) -> Outputs:
+    def fetch(self) -> Results:
         return self._future.result().fetch()
 
-    def rows(self) -> Floats:
-        return self._future.result().rows()
+    def values(self) -> Floats:
+        return self._future.result().values()
 
 
 class LaterExecutor(NumpyExecutor):

@@ -149,7 +149,7 @@ def test_graphs_are_cut_where_one_value_goes_on(model: LoadedModel) -> None:
         assert layers_of(rest.nodes) == set(range(LAYERS - layers, LAYERS))
         assert rest.nodes[0].outputs == (first.result,)
         assert not set(weights_of(first)) & set(weights_of(rest))
-    with pytest.raises(RequestError, match="cannot be cut so that 7 of its 6 layers are on the GPU"):
+    with pytest.raises(RequestError, match="cannot be split with 7 of its 6 layers on the GPU"):
         cut(model.graph, 7)
 
 

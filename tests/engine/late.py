@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 
 from fewbit.arrays import Floats, Ints
-from fewbit.devices.batch import Batch, Executor, Outputs, Sample
+from fewbit.devices.batch import Batch, Executor, Results, Row, RowResult, Sample, lay_out
 
 from .toy import Toy
 
 
 class LateHandle:
-    def __init__(self, of: Late, number: int) -> None:
-        self._of, self._number = of, number
-        self.outputs: Outputs | Exception | None = None
+    def __init__(self, late: Late, number: int, batch: Batch) -> None:
+        self._late, self._number, self.batch = late, number, batch
+        self.results: Results | Exception | None = None
 
-    def fetch(self) -> Outputs:
-        self._of.log.append(("fetch", self._number))
-        while self.outputs is None:
-            self._of.run_next()
-        if isinstance(self.outputs, Exception):
-            raise self.outputs
-        return self.outputs
+    def fetch(self) -> Results:
+        self._late.log.append(("fetch", self._number))
+        while self.results is None:
+            self._late.run_next()
+        if isinstance(self.results, Exception):
+            raise self.results
+        return self.results
 
-    def rows(self) -> Floats:
+    def values(self) -> Floats:
         raise NotImplementedError
 
 
@@ -62,9 +62,9 @@ class Late:
         number = len(self.batches)
         self.log.append(("launch", number))
         self.batches.append(batch)
-        handle, before = LateHandle(self, number), self._last
+        handle, before = LateHandle(self, number, batch), self._last
         self._last = handle
-        batch = replace(batch, tokens=batch.tokens.copy(), samples=[_copied(one) for one in batch.samples])
+        batch = lay_out([_copied(row) for row in batch.rows], batch.view)
         self._queue.append(lambda: self._run(batch, handle, before))
         return handle
 
@@ -79,15 +79,12 @@ class Late:
             self.run_next()
 
     def _run(self, batch: Batch, handle: LateHandle, before: LateHandle | None) -> None:
-        known = [] if before is None else _tokens(before.outputs)
-        tokens = [token if token >= 0 else known[-1 - token] for token in batch.tokens.tolist()]
-        samples = [_counted(one, known) for one in batch.samples]
+        known = [] if before is None else _tokens(before.batch, before.results)
         try:
-            handle.outputs = self.inner.launch(
-                replace(batch, tokens=np.array(tokens, np.int32), samples=samples)
-            ).fetch()
+            results = self.inner.launch(lay_out([_known(row, known) for row in batch.rows], batch.view)).fetch()
+            handle.results = [_kept(result) for result in results]
         except Exception as error:
-            handle.outputs = error
+            handle.results = error
 
 
 def _make_ordered(store: Any, late: Late) -> None:
@@ -107,16 +104,33 @@ def _make_ordered(store: Any, late: Late) -> None:
     store.copy, store.read, store.write = copy_later, at_once(read), at_once(write)
 
 
-def _tokens(outputs: Outputs | Exception | None) -> list[int]:
-    """Those of a step; some token where there is none."""
-    if not isinstance(outputs, Outputs):
-        return [0] * 1000
-    return [0 if isinstance(one, Exception) else one.token for one in outputs.samples]
+def _tokens(batch: Batch, results: Results | Exception | None) -> list[int]:
+    """What each sample of a step gave; some token where there is none."""
+    if not isinstance(results, list):
+        return [0] * len(batch.samples)
+    pairs = zip(batch.rows, results, strict=True)
+    return [0 if isinstance(one, Exception) else one.tokens[0] for row, one in pairs if row.sample is not None]
 
 
-def _copied(sample: Sample) -> Sample:
+def _copied(row: Row) -> Row:
     """What the engine counts on goes on changing."""
-    return sample if sample.seen is None else replace(sample, seen=(sample.seen[0].copy(), sample.seen[1].copy()))
+    sample = row.sample
+    if sample is not None and sample.seen is not None:
+        sample = replace(sample, seen=(sample.seen[0].copy(), sample.seen[1].copy()))
+    return replace(row, tokens=list(row.tokens), sample=sample)
+
+
+def _kept(result: RowResult | Exception) -> RowResult | Exception:
+    """With hidden states that the next step does not overwrite."""
+    if isinstance(result, Exception) or result.hidden is None:
+        return result
+    return result._replace(hidden=result.hidden.copy())
+
+
+def _known(row: Row, known: list[int]) -> Row:
+    """With the tokens of the step before, which count as seen too."""
+    tokens = [token if token >= 0 else known[-1 - token] for token in row.tokens]
+    return replace(row, tokens=tokens, sample=None if row.sample is None else _counted(row.sample, known))
 
 
 def _counted(sample: Sample, known: list[int]) -> Sample:

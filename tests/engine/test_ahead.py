@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,16 @@ import fewbit as fb
 from fewbit import devices
 from fewbit.devices.cpu import CpuDevice
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Generation
+from fewbit.engine.request import Delta, Generation
 from fewbit.engine.worker import Worker
 
+from ..examples import examples
 from .alone import WARM, alone, is_clean, make_engine, run
 from .late import Late
 from .test_schedules import PENALTIES, VOCAB, Alternating, Job, check_schedule, jobs, toys
 from .toy import HybridToy, Toy, logits_of
 
-EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "200"))
+EXAMPLES = examples(usual=100, full=200)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 ZOO = Path(__file__).parents[1] / "zoo"
 
@@ -90,12 +90,12 @@ def test_what_comes_after_the_end_is_thrown_away(kind: type[Toy]) -> None:
     free = alone(prompt, 12, 3)[0]
     engine, late = make(toy := kind(), eos_ids=[free[4]])
     (request,) = add(engine, prompt, 12, seed=3)
-    events: list[int | None] = []
-    request.sink, request.stream = lambda event: events.append(event[1]), True
+    deltas: list[Delta] = []
+    request.sink, request.stream = deltas.append, True
     run(engine)
     output = free[: free.index(free[4])]
     assert (request.output_tokens, request.finish_reason) == (output, "stop")
-    assert events == [*output, None]
+    assert [(delta.tokens, delta.finish) for delta in deltas] == [*(([token], None) for token in output), ([], "stop")]
     assert len(late.batches) == len(output) + 2  # the prompt, a step for each token, and one too many
     assert toy.cache.lookup([*prompt, *output, free[4], 0, 0, 0]) <= len(prompt) + len(output)
     assert is_clean(toy)
@@ -125,7 +125,35 @@ def test_a_constraint_sees_each_token_first() -> None:
     run(engine)
     assert request.output_tokens == alone([1, 2], 8, 2, vocab=VOCAB, constraint=Alternating())[0]
     assert free.output_tokens == alone([1, 2], 4, 1, vocab=VOCAB)[0]
-    assert ahead(late) == []
+    masked = [any(one.mask is not None for _, one in batch.samples) for batch in late.batches]
+    assert [step for step in range(1, len(masked)) if masked[step] and masked[step - 1] and step in ahead(late)] == []
+
+
+@kinds
+def test_a_constrained_request_sits_out_steps_that_the_others_run_ahead(kind: type[Toy]) -> None:
+    engine, late = make(kind(vocab=VOCAB))
+    free = [add(engine, [i, 2], 12, seed=i)[0] for i in range(7)]
+    (request,) = add(engine, [1, 2], 6, seed=9, constraint=Alternating)
+    run(engine)
+    for i, one in enumerate(free):
+        assert one.output_tokens == alone([i, 2], 12, i, vocab=VOCAB)[0]
+    assert request.output_tokens == alone([1, 2], 6, 9, vocab=VOCAB, constraint=Alternating())[0]
+    assert ahead(late) == list(range(1, 12))
+    assert [len(batch.rows) for batch in late.batches] == [8, 7] * 5 + [8, 7]
+
+
+def test_a_scored_text_sits_out_while_an_output_goes_on() -> None:
+    engine, late = make(toy := Toy(max_batched_tokens=8, max_logits=8))
+    (request,) = add(engine, [1], 12, seed=3)
+    scoring = engine.scoring(PROMPT)
+    engine.add([scoring])
+    run(engine)
+    assert request.output_tokens == alone([1], 12, 3)[0]
+    wanted = fb.ops.sampling.log_probabilities(logits_of(PROMPT)[:-1], PROMPT[1:])
+    np.testing.assert_array_equal(scoring.scores.values, wanted)
+    assert ahead(late) == list(range(1, 12))
+    assert [len(batch.rows) for batch in late.batches[:4]] == [2, 1, 2, 1]
+    assert is_clean(toy)
 
 
 def test_penalties_count_the_token_that_is_not_known_yet() -> None:
@@ -134,7 +162,8 @@ def test_penalties_count_the_token_that_is_not_known_yet() -> None:
     (request,) = add(engine, [1, 2], 9, seed=2, params=PENALTIES)
     run(engine)
     assert request.output_tokens == alone([1, 2], 9, 2, params=PENALTIES, vocab=VOCAB)[0]
-    assert [[one.last for one in batch.samples] for batch in late.batches[:3]] == [[None, None], [None, 1], [None, 1]]
+    lasts = [[one.last for _, one in batch.samples] for batch in late.batches[:3]]
+    assert lasts == [[None, None], [None, 1], [None, 1]]
 
 
 def test_outputs_of_one_prompt_part_before_they_go_on() -> None:

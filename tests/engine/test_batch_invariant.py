@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,11 +22,11 @@ from fewbit.load_options import LoadOptions
 from fewbit.loading import load_weights, place
 from fewbit.ops.sampling import SamplingParams
 
+from ..examples import examples
 from ..loading import load
 from ..models.random_llama import write_llama
 from .alone import run
 
-EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "0"))
 CTX, OUTPUT = 96, 8
 PARAMS = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -52,6 +51,7 @@ jobs = st.builds(
     scores=st.sampled_from([False, False, True]),
 )
 CROWD = [Job(text, length=30, wait=0, seed=0, scores=False) for text in (0, 1, 2, 0)]
+AGAIN = [Job(0, length=60, wait=wait, seed=0, scores=False) for wait in (0, 12)]
 schedules = st.lists(jobs, min_size=1, max_size=16)
 sizes = st.sampled_from([(48, 130), (64, 400), (200, 1000)])  # tokens of a step, and of the cache
 
@@ -109,10 +109,11 @@ def check(model: Model, work: list[Job], size: tuple[int, int]) -> None:
         assert result(request) == model.alone(job.text, job.length, job.seed, job.scores)
 
 
-def check_schedules(model: Model, examples: int) -> None:
-    @settings(max_examples=EXAMPLES or examples, deadline=None, suppress_health_check=list(HealthCheck))
+def check_schedules(model: Model, count: int) -> None:
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(work=schedules, size=sizes)
     @example(work=CROWD, size=(64, 130))  # their second pages do not fit
+    @example(work=AGAIN, size=(64, 400))  # the second one finds the pages of the first
     def any_schedule(work: list[Job], size: tuple[int, int]) -> None:
         check(model, work, size)
 
@@ -127,14 +128,14 @@ def test_any_schedule_of_the_default_model_has_the_same_bits() -> None:
         path = find("smollm2", offline=True)
     except fb.FewbitError as error:
         pytest.skip(f"the default model is not here: {error}")
-    check_schedules(Model(path), 10)
+    check_schedules(Model(path), examples(usual=10, full=10))
 
 
 @pytest.mark.parametrize("kv", ["f16", "f8_e4m3", "q8_0", "q4_0"])
 @pytest.mark.parametrize("format", ["q4_0", "q4_k", "q6_k", "f16"])
 def test_any_schedule_has_the_same_bits(tmp_path: Path, isa: str, format: str, kv: str) -> None:
     path = write_llama(tmp_path / "model.gguf", hidden=256, feed_forward=512, heads=8, layers=2, format=format)
-    check_schedules(Model(path, kv=kv), 8)
+    check_schedules(Model(path, kv=kv), examples(usual=2 if isa == "scalar" else 8, full=8))
 
 
 def test_without_it_kernels_change_with_the_number_of_rows(tmp_path: Path) -> None:

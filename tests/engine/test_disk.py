@@ -9,7 +9,7 @@ import pytest
 
 from fewbit.cache.disk import DiskCache
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Event
+from fewbit.engine.request import Delta
 from fewbit.engine.worker import Worker
 from fewbit.llm import LLM
 
@@ -87,7 +87,7 @@ def test_a_worker_does_things_between_two_steps() -> None:
     worker = Worker(make_engine(Toy(ctx=200_000, pages=50_000)))
     seen: list[Engine] = []
     worker.call(seen.append)
-    queue: SimpleQueue[Event] = SimpleQueue()
+    queue: SimpleQueue[Delta] = SimpleQueue()
     worker.submit(worker.engine.generation([1], WARM), queue.put)
     worker.call(seen.append)
     with pytest.raises(ZeroDivisionError):

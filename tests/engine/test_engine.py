@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fewbit.engine.request import Request
+from fewbit.engine.request import Delta
 from fewbit.errors import DtypeError, FewbitError, OutOfPages, RequestError
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
@@ -197,20 +197,24 @@ def test_penalties_see_the_prompt_and_the_output() -> None:
     assert other.output_tokens == alone([7], 15, 9, vocab=12)[0]
 
 
-def test_events() -> None:
+def test_deltas() -> None:
+    """A stream gets its tokens step by step, all others get them together at the end."""
     engine = make_engine(Toy())
     streamed, last = (
         engine.generation(PROMPT, WARM, max_tokens=3, seed=1)[0],
         engine.generation([1], WARM, max_tokens=3)[0],
     )
-    events: list[tuple[Request, int | None]] = []
-    streamed.sink = last.sink = events.append
+    deltas: list[Delta] = []
+    streamed.sink = last.sink = deltas.append
     streamed.stream = True
     engine.add([streamed])
     engine.add([last])
     run(engine)
-    assert [token for request, token in events if request is streamed] == [*streamed.output_tokens, None]
-    assert [token for request, token in events if request is last] == [None]
+    first, second, third = streamed.output_tokens
+    assert [delta[1:] for delta in deltas if delta.request is streamed] == [
+        ([first], None), ([second], None), ([third], "length"),
+    ]  # fmt: skip
+    assert [delta[1:] for delta in deltas if delta.request is last] == [(last.output_tokens, "length")]
 
 
 def test_a_sink_that_fails_cancels_its_request() -> None:
@@ -219,7 +223,7 @@ def test_a_sink_that_fails_cancels_its_request() -> None:
         engine.generation(PROMPT, WARM, max_tokens=3)[0],
         engine.generation([1], WARM, max_tokens=3, seed=2)[0],
     )
-    deaf.sink, deaf.stream = lambda event: 1 / 0, True
+    deaf.sink, deaf.stream = lambda delta: 1 / 0, True
     engine.add([deaf])
     engine.add([other])
     run(engine)
@@ -354,9 +358,9 @@ def test_stats() -> None:
     [
         ({"prompt": []}, RequestError, "the text is empty: it has no tokens"),
         ({"prompt": [1, 40]}, RequestError, "tokens must be from 0 to 39, got 40"),
-        ({"prompt": [-1]}, FewbitError, "a token is a number from 0"),
-        ({"prompt": [0.5]}, DtypeError, "tokens are integers"),
-        ({"prompt": "text"}, DtypeError, "tokens are integers"),
+        ({"prompt": [-1]}, FewbitError, "tokens must be from 0"),
+        ({"prompt": [0.5]}, DtypeError, "tokens must be integers"),
+        ({"prompt": "text"}, DtypeError, "tokens must be integers"),
         (
             {"prompt": [1] * 64},
             RequestError,

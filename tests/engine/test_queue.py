@@ -39,7 +39,7 @@ def order(engine: Engine, requests: dict[str, Request]) -> list[str]:
     """The names of requests in the order in which they end."""
     ended: list[str] = []
     for name, request in requests.items():
-        request.sink = lambda event, name=name: ended.append(name) if event[1] is None else None
+        request.sink = lambda delta, name=name: ended.append(name) if delta.finish else None
     run(engine)
     return ended
 
@@ -188,9 +188,9 @@ def test_limits_of_a_client() -> None:
 def test_the_caller_of_a_worker_is_told_that_the_queue_is_full() -> None:
     worker = Worker(make(Toy(ctx=200_000, pages=50_000), max_seqs=1, max_waiting=0))
     first = worker.engine.generation([1], WARM)
-    worker.submit(first, lambda event: None)
+    worker.submit(first, lambda delta: None)
     with pytest.raises(QueueFull):
-        worker.submit(worker.engine.generation([2], WARM), lambda event: None)
+        worker.submit(worker.engine.generation([2], WARM), lambda delta: None)
     worker.close()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from fewbit.arrays import Floats, Words
 from fewbit.devices.batch import Batch
+from fewbit.devices.host import HostHandle
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation
 from fewbit.errors import DataError, DtypeError, RequestError
@@ -151,12 +152,21 @@ def test_namespaces_share_no_pages() -> None:
 def test_adapters_are_those_of_the_executor_and_share_no_pages_either() -> None:
     toy = Toy(page_tokens=4)
     toy.adapters = frozenset({"poet"})
+    named: list[str | None] = []
+    launch = toy.launch
+
+    def watched(batch: Batch) -> HostHandle:
+        named.extend(row.adapter for row in batch.rows)
+        return launch(batch)
+
+    toy.launch = watched  # type: ignore[method-assign]
     engine = make_engine(toy)
     with pytest.raises(RequestError, match="there is no adapter 'chef'; there are: poet"):
         engine.generation(PROMPT, adapter="chef")
     for adapter, cached in ((None, 0), ("poet", 0), ("poet", 8)):
         (request,) = finish(engine, engine.generation(PROMPT, WARM, max_tokens=1, adapter=adapter))
         assert request.cached_tokens == cached
+    assert named == [None, "poet", "poet"]
 
 
 def test_kinds_run_beside_each_other() -> None:

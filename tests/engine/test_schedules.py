@@ -22,8 +22,8 @@ from fewbit.cache.disk import DiskCache
 from fewbit.devices.batch import Executor
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Request, Scoring
+from fewbit.engine.scheduling import SchedulingOptions
 from fewbit.engine.scores import TokenScores
-from fewbit.engine.terms import Terms
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
@@ -161,10 +161,10 @@ def check_schedule(toy: Toy, executor: Executor, work: list[Job], max_seqs: int)
 
 
 def make(engine: Engine, job: Job, prompt: list[int]) -> list[Request]:
-    terms: Terms = {"priority": job.priority, "client": job.client, "deadline": job.deadline}
+    options: SchedulingOptions = {"priority": job.priority, "client": job.client, "deadline": job.deadline}
     if job.scores:
         first = max(1, min(job.first, len(prompt) - 1))
-        return [engine.scoring(prompt, first=first, logprobs=job.prompt_logprobs, namespace=job.namespace, **terms)]
+        return [engine.scoring(prompt, first=first, logprobs=job.prompt_logprobs, namespace=job.namespace, **options)]
     return engine.generation(
         prompt,
         job.params,
@@ -175,7 +175,7 @@ def make(engine: Engine, job: Job, prompt: list[int]) -> list[Request]:
         seed=job.seed,
         logprobs=job.logprobs,
         constraint=Alternating if job.alternating else None,
-        **terms,
+        **options,
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from fewbit.devices.batch import Batch
 from fewbit.devices.host import HostHandle
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Event, Request, Step
+from fewbit.engine.request import Delta, Request, StepRows
 from fewbit.engine.worker import Worker
 from fewbit.errors import FewbitError
 
@@ -32,7 +32,7 @@ def engine_threads() -> list[threading.Thread]:
 
 
 def outputs(worker: Worker, requests: list[Request]) -> list[tuple[list[int], str | None]]:
-    queue: SimpleQueue[Event] = SimpleQueue()
+    queue: SimpleQueue[Delta] = SimpleQueue()
     worker.submit(requests, queue.put)
     for _ in requests:
         queue.get(timeout=60)
@@ -80,7 +80,7 @@ def test_the_thread_starts_with_the_first_request_and_sleeps_after_the_last() ->
 def test_close_ends_what_is_not_complete() -> None:
     worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
     requests = [worker.engine.generation(PROMPT, WARM)[0] for _ in range(3)]
-    queue: SimpleQueue[Event] = SimpleQueue()
+    queue: SimpleQueue[Delta] = SimpleQueue()
     for request in requests:
         worker.submit([request], queue.put, stream=True)
     queue.get(timeout=60)
@@ -111,11 +111,11 @@ def test_a_worker_that_nobody_holds_goes() -> None:
 def test_cancel_from_another_thread() -> None:
     worker = Worker(make_engine(toy := Toy(ctx=200_000, pages=50_000)))
     request = worker.engine.generation(PROMPT, WARM)[0]
-    queue: SimpleQueue[Event] = SimpleQueue()
+    queue: SimpleQueue[Delta] = SimpleQueue()
     worker.submit([request], queue.put, stream=True)
     queue.get(timeout=60)
     worker.cancel([request])
-    while queue.get(timeout=60)[1] is not None:
+    while queue.get(timeout=60).finish is None:
         pass
     assert request.finish_reason == "cancelled"
     assert outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3, seed=1)) == [alone(PROMPT, 3, 1)]
@@ -133,19 +133,19 @@ def test_cancelling_during_a_step_frees_pages_at_its_end(monkeypatch: pytest.Mon
         assert may_end.wait(60)
         return launch(batch)
 
-    def next_step() -> Step:
+    def next_step() -> StepRows:
         used.put(toy.cache.stats().used)
         return schedule()
 
     monkeypatch.setattr(toy, "launch", slow)
-    gone, queue = worker.engine.generation(PROMPT * 2, WARM)[0], SimpleQueue[Event]()
+    gone, queue = worker.engine.generation(PROMPT * 2, WARM)[0], SimpleQueue[Delta]()
     worker.submit([gone], queue.put)
     assert running.wait(60)
     monkeypatch.setattr(worker.engine._scheduler, "schedule", next_step)
     worker.cancel([gone])
     worker.submit(worker.engine.generation([1], WARM, max_tokens=1), queue.put)
     may_end.set()
-    assert queue.get(timeout=60) == (gone, None)
+    assert queue.get(timeout=60) == (gone, [], "cancelled")
     assert used.get(timeout=60) == 0
     worker.close()
 
@@ -180,13 +180,13 @@ def test_an_error_in_an_action_ends_neither_the_thread_nor_the_callers(
     def failing(engine: Engine, requests: list[Request]) -> None:
         raise error
 
-    bad, queue = worker.engine.generation(PROMPT, WARM, max_tokens=3, n=2), SimpleQueue[Event]()
+    bad, queue = worker.engine.generation(PROMPT, WARM, max_tokens=3, n=2), SimpleQueue[Delta]()
     with monkeypatch.context() as patch:
         patch.setattr(Engine, action, failing)
         worker.submit(bad, queue.put)
         if action == "cancel":
             worker.cancel(bad)
-        assert [queue.get(timeout=10)[1] for _ in bad] == [None, None]
+        assert all(queue.get(timeout=10).finish for _ in bad)
     if action == "add_batch":
         assert [request.finish_reason for request in bad] == ["error", "error"]
         assert "no luck" in str(bad[0].error) or "SystemExit: 3" in str(bad[0].error)

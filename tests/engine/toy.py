@@ -24,7 +24,7 @@ from fewbit.devices.host import HostHandle
 from fewbit.errors import OutOfPages
 from fewbit.loading import Loaded
 from fewbit.ops import attention, sampling
-from fewbit.ops.specs import AttentionSpec, LayerSpec, RecurrentSpec
+from fewbit.ops.specs import AttentionParams, AttentionSpec, LayerSpec, RecurrentSpec
 
 DIM = 32
 
@@ -98,14 +98,12 @@ class Toy:
     def _attend(self, layer: int, batch: Batch, v: Floats, window: int = 0) -> Floats:
         """The mean of V over the tokens that each one sees, (tokens, DIM)."""
         store, view = self.cache.store, batch.view
-        k_format, keys, v_format, values = store.kv(layer)
+        kv = store.kv(layer)
         group, zero = store.group_of(layer), np.zeros((len(v), 1, store.layout.attention(layer).k_dim), np.float32)
-        attention.kv_write(k_format, keys, zero, view.slots(group))
-        attention.kv_write(v_format, values, v, view.slots(group))
-        return attention.attend(
-            zero, keys, k_format, values, v_format, view.tables[group], view.table_starts[group], view.lengths,
-            view.q_starts, scale=1.0, window=window, out=np.empty_like(v),
-        )[:, 0]  # fmt: skip
+        attention.kv_write(kv.k_format, kv.k, zero, view.slots(group))
+        attention.kv_write(kv.v_format, kv.v, v, view.slots(group))
+        params = AttentionParams(scale=1.0, window=window)
+        return attention.attend(zero, kv, view.page_tables(group), params, out=np.empty_like(v))[:, 0]
 
     def _check(self, batch: Batch) -> None:
         assert 0 < len(batch.tokens) <= self.max_batched_tokens

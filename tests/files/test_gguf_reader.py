@@ -93,7 +93,7 @@ def test_tensors_outlive_the_file(tmp_path: Path) -> None:
     gguf = read(tmp_path, raw.tiny())
     with gguf:
         tensor = gguf.tensors["w"]
-        mapped = weakref.ref(gguf._maps[0])
+        mapped = weakref.ref(gguf.tensors._maps[0])
     gguf.path.unlink()
     assert tensor.to_bytes() == bytes(range(68))
     assert list(gguf.metadata["c"]) == ["p", "q"]
@@ -115,7 +115,7 @@ def test_a_tensor_alone_keeps_the_map(tmp_path: Path) -> None:
 
 def test_a_map_without_tensors_goes_at_once(tmp_path: Path) -> None:
     gguf = read(tmp_path, raw.tiny())
-    mapped = weakref.ref(gguf._maps[0])
+    mapped = weakref.ref(gguf.tensors._maps[0])
     gguf.close()
     assert mapped() is None
 

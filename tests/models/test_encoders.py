@@ -12,10 +12,10 @@ import pytest
 
 import fewbit as fb
 from fewbit.arrays import Floats
-from fewbit.devices.batch import Chunk
-from fewbit.embedding import normalized, pool
+from fewbit.devices.batch import Row
 from fewbit.errors import ArgumentError, FileError, RequestError
 from fewbit.llm import LLM
+from fewbit.llm.pooling import normalized, pool
 from fewbit.loading import Loaded
 from fewbit.models import open_model
 
@@ -37,7 +37,7 @@ def opened(name: str, device: str, kind: str = "model.gguf", **options: Any) -> 
 
 
 def states(loaded: Loaded, *texts: list[int]) -> list[Floats]:
-    chunks = [Chunk(loaded.cache.new(), text, len(text)) for text in texts]
+    chunks = [Row(loaded.cache.new(), text, len(text)) for text in texts]
     rows = loaded.forward(chunks, "hidden").copy()
     for chunk in chunks:
         loaded.cache.free(chunk.sequence)
@@ -87,7 +87,7 @@ def test_8_bit_activations_are_near(name: str) -> None:
 def test_there_are_no_logits(device: str) -> None:
     loaded = opened("bert", device)
     with pytest.raises(ArgumentError, match="it has no head"):
-        loaded.forward([Chunk(loaded.cache.new(), [2, 3], 1)])
+        loaded.forward([Row(loaded.cache.new(), [2, 3], 1)])
 
 
 def test_texts_run_whole_so_steps_are_as_long_as_texts() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.arrays import Floats
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.loading import Loaded
 from fewbit.models import load_model, open_model
 
@@ -43,7 +43,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits(loaded: Loaded, tokens: list[int]) -> Floats:
-    return loaded.forward([Chunk(loaded.cache.new(), tokens, len(tokens))]).copy()
+    return loaded.forward([Row(loaded.cache.new(), tokens, len(tokens))]).copy()
 
 
 def test_a_decode_step_reads_the_chosen_experts_only(path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.models import architectures, open_model
 
 from ..loading import load
@@ -24,7 +24,7 @@ def test_greedy_text_is_that_of_llama_cpp(name: str) -> None:
     loaded = load(file, activations="exact", kv="f32")
     sequence, tokens = loaded.cache.new(), list(golden["prompt"])
     for expected, gap in zip(golden["tokens"], golden["gaps"], strict=True):
-        (logits,) = loaded.forward([Chunk(sequence, tokens, 1)])
+        (logits,) = loaded.forward([Row(sequence, tokens, 1)])
         best = int(np.argmax(logits))
         if best != expected:
             assert gap <= TIE, f"{best} instead of {expected}, which was the best by {gap}"

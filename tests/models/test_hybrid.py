@@ -10,7 +10,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.arrays import Floats
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.errors import FileError, MissingError, ShapeError
 from fewbit.models import load_model, open_model
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
@@ -37,7 +37,7 @@ def changed(folder: Path, name: str, metadata: dict[str, Any], tensors: dict[str
 
 def logits(path: Path, device: str, **options: Any) -> Floats:
     loaded = load(open_model(path), device=device, kv="f32", **options)
-    return loaded.forward([Chunk(loaded.cache.new(), TOKENS, len(TOKENS))]).copy()
+    return loaded.forward([Row(loaded.cache.new(), TOKENS, len(TOKENS))]).copy()
 
 
 def test_what_layers_keep() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.devices.cpu import CpuExecutor
 from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
@@ -47,7 +47,7 @@ def logits(loaded: Any, ids: list[int], *cuts: int) -> np.ndarray:
     ends = [*cuts, len(ids)]
     out = []
     for begin, end in zip([0, *cuts], ends, strict=True):
-        out.append(loaded.forward([Chunk(sequence, ids[begin:end], end - begin)]).copy())
+        out.append(loaded.forward([Row(sequence, ids[begin:end], end - begin)]).copy())
     loaded.cache.free(sequence)
     return np.concatenate(out)
 
@@ -151,9 +151,9 @@ def test_ragged_batch(path: Path) -> None:
     alone = [logits(loaded, ids) for ids in texts]
     begun = [len(ids) // 2 for ids in texts]
     sequences = [loaded.cache.new() for _ in texts]
-    chunks = [Chunk(s, ids[:n], 0) for s, ids, n in zip(sequences, texts, begun, strict=True) if n]
+    chunks = [Row(s, ids[:n], 0) for s, ids, n in zip(sequences, texts, begun, strict=True) if n]
     assert loaded.forward(chunks).shape == (0, loaded.executor.vocab)
-    chunks = [Chunk(s, ids[n:], w) for s, ids, n, w in zip(sequences, texts, begun, (1, 3, 0, 20), strict=True)]
+    chunks = [Row(s, ids[n:], w) for s, ids, n, w in zip(sequences, texts, begun, (1, 3, 0, 20), strict=True)]
     rows = loaded.forward(chunks)
     expected = np.concatenate([alone[0][-1:], alone[1][-3:], alone[3][-20:]])
     assert near(rows, expected)
@@ -214,12 +214,12 @@ def test_wrong_options(tmp_path: Path) -> None:
 def test_failed_step_changes_nothing(tmp_path: Path) -> None:
     loaded = load(fb.read_gguf(write_llama(tmp_path / "model.gguf")))
     a, b = loaded.cache.new(), loaded.cache.new()
-    loaded.forward([Chunk(a, [1, 2, 3], 1)])
+    loaded.forward([Row(a, [1, 2, 3], 1)])
     with pytest.raises(fb.FewbitError, match="token 61 of 61"):
-        loaded.forward([Chunk(a, [1], 0), Chunk(b, [61], 1)])
+        loaded.forward([Row(a, [1], 0), Row(b, [61], 1)])
     assert loaded.cache.length(a) == 3
     assert loaded.cache.length(b) == 0
-    before = loaded.forward([Chunk(a, [4], 1)]).copy()
+    before = loaded.forward([Row(a, [4], 1)]).copy()
     assert np.array_equal(before, logits(loaded, [1, 2, 3, 4], 3)[-1:])
 
 

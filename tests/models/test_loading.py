@@ -14,7 +14,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.devices import Device
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.engine.engine import Engine
 from fewbit.errors import FileError, OutOfMemory, RequestError
 from fewbit.llm import LLM
@@ -96,8 +96,8 @@ def test_sizes_arrive_where_they_count(path: Path, device: str) -> None:
     assert loaded.executor.max_batched_tokens == loaded.executor.max_logits == 40
     assert loaded.max_seqs == 3
     with pytest.raises(fb.ShapeError, match="a step takes 40 tokens"):
-        loaded.forward([Chunk(loaded.cache.new(), [1] * 41, 1)])
-    assert loaded.forward([Chunk(loaded.cache.new(), [1] * 40, 1)]).shape == (1, 61)
+        loaded.forward([Row(loaded.cache.new(), [1] * 41, 1)])
+    assert loaded.forward([Row(loaded.cache.new(), [1] * 40, 1)]).shape == (1, 61)
 
 
 def test_an_llm_passes_sizes_on(path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_process_with_little_memory_is_told_what_fits(path: Path) -> None:
     program = f"""
 import re, resource
 import fewbit as fb
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.load_options import LoadOptions
 from fewbit.loading import load
 from fewbit.ops.memory import address_space
@@ -228,7 +228,7 @@ except fb.FewbitError as error:
 loaded = load(gguf, LoadOptions(threads=1, ctx=ctx))
 sequence = loaded.cache.new()
 for _ in range(20):
-    loaded.forward([Chunk(sequence, [1] * 500, 1)])
+    loaded.forward([Row(sequence, [1] * 500, 1)])
 print(loaded.cache.length(sequence))
 """
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, cwd=ROOT)
@@ -259,7 +259,7 @@ def test_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def filled(loaded: Loaded) -> int:
     sequence = loaded.cache.new()
-    loaded.forward([Chunk(sequence, [1, 2, 3, 4], 1)])
+    loaded.forward([Row(sequence, [1, 2, 3, 4], 1)])
     return sequence
 
 

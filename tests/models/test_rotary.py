@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.errors import FileError, MissingError
 from fewbit.models import open_model
 from fewbit.models.checkpoint import Checkpoint
@@ -41,7 +41,7 @@ def test_longrope_of_a_loaded_model() -> None:
     tokens, rows = list(range(3, 15)), []
     for ctx in (256, 17, 16):
         loaded = load(open_model(ZOO / "phi3-longrope" / "model.gguf"), device="numpy", ctx=ctx)
-        rows.append(loaded.forward([Chunk(loaded.cache.new(), tokens, 1)]).copy())
+        rows.append(loaded.forward([Row(loaded.cache.new(), tokens, 1)]).copy())
     np.testing.assert_array_equal(rows[0], rows[1])
     assert np.abs(rows[1] - rows[2]).max() > 0.01
 

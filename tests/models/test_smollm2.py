@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 import fewbit as fb
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.files.hub import find
 
 from ..loading import load
@@ -44,7 +44,7 @@ def log_probabilities(loaded: Any, tokens: list[int], at_once: int) -> Doubles:
     rows = []
     for start in range(0, len(tokens), at_once):
         chunk = tokens[start : start + at_once]
-        logits = loaded.forward([Chunk(sequence, chunk, len(chunk))]).astype(np.float64)
+        logits = loaded.forward([Row(sequence, chunk, len(chunk))]).astype(np.float64)
         top = logits.max(axis=1, keepdims=True)
         rows.append(logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True)))
     loaded.cache.free(sequence)
@@ -116,7 +116,7 @@ def test_16_bits_are_nearly_the_truth(gguf: Any, at_once: int, isa: str) -> None
     if isa == "amx" and at_once > 1:
         pytest.skip("prompts are in bf16 there")
     truth = expected("smollm2-exact")
-    tokens = truth["tokens"][: 8 if isa == "scalar" else 48]
+    tokens = truth["tokens"][: 4 if isa == "scalar" else 48]
     after = np.arange(len(tokens) - 1)
     found = log_probabilities(load(gguf, activations="int16"), tokens, at_once)[after, tokens[1:]]
     assert np.abs(found - np.array(truth["next_logprob"])[after]).mean() <= 0.003
@@ -126,12 +126,12 @@ def greedy(loaded: Any, prompt: list[int], count: int) -> list[int]:
     sequence = loaded.cache.new()
     chunk, out = prompt, []
     while len(out) < count:
-        out.append(int(loaded.forward([Chunk(sequence, chunk, 1)])[0].argmax()))
+        out.append(int(loaded.forward([Row(sequence, chunk, 1)])[0].argmax()))
         chunk = out[-1:]
     return out
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(48, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [3, pytest.param(48, marks=pytest.mark.exhaustive)])
 def test_exact_continues_like_numpy(gguf: Any, count: int) -> None:
     prompt = fb.Tokenizer.from_gguf(gguf.path).encode("Once upon a time")
     assert greedy(load(gguf, exact=True), prompt, count) == greedy(load(gguf, device="numpy"), prompt, count)

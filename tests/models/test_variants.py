@@ -10,7 +10,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.arrays import Floats
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.errors import FileError, MissingError
 from fewbit.models import load_model, open_model
 from fewbit.quantizing import quantized
@@ -49,7 +49,7 @@ def rows(path: Path, name: str, device: str = "cpu") -> Floats:
     loaded = load(open_model(path), device=device, kv="f32", **options)
     tokens = golden(name)["tokens"].tolist()
     kind = "logits" if "logits" in golden(name) else "hidden"
-    return loaded.forward([Chunk(loaded.cache.new(), tokens, len(tokens))], kind).copy()
+    return loaded.forward([Row(loaded.cache.new(), tokens, len(tokens))], kind).copy()
 
 
 def expected(name: str) -> Floats:

@@ -11,6 +11,7 @@ from fewbit.arrays import Bytes, Doubles, Floats, Longs
 from fewbit.formats import Format, get
 from fewbit.formats.decode import decode
 from fewbit.ops.attention import hadamard
+from fewbit.ops.specs import AttentionParams, KVArrays, PageTables
 
 from ..exact_attention import exact
 
@@ -75,11 +76,12 @@ class Batch:
         self, kernels: ModuleType, k: Bytes, k_format: Format, v: Bytes, v_format: Format, **options: Any
     ) -> Floats:
         shape = int(self.q_starts[-1]), self.q[0].shape[1], self.v_dim
-        options = {"scale": self.dim**-0.5, "out": np.full(shape, np.nan, np.float32)} | options
-        result: Floats = kernels.attend(
-            np.concatenate(self.q), k, k_format, v, v_format,
-            self.tables, self.table_starts, self.lengths, self.q_starts, **options,
-        )  # fmt: skip
+        options = {"scale": self.dim**-0.5, "rotate": False} | options
+        kv = KVArrays(k_format, k, v_format, v, options.pop("rotate"))
+        step = PageTables(self.tables, self.table_starts, self.lengths, self.q_starts)
+        call = {name: options.pop(name) for name in ("out", "exact", "threads") if name in options}
+        call = {"out": np.full(shape, np.nan, np.float32)} | call
+        result: Floats = kernels.attend(np.concatenate(self.q), kv, step, AttentionParams(**options), **call)
         return result
 
     def attend_f32(self, kernels: ModuleType, **options: Any) -> Floats:

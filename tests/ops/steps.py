@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 import fewbit as fb
-from fewbit.arrays import Bytes, Floats
-from fewbit.formats import Format, get
+from fewbit.arrays import Floats
+from fewbit.formats import get
 from fewbit.ops import attention, numpy
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.graph import Graph, Rope, Value
 from fewbit.ops.passes import select_logits
 from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
-from fewbit.ops.specs import AttentionSpec
+from fewbit.ops.specs import AttentionParams, AttentionSpec, KVArrays, PageTables
 
 PAGE, VOCAB = 8, 19
 F32 = get("f32")
@@ -27,8 +27,6 @@ ROPES = [Rope(np.array([1.0, 0.3, 0.01], np.float32), 1.2), Rope(np.array([0.7, 
 class Store:
     """K and V of one sequence, whose pages lie in reverse order: for plans, and a cache for NumPy."""
 
-    rotate = False
-
     def __init__(self, graph: Graph, tokens: int) -> None:
         specs = [spec for spec in graph.specs if isinstance(spec, AttentionSpec)]
         pages = -(-tokens // PAGE)
@@ -37,8 +35,8 @@ class Store:
         self.k = [np.zeros((pages, spec.kv_heads, PAGE, 4 * spec.k_dim), np.uint8) for spec in specs]
         self.v = [np.zeros((pages, spec.kv_heads, PAGE, 4 * spec.v_dim), np.uint8) for spec in specs]
 
-    def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]:
-        return F32, self.k[layer], F32, self.v[layer]
+    def kv(self, layer: int) -> KVArrays:
+        return KVArrays(F32, self.k[layer], F32, self.v[layer])
 
     def group_of(self, layer: int) -> int:
         return 0
@@ -49,18 +47,18 @@ class Store:
         for store, x in ((self.k, k), (self.v, v)):
             attention.kv_write(F32, store[layer], x, slots)
 
-    def attend(self, layer: int, sequences: Sequence[int], q: Floats, **logits: Any) -> Floats:
-        k, v = self.k[layer], self.v[layer]
-        out = np.empty((*q.shape[:2], v.shape[3] // 4), np.float32)
-        return attention.attend(
-            q, k, F32, v, F32, self.tables, _starts(len(self.tables)), self.lengths, _starts(len(q)), out=out, **logits
-        )
+    def attend(self, layer: int, sequences: Sequence[int], q: Floats, params: AttentionParams) -> Floats:
+        step = PageTables(self.tables, _starts(len(self.tables)), self.lengths, _starts(len(q)))
+        out = np.empty((*q.shape[:2], self.v[layer].shape[3] // 4), np.float32)
+        return attention.attend(q, self.kv(layer), step, params, out=out)
 
 
 def run_numpy(graph: Graph, tokens: list[int], logits_indices: list[int]) -> Floats:
     positions = np.arange(len(tokens), dtype=np.int32)
     indices = np.array(logits_indices, np.int32)
-    return numpy.run(graph, numpy.Step(np.array(tokens, np.int32), positions, indices, Store(graph, len(tokens)), [0]))
+    return numpy.run(
+        graph, numpy.NumpyStep(np.array(tokens, np.int32), positions, indices, Store(graph, len(tokens)), [0])
+    )
 
 
 def run_native(graph: Graph, tokens: list[int], logits_indices: list[int], *, fuse: bool, threads: int = 1) -> Floats:
@@ -124,8 +122,8 @@ def _random_forward(ops: Ops, random: Random) -> Value:
         layers += 1
         window, sinks = random.choice([0, 3]), vector(4, 7) if random.random() < 0.5 else None
         spec = AttentionSpec(2, 8, 8, window)
-        causal, around = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
-        rest = {"softcap": random.choice([0.0, 2.0]), "sinks": sinks, "causal": causal, "around": around}
+        causal, radius = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
+        rest = {"softcap": random.choice([0.0, 2.0]), "sinks": sinks, "causal": causal, "radius": radius}
         q, k, v = any_of(32), any_of(16), any_of(16)
         return ops.attend(layers - 1, q, k, v, spec=spec, scale=0.3, **rest)
 

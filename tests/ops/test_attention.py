@@ -7,10 +7,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from fewbit.errors import ArgumentError
 from fewbit.formats import get
 from fewbit.formats.encode import encode
 from fewbit.ops import attention, cpu
 from fewbit.ops.attention import hadamard
+from fewbit.ops.specs import AttentionParams, KVArrays, PageTables
 
 from ..exact_attention import KV_FORMATS, PACKED, error
 from .attention_cases import RAGGED, Batch, normal
@@ -229,9 +231,16 @@ def test_nothing_to_do(kernels: ModuleType) -> None:
 def test_the_result_must_not_lie_in_the_queries() -> None:
     q, store = np.zeros((1, 2, 32), np.float32), np.zeros((1, 2, 16, 128), np.uint8)
     one, starts = np.ones(1, np.int64), np.arange(2, dtype=np.int64)
-    tables = np.zeros(1, np.int32)
+    kv, step = KVArrays(get("f32"), store, get("f32"), store), PageTables(np.zeros(1, np.int32), starts, one, starts)
     with pytest.raises(ValueError, match="must not lie in q"):
-        cpu.attend(q, store, get("f32"), store, get("f32"), tables, starts, one, starts, scale=1.0, out=q)
+        cpu.attend(q, kv, step, AttentionParams(1.0), out=q)
+
+
+def test_native_attention_over_pages_is_causal() -> None:
+    q, none = np.zeros((0, 2, 32), np.float32), np.zeros(1, np.int64)
+    kv = KVArrays(get("f32"), np.zeros((1, 2, 16, 128), np.uint8), get("f32"), np.zeros((1, 2, 16, 128), np.uint8))
+    with pytest.raises(ArgumentError, match="causal"):
+        cpu.attend(q, kv, PageTables(np.zeros(0, np.int32), none, none[:0], none), AttentionParams(1.0, causal=False))
 
 
 @pytest.mark.parametrize(("dim", "size"), [(1, 1), (32, 32), (80, 16), (96, 32), (128, 128), (256, 256)])

@@ -49,7 +49,7 @@ def test_table_of_operations() -> None:
     assert set(OPERATIONS) == methods | {"given", "gather", "linears", "gated"}
     assert OPERATIONS["attend"].inputs == ("q", "k", "v")
     assert OPERATIONS["attend"].attributes == (
-        "layer", "spec", "scale", "softcap", "sinks", "causal", "around", "keep",
+        "layer", "spec", "scale", "softcap", "sinks", "causal", "radius", "keep",
     )  # fmt: skip
     all_rows = {"given", "embed", "positions", "rope", "attend", "conv", "delta_rule", "scan"}
     assert {name for name, operation in OPERATIONS.items() if operation.all_rows} == all_rows

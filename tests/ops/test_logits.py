@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit.arrays import Floats, Ints
-from fewbit.devices.batch import Batch, Sample, Score
+from fewbit.arrays import Floats
+from fewbit.devices.batch import Batch, Row, Sample, Score, lay_out
 from fewbit.devices.cpu import max_candidates
 from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
@@ -123,24 +123,27 @@ def test_tops_of_the_wrong_size_are_refused() -> None:
         Head(weights(64, 256, "q8_0", 7)).logits([0, 1], [1])
 
 
-def batch(samples: list[Sample], scores: list[Score] | None = None) -> Batch:
-    indices: Ints = np.arange(2, dtype=np.int32)
-    return Batch(indices, None, indices, samples=samples, scores=scores or [])  # type: ignore[arg-type]
+def batch(*rows: Row) -> Batch:
+    return lay_out(rows, None)  # type: ignore[arg-type]
 
 
 def test_how_many_logits_a_batch_reads() -> None:
     greedy, usual, free = SamplingParams(temperature=0), SamplingParams(top_k=7), SamplingParams(top_k=0)
-    both = [Sample(0, greedy, 0.0), Sample(1, usual, 0.0), Sample(0, usual, 0.5)]
-    counts = max_candidates(batch(both))
+    both = [
+        Row(1, [0], 1, Sample(greedy, 0.0)),
+        Row(1, (), sample=Sample(usual, 0.5)),
+        Row(2, [1], 1, Sample(usual, 0.0)),
+    ]
+    counts = max_candidates(batch(*both))
     assert counts is not None
     assert counts.tolist() == [7, 7]
     ids = np.array([1], np.int32)
     for other in (
-        Sample(0, free, 0.0),
-        Sample(0, greedy, 0.0, seen=(ids, ids)),
-        Sample(0, greedy, 0.0, bias=(ids, np.ones(1, np.float32))),
-        Sample(0, greedy, 0.0, mask=np.ones(1, np.uint32)),
-        Sample(0, greedy, 0.0, num_logprobs=0),
+        Sample(free, 0.0),
+        Sample(greedy, 0.0, seen=(ids, ids)),
+        Sample(greedy, 0.0, bias=(ids, np.ones(1, np.float32))),
+        Sample(greedy, 0.0, mask=np.ones(1, np.uint32)),
+        Sample(greedy, 0.0, num_logprobs=0),
     ):
-        assert max_candidates(batch([*both, other])) is None
-    assert max_candidates(batch(both, [Score(0, [1])])) is None
+        assert max_candidates(batch(*both, Row(3, [1], 1, other))) is None
+    assert max_candidates(batch(*both, Row(3, [1], 1, score=Score([1])))) is None

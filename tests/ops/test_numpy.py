@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,14 @@ from fewbit.ops import cpu
 from fewbit.ops import numpy as ops
 from fewbit.ops.graph import Rope
 from fewbit.ops.recorder import record
-from fewbit.ops.specs import AttentionSpec
+from fewbit.ops.specs import AttentionParams, AttentionSpec
 
 from .steps import VOCAB, matrix, near, run_numpy, vector
 
 ROWS = np.random.default_rng(3).standard_normal((4, 12), np.float32)
 
 
-def step(**options: Any) -> ops.Step:
+def step(**options: Any) -> ops.NumpyStep:
     """Four tokens, of which no cache is needed."""
     known: dict[str, Any] = {
         "tokens": np.array([2, 0, 1, 2], np.int32),
@@ -30,7 +31,7 @@ def step(**options: Any) -> ops.Step:
         "cache": None,
         "sequences": [0, 1],
     }
-    return ops.Step(**{**known, **options})
+    return ops.NumpyStep(**{**known, **options})
 
 
 def test_embed_and_gather() -> None:
@@ -90,27 +91,28 @@ class Heads:
     def append(self, *given: Any) -> None:
         self.appended.append(given)
 
-    def attend(self, layer: int, sequences: Any, q: Any, **logits: Any) -> Any:
-        self.asked = layer, sequences, q.shape, logits
+    def attend(self, layer: int, sequences: Any, q: Any, params: AttentionParams) -> Any:
+        self.asked = layer, sequences, q.shape, params
         return np.broadcast_to(np.arange(4, dtype=np.float32)[:, None], (len(q), 4, 5))
 
 
 def test_attend_goes_to_the_cache() -> None:
     cache, spec = Heads(), AttentionSpec(2, 3, 5, window=7)
     k, v = np.ones((4, 6), np.float32), np.ones((4, 10), np.float32)
-    logits: dict[str, Any] = {"scale": 0.5, "softcap": 2.0, "sinks": None, "causal": True, "around": 0}
+    logits: dict[str, Any] = {"scale": 0.5, "softcap": 2.0, "sinks": None, "causal": True, "radius": 0}
     y = ops.attend(step(cache=cache), ROWS, k, v, layer=1, spec=spec, keep=True, **logits)
     assert y[0].tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     ((layer, sequences, keys, values),) = cache.appended
     assert (layer, sequences, keys.shape, values.shape) == (1, [0, 1], (4, 2, 3), (4, 2, 5))
-    assert cache.asked == (1, [0, 1], (4, 4, 3), {"window": 7, **logits})
+    assert cache.asked[:3] == (1, [0, 1], (4, 4, 3))
+    assert asdict(cache.asked[3]) == {"window": 7, **logits}
 
 
 def test_weights_are_decoded_by_numpy_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     w = fb.repack(fb.quantize(ROWS @ np.ones((12, 64), np.float32), "q8_0"))
     expected = w.dequantize()
     monkeypatch.setattr(cpu, "decode", None)
-    weights = ops.Weights()
+    weights = ops.DecodedWeights()
     assert np.array_equal(weights(w), expected)
     assert weights(w) is weights(w)
 

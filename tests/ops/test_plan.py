@@ -10,7 +10,9 @@ import pytest
 
 import fewbit as fb
 from fewbit.ops import cpu
-from fewbit.ops.cpu.plan import Builder, build
+from fewbit.ops.cpu.plan import PlanBuilder, build
+from fewbit.ops.cuda.plan import FUNCTIONS as CUDA_FUNCTIONS
+from fewbit.ops.cuda.plan import Builder as CudaBuilder
 from fewbit.ops.graph import OPERATIONS, Rope, Value
 from fewbit.ops.numpy import ACTIVATION_FUNCTIONS, FUNCTIONS
 from fewbit.ops.passes import select_logits
@@ -46,8 +48,11 @@ def attending(forward: Callable[[Ops], Value]) -> Callable[[Ops], Value]:
 def test_every_operation_is_everywhere() -> None:
     known = set(OPERATIONS) - {"given"}  # of a GPU alone
     assert set(FUNCTIONS) == known
-    builders = {name for name, method in vars(Builder).items() if callable(method) and not name.startswith("_")}
+    builders = {name for name, method in vars(PlanBuilder).items() if callable(method) and not name.startswith("_")}
     assert builders - {"build"} == known
+    on_gpu = {name for name, method in vars(CudaBuilder).items() if callable(method) and not name.startswith("_")}
+    assert on_gpu.isdisjoint(CUDA_FUNCTIONS)
+    assert (on_gpu - {"build"}) | set(CUDA_FUNCTIONS) == set(OPERATIONS)
     assert set(ACTIVATION_FUNCTIONS) == {*ACTIVATIONS, *GATES} - {"swiglu_oai"}
 
 
@@ -95,7 +100,7 @@ def test_buffers_are_used_again() -> None:
             x = ops.norm(ops.linear(x, matrix(16, 16)), vector(16), 1e-5)
         return ops.rope(x, 2, ROPES[0])
 
-    builder = Builder(selected(forward), Store(record(forward), 1), batch_invariant=False)
+    builder = PlanBuilder(selected(forward), Store(record(forward), 1), batch_invariant=False)
     builder.build()
     assert len(builder.slots.widths) == 3  # the result, and two in turns
 

@@ -18,7 +18,7 @@ from fewbit.arrays import Floats
 from fewbit.cache.cache import Cache
 from fewbit.cache.groups import pages_by_group
 from fewbit.cache.layout import make_layout
-from fewbit.devices.batch import Chunk
+from fewbit.devices.batch import Row
 from fewbit.devices.forward import forward
 from fewbit.load_options import LoadOptions
 from fewbit.ops import cpu
@@ -110,7 +110,7 @@ class Runner:
         for number, _ in parts:
             if number not in self.sequences:
                 self.sequences[number] = self.cache.new()
-        chunks = [Chunk(self.sequences[number], tokens, len(tokens)) for number, tokens in parts]
+        chunks = [Row(self.sequences[number], tokens, len(tokens)) for number, tokens in parts]
         return forward(self.executor, self.cache, chunks).copy()
 
 

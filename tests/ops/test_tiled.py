@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fewbit.arrays import Bytes, Floats
 from fewbit.formats import Format, get
 from fewbit.ops import cpu, tiled
+from fewbit.ops.specs import AttentionParams, KVArrays, PageTables
 
 from ..exact_attention import error
 from .attention_cases import Batch
@@ -187,7 +188,8 @@ def test_a_bad_query_spoils_its_own_result_alone(native_kernels: ModuleType, bad
 def arguments(k: Bytes, k_name: str, v: Bytes, v_name: str, dim: int) -> tuple[Any, ...]:
     starts = np.arange(2, dtype=np.int64)
     q = np.zeros((1, 2, dim), np.float32)
-    return q, k, get(k_name), v, get(v_name), np.zeros(1, np.int32), starts, np.ones(1, np.int64), starts
+    step = PageTables(np.zeros(1, np.int32), starts, np.ones(1, np.int64), starts)
+    return q, KVArrays(get(k_name), k, get(v_name), v), step, AttentionParams(1.0)
 
 
 def slabs_of(name: str, dim: int) -> Bytes:
@@ -197,11 +199,11 @@ def slabs_of(name: str, dim: int) -> Bytes:
 def test_what_cannot_lie_so_is_refused() -> None:
     rows: Bytes = np.zeros((1, 2, 1, get("q8_0").row_bytes(64)), np.uint8)
     with pytest.raises(ValueError, match="both lie as tiles"):
-        cpu.attend(*arguments(slabs_of("q8_0", 64), "q8_0", rows, "q8_0", 64), scale=1.0)
+        cpu.attend(*arguments(slabs_of("q8_0", 64), "q8_0", rows, "q8_0", 64))
     for name, dim in (("q5_0", 64), ("q4_1", 64), ("f16", 64), ("q8_0", 96), ("q8_0", 320)):
         assert not cpu.keeps_tiles(get(name), get(name), 32, dim)
         with pytest.raises(ValueError, match="bytes of a row of the store"):
-            cpu.attend(*arguments(slabs_of(name, dim), name, slabs_of(name, dim), name, dim), scale=1.0)
+            cpu.attend(*arguments(slabs_of(name, dim), name, slabs_of(name, dim), name, dim))
     with pytest.raises(ValueError, match="slot 32 of 32"):
         cpu.kv_write(get("q8_0"), slabs_of("q8_0", 64), np.zeros((1, 2, 64), np.float32), np.array([32]))
 

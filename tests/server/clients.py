@@ -3,6 +3,7 @@
     python -m tests.server.clients [CLIENT]...
 
 runs the checks of these clients, or of all that are installed, and writes their rows of the table in docs/server.md.
+Programs that are no packages, such as Open WebUI, are checked by the calls that they make.
 Clients that need different versions of the same package are checked one after the other.
 """
 
@@ -22,9 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fewbit.completion import Completion
-from fewbit.llm import LLM
-from fewbit.parts import Part
+from fewbit.llm import LLM, Completion, TextDelta
 
 from .conftest import Live
 from .scripted import CALL, SCHEMA, write_tool_model
@@ -52,7 +51,7 @@ class Client(NamedTuple):
 class Caller(LLM):
     """A small model that calls a tool if it has one, and writes JSON if that is asked for."""
 
-    async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[Part, None]:
+    async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[TextDelta, None]:
         text = self.tokenizer.decode(prompt[0])
         last = text.removesuffix("assistant:").strip().splitlines()[-1]
         if "say hi" in text:
@@ -63,10 +62,10 @@ class Caller(LLM):
             return self._written(CALL)
         return await super().aparts(prompt, **options)
 
-    async def _written(self, text: str) -> AsyncGenerator[Part, None]:
+    async def _written(self, text: str) -> AsyncGenerator[TextDelta, None]:
         for part in (text[:7], text[7:]):
-            yield Part(0, part, [1])
-        yield Part(0, "", [], completion=Completion(text, [1, 1], "stop"))
+            yield TextDelta(0, part, [1])
+        yield TextDelta(0, "", [], completion=Completion(text, [1, 1], "stop"))
 
 
 @contextmanager
@@ -380,6 +379,32 @@ CLIENTS = {
 }
 
 
+AGENTS, OPEN_WEBUI = "test_agents.py", "test_open_webui.py"
+SCRIPTED = {  # the calls of programs that are not installed: a file of tests, and the tests of each feature
+    "Open WebUI": (OPEN_WEBUI, {
+        "chat": "titles_tags", "stream": "a_chat_by", "embeddings": "documents_are",
+    }),
+    "Claude Code": (AGENTS, {"chat": "claude_code_counts", "stream": "claude_code", "tools": "claude_code"}),
+    "Codex": (AGENTS, {"stream": "codex", "tools": "codex"}),
+}  # fmt: skip
+
+
+def scripted_row(name: str) -> str:
+    """The line of the table for a program whose calls are scripted."""
+    file, checks = SCRIPTED[name]
+    cells = ["yes" if feature in checks else "" for feature in FEATURES]
+    return f"| {name} | | {' | '.join(cells)} | its calls, scripted in `tests/server/{file}` |"
+
+
+def run_scripted(name: str) -> None:
+    file, checks = SCRIPTED[name]
+    for feature, test in checks.items():
+        print(name, feature, flush=True)
+        command = [sys.executable, "-m", "pytest", "-q", str(Path(__file__).with_name(file)), "-k", test]
+        if subprocess.run(command, check=False).returncode:
+            sys.exit(f"{name}: {feature} failed")
+
+
 def installed(client: Client) -> str | None:
     """The version of a client, if it is installed."""
     try:
@@ -413,7 +438,10 @@ def main() -> None:
             if found or name not in rows:
                 rows[name] = row(name, found)
     head = f"| client | version | {' | '.join(FEATURES)} | |\n{'|---' * (len(FEATURES) + 3)}|\n"
-    lines = "".join(f"{rows[name]}\n" for name in CLIENTS)
+    for name in SCRIPTED if not sys.argv[1:] else [one for one in sys.argv[1:] if one in SCRIPTED]:
+        run_scripted(name)
+        rows[name] = scripted_row(name)
+    lines = "".join(f"{rows[name]}\n" for name in [*CLIENTS, *SCRIPTED] if name in rows)
     text = PAGE.read_text()
     PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}{head}{lines}{END}", text, flags=re.DOTALL))
 

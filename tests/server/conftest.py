@@ -13,8 +13,9 @@ from starlette.testclient import TestClient
 
 from fewbit.llm import LLM
 from fewbit.server.app import make_app
+from fewbit.server.listening import listen
 from fewbit.server.pool import Pool
-from fewbit.server.serving import Server, listen, make_config
+from fewbit.server.serving import Server, make_config
 from fewbit.server.settings import Settings
 
 from ..cli.tiny import write_tiny

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from fewbit.completion import Completion
-from fewbit.llm import LLM
-from fewbit.parts import Part
+from fewbit.llm import LLM, Completion, TextDelta
 
 from ..cli.tiny import write_tiny
 
@@ -31,16 +29,16 @@ def write_tool_model(path: Path) -> Path:
 def says(monkeypatch: pytest.MonkeyPatch, llm: LLM, *texts: str, error: Exception | None = None) -> None:
     """From now on the model writes these parts, whatever it is asked; or it fails after them."""
 
-    async def aparts(prompts: Any, **options: Any) -> AsyncGenerator[Part, None]:
+    async def aparts(prompts: Any, **options: Any) -> AsyncGenerator[TextDelta, None]:
         await LLM.aparts(llm, prompts, **options)  # options are checked as usual
         return parts()
 
-    async def parts() -> AsyncGenerator[Part, None]:
+    async def parts() -> AsyncGenerator[TextDelta, None]:
         for text in texts:
-            yield Part(0, text, [1])
+            yield TextDelta(0, text, [1])
         if error is not None:
             raise error
-        yield Part(0, "", [], completion=Completion("".join(texts), [1] * len(texts), "stop"))
+        yield TextDelta(0, "", [], completion=Completion("".join(texts), [1] * len(texts), "stop"))
 
     monkeypatch.setattr(llm, "aparts", aparts)
 

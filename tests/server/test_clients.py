@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .clients import CLIENTS, PAGE, installed, row, serving, table
+from .clients import CLIENTS, PAGE, SCRIPTED, installed, row, scripted_row, serving, table
 from .conftest import Live
 
 
@@ -27,5 +27,13 @@ def test_clients(server: Live, name: str, feature: str) -> None:
 
 def test_the_table_is_that_of_the_checks() -> None:
     lines = table(PAGE.read_text())[2:]
-    versions = [line.split("|")[2].strip() or None for line in lines]
-    assert lines == [row(name, found) for name, found in zip(CLIENTS, versions, strict=True)]
+    versions = [line.split("|")[2].strip() or None for line in lines[: len(CLIENTS)]]
+    packages = [row(name, found) for name, found in zip(CLIENTS, versions, strict=True)]
+    assert lines == packages + [scripted_row(name) for name in SCRIPTED]
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_scripted_calls_have_tests(name: str) -> None:
+    file, checks = SCRIPTED[name]
+    text = Path(__file__).with_name(file).read_text()
+    assert all(f"def test_{test}" in text for test in checks.values())

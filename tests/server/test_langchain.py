@@ -18,9 +18,7 @@ from typing import Any
 
 import pytest
 
-from fewbit.completion import Completion
-from fewbit.llm import LLM
-from fewbit.parts import Part
+from fewbit.llm import LLM, Completion, TextDelta
 
 from .conftest import Live
 from .scripted import write_tool_model
@@ -44,7 +42,7 @@ ARGUMENTS = {
 class Caller(LLM):
     """A small model that calls its tool when a user asks. What it writes otherwise is up to its random weights."""
 
-    async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[Part, None]:
+    async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[TextDelta, None]:
         text = self.tokenizer.decode(prompt[0])
         tools = re.findall('^tool: .*?"name": "(.*?)"', text, re.MULTILINE)
         last = text.removesuffix("assistant:").strip().splitlines()[-1]
@@ -54,11 +52,11 @@ class Caller(LLM):
         arguments = ARGUMENTS.get(tools[0], {"customer_name": quoted and quoted[1], "description": "new"})
         return self._call(json.dumps({"name": tools[0], "arguments": arguments}, ensure_ascii=False))
 
-    async def _call(self, text: str) -> AsyncGenerator[Part, None]:
+    async def _call(self, text: str) -> AsyncGenerator[TextDelta, None]:
         parts = ["<tool_", f"call>{text[:9]}", text[9:], "</tool_call>"]
         for part in parts:
-            yield Part(0, part, [1])
-        yield Part(0, "", [], completion=Completion("".join(parts), [1] * len(parts), "stop"))
+            yield TextDelta(0, part, [1])
+        yield TextDelta(0, "", [], completion=Completion("".join(parts), [1] * len(parts), "stop"))
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -52,6 +54,28 @@ def test_how_lenient_it_is_can_be_said(tiny_path: Path) -> None:
         tools = [{"type": "function", "function": {"name": "f"}}]
         assert "ignores tools" in httpx.post(f"{url}{CHAT}", json={"messages": HELLO, "tools": tools}).text
         assert httpx.post(f"{url}/v1/models/load", json={"model": "tiny"}).json() == {"success": True}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "part", "pause", "status"),
+    [
+        (("--max-body", "1"), b"", 600.0, b" 413 "),
+        (("--body-idle", "0.2", "--min-body-rate", "1"), b"", 600.0, b" 408 "),
+        (("--body-idle", "1", "--min-body-rate", "1000000"), b" " * 1000, 0.05, b" 408 "),
+    ],
+)
+def test_limits_of_uploads(tiny_path: Path, options: tuple[str, ...], part: bytes, pause: float, status: bytes) -> None:
+    """A body that is too large, one that stops, and one that comes steadily and too slowly."""
+    process, url = serve(str(tiny_path), *options)
+    try:
+        with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port)) as client:
+            client.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000000\r\n\r\n{{".encode())
+            while not select.select([client], [], [], pause)[0]:
+                client.sendall(part)
+            assert status in client.recv(100)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)

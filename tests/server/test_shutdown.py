@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -14,7 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
+from fewbit.llm import LLM
+from fewbit.server.log import UvicornLog, use_json
+
 from ..cli.tiny import environment, start, write_tiny
+from .conftest import Live
 from .test_chat import CHAT, HELLO
 from .test_serve import address, serve
 
@@ -146,11 +152,17 @@ def test_options_that_are_refused(tmp_path: Path, args: tuple[str, ...], why: st
     assert why in err.decode()
 
 
-def test_tls(tiny_path: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]  # fmt: skip
     subprocess.run(made, check=True, capture_output=True)
+    return cert, key
+
+
+def test_tls(tiny_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
     process = start(
         "serve", str(tiny_path), "--port", "0", "--ctx", "512", "--threads", "1", "--tls-cert", str(cert),
         "--tls-key", str(key),
@@ -160,3 +172,36 @@ def test_tls(tiny_path: Path, tmp_path: Path) -> None:
     trusted = ssl.create_default_context(cafile=cert)
     assert httpx.get(url + "/health", verify=trusted).status_code == 200
     end(process)
+
+
+def test_tls_handshakes_are_counted(llm: LLM, certificate: tuple[Path, Path]) -> None:
+    cert, key = map(str, certificate)
+    live = Live(llm, tls_cert=cert, tls_key=key, max_connections_per_address=2)
+    try:
+        silent = [socket.create_connection(live.socket.getsockname()) for _ in range(2)]
+        live.wait_until(lambda: live.app.state.fewbit.connections.total() == 2)
+        with socket.create_connection(live.socket.getsockname()) as one:
+            one.settimeout(60)
+            assert one.recv(1) == b""
+        for connection in silent:
+            connection.close()
+        live.wait_until(lambda: not live.app.state.fewbit.connections.total())
+        trusted = ssl.create_default_context(cafile=cert)
+        assert httpx.get(live.url.replace("http:", "https:") + "/health", verify=trusted).status_code == 200
+    finally:
+        live.close()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_uvicorn_says_is_in_the_log(capfd: pytest.CaptureFixture[str], as_json: bool) -> None:
+    use_json(as_json)
+    try:
+        UvicornLog().handle(logging.makeLogRecord({"msg": "Cancel %s running task(s)", "args": (2,)}))
+    finally:
+        use_json(False)
+    (line,) = capfd.readouterr().err.splitlines()
+    if as_json:
+        found = json.loads(line)
+        assert (found["event"], found["reason"]) == ("uvicorn", "Cancel 2 running task(s)")
+    else:
+        assert line.endswith("uvicorn reason=Cancel 2 running task(s)")

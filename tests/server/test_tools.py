@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fewbit.completion import Completion
-from fewbit.llm import LLM
-from fewbit.parts import Part
+from fewbit.llm import LLM, Completion, TextDelta
 
 from ..cli.tiny import write_tiny
 from .conftest import client_of
@@ -37,12 +35,12 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
 def writer(caller: LLM, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """A server whose model writes a tool call."""
 
-    async def parts() -> AsyncGenerator[Part, None]:
+    async def parts() -> AsyncGenerator[TextDelta, None]:
         for letter in WRITTEN:
-            yield Part(0, letter, [1])
-        yield Part(0, "", [], completion=Completion(WRITTEN, [1] * len(WRITTEN), "stop"))
+            yield TextDelta(0, letter, [1])
+        yield TextDelta(0, "", [], completion=Completion(WRITTEN, [1] * len(WRITTEN), "stop"))
 
-    async def aparts(self: LLM, prompts: Any, **options: Any) -> AsyncGenerator[Part, None]:
+    async def aparts(self: LLM, prompts: Any, **options: Any) -> AsyncGenerator[TextDelta, None]:
         return parts()
 
     monkeypatch.setattr(LLM, "aparts", aparts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fewbit.text.chat import Chat
+from fewbit.text.chat import ChatTemplates
 from fewbit.text.template import ChatTemplate
 
 from ..llm_toy import byte_tokenizer
@@ -19,10 +19,10 @@ TOOLS = next(case["tools"] for case in CASES if case["tools"])
 QUESTION = "Why is the sky blue?"
 
 
-def chat(name: str) -> Chat:
+def chat(name: str) -> ChatTemplates:
     tokenizer = byte_tokenizer()
     tokenizer.chat_templates["default"] = (GOLDEN / "chat" / f"{name}.jinja").read_text()
-    return Chat(tokenizer)
+    return ChatTemplates(tokenizer)
 
 
 def messages(text: str) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def messages(text: str) -> list[dict[str, Any]]:
 def begun(name: str, text: str, **names: Any) -> str:
     """The prompt from the question on."""
     tools = TOOLS if "tool_use" in name else None
-    prompt = chat(name).prompt(messages(text), tools=tools, names=names, continue_final=True).unmarked
+    prompt = chat(name).prompt(messages(text), tools=tools, names=names, continue_final_message=True).unmarked
     return prompt[prompt.index(QUESTION) :]
 
 
@@ -82,5 +82,5 @@ def test_a_generation_prompt_that_opens_the_thoughts() -> None:
     source += "{% if add_generation_prompt %}assistant: <think>\n{% endif %}"
     tokenizer.chat_templates["default"] = source
     for text, expected in [("<think>\nHm", "<think>\nHm"), ("Hm</think>So", "<think>\nHm</think>So"), ("So", "So")]:
-        prompt = Chat(tokenizer).prompt(messages(text), continue_final=True).unmarked
+        prompt = ChatTemplates(tokenizer).prompt(messages(text), continue_final_message=True).unmarked
         assert prompt == f"user: {QUESTION}\nassistant: {expected}"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fewbit.errors import TemplateError
-from fewbit.text.chat import Chat
+from fewbit.text.chat import ChatTemplates
 from fewbit.text.marks import Marker, choose_mark
 from fewbit.text.special import CONTROL, UNKNOWN
 from fewbit.text.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ def test_no_message_spells_a_control_token(source: str, content: str) -> None:
     words.pop("tokenizer.chat_template", None)
     tokens = with_template(SOURCES[source] or "") if SOURCES[source] else Tokenizer.from_metadata(words)
     found, plain = (
-        control_tokens(tokens, Chat(tokens).prompt(user(text)).encode(tokens)) for text in (content, "hello")
+        control_tokens(tokens, ChatTemplates(tokens).prompt(user(text)).encode(tokens)) for text in (content, "hello")
     )
     assert found == plain
 
@@ -78,20 +78,21 @@ def test_no_message_spells_a_control_token(source: str, content: str) -> None:
 @pytest.mark.parametrize("content", HOSTILE)
 def test_the_text_stays_as_it_is(content: str) -> None:
     tokens = with_template(SOURCES["chatml"] or "<|im_start|>{{ messages[0].content }}<|im_end|>")
-    ids = Chat(tokens).prompt(user(content)).encode(tokens)
+    ids = ChatTemplates(tokens).prompt(user(content)).encode(tokens)
     assert tokens.decode(ids) == f"<|im_start|>{content}<|im_end|>"
     assert ids[1:-1] == tokens.encode(content)
+
+
+LISTED = with_template("<|im_start|>{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["<", "|", "im_", "end", "|>", "<|", ">", "s", "<|im_end|>", "\ufdd0", " "])))
 def test_parts_of_tokens_in_any_order(parts: list[str]) -> None:
-    tokens = with_template("<|im_start|>{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>")
     messages = [{"role": "user", "content": part} for part in ["a", *parts]]
-    prompt = Chat(tokens).prompt(messages)
-    ids = prompt.encode(tokens)
-    assert len(control_tokens(tokens, ids)) == 2
-    assert tokens.decode(ids) == f"<|im_start|>a{''.join(parts)}<|im_end|>"
+    ids = ChatTemplates(LISTED).prompt(messages).encode(LISTED)
+    assert len(control_tokens(LISTED, ids)) == 2
+    assert LISTED.decode(ids) == f"<|im_start|>a{''.join(parts)}<|im_end|>"
 
 
 def test_all_strings_of_messages_and_tools_are_marked() -> None:
@@ -99,7 +100,7 @@ def test_all_strings_of_messages_and_tools_are_marked() -> None:
     bad = "<|im_end|>"
     call = {"type": "function", "function": {"name": bad, "arguments": {bad: [bad]}}}
     messages = [*user([{"type": "text", "text": bad}]), {"role": bad, "content": None, "tool_calls": [call]}]
-    ids = Chat(tokens).prompt(messages, [{"name": bad}]).encode(tokens)
+    ids = ChatTemplates(tokens).prompt(messages, [{"name": bad}]).encode(tokens)
     assert len(control_tokens(tokens, ids)) == 1
     assert tokens.decode(ids).count(bad) == 6
 
@@ -110,7 +111,7 @@ def test_real_templates_write_the_same(case: dict[str, Any]) -> None:
     """Marks change nothing of what templates write, and none of the tokens that they mean."""
     source = (GOLDEN / "chat" / f"{case['template']}.jinja").read_text()
     tokens = with_template(source)
-    chat = Chat(tokens)
+    chat = ChatTemplates(tokens)
     names = {"add_generation_prompt": case["add_generation_prompt"]}
     try:
         trusted = chat.prompt(case["messages"], case["tools"], names, trust_content=True)
@@ -127,7 +128,7 @@ def test_real_templates_write_the_same(case: dict[str, Any]) -> None:
 def test_templates_still_find_what_they_look_for(name: str) -> None:
     tokens = with_template((GOLDEN / "chat" / f"{name}.jinja").read_text())
     messages = [*user("hi"), {"role": "assistant", "content": "<think>\nsecret\n</think>\n\nHello."}, *user("again")]
-    assert "secret" not in Chat(tokens).prompt(messages).text
+    assert "secret" not in ChatTemplates(tokens).prompt(messages).text
 
 
 def test_tokens_of_letters_are_broken_where_they_are_whole() -> None:
@@ -151,5 +152,5 @@ def test_a_mark_is_in_no_message() -> None:
 
 def test_the_default_model() -> None:
     tokens = tokenizer("smollm2")
-    ids = Chat(tokens).prompt(user("<|im_end|>")).encode(tokens)
+    ids = ChatTemplates(tokens).prompt(user("<|im_end|>")).encode(tokens)
     assert len(control_tokens(tokens, ids)) == 5  # system, user, and the start of the answer

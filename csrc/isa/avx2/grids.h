@@ -22,7 +22,7 @@ struct Grids : Pairs<Vectors> {
   }
   // A bit of `signs` takes the sign of a code away.
   template <bool shift, int bias>
-  static FEWBIT_INLINE bytes signed_codes(bytes v, uint32_t signs) {
+  static FEWBIT_INLINE bytes signed_codes(bytes v, uint64_t signs) {
     const bytes spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
                                           3, 3, 3, 3, 3, 3);
     const bytes bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201ull));

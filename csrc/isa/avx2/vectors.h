@@ -3,9 +3,9 @@
 struct Vectors {
   static constexpr int W = 32, L = 8, micro_columns = 3, micro_sets = 2;
   static constexpr int registers = 16, streams = 2, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
-  static constexpr bool can_stride = false, can_gather = false, can_pick = true, can_digit = true,
-                        can_transpose = false, can_reduce = false, has_tables = false, can_interleave = true,
-                        can_transform = false, integer_kv = false, dots_by_lane = false;
+  static constexpr bool can_stride = false, can_gather = false, can_transpose = false, can_reduce = false,
+                        has_tables = false, can_interleave = true, can_transform = false, integer_kv = false,
+                        dots_by_lane = false;
   using bytes = __m256i;
   using f32 = __m256;
   using ints = __m256i;
@@ -89,7 +89,7 @@ struct Vectors {
   static FEWBIT_INLINE ints ones_16() { return _mm256_set1_epi16(1); }
   static FEWBIT_INLINE bytes sizes(bytes v) { return _mm256_abs_epi8(v); }
   static FEWBIT_INLINE bytes with_signs(bytes v, bytes of) { return _mm256_sign_epi8(v, of); }
-  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out, size_t out_stride) {
     __m256i r[8], t[8];
     for (size_t i = 0; i < 8; ++i) r[i] = load(in + i * stride);
     for (int i = 0; i < 4; ++i) {
@@ -102,9 +102,10 @@ struct Vectors {
       r[4 * h + 2] = _mm256_unpacklo_epi64(t[4 * h + 1], t[4 * h + 3]);
       r[4 * h + 3] = _mm256_unpackhi_epi64(t[4 * h + 1], t[4 * h + 3]);
     }
-    for (int i = 0; i < 4; ++i) {
-      store(out + 32 * i, _mm256_permute2x128_si256(r[i], r[4 + i], 0x20));
-      store(out + 32 * (4 + i), _mm256_permute2x128_si256(r[i], r[4 + i], 0x31));
+    for (size_t i = 0; i < 8; ++i) {
+      const __m256i a = r[i % 4], b = r[4 + i % 4];
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i * out_stride),
+                          i < 4 ? _mm256_permute2x128_si256(a, b, 0x20) : _mm256_permute2x128_si256(a, b, 0x31));
     }
   }
   static FEWBIT_INLINE void store(uint8_t* p, bytes v) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }

@@ -3,9 +3,9 @@
 struct Floats {
   static constexpr int W = 64, L = 16;
   static constexpr int registers = 32, streams = 4, least_micro = 6, prefetch_far = 8192, prefetch_near = 1024;
-  static constexpr bool can_stride = true, can_gather = true, can_pick = false, can_digit = true, can_transpose = true,
-                        can_reduce = true, has_tables = true, can_interleave = true, can_transform = true,
-                        integer_kv = false, dots_by_lane = false;
+  static constexpr bool can_stride = true, can_gather = true, can_transpose = true, can_reduce = true,
+                        has_tables = true, can_interleave = true, can_transform = true, integer_kv = false,
+                        dots_by_lane = false;
   using bytes = __m512i;
   using f32 = __m512;
   using ints = __m512i;

@@ -1,18 +1,6 @@
 // Points of grids, their signs and scales; digits to the base of 3.
 
 struct Grids : Codes {
-  template <bool shift, int bias>
-  static FEWBIT_INLINE bytes signed_codes(const uint8_t* p, const uint8_t* signs) {
-    const __mmask64 is_set = fewbit::load<uint64_t>(signs);
-    const bytes v = _mm512_load_si512(p), base = _mm512_set1_epi8(bias);
-    if constexpr (shift) {  // 8 * v + 1 + bias, 2 less where the bit is set
-      const bytes eight = _mm512_add_epi8(_mm512_slli_epi16(_mm512_add_epi8(v, _mm512_set1_epi8(1)), 3),
-                                          _mm512_set1_epi8(bias + 1 - 8));
-      return _mm512_mask_sub_epi8(eight, is_set, eight, _mm512_set1_epi8(2));
-    } else {
-      return _mm512_mask_sub_epi8(_mm512_add_epi8(base, v), is_set, base, v);
-    }
-  }
   // The points of a grid as bytes, `bias` added.
   template <class F, int bias>
   struct Table {
@@ -33,11 +21,12 @@ struct Grids : Codes {
     v ^= v >> 1;
     return seven | (v & 0x0101010101010101ull) << 7;
   }
-  template <class F, int j, bool strided, int bias>
+  template <class F, int j, int bias>
   static FEWBIT_INLINE bytes points(const uint8_t* p) {
     using G = GridShape<F>;
-    static constexpr PointIndex at = G::index(j, strided);
-    static constexpr BitOf bit = G::bit(j, strided);
+    static_assert(G::can_gather());
+    static constexpr PointIndex at = G::index(j);
+    static constexpr BitOf bit = G::bit(j);
     constexpr bool whole = at.pieces == 1 && at.mask[0] == 255 && at.shift[0] == 0;
     bytes i = _mm512_shuffle_epi8(four<at.window[0][0], at.window[0][1], at.window[0][2], at.window[0][3], F::bytes>(p),
                                   load(at.byte[0]));

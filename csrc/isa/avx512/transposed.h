@@ -28,11 +28,11 @@ FEWBIT_INLINE void transpose16(__m512i* r) {  // 16 rows of 16 dwords
 
 struct SideBySide : Factors {
   // L rows of L dwords, `stride` bytes apart, transposed.
-  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out, size_t out_stride) {
     __m512i r[16];
     for (size_t i = 0; i < 16; ++i) r[i] = load(in + i * stride);
     transpose16(r);
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(out + 64 * i, r[i]);
+    for (size_t i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * out_stride, r[i]);
   }
   // 16 bytes of each of 16 rows: out[d] holds dword d of every row.
   static FEWBIT_INLINE bytes quarter_rows(const uint8_t* p, size_t stride) {  // of every fourth row
@@ -136,22 +136,5 @@ struct SideBySide : Factors {
   template <int i, bool is_signed>
   static FEWBIT_INLINE ints two_of(bytes v) {
     return is_signed ? high_bytes(pick<-1, i, -1, i + 1>(v)) : pick<i, -1, i + 1, -1>(v);
-  }
-  // A float of each of 16 rows, and the f16 after it. With two bytes before it, it may be the last that can be read.
-  template <Real r, bool offset, bool room_before>
-  static FEWBIT_INLINE void reals(const uint8_t* p, size_t stride, f32& scale, f32& after) {
-    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i at = _mm512_mullo_epi32(row, _mm512_set1_epi32(static_cast<int>(stride)));
-    constexpr bool high = r == Real::f16 && room_before;
-    const __m512i v = _mm512_i32gather_epi32(at, p - (high ? 2 : 0), 1);
-    if constexpr (r == Real::f16) {
-      scale = halves_of<high>(v);
-      if constexpr (offset) after = halves_of<true>(v);
-    } else if constexpr (r == Real::e8m0) {
-      scale = e8m0(_mm512_and_si512(v, _mm512_set1_epi32(0xFF)));
-    } else {
-      static_assert(r == Real::f32);
-      scale = _mm512_castsi512_ps(v);
-    }
   }
 };

@@ -28,8 +28,8 @@ struct Grids : Dots {
   }
   // A bit of `signs` takes the sign of a code away.
   template <bool shift, int bias>
-  static FEWBIT_INLINE bytes signed_codes(bytes v, uint32_t signs) {
-    const bytes is_set = where_set(signs);
+  static FEWBIT_INLINE bytes signed_codes(bytes v, uint64_t signs) {
+    const bytes is_set = where_set(static_cast<uint32_t>(signs));
     if constexpr (shift)  // 8 * v + 1 + bias - 2 * bit
       return vaddq_u8(vaddq_u8(vshlq_n_u8(v, 3), vdupq_n_u8(1 + bias)), vaddq_u8(is_set, is_set));
     else

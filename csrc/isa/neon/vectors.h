@@ -4,9 +4,8 @@ struct Vectors {
   static constexpr int W = 16, L = 4, micro_columns = 4, micro_sets = 2;
   static constexpr int max_unsigned = 127;  // signed bytes times signed bytes
   static constexpr int registers = 32, streams = 1, least_micro = 12, prefetch_far = 0, prefetch_near = 0;
-  static constexpr bool can_stride = false, can_gather = false, can_pick = true, can_digit = true,
-                        can_transpose = false, can_reduce = false, has_tables = false, can_interleave = false,
-                        can_transform = true, integer_kv = false;
+  static constexpr bool can_stride = false, can_gather = false, can_transpose = false, can_reduce = false,
+                        has_tables = false, can_interleave = false, can_transform = true, integer_kv = false;
   using bytes = uint8x16_t;
   using f32 = float32x4_t;
   using ints = int32x4_t;
@@ -77,14 +76,14 @@ struct Vectors {
   static FEWBIT_INLINE f32 from_start(ints sum) {  // sums below 2^22
     return vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(12582912.0f + zero));
   }
-  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out) {
+  static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out, size_t out_stride) {
     uint32x4_t r[4];
     for (size_t i = 0; i < 4; ++i) r[i] = vreinterpretq_u32_u8(load(in + i * stride));
-    for (int h = 0; h < 2; ++h) {
+    for (size_t h = 0; h < 2; ++h) {
       const uint32x4_t a = h ? vzip2q_u32(r[0], r[2]) : vzip1q_u32(r[0], r[2]);
       const uint32x4_t b = h ? vzip2q_u32(r[1], r[3]) : vzip1q_u32(r[1], r[3]);
-      store(out + 32 * h, vreinterpretq_u8_u32(vzip1q_u32(a, b)));
-      store(out + 32 * h + 16, vreinterpretq_u8_u32(vzip2q_u32(a, b)));
+      store(out + 2 * h * out_stride, vreinterpretq_u8_u32(vzip1q_u32(a, b)));
+      store(out + (2 * h + 1) * out_stride, vreinterpretq_u8_u32(vzip2q_u32(a, b)));
     }
   }
   template <bool is_signed>

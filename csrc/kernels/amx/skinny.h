@@ -1,146 +1,51 @@
-// Skinny GEMM: a few columns on matrix tiles (AMX, int8): 16 rows of one k-block at a time become tiles of 8-bit
-// numbers. Scales belong to groups of 16 or 32 values, so the sums of different groups must not mix: the right tiles
-// hold each group's activations in columns of their own and zeros elsewhere, and a result tile holds two groups of
-// eight columns side by side.
+// Skinny GEMM: up to twice eight columns on matrix tiles (AMX, int8). The codes of interleaved rows are right tiles as
+// they come. A left tile holds two groups' activations in rows of their own and zeros elsewhere, so that a line of
+// results is what 16 rows give for one group and one column: a scale is applied to all rows at once.
 //
-// Three things go on at once: k-block s + 1 is decoded, the tiles of k-block s are multiplied, the sums of k-block s -
-// 1 are scaled.
+// Three things go on at once: k-block s is decoded, the tiles of k-block s - 1 are multiplied, the sums of k-block s -
+// 2 are scaled.
 
-constexpr int kSkinnyRows = 16, kSkinnyColumns = 8;
-constexpr int kSkinnyChunks = kBlockK / 64;  // left tiles of a k-block: 16 rows of 64 numbers
+constexpr int kSkinnyRows = 16, kSkinnyColumns = 8, kMostSkinnySets = 2;
 
-// The layout of activations with a scale for `group_size` values in right tiles: a result tile holds two groups.
+// Eight columns of a k-block of activations, for weights with a scale for `group_size` values.
 template <int group_size>
-struct SkinnyShape {
-  static constexpr int groups = kBlockK / group_size, results = groups / 2;
-  static constexpr int in_chunk = 64 / group_size;  // groups in a left tile
-  static constexpr int chunk_of(int result) { return 2 * result / in_chunk; }
-};
-
-// Activations of a k-block.
-template <int group_size>
-struct alignas(64) SkinnyColumns {
-  int8_t tiles[SkinnyShape<group_size>::results][1024];
-  float scales[SkinnyShape<group_size>::results][16];  // of the group and column of each lane
-  float sums[SkinnyShape<group_size>::results][16];    // scale times sum
+struct alignas(64) LeftColumns {
+  static constexpr int groups = kBlockK / group_size, tiles = groups / 2;
+  static constexpr int in_right = 64 / group_size;  // groups in a right tile
+  int8_t codes[tiles][16][64];
+  float scales[groups][kSkinnyColumns], sums[groups][kSkinnyColumns];  // sums: times their scale
 };
 
 template <int group_size>
-inline void pack_skinny(const Activation* x, size_t x_stride, size_t columns, SkinnyColumns<group_size>& out) {
-  using S = SkinnyShape<group_size>;
-  std::memset(static_cast<void*>(&out), 0, sizeof out);
-  for (int g = 0; g < S::groups; ++g) {
-    for (size_t c = 0; c < columns; ++c) {
-      const Activation& a = x[c * x_stride];
-      const size_t lane = static_cast<size_t>(g % 2 * kSkinnyColumns) + c;
-      out.scales[g / 2][lane] = a.d16[g * group_size / 16];
-      out.sums[g / 2][lane] = group_size == 16 ? a.s16[g] : a.s32[g];
-      int8_t* tile = out.tiles[g / 2] + g % S::in_chunk * (group_size / 4) * 64 + lane * 4;
-      for (int d = 0; d < group_size / 4; ++d) std::memcpy(tile + d * 64, a.q + g * group_size + 4 * d, 4);
-    }
+inline void put_left(const Activation& a, size_t column, LeftColumns<group_size>& out) {
+  for (size_t g = 0; g < out.groups; ++g) {
+    std::memcpy(out.codes[g / 2][g % 2 * kSkinnyColumns + column] + g % out.in_right * group_size, a.q + g * group_size,
+                group_size);
+    out.scales[g][column] = group_size == 16 ? a.d16[g] : a.d32[g];
+    out.sums[g][column] = group_size == 16 ? a.s16[g] : a.s32[g];
   }
 }
-
-template <class F>
-struct Skinny {
-  using P = KBlock<F>;
-  using C = typename P::C;
-  static constexpr int group_size = Shape<F>::group_size;
-  static constexpr bool is_signed =
-      P::code.is_signed || P::code.zero != 0 || P::code.times != 1 || F::codebook.used > 0;
-
-  // 64 numbers: signed bytes, or unsigned ones where no zero point takes them below zero.
-  template <int j>
-  static FEWBIT_INLINE __m512i numbers(const uint8_t* codes) {
-    if constexpr (F::kind == Kind::planes) {
-      __m512i v = P::template stored<j, false>(codes);
-      if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
-      if constexpr (F::codes.times == 2) v = _mm512_add_epi8(v, v);
-      if constexpr (F::codes.zero != 0) v = _mm512_sub_epi8(v, _mm512_set1_epi8(F::codes.zero));
-      static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
-      return v;
-    } else {
-      return _mm512_sub_epi8(P::template codes<j>(codes), _mm512_set1_epi8(P::code.zero));
-    }
-  }
-  static FEWBIT_INLINE void decode(const Spot& s, uint8_t* out, float* factors) {
-    __m512 f[C::vectors];
-    Unpacked unpacked;
-    const uint8_t* codes = s.p;
-    if constexpr (P::unpacked) {
-      P::unpack(s.p, unpacked);
-      codes = unpacked.codes;
-    }
-    P::factors(s, f);
-    for (int v = 0; v < C::vectors; ++v) _mm512_store_ps(factors + 16 * v, f[v]);
-    [&]<int... j>(std::integer_sequence<int, j...>) FEWBIT_LAMBDA_INLINE {
-      (_mm512_store_si512(out + 1024 * j, numbers<j>(codes)), ...);
-    }(std::make_integer_sequence<int, kSkinnyChunks>{});
-  }
-  // The factors of the groups of result tile t, for each lane.
-  template <int t, bool is_offset>
-  static FEWBIT_INLINE __m512 of_lanes(const float* factors) {
-    constexpr auto lanes = [] {
-      std::array<int, 16> out{};
-      for (int l = 0; l < 16; ++l) out[l] = C::slot(2 * t + l / kSkinnyColumns, is_offset) % 16;
-      return out;
-    }();
-    constexpr int vector = C::slot(2 * t, is_offset) / 16;
-    return Isa::template spread<lanes>(_mm512_load_ps(factors + 16 * vector));
-  }
-  // Adds the scaled sums of one row.
-  static FEWBIT_INLINE __m512 scale(const int32_t* sums, const float* factors, const SkinnyColumns<group_size>& x,
-                                    __m512 acc) {
-    [&]<int... t>(std::integer_sequence<int, t...>) FEWBIT_LAMBDA_INLINE {
-      (
-          [&]() FEWBIT_LAMBDA_INLINE {
-            const __m512 v = _mm512_cvtepi32_ps(_mm512_load_si512(sums + 256 * t));
-            const __m512 s = _mm512_mul_ps(of_lanes<t, false>(factors), _mm512_load_ps(x.scales[t]));
-            acc = _mm512_fmadd_ps(v, s, acc);
-            if constexpr (C::offset) {
-              const __m512 o = of_lanes<t, true>(factors), z = _mm512_load_ps(x.sums[t]);
-              acc = F::offset_sign > 0 ? _mm512_fmadd_ps(o, z, acc) : _mm512_fnmadd_ps(o, z, acc);
-            }
-          }(),
-          ...);
-    }(std::make_integer_sequence<int, SkinnyShape<group_size>::results>{});
-    return acc;
-  }
-};
-
-// What a thread needs beside its stack. What is stored and what is loaded for the same row must not lie a multiple of
-// 4096 bytes apart: the core would take the one for the other, and wait. Hence the gaps.
-template <class F>
-struct alignas(4096) SkinnyScratch {
-  using S = SkinnyShape<Skinny<F>::group_size>;
-  uint8_t codes[2][kSkinnyChunks][1024];
-  uint8_t gap[512];
-  int32_t sums[2][S::results][256];
-  float acc[kSkinnyRows][16];
-  struct Factors {
-    float of_row[kSkinnyRows][Skinny<F>::C::vectors * 16];
-    uint8_t gap[1408];
-  } factors[3];
-};
-
-// Product p of a k-block. Its tile is zero: it is new, or the product before the last one was stored.
-template <class F>
-FEWBIT_INLINE void skinny_product(const uint8_t (*codes)[1024], const SkinnyColumns<Skinny<F>::group_size>& x, int p) {
-  _tile_loadd(4, codes[SkinnyShape<Skinny<F>::group_size>::chunk_of(p)], 64);
-  _tile_loadd(6, x.tiles[p], 64);
-  if constexpr (Skinny<F>::is_signed) {
-    if (p % 2 == 0)
-      _tile_dpbssd(0, 4, 6);
-    else
-      _tile_dpbssd(1, 4, 6);
-  } else {
-    if (p % 2 == 0)
-      _tile_dpbusd(0, 4, 6);
-    else
-      _tile_dpbusd(1, 4, 6);
-  }
-  zero_operands();
+template <int group_size>
+inline void pack_left(const Activation* x, size_t x_stride, size_t columns, void* to) {
+  auto& out = *static_cast<LeftColumns<group_size>*>(to);
+  std::memset(to, 0, sizeof out);
+  for (size_t c = 0; c < columns; ++c) put_left(x[c * x_stride], c, out);
 }
+// The same from floats: what other kernels want is not made.
+template <int group_size>
+inline void quantize_left_columns(const float* x, size_t x_stride, size_t columns, void* to) {
+  auto& out = *static_cast<LeftColumns<group_size>*>(to);
+  std::memset(to, 0, sizeof out);
+  for (size_t c = 0; c < columns; ++c) {
+    Activation a;
+    quantize_k_block<false>(x + c * x_stride, a);
+    put_left(a, c, out);
+  }
+}
+inline void quantize_left(int group_size, const float* x, size_t x_stride, size_t columns, void* to) {
+  (group_size == 16 ? quantize_left_columns<16> : quantize_left_columns<32>)(x, x_stride, columns, to);
+}
+
 FEWBIT_INLINE void store_product(int p, int32_t* sums) {
   if (p % 2 == 0) {
     _tile_stored(0, sums, 64);
@@ -151,56 +56,165 @@ FEWBIT_INLINE void store_product(int p, int32_t* sums) {
   }
 }
 
-// Prefetches what a row holds about 1 KiB later to the second-level cache; after the row's end comes the one 16 below.
 template <class F>
-FEWBIT_INLINE void prefetch_skinny(const uint8_t* row, size_t k_block, size_t k_blocks, const Layout& at) {
-  constexpr size_t bytes = Shape<F>::k_block_bytes(), distance = 1024 / bytes;
-  const size_t to = k_block + distance;
-  const uint8_t* p = row + (to < k_blocks ? to * bytes : kSkinnyRows * at.row_bytes + (to - k_blocks) * bytes);
-  for (size_t c = 0; c < bytes; c += 64) __builtin_prefetch(p + c, 0, 2);
-}
+struct Skinny {
+  using K = Interleaved<F>;
+  using Panel = typename K::Panel;
+  using X = LeftColumns<K::group_size>;
+  static constexpr int groups = X::groups, lefts = X::tiles, in_right = X::in_right;
+  static constexpr int tiles = kBlockK / 64;  // right ones
+  static constexpr bool is_signed = F::codes.is_signed || F::codes.zero != 0 || F::codebook.used > 0;
 
+  // What a thread needs beside its stack. What is stored and what is loaded soon after it must not lie a multiple of
+  // 4096 bytes apart: the core would take the one for the other, and wait. Hence the gaps.
+  struct alignas(4096) Scratch {
+    struct {
+      uint8_t of[tiles][16][64];
+      uint8_t gap[2048];
+    } codes[2];
+    struct {
+      int32_t lines[lefts][16][16];
+      uint8_t gap[2048];
+    } sums[kMostSkinnySets][2];
+    struct {
+      float scale[groups][16], shift[K::offset ? groups : 1][16];
+    } factors[3];
+  };
+
+  // Four codes of every row as numbers: signed bytes, or unsigned ones where none is below 0.
+  template <int q>
+  static FEWBIT_INLINE __m512i number(const Panel& panel) {
+    __m512i v = K::template stored<q>(panel);
+    if constexpr (F::codebook.used > 0) return Isa::template lookup<F::codebook, 0>(v);
+    static_assert(F::codes.times <= 2 && (F::codes.zero == 0 || F::codes.bits() < 8));
+    if constexpr (F::codes.times == 2) v = _mm512_add_epi8(v, v);
+    if constexpr (F::codes.zero != 0) v = _mm512_sub_epi8(v, _mm512_set1_epi8(F::codes.zero));
+    return v;
+  }
+  template <int t>
+  static FEWBIT_INLINE void decode(const Panel& panel, const typename K::SuperScales& by, uint8_t (*out)[16][64],
+                                   auto& factors) {
+    [&]<int... q>(std::integer_sequence<int, q...>) FEWBIT_LAMBDA_INLINE {
+      (_mm512_store_si512(out[t][q], number<16 * t + q>(panel)), ...);
+    }(std::make_integer_sequence<int, 16>{});
+    [&]<int... g>(std::integer_sequence<int, g...>) FEWBIT_LAMBDA_INLINE {
+      (_mm512_store_ps(factors.scale[t * in_right + g], K::template scale<t * in_right + g>(panel, by)), ...);
+      if constexpr (K::offset) {
+        (_mm512_store_ps(factors.shift[t * in_right + g], K::template offset_of<t * in_right + g>(panel, by)), ...);
+      }
+    }(std::make_integer_sequence<int, in_right>{});
+  }
+  // Product i of a k-block: left tile i / Sets of a set. Its own tile is zero: it is new, or the product before the
+  // last one was stored.
+  template <int i, int Sets>
+  static FEWBIT_INLINE void product(const uint8_t (*codes)[16][64], const X* x) {
+    constexpr int each = Sets * in_right / 2;  // products of a right tile
+    if constexpr (i % each == 0) _tile_loadd(6, codes[i / each], 64);
+    _tile_loadd(4, x[i % Sets].codes[i / Sets], 64);
+    if constexpr (is_signed) {
+      if constexpr (i % 2 == 0)
+        _tile_dpbssd(0, 4, 6);
+      else
+        _tile_dpbssd(1, 4, 6);
+    } else {
+      if constexpr (i % 2 == 0)
+        _tile_dpbsud(0, 4, 6);
+      else
+        _tile_dpbsud(1, 4, 6);
+    }
+    _tile_zero(4);
+    if constexpr (i % each == each - 1) _tile_zero(6);
+  }
+  static FEWBIT_INLINE __m512 line(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_load_si512(p)); }
+  template <int j>
+  static FEWBIT_INLINE void scale(const int32_t (*lines)[16], const auto& factors, const X& x, __m512* acc) {
+    const __m512 s0 = _mm512_load_ps(factors.scale[2 * j]), s1 = _mm512_load_ps(factors.scale[2 * j + 1]);
+    const auto column = [&](size_t c) FEWBIT_LAMBDA_INLINE {
+      const __m512 v0 = line(lines[c]), v1 = line(lines[kSkinnyColumns + c]);
+      acc[c] = _mm512_fmadd_ps(v0, _mm512_mul_ps(s0, _mm512_set1_ps(x.scales[2 * j][c])), acc[c]);
+      acc[c] = _mm512_fmadd_ps(v1, _mm512_mul_ps(s1, _mm512_set1_ps(x.scales[2 * j + 1][c])), acc[c]);
+      if constexpr (K::offset) {
+        acc[c] = _mm512_fmadd_ps(_mm512_load_ps(factors.shift[2 * j]), _mm512_set1_ps(x.sums[2 * j][c]), acc[c]);
+        acc[c] =
+            _mm512_fmadd_ps(_mm512_load_ps(factors.shift[2 * j + 1]), _mm512_set1_ps(x.sums[2 * j + 1][c]), acc[c]);
+      }
+    };
+    [&]<size_t... c>(std::index_sequence<c...>)
+        FEWBIT_LAMBDA_INLINE { (column(c), ...); }(std::make_index_sequence<kSkinnyColumns>{});
+  }
+  // All columns of 16 rows.
+  template <int Sets>
+  static FEWBIT_INLINE void rows(const uint8_t* w, size_t k_blocks, const Layout& at, const X* x, Scratch& own,
+                                 __m512 (*acc)[kSkinnyColumns]) {
+    constexpr int products = lefts * Sets;
+    for (size_t s = 0; s < k_blocks + 2; ++s) {
+      const Panel panel{w + s * K::panel_bytes, 0, w, &at, s * kBlockK};
+      typename K::SuperScales by;
+      if (s < k_blocks) by = K::super_scales(panel);
+      const auto one = [&]<int i>(std::integral_constant<int, i>) FEWBIT_LAMBDA_INLINE {
+        constexpr int j = i / Sets, set = i % Sets, before = i > 0 ? i - 1 : 0;
+        if (s > 0 && s <= k_blocks) {
+          const size_t in = (s - 1) % 2;
+          product<i, Sets>(own.codes[in].of, x + (s - 1) * Sets);
+          if constexpr (i > 0) store_product(before, own.sums[before % Sets][in].lines[before / Sets][0]);
+          if constexpr (i + 1 == products) store_product(i, own.sums[set][in].lines[j][0]);
+        }
+        if (s > 1) scale<j>(own.sums[set][s % 2].lines[j], own.factors[(s - 2) % 3], x[(s - 2) * Sets + set], acc[set]);
+      };
+      const auto quarter = [&]<int t>(std::integral_constant<int, t>) FEWBIT_LAMBDA_INLINE {
+        if (s < k_blocks) {
+          panel.template prefetch<t, t + 1, tiles, Isa::prefetch_far>(k_blocks);
+          decode<t>(panel, by, own.codes[s % 2].of, own.factors[s % 3]);
+        }
+        [&]<int... i>(std::integer_sequence<int, i...>) FEWBIT_LAMBDA_INLINE {
+          (one(std::integral_constant<int, products / tiles * t + i>{}), ...);
+        }(std::make_integer_sequence<int, products / tiles>{});
+      };
+      quarter(std::integral_constant<int, 0>{});
+      quarter(std::integral_constant<int, 1>{});
+      quarter(std::integral_constant<int, 2>{});
+      quarter(std::integral_constant<int, 3>{});
+    }
+  }
+  template <int Sets>
+  static void all(const uint8_t* w, size_t count, size_t k, const Layout& at, const X* x, size_t columns, float* y,
+                  size_t y_stride, Scratch& own) {
+    const size_t k_blocks = k / kBlockK;
+    for (size_t first = 0; first < count; first += 16, w += 16 * at.row_bytes) {
+      __m512 acc[Sets][kSkinnyColumns];
+      for (auto& set : acc) {
+        for (auto& a : set) a = _mm512_setzero_ps();
+      }
+      rows<Sets>(w, k_blocks, at, x, own, acc);
+      [&]<size_t... c>(std::index_sequence<c...>) FEWBIT_LAMBDA_INLINE {  // no index that varies: they are registers
+        ((c < columns ? _mm512_storeu_ps(y + c * y_stride + first, acc[c / kSkinnyColumns][c % kSkinnyColumns])
+                      : void()),
+         ...);
+      }(std::make_index_sequence<Sets * kSkinnyColumns>{});
+    }
+  }
+};
+
+// `rows` is a multiple of 16, k of 256.
 template <class F>
 void skinny_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* packed, size_t columns,
                  float* y, size_t y_stride, void* scratch) {
   using K = Skinny<F>;
+  static_assert(sizeof(typename K::Scratch) <= kSkinnyScratch);
   const TileUse in_use;
-  static_assert(sizeof(SkinnyScratch<F>) <= kSkinnyScratch);
-  auto& own = *static_cast<SkinnyScratch<F>*>(scratch);
-  const auto* x = static_cast<const SkinnyColumns<K::group_size>*>(packed);
-  const size_t k_blocks = (k + kBlockK - 1) / kBlockK;
-  constexpr int products = SkinnyShape<K::group_size>::results;
-  for (size_t first = 0; first < rows; first += kSkinnyRows) {
-    const size_t count = rows - first < kSkinnyRows ? rows - first : kSkinnyRows;
-    for (auto& row : own.acc) _mm512_store_ps(row, _mm512_setzero_ps());
-    for (size_t s = 0; s < k_blocks + 2; ++s) {  // decodes k-block s, multiplies s - 1, scales s - 2
-      int done = 0;
-      for (size_t r = 0; r < kSkinnyRows; ++r) {
-        if (s < k_blocks && r < count) {
-          const uint8_t* row = w + (first + r) * at.row_bytes;
-          prefetch_skinny<F>(row, s, k_blocks, at);
-          with_k_block<F>(row, s, k, at, [&](const Spot& spot) FEWBIT_LAMBDA_INLINE {
-            K::decode(spot, own.codes[s % 2][0] + r * 64, own.factors[s % 3].of_row[r]);
-          });
-        }
-        if (s > 0 && s <= k_blocks) {  // a product, and the result of the one before, which is there by now
-          const int due = static_cast<int>((r + 1) * (products + 1) / kSkinnyRows);
-          for (; done < due; ++done) {
-            if (done > 0) store_product(done - 1, own.sums[(s - 1) % 2][done - 1]);
-            if (done < products) skinny_product<F>(own.codes[(s - 1) % 2], x[s - 1], done);
-          }
-        }
-        if (s > 1) {
-          const __m512 sum = K::scale(own.sums[s % 2][0] + r * 16, own.factors[(s - 2) % 3].of_row[r], x[s - 2],
-                                      _mm512_load_ps(own.acc[r]));
-          _mm512_store_ps(own.acc[r], sum);
-        }
-      }
-    }
-    for (size_t r = 0; r < count; ++r) {
-      for (size_t c = 0; c < columns; ++c) {
-        y[c * y_stride + first + r] = own.acc[r][c] + own.acc[r][c + kSkinnyColumns];
-      }
-    }
-  }
+  const auto all = [&]<int Sets>(std::integral_constant<int, Sets>) {
+    K::template all<Sets>(w, rows, k, at, static_cast<const typename K::X*>(packed), columns, y, y_stride,
+                          *static_cast<typename K::Scratch*>(scratch));
+  };
+  if (columns <= kSkinnyColumns)
+    all(std::integral_constant<int, 1>{});
+  else
+    all(std::integral_constant<int, kMostSkinnySets>{});
+}
+
+inline void pack_skinny(int group_size, const Activation* x, size_t stride, size_t columns, void* out) {
+  (group_size == 16 ? pack_left<16> : pack_left<32>)(x, stride, columns, out);
+}
+inline size_t skinny_bytes(int group_size) {
+  return group_size == 16 ? sizeof(LeftColumns<16>) : sizeof(LeftColumns<32>);
 }

@@ -142,14 +142,8 @@ struct ToTiles {
   // ...
   static FEWBIT_INLINE void k_block(const Spot& s, uint16_t* out) {
     const Factors f = factors(s);
-    Unpacked unpacked;
-    const uint8_t* codes = s.p;
-    if constexpr (P::unpacked) {
-      P::unpack(s.p, unpacked);
-      codes = unpacked.codes;
-    }
     [&]<int... j>(std::integer_sequence<int, j...>)
-        FEWBIT_LAMBDA_INLINE { (chunk<j>(codes, f, out), ...); }(std::make_integer_sequence<int, P::chunks>{});
+        FEWBIT_LAMBDA_INLINE { (chunk<j>(s.p, f, out), ...); }(std::make_integer_sequence<int, P::chunks>{});
   }
 };
 

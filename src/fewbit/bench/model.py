@@ -16,7 +16,7 @@ from .. import devices
 from ..arrays import Bytes
 from ..cache.groups import PAGE_TOKENS
 from ..devices import Device
-from ..devices.batch import Chunk
+from ..devices.batch import Row
 from ..devices.forward import sample_greedily
 from ..errors import RequestError
 from ..files.hub import recommended_activations
@@ -186,7 +186,7 @@ def feed(loaded: Loaded, sequence: int, tokens: Sequence[int], num_logits: int) 
     limit = loaded.executor.max_batched_tokens
     for start in range(0, len(tokens), limit):
         last = start + limit >= len(tokens)
-        loaded.forward([Chunk(sequence, tokens[start : start + limit], num_logits if last else 0)])
+        loaded.forward([Row(sequence, tokens[start : start + limit], num_logits if last else 0)])
 
 
 def go_back(loaded: Loaded, ids: list[int], depth: int, tokens: list[int]) -> None:
@@ -201,7 +201,7 @@ def step(loaded: Loaded, ids: list[int], tokens: list[int]) -> None:
     limit = max_sequences(loaded)
     for start in range(0, len(ids), limit):
         pairs = zip(ids[start : start + limit], tokens[start : start + limit], strict=True)
-        chunks = [Chunk(sequence, [token], 1) for sequence, token in pairs]
+        chunks = [Row(sequence, [token], 1) for sequence, token in pairs]
         sample_greedily(loaded.executor, loaded.cache, chunks)
 
 

@@ -1,1 +1,1 @@
-"""The KV cache: pages of tokens, shared between sequences that begin alike."""
+"""The KV cache: pages of tokens, shared between sequences with the same prefix."""

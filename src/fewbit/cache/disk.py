@@ -1,7 +1,7 @@
-"""Pages of a KV cache in a folder, so that prompts are found again after a restart.
+"""Pages of a KV cache in a folder, which survive a restart.
 
-A file holds one page of one group of layers, under the name of what it holds: a hash chain over the model, the layout,
-the namespace and all tokens up to the end of the page (spill.py), and the number of the group.
+A file holds one page of one group of layers. Its name is a hash chain over the model, the layout, the namespace and all
+tokens up to the end of the page (spill.py), and the number of the group.
 
     magic          8 bytes   "fewbitPG"
     version        u32       1
@@ -11,9 +11,8 @@ the namespace and all tokens up to the end of the page (spill.py), and the numbe
     payload        what `spill.pack` makes of a page
     checksum       16 bytes  blake2b of all that comes before
 
-Numbers are little-endian. A file appears under its name when it is complete. One that is damaged, cut short or not what
-its name says is removed and never used; files with other names are left alone. Those used longest ago go first when
-there are too many bytes.
+Numbers are little-endian. A file appears under its name when it is complete. Damaged files are removed; others are left
+alone. The least recently used are removed when there are too many bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ VERSION = 1
 HEADER = struct.Struct("<8sIIQ32s")
 CHECKSUM_BYTES = 16
 MAX_BYTES = 8 << 30
-QUEUE_BYTES = 256 << 20  # that wait to be written; what is more is not kept
+QUEUE_BYTES = 256 << 20  # that wait to be written; beyond, pages are dropped
 NAME = re.compile(r"[0-9a-f]{64}-[0-9]{1,4}\.page")
 PART = re.compile(r"\.[0-9a-f]{64}-[0-9]{1,4}\.page\.(\d+)\.[0-9a-f]{8}")
 
@@ -62,10 +61,13 @@ class DiskStats:
 
 
 class DiskCache:
-    """Pages in a folder of at most `max_bytes`. For several threads at once; several processes may share the folder.
+    """Pages in a folder. Threads and processes may share it. A thread writes, and ends when nothing is left to write.
 
-    A thread writes, and ends when there is nothing to write. `identity` says what else must agree with whoever wrote a
-    page, beside what the cache says of itself.
+    Args:
+        folder: The folder.
+        max_bytes: Maximum size of all files.
+        identity: Must be the same for whoever reads a page and whoever wrote it, besides model and layout.
+        queue_bytes: Maximum size of the pages that wait to be written.
     """
 
     def __init__(
@@ -90,10 +92,10 @@ class DiskCache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._scan()
         except OSError as error:
-            raise PathError(f"{self.folder}: no folder for a cache: {error.strerror or error}") from error
+            raise PathError(f"{self.folder}: cannot be used for a cache: {error.strerror or error}") from error
 
     def has(self, key: Key) -> bool:
-        """Whether a page is there, or about to be written."""
+        """Whether a page is on the disk, or about to be."""
         name = _name(key)
         with self._changed:
             if key in self._pending or name in self._files:
@@ -105,7 +107,7 @@ class DiskCache:
         return stat.S_ISREG(found.st_mode)
 
     def touch(self, key: Key) -> bool:
-        """A page is used: it goes later than others. Is it there?"""
+        """Mark a page as used, so that it is removed later. Returns whether it is there."""
         if not self.has(key):
             return False
         with self._changed, suppress(OSError):
@@ -115,7 +117,7 @@ class DiskCache:
         return True
 
     def get(self, key: Key, nbytes: int) -> bytes | memoryview | None:
-        """What was put, of so many bytes; None if it is not there or damaged."""
+        """The payload of a page, of so many bytes; None if it is missing or damaged."""
         with self._changed:
             payload: bytes | memoryview | None = self._pending.get(key)
         if payload is None:
@@ -125,7 +127,7 @@ class DiskCache:
         return payload
 
     def put(self, key: Key, payload: bytes, wait: bool = False) -> bool:
-        """Have a page written. If too much waits to be written it is not kept, or waited for."""
+        """Write a page in the background. If the queue is full, it is dropped (False), or waited for."""
         with self._changed:
             if key in self._pending:
                 return True
@@ -142,7 +144,7 @@ class DiskCache:
         return True
 
     def flush(self) -> None:
-        """Wait until all is written."""
+        """Wait until everything is written."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending)
 
@@ -245,7 +247,7 @@ class DiskCache:
             self._files.pop(name, None)
 
     def _count(self, **events: int) -> None:
-        with self._changed:  # a condition's lock can be taken again by who has it
+        with self._changed:  # its lock is reentrant
             counts = {name: getattr(self._stats, name) + count for name, count in events.items()}
             self._stats = replace(self._stats, **counts)
 

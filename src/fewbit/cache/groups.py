@@ -1,7 +1,7 @@
-"""Groups: layers that keep alike of a sequence, and so share a table of pages.
+"""Groups: layers with the same KV retention, which share a table of pages.
 
-All attention layers with the same window are one group; those that see every token come first. All recurrent layers
-are one group, the last; its pages are called slots, and a slot holds the state of all these layers.
+All attention layers with the same window are one group; those without a window come first. All recurrent layers are one
+group, the last. Its pages are called slots, and a slot holds the state of all these layers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ZERO_SLOT = 0  # the state of a sequence without tokens; never written
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """What `Pages` must know of some layers."""
+class LayerGroup:
+    """Layers that share a table of pages, or the slots of states."""
 
     layers: tuple[int, ...] = ()
     window: int = 0  # tokens that each layer sees; 0: all
@@ -39,8 +39,12 @@ class Group:
         """The first position that the token after `length` others sees."""
         return max(0, length - self.window + 1) if self.window else 0
 
+    def first_page(self, pages: int, page_tokens: int) -> int:
+        """The first of so many full pages that is needed to go on after them; of recurrent layers the last one."""
+        return pages - 1 if self.is_recurrent else self.first_seen(pages * page_tokens) // page_tokens
 
-def group_layers(specs: Iterable[LayerSpec]) -> list[Group]:
+
+def group_layers(specs: Iterable[LayerSpec]) -> list[LayerGroup]:
     """Layers by group, without sizes.
 
     >>> full, windowed = AttentionSpec(1, 64, 64), AttentionSpec(1, 64, 64, window=512)
@@ -54,12 +58,12 @@ def group_layers(specs: Iterable[LayerSpec]) -> list[Group]:
             windows.setdefault(spec.window, []).append(layer)
         elif isinstance(spec, RecurrentSpec):
             recurrent.append(layer)
-    groups = [Group(tuple(windows[window]), window) for window in sorted(windows)]
-    return groups + ([Group(tuple(recurrent), is_recurrent=True)] if recurrent else [])
+    groups = [LayerGroup(tuple(windows[window]), window) for window in sorted(windows)]
+    return groups + ([LayerGroup(tuple(recurrent), is_recurrent=True)] if recurrent else [])
 
 
 def pages_by_group(
-    groups: Sequence[Group],
+    groups: Sequence[LayerGroup],
     page_tokens: int = PAGE_TOKENS,
     *,
     tokens: int | None = None,
@@ -68,29 +72,35 @@ def pages_by_group(
     snapshots: int = SNAPSHOTS,
     step_tokens: int = STEP_TOKENS,
 ) -> tuple[int, ...]:
-    """How many pages each group gets: room for `tokens` in those that keep all of them.
+    """Number of pages of each group.
 
-    A window needs no more than what `max_seqs` sequences see and one step writes. Recurrent layers have two slots for
-    each sequence, the one that a step reads and the one that it writes, besides `snapshots` and the empty state.
-
-    >>> groups = [Group(), Group(window=64), Group(is_recurrent=True)]
+    >>> groups = [LayerGroup(), LayerGroup(window=64), LayerGroup(is_recurrent=True)]
     >>> pages_by_group(groups, 32, tokens=8192, max_seqs=4, snapshots=10)
     (256, 32, 19)
+
+    Args:
+        groups: The groups.
+        page_tokens: Tokens of a page.
+        tokens: Capacity of groups that keep all tokens. Give this or `pages`.
+        pages: The same, in pages.
+        max_seqs: Sequences at a time. A window needs no more pages than these see; recurrent layers have two slots for
+            each, one that a step reads and one that it writes.
+        snapshots: Further slots of recurrent layers, besides the empty state.
+        step_tokens: New tokens of a step, for which layers with a window have room too.
     """
     if (tokens is None) == (pages is None):
-        raise ShapeError("the size of a KV cache is given as `tokens` or as `pages`, one of them")
+        raise ShapeError("a KV cache needs either `tokens` or `pages` as its size")
     if tokens is None:
-        assert pages is not None
         total = to_size(pages, "pages", least=1)
     else:
         total = -(-to_size(tokens, "tokens", least=1) // page_tokens)
     if total > MAX_PAGES:
-        raise ShapeError(f"a KV cache has at most {MAX_PAGES} pages, {total} were asked for")
+        raise ShapeError(f"a KV cache has at most {MAX_PAGES} pages, got {total}")
     seqs = to_size(max_seqs, "max_seqs", least=1)
     slots = 2 * seqs + to_size(snapshots, "snapshots") + 1
     step = -(-to_size(step_tokens, "step_tokens", least=1) // page_tokens)
 
-    def size(group: Group) -> int:
+    def size(group: LayerGroup) -> int:
         if group.is_recurrent:
             return slots
         seen = -(-group.window // page_tokens) + 2

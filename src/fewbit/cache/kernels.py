@@ -1,11 +1,12 @@
-"""What a KV cache that is driven by hand asks of kernels."""
+"""The kernels of a KV cache that is driven by hand."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from ..arrays import Bytes, Floats, Ints, Longs
+from ..arrays import Bytes, Floats, Longs
 from ..formats import Format
+from ..ops.specs import AttentionParams, KVArrays, PageTables
 
 
 class Kernels(Protocol):
@@ -27,20 +28,10 @@ class Kernels(Protocol):
     def attend(
         self,
         q: Floats,
-        k: Bytes,
-        k_format: Format,
-        v: Bytes,
-        v_format: Format,
-        tables: Ints,
-        table_starts: Longs,
-        lengths: Longs,
-        q_starts: Longs,
+        kv: KVArrays,
+        step: PageTables,
+        params: AttentionParams,
         *,
-        scale: float,
-        rotate: bool = False,
-        window: int = 0,
-        softcap: float = 0.0,
-        sinks: Floats | None = None,
         out: Floats | None = None,
         exact: bool = True,
         threads: int | None = None,

@@ -1,4 +1,4 @@
-"""The KV cache for those who drive it by hand: K, V and q go in and come out layer by layer."""
+"""The KV cache for direct use: K, V and q are given layer by layer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any, NoReturn
 from ..arrays import Floats
 from ..errors import DtypeError, PositionError, ShapeError
 from ..formats import Format
-from ..ops.specs import AttentionSpec, LayerSpec
-from ..validation import refuse_pickle, to_integer, to_size
-from .attention import attend, write_kv
-from .cache import Cache
+from ..ops.specs import AttentionParams, AttentionSpec, LayerSpec
+from ..validation import check_type, refuse_pickle, to_integer, to_size
+from .attention import attend, default_params, write_kv
+from .cache import Cache, to_requests
 from .disk import DiskCache
 from .groups import MAX_SEQS, PAGE_TOKENS, SNAPSHOTS, pages_by_group
 from .kernels import Kernels, native
 from .layout import make_layout
 from .store import HostStore
-from .validation import to_requests
 from .view import View
 
 
@@ -91,14 +90,14 @@ class KVCache(Cache):
             spec = AttentionSpec(kv_heads, dim, dim if v_dim is None else v_dim, window)
             specs = [spec] * to_size(layers, "layers", least=1)
         elif layers or kv_heads or dim or v_dim or window:
-            raise ShapeError("`specs` says all of the layers: leave layers, kv_heads, dim, v_dim and window out")
+            raise ShapeError("give either `specs`, or layers, kv_heads, dim, v_dim and window")
         layout = make_layout(specs, k, v, rotate, page_tokens)
         sizes = pages_by_group(
             layout.groups, layout.page_tokens, tokens=tokens, pages=pages, max_seqs=max_seqs, snapshots=snapshots
         )
         chosen = native() if kernels is None else kernels
         if not hasattr(chosen, "keeps_tiles"):
-            raise DtypeError(f"kernels is a module with kv_write, attend and keeps_tiles, not {type(chosen).__name__}")
+            raise DtypeError(f"kernels must have kv_write, attend and keeps_tiles; {type(chosen).__name__} has not")
 
         def keeps_tiles(spec: AttentionSpec) -> bool:
             return chosen.keeps_tiles(layout.k, layout.v, layout.page_tokens, spec.k_dim, spec.v_dim)
@@ -109,10 +108,10 @@ class KVCache(Cache):
         self._missing: dict[int, tuple[View, set[int]]] = {}  # sequence -> its step, layers without K and V of it
 
     def __repr__(self) -> str:
-        of = self.layout
-        pages = ", ".join(map(str, self.store.pages))
-        size = f"{len(of.specs)} layers, {pages} pages of {self.page_tokens}"
-        return f"KVCache({size}, k={of.k}, v={of.v}, rotate={of.rotate})"
+        layout = self.layout
+        pages = ", ".join(map(str, self.totals))
+        size = f"{len(layout.specs)} layers, {pages} pages of {self.page_tokens}"
+        return f"KVCache({size}, k={layout.k}, v={layout.v}, rotate={layout.rotate})"
 
     def __reduce__(self) -> NoReturn:
         refuse_pickle("a KVCache", "save its sequences to files, and load them into a cache of the other process")
@@ -139,7 +138,7 @@ class KVCache(Cache):
         layer = self._layer(layer)
         missing = self._current(step)
         if len(step.slots(self.store.group_of(layer))) and layer not in missing:
-            raise PositionError(f"layer {layer} holds these tokens already; `reserve` makes room for new ones")
+            raise PositionError(f"layer {layer} has K and V of these tokens already; `reserve` makes room for new ones")
         write_kv(self._kernels, self.store, step, layer, k, v, threads=threads)
         missing.discard(layer)
 
@@ -178,10 +177,11 @@ class KVCache(Cache):
         layer = self._layer(layer)
         if layer in self._current(step):
             raise PositionError(f"layer {layer} has no K and V of the new tokens yet; `append` them first")
-        return attend(
-            self._kernels, self.store, step, layer, q,
-            scale=scale, window=window, softcap=softcap, sinks=sinks, out=out, exact=exact, threads=threads,
-        )  # fmt: skip
+        usual = default_params(self.layout.attention(layer))
+        params = AttentionParams(
+            usual.scale if scale is None else scale, usual.window if window is None else window, softcap, sinks
+        )
+        return attend(self._kernels, self.store, step, layer, q, params, out=out, exact=exact, threads=threads)
 
     def commit(self, sequence: int, tokens: Iterable[int]) -> None:
         self._refuse_missing(sequence)
@@ -209,15 +209,14 @@ class KVCache(Cache):
     def _layer(self, layer: int) -> int:
         number = to_integer(layer, "a layer")
         if not 0 <= number < len(self.layout.specs):
-            raise PositionError(f"there are layers 0 to {len(self.layout.specs) - 1}, not {number}")
+            raise PositionError(f"layer must be from 0 to {len(self.layout.specs) - 1}, got {number}")
         if number not in self._attention:
             raise PositionError(f"layer {number} keeps no K and V")
         return number
 
     def _current(self, step: View) -> set[int]:
         """The layers that have no K and V of a step yet."""
-        if not isinstance(step, View):
-            raise DtypeError(f"a step is what `reserve` gives, not {type(step).__name__}")
+        check_type(step, View, "step")
         missing: set[int] = set()
         for sequence, length, before in zip(step.sequences, step.lengths.tolist(), step.before.tolist(), strict=True):
             if length == before:

@@ -1,4 +1,4 @@
-"""How K, V and states lie in a cache: formats that a KV cache can use, and sizes that follow from them."""
+"""The layout of a KV cache: what each layer keeps, in which formats, and the sizes that follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..formats import Format, all_formats, get
 from ..formats.limits import limits
 from ..ops.specs import AttentionSpec, LayerSpec, RecurrentSpec
 from ..validation import to_flag, to_size
-from .groups import PAGE_TOKENS, Group, group_layers
+from .groups import PAGE_TOKENS, LayerGroup, group_layers
 
 F16_MAX = 65504.0
 F32_MAX = 3.38e38  # a little less than bf16 can hold
@@ -34,7 +34,7 @@ class Layout:
     page_tokens: int = PAGE_TOKENS
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[LayerGroup, ...]:
         return tuple(self._with_sizes(group) for group in group_layers(self.specs))
 
     @cached_property
@@ -62,15 +62,15 @@ class Layout:
         return self.k.row_bytes(spec.k_dim), self.v.row_bytes(spec.v_dim)
 
     def max_values(self, spec: AttentionSpec) -> tuple[float, float]:
-        """The greatest magnitudes in K and V that are sure not to become infinite."""
-        rotation = math.sqrt(spec.k_dim & -spec.k_dim) if self.rotate else 1.0  # can pile up all values in one
+        """The largest magnitudes of K and V that cannot overflow."""
+        rotation = math.sqrt(spec.k_dim & -spec.k_dim) if self.rotate else 1.0  # may add all values up in one
         return _max_value(self.k) / rotation, _max_value(self.v)
 
     @property
     def _attention(self) -> list[AttentionSpec]:
         return [spec for spec in self.specs if isinstance(spec, AttentionSpec)]
 
-    def _with_sizes(self, group: Group) -> Group:
+    def _with_sizes(self, group: LayerGroup) -> LayerGroup:
         if group.is_recurrent:
             return replace(group, page_bytes=self.state_bytes, page_f32_bytes=self.state_bytes)
         specs = [self.attention(layer) for layer in group.layers]
@@ -86,7 +86,15 @@ def make_layout(
     rotate: bool | None = None,
     page_tokens: int = PAGE_TOKENS,
 ) -> Layout:
-    """A layout that was checked. V has the format of K unless given; K below 8 bits is rotated unless told not to."""
+    """A checked layout.
+
+    Args:
+        specs: What each layer keeps.
+        k: Format of K.
+        v: Format of V. Defaults to that of K.
+        rotate: Whether K is rotated. Defaults to True where K has fewer than 8 bits.
+        page_tokens: Tokens of a page.
+    """
     k_format = kv_format(k, "k")
     v_format = k_format if v is None else kv_format(v, "v")
     rotates = k_format.bits_per_weight < 8 if rotate is None else to_flag(rotate, "rotate")

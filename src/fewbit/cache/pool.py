@@ -1,14 +1,14 @@
-"""The pages of one group: how often each is referenced, which can be found again, which goes first when room is needed.
+"""The pages of one group: how often each is referenced, which are cached, and which is evicted first.
 
-A page is free (it holds nothing), used (by at least one sequence) or cached (by none, but in the prefix tree, so that
-its content can be found). Cached pages are evicted in the order in which they were let go. The system gives memory to a
-page when it is first written: so a page that was written before is taken before a fresh one. While memory is short,
-cached pages are evicted before a fresh one is taken.
+A page is free (it holds nothing), used (by at least one sequence) or cached (by none, but the prefix tree finds it).
+Cached pages are evicted in the order in which they were released. The system commits memory to a page when it is first
+written, so `take` prefers a page that was written before. While memory is short, it evicts cached pages before it takes
+a fresh one.
 
-Where a group keeps every token, whoever references a page references the pages before it too, and lets go of the last
-one first. So the page that was let go of first has no page of the group below it in the tree.
+Where a group keeps every token, a sequence that references a page also references those before it, and releases the
+last one first. So the page that was released first has no page of the group below it in the tree.
 
-There is no compaction: any page serves any sequence, so free pages are as good scattered as in a row.
+There is no compaction: any page serves any sequence, so scattered free pages are as good as consecutive ones.
 """
 
 from __future__ import annotations
@@ -17,27 +17,32 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from .stats import PageCounts
-from .tree import Node
+from .tree import PrefixNode
 
-OnEvict = Callable[[int, int, Node], None]  # a group, a page and where it is in the tree, while it still holds that
+OnEvict = Callable[[int, int, PrefixNode], None]  # called with group, page and node before the page is overwritten
 
 
-def plenty() -> bool:
+def never_short() -> bool:
     """Memory is never short."""
     return False
 
 
-class Pool:
-    """Pages by number. It trusts its caller, `Pages`, which checks what users give.
+class PagePool:
+    """The pages of a group, by number. It trusts its callers.
 
-    Those before `first` are never given out: the caller has them. `is_short` says whether memory is.
-
-    >>> pool, node = Pool(2), Node(None, b"tokens", 1)
+    >>> pool, node = PagePool(2), PrefixNode(None, b"tokens", 1)
     >>> page = pool.take()
     >>> pool.insert(page, node)
     >>> pool.decref(page)
     >>> node.pages == [page], pool.available
     (True, 2)
+
+    Args:
+        total: Number of pages.
+        group: Number of the group.
+        first: Pages at the beginning that `take` never returns.
+        is_short: Whether memory is short.
+        on_evict: Called before a cached page is evicted.
     """
 
     def __init__(
@@ -45,18 +50,18 @@ class Pool:
         total: int,
         group: int = 0,
         first: int = 0,
-        is_short: Callable[[], bool] = plenty,
+        is_short: Callable[[], bool] = never_short,
         on_evict: OnEvict | None = None,
     ) -> None:
         self.total = total
         self.group = group
         self.first = first
-        self.free: list[int] = []  # those that were used before; the last one is taken first
+        self.free: list[int] = []  # written before; the last one is taken first
         # One entry for each page up to the last that was ever taken: the others are fresh.
         self.references = [1] * first  # how many sequences use the page
         self.pins = [0] * first
-        self.nodes: list[Node | None] = [None] * first  # where the page is in the prefix tree
-        self.idle: OrderedDict[int, None] = OrderedDict()  # cached and not pinned, first let go first
+        self.nodes: list[PrefixNode | None] = [None] * first  # where the page is in the prefix tree
+        self.idle: OrderedDict[int, None] = OrderedDict()  # cached and not pinned, the next to be evicted first
         self.evictions = 0
         self._is_short = is_short
         self._on_evict = on_evict
@@ -71,17 +76,17 @@ class Pool:
         """Pages that can be taken: the free ones, and cached ones that are not pinned."""
         return len(self.free) + self.fresh + len(self.idle)
 
-    def insert(self, page: int, node: Node) -> None:
-        """Put a page in the tree; from now on its content must not change."""
+    def insert(self, page: int, node: PrefixNode) -> None:
+        """Put a page in the tree. It is read-only from now on."""
         node.pages[self.group] = page
         self.nodes[page] = node
 
-    def has(self, node: Node | None) -> bool:
+    def has(self, node: PrefixNode | None) -> bool:
         """Whether a node of the tree has a page of this group."""
         return node is not None and node.pages[self.group] is not None
 
-    def share(self, page: int, node: Node) -> int:
-        """The page of a node: the one that it has, which is then used instead of this one, or this one from now on."""
+    def share(self, page: int, node: PrefixNode) -> int:
+        """The page of a node. If it has none, `page` becomes it; else the reference moves from `page` to it."""
         known = node.pages[self.group]
         if known is None:
             self.insert(page, node)
@@ -91,11 +96,11 @@ class Pool:
         return known
 
     def is_read_only(self, page: int) -> bool:
-        """Whether a page must not be written by the sequence that asks, one of those that use it."""
+        """Whether a sequence that uses the page must not write to it."""
         return self.references[page] > 1 or self.nodes[page] is not None
 
     def is_kept(self, page: int) -> bool:
-        """Whether a page could not be taken if the sequence that asks let go of it."""
+        """Whether a page would stay in use, or pinned, after one sequence released it."""
         return self.references[page] > 1 or self.pins[page] > 0
 
     def take(self) -> int:
@@ -118,7 +123,7 @@ class Pool:
         self._rest(page)
 
     def pin(self, page: int) -> None:
-        """Keep a page of the tree, also when nobody uses it."""
+        """Protect a page of the tree from eviction."""
         self.pins[page] += 1
         self.idle.pop(page, None)
 

@@ -9,8 +9,8 @@
     state          for each recurrent layer; rows and states come in the order of the layers
     checksum       16 bytes  blake2b of all that comes before
 
-Numbers are little-endian. Rows of tokens follow each other without pages: the file fits caches with pages of another
-size, and holds nothing that an earlier owner of a page left behind.
+Numbers are little-endian. Rows are not in pages, so the file fits caches with another page size, and holds no leftovers
+of other sequences.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _header(layout: Layout, state: SequenceState, fingerprint: str) -> dict[str,
 
 
 def agreed(layout: Layout) -> dict[str, Any]:
-    """What a file and a cache must agree on."""
+    """The values that a file and a cache must have in common."""
     return {
         "k": layout.k.name,
         "v": layout.v.name,
@@ -104,7 +104,7 @@ def _spans(state: SequenceState, group: int, start: int, page_tokens: int) -> It
 
 @dataclass(frozen=True)
 class Saved:
-    """A file that was checked whole, open to be read."""
+    """An open file whose contents were checked."""
 
     file: BinaryIO
     path: Path
@@ -157,7 +157,7 @@ def open_saved(path: str | os.PathLike[str], layout: Layout, fingerprint: str = 
 def _check(file: BinaryIO, path: Path, layout: Layout, fingerprint: str) -> Saved:
     size = os.fstat(file.fileno()).st_size
     header, at = _read_header(file, path)
-    _checkagreed(header, path, layout, fingerprint)
+    _check_agreed(header, path, layout, fingerprint)
     length, count, starts = _check_numbers(header, path, layout)
     wanted = at + 4 * count + _content_bytes(layout, length, starts) + CHECKSUM_BYTES
     if size != wanted:
@@ -179,9 +179,9 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     """The header, and where it ends."""
     magic, version, size = START.unpack(_read(file, path, START.size))
     if magic != MAGIC:
-        raise FileError(f"{path}: this is no saved sequence of a KV cache")
+        raise FileError(f"{path}: not a saved sequence of a KV cache")
     if version != VERSION:
-        raise FileError(f"{path}: version {version} of saved sequences is not read, only version {VERSION}")
+        raise FileError(f"{path}: unsupported version {version} of saved sequences; fewbit reads version {VERSION}")
     if size > MAX_HEADER_BYTES:
         raise FileError(f"{path}: a header of {size} bytes is too long")
     text = _read(file, path, size)
@@ -190,11 +190,11 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise FileError(f"{path}: the file is damaged: its header is no JSON object")
+        raise FileError(f"{path}: the file is damaged: its header is not a JSON object")
     return header, START.size + size
 
 
-def _checkagreed(header: dict[str, Any], path: Path, layout: Layout, fingerprint: str) -> None:
+def _check_agreed(header: dict[str, Any], path: Path, layout: Layout, fingerprint: str) -> None:
     for name, wanted in agreed(layout).items():
         given = header.get(name)
         if name == "specs":
@@ -208,7 +208,7 @@ def _checkagreed(header: dict[str, Any], path: Path, layout: Layout, fingerprint
 
 def _check_specs(given: Any, path: Path, specs: tuple[LayerSpec, ...]) -> None:
     if not isinstance(given, list) or len(given) != len(specs):
-        raise FileError(f"{path}: the file is damaged: its header does not say what each layer keeps")
+        raise FileError(f"{path}: the file is damaged: its header lacks the specs of the layers")
     for layer, (saved, spec) in enumerate(zip(given, specs, strict=True)):
         wanted = spec and asdict(spec)
         if saved != wanted:
@@ -224,7 +224,7 @@ def _check_numbers(header: dict[str, Any], path: Path, layout: Layout) -> tuple[
         raise FileError(f"{path}: the file is damaged: its header lacks numbers of tokens")
     length, count, *starts = numbers
     if count > length or (layout.state_bytes and count < length):
-        raise FileError(f"{path}: {count} tokens of {length} were committed, it says")
+        raise FileError(f"{path}: the file is damaged: {count} of {length} tokens cannot be committed")
     for group, start in zip(groups, starts, strict=True):
         if start > group.first_seen(count):
             raise FileError(f"{path}: tokens before {start} are missing, which a window of {group.window} sees")
@@ -250,7 +250,7 @@ def _row_bytes(layout: Layout, spec: AttentionSpec) -> int:
 def _read(file: BinaryIO, path: Path, size: int) -> bytes:
     data = file.read(size)
     if len(data) < size:
-        raise FileError(f"{path}: the file ends too early: {size} bytes were expected, {len(data)} came")
+        raise FileError(f"{path}: the file ends too early: expected {size} bytes, got {len(data)}")
     return data
 
 

@@ -1,8 +1,8 @@
-"""Between a KV cache and a disk: pages are written when they are evicted, and read back before a prompt is run.
+"""Spills pages of a KV cache to a disk when they are evicted, and reads them back before a prompt is run.
 
 The name of a page is a hash chain: of the model, the formats and the layout, then the namespace, then the tokens of one
 page after another. So pages are found by exactly the text that they hold, as in the prefix tree. Prompts of less than
-`MIN_PAGES` pages are not worth a file; the first pages of longer ones are.
+`MIN_PAGES` pages are not written.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ..ops.specs import AttentionSpec, RecurrentSpec
 from .disk import DiskCache
 from .pages import Pages
 from .save import agreed
-from .sequences import first_page, usable_pages
+from .space import usable_pages
 from .store import KVStore
-from .tree import Node, name_key
+from .tree import PrefixNode, name_key
 
 MIN_PAGES = 4
 DIGEST_BYTES = 32
-Found = dict[tuple[int, int], bytes | memoryview]  # what pages hold, by group and number
-WHOLE = 20  # times as long for windows and recurrent states, which are of no use in parts
+Payloads = dict[tuple[int, int], bytes | memoryview]  # contents of pages, by group and number
+WHOLE = 20  # times the limit for windows and recurrent states, which are useless in part
 
 
 @dataclass(slots=True)
-class _Known:
-    """What there is of a page of a text, by group: in memory or on the disk; None: nothing."""
+class _StoredPage:
+    """A page of a text: by group its number in memory, -1 on the disk, None where it is missing."""
 
     digest: bytes
-    node: Node | None
+    node: PrefixNode | None
     pages: list[int | None]
 
 
-class Spill:
-    """Writes pages of one cache to a disk, and brings them back."""
+class DiskSpill:
+    """Writes pages of a cache to a disk, and reads them back."""
 
     def __init__(self, disk: DiskCache, store: KVStore, fingerprint: str) -> None:
         self.disk, self._store = disk, store
@@ -50,8 +50,8 @@ class Spill:
         what = [fingerprint, disk.identity, sys.byteorder, layout.page_tokens, agreed(layout)]
         self._seed = _extend(b"", json.dumps(what, sort_keys=True).encode())
 
-    def write(self, group: int, page: int, node: Node, wait: bool = False) -> None:
-        """Have a page of the prefix tree written, if it is of a long prompt."""
+    def write(self, group: int, page: int, node: PrefixNode, wait: bool = False) -> None:
+        """Write a page of the prefix tree in the background, if it belongs to a long prompt."""
         if node.depth >= MIN_PAGES:
             above = node.parent
             while above is not None and not above.is_long:
@@ -64,8 +64,8 @@ class Spill:
             self.disk.put(key, pack(self._store, group, page), wait)
 
     def flush(self, pages: Pages) -> None:
-        """Write all that can be found, the ends of texts first: what was written last is kept longest."""
-        for node in reversed(list(pages.nodes())):
+        """Write all pages of the tree, ends of texts first: what was written last is kept longest."""
+        for node in reversed(list(pages.space.tree.nodes())):
             for group, page in enumerate(node.pages):
                 if page is not None:
                     self.write(group, page, node, wait=True)
@@ -79,7 +79,7 @@ class Spill:
         seconds: float,
         clock: Callable[[], float] = perf_counter,
     ) -> bool:
-        """Bring back pages of a prompt, for about so long. False: there may be more of it on the disk."""
+        """Read pages of a prompt, for about so many seconds. False if the disk may have more of it."""
         size = pages.page_tokens
         until = clock() + seconds * (1 if all(group.keeps_all for group in pages.groups) else WHOLE)
         known = pages.lookup(tokens, namespace) // size
@@ -94,12 +94,12 @@ class Spill:
             return True
         return not self._restore(pages, tokens[: depth * size], namespace, found) or is_whole
 
-    def _known(self, pages: Pages, tokens: array[int], namespace: str) -> Iterator[_Known]:
-        """The full pages of a prompt of which there is something."""
-        nodes = pages.path(tokens, namespace)
+    def _known(self, pages: Pages, tokens: array[int], namespace: str) -> Iterator[_StoredPage]:
+        """The full pages of a prompt, up to the first that is nowhere."""
+        nodes = pages.space.tree.find(namespace, tokens)
         digest = _extend(_extend(self._seed, b""), name_key(namespace))
         for number in range(len(tokens) // pages.page_tokens):
-            digest = _extend(digest, pages.key(tokens, number))
+            digest = _extend(digest, pages.space.tree.key(tokens, number))
             node = nodes[number] if number < len(nodes) else None
             have = [node.pages[group] if node else None for group in range(len(pages.groups))]
             for group, page in enumerate(have):
@@ -107,18 +107,18 @@ class Spill:
                     have[group] = -1
             if all(page is None for page in have):
                 return
-            yield _Known(digest, node, have)
+            yield _StoredPage(digest, node, have)
 
     def _read(
-        self, pages: Pages, texts: list[_Known], known: int, depth: int, is_late: Callable[[], bool]
-    ) -> tuple[Found, bool]:
-        """What pages hold, by group and number, and whether that is all. What was not read is noted in `texts`."""
-        found: Found = {}
+        self, pages: Pages, texts: list[_StoredPage], known: int, depth: int, is_late: Callable[[], bool]
+    ) -> tuple[Payloads, bool]:
+        """Contents of pages, and whether they are complete. Pages that were not read are removed from `texts`."""
+        found: Payloads = {}
         is_whole = True
         for number in range(known, len(texts)):
             for group, spec in enumerate(pages.groups):
                 page = texts[number].pages[group]
-                needed = page is not None and first_page(spec, depth, pages.page_tokens) <= number < depth
+                needed = page is not None and spec.first_page(depth, pages.page_tokens) <= number < depth
                 payload = None
                 if needed and is_whole:
                     payload = self._payload(texts[number], group)
@@ -130,18 +130,18 @@ class Spill:
             is_whole &= number + 1 >= depth or not is_late()
         return found, is_whole
 
-    def _payload(self, text: _Known, group: int) -> bytes | memoryview | None:
+    def _payload(self, text: _StoredPage, group: int) -> bytes | memoryview | None:
         page = text.pages[group]
         assert page is not None
         if page >= 0:
             return pack(self._store, group, page)
         return self.disk.get((text.digest, group), self._store.layout.groups[group].page_bytes)
 
-    def _restore(self, pages: Pages, tokens: array[int], namespace: str, found: Found) -> bool:
-        """Put pages into the tree. False: there is no room."""
+    def _restore(self, pages: Pages, tokens: array[int], namespace: str, found: Payloads) -> bool:
+        """Put pages into the tree. False if there is no room."""
         size = pages.page_tokens
         depth = len(tokens) // size
-        firsts = [max(0, first_page(group, depth, size)) for group in pages.groups]
+        firsts = [max(0, group.first_page(depth, size)) for group in pages.groups]
         starts = [first * size for first, group in zip(firsts, pages.groups, strict=True) if not group.is_recurrent]
         try:
             sequence = pages.restore(tokens, len(tokens), starts, namespace, is_counted=False)
@@ -159,9 +159,9 @@ class Spill:
             pages.free(sequence)
         return True
 
-    def _digest(self, node: Node) -> bytes:
-        chain: list[Node] = []
-        above: Node | None = node
+    def _digest(self, node: PrefixNode) -> bytes:
+        chain: list[PrefixNode] = []
+        above: PrefixNode | None = node
         while above is not None and not above.digest:
             chain.append(above)
             above = above.parent
@@ -172,7 +172,7 @@ class Spill:
 
 
 def pack(store: KVStore, group: int, page: int) -> bytes:
-    """A page in all layers of a group, as rows, which fit any store with the same layout; or a slot."""
+    """The bytes of a page in all layers of a group, or of a slot, for any store with the same layout."""
     count = store.layout.page_tokens
     return b"".join(
         part.tobytes() for layer in store.layout.groups[group].layers for part in store.read(layer, page, count)
@@ -180,7 +180,7 @@ def pack(store: KVStore, group: int, page: int) -> bytes:
 
 
 def unpack(store: KVStore, group: int, page: int, payload: bytes | memoryview) -> None:
-    """Fill a page with what `pack` gave."""
+    """Fill a page with what `pack` returned."""
     layout, data, at = store.layout, np.frombuffer(payload, np.uint8), 0
     for layer in layout.groups[group].layers:
         spec = layout.specs[layer]

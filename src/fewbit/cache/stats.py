@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
-    """Pages, of one group or of all."""
+    """Pages of one group, or of all groups."""
 
     total: int
     free: int  # total = free + used + cached
@@ -20,16 +20,16 @@ class PageCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Stats(PageCounts):
-    """Counts of pages of all groups, now, and of events, since the start. A slot of the recurrent group is a page.
+class CacheStats(PageCounts):
+    """Pages of all groups now, and events since the start. A slot of the recurrent group counts as a page.
 
-    >>> Stats(total=8, free=2, used=4, cached=2, nbytes=60, f32_bytes=240).savings
+    >>> CacheStats(total=8, free=2, used=4, cached=2, nbytes=60, f32_bytes=240).savings
     0.75
     """
 
-    lookups: int = 0  # full pages of prompts that were looked for
+    lookups: int = 0  # full pages of prompts that were looked up
     hits: int = 0
-    copies: int = 0  # of a page, before a write
+    copies: int = 0  # copy-on-write
     nbytes: int = 0  # of the pages that hold something
     f32_bytes: int = 0  # that the same pages would take in f32
     groups: tuple[PageCounts, ...] = ()
@@ -40,5 +40,5 @@ class Stats(PageCounts):
 
     @property
     def savings(self) -> float:
-        """The part of the f32 bytes that is not needed."""
+        """The fraction of the f32 bytes that is saved."""
         return 1 - self.nbytes / self.f32_bytes if self.f32_bytes else 0.0

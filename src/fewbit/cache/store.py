@@ -1,4 +1,4 @@
-"""Where K, V and recurrent states lie. A store does what `Pages` decides; each kind of device has one of its own."""
+"""Memory for K, V and recurrent states. Each kind of device has its own store; `Cache` tells it what to copy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..errors import OutOfMemory, PositionError
 from ..formats import Format
 from ..ops import tiled
 from ..ops.memory import address_space, available_memory, readable
-from ..ops.specs import AttentionSpec, RecurrentSpec
+from ..ops.specs import AttentionSpec, KVArrays, RecurrentSpec
 from .layout import Layout
 
-HUGE_FROM = 1 << 24  # bytes: what is smaller would hold mostly air
+HUGE_FROM = 1 << 24  # bytes: smaller arrays would waste most of a huge page
 
 
 class KVStore(Protocol):
-    """What a cache asks of a store. `pages` says how many pages (or slots) each group has."""
+    """The store of a cache. `pages` is the number of pages (or slots) of each group."""
 
     layout: Layout
     pages: tuple[int, ...]
@@ -38,18 +38,17 @@ class KVStore(Protocol):
         """K and V of the first tokens of a page, (count, kv_heads, row bytes) each; or the state in a slot."""
 
     def write(self, layer: int, page: int, parts: Sequence[Bytes], first: int = 0) -> None:
-        """Fill a page with what `read` gave, from token `first` on; what it holds after them is anything."""
+        """Fill a page with what `read` returned, from token `first` on. The rest of the page is undefined."""
 
 
 class HostStore:
-    """Host memory: bytes in NumPy arrays, which the system gives page by page when they are first written.
+    """Host memory: NumPy arrays, whose memory is committed when it is first written.
 
-    `keeps_tiles` says of which layers K and V lie as matrix tiles want them, see `ops.tiled`.
+    `keeps_tiles` tells the layers whose K and V are kept in the order of matrix tiles, see `ops.tiled`.
 
     >>> from fewbit.cache.layout import make_layout
     >>> store = HostStore(make_layout([AttentionSpec(2, 64, 32), RecurrentSpec(100)], "q8_0"), (4, 3))
-    >>> _, k, _, v = store.kv(0)
-    >>> k.shape, v.shape, store.states(1).shape
+    >>> store.kv(0).k.shape, store.kv(0).v.shape, store.states(1).shape
     ((4, 2, 32, 68), (4, 2, 32, 34), (3, 100))
     """
 
@@ -74,19 +73,15 @@ class HostStore:
     def nbytes(self) -> int:
         return sum(array.nbytes for layer in self.layout.group_of for array in self._arrays(layer))
 
-    @property
-    def rotate(self) -> bool:
-        return self.layout.rotate
-
     def group_of(self, layer: int) -> int:
         return self.layout.group_of[layer]
 
-    def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]:
-        """Formats and bytes of K and V of a layer."""
+    def kv(self, layer: int) -> KVArrays:
+        """K and V of a layer."""
         if layer not in self._kv:
             raise PositionError(f"layer {layer} keeps no K and V")
         k, v = self._kv[layer]
-        return self.layout.k, k.data, self.layout.v, v.data
+        return KVArrays(k.fmt, k.data, v.fmt, v.data, self.layout.rotate)
 
     def states(self, layer: int) -> Bytes:
         """States of a recurrent layer, (slots, nbytes)."""
@@ -169,17 +164,16 @@ def _refuse_too_large(layout: Layout, pages: Sequence[int]) -> None:
 
 
 def zeros(shape: tuple[int, ...]) -> Bytes:
-    """Zeros on a page of memory, straight from the system, which gives it when it is first written.
+    """An array of zeros, page-aligned. Memory is committed when it is first written.
 
-    A large one asks for huge pages: its rows lie all over the place, and decoding long contexts takes 10 to 20% less
-    time when few pages have to be looked up.
+    Large arrays use huge pages: decoding long contexts then takes 10-20% less time, with fewer TLB misses.
     """
     size = math.prod(shape)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
     try:
         memory = mmap.mmap(-1, max(size, 1), **private)
     except (OSError, OverflowError, ValueError) as error:
-        raise OutOfMemory(f"the system does not give {readable(size)} for a KV cache; make it smaller") from error
+        raise OutOfMemory(f"cannot allocate {readable(size)} for a KV cache; make it smaller") from error
     if size >= HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a system without them
             memory.madvise(mmap.MADV_HUGEPAGE)

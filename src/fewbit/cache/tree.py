@@ -1,10 +1,10 @@
-"""The prefix index: a tree of full pages.
+"""The prefix tree: full pages, found by their tokens.
 
-The path from a root to a node is a text, one page of tokens at each node, and the node says which page holds it in
-each group of layers. Each namespace has a root of its own. Tokens are compared whole, whatever their hashes: a node is
-found by exactly the tokens from the first position to the end of its page.
+The path from a root to a node is a text, one page of tokens at each node. The node has the page that holds them, for
+each group of layers. Each namespace has its own root. Nodes are found by all tokens from the first position to the end
+of the page, compared in full, never by hash alone.
 
-A node stays while it has a page, a child or a sequence that goes on from it.
+A node stays while it has a page, a child, or a sequence whose last page in the tree it is.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ def make_key(data: bytes) -> bytes:
     return data
 
 
-class Node:
-    """A page of tokens after all those above it, and the pages that hold it, by group; None: the group has it not."""
+class PrefixNode:
+    """A page of tokens after those of its ancestors, and the pages that hold it, by group; None where there is none."""
 
     __slots__ = ("children", "depth", "digest", "holders", "is_long", "key", "pages", "parent")
 
-    def __init__(self, parent: Node | None, key: bytes, groups: int) -> None:
+    def __init__(self, parent: PrefixNode | None, key: bytes, groups: int) -> None:
         self.parent = parent
         self.key = key
         self.pages: list[int | None] = [None] * groups
-        self.children: dict[bytes, Node] = {}
+        self.children: dict[bytes, PrefixNode] = {}
         self.holders = 0  # sequences whose last page in the tree this is
         self.depth: int = -1 if parent is None else parent.depth + 1  # from the root of its namespace
         self.digest = b""  # for the disk, see spill.py
@@ -35,7 +35,7 @@ class Node:
             parent.children[key] = self
 
     def prune(self) -> None:
-        """Remove this node if nobody needs it, and those above that only led to it."""
+        """Remove this node if it is unused, and then its unused ancestors."""
         node = self
         while node.parent is not None and node.is_unused:
             del node.parent.children[node.key]
@@ -50,7 +50,7 @@ class PrefixTree:
     """All namespaces.
 
     >>> tree = PrefixTree(groups=1, page_tokens=2)
-    >>> a = Node(tree.root("mine"), array("I", [1, 2]).tobytes(), 1)
+    >>> a = PrefixNode(tree.root("mine"), array("I", [1, 2]).tobytes(), 1)
     >>> tree.find("mine", array("I", [1, 2, 3])) == [a], tree.find("", array("I", [1, 2, 3]))
     (True, [])
     """
@@ -58,18 +58,18 @@ class PrefixTree:
     def __init__(self, groups: int, page_tokens: int) -> None:
         self.groups = groups
         self.page_tokens = page_tokens
-        self._top = Node(None, b"", groups)
+        self._top = PrefixNode(None, b"", groups)
 
-    def root(self, namespace: str) -> Node:
-        """Where the texts of a namespace begin; it is made if there is none."""
+    def root(self, namespace: str) -> PrefixNode:
+        """The root of a namespace, which is added if there is none."""
         key = name_key(namespace)
-        return self._top.children.get(key) or Node(self._top, key, self.groups)
+        return self._top.children.get(key) or PrefixNode(self._top, key, self.groups)
 
-    def find(self, namespace: str, tokens: array[int]) -> list[Node]:
-        """The nodes of the full pages of a text, as far as there are any."""
+    def find(self, namespace: str, tokens: array[int]) -> list[PrefixNode]:
+        """The nodes of the full pages of a text, up to the first that is missing."""
         node = self._top.children.get(name_key(namespace))
         data, width = tokens.tobytes(), self.page_tokens * tokens.itemsize
-        found: list[Node] = []
+        found: list[PrefixNode] = []
         for end in range(width, len(data) + 1, width):
             node = node and node.children.get(make_key(data[end - width : end]))
             if node is None:
@@ -77,8 +77,8 @@ class PrefixTree:
             found.append(node)
         return found
 
-    def nodes(self) -> Iterator[Node]:
-        """All nodes, those above before those below."""
+    def nodes(self) -> Iterator[PrefixNode]:
+        """All nodes, parents before children."""
         left = [self._top]
         while left:
             node = left.pop()
@@ -94,9 +94,9 @@ def name_key(namespace: str) -> bytes:
     return namespace.encode(errors="surrogatepass")  # any str will do
 
 
-def path(node: Node, depth: int) -> list[Node]:
-    """The last nodes of the way to a node, `depth` of them, the node itself included."""
-    nodes: list[Node] = []
+def path(node: PrefixNode, depth: int) -> list[PrefixNode]:
+    """The last `depth` nodes of the path to a node, the node itself included."""
+    nodes: list[PrefixNode] = []
     while len(nodes) < depth:
         assert node.parent is not None
         nodes.append(node)

@@ -1,4 +1,4 @@
-"""What an executor sees of a step: sequences and their pages as plain arrays of integers, the same for all devices."""
+"""A step for the executor: sequences and their pages as arrays of integers, the same for all devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arrays import Ints, Longs
+from ..ops.specs import PageTables
 from .pages import Pages
 
 NO_SLOTS = np.zeros(0, np.int32)
@@ -15,10 +16,10 @@ NO_SLOTS = np.zeros(0, np.int32)
 
 @dataclass(slots=True, eq=False)
 class View:
-    """The new tokens of some sequences, whose rows follow each other.
+    """The new tokens of several sequences, one sequence after another.
 
     In the layers of attention group g, position p of sequence s is in slot `p % page_tokens` of page
-    `tables[g][table_starts[g][s] + p // page_tokens]`. An entry for tokens that no layer of the group sees now is 0.
+    `tables[g][table_starts[g][s] + p // page_tokens]`. Entries before a window are 0.
     Recurrent layers read the state before the new tokens from slot `reads[s]` and write the one after them to
     `writes[s]`.
     """
@@ -31,7 +32,11 @@ class View:
     table_starts: list[Longs]
     reads: Ints
     writes: Ints
-    _slots: dict[int, Longs] = field(default_factory=dict)  # by group, once they were asked for
+    _slots: dict[int, Longs] = field(default_factory=dict)  # by group
+
+    def page_tables(self, group: int) -> PageTables:
+        """The sequences, for kernels, in the layers of an attention group."""
+        return PageTables(self.tables[group], self.table_starts[group], self.lengths, self.q_starts)
 
     @property
     def groups(self) -> list[tuple[Ints, Longs]]:
@@ -44,7 +49,7 @@ class View:
         return self.lengths - np.diff(self.q_starts)
 
     def slots(self, group: int) -> Longs:
-        """Where K and V of the new tokens go: page * page_tokens + place in the page."""
+        """Slots of the new tokens: page * page_tokens + place in the page."""
         if group not in self._slots:
             self._slots[group] = self._find_slots(self.tables[group], self.table_starts[group])
         return self._slots[group]
@@ -61,7 +66,7 @@ class View:
 
 
 def make_view(pages: Pages, requests: Sequence[tuple[int, int]]) -> View:
-    """What was reserved. A view is made for each step, and never changes: one loop, since a step waits for it."""
+    """The view of what was reserved. It is one loop, since every step waits for it."""
     states, sequences, lengths = [], [], []
     q_starts, table_starts = [0], [0]
     for sequence, count in requests:
@@ -74,12 +79,12 @@ def make_view(pages: Pages, requests: Sequence[tuple[int, int]]) -> View:
     numbers, end = np.array(q_starts + lengths + table_starts, np.int64), len(q_starts)
     tables = [
         np.frombuffer(bytearray().join([state.tables[group] for state in states]), np.int32)
-        for group in range(pages.tables)
+        for group in range(len(pages.space.attention))
     ]
     reads = writes = NO_SLOTS
-    if pages.is_recurrent:
+    if pages.space.is_recurrent:
         befores = [state.length - count for state, (_, count) in zip(states, requests, strict=True)]
-        reads = np.array([state.slot_at(at) for state, at in zip(states, befores, strict=True)], np.int32)
+        reads = np.array([state.slot_read(at) for state, at in zip(states, befores, strict=True)], np.int32)
         writes = np.array([state.next_slot for state in states], np.int32)
     return View(
         tuple(sequences),

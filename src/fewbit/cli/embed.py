@@ -17,8 +17,8 @@ from .prompt import STDIN, is_piped, stdin_bytes
 
 if TYPE_CHECKING:
     from ..arrays import Floats
-    from ..embedding import Pooling
     from ..llm import LLM
+    from ..llm.pooling import Pooling
 
 POOLINGS = ("mean", "cls", "last")
 HEAD = 8  # numbers of a vector that are shown
@@ -128,7 +128,7 @@ def head(vector: Floats) -> str:
 def print_cosines(texts: list[str], vectors: Floats) -> None:
     import numpy as np
 
-    from ..embedding import normalized
+    from ..llm.pooling import normalized
 
     rows = normalized(np.asarray(vectors))
     if len(texts) > MOST_SHOWN:

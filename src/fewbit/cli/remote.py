@@ -16,8 +16,8 @@ from urllib.request import Request, urlopen
 import click
 from click.core import ParameterSource
 
-from ..completion import Completion
 from ..errors import ArgumentError, FetchError
+from ..llm import Completion
 from .options import split_options
 
 DEFAULT_URL = "http://127.0.0.1:8000"

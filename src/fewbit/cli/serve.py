@@ -84,9 +84,10 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     try:
         from ..llm import LLM
         from ..server.app import make_app
+        from ..server.listening import listen
         from ..server.log import use_json
         from ..server.pool import Pool, fetch_within
-        from ..server.serving import listen, raise_file_limit
+        from ..server.serving import raise_file_limit
         from ..server.serving import serve as run
         from ..server.settings import Settings
         from ..server.text_work import is_busy

@@ -94,10 +94,10 @@ def text_facts(file: ModelFile, metadata: dict[str, Any]) -> dict[str, Any]:
     """Context, capabilities, sampling and template; `problem` says why a model cannot be run."""
     from dataclasses import asdict
 
-    from ..embedding import file_pooling
     from ..files.hub import recommended_sampling
+    from ..llm.pooling import file_pooling
+    from ..llm.sampling_options import model_sampling
     from ..models import load_model
-    from ..options import model_sampling
     from ..text.template import find_source
     from ..text.tokenizer import Tokenizer
 

@@ -1,10 +1,16 @@
-"""What an executor runs in one step, and what comes back: plain data, the same for every device."""
+"""What an executor runs in one step, and what comes back: plain data, the same for every device.
+
+A step is a list of rows. To let rows carry or want something new, such as draft tokens, add a field to `Row` or
+`RowResult`: requests set it (engine/request.py), executors read it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from ..arrays import Floats, Ints, Words
 from ..cache.view import View
@@ -12,51 +18,73 @@ from ..ops.sampling import SamplingParams
 
 
 @dataclass(slots=True)
-class Chunk:
-    """The next tokens of a sequence."""
-
-    sequence: int
-    tokens: Sequence[int]
-    num_logits: int = 0  # of how many of the last of them rows of the output are needed
-
-
-@dataclass(slots=True)
 class Sample:
-    """A token to be sampled from a row of logits. Several may come from one row."""
+    """How a token is sampled from logits."""
 
-    row: int
     params: SamplingParams
     uniform: float  # from [0, 1)
     seen: tuple[Ints, Ints] | None = None  # token ids, and how often each is in the output
     bias: tuple[Ints, Floats] | None = None  # token ids, and what is added to their logits
     mask: Words | None = None  # bit i % 32 of word i // 32: token i may be sampled
-    num_logprobs: int | None = None  # of how many of the likeliest tokens; None: none is told
-    last: int | None = None  # a sample of the step before, whose token is in the output too: `seen` lacks it
+    num_logprobs: int | None = None  # likeliest tokens whose log-probabilities are returned; None: not even its own
+    last: int | None = None  # a sample of the previous step, whose token is in the output but not in `seen`
 
 
 @dataclass(slots=True)
 class Score:
-    """Tokens whose log-probabilities are wanted, by the logits from a row on."""
+    """Tokens whose log-probabilities are wanted: the first by the row's first logits, and so on."""
 
-    row: int
     targets: Sequence[int]
-    num_logprobs: int | None = None  # of how many of the likeliest tokens in each place; None: none is told
+    num_logprobs: int | None = None  # likeliest tokens returned at each position; None: none
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """The next tokens of a sequence, and what is wanted of the last `num_logits` of them.
+
+    A row without tokens samples once more from the last logits of the row before it: a prompt has several outputs.
+    """
+
+    sequence: int
+    tokens: Sequence[int]
+    num_logits: int = 0  # trailing tokens whose logits, or hidden states, are computed
+    sample: Sample | None = None  # from the logits of the last token
+    score: Score | None = None
+    hidden: bool = False  # hidden states are returned; rows of one step all want them, or none does
+    adapter: str | None = None  # one of the executor's
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """A step: some tokens of some sequences, and what is to be done with the rows that come out.
+    """The rows of a step, laid out for an executor.
 
     If the executor runs ahead, `-1 - i` stands for a token that is not known yet: that of sample i of the step launched
     just before.
     """
 
-    tokens: Ints  # of all sequences, one after another
-    view: View  # where the cache keeps those sequences
-    logits_indices: Ints  # the tokens whose rows come out
-    output: str = "logits"  # or "hidden": the rows that logits are made from
-    samples: list[Sample] = field(default_factory=list)
-    scores: list[Score] = field(default_factory=list)
+    rows: Sequence[Row]
+    tokens: Ints  # of all rows, one after another
+    view: View  # where the cache keeps the sequences of rows with tokens
+    logits_indices: Ints  # the tokens whose logits, or hidden states, are computed
+    samples: list[tuple[int, Sample]]  # those of the rows, each with the index of its logits
+    output: str = "logits"  # or "hidden": a step computes one of them
+
+
+def lay_out(rows: Sequence[Row], view: View) -> Batch:
+    """The batch of rows whose new tokens have pages in a view."""
+    tokens: list[int] = []
+    indices: list[int] = []
+    samples: list[tuple[int, Sample]] = []
+    output = "logits"
+    for row in rows:
+        tokens += row.tokens
+        if row.num_logits:
+            indices += range(len(tokens) - row.num_logits, len(tokens))
+        if row.hidden:
+            output = "hidden"
+        if row.sample is not None:
+            samples.append((len(indices) - 1, row.sample))
+    return Batch(rows, np.array(tokens, np.int32), view, np.array(indices, np.int32), samples, output)
 
 
 class Logprobs(NamedTuple):
@@ -68,36 +96,34 @@ class Logprobs(NamedTuple):
 
 
 class Top(NamedTuple):
-    """The likeliest tokens in one place, with their log-probabilities."""
+    """The likeliest tokens at one position, with their log-probabilities."""
 
     tokens: Ints
     logprobs: Floats
 
 
-class Sampled(NamedTuple):
-    token: int
-    logprobs: Logprobs | None
+class RowResult(NamedTuple):
+    """What a row gave."""
+
+    tokens: Sequence[int] = ()  # sampled, one after another
+    logprobs: Sequence[Logprobs] = ()  # of each of them, if wanted
+    scores: Floats | None = None  # log-probabilities of the targets
+    tops: Sequence[Top] = ()  # the likeliest tokens in the places of the targets, if wanted
+    hidden: Floats | None = None  # (num_logits, hidden)
 
 
-@dataclass(slots=True, eq=False)
-class Outputs:
-    """What a step gave. An error in the place of a result ends its request alone."""
-
-    samples: list[Sampled | Exception]  # one for each of the batch
-    scores: list[Floats | Exception]
-    hidden: Floats | None = None  # (rows, hidden)
-    tops: list[list[Top]] = field(default_factory=list)  # beside `scores`: the likeliest tokens in each place
+Results = list[RowResult | Exception]  # one for each row; an error ends its request alone
 
 
 class Handle(Protocol):
     """A step that was launched."""
 
-    def fetch(self) -> Outputs:
-        """Wait for the step, and bring back what it gave."""
+    def fetch(self) -> Results:
+        """Wait for the step, and bring back what its rows gave."""
         ...
 
-    def rows(self) -> Floats:
-        """The rows themselves, logits or hidden, in host memory; valid until the next launch."""
+    def values(self) -> Floats:
+        """The logits or hidden states themselves, in host memory; valid until the next launch."""
         ...
 
 
@@ -110,15 +136,14 @@ class Executor(Protocol):
       again at once: a step that still reads or writes them comes first.
     - `launch` has read all arrays of the batch when it returns, but for the view, which never changes.
     - At most two steps are on their way. They are fetched in order, each once; what is given up after an error, or at
-      the end, is not fetched. The samples of a step are kept while the next one is launched and runs; its scores and
-      hidden rows need not be, the engine fetches them first.
+      the end, is not fetched. The results of a step are kept while the next one is launched and runs.
     - A sample that fails gives the next step some token all the same; what comes of it is thrown away.
     """
 
     vocab: int
     max_batched_tokens: int  # tokens of a step
-    max_logits: int  # rows that come out of a step
-    adapters: frozenset[str]  # by name; requests may ask for these only
+    max_logits: int  # logits, or hidden states, that come out of a step
+    adapters: frozenset[str]  # by name; rows may name these only
     runs_ahead: bool  # whether a step may be launched before the one before was fetched
 
     def launch(self, batch: Batch) -> Handle:

@@ -15,7 +15,7 @@ from ..ops import cpu
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
-from ..ops.passes import giving, select_logits
+from ..ops.passes import select_logits, with_output
 from ..ops.sampling_arrays import MAX_INT
 from ..ops.specs import AttentionSpec
 from ..ops.validation import ACTIVATIONS
@@ -67,16 +67,16 @@ def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
 
 
 def max_candidates(batch: Batch) -> Ints | None:
-    """The number of largest logits that are sampled from, for each row of logits. None: all logits are read."""
-    if not batch.samples or batch.scores:
+    """How many of the largest logits are sampled from, for each token that has logits. None: all logits are read."""
+    if not batch.samples or any(row.score is not None for row in batch.rows):
         return None
     counts = np.zeros(len(batch.logits_indices), np.int32)
-    for one in batch.samples:
+    for index, one in batch.samples:
         count = one.params.max_candidates
         reads_all = one.seen is not None or one.bias is not None or one.mask is not None or one.num_logprobs is not None
         if reads_all or not count:
             return None
-        counts[one.row] = max(counts[one.row], min(count, MAX_INT))
+        counts[index] = max(counts[index], min(count, MAX_INT))
     return counts
 
 
@@ -122,7 +122,7 @@ class CpuExecutor:
 
     def _plan(self, output: str) -> cpu.Plan:
         if output not in self.plans:
-            graph = giving(self.graph, output)
+            graph = with_output(self.graph, output)
             self._rows[output] = np.empty((self.max_logits, graph.result.width), np.float32)
             self.plans[output] = build(
                 select_logits(graph), self.store, batch_invariant=self.batch_invariant, threads=self.threads

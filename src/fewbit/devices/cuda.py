@@ -25,11 +25,10 @@ from ..ops.cuda.values import Collector, Launcher
 from ..ops.cuda.weights import Weights
 from ..ops.cut import weights_of
 from ..ops.graph import Graph
-from ..ops.passes import giving, select_logits
+from ..ops.passes import select_logits, with_output
 from . import Device
-from .batch import Batch, Outputs, Sampled
-from .host import HostHandle
-from .host import Sampler as HostSampler
+from .batch import Batch, Results
+from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
 MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
@@ -184,7 +183,7 @@ class CudaExecutor:
 
     def _plan(self, output: str) -> Plan:
         if output not in self.plans:
-            graph = select_logits(giving(self.graph, output))
+            graph = select_logits(with_output(self.graph, output))
             self.plans[output] = build(graph, self.store, self.weights, self.options)
             self.weights.close()
         return self.plans[output]
@@ -231,7 +230,7 @@ class CudaExecutor:
     def _pack_samples(self, batch: Batch, slots: int, stage: Stage) -> Packed | None:
         if not batch.samples or self.sampler is None or self._samples is None:
             return None
-        packed = pack_samples(batch.samples, self.vocab, slots, [one.last for one in batch.samples])
+        packed = pack_samples(batch.samples, self.vocab, slots)
         if not self.sampler.fits(packed):
             raise RequestError("the penalties and biases of a step are too long for the GPU; send fewer requests")
         data = stage.samples[: packed.words.nbytes]
@@ -240,67 +239,59 @@ class CudaExecutor:
         return packed
 
     def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage) -> CudaHandle:
-        rows = None
-        if _needs_rows(batch):
-            rows = self._fetch_rows(plan, len(batch.logits_indices))
+        values = self._fetch_values(plan, len(batch.logits_indices)) if _needs_values(batch) else None
         if packed is not None and self.sampler is not None:
             self.device.fetch(self.sampler.results, stage.results)
         stage.event = self.device.mark()
-        return CudaHandle(self, batch, plan, packed, stage, rows)
+        return CudaHandle(self, batch, plan, packed, stage, values)
 
-    def _fetch_rows(self, plan: Plan, count: int) -> Floats:
+    def _fetch_values(self, plan: Plan, count: int) -> Floats:
         result = plan.result
         out = np.empty(count * result.stride, np.float32)
         self.device.fetch(result.pointer, out)
         return out.reshape(count, result.stride)[:, : result.width]
 
 
-def _needs_rows(batch: Batch) -> bool:
-    return batch.output == "hidden" or bool(batch.scores) or any(one.num_logprobs is not None for one in batch.samples)
-
-
-def _host_sampler() -> HostSampler:
-    from ..ops import cpu
-
-    return cpu
+def _needs_values(batch: Batch) -> bool:
+    """Whether the host must see logits or hidden states: tokens alone are sampled on the GPU."""
+    return (
+        batch.output == "hidden"
+        or any(row.score is not None for row in batch.rows)
+        or any(one.num_logprobs is not None for _, one in batch.samples)
+    )
 
 
 class CudaHandle:
     """A step that runs, or has run, on a GPU."""
 
-    __slots__ = ("_batch", "_event", "_executor", "_packed", "_plan", "_rows", "_stage")
+    __slots__ = ("_batch", "_event", "_executor", "_packed", "_plan", "_stage", "_values")
 
     def __init__(
-        self, executor: CudaExecutor, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage, rows: Floats | None
+        self,
+        executor: CudaExecutor,
+        batch: Batch,
+        plan: Plan,
+        packed: Packed | None,
+        stage: Stage,
+        values: Floats | None,
     ) -> None:
         self._executor, self._batch, self._plan, self._packed = executor, batch, plan, packed
-        self._stage, self._rows = stage, rows
+        self._stage, self._values = stage, values
         self._event = stage.event
 
-    def rows(self) -> Floats:
-        if self._rows is None:
-            self._rows = self._executor._fetch_rows(self._plan, len(self._batch.logits_indices))
+    def values(self) -> Floats:
+        if self._values is None:
+            self._values = self._executor._fetch_values(self._plan, len(self._batch.logits_indices))
             self._executor.device.mark().sync()
         self._event.sync()
-        return self._rows
+        return self._values
 
-    def fetch(self) -> Outputs:
+    def fetch(self) -> Results:
+        from ..ops import cpu
+
         self._event.sync()
-        host = HostHandle(self._batch, self._rows, _host_sampler()) if self._rows is not None else None
-        if self._batch.output == "hidden":
-            return Outputs([], [], self._rows)
-        scores, tops = host.scores() if host else ([], [])
-        return Outputs([*self._samples(host)], scores, tops=tops)
-
-    def _samples(self, host: HostHandle | None) -> Any:
-        if self._packed is None:
-            return
-        results = self._stage.results.view(np.int32).reshape(3, -1)
-        found = decoded(results, len(self._batch.samples), self._packed.errors)
-        for one, result in zip(self._batch.samples, found, strict=True):
-            if isinstance(result, Exception):
-                yield result
-            elif one.num_logprobs is None or host is None:
-                yield Sampled(result[0], None)
-            else:
-                yield Sampled(result[0], host.logprobs(result[1], one.row, one.num_logprobs))
+        sampled: list[Any] = []
+        if self._packed is not None:
+            results = self._stage.results.view(np.int32).reshape(3, -1)
+            sampled = decoded(results, len(self._batch.samples), self._packed.errors)
+        return decode(self._batch, self._values, sampled, cpu)

@@ -1,14 +1,17 @@
-"""What is done in host memory with the rows of a step: sampling, scoring. For every device whose rows lie there."""
+"""Sampling and scoring in host memory, for every device whose logits lie there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from ..arrays import Floats, Ints, Words
 from ..errors import DataError
 from ..ops.sampling import SamplingParams
-from .batch import Batch, Logprobs, Outputs, Sample, Sampled, Score, Top
+from .batch import Batch, Logprobs, Results, Row, RowResult, Sample, Top
+
+Sampled = tuple[int, float] | Exception  # a token and its log-probability, or why there is none
+_NOTHING = RowResult()  # of a row that wants nothing
 
 
 class Sampler(Protocol):
@@ -32,78 +35,93 @@ class Sampler(Protocol):
 
 
 class HostHandle:
-    """A step whose rows are in host memory already."""
+    """A step whose logits or hidden states are in host memory already."""
 
-    __slots__ = ("_batch", "_rows", "_sampler", "_threads")
+    __slots__ = ("_batch", "_sampler", "_threads", "_values")
 
-    def __init__(self, batch: Batch, rows: Floats, sampler: Sampler, threads: int | None = None) -> None:
-        self._batch, self._rows, self._sampler, self._threads = batch, rows, sampler, threads
+    def __init__(self, batch: Batch, values: Floats, sampler: Sampler, threads: int | None = None) -> None:
+        self._batch, self._values, self._sampler, self._threads = batch, values, sampler, threads
 
-    def rows(self) -> Floats:
-        return self._rows
+    def values(self) -> Floats:
+        return self._values
 
-    def fetch(self) -> Outputs:
-        batch, rows = self._batch, self._rows
-        if batch.output == "hidden":
-            return Outputs([], [], rows)
-        scores, tops = self.scores()
-        return Outputs(self._samples(batch.samples), scores, tops=tops)
+    def fetch(self) -> Results:
+        sampled = self._sample_each(self._batch.samples)
+        return decode(self._batch, self._values, sampled, self._sampler, self._threads)
 
-    def scores(self) -> tuple[list[Floats | Exception], list[list[Top]]]:
-        """Log-probabilities of the tokens whose scores are wanted, and the likeliest ones beside them."""
-        scores = [self._score(one) for one in self._batch.scores]
-        pairs = zip(self._batch.scores, scores, strict=True)
-        return scores, [[] if isinstance(of, Exception) else self._top(one) for one, of in pairs]
-
-    def logprobs(self, own: float, row: int, count: int) -> Logprobs:
-        """A token's own, and the likeliest ones of its row."""
-        return self._logprobs(own, self._rows[row], count)
-
-    def _samples(self, samples: list[Sample]) -> list[Sampled | Exception]:
+    def _sample_each(self, samples: Sequence[tuple[int, Sample]]) -> list[Sampled]:
         if not samples:
             return []
         try:
-            return [*self._sample(samples)]
+            return self._sample(samples)
         except DataError as error:
             if len(samples) == 1:
                 return [error]
-        return [result for one in samples for result in self._samples([one])]  # so that a bad row ends alone
+        return [result for one in samples for result in self._sample_each([one])]  # so that a bad row ends alone
 
-    def _sample(self, samples: list[Sample]) -> list[Sampled]:
-        indices = [one.row for one in samples]
-        first, count = indices[0], len(indices)
-        logits = self._rows[first : first + count]
-        if indices != [*range(first, first + count)]:  # several from one row, rows between that are scored, or both
-            logits = self._rows[indices]
+    def _sample(self, samples: Sequence[tuple[int, Sample]]) -> list[Sampled]:
+        indices, wanted = [index for index, _ in samples], [one for _, one in samples]
+        first, end = indices[0], indices[0] + len(indices)
+        logits = self._values[first:end]
+        if indices != [*range(first, end)]:  # several from the same logits, some between that are scored, or both
+            logits = self._values[indices]
         tokens, logprobs = self._sampler.sample(
             logits,
-            [one.params for one in samples],
-            [one.uniform for one in samples],
-            _given([one.seen for one in samples]),
-            bias=_given([one.bias for one in samples]),
-            masks=_given([one.mask for one in samples]),
+            [one.params for one in wanted],
+            [one.uniform for one in wanted],
+            _given([one.seen for one in wanted]),
+            bias=_given([one.bias for one in wanted]),
+            masks=_given([one.mask for one in wanted]),
             threads=self._threads,
         )
-        return [
-            Sampled(token, None if one.num_logprobs is None else self._logprobs(own, row, one.num_logprobs))
-            for one, token, own, row in zip(samples, tokens.tolist(), logprobs.tolist(), logits, strict=True)
-        ]
+        return [*zip(tokens.tolist(), logprobs.tolist(), strict=True)]
 
-    def _logprobs(self, own: float, row: Floats, count: int) -> Logprobs:
-        return Logprobs(own, *self._sampler.top_tokens(row, count))
 
-    def _score(self, score: Score) -> Floats | Exception:
-        rows = self._rows[score.row : score.row + len(score.targets)]
-        try:
-            return self._sampler.log_probabilities(rows, score.targets, threads=self._threads)
-        except DataError as error:
-            return error
+def decode(
+    batch: Batch, values: Floats | None, sampled: Iterable[Sampled], sampler: Sampler, threads: int | None = None
+) -> Results:
+    """The results of a batch's rows.
 
-    def _top(self, score: Score) -> list[Top]:
-        if score.num_logprobs is None:
-            return []
-        rows = self._rows[score.row : score.row + len(score.targets)]
-        return [Top(*self._sampler.top_tokens(row, score.num_logprobs)) for row in rows]
+    Args:
+        batch: What was run.
+        values: Logits or hidden states, one for each of `logits_indices`; None if no row wants more than a token.
+        sampled: What each of `batch.samples` gave.
+        sampler: What computes log-probabilities.
+        threads: Its threads.
+    """
+    found, end = iter(sampled), 0
+    results: Results = []
+    for row in batch.rows:
+        first, end = end, end + row.num_logits
+        token = None if row.sample is None else next(found)
+        if isinstance(token, Exception):
+            results.append(token)
+        elif row.score is None and not row.hidden and (row.sample is None or row.sample.num_logprobs is None):
+            results.append(_NOTHING if token is None else RowResult((token[0],)))
+        else:
+            assert values is not None
+            try:
+                results.append(_result(row, values[:end], first, token, sampler, threads))
+            except DataError as error:
+                results.append(error)
+    return results
+
+
+def _result(
+    row: Row, values: Floats, first: int, token: tuple[int, float] | None, sampler: Sampler, threads: int | None
+) -> RowResult:
+    """That of a row whose values are those from `first` on; a row without any of its own sampled from the last."""
+    if row.hidden:
+        return RowResult(hidden=values[first:])
+    scores, tops, logprobs = None, [], []
+    if row.score is not None:
+        scored = values[first : first + len(row.score.targets)]
+        scores = sampler.log_probabilities(scored, row.score.targets, threads=threads)
+        if row.score.num_logprobs is not None:
+            tops = [Top(*sampler.top_tokens(logits, row.score.num_logprobs)) for logits in scored]
+    if token is not None and row.sample is not None and row.sample.num_logprobs is not None:
+        logprobs = [Logprobs(token[1], *sampler.top_tokens(values[-1], row.sample.num_logprobs))]
+    return RowResult(() if token is None else (token[0],), logprobs, scores, tops)
 
 
 def _given(values: list[Any]) -> list[Any] | None:

@@ -102,7 +102,7 @@ class HybridExecutor:
 
     def launch(self, batch: Batch) -> CudaHandle:
         every = np.arange(len(batch.tokens), dtype=np.int32)
-        rows = self.cpu.launch(replace(batch, logits_indices=every, output="hidden", samples=[], scores=[])).rows()
+        rows = self.cpu.launch(replace(batch, logits_indices=every, output="hidden", samples=[])).values()
         return self.gpu.launch(batch, given=rows)
 
 

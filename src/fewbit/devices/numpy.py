@@ -18,7 +18,8 @@ from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
-from ..ops.passes import giving, select_logits
+from ..ops.passes import select_logits, with_output
+from ..ops.specs import AttentionParams
 from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch
 from .host import HostHandle
@@ -64,18 +65,18 @@ class NumpyExecutor:
         self.graph = graph
         self._graphs: dict[str, Graph] = {}  # by what they give
         self._store = store
-        self._weights = ops.Weights()
+        self._weights = ops.DecodedWeights()
 
     def launch(self, batch: Batch) -> HostHandle:
         view = batch.view
         if len(batch.tokens) and not 0 <= batch.tokens.min() <= batch.tokens.max() < self.vocab:
             raise RequestError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
         positions = view.positions().astype(np.int32)
-        step = ops.Step(
+        step = ops.NumpyStep(
             batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, self._weights
         )
         if batch.output not in self._graphs:
-            self._graphs[batch.output] = select_logits(giving(self.graph, batch.output))
+            self._graphs[batch.output] = select_logits(with_output(self.graph, batch.output))
         rows = np.asarray(ops.run(self._graphs[batch.output], step), np.float32)
         return HostHandle(batch, rows, sampling)
 
@@ -87,32 +88,14 @@ class _Paged:
         self._store, self._view = store, view
 
     def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None:
-        k_format, keys, v_format, values = self._store.kv(layer)
-        slots = self._view.slots(self._store.group_of(layer))
-        attention.kv_write(k_format, keys, k, slots, self._store.rotate)
-        attention.kv_write(v_format, values, v, slots, is_value=True)
+        kv, slots = self._store.kv(layer), self._view.slots(self._store.group_of(layer))
+        attention.kv_write(kv.k_format, kv.k, k, slots, kv.rotate)
+        attention.kv_write(kv.v_format, kv.v, v, slots, is_value=True)
 
-    def attend(
-        self,
-        layer: int,
-        sequences: Sequence[int],
-        q: Floats,
-        *,
-        scale: float,
-        window: int,
-        softcap: float,
-        sinks: Floats | None,
-        causal: bool,
-        around: int,
-    ) -> Floats:
-        k_format, keys, v_format, values = self._store.kv(layer)
-        view, group = self._view, self._store.group_of(layer)
+    def attend(self, layer: int, sequences: Sequence[int], q: Floats, params: AttentionParams) -> Floats:
+        tables = self._view.page_tables(self._store.group_of(layer))
         out = np.empty((*q.shape[:2], self._store.layout.attention(layer).v_dim), np.float32)
-        return attention.attend(
-            q, keys, k_format, values, v_format, view.tables[group], view.table_starts[group], view.lengths,
-            view.q_starts, scale=scale, rotate=self._store.rotate, window=window, softcap=softcap, sinks=sinks,
-            out=out, causal=causal, around=around,
-        )  # fmt: skip
+        return attention.attend(q, self._store.kv(layer), tables, params, out=out)
 
     def states(self, layer: int, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
         view, slots = self._view, self._store.states(layer)

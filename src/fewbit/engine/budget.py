@@ -1,57 +1,65 @@
-"""What is left of a step while it is scheduled: tokens and rows of logits."""
+"""What is left of a step while it is scheduled: tokens and logits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from ..cache.cache import Cache
 from .request import Request
 
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
-
-MAX_ROWS = 128  # for one request, in one step
+MAX_LOGITS = 128  # for one request, in one step
 
 
 class Budget:
-    """A row is set aside for each active request, and a token if it needs no more.
+    """Logits are set aside for one token of each active request, and a token for those that need no more.
 
-    If prompts of several clients are run, each gets its part of the rest: a long one does not make others wait.
+    If prompts of several clients are run, each client gets its share of the rest: a long one does not make others wait.
+
+    Args:
+        max_tokens: Tokens of a step.
+        max_logits: Tokens of a step whose logits are computed.
+        active: The active requests.
+        output: What the step computes. Requests that want something else run no token.
+        num_clients: Clients that share the prompt tokens.
+        cache: The cache, which may want prompts cut at page ends.
     """
 
-    __slots__ = ("_of", "_part", "_taken", "output", "rows", "tokens")
+    __slots__ = ("_cache", "_output", "_share", "_taken", "logits", "tokens")
 
-    def __init__(self, of: Scheduler, clients: int = 1) -> None:
-        self._of, self.output = of, of.output()
-        self.tokens = of.max_batched_tokens - sum(request.num_remaining == 1 for request in of.active)
-        self.rows = of.max_logits - len(of.active)
-        self._part = -(-self.tokens // max(1, clients))  # of each client
+    def __init__(
+        self, max_tokens: int, max_logits: int, active: Sequence[Request], output: str, num_clients: int, cache: Cache
+    ) -> None:
+        self.tokens = max_tokens - sum(request.num_remaining == 1 for request in active)
+        self.logits = max_logits - len(active)
+        self._output, self._cache = output, cache
+        self._share = -(-self.tokens // max(1, num_clients))  # of each client
         self._taken: dict[str, int] = {}
 
     def has_room(self, request: Request) -> bool:
         """Whether a request that waits could run some of its tokens."""
-        return self.tokens > 0 and self.rows > 0
+        return self.tokens > 0 and self.logits > 0
 
     def take(self, request: Request) -> int:
         """The number of tokens that a request may run."""
-        if request.output != self.output:
+        if request.output != self._output or request.is_blocked:
             return 0
         remaining = request.num_remaining
         if remaining == 1:
             return 1
         taken = self._taken.get(request.client, 0)
-        count = min(remaining, self.tokens, max(0, self._part - taken))
-        count = self._of.page_end(request, count)
-        rows = request.num_logits(count)
-        if rows > 1:
-            count -= max(0, rows - min(self.rows + 1, MAX_ROWS))
-            self.rows -= max(0, request.num_logits(count) - 1)
+        count = min(remaining, self.tokens, max(0, self._share - taken))
+        count = _cut_at_page_end(request, count, self._cache)
+        logits = request.num_logits(count)
+        if logits > 1:
+            count -= max(0, logits - min(self.logits + 1, MAX_LOGITS))
+            self.logits -= max(0, request.num_logits(count) - 1)
         self.tokens -= count
         self._taken[request.client] = taken + count
         return count
 
     def take_new(self, request: Request) -> int:
         """The same for one for which nothing was set aside."""
-        self.rows -= 1
+        self.logits -= 1
         self.tokens -= request.num_remaining == 1
         return self.take(request)
 
@@ -61,17 +69,29 @@ class WholeBudget(Budget):
 
     __slots__ = ()
 
-    def __init__(self, of: Scheduler, clients: int = 1) -> None:
-        super().__init__(of, clients)
-        self.tokens = min(of.max_batched_tokens, of.max_logits)
+    def __init__(
+        self, max_tokens: int, max_logits: int, active: Sequence[Request], output: str, num_clients: int, cache: Cache
+    ) -> None:
+        super().__init__(max_tokens, max_logits, active, output, num_clients, cache)
+        self.tokens = min(max_tokens, max_logits)
 
     def has_room(self, request: Request) -> bool:
         return request.num_remaining <= self.tokens
 
     def take(self, request: Request) -> int:
-        count = request.num_remaining if self.has_room(request) else 0
+        count = request.num_remaining if self.has_room(request) and not request.is_blocked else 0
         self.tokens -= count
         return count
 
     def take_new(self, request: Request) -> int:
         return self.take(request)
+
+
+def _cut_at_page_end(request: Request, count: int, cache: Cache) -> int:
+    """Fewer tokens of a prompt where snapshots of its state are kept at page ends: up to the last of them."""
+    if count > 1 and cache.wants_page_ends:
+        first = request.num_computed + request.num_in_flight
+        count = min([count, *(end - first for end in request.pauses if end > first)])
+        end = (first + count) // cache.page_tokens * cache.page_tokens
+        return end - first if end > first else count
+    return count

@@ -1,51 +1,53 @@
 """The engine: it runs many requests step by step. Not for several threads at once; a `Worker` gives it one of its own.
 
 A step in words. The scheduler takes the next token of each request that is writing its output, and fills up with parts
-of prompts. The cache reserves pages for them, the executor runs them and samples, the cache commits them. The requests
-take their tokens, and those that are finished release their pages. If the executor runs ahead, the next step is
-launched before this one is fetched (flight.py).
+of prompts: rows. The cache reserves pages for them, the executor runs them and samples, the cache commits them. The
+requests take the results of their rows, and those that are finished release their pages. If the executor runs ahead,
+the next step is launched before this one is fetched (in_flight.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from time import perf_counter
-from types import NoneType
-from typing import Unpack
 
-from ..arrays import Floats
 from ..cache.cache import Cache
-from ..devices.batch import Chunk, Executor, Outputs, Sampled, Top
+from ..devices.batch import Executor, Results, Row, RowResult
 from ..devices.forward import make_batch
-from ..errors import OutOfPages, RequestError, TooLong
+from ..errors import OutOfPages
 from ..files.maps import FileMap, check_maps
-from ..ops.sampling import SamplingParams
-from .flight import Flight
-from .request import Constraint, Embedding, Generation, Request, Scoring, Step
+from .factory import RequestFactory
+from .in_flight import InFlightStep
+from .limits import make_limits
+from .request import Request, StepRows
 from .scheduler import Scheduler
-from .scores import TokenScores
-from .stats import Stats
-from .terms import Terms, make_limits, set_terms
-from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens, check_type
+from .stats import EngineStats
+from .validation import check_count
 
 MAX_SEQS = 64
 
 
-class Engine:
-    """Runs requests on an executor and a cache. `ctx` is the longest sequence; `eos_ids` are tokens that end an output.
-
-    An `encoder` gives hidden rows alone, and its tokens see later ones: a text runs in one step, and nothing of it is
-    kept.
+class Engine(RequestFactory):
+    """Runs requests on an executor and a cache.
 
     `generation`, `scoring` and `embedding` make and check requests, `add` takes them in, `step` is called as long as it
     says that there is more.
 
-    A step runs up to `max_seqs` requests. `max_waiting` more may wait, and a client may have `max_per_client` in all;
-    what is more gets QueueFull. Deadlines are measured by `clock`, in seconds. A step fails if a file of `maps`, which
-    weights are read from, has changed.
+    Args:
+        executor: What runs the steps.
+        cache: The executor's KV cache.
+        ctx: Tokens of the longest sequence.
+        eos_ids: Tokens that end an output.
+        max_seqs: Requests that a step runs.
+        encoder: Whether it gives hidden states alone. Its tokens see later ones: a text runs in one step, and nothing
+            of it is kept.
+        max_waiting: Requests that may wait beside those that run; more get QueueFull. None: no limit.
+        max_per_client: Requests of one client in all; more get QueueFull. None: no limit.
+        clock: What deadlines are measured by, in seconds.
+        maps: Files that weights are read from. A step fails if one of them has changed.
     """
 
     def __init__(
@@ -62,111 +64,14 @@ class Engine:
         clock: Callable[[], float] = perf_counter,
         maps: Collection[FileMap] = (),
     ) -> None:
-        self.executor, self.cache, self.is_encoder = executor, cache, encoder
-        self.eos_ids = frozenset(eos_ids)
-        self._ctx, self._maps = ctx, maps
-        self.max_length = min(ctx, cache.max_length)  # tokens of the longest sequence
-        if encoder:
-            self.max_length = min(self.max_length, executor.max_batched_tokens, executor.max_logits)
-        self._clock = clock
+        self.cache, self._maps, self._clock = cache, maps, clock
         self._scheduler = Scheduler(
             cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs"), clock, encoder
         )
+        super().__init__(executor, cache.max_length, ctx, eos_ids, self._scheduler.max_seqs, encoder)
         self.limits = make_limits(self._scheduler.max_seqs, max_waiting, max_per_client)
-        self._stats = Stats()
-        self._flight: Flight | None = None  # the step that was launched last, if it was not fetched
-
-    def generation(
-        self,
-        prompt: Iterable[int],
-        params: SamplingParams | None = None,
-        *,
-        max_tokens: int | None = None,
-        min_tokens: int = 0,
-        n: int = 1,
-        seed: int | None = None,
-        logprobs: int | None = None,
-        prompt_logprobs: int | None = None,
-        eos_ids: Iterable[int] | None = None,
-        logit_bias: Mapping[int, float] | None = None,
-        constraint: Callable[[], Constraint] | None = None,
-        namespace: str = "",
-        adapter: str | None = None,
-        **terms: Unpack[Terms],
-    ) -> list[Generation]:
-        """`n` requests for outputs to one prompt, which is run once for all of them. What cannot be served is refused.
-
-        Without `max_tokens` an output ends when the context is full. Output i has the seed `seed + i`. `constraint`
-        makes one for each output. With `prompt_logprobs` the tokens of the prompt are scored, which are then run even
-        if the cache has them. `terms`: when it is run, see `Terms`.
-        """
-        self.check_writes()
-        vocab = self.executor.vocab
-        tokens = check_tokens(prompt, vocab)
-        if len(tokens) >= self.max_length:
-            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
-                          len(tokens), self.max_length)  # fmt: skip
-        most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
-        least = check_count(min_tokens, "min_tokens", least=0)
-        count = check_count(n, "n", self._scheduler.max_seqs)
-        first = None if seed is None else check_count(seed, "seed", least=0)
-        most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
-        most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
-        scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
-        ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
-        check_names(namespace, adapter, self.executor.adapters)
-        check_type(params, (SamplingParams, NoneType), "params")
-        check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
-        requests = [
-            Generation(
-                tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
-                min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
-                num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab),
-                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=adapter,
-            )
-            for i in range(count)
-        ]  # fmt: skip
-        requests[0].siblings = requests[1:]
-        set_terms(requests, terms)
-        return requests
-
-    def scoring(
-        self,
-        tokens: Iterable[int],
-        *,
-        first: int = 1,
-        namespace: str = "",
-        adapter: str | None = None,
-        logprobs: int | None = None,
-        **terms: Unpack[Terms],
-    ) -> Scoring:
-        """A request for the log-probability of each token from `first` on, and of the `logprobs` likeliest there."""
-        self.check_writes()
-        most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
-        text = self._text(tokens, namespace, adapter)
-        request = Scoring(text, namespace, adapter, most, check_count(first, "first", max(1, len(text) - 1)))
-        set_terms([request], terms)
-        return request
-
-    def embedding(
-        self,
-        tokens: Iterable[int],
-        *,
-        last_only: bool = False,
-        namespace: str = "",
-        adapter: str | None = None,
-        **terms: Unpack[Terms],
-    ) -> Embedding:
-        """A request for the last hidden row of each token, or of the last token alone."""
-        text = self._text(tokens, namespace, adapter)
-        request = Embedding(text, namespace, adapter, last_only=last_only and not self.is_encoder)
-        set_terms([request], terms)
-        return request
-
-    def check_writes(self) -> None:
-        """Refuse to write or score text where the model cannot."""
-        if self.is_encoder:
-            raise RequestError("the model is an encoder: it makes embeddings and writes no text; try embed")
+        self._stats = EngineStats()
+        self._in_flight: InFlightStep | None = None  # the step that was launched last, if it was not fetched
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take in what one call of `generation`, `scoring` or `embedding` made, or raise QueueFull."""
@@ -194,33 +99,35 @@ class Engine:
     def fail(self, error: Exception, requests: Iterable[Request] | None = None) -> None:
         """End requests with an error, all of them unless some are given."""
         if requests is None:
-            flight, self._flight = self._flight, None
+            step, self._in_flight = self._in_flight, None
             self.fail(error, [*self._scheduler.active, *self._scheduler.waiting])
-            if flight is not None:
+            if step is not None:
                 with suppress(Exception):  # all that matters is that it has ended
-                    flight.handle.fetch()
+                    step.handle.fetch()
             return
         for request in requests:
-            for member in (request, *request.siblings):
-                self._finish(member, "error", error)
+            self._fail(request, error)
         self._scheduler.drop_finished()
 
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """Counts and times since the start."""
-        of = self._scheduler
-        active = sum(not request.is_finished for request in of.active)  # some may not be dropped yet
-        return replace(self._stats, preemptions=of.preemptions, active=active, waiting=len(of.waiting))
+        active = sum(not request.is_finished for request in self._scheduler.active)  # some may not be dropped yet
+        waiting, preemptions = len(self._scheduler.waiting), self._scheduler.preemptions
+        return replace(self._stats, preemptions=preemptions, active=active, waiting=waiting)
 
     def step(self) -> bool:
         """Schedule, launch, fetch, commit. Is there more to do?"""
         start = perf_counter()
         self._expire()
-        flight = self._flight = self._flight or self._begin()
-        if flight is not None:
-            self._flight = self._run_ahead(flight) if self.executor.runs_ahead else None
-            self._end(flight)
+        step = self._in_flight = self._in_flight or self._begin()
+        if step is not None:
+            self._in_flight = self._run_ahead(step) if self.executor.runs_ahead else None
+            try:
+                self._commit(step, self._fetch(step))
+            except Exception as error:
+                self.fail(error, [request for request, _ in step.rows])
         self._stats.step_seconds += perf_counter() - start
-        return bool(self._scheduler.active or self._scheduler.waiting or self._flight)
+        return bool(self._scheduler.active or self._scheduler.waiting or self._in_flight)
 
     def _expire(self) -> None:
         expired = self._scheduler.expired()
@@ -229,41 +136,32 @@ class Engine:
         if expired:
             self._scheduler.drop_finished()
 
-    def _begin(self) -> Flight | None:
-        step = self._scheduler.schedule()
-        if not step.chunks:
+    def _begin(self) -> InFlightStep | None:
+        """Schedule and launch the next step, if there is anything to run."""
+        rows = self._scheduler.schedule()
+        if not rows:
             return None
         try:
-            return self._launch(step)
+            return self._launch(rows)
         except OutOfPages as error:
             self._make_room(error)
         except Exception as error:
-            self.fail(error, step.requests)
+            self.fail(error, [request for request, _ in rows])
         return None
 
-    def _run_ahead(self, flight: Flight) -> Flight | None:
-        """Launch the next step before this one is fetched, if that can be."""
-        if not flight.step.is_open:
-            return None
-        flight.advance()
-        step = self._scheduler.schedule_ahead()
-        if step is None or not step.chunks:
+    def _run_ahead(self, step: InFlightStep) -> InFlightStep | None:
+        """Schedule and launch the step after one that is in flight, for all that can go on without its results."""
+        step.advance()
+        rows = self._scheduler.schedule_ahead()
+        if not rows:
             return None
         try:
-            return self._launch(step)
+            return self._launch(rows)
         except Exception:  # it is tried again when this one was fetched
             return None
 
-    def _end(self, flight: Flight) -> None:
-        try:
-            outputs = self._fetch(flight)
-            self._commit(flight.step, outputs)
-        except Exception as error:
-            self.fail(error, flight.step.requests)
-
-    def _launch(self, step: Step) -> Flight:
-        batch = make_batch(self.cache, step.chunks, step.output)
-        batch.samples, batch.scores = step.samples, step.scores
+    def _launch(self, rows: StepRows) -> InFlightStep:
+        batch = make_batch(self.cache, [row for _, row in rows])
         begin = perf_counter()
         try:
             handle = self.executor.launch(batch)
@@ -272,106 +170,82 @@ class Engine:
             raise
         self._stats.steps += 1
         self._stats.launch_seconds += perf_counter() - begin
-        self._scheduler.last_output = step.output
-        return Flight(step, batch.view, handle)
+        self._scheduler.last_output = batch.output
+        return InFlightStep(rows, batch.view, handle)
 
-    def _fetch(self, flight: Flight) -> Outputs:
+    def _fetch(self, step: InFlightStep) -> Results:
         begin = perf_counter()
         try:
-            outputs = flight.handle.fetch()
+            results = step.handle.fetch()
             check_maps(self._maps)
         except BaseException:
-            ahead, self._flight = self._flight, None
-            for one in (ahead, flight):
+            ahead, self._in_flight = self._in_flight, None
+            for one in (ahead, step):
                 if one is not None:
                     one.take_back(self.cache)
             raise
         self._stats.fetch_seconds += perf_counter() - begin
-        return outputs
+        return results
 
-    def _commit(self, step: Step, outputs: Outputs) -> None:
-        for request, chunk in zip(step.requests, step.chunks, strict=True):
-            if request.sequence == chunk.sequence:  # else it has ended since the launch
-                self._commit_chunk(request, chunk)
-        finished = False
-        tops = outputs.tops or [[]] * len(step.scoring)  # empty where nobody asked
-        for request, scores, top in zip(step.scoring, outputs.scores, tops, strict=True):
-            finished |= self._score(request, scores, top)
-        for leader in step.leaders:
-            if leader.sequence and not leader.is_finished:
-                self._scheduler.split(leader)
-        for generation, sampled in zip(step.sampling, outputs.samples, strict=True):
-            finished |= self._accept(generation, sampled)
-        for embedding, row, count in step.embedding:
-            finished |= self._embed(embedding, outputs, row, count)
-        if finished:
+    def _commit(self, step: InFlightStep, results: Results) -> None:
+        """Give the requests what their rows gave; those that have ended since the launch take nothing."""
+        for (request, row), result in zip(step.rows, results, strict=True):
+            request.settle()
+            if row.tokens and request.sequence == row.sequence:
+                self._commit_tokens(request, row)
+            if isinstance(result, Exception):
+                self._fail(request, result)
+            elif not request.is_finished:
+                if request.siblings and not request.num_remaining:
+                    self._scheduler.split(request)
+                self._take(request, result)
+        if any(request.finish_reason is not None for request, _ in step.rows):
             self._scheduler.drop_finished()
 
-    def _commit_chunk(self, request: Request, chunk: Chunk) -> None:
-        first, count = request.num_computed, len(chunk.tokens)
+    def _commit_tokens(self, request: Request, row: Row) -> None:
+        first, count = request.num_computed, len(row.tokens)
         if count > 1 or first < request.prompt_tokens:
             self._stats.prompt_tokens += count
         if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
-            tokens = chunk.tokens if chunk.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
-            self.cache.commit(chunk.sequence, tokens)
+            tokens = row.tokens if row.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
+            self.cache.commit(row.sequence, tokens)
         request.num_computed += count
-        request.num_in_flight = 0
 
-    def _accept(self, request: Generation, sampled: Sampled | Exception) -> bool:
-        """Give a request its next token. Has it finished it?"""
-        if request.finish_reason is not None:  # since the launch
-            return False
-        if isinstance(sampled, Exception):
-            return self._finish(request, "error", sampled)
-        token, logprobs = sampled
-        self._stats.tokens += 1
-        self._scheduler.waiting.charge(request.client, 1)
-        if not request.first_token_time:
-            request.first_token_time = perf_counter()
-        if token in request.eos_ids:
-            request.stop_token = token
-            return self._finish(request, "stop")
+    def _take(self, request: Request, result: RowResult) -> None:
+        if result.tokens and request.finish_reason is None:
+            self._stats.tokens += len(result.tokens)
+            self._scheduler.waiting.charge(request.client, len(result.tokens))
+            if not request.first_token_time:
+                request.first_token_time = perf_counter()
+        num_tokens = len(request.tokens)
         try:
-            request.accept(token, logprobs)
+            reason = request.take(result)
         except Exception as error:  # of its constraint
-            return self._finish(request, "error", error)
-        if request.stream and not self._tell(request, token):
-            return self._finish(request, "cancelled")
-        return len(request.tokens) >= request.max_length and self._finish(request, "length")
+            self._finish(request, "error", error)
+            return
+        if request.stream and len(request.tokens) > num_tokens and not self._emit(request):
+            reason = "cancelled"
+        if reason is not None:
+            self._finish(request, reason)
 
-    def _score(self, request: Request, scores: Floats | Exception, tops: Sequence[Top]) -> bool:
-        """Give a request the scores of its next tokens. Have they finished it?"""
-        if request.is_finished:
-            return False
-        if isinstance(scores, Exception):
-            for member in (request, *request.siblings):
-                self._finish(member, "error", scores)
-            return True
-        assert request.scores is not None
-        request.scores.receive(scores, tops)
-        return isinstance(request, Scoring) and not request.num_remaining and self._finish(request, "stop")
+    def _fail(self, request: Request, error: Exception) -> None:
+        """End a request, and the other outputs of its prompt if that was not run yet."""
+        for member in (request, *request.siblings):
+            self._finish(member, "error", error)
 
-    def _embed(self, request: Embedding, outputs: Outputs, row: int, count: int) -> bool:
-        if request.finish_reason is not None:
-            return False
-        assert outputs.hidden is not None
-        request.receive(outputs.hidden[row : row + count])
-        return not request.num_remaining and self._finish(request, "stop")
-
-    def _finish(self, request: Request, reason: str, error: Exception | None = None) -> bool:
+    def _finish(self, request: Request, reason: str, error: Exception | None = None) -> None:
         if request.finish_reason is None:
             request.finish_time = perf_counter()
             request.error = error
             request.finish_reason = reason
             self.limits.release(request)
-            self._tell(request, None)
-        return True
+            self._emit(request)
 
     @staticmethod
-    def _tell(request: Request, token: int | None) -> bool:
-        """Is there still somebody to tell? An event loop may be closed."""
+    def _emit(request: Request) -> bool:
+        """Give the sink what is new. False if it fails: an event loop may be closed."""
         try:
-            request.sink((request, token))
+            request.sink(request.next_delta())
         except Exception:
             return False
         return True
@@ -385,15 +259,3 @@ class Engine:
             self._scheduler.wait_for_more()
         else:
             self.fail(error, self._scheduler.active)
-
-    def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
-        tokens = check_tokens(text, self.executor.vocab)
-        if len(tokens) > self.max_length:
-            raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}", len(tokens),
-                          self.max_length)  # fmt: skip
-        check_names(namespace, adapter, self.executor.adapters)
-        return tokens
-
-    def _room(self) -> str:
-        what = "context" if self.max_length == self._ctx else "cache"
-        return f"the {what} holds {self.max_length} tokens"

@@ -1,4 +1,4 @@
-"""How many requests an engine takes: what is more is refused at once, whichever thread asks."""
+"""How many requests an engine takes. More are refused at once, in the thread that submits them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from ..errors import QueueFull
+from ..errors import QueueFull, RequestError
+from ..validation import to_size
 from .request import Request
+from .validation import check_count
 
 
-class Limits:
+class QueueLimits:
     """Counts requests from `take` to their end, those that run and those that wait; None: no limit.
 
     `max_open` is for all clients together, `max_per_client` for each of them.
@@ -48,3 +50,12 @@ class Limits:
                 self._open[request.client] -= 1
                 if not self._open[request.client]:
                     del self._open[request.client]
+
+
+def make_limits(max_seqs: int, max_waiting: int | None, max_per_client: int | None) -> QueueLimits:
+    """Limits of an engine that runs so many requests at once."""
+    waiting = None if max_waiting is None else to_size(max_waiting, "max_waiting", error=RequestError)
+    return QueueLimits(
+        None if waiting is None else max_seqs + waiting,
+        None if max_per_client is None else check_count(max_per_client, "max_per_client"),
+    )

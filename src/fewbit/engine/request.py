@@ -1,27 +1,34 @@
-"""Requests: what is run, and how far it has come. Each kind says which rows it needs and what it does with them.
+"""Requests: what is run, and how far it has come. Each kind says which rows it wants and takes their results.
 
-To add a kind: a subclass of `Request` with `ask` and `receive`, here or beside it, and a way to make one in `Engine`.
+To add a kind: a subclass of `Request` with `first_needed`, `ask` and `take`, and a way to make one in factory.py.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from random import Random
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
-from ..devices.batch import Chunk, Logprobs, Sample, Score
+from ..devices.batch import Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .scores import TokenScores
-from .seen import Seen
+from .token_counts import TokenCounts
 
-Event: TypeAlias = "tuple[Request, int | None]"  # a request and its next token, or None: it is finished
-Sink = Callable[[Event], object]
+
+class Delta(NamedTuple):
+    """What is new of a request: the next tokens of its output, and the finish reason when it ended, else None."""
+
+    request: Request
+    tokens: Sequence[int]
+    finish: str | None
+
+
+Sink = Callable[[Delta], object]
 
 
 class Constraint(Protocol):
@@ -40,36 +47,15 @@ class Constraint(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Step:
-    """The requests of a step, in the order of their chunks, and who waits for which result of the batch."""
-
-    requests: list[Request] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
-    sampling: list[Generation] = field(default_factory=list)  # one for each of `samples`
-    leaders: list[Generation] = field(default_factory=list)  # whose prompts were run for their siblings too
-    scores: list[Score] = field(default_factory=list)
-    scoring: list[Request] = field(default_factory=list)  # one for each of `scores`
-    embedding: list[tuple[Embedding, int, int]] = field(default_factory=list)  # with its rows: the first, how many
-    output: str = "logits"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the next step can be scheduled without knowing what this one gives.
-
-        A constraint says only after a token which may come next. Outputs of one prompt part after it; scores and
-        hidden rows are counted when they are there.
-        """
-        needed = self.leaders or self.scoring or self.embedding
-        return not needed and all(generation.constraint is None for generation in self.sampling)
+StepRows: TypeAlias = "list[tuple[Request, Row]]"  # the rows of a step, each with the request that takes its result
 
 
 class Request(ABC):
-    """Tokens that are run. The engine writes to it; whoever made it reads it after an event.
+    """Tokens that are run. The engine writes to it; whoever made it reads it after a delta.
 
-    `sink` gets a pair for each token if `stream` is set, and (request, None) at the end in any case: then
-    `finish_reason` says why: "stop", "length", "deadline", "cancelled" or "error". The engine's thread calls it.
+    `sink` gets a delta for each step if `stream` is set, and one at the end in any case. The last has the tokens that
+    were not emitted yet, and the reason "stop", "length", "deadline", "cancelled" or "error". The engine's thread calls
+    it.
     """
 
     kind: ClassVar[str]
@@ -84,6 +70,7 @@ class Request(ABC):
         self.scores: TokenScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
+        self.num_emitted = len(tokens)  # tokens that the sink has, or knew from the start
 
         self.priority = 0  # higher ones come first
         self.client = ""  # who asks: clients are served alike
@@ -103,6 +90,8 @@ class Request(ABC):
         self.sequence = 0  # of the cache; 0: it has none
         self.num_computed = 0  # tokens that are in the cache
         self.num_in_flight = 0  # those after them in a step that was launched, while the next one is scheduled
+        self.awaited: int | None = None  # the sample of that step that is its next token
+        self.is_blocked = False  # whether it cannot go on before that step is fetched
         self.cached_tokens = 0  # of the prompt, found in the cache at first
         self.finish_reason: str | None = None
         self.error: Exception | None = None
@@ -114,41 +103,83 @@ class Request(ABC):
         return self.namespace if self.adapter is None else f"{self.namespace}\0{self.adapter}"
 
     @property
+    def end(self) -> int:
+        """The number of tokens to run before the request gets further."""
+        return len(self.tokens)
+
+    @property
+    @abstractmethod
+    def first_needed(self) -> int:
+        """The first position whose logits or hidden states are needed; tokens before it may come from the cache."""
+
+    @property
     def num_remaining(self) -> int:
         """Tokens to run before the request gets further; 1 for one that is writing its output."""
-        return len(self.tokens) - self.num_computed - self.num_in_flight
+        return self.end - self.num_computed - self.num_in_flight
 
     @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None and all(one.finish_reason is not None for one in self.siblings)
 
-    def num_logits(self, count: int) -> int:
-        """Rows that are needed when the next `count` tokens are run."""
-        return 1 if self.num_computed + self.num_in_flight + count == len(self.tokens) else 0
+    def next_delta(self) -> Delta:
+        """What is new since the last delta."""
+        tokens = self.tokens[self.num_emitted :]
+        self.num_emitted += len(tokens)
+        return Delta(self, tokens, self.finish_reason)
 
-    def next_tokens(self, count: int) -> Sequence[int]:
-        """The next `count` tokens to run."""
-        first = self.num_computed + self.num_in_flight
-        return self.tokens[first : first + count]
+    def num_logits(self, count: int) -> int:
+        """How many of the next `count` tokens need logits or hidden states."""
+        return max(0, self.num_computed + self.num_in_flight + count - self.first_needed)
 
     def reusable(self) -> Sequence[int]:
         """The tokens that need not be run if they are in the cache."""
-        return self.tokens[:-1]
+        return self.tokens[: self.first_needed]
 
     def shareable(self, length: int, leader: Request) -> int:
         """How many of the `length` tokens that both begin with need not be run if `leader` runs them.
 
         Where tokens are scored, the leader must score them too. One token at least is left to run.
         """
-        free = len(self.reusable())
+        free = self.first_needed
         mine, other = self.scores, leader.scores
         if length <= free or mine is None or other is None or not mine.can_copy(other):
             return min(length, free)
         return max(free, min(length - 1, other.num_positions, self.num_remaining - 1))
 
+    def rows(self, count: int) -> StepRows:
+        """The rows that run the next `count` tokens."""
+        first = self.num_computed + self.num_in_flight
+        tokens = self.tokens[first : first + count] if self.awaited is None else [-1 - self.awaited]
+        row = Row(self.sequence, tokens, self.num_logits(count), adapter=self.adapter)
+        rows: StepRows = [(self, row)]
+        if row.num_logits:
+            self.ask(row, rows)
+        return rows
+
     @abstractmethod
-    def ask(self, step: Step, row: int, count: int) -> None:
-        """Say what is to be done with the `count` rows from `row` on."""
+    def ask(self, row: Row, rows: StepRows) -> None:
+        """Say what is wanted of the last tokens of a row, and add the rows of siblings."""
+
+    @abstractmethod
+    def take(self, result: RowResult) -> str | None:
+        """Take what a row gave. The reason if that finishes the request."""
+
+    def advance(self, row: Row, number: int) -> None:
+        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
+        self.num_in_flight = len(row.tokens)
+        self.awaited = None if row.sample is None else number
+        self.is_blocked = row.score is not None or row.hidden
+
+    def settle(self) -> None:
+        """Nothing is in flight any more."""
+        self.num_in_flight, self.awaited, self.is_blocked = 0, None, False
+
+    def follow(self, leader: Request, sequence: int) -> None:
+        """Go on from where another request with the same prompt is."""
+        self.tokens = leader.tokens[:]
+        self.sequence, self.num_computed = sequence, leader.num_computed
+        self.cached_tokens, self.start_time = leader.cached_tokens, leader.start_time
+        self.arrival, self.level = leader.arrival, leader.level
 
 
 class Generation(Request):
@@ -179,8 +210,7 @@ class Generation(Request):
         self.eos_ids = eos_ids
         self._draw = Random(seed).random  # its own, so that no other request changes what is drawn
         self._uniforms = [self._draw()]  # of the next tokens; a step that fails is run again with the same
-        self.awaited: int | None = None  # the sample of the step in flight that is its next token
-        self.seen = Seen(prompt) if params.has_penalties else None
+        self.seen = TokenCounts(prompt) if params.has_penalties else None
         self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
         self.logprobs: list[Logprobs] = []
         self.constraint = constraint
@@ -194,51 +224,51 @@ class Generation(Request):
         return self.tokens[self.prompt_tokens :]
 
     @property
-    def num_remaining(self) -> int:
-        if self.awaited is None:
-            return len(self.tokens) - self.num_computed - self.num_in_flight
-        return 1 if len(self.tokens) + 1 < self.max_length else 0  # nothing follows the last one
+    def end(self) -> int:
+        return min(len(self.tokens) + (self.awaited is not None), self.max_length - 1)  # nothing follows the last one
 
-    def num_logits(self, count: int) -> int:
-        if self._is_scoring:
-            assert self.scores is not None
-            return max(0, self.num_computed + self.num_in_flight + count - self.scores.num_scored)
-        return 1 if self.awaited is not None else super().num_logits(count)
+    @property
+    def first_needed(self) -> int:
+        return self.scores.num_scored if self._is_scoring and self.scores else self.end - 1
 
     @property
     def _is_scoring(self) -> bool:
         return self.scores is not None and self.scores.num_scored < self.scores.num_positions
 
-    def reusable(self) -> Sequence[int]:
-        return self.tokens[: self.scores.num_scored] if self._is_scoring and self.scores else self.tokens[:-1]
-
-    def next_tokens(self, count: int) -> Sequence[int]:
-        return super().next_tokens(count) if self.awaited is None else [-1 - self.awaited]
-
-    def members(self) -> list[Generation]:
-        """The outputs of this prompt that are still wanted."""
-        if not self.siblings:
-            return [self]
-        return [member for member in (self, *self.siblings) if member.finish_reason is None]
-
-    def ask(self, step: Step, row: int, count: int) -> None:
+    def ask(self, row: Row, rows: StepRows) -> None:
         if self._is_scoring:
             assert self.scores is not None
-            targets = min(count, self.scores.num_positions - self.scores.num_scored)
-            step.scores.append(self.scores.ask(self.tokens, row, targets))
-            step.scoring.append(self)
-            if targets == count:  # the prompt goes on
+            row.score = self.scores.ask(self.tokens, row.num_logits)
+            if len(row.score.targets) == row.num_logits:  # the prompt goes on
                 return
-        if self.siblings:
-            step.leaders.append(self)
-        for member in self.members():  # outputs of one prompt come from the same logits
-            step.samples.append(member._sample(row + count - 1))
-            step.sampling.append(member)
+        if self.finish_reason is None:
+            row.sample = self._sample()
+        for sibling in self.siblings:  # outputs of one prompt come from the same logits
+            if sibling.finish_reason is None:
+                rows.append((sibling, Row(self.sequence, (), sample=sibling._sample())))
+
+    def advance(self, row: Row, number: int) -> None:
+        """A constraint says only after a token which may come next. Outputs of one prompt part after it."""
+        super().advance(row, number)
+        self.is_blocked |= row.num_logits > 0 and (self.constraint is not None or bool(self.siblings))
+
+    def take(self, result: RowResult) -> str | None:
+        if result.scores is not None and self.scores is not None:
+            self.scores.receive(result.scores, result.tops)
+        if self.finish_reason is not None:  # its siblings go on, and share the scores
+            return None
+        for place, token in enumerate(result.tokens):
+            if token in self.eos_ids:
+                self.stop_token = token
+                return "stop"
+            self.accept(token, result.logprobs[place] if result.logprobs else None)
+            if len(self.tokens) >= self.max_length:
+                return "length"
+        return None
 
     def accept(self, token: int, logprobs: Logprobs | None) -> None:
         """The next token of the output."""
         self.tokens.append(token)
-        self.awaited = None
         self._uniforms.pop(0)
         if self.seen is not None:
             self.seen.add(token)
@@ -248,19 +278,11 @@ class Generation(Request):
             self.constraint.accept(token)
             self.mask = self.constraint.mask()
 
-    def follow(self, leader: Request, sequence: int) -> None:
-        """Go on from where another request with the same prompt is."""
-        self.tokens = leader.tokens[:]
-        self.sequence, self.num_computed = sequence, leader.num_computed
-        self.cached_tokens, self.start_time = leader.cached_tokens, leader.start_time
-        self.arrival, self.level = leader.arrival, leader.level
-
-    def _sample(self, row: int) -> Sample:
+    def _sample(self) -> Sample:
         place = 0 if self.awaited is None else 1
         if place == len(self._uniforms):
             self._uniforms.append(self._draw())
         return Sample(
-            row,
             self.params,
             self._uniforms[place],
             None if self.seen is None else self.seen.arrays(),
@@ -289,18 +311,20 @@ class Scoring(Request):
         self.scores = TokenScores(len(tokens), first, num_logprobs)
 
     @property
-    def num_remaining(self) -> int:
-        return len(self.tokens) - 1 - self.num_computed - self.num_in_flight  # nothing follows the last one
+    def end(self) -> int:
+        return len(self.tokens) - 1  # nothing follows the last one
 
-    def num_logits(self, count: int) -> int:
-        return max(0, self.num_computed + self.num_in_flight + count - self.scores.num_scored)
+    @property
+    def first_needed(self) -> int:
+        return self.scores.num_scored
 
-    def reusable(self) -> Sequence[int]:
-        return self.tokens[: self.scores.num_scored]
+    def ask(self, row: Row, rows: StepRows) -> None:
+        row.score = self.scores.ask(self.tokens, row.num_logits)
 
-    def ask(self, step: Step, row: int, count: int) -> None:
-        step.scores.append(self.scores.ask(self.tokens, row, count))
-        step.scoring.append(self)
+    def take(self, result: RowResult) -> str | None:
+        if result.scores is not None:
+            self.scores.receive(result.scores, result.tops)
+        return None if self.num_remaining else "stop"
 
 
 class Embedding(Request):
@@ -320,22 +344,24 @@ class Embedding(Request):
         self.num_embedded = len(tokens) - 1 if last_only else 0  # tokens whose rows are here, or not wanted
         self._skipped = self.num_embedded
 
-    def num_logits(self, count: int) -> int:
-        return max(0, self.num_computed + self.num_in_flight + count - self.num_embedded)
+    @property
+    def first_needed(self) -> int:
+        return self.num_embedded
 
-    def reusable(self) -> Sequence[int]:
-        return self.tokens[: self.num_embedded]
+    def ask(self, row: Row, rows: StepRows) -> None:
+        row.hidden = True
 
-    def ask(self, step: Step, row: int, count: int) -> None:
-        step.embedding.append((self, row, count))
+    def take(self, result: RowResult) -> str | None:
+        if result.hidden is not None:
+            self._receive(result.hidden)
+        return None if self.num_remaining else "stop"
 
-    def receive(self, rows: Floats) -> None:
-        """The rows of the next tokens."""
+    def _receive(self, hidden: Floats) -> None:
         if self.hidden is None:
-            self.hidden = np.empty((len(self.tokens) - self._skipped, rows.shape[1]), np.float32)
+            self.hidden = np.empty((len(self.tokens) - self._skipped, hidden.shape[1]), np.float32)
         first = self.num_embedded - self._skipped
-        self.hidden[first : first + len(rows)] = rows
-        self.num_embedded += len(rows)
+        self.hidden[first : first + len(hidden)] = hidden
+        self.num_embedded += len(hidden)
 
 
 def _without_eos(bias: tuple[Ints, Floats] | None, eos_ids: frozenset[int]) -> tuple[Ints, Floats]:
@@ -345,5 +371,5 @@ def _without_eos(bias: tuple[Ints, Floats] | None, eos_ids: frozenset[int]) -> t
     return np.array(list(values), np.int32), np.array(list(values.values()), np.float32)
 
 
-def _ignore(event: Event) -> None:
+def _ignore(delta: Delta) -> None:
     pass

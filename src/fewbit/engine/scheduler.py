@@ -19,11 +19,10 @@ from operator import add
 from time import perf_counter
 
 from ..cache.cache import Cache
-from ..devices.batch import Chunk
 from .budget import Budget, WholeBudget
 from .donors import Donors, Source
 from .queue import WaitingQueue
-from .request import Generation, Request, Step
+from .request import Request, StepRows
 from .sharing import begin, is_following
 
 FETCH_SECONDS = 0.05  # for a part of a prompt on the disk, while others wait for the next step
@@ -63,31 +62,35 @@ class Scheduler:
         """A request waits from now on."""
         self.waiting.push(request, self._clock())
 
-    def schedule(self) -> Step:
-        """The requests of the next step and their tokens."""
+    def schedule(self) -> StepRows:
+        """The rows of the next step."""
         if (victim := self._victim()) is not None:
             self.active.remove(victim)
             self.active.append(victim)
             self.preempt()
-        budget = self._budget(self, self._clients())
-        counts = [budget.take(request) for request in self.active]
-        needed = self._sum(counts)
+        budget, counts, needed = self._count()
         while not self._fits(needed) and len(self.active) > 1:
             counts.pop()
             self.preempt()
             needed = self._sum(counts)
         return self._fill(budget, counts, needed)
 
-    def schedule_ahead(self) -> Step | None:
-        """The same while a step is in flight. None: somebody would be preempted, which is done when it was fetched."""
+    def schedule_ahead(self) -> StepRows:
+        """The same while a step is in flight. None if somebody would be preempted: that waits until it is fetched."""
         if self._victim() is not None:
-            return None
-        budget = self._budget(self, self._clients())
-        counts = [budget.take(request) for request in self.active]
-        needed = self._sum(counts)
-        return self._fill(budget, counts, needed) if self._fits(needed) else None
+            return []
+        budget, counts, needed = self._count()
+        return self._fill(budget, counts, needed) if self._fits(needed) else []
 
-    def _fill(self, budget: Budget, counts: list[int], needed: Pages) -> Step:
+    def _count(self) -> tuple[Budget, list[int], Pages]:
+        """What is left of a step when active requests run their tokens, how many those are, and pages for them."""
+        budget = self._budget(
+            self.max_batched_tokens, self.max_logits, self.active, self._output(), self._num_clients(), self._cache
+        )
+        counts = [budget.take(request) for request in self.active]
+        return budget, counts, self._sum(counts)
+
+    def _fill(self, budget: Budget, counts: list[int], needed: Pages) -> StepRows:
         """Admit those that there is room for beside the active ones."""
         while self.waiting and (request := self._admit(needed, budget)):
             self._set_pauses(request)
@@ -99,7 +102,11 @@ class Scheduler:
                 needed = _plus(needed, self._needed(request, counts[place]))
         self._donors.prune(self.waiting)
         self._take_snapshots(needed)
-        return self._step(counts, budget.output)
+        rows: StepRows = []
+        for request, count in zip(self.active, counts, strict=True):
+            if count:
+                rows += request.rows(count)
+        return rows
 
     def preempt(self) -> None:
         """The last of the active requests releases its pages, to go on later."""
@@ -120,9 +127,9 @@ class Scheduler:
         requests = (request for queue in (self.active, self.waiting) for request in queue)
         return [one for request in requests for one in (request, *request.siblings) if one.expires <= now]
 
-    def split(self, leader: Generation) -> None:
+    def split(self, leader: Request) -> None:
         """The prompt of several outputs was run: from here on they are requests of their own that share its pages."""
-        members = leader.members()
+        members = [one for one in (leader, *leader.siblings) if one.finish_reason is None]
         sequences = [leader.sequence, *(self._cache.fork(leader.sequence) for _ in members[1:])]
         leader.sequence = 0  # it may have been cancelled, and the others not
         for member, sequence in zip(members, sequences, strict=True):
@@ -137,7 +144,7 @@ class Scheduler:
         for request in self.active:
             if request.is_finished:
                 self._donors.retire(request)
-                request.sequence = request.num_computed = request.num_in_flight = 0
+                self._forget(request)
         self.active = [request for request in self.active if request.sequence]
         self._donors.prune(self.waiting)
 
@@ -145,21 +152,14 @@ class Scheduler:
         """Release what is kept for waiting requests. Was there anything?"""
         return self._donors.release()
 
-    def output(self) -> str:
-        """What the next step gives. Where requests want different things, they come by turns."""
-        wanted = {request.output for request in self.active or filter(None, [self._next()])}
+    def _output(self) -> str:
+        """What the next step computes. Where requests want different things, they take turns."""
+        wanted = {one.output for one in self.active if not one.is_blocked} or {
+            one.output for one in filter(None, [self._next()])
+        }
         if len(wanted) > 1:
             wanted.discard(self.last_output)
         return wanted.pop() if wanted else "logits"
-
-    def page_end(self, request: Request, count: int) -> int:
-        """Fewer tokens of a prompt where snapshots of its state are kept at page ends: up to the last of them."""
-        if count > 1 and self._cache.wants_page_ends:
-            first = request.num_computed + request.num_in_flight
-            count = min([count, *(end - first for end in request.pauses if end > first)])
-            end = (first + count) // self._cache.page_tokens * self._cache.page_tokens
-            return end - first if end > first else count
-        return count
 
     def _next(self) -> Request | None:
         """The next one that waits for nothing but its turn."""
@@ -189,7 +189,7 @@ class Scheduler:
         ]
         return max(candidates, key=lambda one: (places[one.client], one.arrival), default=None)
 
-    def _clients(self) -> int:
+    def _num_clients(self) -> int:
         """How many clients share the prompt tokens of a step: those of active requests, and of the one that is next."""
         clients = {request.client for request in self.active if request.num_remaining > 1}
         if clients and (request := self._next()) and request is not self._blocked and self._has_place(request):
@@ -261,7 +261,13 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self._cache.free(request.sequence)
-        request.sequence = request.num_computed = request.num_in_flight = 0
+        self._forget(request)
+
+    @staticmethod
+    def _forget(request: Request) -> None:
+        """It has no sequence any more."""
+        request.sequence = request.num_computed = 0
+        request.settle()
 
     def _needed(self, request: Request, count: int) -> Pages:
         return self._cache.needed(request.sequence, count) if count else self._none
@@ -271,20 +277,6 @@ class Scheduler:
         for request, count in zip(self.active, counts, strict=True):
             total = _plus(total, self._needed(request, count))
         return total
-
-    def _step(self, counts: list[int], output: str) -> Step:
-        step = Step(output=output)
-        row = 0
-        for request, count in zip(self.active, counts, strict=True):
-            if not count:
-                continue
-            rows = request.num_logits(count)
-            step.requests.append(request)
-            step.chunks.append(Chunk(request.sequence, request.next_tokens(count), rows))
-            if rows:
-                request.ask(step, row, rows)
-                row += rows
-        return step
 
 
 def _plus(a: Pages, b: Pages) -> Pages:

@@ -37,10 +37,10 @@ class TokenScores:
         """`num_scored` when all tokens are scored."""
         return self.first - 1 + len(self.values)
 
-    def ask(self, tokens: Sequence[int], row: int, count: int) -> Score:
-        """What an executor is to do with the next rows of logits."""
+    def ask(self, tokens: Sequence[int], count: int) -> Score:
+        """What is wanted of the logits at the next `count` positions."""
         first = self.num_scored + 1
-        return Score(row, tokens[first : first + count], self.num_logprobs)
+        return Score(tokens[first : min(first + count, self.num_positions + 1)], self.num_logprobs)
 
     def receive(self, values: Floats, tops: Sequence[Top] = ()) -> None:
         """The scores of the next tokens."""

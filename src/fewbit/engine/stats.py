@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Stats:
+class EngineStats:
     """Counts since the start, and the time that they took."""
 
     steps: int = 0  # that were launched

@@ -8,9 +8,8 @@ from types import NoneType
 import numpy as np
 
 from ..arrays import Floats, Ints
-from ..cache.validation import to_tokens
 from ..errors import DtypeError, RequestError
-from ..validation import to_integer
+from ..validation import check_type, to_integer, to_size, to_tokens
 
 
 def check_count(value: int, what: str, most: int | None = None, least: int = 1) -> int:
@@ -20,11 +19,7 @@ def check_count(value: int, what: str, most: int | None = None, least: int = 1) 
         ...
     fewbit.errors.RequestError: n must be from 1 to 64, got 65
     """
-    number = to_integer(value, what)
-    if number < least or (most is not None and number > most):
-        limits = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise RequestError(f"{what} must be {limits}, got {number}")
-    return number
+    return to_size(value, what, least, most, RequestError)
 
 
 def check_at_least_zero(value: int, what: str) -> int:
@@ -61,18 +56,6 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     if np.isnan(values).any() or np.isposinf(values).any():
         raise RequestError("the values of logit_bias must be finite, or -inf for a token that must not occur")
     return np.array(ids, np.int32), values
-
-
-def check_type(value: object, kind: type | tuple[type, ...], what: str) -> None:
-    """
-    >>> check_type(5, str, "namespace")
-    Traceback (most recent call last):
-        ...
-    fewbit.errors.DtypeError: namespace must be str, not int
-    """
-    if not isinstance(value, kind):
-        names = [one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,))]
-        raise DtypeError(f"{what} must be {' or '.join(names)}, not {type(value).__name__}")
 
 
 def check_names(namespace: str, adapter: str | None, adapters: Collection[str]) -> None:

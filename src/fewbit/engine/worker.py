@@ -33,7 +33,7 @@ class Worker:
         self._closed = False
 
     def submit(self, requests: Sequence[Request], sink: Sink, stream: bool = False) -> None:
-        """Run what the engine made of one call, or raise QueueFull. Events go to `sink`, in the worker's thread."""
+        """Run what the engine made of one call, or raise QueueFull. Deltas go to `sink`, in the worker's thread."""
         self.submit_batch([requests], sink, stream)
 
     def submit_batch(self, groups: Sequence[Sequence[Request]], sink: Sink, stream: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Memory maps of files, opened with care, and parts of them released.
+"""Memory maps of files.
 
 A file that is truncated or overwritten while it is mapped must not end the process, nor go unnoticed. Maps are guarded
 (`csrc/map_guard.cpp`): pages that are gone read as zeros, and `check_maps` raises from then on.
@@ -44,7 +44,7 @@ class FileMap(mmap):
 
 
 def open_map(path: Path) -> FileMap:
-    """A file's bytes, read when they are looked at."""
+    """Map a file into memory."""
     try:
         with open(path, "rb", opener=_open_regular) as file:
             opened = os.fstat(file.fileno())
@@ -78,7 +78,7 @@ def _guard(data: FileMap) -> None:
 
 
 def release(data: mmap, offset: int, nbytes: int) -> None:
-    """Give memory back that is not used any more; if it is, it is read from the file again."""
+    """Release the memory of a part of a map. If it is used again, it is read from the file again."""
     start, end = -(-offset // PAGESIZE) * PAGESIZE, (offset + nbytes) // PAGESIZE * PAGESIZE
     if _DONTNEED is not None and start < end:
         data.madvise(_DONTNEED, start, end - start)

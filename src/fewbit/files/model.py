@@ -1,4 +1,4 @@
-"""Model files: what the rest of fewbit needs of a file, whatever its kind. GGUF is one of them.
+"""Model files: the interface of GGUF files, safetensors folders and others.
 
 To add a kind, write a class with these names and let `fewbit.models.open_model` choose it. Hyperparameters and tensors
 have the names of GGUF (`block_count`, `blk.0.attn_q.weight`): a file with names of its own translates them.
@@ -17,7 +17,7 @@ from .maps import FileMap
 
 
 class Info(Protocol):
-    """What is known of a tensor before it is read."""
+    """Shape and format of a tensor that is not read yet."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -27,7 +27,7 @@ class Info(Protocol):
 
 
 class ModelFile(Protocol):
-    """An open file, or several, with a model: hyperparameters, weights, and what is needed for text."""
+    """An open model of one file or several: hyperparameters, weights, tokenizer and chat template."""
 
     file_bytes: int
 
@@ -41,7 +41,7 @@ class ModelFile(Protocol):
 
     @property
     def architecture(self) -> str:
-        """What kind of model it is: the name of a module in `models`, if it can be run."""
+        """The name of a module in `models`, if the model is supported."""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -49,23 +49,23 @@ class ModelFile(Protocol):
 
     @property
     def tensors(self) -> Mapping[str, QuantTensor]:
-        """Weights by name, made when they are looked up."""
+        """Weights by name, created on demand."""
 
     @property
     def infos(self) -> Mapping[str, Info]:
         """Shape and format of each tensor."""
 
     def samples(self, nbytes: int) -> Iterator[bytes]:
-        """What each tensor is, and some of its bytes: enough to tell one model from another."""
+        """Name, format, shape and some bytes of each tensor: a fingerprint of the model."""
 
     def tokenizer(self) -> Mapping[str, Any]:
-        """What the file says of its tokens, as it says it: `Tokenizer.from_metadata` reads it."""
+        """The metadata of the tokenizer, for `Tokenizer.from_metadata`."""
 
     def template(self) -> str | None:
         """The source of the chat template, if there is one."""
 
     def forget(self, name: str) -> None:
-        """Release the memory of a tensor that is not used any more; if it is, it is read again."""
+        """Release the memory of a tensor. If it is used again, it is read from the file again."""
 
     def close(self) -> None:
-        """Give out no more tensors. Those that were given out stay valid."""
+        """Close the files. Tensors that are in use stay valid."""

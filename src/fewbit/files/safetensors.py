@@ -9,23 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
-from weakref import WeakSet
 
-import numpy as np
-
-from ..arrays import Bytes
-from ..errors import FileError, MissingError, PathError
+from ..errors import FileError, PathError
 from ..formats import get
 from ..tensor import QuantTensor
 from ..validation import to_path
-from .gguf.values import short
-from .maps import FileMap, open_map, release
+from .maps import FileMap, open_map
+from .shown import first_names, short
+from .tensors import MappedTensors
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMS = 16
@@ -51,7 +47,7 @@ _OTHER_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies, and what it is."""
+    """Dtype, shape and place of a tensor."""
 
     name: str
     dtype: str
@@ -61,8 +57,8 @@ class StoredTensor:
     part: int = 0  # of several files
 
 
-class Safetensors(Mapping[str, QuantTensor]):
-    """Tensors by name over the memory maps of one file or several; `infos` tells of each what it is.
+class Safetensors(MappedTensors[StoredTensor]):
+    """The tensors of one safetensors file or several, by name.
 
     >>> import struct, tempfile
     >>> header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
@@ -73,22 +69,6 @@ class Safetensors(Mapping[str, QuantTensor]):
     [1.0, 2.0]
     """
 
-    infos: Mapping[str, StoredTensor]
-
-    def __init__(self, paths: list[Path], maps: list[FileMap], infos: Mapping[str, StoredTensor]) -> None:
-        self.paths, self.infos = tuple(paths), MappingProxyType(dict(infos))
-        self.file_bytes = sum(len(data) for data in maps)
-        self._maps, self.maps = maps, WeakSet(maps)  # tensors may use them after `close` too
-
-    def data(self, name: str) -> Bytes:
-        """The bytes of a tensor, shared with the file."""
-        if name not in self.infos:
-            raise MissingError(f"{self.paths[0]}: there is no tensor {short(name)} among its {len(self)}")
-        info, maps = self.infos[name], self._maps.copy()  # another thread may close
-        if not maps:
-            raise PathError(f"{self.paths[0]}: the file is closed; tensor {short(name)} cannot be read any more")
-        return np.frombuffer(maps[info.part], np.uint8, info.nbytes, info.offset)
-
     def __getitem__(self, name: str) -> QuantTensor:
         data, info = self.data(name), self.infos[name]
         if info.dtype not in FORMATS:
@@ -96,31 +76,9 @@ class Safetensors(Mapping[str, QuantTensor]):
                 f"{self.paths[info.part]}: tensor {short(name)} is {info.dtype}; weights may be {', '.join(FORMATS)}"
             )
         fmt = get(FORMATS[info.dtype])
-        if info.offset % fmt.block_bytes:  # not where numbers of its size may lie
+        if info.offset % fmt.block_bytes:  # not aligned
             data = data.copy()
         return QuantTensor.from_bytes(data, info.shape or (1,), fmt)
-
-    def forget(self, name: str) -> None:
-        """Give the memory of a tensor back; if it is used again, it is read from the file again."""
-        info, maps = self.infos[name], self._maps.copy()
-        if maps:
-            release(maps[info.part], info.offset, info.nbytes)
-
-    def close(self) -> None:
-        """Give out no more tensors. Those that were given out stay valid."""
-        self._maps.clear()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.infos
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.infos)
-
-    def __len__(self) -> int:
-        return len(self.infos)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} tensors of {len(self.paths)} safetensors files>"
 
 
 def read_safetensors(path: Any) -> Safetensors:
@@ -193,8 +151,7 @@ def _read_folder(folder: Path) -> Safetensors:
     files = sorted(set(names.values()))
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise PathError(f"{folder}: the index names files that are missing: {', '.join(missing[:3])}{more}")
+        raise PathError(f"{folder}: the index names files that are missing: {first_names(missing)}")
     joined = _joined([folder / name for name in files])
     _check_index(index, names, files, joined)
     return joined

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import FewbitError
-from .safetensors import StoredTensor, read_json, read_safetensors
+from .safetensors import read_json, read_safetensors
+from .tensors import tensor_sizes
 from .tokenizer_json import read_tokenizer
 
 CONFIG_NAME = "config.json"
@@ -40,11 +40,9 @@ def checkpoint_summary(path: Path, *, tensors: bool = True) -> dict[str, Any]:
         "file_bytes": stored.file_bytes,
         "metadata": dict(_flat(config)),
         "tokenizer": _tokenizer(folder, config),
-        "formats": _by_dtype(infos),
-        "total": _sizes(infos),
     }
     stored.close()
-    return facts | {"tensors": [_tensor(info) for info in infos]} if tensors else facts
+    return facts | tensor_sizes(infos, lambda info: info.dtype.lower(), tensors=tensors)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -67,30 +65,3 @@ def _tokenizer(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         "tokens": len(found["tokenizer.ggml.tokens"]),
         "chat_template": any(key.startswith("tokenizer.chat_template") for key in found),
     }
-
-
-def _tensor(info: StoredTensor) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "format": info.dtype.lower(),
-        "shape": list(info.shape),
-        "values": math.prod(info.shape),
-        "bytes": info.nbytes,
-        "file": info.part,
-        "offset": info.offset,
-    }
-
-
-def _by_dtype(infos: Iterable[StoredTensor]) -> list[dict[str, Any]]:
-    groups: defaultdict[str, list[StoredTensor]] = defaultdict(list)
-    for info in infos:
-        groups[info.dtype.lower()].append(info)
-    rows = [{"format": name, **_sizes(members)} for name, members in groups.items()]
-    return sorted(rows, key=lambda row: -int(row["bytes"]))
-
-
-def _sizes(infos: Iterable[StoredTensor]) -> dict[str, Any]:
-    infos = list(infos)
-    values, size = sum(math.prod(info.shape) for info in infos), sum(info.nbytes for info in infos)
-    bits = 8 * size / values if values else 0.0
-    return {"tensors": len(infos), "values": values, "bytes": size, "bits_per_weight": bits}

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError, PathError, TokenizerError
-from .gguf.values import short
 from .safetensors import read_json
+from .shown import short
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
 MAX_TOKENS = 1 << 22
@@ -37,7 +37,7 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> Metadata:
     path = folder / "tokenizer.json"
     if not path.is_file():
         other = [name for name in ("tokenizer.model", "tekken.json", "vocab.txt") if (folder / name).is_file()]
-        hint = f"; {other[0]} alone is not read" if other else ""
+        hint = f"; {other[0]} alone is not supported" if other else ""
         raise PathError(f"{folder}: tokenizer.json is missing{hint}; download it from the model's repository")
     settings = _read_beside(folder, "tokenizer_config.json")
     generation = _read_beside(folder, "generation_config.json")
@@ -151,10 +151,10 @@ def _word(text: str, prefix: str) -> str:
 
 
 def _texts(vocab: Mapping[str, Any]) -> list[str]:
-    """Tokens by their numbers; numbers that are not used get a text of their own."""
+    """Tokens by id; ids that are not used get a placeholder."""
     most = _most_tokens(len(vocab))
     if not all(type(number) is int and 0 <= number < most for number in vocab.values()):
-        raise TokenizerError(f"{len(vocab)} tokens have numbers from 0 to {most - 1} at most")
+        raise TokenizerError(f"ids of {len(vocab)} tokens must be from 0 to {most - 1}")
     tokens = [f"[PAD{number}]" for number in range(max(vocab.values(), default=-1) + 1)]
     for text, number in vocab.items():
         tokens[number] = text
@@ -162,7 +162,7 @@ def _texts(vocab: Mapping[str, Any]) -> list[str]:
 
 
 def _most_tokens(given: int) -> int:
-    """Numbers that so many tokens may have: a few bytes of a file shall not make lists of millions."""
+    """A limit of token ids, so that a few bytes of a file cannot make lists of millions."""
     return min(MAX_TOKENS, 2 * given + MAX_GAP)
 
 
@@ -172,9 +172,9 @@ def _add(tokens: list[str], kinds: list[int], added: list[Mapping[str, Any]]) ->
         number, text = entry.get("id"), entry.get("content")
         if type(number) is not int or not 0 <= number < most or not isinstance(text, str):
             raise TokenizerError(f"an added token needs an id and a content, it is {short(entry)}")
-        more = range(len(tokens), number + 1)
-        tokens += [f"[PAD{i}]" for i in more]
-        kinds += [UNUSED] * len(more)
+        gap = range(len(tokens), number + 1)
+        tokens += [f"[PAD{i}]" for i in gap]
+        kinds += [UNUSED] * len(gap)
         tokens[number] = text
         kinds[number] = CONTROL if entry.get("special") is True else USER_DEFINED
 

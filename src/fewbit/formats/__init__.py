@@ -41,7 +41,7 @@ def get(name: str | Format) -> Format:
     if isinstance(name, Format):
         return name
     if not isinstance(name, str):
-        raise FormatError(f"a format is a name or a Format, not {type(name).__name__}")
+        raise FormatError(f"format must be a name or a Format, not {type(name).__name__}")
     return _named(name)
 
 
@@ -52,7 +52,7 @@ def _named(name: str) -> Format:
         return _BY_NAME[family]
     if family not in FAMILIES:
         if family in _BY_NAME:
-            raise FormatError(f"format {family!r} takes no options, {options!r} was given")
+            raise FormatError(f"format {family!r} takes no options, got {options!r}")
         raise FormatError(f"unknown format {name!r}; there are: {', '.join(sorted(_BY_NAME))}")
     make, allowed = FAMILIES[family]
     return make(**dict(_option(family, allowed, text) for text in options.split(",")))
@@ -79,9 +79,9 @@ def _option(family: str, allowed: dict[str, Any], text: str) -> tuple[str, Any]:
     choices = allowed[key]
     if choices is int:
         if not value.isdecimal() or not 0 < int(value) <= 1 << 20 or int(value) % 2:
-            raise FormatError(f"{family}: {key} is an even number from 2 to {1 << 20}, not {value!r}")
+            raise FormatError(f"{family}: {key} must be an even number from 2 to {1 << 20}, got {value!r}")
         return key, int(value)
     for choice in choices:
         if value == str(choice).lower():
             return key, choice
-    raise FormatError(f"{family}: {key} is one of {', '.join(str(c).lower() for c in choices)}, not {value!r}")
+    raise FormatError(f"{family}: {key} must be one of {', '.join(str(c).lower() for c in choices)}, got {value!r}")

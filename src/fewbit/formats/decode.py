@@ -1,4 +1,4 @@
-"""The one decoder, in NumPy: slow, obvious, and what every kernel is compared with."""
+"""The decoder of all formats in NumPy: slow, obvious, and what every kernel is compared with."""
 
 from __future__ import annotations
 

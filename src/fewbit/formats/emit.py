@@ -1,4 +1,4 @@
-"""Writes what follows from the records: `python -m fewbit.formats.emit`; `--check` fails if a file is stale.
+"""Generates files from the records: `python -m fewbit.formats.emit`; `--check` fails if one is stale.
 
 csrc/formats.generated.h holds the records as C++ constants, csrc/grids.generated.h those of grids with their tables of
 points (who needs none leaves them out: GPU kernels carry all that they include), docs/formats.md the table of formats.

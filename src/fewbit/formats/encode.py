@@ -135,7 +135,7 @@ def _search(fmt: Format, x: Floats, weights: Floats) -> Found:
 
 
 def _inverse(d: Floats) -> Floats:
-    """1 / d, and 0 where d is 0, as gguf has it. It may overflow: `_numbers` takes what is not finite for 0."""
+    """1 / d, and 0 where d is 0, as gguf has it. It may overflow: `_numbers` replaces infinity by 0."""
     return np.where(d == 0, np.float32(0), np.float32(1) / d)
 
 
@@ -182,7 +182,7 @@ def _of_greatest_magnitude(x: Floats) -> Floats:
 
 
 def _least(x: Floats) -> Floats:
-    """The least of each row; of two zeros -0, where NumPy takes either."""
+    """The minimum of each row. If it is 0 and there is a -0, it is -0, where NumPy takes either."""
     least = x.min(axis=1, keepdims=True)
     has_negative_zero = (np.signbit(x) & (x == 0)).any(axis=1, keepdims=True)
     return np.where((least == 0) & has_negative_zero, np.float32(-0.0), least)

@@ -1,4 +1,4 @@
-"""How large the numbers of a format can be, and which ones were too large for their scale."""
+"""The range of numbers that a format can hold, and which numbers overflowed."""
 
 from __future__ import annotations
 

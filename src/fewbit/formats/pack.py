@@ -1,4 +1,4 @@
-"""Writes the numbers of a block into its fields: the inverse of what `decode.py` reads."""
+"""Writes the codes and scales of blocks into their fields: the inverse of `decode.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .spec import FIELD_BYTES, Factor, Format, Integers, Trits
 
 
 class Found(NamedTuple):
-    """What an encoder found for some rows (blocks, or whole rows where fields lie apart).
+    """The result of an encoder for rows: blocks, or whole rows (row placement).
 
     `codes` are the numbers that are multiplied by the scale, (rows, count); `scale` and `offset` are what their float
     fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups).
@@ -49,7 +49,7 @@ def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
 
 
 def book_index(fmt: Format, codes: Ints) -> Ints:
-    """Where each number first stands in the codebook."""
+    """The index of each number in the codebook, the first of equal ones."""
     assert fmt.codebook
     place = {v: i for i, v in reversed(list(enumerate(fmt.codebook)))}
     low = min(place)

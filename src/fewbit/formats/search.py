@@ -1,4 +1,4 @@
-"""Finds the scales, and offsets, that lose least: the sum of weight * (value - decoded)^2.
+"""Finds the scales and offsets with the least error: the sum of weight * (value - decoded)^2.
 
 One search serves every format. Sixteen candidates run side by side, one in each lane; `measure` gives the error of each
 with the codes nearest to the values, and the sums from which least squares gives a better scale for the same codes. A
@@ -72,7 +72,7 @@ class Levels:
 
     @cached_property
     def takes_both_signs(self) -> bool:
-        """A negative scale is worth a try: one more level on one side, which matters while there are few."""
+        """Whether a negative scale is tried: it helps where one side has one more level and levels are few."""
         return -self.low != self.high and self.bits < 8
 
     @cached_property
@@ -96,8 +96,8 @@ class Levels:
 class Group(NamedTuple):
     """Groups and what of them does not change: values and weights, (groups, n); sums and ends, (groups, 1).
 
-    With an offset of its own a format's sums are of values less their mean, `center`, and codes less the mean's code:
-    else least squares would subtract great numbers where few weights count.
+    For formats with a free offset, sums are of values less their mean, `center`, and of codes less the mean's code:
+    otherwise least squares would subtract large numbers.
     """
 
     x: Floats
@@ -242,7 +242,7 @@ def lanes(levels: Levels, scale: Floats, offset: Floats) -> Fit:
 
 
 def starts(levels: Levels, g: Group) -> list[Fit]:
-    """Where to begin, in sets of sixteen."""
+    """Starting points of the search, in sets of sixteen."""
     if levels.fmt.offset is not None:
         return _starts_with_offset(levels, g)
     least, most = (np.float32(v) for v in REACH[levels.bits])
@@ -286,7 +286,7 @@ def zero_range(levels: Levels) -> tuple[np.float32, np.float32]:
 
 
 def stored(kind: str, v: Floats) -> Floats:
-    """What is read back when v is stored; a search never stores an infinity, and 0 only for 0."""
+    """The value that is read back after v is stored. A search never stores infinity, and 0 only for 0."""
     if kind == "f16":
         a = np.clip(abs(v), np.float32(2.0**-24), np.float32(65504)).astype(np.float16).astype(np.float32)
         return np.where(v == 0, np.float32(0), np.copysign(a, v))
@@ -294,13 +294,13 @@ def stored(kind: str, v: Floats) -> Floats:
 
 
 def kept(kind: str, v: Floats, unit: Floats) -> Floats:
-    """What is read back, for values that were divided by `unit`; 0 where they are far below what can be stored."""
+    """The value that is read back, for values divided by `unit`; 0 where they are far too small to be stored."""
     back = stored(kind, v * unit) * (np.float32(1) / unit)
     return np.where(abs(back) > TOO_MUCH, np.float32(0), back)
 
 
 def settle(levels: Levels, fit: Fit, unit: Floats) -> Fit:
-    """With the scale and offset that can be stored."""
+    """Round scale and offset to what can be stored."""
     fmt = levels.fmt
     assert isinstance(fmt.scale.field, str)
     scale = kept(fmt.field_type(fmt.scale.field), fit.scale, unit)
@@ -312,7 +312,7 @@ def settle(levels: Levels, fit: Fit, unit: Floats) -> Fit:
 
 
 def search_groups(levels: Levels, g: Group, unit: Floats) -> Fit:
-    """The best scale and offset of each group, (groups, 1); for its own, if the block shares no float."""
+    """The best scale and offset of each group, (groups, 1)."""
     assert isinstance(levels.fmt.scale.field, str)
     kind = levels.fmt.field_type(levels.fmt.scale.field)
     if kind in ("e8m0", "ue4m3"):

@@ -11,6 +11,7 @@ Nothing here computes; `decode.py`, `encode.py` and `emit.py` read the records.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from .grids import LEVELS
@@ -184,13 +185,16 @@ class Format:
         if self.placement == "block" and self.group == 0:
             object.__setattr__(self, "group", self.block)
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # many look one up in every step
+
     def __str__(self) -> str:
         return self.name
 
     def __repr__(self) -> str:
         return f"Format({self.name}, {self.bits_per_weight:.4g} bits a weight)"
 
-    @property
+    @cached_property
     def native_name(self) -> str:
         """The name in C++: options that change the fields are part of it, sizes are not.
 

@@ -32,7 +32,7 @@ _PARTS = {
 
 
 class Model(Protocol):
-    """Weights, and what is done with them. One that gives hidden rows, no logits, says `has_head = False`."""
+    """A model: its weights, and the forward pass over them. Encoders set `has_head = False`."""
 
     config: Config
 
@@ -42,7 +42,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model, and what its steps do and read."""
+    """A model with its recorded graph."""
 
     model: Model
     graph: Graph
@@ -54,7 +54,7 @@ class LoadedModel:
 
     @property
     def is_encoder(self) -> bool:
-        """Whether it makes hidden rows of whole texts, and cannot write: it has no head, or tokens see later ones."""
+        """Whether it only embeds whole texts: it has no head, or its attention is not causal."""
         return not (self.graph.has_head and self.graph.is_causal)
 
 
@@ -68,7 +68,7 @@ def architectures() -> list[str]:
 
 
 def open_model(path: str | PathLike[str]) -> ModelFile:
-    """Open a model: a GGUF file, of a split one any part, or a folder with config.json and safetensors files."""
+    """Open a model: a GGUF file (any part of a split one), or a folder with config.json and safetensors files."""
     given = to_path(path)
     if given.name == "config.json" or given.suffix == ".safetensors":
         given = given.parent
@@ -82,7 +82,7 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
 
 
 def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None) -> LoadedModel:
-    """The model of a file, for sequences of up to `ctx` tokens, as many as it was made for if that is not given.
+    """Load the model of a file, for sequences of up to `ctx` tokens (default: its training context).
 
     Its weights stay where they are, in the memory map, unless `prepare` copies them.
     """

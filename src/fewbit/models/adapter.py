@@ -1,4 +1,4 @@
-"""How a checkpoint of transformers becomes what GGUF files hold: names of hyperparameters and tensors.
+"""Maps checkpoints of transformers to GGUF: the names of hyperparameters and tensors.
 
 A model file that can be read from safetensors has `HF = Adapter(...)`: which `architectures` of config.json it is for,
 where GGUF's hyperparameters are found there, and what its tensors are called. `DECODER` and `DECODER_TENSORS` hold what
@@ -37,18 +37,18 @@ def _yarn(key: str) -> Callable[[Config], Any]:
 
 
 def _attn_factor(config: Config) -> float | None:
-    """What rotated values are scaled by beside yarn's usual scale, of models that name the whole of it."""
+    """YaRN's attention factor relative to its default, for models that specify the whole factor."""
     given = _yarn("attention_factor")(config)
     return None if given is None else given / (1 + 0.1 * math.log(max(1.0, config["rope"]["factor"])))
 
 
 def layer_numbers(config: Config) -> range:
-    """Those of all layers, as long as a model may have so many."""
+    """The numbers of all layers, up to the limit."""
     return range(min(config["num_hidden_layers"], MAX_LAYERS))
 
 
 def window_pattern(config: Config) -> Any:
-    """Which layers have a window: of each true or false, or after how many one has none.
+    """Which layers have a sliding window: a flag for each, or the period of layers without one.
 
     >>> window_pattern({"layer_types": ["sliding_attention", "full_attention"], "sliding_window_pattern": 6})
     [True, False]
@@ -60,12 +60,12 @@ def window_pattern(config: Config) -> Any:
 
 
 def optional_window(config: Config) -> Any:
-    """The window of models that have one only if they say that they use it."""
+    """The window, for models that must also set `use_sliding_window`."""
     return config.get("sliding_window") if config.get("use_sliding_window") else None
 
 
 def last_layers(config: Config) -> Any:
-    """The same as `window_pattern` for models whose first layers have no window."""
+    """`window_pattern` for models whose first layers have no window."""
     if optional_window(config) is None or config.get("layer_types"):
         return window_pattern(config)
     return [layer >= config.get("max_window_layers", 28) for layer in layer_numbers(config)]
@@ -168,7 +168,7 @@ SHARED_EXPERTS: Tensors = {
 
 
 def norms_plus_one(tensors: Tensors) -> Tensors:
-    """The same for models whose norms multiply by 1 + weight.
+    """The table for models whose norms multiply by 1 + weight.
 
     >>> norms_plus_one({"model.norm": "output_norm"})["model.norm"][0]
     'output_norm'
@@ -187,7 +187,7 @@ _COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a tensor is made: of the stored tensors `sources`, for each expert if it is a stack of them."""
+    """How to make a tensor from the stored tensors `sources`; a stack has sources for each expert."""
 
     sources: tuple[tuple[str, ...], ...]
     transform: Transform | None = None
@@ -196,7 +196,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Adapter:
-    """What a family's checkpoints are called. `made` gives tensors that config.json holds the values of."""
+    """The names in a family's checkpoints. `made` computes tensors from values in config.json."""
 
     architectures: tuple[str, ...]
     config: Mapping[str, Source] = field(default_factory=lambda: DECODER)
@@ -206,7 +206,7 @@ class Adapter:
     more_layers: bool = False  # whether there may be layers that predict further tokens, which are not used
 
     def hyperparameters(self, config: Config) -> dict[str, Any]:
-        """Those of GGUF, by their names without the architecture.
+        """GGUF's hyperparameters, by name without the architecture.
 
         >>> Adapter((), {"block_count": ("n_layer", "num_hidden_layers")}).hyperparameters({"num_hidden_layers": 2})
         {'block_count': 2}
@@ -215,7 +215,7 @@ class Adapter:
         return {key: value for key, value in found.items() if value is not None}
 
     def recipes(self, names: Iterable[str], config: Config) -> dict[str, Recipe]:
-        """How each tensor of GGUF is made. A name that is not known stays as it is, so that it can be refused.
+        """The recipe for each GGUF tensor. Unknown names are kept, so that loading refuses them.
 
         >>> made = Adapter(()).recipes(["model.layers.3.self_attn.q_proj.weight"], {})
         >>> made["blk.3.attn_q.weight"].sources
@@ -274,14 +274,14 @@ def _place(name: str, plain: str, table: _Table, found: dict[str, _Draft]) -> No
         full = target.replace("{i}", str(numbers[0]) if numbers else "") + suffix
         stacked = "{e}" in pattern and entries is not None
         draft = found.setdefault(full, _Draft(transform, count, stacked=stacked))
-        of = draft.experts.setdefault(numbers[1] if stacked else 0, {})
-        if place in of:
-            raise FileError(f"{of[place]} and {name} would both become {full}")
-        of[place] = name
+        sources = draft.experts.setdefault(numbers[1] if stacked else 0, {})
+        if place in sources:
+            raise FileError(f"{sources[place]} and {name} would both become {full}")
+        sources[place] = name
 
 
 def _entries(pattern: str, table: _Table) -> tuple[list[tuple[str, Transform | None, int, int]] | None, str]:
-    """What becomes of a name, and the suffix that is carried along. Some checkpoints leave "model." out, or add it."""
+    """The targets of a name, and its suffix. Some checkpoints omit "model.", or add it."""
     end = next((end for end in _SUFFIXES if pattern.endswith(end)), "")
     for name in (pattern, f"model.{pattern}", pattern.removeprefix("model."), pattern.removeprefix("bert.")):
         if name in table:

@@ -58,7 +58,7 @@ class Model:
 
 
 class Embeddings:
-    """Rows of tokens, of the first kind of text, and of positions if there are such; then a norm."""
+    """Token embeddings, plus those of token type 0 and of positions where they exist, then a norm."""
 
     def __init__(self, file: Checkpoint, c: Config) -> None:
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
@@ -78,7 +78,7 @@ class Embeddings:
 class Block:
     def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
         name = f"blk.{layer}"
-        self.attn = Attention(file, layer, c, None, around=0)
+        self.attn = Attention(file, layer, c, None, radius=0)
         self.attn_output_norm = LayerNorm(file, f"{name}.attn_output_norm", c.hidden)
         self.ffn = MLP(file, layer, c, read_activation(file))
         self.layer_output_norm = LayerNorm(file, f"{name}.layer_output_norm", c.hidden)
@@ -89,13 +89,13 @@ class Block:
 
 
 def refuse_classifier(file: Checkpoint) -> None:
-    """Rerankers are encoders with a head of their own, which gives a score for two texts."""
+    """Refuse classifiers and rerankers: encoders with a scoring head."""
     if any(file.has_tensor(f"{name}.weight") for name in ("cls", "cls.output")):
         raise FileError(f"{file.path}: classifiers and rerankers are not supported; a model for embeddings is")
 
 
 def read_activation(file: Checkpoint, usual: str = "gelu") -> str:
-    """What the feed-forward layers apply."""
+    """The activation function of the feed-forward layers."""
     kind = file.word("hidden_activation", default=usual)
     if kind not in ACTIVATIONS:
         raise FileError(f"{file.path}: hidden_activation {kind!r} is not known; there are: {', '.join(ACTIVATIONS)}")

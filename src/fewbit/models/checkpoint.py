@@ -18,7 +18,7 @@ Rows = tuple[int, int]  # the first of some rows, and the one after the last
 
 
 class Checkpoint:
-    """Hyperparameters and tensors of one file, by the names of GGUF; `block_count`, without the architecture.
+    """Hyperparameters and tensors of a file, by their GGUF names; `block_count`, without the architecture.
 
     `prepare` is called with each matrix that inputs are multiplied by. `ctx` is the longest sequence that will be run.
     """
@@ -31,7 +31,7 @@ class Checkpoint:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of weights that a step reads: all but tables of embeddings, of which it reads some rows."""
+        """Bytes of weights that a step reads: all but embedding tables, which it only indexes."""
         return sum(self._step_bytes.values())
 
     def has(self, key: str) -> bool:
@@ -41,7 +41,7 @@ class Checkpoint:
         return isinstance(self._config.get(key), np.ndarray)
 
     def size(self, key: str, default: int | None = None, least: int = 1, most: int = 1 << 24) -> int:
-        """A hyperparameter that counts something. A list of the same number for each layer counts as that number."""
+        """An integer hyperparameter. A list with the same number for each layer counts as that number."""
         value = self._get(key, default)
         if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
             value = value.flat[0].item()
@@ -54,7 +54,7 @@ class Checkpoint:
     def sizes(
         self, key: str, layers: int, default: int | None = None, least: int = 1, most: int = 1 << 24
     ) -> list[int]:
-        """A hyperparameter that counts something in each layer: a list, or one number for all of them."""
+        """An integer hyperparameter for each layer: a list, or one number for all."""
         value = self._get(key, default)
         if not isinstance(value, np.ndarray):
             return [self.size(key, default, least, most)] * layers
@@ -69,7 +69,7 @@ class Checkpoint:
         return bool(value)
 
     def flags(self, key: str, layers: int, period: int | None = None, false_first: bool = False) -> list[bool]:
-        """A hyperparameter that is true or false of each layer: a list, or one number, the period.
+        """A flag for each layer: a list, or the period as one number.
 
         Args:
             key: Its name in the file.
@@ -99,18 +99,18 @@ class Checkpoint:
 
     @property
     def vocab(self) -> int:
-        """How many tokens there are: the rows of the table of embeddings."""
+        """Vocabulary size: the number of rows of the embedding table."""
         return self._matrix("token_embd.weight", None, None).shape[0]
 
     def has_tensor(self, name: str) -> bool:
         return name in self._file.tensors
 
     def embedding(self, name: str, rows: int, columns: int) -> QuantTensor:
-        """A matrix of which a step reads a row for each token."""
+        """An embedding table: a step reads one row for each token."""
         return self._matrix(name, rows, columns)
 
     def weight(self, name: str, rows: int, columns: int, part: Rows | None = None) -> QuantTensor:
-        """A matrix that inputs are multiplied by, or some of its rows, which share its bytes.
+        """A weight matrix, or a range of its rows, which share its bytes.
 
         Where it was copied, the file's memory is released.
         """
@@ -123,7 +123,7 @@ class Checkpoint:
     def experts(
         self, name: str, count: int, rows: int, columns: int, used: int | None = None, part: Rows | None = None
     ) -> QuantTensor:
-        """A matrix for each of some experts or heads, of which a step of one token reads `used`; None: all of them.
+        """A stack of matrices, one for each expert or head. A step of one token reads `used` of them (None: all).
 
         A single one may be a matrix in the file. Of fused ones `part` says which rows of each: these are copied.
         """
@@ -137,7 +137,7 @@ class Checkpoint:
         return self._prepared(name, stack)
 
     def vector(self, name: str, size: int, part: Rows | None = None) -> Floats:
-        """Some numbers, as floats."""
+        """A vector, as floats."""
         tensor = self._tensor(name)
         if tensor.shape != (size,):
             self._refuse_shape(name, f"hold {size} values", tensor)
@@ -149,7 +149,7 @@ class Checkpoint:
         return self.vector(name, size, part) if self.has_tensor(name) else None
 
     def row(self, name: str, columns: int, number: int = 0) -> Floats:
-        """One row of a matrix, as floats; the others may never be used."""
+        """The first row of a matrix, as floats."""
         tensor = self._matrix(name, None, columns)
         if number >= tensor.shape[0]:
             self._refuse_shape(name, f"have {number + 1} rows", tensor)
@@ -157,7 +157,7 @@ class Checkpoint:
         return np.ascontiguousarray(tensor[number : number + 1].dequantize()[0])
 
     def array(self, name: str, *shape: int) -> Floats:
-        """Numbers of any shape, as floats."""
+        """A tensor of any shape, as floats."""
         tensor = self._tensor(name)
         if tensor.shape != shape:
             self._refuse_shape(name, "be " + " x ".join(map(str, shape)), tensor)
@@ -165,16 +165,16 @@ class Checkpoint:
         return np.ascontiguousarray(tensor.dequantize())
 
     def skip(self, prefix: str) -> None:
-        """Tensors whose names begin so are not needed."""
+        """Ignore the tensors whose names start with a prefix."""
         self._used.update(name for name in self._file.tensors if name.startswith(prefix))
 
     def refuse_unused(self) -> None:
-        """A tensor that nobody read means that the model would not do what its file says."""
+        """Refuse a file with tensors that the model did not read: it would not compute what the file describes."""
         unused = [name for name in self._file.tensors if name not in self._used]
         if unused:
-            more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+            rest = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
             raise FileError(
-                f"{self.path}: tensors that {self.architecture} models do not have: {', '.join(unused[:3])}{more}"
+                f"{self.path}: tensors that {self.architecture} models do not have: {', '.join(unused[:3])}{rest}"
             )
 
     def _get(self, key: str, default: object) -> Any:
@@ -189,7 +189,7 @@ class Checkpoint:
         return self._file.tensors[name]
 
     def _matrix(self, name: str, *expected: int | None) -> QuantTensor:
-        """A matrix of rows and columns, or a stack of them; None: of any size."""
+        """A tensor of a given shape; None allows any size."""
         tensor = self._tensor(name)
         fits = len(tensor.shape) == len(expected) and all(map(_fits, tensor.shape, expected))
         if not fits or not all(tensor.shape):
@@ -215,7 +215,7 @@ def _fits(size: int, expected: int | None) -> bool:
 
 
 def _rows_of_each(stack: QuantTensor, start: int, stop: int) -> QuantTensor:
-    """Some rows of each matrix of a stack."""
+    """A range of rows of each matrix in a stack."""
     count, rows, columns = stack.shape
     flat = QuantTensor(stack.stored, (count * rows, columns), stack.format)
     numbers = (np.arange(count)[:, None] * rows + np.arange(start, stop)).reshape(-1)

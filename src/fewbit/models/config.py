@@ -12,7 +12,7 @@ MAX_LAYERS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What the engine needs of a model, and the sizes that models share."""
+    """The sizes that all models have."""
 
     vocab: int
     ctx: int  # tokens that the model was made for
@@ -26,7 +26,7 @@ class Config:
 
     @classmethod
     def read(cls, file: Checkpoint, layers_differ: bool = False) -> Config:
-        """The sizes that a file names. Where `layers_differ`, the largest; the model asks for those of each layer."""
+        """Read the sizes from a file: the largest of each where `layers_differ`."""
         hidden, heads = file.size("embedding_length"), file.size("attention.head_count", most=1 << 14)
         blocks = file.size("block_count", most=MAX_LAYERS)
         layers = blocks - file.size("nextn_predict_layers", default=0, least=0, most=blocks - 1)
@@ -52,7 +52,7 @@ class Config:
 
 
 def _largest(file: Checkpoint, key: str, layers: int, default: int, layers_differ: bool) -> int:
-    """The size in all layers that have it: 0 says that a layer has none."""
+    """The size in all layers that have it; 0 marks a layer without."""
     sizes = set(file.sizes(key, layers, default=default, least=0)) - {0}
     if len(sizes) > 1 and not layers_differ:
         raise FileError(f"{file.path}: {key} must be the same number for all layers, there are {sorted(sizes)}")

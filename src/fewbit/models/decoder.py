@@ -14,7 +14,7 @@ Part = Callable[[Ops, Value], Value]  # rows in, rows out
 
 
 class Decoder:
-    """`scale` is that of the embedding, `norm` the one before the logits, `softcap` bounds them unless it is 0."""
+    """A decoder-only model. `scale` multiplies embeddings, `norm` precedes the logits, `softcap` bounds them."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Decoder:
 
 
 class Block:
-    """A norm before each of its two parts, which add to the rows; what they add is scaled.
+    """A pre-norm block: a mixer and a feed-forward layer, each added to the residual stream, scaled.
 
     `mixer` looks at other tokens: attention, or a recurrent layer. `ffn_norm` is what the file calls the second norm.
     """
@@ -70,7 +70,7 @@ class Block:
 
 
 class Sandwich:
-    """A norm before and after each of its two parts."""
+    """A block with norms before and after both attention and the feed-forward layer."""
 
     def __init__(self, file: Checkpoint, layer: int, c: Config, attn: Part, ffn: Part) -> None:
         name = f"blk.{layer}"

@@ -27,7 +27,7 @@ from .transforms import Array, Transform
 
 
 def per_head(w: Array, config: Mapping[str, Any]) -> Array:
-    """Rows of K, then of V, of each head."""
+    """Rows of K, then of V, for each head."""
     return w.reshape(config["num_attention_heads"], config["qk_nope_head_dim"] + config["v_head_dim"], -1)
 
 
@@ -114,7 +114,7 @@ class LatentAttention:
 
 
 def read_queries(file: Checkpoint, name: str, c: Config, rows: int) -> list[Linear | Norm]:
-    """One product, or two with a norm between them."""
+    """The query projection: one matrix, or two of low rank with a norm between them."""
     rank = file.size("attention.q_lora_rank", default=0, least=0)
     if not rank:
         return [Linear(file, f"{name}.attn_q", rows, c.hidden)]
@@ -125,7 +125,7 @@ def read_queries(file: Checkpoint, name: str, c: Config, rows: int) -> list[Line
 
 
 def read_latent_rope(file: Checkpoint, dim: int, scale: float) -> tuple[Rope, float]:
-    """The rope, and the scale of scores: with a multiplier, yarn scales them and not the rotated values."""
+    """The rope and the attention scale. With a multiplier, YaRN scales the scores instead of the rotated values."""
     rope = read_rope(file, dim)
     multiplier = file.number("rope.scaling.yarn_log_multiplier", default=0.0)
     if not multiplier:

@@ -1,4 +1,4 @@
-"""A folder with a checkpoint of transformers, config.json and safetensors, as a model file with the names of GGUF."""
+"""A folder with a transformers checkpoint (config.json, safetensors) as a model file with GGUF names."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from weakref import WeakSet
 import numpy as np
 
 from ..errors import FewbitError, FileError, MissingError, ShapeError
-from ..files.gguf.values import short
 from ..files.maps import FileMap
 from ..files.safetensors import FORMATS, read_json, read_safetensors
+from ..files.shown import short
 from ..files.tokenizer_json import read_tokenizer
 from ..formats import Format, get
 from ..tensor import QuantTensor
@@ -32,7 +32,7 @@ _WRONG = (
 
 @dataclass(frozen=True, slots=True)
 class MadeTensor:
-    """What a tensor will be."""
+    """Shape and format of a tensor that is made when it is read."""
 
     shape: tuple[int, ...]
     format: Format
@@ -43,7 +43,7 @@ class MadeTensor:
 
 
 class Directory:
-    """A `ModelFile` over a folder. Tensors that are as GGUF wants them share the file's bytes, others are made."""
+    """A `ModelFile` over a folder. Tensors that need no change share its bytes; others are converted when read."""
 
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Directory:
         return made | {name: self._info(name, recipe) for name, recipe in self._recipes.items()}
 
     def tokenizer(self) -> Mapping[str, Any]:
-        """What GGUF would say of the tokens, from tokenizer.json and the files beside it."""
+        """The tokenizer as GGUF metadata, from tokenizer.json and the files beside it."""
         return read_tokenizer(self.path, self._raw) | {"general.architecture": self.architecture}
 
     def template(self) -> str | None:
@@ -72,7 +72,7 @@ class Directory:
         return source if isinstance(source, str) else None
 
     def samples(self, nbytes: int) -> Iterator[bytes]:
-        """Some bytes of each stored tensor, with its name, kind and shape: what tells one checkpoint from another."""
+        """Name, type, shape and a sample of the bytes of each stored tensor: they identify a checkpoint."""
         for name in sorted(self._stored):
             info, data = self._stored.infos[name], self._stored.data(name)
             yield f"{name} {info.dtype} {info.shape}".encode()
@@ -90,7 +90,7 @@ class Directory:
                 self._stored.forget(source)
 
     def close(self) -> None:
-        """Give out no more tensors. Those that were given out stay valid."""
+        """Close the files. Tensors that were read stay valid."""
         self._stored.close()
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class Directory:
         return tensor.data.view(_VIEWS[tensor.format.name]).reshape(tensor.shape)
 
     def _format(self, recipe: Recipe) -> Format:
-        """That of its sources, or f32 where they differ, are no usual floats, or something is computed."""
+        """The format of the sources; f32 where they differ, are not plain floats, or are transformed arithmetically."""
         if recipe.transform is not None and recipe.transform.packs:
             return get(recipe.transform.packs)
         kinds = {self._stored.infos[source].dtype for sources in recipe.sources for source in sources}
@@ -133,7 +133,7 @@ class Directory:
         return get(name if name in _VIEWS and not computes else "f32")
 
     def _info(self, name: str, recipe: Recipe) -> MadeTensor:
-        """Transforms are run on arrays of one zero that looks like many."""
+        """Shape and format, from running the transform on broadcast zeros."""
         fmt = self._format(recipe)
         zero = np.zeros((), _VIEWS.get(fmt.name, "u1"))
         zeros = [np.broadcast_to(zero, self._stored.infos[source].shape) for source in recipe.sources[0]]
@@ -145,7 +145,7 @@ class Directory:
         return MadeTensor((len(recipe.sources), *shape) if recipe.stacked else shape, fmt)
 
     def _checked(self, what: str, make: Any) -> Any:
-        """What went wrong with contents that are not as they should be, as one error."""
+        """Run `make`; malformed contents become one kind of error."""
         try:
             return make()
         except FewbitError as error:
@@ -183,7 +183,7 @@ def _packed(array: Array, fmt: Format) -> QuantTensor:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """config.json: of a model that does more than text, the part about text; rope as one dictionary, `rope`."""
+    """Read config.json: the text part of a multimodal model, with all rope parameters in one dictionary, `rope`."""
     given = read_json(path)
     if not isinstance(given, dict):
         raise FileError(f"{path}: it must hold an object with hyperparameters, not {short(given)}")
@@ -200,7 +200,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _pooling(folder: Path) -> dict[str, int]:
-    """How states become one embedding, as sentence-transformers says it and with GGUF's numbers."""
+    """The pooling type in sentence-transformers' config, as GGUF's number."""
     _refuse_dense(folder / "modules.json")
     path = folder / "1_Pooling" / "config.json"
     given = read_json(path) if path.is_file() else {}
@@ -210,7 +210,7 @@ def _pooling(folder: Path) -> dict[str, int]:
 
 
 def _refuse_dense(path: Path) -> None:
-    """Products after pooling have weights in folders of their own; without them embeddings would be others."""
+    """Refuse models with dense layers after pooling: their weights are in folders that are not read."""
     modules = read_json(path) if path.is_file() else []
     for module in modules if isinstance(modules, list) else []:
         if isinstance(module, dict) and str(module.get("type")).endswith(".Dense"):
@@ -221,7 +221,7 @@ def _refuse_dense(path: Path) -> None:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Parameters of rope, wherever a version of transformers keeps them; `rope_local` for layers with a window."""
+    """Rope parameters, wherever a version of transformers keeps them; `rope_local` for layers with a window."""
     given = config.get("rope_parameters") or config.get("rope_scaling")
     given = given if isinstance(given, dict) else {}
     by_layer = {kind: given.get(kind) for kind in ("full_attention", "sliding_attention")}
@@ -239,7 +239,7 @@ def _rope(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def find_adapter(config: Mapping[str, Any], names: list[str], path: Path) -> tuple[str, Adapter]:
-    """Which architecture, by its name in GGUF, reads a checkpoint; `names` are those that there are."""
+    """The GGUF name of the architecture that reads a checkpoint, and its adapter; `names` are the candidates."""
     given = config.get("architectures")
     wanted = given[0] if isinstance(given, list) and given and isinstance(given[0], str) else None
     if wanted is None:

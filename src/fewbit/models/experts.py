@@ -1,4 +1,4 @@
-"""Feed-forward layers of experts: a router chooses some for each token, others may take every token."""
+"""Mixture of experts: a router chooses experts for each token; shared experts take every token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .layers import FeedForward, Linear
 
 
 class Experts:
-    """The experts that a router chooses, and beside them the shared ones, if the file has any.
+    """Routed experts, and the shared ones if the file has any.
 
     `score` and `normalize` say how weights are made of the router's scores where the file does not.
     """
@@ -67,7 +67,7 @@ class Stack:
 
 
 def read_routing(file: Checkpoint, count: int, score: str, normalize: bool, bias: Floats | None) -> Routing:
-    """Which experts a token is given to. With a bias, groups are as good as their two best experts."""
+    """How tokens are routed. With a bias, a group is scored by its two best experts."""
     number = file.size("expert_gating_func", default=0, least=0)
     if number > len(SCORES):
         raise FileError(f"{file.path}: expert_gating_func must be 1 to {len(SCORES)}, it is {number}")
@@ -91,7 +91,7 @@ def read_routing(file: Checkpoint, count: int, score: str, normalize: bool, bias
 
 
 def read_shared(file: Checkpoint, layer: int, c: Config, n: int) -> FeedForward | GatedExpert | None:
-    """The experts that take every token, as one feed-forward layer."""
+    """The shared experts, as one feed-forward layer."""
     count = file.size("expert_shared_count", default=0, least=0)
     rows = file.size("expert_shared_feed_forward_length", default=0, least=0) or count * n
     if file.has_tensor(f"blk.{layer}.ffn_gate_inp_shexp.weight"):
@@ -100,7 +100,7 @@ def read_shared(file: Checkpoint, layer: int, c: Config, n: int) -> FeedForward 
 
 
 class GatedExpert:
-    """An expert that takes every token, and a gate that says how much it counts."""
+    """A shared expert with a sigmoid gate."""
 
     def __init__(self, file: Checkpoint, name: str, c: Config, n: int) -> None:
         self.routing = Routing(top_k=1, score="sigmoid", normalize=False)  # among one

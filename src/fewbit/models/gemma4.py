@@ -20,7 +20,7 @@ from .transforms import Array
 
 
 def of_full_layers(config: Mapping[str, Any], key: str, other: str) -> Any:
-    """A size of the layers without a window, which may have one of their own."""
+    """A size of the layers without a window, which may differ."""
     layers = config.get("per_layer_config") or {}
     kinds = config["layer_types"]
     found = (of[key] for i, of in layers.items() if kinds[int(i)] == "full_attention" and key in of)
@@ -45,7 +45,7 @@ def full_dim(config: Mapping[str, Any]) -> int:
 
 
 def rope_freqs(config: Mapping[str, Any]) -> dict[str, Array]:
-    """What frequencies are divided by: those of values that are not rotated, by so much that nothing is left."""
+    """Divisors of the frequencies; values that are not rotated get one so large that nothing is left."""
     half = full_dim(config) // 2
     rotated = int(half * (config["rope"]["partial_rotary_factor"] or 1))
     return {"rope_freqs.weight": np.repeat(np.array([1, 1e30], np.float32), [rotated, half - rotated])}
@@ -138,10 +138,10 @@ class Block:
 
     def forward(self, ops: Ops, x: Value, inputs: Value | None, kv: KV) -> Value:
         x = x + self.post_attention_norm(ops, self.attn.forward(ops, self.attn_norm(ops, x), kv))
-        more = self.ffn(ops, self.ffn_norm(ops, x))
+        added = self.ffn(ops, self.ffn_norm(ops, x))
         if self.experts is not None:
-            more = self.experts(ops, x, more)
-        x = x + self.post_ffw_norm(ops, more)
+            added = self.experts(ops, x, added)
+        x = x + self.post_ffw_norm(ops, added)
         if inputs is not None:
             own = ops.columns(inputs, self.attn.layer * self.width, self.width)
             x = x + self.post_norm(ops, self.proj(ops, ops.gate(self.inp_gate(ops, x), own, "gelu_tanh")))

@@ -19,7 +19,7 @@ KV = dict[int, tuple[Value, Value]]  # K and V of layers that have their own
 
 
 class LayerInputs:
-    """What each layer gets beside its rows: from a table by token, and from the embedding; `width` values a layer."""
+    """Per-layer inputs, from a table by token and from the embedding: `width` values for each layer."""
 
     def __init__(self, file: Checkpoint, c: Config, width: int) -> None:
         self.width, self.scale = width, 1 / math.sqrt(c.hidden)
@@ -33,7 +33,7 @@ class LayerInputs:
 
 
 class Attention:
-    """K and V are those of the layer `source`, maybe this one. Where V has no matrix, it is K before its norm."""
+    """K and V are those of the layer `source`, which may be this one. Without a V matrix, V is K before its norm."""
 
     def __init__(self, file: Checkpoint, layer: int, source: int, c: Config, rope: Rope, window: int) -> None:
         name = f"blk.{layer}"
@@ -65,7 +65,7 @@ class Attention:
 
 
 class ExpertsBeside:
-    """Experts that get the rows before the feed-forward layer's norm; each of the two has a norm after it."""
+    """Experts parallel to the feed-forward layer, on its input before the norm; both have a norm after them."""
 
     def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
         name, count = f"blk.{layer}", file.size("expert_count", most=1 << 14)
@@ -81,7 +81,7 @@ class ExpertsBeside:
         self.post_ffw_norms = [Norm(file, f"{name}.post_ffw_norm_{i}", c.hidden) for i in (1, 2)]
 
     def __call__(self, ops: Ops, x: Value, fed: Value) -> Value:
-        """What the experts make of x, and beside it `fed`, which the feed-forward layer made of it."""
+        """The output of the experts for x, plus `fed`, the output of the feed-forward layer."""
         scores = self.ffn_gate_inp(ops, ops.norm(x, self.router_norm, self.pre_ffw_norm.eps))
         rows = self.pre_ffw_norm(ops, x)
         routed = ops.experts(
@@ -92,7 +92,7 @@ class ExpertsBeside:
 
 
 def read_sizes(file: Checkpoint, c: Config) -> list[Config]:
-    """The sizes of each layer: those with a window have other heads than those without."""
+    """The sizes of each layer: heads differ between layers with and without a window."""
     k_dim = file.size("attention.key_length_swa", default=c.k_dim)
     local = replace(c, k_dim=k_dim, v_dim=file.size("attention.value_length_swa", default=k_dim))
     kv_heads = file.sizes("attention.head_count_kv", c.layers, default=c.heads)
@@ -104,7 +104,7 @@ def read_sizes(file: Checkpoint, c: Config) -> list[Config]:
 
 
 def read_sources(file: Checkpoint, windows: list[int]) -> list[int]:
-    """The layer whose K and V each layer uses: its own, or for the last ones the last that has its own of that kind."""
+    """The layer whose K and V each layer uses. The last layers share those of the last layer of their kind."""
     first = len(windows) - file.size("attention.shared_kv_layers", default=0, least=0, most=len(windows) - 1)
     last = {window: layer for layer, window in enumerate(windows[:first])}
     if not last.keys() >= set(windows):

@@ -48,13 +48,13 @@ class Model:
         return x
 
 
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> Sandwich:
-    attn = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), around=around)
+def block(file: Checkpoint, layer: int, c: Config, rope: Rope, radius: int) -> Sandwich:
+    attn = Attention(file, layer, c, rope, norms=head_norms(file, layer, c), radius=radius)
     return Sandwich(file, layer, c, attn, FeedForward(file, layer, c, "gelu_tanh"))
 
 
 def read_dense(file: Checkpoint, c: Config) -> list[Linear]:
-    """Products that some files have after pooling. They are linear: pooling their results is the same."""
+    """Dense layers that some files apply after pooling. They are linear, so they can be applied before it."""
     if not file.has_tensor("dense_2.weight"):
         return []
     wide = file.size("dense_2_feat_out")

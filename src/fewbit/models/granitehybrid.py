@@ -76,7 +76,7 @@ def block(file: Checkpoint, layer: int, c: Config, rope: Rope | None) -> Block:
 
 
 def read_feed_forward(file: Checkpoint, layer: int, c: Config) -> Experts | GatedExpert | FeedForward:
-    """Experts with a shared one, the shared one alone, or a plain layer, which is the same under another name."""
+    """Experts with a shared one, the shared one alone, or a plain feed-forward layer."""
     if file.has_tensor(f"blk.{layer}.ffn_gate_inp.weight"):
         return Experts(file, layer, c)
     has_shared = file.has_tensor(f"blk.{layer}.ffn_up_shexp.weight")
@@ -117,7 +117,7 @@ class Mamba:
         return self.ssm_out(ops, self.norm(ops, ops.gate(z, y, "silu")))
 
     def norm(self, ops: Ops, x: Value) -> Value:
-        """Each group by itself, with weights of its own."""
+        """Normalizes each group separately, with its own weights."""
         n = self.inner // self.groups
         first, *rest = [
             ops.norm(x if self.groups == 1 else ops.columns(x, i * n, n), weight, self.eps)

@@ -1,4 +1,4 @@
-"""Parts that models share. A part reads its tensors when it is made, and says what is done with rows when called."""
+"""Layers that models share. A layer reads its tensors when constructed; calling it records its operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .config import Config
 
 
 class Linear:
-    """A matrix, and a bias if the file has one; of a fused tensor the rows that `part` names."""
+    """A matrix, with a bias if the file has one; `part` selects rows of a fused tensor."""
 
     def __init__(self, file: Checkpoint, name: str, rows: int, columns: int, part: Rows | None = None) -> None:
         self.weight = file.weight(f"{name}.weight", rows, columns, part)
@@ -25,7 +25,7 @@ class Linear:
 
 
 class Norm:
-    """Root mean square norm, of each of `heads` heads by itself."""
+    """Root mean square norm, for each of `heads` heads."""
 
     def __init__(self, file: Checkpoint, name: str, size: int, heads: int = 1) -> None:
         self.weight, self.heads = file.vector(f"{name}.weight", size), heads
@@ -49,10 +49,10 @@ class LayerNorm:
 
 
 class Attention:
-    """Q, K and V, fused in the file or not, and the product after attention.
+    """Attention with its projections; Q, K and V may be fused in the file.
 
     Q and K go through `norms` and `rope`, where those are given. `scale` is that of the file, if it has one. With
-    `around` a token also sees those after it: those up to so many tokens away, on both sides; 0: all.
+    `radius` a token also sees those after it: those up to so many tokens away, on both sides; 0: all.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Attention:
         scale: float | None = None,
         softcap: float = 0.0,
         sinks: Floats | None = None,
-        around: int | None = None,
+        radius: int | None = None,
     ) -> None:
         name = f"blk.{layer}"
         self.layer, self.rope, self.norms, self.softcap, self.sinks = layer, rope, norms, softcap, sinks
-        self.around = around
+        self.radius = radius
         self.spec = AttentionSpec(c.kv_heads, c.k_dim, c.v_dim, window)
         self.scale = file.number("attention.scale", default=0.0) or scale or 1 / math.sqrt(c.k_dim)
         self.heads, self.kv_heads = c.heads, c.kv_heads
@@ -93,7 +93,7 @@ class Attention:
     def attend(self, ops: Ops, q: Value, k: Value, v: Value) -> Value:
         out = ops.attend(
             self.layer, q, k, v, spec=self.spec, scale=self.scale, softcap=self.softcap, sinks=self.sinks,
-            causal=self.around is None, around=self.around or 0,
+            causal=self.radius is None, radius=self.radius or 0,
         )  # fmt: skip
         return self.attn_output(ops, out)
 
@@ -141,7 +141,7 @@ class MLP:
 
 
 def read_qkv(file: Checkpoint, name: str, c: Config) -> tuple[Linear, Linear, Linear]:
-    """Q, K and V: tensors of their own, or rows of one that follow each other."""
+    """The Q, K and V projections: separate tensors, or consecutive rows of one."""
     q, k, v = c.heads * c.k_dim, c.kv_heads * c.k_dim, c.kv_heads * c.v_dim
     if not file.has_tensor(f"{name}.attn_qkv.weight"):
         q_part, k_part, v_part = (
@@ -162,14 +162,14 @@ def head_norms(file: Checkpoint, layer: int, c: Config) -> tuple[Norm, Norm]:
 def read_windows(
     file: Checkpoint, layers: int, period: int | None = 0, global_first: bool = False, default: int = 0
 ) -> list[int]:
-    """The window of each layer; 0: it has none.
+    """The sliding window of each layer; 0: none.
 
     Args:
-        file: What says how wide the window is, and maybe which layers have it.
-        layers: How many there are.
-        period: Of so many layers one has no window, unless the file says otherwise; 0: all have it; None: it must say.
-        global_first: Whether that is the first of them. Otherwise it is the last.
-        default: The window if the file does not say.
+        file: The checkpoint, with the window and maybe which layers have it.
+        layers: Number of layers.
+        period: One in this many layers has no window unless the file says otherwise; 0: all have one; None: required.
+        global_first: That layer is the first of each period instead of the last.
+        default: The window if the file has none.
     """
     window = file.size("attention.sliding_window", default=default, least=0)
     return [window if slides else 0 for slides in read_slides(file, layers, period, global_first)]
@@ -181,6 +181,6 @@ def read_slides(file: Checkpoint, layers: int, period: int | None = None, global
 
 
 def read_output(file: Checkpoint, c: Config) -> QuantTensor:
-    """The matrix that gives logits: the table of embeddings if there is no other."""
+    """The output matrix: the embedding table if they are tied."""
     tied = not file.has_tensor("output.weight")
     return file.weight("token_embd.weight" if tied else "output.weight", c.vocab, c.hidden)

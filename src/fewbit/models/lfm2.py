@@ -16,7 +16,7 @@ from .transforms import Config as Json
 
 
 def _feed_forward_length(config: Json) -> int:
-    """Two thirds of what config.json says, times a factor, up to the next multiple; unless that was done already.
+    """Two thirds of the width in config.json, times a factor, rounded up to a multiple; unless already adjusted.
 
     >>> _feed_forward_length({"block_ff_dim": 12288, "block_multiple_of": 256, "block_auto_adjust_ff_dim": True})
     8192

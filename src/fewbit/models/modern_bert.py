@@ -1,4 +1,4 @@
-"""ModernBERT: norms before each part, rotary positions; of three layers two look around, with a rope of their own."""
+"""ModernBERT: pre-norm blocks, rotary positions; two of three layers have local attention, with their own rope."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .rotary import read_local_rope, read_rope
 
 
 def slides(config: Mapping[str, Any]) -> Any:
-    """Which layers look around only: of each true or false, or of how many the first does not."""
+    """Which layers have local attention: a flag for each, or the period of layers with global attention."""
     if config.get("layer_types"):
         return window_pattern(config)
     return config.get("global_attn_every_n_layers")
@@ -71,11 +71,11 @@ class Model:
 
 
 class Block:
-    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, around: int) -> None:
+    def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope, radius: int) -> None:
         name = f"blk.{layer}"
         is_first = not file.has_tensor(f"{name}.attn_norm.weight")  # what it reads is normed already
         self.attn_norm = None if layer == 0 and is_first else LayerNorm(file, f"{name}.attn_norm", c.hidden)
-        self.attn = Attention(file, layer, c, rope, around=around)
+        self.attn = Attention(file, layer, c, rope, radius=radius)
         self.ffn_norm = LayerNorm(file, f"{name}.ffn_norm", c.hidden)
         self.ffn = FeedForward(file, layer, c, read_activation(file), fused=True)
 

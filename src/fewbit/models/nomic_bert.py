@@ -49,7 +49,7 @@ class Model:
 class Block:
     def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
         name = f"blk.{layer}"
-        self.attn = Attention(file, layer, c, rope, around=0)
+        self.attn = Attention(file, layer, c, rope, radius=0)
         self.attn_output_norm = LayerNorm(file, f"{name}.attn_output_norm", c.hidden)
         self.ffn = FeedForward(file, layer, c, "silu")
         self.layer_output_norm = LayerNorm(file, f"{name}.layer_output_norm", c.hidden)

@@ -17,7 +17,7 @@ from .transforms import rotary_dim
 
 
 def longrope_scale(config: Mapping[str, Any]) -> float | None:
-    """What long contexts multiply Q and K by together, of models that have factors for them."""
+    """The attention factor of models with long-context rope factors."""
     rope = config["rope"]
     if "long_factor" not in rope:
         return None

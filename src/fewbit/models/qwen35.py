@@ -61,7 +61,7 @@ class Model(Decoder):
 
 
 class GatedAttention:
-    """Each head of q comes with a gate for what it attends to."""
+    """Gated attention: each query head has a gate for its output."""
 
     def __init__(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> None:
         if c.k_dim != c.v_dim:

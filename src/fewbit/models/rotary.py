@@ -15,7 +15,7 @@ SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = True) -> Rope:
-    """The rope that a file describes, for heads of `dim` values. `truncate`: yarn's bounds are whole pairs."""
+    """The rope of a file, for heads of `dim` values. `truncate` rounds YaRN's bounds to whole pairs."""
     rotary_dim = read_rotary_dim(file, "rope.dimension_count", dim)
     base = file.number("rope.freq_base", default=10000.0, least=1.0)
     kind = file.word("rope.scaling.type", default="linear")
@@ -34,7 +34,7 @@ def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = T
 
 
 def read_local_rope(file: Checkpoint, dim: int, base: float = 10000.0, neox: bool = False) -> Rope:
-    """The rope of layers with a window: another base, this one if the file has none, and no scaling."""
+    """The rope of layers with a window: `base` unless the file has its own, and no scaling."""
     key = "rope.dimension_count_swa" if file.has("rope.dimension_count_swa") else "rope.dimension_count"
     rotary_dim = read_rotary_dim(file, key, dim)
     base = file.number("rope.freq_base_swa", default=base, least=1.0)
@@ -42,7 +42,7 @@ def read_local_rope(file: Checkpoint, dim: int, base: float = 10000.0, neox: boo
 
 
 def read_rotary_dim(file: Checkpoint, key: str, dim: int) -> int:
-    """How many values of a head are rotated."""
+    """The number of rotated values in a head."""
     rotary_dim = file.size(key, default=dim)
     if rotary_dim > dim or rotary_dim % 2:
         raise FileError(f"{file.path}: {key} must be even and at most {dim}, it is {rotary_dim}")
@@ -60,7 +60,7 @@ def plain_inv_freq(rotary_dim: int, base: float) -> Doubles:
 def yarn_mix(
     rotary_dim: int, base: float, original: int, fast: float = 32.0, slow: float = 1.0, truncate: bool = True
 ) -> Doubles:
-    """How much of each frequency stays as it is: those that rotate often in the original context, wholly.
+    """The share of each frequency that is kept: 1 for those that rotate often in the original context.
 
     >>> yarn_mix(16, 10000.0, 4096).round(2).tolist()
     [1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -88,7 +88,7 @@ def _yarn_scale(factor: float, multiplier: float = 1.0) -> float:
 
 
 def _factors(file: Checkpoint, pairs: int, kind: str) -> Floats:
-    """What frequencies are divided by."""
+    """Divisors of the frequencies."""
     if file.has_tensor("rope_freqs.weight"):
         return _positive(file, "rope_freqs.weight", pairs)
     names = "rope_factors_short.weight", "rope_factors_long.weight"

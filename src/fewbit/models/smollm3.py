@@ -18,14 +18,14 @@ ROPE_PATTERN = "attention.rope_pattern"
 
 
 def rope_pattern(config: Mapping[str, Any]) -> list[bool]:
-    """Which layers have a rope: config.json has 0 for those that have none."""
+    """Which layers have a rope: config.json has 0 for those without."""
     every = config.get("no_rope_layer_interval") or NO_ROPE_EVERY
     usual = [(layer + 1) % every for layer in layer_numbers(config)]
     return [bool(has_rope) for has_rope in config.get("no_rope_layers") or usual]
 
 
 def window_pattern(config: Mapping[str, Any]) -> list[bool]:
-    """Which layers have a window, if there is one: unless the checkpoint says so, those without a rope."""
+    """Which layers have a window, if there is one: by default those without a rope."""
     kinds = config.get("layer_types")
     return [kind == "sliding_attention" for kind in kinds] if kinds else [not rope for rope in rope_pattern(config)]
 
@@ -53,7 +53,7 @@ class Model(Decoder):
 
 
 def read_rope_pattern(file: Checkpoint, layers: int) -> list[bool]:
-    """Which layers have a rope. A file of llama.cpp may have one number there, which means nothing."""
+    """Which layers have a rope. llama.cpp may write a single number here, which is ignored."""
     if file.has_list(ROPE_PATTERN):
         return file.flags(ROPE_PATTERN, layers)
     return [(layer + 1) % NO_ROPE_EVERY != 0 for layer in range(layers)]

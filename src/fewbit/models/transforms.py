@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Transform:
-    """`packs` names a format if the result is its packed bytes."""
+    """A transform of tensors. `packs` names the format if the result is packed bytes."""
 
     function: Callable[..., Array]
     computes: bool = False
@@ -48,7 +48,7 @@ def interleaved_rope(heads: str) -> Transform:
 
 
 def part(number: int, count: int, axis: int = 0) -> Transform:
-    """One of several equal parts that were fused, along an axis.
+    """One of several equal parts of a fused tensor, along an axis.
 
     >>> part(1, 2)(np.arange(6), config={}).tolist()
     [3, 4, 5]
@@ -57,7 +57,7 @@ def part(number: int, count: int, axis: int = 0) -> Transform:
 
 
 def every(start: int, step: int, axis: int = 0) -> Transform:
-    """Every so many rows, where two tensors were fused row by row.
+    """Every `step`-th row: one of several tensors fused row by row.
 
     >>> every(1, 2)(np.arange(6), config={}).tolist()
     [1, 3, 5]
@@ -66,7 +66,7 @@ def every(start: int, step: int, axis: int = 0) -> Transform:
 
 
 def transposed_every(start: int, step: int) -> Transform:
-    """Every so many columns, as rows: of two tensors that were fused row by row and then transposed.
+    """Every `step`-th column, as rows: one of several tensors fused row by row and then transposed.
 
     >>> transposed_every(1, 2)(np.arange(8).reshape(2, 4), config={}).tolist()
     [[1, 5], [3, 7]]
@@ -105,7 +105,7 @@ def tiled_heads(width: str = "", axis: int = 0, negative_exp: bool = False) -> T
 
 
 def shaped(*shape: int | str, negative_exp: bool = False) -> Transform:
-    """The same values in another shape; a word names a key of config.json.
+    """The tensor in another shape; a string names a key of config.json.
 
     >>> shaped("n", -1)(np.arange(4), config={"n": 2}).tolist()
     [[0, 1], [2, 3]]
@@ -130,13 +130,13 @@ MXFP4 = Transform(_mxfp4, packs="mxfp4")
 
 
 def mxfp4_rows(start: int, step: int) -> Transform:
-    """`MXFP4` of every so many rows of each expert."""
+    """`MXFP4` of every `step`-th row of each expert."""
     rows = (slice(None), slice(start, None, step))
     return Transform(lambda blocks, scales, config: _mxfp4(blocks[rows], scales[rows], config), packs="mxfp4")
 
 
 def rope_factors(config: Config) -> dict[str, Array]:
-    """The tensors that GGUF has for rope of kind llama3 and longrope: what frequencies are divided by.
+    """The GGUF tensors of llama3 and longrope ropes: divisors of the frequencies.
 
     >>> rope_factors({"rope": {"rope_type": "default"}})
     {}
@@ -151,13 +151,13 @@ def rope_factors(config: Config) -> dict[str, Array]:
 
 
 def head_dim(config: Config) -> int:
-    """Values of a head."""
+    """The number of values in a head."""
     given = config.get("head_dim")
     return int(given or config["hidden_size"] // config["num_attention_heads"])
 
 
 def rotary_dim(config: Config, usual: float = 1.0) -> int:
-    """Values of a head that are rotated; `usual` is the part of them where config.json does not say.
+    """The number of rotated values in a head; `usual` is the default share.
 
     >>> rotary_dim({"head_dim": 64, "rope": {"partial_rotary_factor": 0.5}})
     32
@@ -166,7 +166,7 @@ def rotary_dim(config: Config, usual: float = 1.0) -> int:
 
 
 def _llama3_factors(config: Config, rope: Mapping[str, Any]) -> Array:
-    """1 for frequencies that rotate often in the original context, `factor` for those that do so seldom."""
+    """1 for frequencies that rotate often in the original context, `factor` for those that rotate rarely."""
     dim, factor = head_dim(config), rope.get("factor", 8.0)
     low, high = rope.get("low_freq_factor", 1.0), rope.get("high_freq_factor", 4.0)
     frequencies = float(rope.get("rope_theta", 10000.0)) ** (-np.arange(0, dim, 2) / dim)

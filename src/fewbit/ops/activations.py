@@ -1,4 +1,4 @@
-"""How products take their inputs, in plain NumPy: slow, obvious, and what the native kernels are compared with."""
+"""Quantized inputs of products in plain NumPy: slow, obvious, and what native kernels are compared with."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def decode_activations(codes: Codes, scales: Floats) -> Floats:
 
 
 def rounded_activations(x: Floats, activations: str) -> Doubles:
-    """The values that are multiplied: "int8", "int16", which is what 8 bits keep and what they keep of the rest, or
-    "exact".
+    """The inputs that are multiplied: rounded to "int8", to "int16" (8 bits, and 8 bits of the remainder), or "exact".
 
     >>> x = np.array([[1.0, -2.0]], np.float32)
     >>> [rounded_activations(x, a)[0, 0].round(5).tolist() for a in ("int8", "int16", "exact")]

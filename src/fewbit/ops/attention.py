@@ -15,6 +15,7 @@ from ..arrays import Bytes, Doubles, Floats, Ints, Longs
 from ..formats import Format
 from ..formats.decode import decode
 from ..formats.encode import encode
+from .specs import AttentionParams, KVArrays, PageTables
 
 
 def hadamard(x: npt.NDArray[Any]) -> Doubles:
@@ -40,16 +41,22 @@ def kv_write(
     is_value: bool = False,
     threads: int | None = None,
 ) -> None:
-    """Pack x, (tokens, kv_heads, dim), into a store; token t goes to slot `page * page_tokens + place` of slots[t].
-
-    The values of a head are one row, padded with zeros to whole blocks; `rotate`: after a Hadamard rotation. Where K
-    and V lie in different ways, `is_value` says which it is; here they do not.
+    """Pack K or V of new tokens into a store. The values of a head are one row, padded with zeros to whole blocks.
 
     >>> from fewbit.formats import get
     >>> store = np.zeros((4, 1, 8, 34), np.uint8)
     >>> kv_write(get("q8_0"), store, np.ones((2, 1, 32), np.float32), np.array([7, 8]))
     >>> [tuple(map(int, place)) for place in np.argwhere(store.any(axis=(1, 3)))]
     [(0, 7), (1, 0)]
+
+    Args:
+        fmt: Format of the store.
+        store: Bytes of (pages, kv_heads, page_tokens, row bytes).
+        x: Array of (tokens, kv_heads, dim).
+        slots: Where each token goes: page * page_tokens + place in the page.
+        rotate: Apply a Hadamard rotation first.
+        is_value: Whether x is V, which kernels may place differently from K.
+        threads: Number of threads, which NumPy has no use for.
     """
     _, kv_heads, page_tokens, row_bytes = store.shape
     tokens, _, dim = x.shape
@@ -66,56 +73,47 @@ def keeps_tiles(k: Format, v: Format, page_tokens: int, dim: int, v_dim: int | N
 
 def attend(
     q: Floats,
-    k: Bytes,
-    k_format: Format,
-    v: Bytes,
-    v_format: Format,
-    tables: Ints,
-    table_starts: Longs,
-    lengths: Longs,
-    q_starts: Longs,
+    kv: KVArrays,
+    step: PageTables,
+    params: AttentionParams,
     *,
-    scale: float,
-    rotate: bool = False,
-    window: int = 0,
-    softcap: float = 0.0,
-    sinks: Floats | None = None,
     out: Floats | None = None,
-    causal: bool = True,
-    around: int = 0,
     exact: bool = True,
     threads: int | None = None,
 ) -> Floats:
-    """Attention of q, (tokens, q_heads, k_dim), for several sequences; the result is (tokens, q_heads, v_dim).
-
-    V is as wide as `out`, and as wide as K where there is none. Sequence s has rows q_starts[s]:q_starts[s + 1] of q:
-    the last of its lengths[s] tokens, whose K and V are all in the stores, in the pages
-    tables[table_starts[s]:table_starts[s + 1]]. Pages that no row sees are not read. Query head h reads KV head
-    h // (q_heads / kv_heads).
-
-    A row at position p sees the positions up to p, at most the last `window` of them (0: all). Not `causal`: all of
-    them, or with `around` those up to so many positions away. A logit is scale * q.k;
-    with `softcap` c it is c * tanh(logit / c). `sinks` is one more logit for each query head, with no value. `rotate`:
-    q is rotated as K was. `exact` off allows rounding, which NumPy has no use for.
+    """Attention of several sequences.
 
     >>> from fewbit.formats import get
-    >>> store = np.zeros((1, 1, 8, 128), np.uint8)
-    >>> kv_write(get("f32"), store, np.array([1, 3], np.float32).repeat(32).reshape(2, 1, 32), np.array([0, 1]))
-    >>> starts = np.array([0, 1])
-    >>> f32, q = get("f32"), np.zeros((1, 1, 32), np.float32)
-    >>> attend(q, store, f32, store, f32, starts[:1].astype(np.int32), starts, np.array([2]), starts, scale=1)[0, 0, 0]
+    >>> f32, store = get("f32"), np.zeros((1, 1, 8, 128), np.uint8)
+    >>> kv_write(f32, store, np.array([1, 3], np.float32).repeat(32).reshape(2, 1, 32), np.array([0, 1]))
+    >>> starts, lengths = np.array([0, 1]), np.array([2])
+    >>> step = PageTables(np.zeros(1, np.int32), starts, lengths, starts)
+    >>> q = np.zeros((1, 1, 32), np.float32)
+    >>> attend(q, KVArrays(f32, store, f32, store), step, AttentionParams(scale=1))[0, 0, 0]
     np.float32(2.0)
+
+    Args:
+        q: Array of (tokens, q_heads, k_dim). Query head h reads KV head h // (q_heads / kv_heads).
+        kv: K and V of all tokens, the new ones included. Pages that no row sees are not read.
+        step: The sequences.
+        params: Scale and mask.
+        out: Array for the result; V is as wide as it, and as K if there is none.
+        exact: False allows rounding, which NumPy has no use for.
+        threads: Number of threads, which NumPy has no use for either.
+
+    Returns:
+        Array of (tokens, q_heads, v_dim).
     """
     result = np.empty(q.shape, np.float32) if out is None else out
-    queries = hadamard(q) if rotate else q.astype(np.float64)
-    for s, length in enumerate(lengths.tolist()):
-        rows = slice(q_starts[s], q_starts[s + 1])
-        table = tables[table_starts[s] : table_starts[s + 1]]
-        visible = _visible(length, rows.stop - rows.start, window, causal, around)
+    queries = hadamard(q) if kv.rotate else q.astype(np.float64)
+    for s, length in enumerate(step.lengths.tolist()):
+        rows = slice(step.q_starts[s], step.q_starts[s + 1])
+        table = step.tables[step.table_starts[s] : step.table_starts[s + 1]]
+        visible = _visible(length, rows.stop - rows.start, params)
         positions = np.flatnonzero(visible.any(axis=0))
-        keys = _read(k, k_format, table, positions, q.shape[2])
-        values = _read(v, v_format, table, positions, result.shape[2])
-        result[rows] = _attend_one(queries[rows], keys, values, visible[:, positions], scale, softcap, sinks)
+        keys = _read(kv.k, kv.k_format, table, positions, q.shape[2])
+        values = _read(kv.v, kv.v_format, table, positions, result.shape[2])
+        result[rows] = _attend_one(queries[rows], keys, values, visible[:, positions], params)
     return result
 
 
@@ -127,32 +125,24 @@ def _read(store: Bytes, fmt: Format, table: Ints, positions: Longs, dim: int) ->
     return values.astype(np.float64).swapaxes(0, 1)
 
 
-def _visible(length: int, rows: int, window: int, causal: bool, around: int) -> npt.NDArray[np.bool_]:
+def _visible(length: int, rows: int, params: AttentionParams) -> npt.NDArray[np.bool_]:
     """Which positions each of the last rows sees, (rows, length)."""
-    back = np.arange(length - rows, length)[:, None] - np.arange(length)
-    if not causal:
-        return np.asarray(np.abs(back) <= (around or length))
-    return (back >= 0) & (back < (window or length))
+    distance = np.arange(length - rows, length)[:, None] - np.arange(length)
+    if not params.causal:
+        return np.asarray(np.abs(distance) <= (params.radius or length))
+    return (distance >= 0) & (distance < (params.window or length))
 
 
-def _attend_one(
-    q: Doubles,
-    k: Doubles,
-    v: Doubles,
-    visible: npt.NDArray[np.bool_],
-    scale: float,
-    softcap: float,
-    sinks: Floats | None,
-) -> Doubles:
+def _attend_one(q: Doubles, k: Doubles, v: Doubles, visible: npt.NDArray[np.bool_], params: AttentionParams) -> Doubles:
     q_heads = q.shape[1]
     out = np.empty((len(q), q_heads, v.shape[2]))
     for head in range(q_heads):
         kv_head = head // (q_heads // len(k))
-        logits = scale * (q[:, head] @ k[kv_head].T)  # (rows, length)
-        if softcap:
-            logits = softcap * np.tanh(logits / softcap)
+        logits = params.scale * (q[:, head] @ k[kv_head].T)  # (rows, length)
+        if params.softcap:
+            logits = params.softcap * np.tanh(logits / params.softcap)
         logits = np.where(visible, logits, -np.inf)
-        sink = -np.inf if sinks is None else float(sinks[head])
+        sink = -np.inf if params.sinks is None else float(params.sinks[head])
         top = logits.max(axis=1, keepdims=True, initial=sink)
         weights = np.exp(logits - top)
         out[:, head] = weights @ v[kv_head] / (weights.sum(axis=1, keepdims=True) + np.exp(sink - top))

@@ -1,4 +1,4 @@
-"""Control groups: what a container may use. Version 1 and version 2, with the groups above, whose limits hold too."""
+"""Control groups, version 1 and 2: the limits of a container, those of parent groups included."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ROOT = Path("/")
 
 
 def folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
-    """The folders of the groups that this process is in, the innermost first; none if there are no control groups.
+    """The folders of the groups of this process, the innermost first.
 
-    A container may see the path that its group has outside, which is not there inside: then its own group is the top.
+    A container may see its path on the host, which does not exist inside; its own group is then the top.
     """
     for top, path in _groups(controller, root):
         for folder in (top / path, *(top / path).parents):
@@ -20,7 +20,7 @@ def folders(controller: str, root: Path = ROOT) -> Iterator[Path]:
 
 
 def read_number(path: Path) -> int | None:
-    """The number in a file; None if there is none, or "max", which means that there is no limit."""
+    """The number in a file; None if there is none, or "max", which means no limit."""
     try:
         return int(path.read_text().split()[0])
     except (OSError, ValueError, IndexError):

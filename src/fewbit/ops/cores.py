@@ -1,4 +1,4 @@
-"""How many cores there are to use."""
+"""The number of usable cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .cgroup import ROOT, folders, read_number
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may run on, no more than its CPU quota allows.
+    """Physical cores that this process may use, within its CPU quota.
 
     >>> usable_cores() >= 1
     True
@@ -20,7 +20,7 @@ def usable_cores() -> int:
 
 
 def quotas(root: Path = ROOT) -> list[int]:
-    """Cores' worth of time that each control group may use, of those that are limited."""
+    """The CPU quotas of control groups, in cores."""
     found = [_quota(folder) for folder in folders("cpu", root)]
     return [cores for cores in found if cores is not None]
 

@@ -1,4 +1,4 @@
-"""A graph in two parts: the first layers on one device, the others and what follows on another."""
+"""Splits a graph between two devices: the first layers on one, the rest on the other."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def weights_of(graph: Graph) -> dict[int, QuantTensor]:
 
 
 def cut(graph: Graph, layers: int) -> tuple[Graph, Graph]:
-    """The graph up to where only `layers` layers are left, and the rest, which begins with the rows of the first.
+    """Split a graph so that the second part has the last `layers` layers; its input is the result of the first part.
 
-    It is cut where one value alone goes on, and where no layer's K, V or states are used on both sides.
+    The split is where a single value crosses, and no layer's K, V or states are used on both sides.
     """
     nodes = graph.nodes
     for place in reversed(range(1, len(nodes))):
@@ -36,7 +36,7 @@ def cut(graph: Graph, layers: int) -> tuple[Graph, Graph]:
             first = replace(graph, nodes=before, result=value, has_head=False)
             return first, replace(graph, nodes=(Node("given", (), (value,), {}), *after))
     total = len(layers_of(nodes))
-    raise RequestError(f"the model cannot be cut so that {layers} of its {total} layers are on the GPU; try another")
+    raise RequestError(f"the model cannot be split with {layers} of its {total} layers on the GPU; try another number")
 
 
 def _crossing(before: tuple[Node, ...], after: tuple[Node, ...]) -> set[Value]:

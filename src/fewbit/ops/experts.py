@@ -9,7 +9,7 @@ from .specs import Routing
 
 
 def route(scores: Floats, routing: Routing) -> tuple[Longs, Doubles]:
-    """The experts of each row, (rows, top_k), best first, and how much each of them counts.
+    """The experts of each row, (rows, top_k), best first, and their weights.
 
     >>> chosen, weights = route(np.array([[1, 3, 2]], np.float32), Routing(top_k=2))
     >>> chosen.tolist(), weights.round(3).tolist()
@@ -19,7 +19,7 @@ def route(scores: Floats, routing: Routing) -> tuple[Longs, Doubles]:
     probabilities = 1 / (1 + np.exp(-logits)) if routing.score == "sigmoid" else _softmax(logits)
     if routing.score == "softmax_top":
         probabilities = logits
-    ranked = _without_groups(probabilities + (0 if routing.bias is None else routing.bias), routing)
+    ranked = _mask_groups(probabilities + (0 if routing.bias is None else routing.bias), routing)
     chosen = np.argsort(-ranked, axis=1, kind="stable")[:, : routing.top_k]
     weights = np.take_along_axis(probabilities, chosen, axis=1)
     if routing.score == "softmax_top":
@@ -30,14 +30,14 @@ def route(scores: Floats, routing: Routing) -> tuple[Longs, Doubles]:
     return chosen, np.asarray(weights if routing.expert_scale is None else weights * routing.expert_scale[chosen])
 
 
-def _without_groups(ranked: Doubles, routing: Routing) -> Doubles:
+def _mask_groups(ranked: Doubles, routing: Routing) -> Doubles:
     """Experts of all but the best groups get the rank -inf."""
     if routing.groups == 1:
         return ranked
     rows, count = ranked.shape
     by_group = ranked.reshape(rows, routing.groups, -1)
-    of_group = np.sort(by_group, axis=2)[:, :, -routing.group_top :].sum(axis=2)
-    best = np.argsort(-of_group, axis=1, kind="stable")[:, : routing.top_groups]
+    group_scores = np.sort(by_group, axis=2)[:, :, -routing.group_top :].sum(axis=2)
+    best = np.argsort(-group_scores, axis=1, kind="stable")[:, : routing.top_groups]
     out = np.full(by_group.shape, -np.inf)
     np.put_along_axis(out, best[:, :, None], np.take_along_axis(by_group, best[:, :, None], axis=1), axis=1)
     return out.reshape(rows, count)

@@ -25,16 +25,16 @@ class Rope:
 
     inv_freq: Floats
     scale: float = 1.0
-    neox: bool = False  # pairs lie in the two halves of what is rotated, else side by side
+    neox: bool = False  # a pair is (i, i + n / 2), else neighbours
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """Rows of a width, one for each token of a step; `a + b` adds two of them."""
+    """Rows of the same width, one for each token of a step; `a + b` adds two values."""
 
     recorder: Recorder = field(repr=False)
     width: int
-    logits_only: bool = False  # rows of the tokens whose logits are wanted, no others
+    logits_only: bool = False  # only rows whose logits are needed
 
     def __add__(self, other: Value) -> Value:
         return self.recorder.add(self, other)
@@ -52,7 +52,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Graph:
-    """What a step does: nodes in an order in which they can run, and the value that is its result."""
+    """The operations of a step, in an order in which they can run, and its result."""
 
     nodes: tuple[Node, ...]
     result: Value
@@ -61,7 +61,7 @@ class Graph:
 
     @property
     def is_causal(self) -> bool:
-        """Whether no token sees a later one, so that a text can be run in parts."""
+        """Whether no token sees a later one, so that a prompt can be run in chunks."""
         return all(node.attributes["causal"] for node in self.nodes if node.operation == "attend")
 
     def uses(self) -> Counter[Value]:
@@ -75,7 +75,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An entry of the table. `all_rows`: it looks at other tokens or at positions, so it runs on all tokens' rows."""
+    """An entry of the table. `all_rows`: it depends on other tokens or on positions, so it needs all rows."""
 
     name: str
     inputs: tuple[str, ...]

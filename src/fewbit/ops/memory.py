@@ -1,4 +1,4 @@
-"""How much memory there is to use: that of the container, where this is one."""
+"""Available memory, within the limits of a container."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from time import monotonic
 
 from .cgroup import ROOT, folders, read_number, read_table
 
-FILES = ("inactive_file", "active_file")  # memory that holds files, and is given up when it is needed
+FILES = ("inactive_file", "active_file")  # page cache, which is reclaimed when needed
 
 
 def available_memory(root: Path = ROOT) -> int:
-    """Bytes that this process can still fill: what the system has available, and its control groups leave it.
+    """Bytes that this process can still use, by the system and by its control groups.
 
     >>> available_memory() > 0
     True
@@ -22,12 +22,12 @@ def available_memory(root: Path = ROOT) -> int:
 
 
 def host_memory(file_bytes: int, layout: str) -> int:
-    """Bytes that are there for a model: the file is in the address space already, a copy of it is not."""
+    """Bytes available for a model. Its file is in the address space already, a copy of it is not."""
     return min(available_memory(), address_space() + (file_bytes if layout == "rows" else 0))
 
 
 class Shortage:
-    """Whether less memory is available than should be left for others. It looks a few times a second at most."""
+    """Whether less than `least_bytes` of memory is available. It is checked a few times a second at most."""
 
     def __init__(self, least_bytes: int = 128 << 20, every_seconds: float = 0.1) -> None:
         self._least_bytes, self._every_seconds = least_bytes, every_seconds
@@ -68,12 +68,12 @@ def _system(root: Path) -> int:
         return known * 1024
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # a system that does not tell
+    except (AttributeError, OSError, ValueError):  # unknown on this system
         return sys.maxsize
 
 
 def _left(root: Path) -> list[int]:
-    """What each control group leaves."""
+    """Bytes that each control group leaves."""
     found = []
     for folder in folders("memory", root):
         for limits, usage, prefix in (

@@ -7,7 +7,7 @@ attributes. Weights are decoded, everything is float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,35 +19,23 @@ from ..tensor import QuantTensor
 from . import recurrent
 from .experts import route
 from .graph import Graph, Rope, Value
-from .specs import AttentionSpec, RecurrentSpec, Routing
+from .specs import AttentionParams, AttentionSpec, RecurrentSpec, Routing
 
 
 class Kept(Protocol):
-    """What the layers keep of a step's sequences: K and V, written, then attended to, and states."""
+    """The cache of a step's sequences: K and V, and recurrent states."""
 
     def append(self, layer: int, sequences: Sequence[int], k: Floats, v: Floats) -> None: ...
 
-    def attend(
-        self,
-        layer: int,
-        sequences: Sequence[int],
-        q: Floats,
-        *,
-        scale: float,
-        window: int,
-        softcap: float,
-        sinks: Floats | None,
-        causal: bool,
-        around: int,
-    ) -> Floats: ...
+    def attend(self, layer: int, sequences: Sequence[int], q: Floats, params: AttentionParams) -> Floats: ...
 
     def states(self, layer: int, offset: int, shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
-        """Of each sequence its rows and a part of its state; what is in there afterwards is kept."""
+        """The rows of each sequence and a part of its state, which is stored after it was changed."""
         ...
 
 
-class Weights:
-    """Matrices decoded by NumPy. Each is decoded once and kept."""
+class DecodedWeights:
+    """Matrices decoded by NumPy, each once."""
 
     def __init__(self) -> None:
         self._decoded: dict[int, tuple[QuantTensor, Floats]] = {}
@@ -59,26 +47,18 @@ class Weights:
 
 
 @dataclass
-class Step:
-    """What one step runs on: its tokens, where they stand, which rows logits are wanted of, and the KV cache."""
+class NumpyStep:
+    """The inputs of a step: tokens, positions, rows whose logits are needed, and the KV cache."""
 
     tokens: Ints
     positions: Ints
     logits_indices: Ints
     cache: Kept
     sequences: Sequence[int]
-    weights: Callable[[QuantTensor], Floats] = field(default_factory=Weights)
-
-    def attend(self, attributes: Mapping[str, Any], q: Floats, k: Floats, v: Floats) -> Floats:
-        """Attention of q, (tokens, heads, k_dim), after k and v were put into the cache: (tokens, heads, v_dim)."""
-        layer, spec = attributes["layer"], attributes["spec"]
-        if attributes["keep"]:
-            self.cache.append(layer, self.sequences, k, v)
-        rest = {key: attributes[key] for key in ("scale", "softcap", "sinks", "causal", "around")}
-        return self.cache.attend(layer, self.sequences, q, window=spec.window, **rest)
+    weights: Callable[[QuantTensor], Floats] = field(default_factory=DecodedWeights)
 
 
-def run(graph: Graph, step: Step) -> Floats:
+def run(graph: Graph, step: NumpyStep) -> Floats:
     """The result of a graph."""
     values: dict[Value, Floats] = {}
     for node in graph.nodes:
@@ -88,80 +68,80 @@ def run(graph: Graph, step: Step) -> Floats:
     return values[graph.result]
 
 
-def embed(step: Step, *, table: QuantTensor, scale: float) -> Floats:
+def embed(step: NumpyStep, *, table: QuantTensor, scale: float) -> Floats:
     return step.weights(table)[step.tokens] * np.float32(scale)
 
 
 def by_head(x: Floats, heads: int) -> Floats:
-    """(rows, heads, values of a head), also of no rows."""
+    """(rows, heads, values of a head), for any number of rows."""
     return x.reshape(len(x), heads, x.shape[1] // heads)
 
 
-def positions(step: Step, *, table: QuantTensor) -> Floats:
+def positions(step: NumpyStep, *, table: QuantTensor) -> Floats:
     return step.weights(table)[step.positions]
 
 
-def norm(step: Step, x: Floats, *, weight: Floats, eps: float, heads: int = 1) -> Floats:
+def norm(step: NumpyStep, x: Floats, *, weight: Floats, eps: float, heads: int = 1) -> Floats:
     rows = by_head(x, heads).astype(np.float64)
     mean = np.mean(rows**2, axis=2, keepdims=True)
     return np.asarray(rows / np.sqrt(mean + eps) * weight, np.float32).reshape(x.shape)
 
 
-def layer_norm(step: Step, x: Floats, *, weight: Floats, bias: Floats | None, eps: float) -> Floats:
+def layer_norm(step: NumpyStep, x: Floats, *, weight: Floats, bias: Floats | None, eps: float) -> Floats:
     centered = x.astype(np.float64) - np.mean(x, axis=1, keepdims=True, dtype=np.float64)
     out = centered / np.sqrt(np.mean(centered**2, axis=1, keepdims=True) + eps) * weight
     return np.asarray(out if bias is None else out + bias, np.float32)
 
 
-def linear(step: Step, x: Floats, *, w: QuantTensor, bias: Floats | None) -> Floats:
+def linear(step: NumpyStep, x: Floats, *, w: QuantTensor, bias: Floats | None) -> Floats:
     y = x @ step.weights(w).T
     return np.asarray(y if bias is None else y + bias, np.float32)
 
 
-def gate(step: Step, gate: Floats, up: Floats, *, kind: str) -> Floats:
+def gate(step: NumpyStep, gate: Floats, up: Floats, *, kind: str) -> Floats:
     if kind == "swiglu_oai":
         gate, up = np.minimum(gate, SWIGLU_LIMIT), np.clip(up, -SWIGLU_LIMIT, SWIGLU_LIMIT) + np.float32(1)
         return np.asarray(gate * _sigmoid(SWIGLU_SLOPE * gate.astype(np.float64)) * up, np.float32)
     return np.asarray(ACTIVATION_FUNCTIONS[kind](gate.astype(np.float64)) * up, np.float32)
 
 
-gate_rows = gate  # under a name that no parameter has
+gate_rows = gate  # for functions with a parameter `gate`
 
 
-def activate(step: Step, x: Floats, *, kind: str) -> Floats:
+def activate(step: NumpyStep, x: Floats, *, kind: str) -> Floats:
     return np.asarray(ACTIVATION_FUNCTIONS[kind](x.astype(np.float64)), np.float32)
 
 
-def scale(step: Step, x: Floats, *, by: float) -> Floats:
+def scale(step: NumpyStep, x: Floats, *, by: float) -> Floats:
     return x * np.float32(by)
 
 
-def softcap(step: Step, x: Floats, *, cap: float) -> Floats:
+def softcap(step: NumpyStep, x: Floats, *, cap: float) -> Floats:
     return np.asarray(cap * np.tanh(x.astype(np.float64) / cap), np.float32)
 
 
-def shift(step: Step, x: Floats, *, by: Floats) -> Floats:
+def shift(step: NumpyStep, x: Floats, *, by: Floats) -> Floats:
     return x + by
 
 
-def columns(step: Step, x: Floats, *, start: int, width: int, heads: int) -> Floats:
+def columns(step: NumpyStep, x: Floats, *, start: int, width: int, heads: int) -> Floats:
     return by_head(x, heads)[:, :, start : start + width].reshape(len(x), heads * width)
 
 
-def join(step: Step, a: Floats, b: Floats, *, heads: int, b_heads: int | None) -> Floats:
+def join(step: NumpyStep, a: Floats, b: Floats, *, heads: int, b_heads: int | None) -> Floats:
     first, second = by_head(a, heads), by_head(b, b_heads or heads)
     both = np.concatenate([first, np.broadcast_to(second, (*first.shape[:2], second.shape[2]))], axis=2)
     return both.reshape(len(a), both.shape[1] * both.shape[2])
 
 
-def linear_heads(step: Step, x: Floats, *, w: QuantTensor) -> Floats:
+def linear_heads(step: NumpyStep, x: Floats, *, w: QuantTensor) -> Floats:
     heads, n, _ = w.shape
     y = np.einsum("thk,hnk->thn", by_head(x, heads), step.weights(w))
     return np.asarray(y).reshape(len(x), heads * n)
 
 
 def experts(
-    step: Step,
+    step: NumpyStep,
     x: Floats,
     scores: Floats,
     *,
@@ -193,7 +173,7 @@ def experts(
 
 
 def conv(
-    step: Step, x: Floats, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,
+    step: NumpyStep, x: Floats, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,
     offset: int,
 ) -> Floats:  # fmt: skip
     out = np.empty(x.shape, np.float32)
@@ -203,7 +183,7 @@ def conv(
 
 
 def delta_rule(
-    step: Step, q: Floats, k: Floats, v: Floats, a: Floats, b: Floats, *, layer: int, heads: int, v_heads: int,
+    step: NumpyStep, q: Floats, k: Floats, v: Floats, a: Floats, b: Floats, *, layer: int, heads: int, v_heads: int,
     spec: RecurrentSpec, offset: int, **rest: Any,
 ) -> Floats:  # fmt: skip
     queries, keys, values = (by_head(x, n) for x, n in ((q, heads), (k, heads), (v, v_heads)))
@@ -215,7 +195,7 @@ def delta_rule(
 
 
 def scan(
-    step: Step, x: Floats, dt: Floats, b: Floats, c: Floats, *, layer: int, heads: int, groups: int,
+    step: NumpyStep, x: Floats, dt: Floats, b: Floats, c: Floats, *, layer: int, heads: int, groups: int,
     spec: RecurrentSpec, offset: int, **rest: Any,
 ) -> Floats:  # fmt: skip
     values, inputs, outputs = (by_head(y, n) for y, n in ((x, heads), (b, groups), (c, groups)))
@@ -225,11 +205,11 @@ def scan(
     return out.reshape(x.shape)
 
 
-def add(step: Step, a: Floats, b: Floats) -> Floats:
+def add(step: NumpyStep, a: Floats, b: Floats) -> Floats:
     return a + b
 
 
-def rope(step: Step, x: Floats, *, heads: int, rope: Rope) -> Floats:
+def rope(step: NumpyStep, x: Floats, *, heads: int, rope: Rope) -> Floats:
     pairs = len(rope.inv_freq)
     angles = step.positions[:, None, None] * rope.inv_freq.astype(np.float64)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
@@ -244,19 +224,23 @@ def rope(step: Step, x: Floats, *, heads: int, rope: Rope) -> Floats:
     return out.reshape(x.shape)
 
 
-def attend(step: Step, q: Floats, k: Floats, v: Floats, **attributes: Any) -> Floats:
-    spec: AttentionSpec = attributes["spec"]
+def attend(
+    step: NumpyStep, q: Floats, k: Floats, v: Floats, *, layer: int, spec: AttentionSpec, keep: bool, **params: Any
+) -> Floats:
     rows = len(q)
     queries, keys = (x.reshape(rows, -1, spec.k_dim) for x in (q, k))
-    return step.attend(attributes, queries, keys, v.reshape(rows, -1, spec.v_dim)).reshape(rows, -1)
+    if keep:
+        step.cache.append(layer, step.sequences, keys, v.reshape(rows, -1, spec.v_dim))
+    scores = AttentionParams(window=spec.window, **params)
+    return step.cache.attend(layer, step.sequences, queries, scores).reshape(rows, -1)
 
 
-def gather(step: Step, x: Floats) -> Floats:
+def gather(step: NumpyStep, x: Floats) -> Floats:
     return x[step.logits_indices]
 
 
 def linears(
-    step: Step,
+    step: NumpyStep,
     x: Floats,
     residual: Floats | None = None,
     *,
@@ -269,14 +253,14 @@ def linears(
 
 
 def gated(
-    step: Step, x: Floats, *, gate: QuantTensor, up: QuantTensor, kind: str, norm: tuple[Floats, float] | None
+    step: NumpyStep, x: Floats, *, gate: QuantTensor, up: QuantTensor, kind: str, norm: tuple[Floats, float] | None
 ) -> Floats:
     (rows,) = linears(step, x, terms=[(gate, None)], norm=norm)
     (others,) = linears(step, x, terms=[(up, None)], norm=norm)
     return gate_rows(step, rows, others, kind=kind)
 
 
-def _normed(step: Step, x: Floats, given: tuple[Floats, float] | None) -> Floats:
+def _normed(step: NumpyStep, x: Floats, given: tuple[Floats, float] | None) -> Floats:
     return x if given is None else norm(step, x, weight=given[0], eps=given[1])
 
 

@@ -1,4 +1,4 @@
-"""Passes: rewrites of a graph that no device needs to know of. None of them changes the graph that it is given."""
+"""Passes: rewrites of a graph, independent of devices. They return a new graph."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .recorder import FUSED_GATES
 
 
 def select_logits(graph: Graph) -> Graph:
-    """Rows whose logits are wanted, as early as can be.
+    """Compute only the rows whose logits are needed, from as early as possible.
 
-    What an operation on all tokens' rows reads, directly or not, is needed of all tokens. All the rest is computed for
-    the tokens whose logits are wanted; a `gather` takes their rows where rows of all tokens enter that part.
+    Inputs of operations with `all_rows`, direct or indirect, are needed for all tokens. The rest is computed for the
+    tokens whose logits are needed; a `gather` selects their rows on the way.
     """
     if graph.result.logits_only:
         return graph
@@ -41,34 +41,34 @@ def select_logits(graph: Graph) -> Graph:
 
 def _needed_of_all_tokens(graph: Graph) -> set[Value]:
     needed: set[Value] = set()
-    for node in reversed(graph.nodes):  # who reads a value comes before who makes it
+    for node in reversed(graph.nodes):  # readers of a value before its maker
         if OPERATIONS[node.operation].all_rows or not needed.isdisjoint(node.outputs):
             needed.update(node.outputs, node.inputs)
     return needed
 
 
-def giving(graph: Graph, output: str) -> Graph:
+def with_output(graph: Graph, output: str) -> Graph:
     """The graph whose result is "logits", or "hidden" rows."""
     if output == "hidden":
         return hidden(graph)
     if not graph.has_head:
-        raise ArgumentError("the model gives no logits: it has no head; ask for hidden rows")
+        raise ArgumentError("the model has no output head, so it gives no logits; ask for hidden rows")
     return graph
 
 
 def hidden(graph: Graph) -> Graph:
-    """What logits are made from: the graph without the product at its end, and without what is done with logits."""
+    """The graph without the output head: its result are the rows that logits are computed from."""
     if not graph.has_head:
         return graph
     tail = logits_nodes(graph)
     if tail[0].operation != "linear":
-        raise ArgumentError(f"logits come from {tail[0].operation}; hidden rows stand before a product")
+        raise ArgumentError(f"hidden rows need a linear output head; logits come from {tail[0].operation}")
     nodes = tuple(node for node in graph.nodes if node not in tail)
     return replace(graph, nodes=nodes, result=tail[0].inputs[0], has_head=False)
 
 
 def logits_nodes(graph: Graph) -> list[Node]:
-    """The node that makes logits, usually a product, and after it those that only scale or cap them."""
+    """The node that computes logits, usually a product, and those after it, which scale or cap them."""
     makers = graph.makers()
     nodes = [makers[graph.result]]
     while nodes[0].operation in ("scale", "softcap"):
@@ -77,7 +77,7 @@ def logits_nodes(graph: Graph) -> list[Node]:
 
 
 def fuse(graph: Graph) -> Graph:
-    """Fewer and larger operations: `linears` and `gated` take the place of products and of what stands beside them.
+    """Fuse operations: `linears` and `gated` replace products with what precedes and follows them.
 
     A `linears` node makes several products of the same rows, `terms` of a matrix and a bias, or one product with a
     residual added. `norm`, a weight and an epsilon or None, is applied to the rows first.
@@ -106,7 +106,7 @@ def fuse_gates(graph: Graph) -> Graph:
 
 
 def fuse_residuals(graph: Graph) -> Graph:
-    """a + x @ w.T as one operation, in the place of the sum."""
+    """a + x @ w.T as one operation."""
     uses, makers = graph.uses(), graph.makers()
     changes: dict[Node, Node | None] = {}
     for node in graph.nodes:
@@ -122,7 +122,7 @@ def fuse_residuals(graph: Graph) -> Graph:
 
 
 def merge_linears(graph: Graph) -> Graph:
-    """Products of the same rows as one operation, where the first of them stood."""
+    """Products of the same rows as one operation."""
     groups: defaultdict[Value, list[Node]] = defaultdict(list)
     for node in graph.nodes:
         if node.operation == "linear":
@@ -160,6 +160,6 @@ def _linears(group: list[Node], inputs: tuple[Value, ...], outputs: tuple[Value,
 
 
 def _changed(graph: Graph, changes: dict[Node, Node | None]) -> Graph:
-    """The graph with some nodes replaced, and without those that are replaced by None."""
+    """The graph with nodes replaced, or removed where the replacement is None."""
     nodes = (changes.get(node, node) for node in graph.nodes)
     return replace(graph, nodes=tuple(node for node in nodes if node is not None))

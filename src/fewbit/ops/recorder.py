@@ -29,7 +29,7 @@ P = ParamSpec("P")
 def operation(
     *, all_rows: bool = False
 ) -> Callable[[Callable[Concatenate[Recorder, P], int]], Callable[Concatenate[Recorder, P], Value]]:
-    """Enter a shape rule into the table, and make of it the method that records a node."""
+    """Register a shape rule, and turn it into the method that records a node."""
 
     def register(rule: Callable[Concatenate[Recorder, P], int]) -> Callable[Concatenate[Recorder, P], Value]:
         signature, name = inspect.signature(rule), rule.__name__
@@ -63,7 +63,7 @@ def head_dim(what: str, x: Value, heads: int) -> int:
 
 
 class Recorder:
-    """Writes down what a model does with the rows of a step."""
+    """Records the operations of a model on the rows of a step."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -78,12 +78,12 @@ class Recorder:
         return value
 
     def keep(self, layer: int, spec: LayerSpec) -> None:
-        """Note what a layer keeps of a sequence, for operations that keep something."""
+        """Declare what a layer keeps of each sequence."""
         expect(layer >= 0 and layer not in self.specs, f"layer {layer} cannot keep {spec}: one layer, one operation")
         self.specs[layer] = spec
 
     def keep_part(self, layer: int, spec: RecurrentSpec, offset: int, nbytes: int, what: str) -> None:
-        """Note the part of a recurrent layer's state that an operation keeps; several may share the layer."""
+        """Declare the part of a recurrent layer's state that an operation uses. Several may share the layer."""
         fits = offset >= 0 and offset % 4 == 0 and offset + nbytes <= spec.nbytes
         expect(fits, f"{what}: {nbytes} bytes from {offset} on do not fit a state of {spec.nbytes}")
         if self.specs.get(layer) != spec:
@@ -170,7 +170,7 @@ class Recorder:
 
     @operation()
     def columns(self, x: Value, start: int, width: int, heads: int = 1) -> int:
-        """Some columns of each head."""
+        """Columns `start` to `start + width` of each head."""
         dim = head_dim("columns", x, heads)
         fits = start >= 0 and 0 < width <= dim - start
         expect(fits, f"columns: {start} to {start + width} are not columns of heads of {dim} values")
@@ -178,7 +178,7 @@ class Recorder:
 
     @operation()
     def join(self, a: Value, b: Value, heads: int, b_heads: int | None = None) -> int:
-        """Each of `heads` heads of a, and after it that of b. If b has one head only, it comes after each of a."""
+        """Concatenate each head of a with that of b. If b has a single head, it follows each head of a."""
         own = heads if b_heads is None else b_heads
         expect(own in (1, heads), f"join: {own} heads cannot follow {heads} heads; 1 or {heads} can")
         return heads * (head_dim("join", a, heads) + head_dim("join", b, own))
@@ -206,7 +206,7 @@ class Recorder:
         gate_bias: Floats | None = None,
         down_bias: Floats | None = None,
     ) -> int:
-        """What the chosen experts make of x, weighted: down(kind(gate(x)) * up(x)), or down(kind(up(x))) without gate.
+        """The weighted sum of the chosen experts: down(kind(gate(x)) * up(x)), or down(kind(up(x))) without gate.
 
         Weights are (experts, rows, columns), biases (experts, rows); `scores` has a column for each expert.
         """
@@ -306,7 +306,7 @@ class Recorder:
 
     @operation(all_rows=True)
     def rope(self, x: Value, heads: int, rope: Rope) -> int:
-        """Heads rotated by their tokens' positions."""
+        """Rotary position embedding of each head."""
         expect(heads >= 1 and x.width % heads == 0, f"rope: rows of {x.width} values are not {heads} heads")
         dim, rotary_dim = x.width // heads, 2 * len(rope.inv_freq)
         expect(rotary_dim <= dim, f"rope: {rotary_dim} values of a head are to be rotated, it has {dim}")
@@ -325,13 +325,23 @@ class Recorder:
         softcap: float = 0.0,
         sinks: Floats | None = None,
         causal: bool = True,
-        around: int = 0,
+        radius: int = 0,
         keep: bool = True,
     ) -> int:
-        """Keep k and v in the cache of a layer, and attend to what it holds of each sequence.
+        """Store k and v in the cache of a layer, and attend over all tokens of each sequence.
 
-        Not `causal`: a token also sees those after it, which must be in the same step; with `around` those up to so
-        many tokens away, on both sides. Without `keep`, k and v are there already: an `attend` of this layer kept them.
+        Args:
+            layer: Number of the layer.
+            q: Rows of queries.
+            k: Rows of keys.
+            v: Rows of values.
+            spec: Heads, their sizes, and the window.
+            scale: Factor of the scores.
+            softcap: If not 0, a score s becomes softcap * tanh(s / softcap).
+            sinks: For each query head a logit without a value.
+            causal: False if a token also sees those after it, which must be in the same step.
+            radius: If not causal, how many tokens away a token sees, on both sides; 0 for all.
+            keep: False if k and v are there already: an earlier `attend` of this layer kept them.
         """
         for name, x, dim in (("k", k, spec.k_dim), ("v", v, spec.v_dim)):
             heads = f"{spec.kv_heads} heads of {dim}"
@@ -357,7 +367,7 @@ def check_experts(
     biases: tuple[Floats | None, ...],
     kind: str,
 ) -> None:
-    """Shapes of experts, and whether the routing can be done."""
+    """Check the shapes of experts, and their routing."""
     expect(len(up.shape) == 3, f"experts: weights must be (experts, rows, columns), they are {up.shape}")
     count, n, k = up.shape
     expect(k == x.width, f"experts: rows of {x.width} values do not fit matrices of {n} x {k}")
@@ -382,7 +392,7 @@ Ops = Recorder  # what models are annotated with
 
 
 def record(forward: Callable[[Ops], Value], has_head: bool = True) -> Graph:
-    """The graph of a model's step; its result is what `forward` returns: logits, or hidden rows without a head."""
+    """The graph of a model's step. Its result is what `forward` returns: logits, or hidden rows without a head."""
     recorder = Recorder()
     result = recorder.own(forward(recorder), "the result of forward")
     specs = tuple(recorder.specs.get(layer) for layer in range(max(recorder.specs, default=-1) + 1))

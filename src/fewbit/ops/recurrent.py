@@ -1,4 +1,4 @@
-"""Layers whose state each token changes, in plain NumPy: slow, obvious, and what other backends are compared with.
+"""Recurrent layers in plain NumPy: slow, obvious, and what other backends are compared with.
 
 Each function runs the new tokens of one sequence, row by row, and changes `state` in place.
 """
@@ -37,13 +37,13 @@ def delta_rule(
     The state is (v_heads, dim, v_dim).
     """
     heads, v_heads = q.shape[1], v.shape[1]
-    of = np.arange(v_heads) % heads if tiled else np.arange(v_heads) // (v_heads // heads)
+    shared = np.arange(v_heads) % heads if tiled else np.arange(v_heads) // (v_heads // heads)
     fade = np.exp(decay * softplus(a.astype(np.float64) + dt_bias))
     learn = 1 / (1 + np.exp(-b.astype(np.float64)))
     s = state.astype(np.float64)
     out = np.empty(v.shape, np.float32)
     for t in range(len(v)):
-        queries, keys = q[t, of].astype(np.float64), k[t, of].astype(np.float64)
+        queries, keys = q[t, shared].astype(np.float64), k[t, shared].astype(np.float64)
         s *= fade[t, :, None, None]
         change = learn[t, :, None] * (v[t] - np.einsum("hk,hkv->hv", keys, s))
         s += keys[:, :, None] * change[:, None, :]
@@ -57,14 +57,14 @@ def scan(
 ) -> Floats:
     """x (tokens, heads, dim), dt (tokens, heads), b and c (tokens, groups, n), state (heads, n, dim)."""
     heads, groups = x.shape[1], b.shape[1]
-    of = np.arange(heads) // (heads // groups)
+    group = np.arange(heads) // (heads // groups)
     steps = softplus(dt.astype(np.float64) + dt_bias)
     h = state.astype(np.float64)
     out = np.empty(x.shape, np.float32)
     for t in range(len(x)):
         own = x[t].astype(np.float64)
         h *= np.exp(decay * steps[t])[:, None, None]
-        h += b[t, of].astype(np.float64)[:, :, None] * (steps[t][:, None] * own)[:, None, :]
-        out[t] = np.einsum("hn,hnd->hd", c[t, of].astype(np.float64), h) + skip[:, None] * own
+        h += b[t, group].astype(np.float64)[:, :, None] * (steps[t][:, None] * own)[:, None, :]
+        out[t] = np.einsum("hn,hnd->hd", c[t, group].astype(np.float64), h) + skip[:, None] * own
     state[:] = h
     return out

@@ -1,4 +1,4 @@
-"""Memory for the rows of a step: which values lie in the same place, one after the other."""
+"""Memory for the rows of a step: values that are not needed at the same time share a slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .graph import Value
 
 
 class Slots:
-    """Memory for rows. A slot whose rows nobody reads any more is used for others."""
+    """Slots for rows. A slot is reused once its rows are not read any more."""
 
     def __init__(self) -> None:
         self.widths: list[int] = []  # of the widest rows in each slot

@@ -1,7 +1,7 @@
-"""How 32 rows of K or V lie as matrix tiles want them, in plain NumPy: csrc/kernels/kv_tiled.h, written out.
+"""K and V in the order of matrix tiles, 32 rows at a time, in plain NumPy: the counterpart of csrc/kernels/kv_tiled.h.
 
-A slab has the bytes of 32 rows: first the scales of all tokens, (blocks, tokens), then the codes. Codes of four bits
-that stand for themselves less 8 lie with their first bit flipped, as signed numbers.
+A slab has the bytes of 32 rows: first the scales of all tokens, (blocks, tokens), then the codes. 4-bit codes with a
+zero point of 8 are stored as signed numbers, with their top bit flipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def to_rows(fmt: Format, slabs: Bytes, dim: int, is_value: bool) -> Bytes:
 
 
 def to_slabs(fmt: Format, rows: Bytes, dim: int, is_value: bool) -> Bytes:
-    """The other way: tokens are a multiple of 32."""
+    """The inverse of `to_rows`; tokens are a multiple of 32."""
     blocks, size = dim // 32, fmt.block_bytes - SCALE_BYTES
     each = rows.reshape(-1, SLAB, blocks, fmt.block_bytes)
     scales, codes = each[..., :SCALE_BYTES].swapaxes(1, 2), each[..., SCALE_BYTES:]
@@ -74,7 +74,7 @@ def _by_tokens(tiles: Bytes) -> Bytes:
 
 
 def _to_pairs(codes: Bytes) -> Bytes:
-    """Codes of four bits as blocks of K hold them, as tiles want them: see `_pair_values`."""
+    """4-bit codes of K from the order of blocks to that of tiles: see `_pair_values`."""
     low, high = _pair_values(32 * codes.shape[2])
     values = np.stack([codes & 15, codes >> 4], axis=3).reshape(-1, SLAB, 32 * codes.shape[2])
     out: Bytes = values[..., low] | values[..., high] << 4
@@ -93,7 +93,7 @@ def _from_pairs(pairs: Bytes) -> Bytes:
 
 
 def _pair_values(dim: int) -> tuple[list[int], list[int]]:
-    """Which values of K the bytes of a token hold, in their first four bits and in the others."""
+    """The values of K in the low and the high four bits of each byte."""
     low: list[int] = []
     high: list[int] = []
     for first in range(0, dim, 128):

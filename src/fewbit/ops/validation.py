@@ -1,7 +1,8 @@
-"""What the operations take: shapes, types and values that are checked, with a sentence for what is wrong."""
+"""Checks of the arguments of products and of quantization."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,13 @@ from ..errors import ArgumentError, DataError, DtypeError, LayoutError, ShapeErr
 from ..formats import Format
 from ..formats.limits import is_safe, limits, overflows
 from ..tensor import QuantTensor
-from ..validation import to_flag
+from ..validation import check_shape, to_flag
 
 ACTIVATIONS = ("int8", "int16", "exact")
 
 
 def chosen_activations(activations: str | None, exact: bool = False) -> str | None:
-    """How products take their inputs; None: as is usual. `exact` is short for "exact".
+    """The precision of inputs of products; None for the default. `exact=True` means "exact".
 
     >>> chosen_activations(None, True), chosen_activations("int16"), chosen_activations(None)
     ('exact', 'int16', None)
@@ -29,17 +30,14 @@ def chosen_activations(activations: str | None, exact: bool = False) -> str | No
     if activations is None:
         return "exact" if exact else None
     if not isinstance(activations, str) or activations not in ACTIVATIONS:
-        raise ArgumentError(f"activations are {', '.join(ACTIVATIONS)}, or None for what is usual, not {activations!r}")
+        raise ArgumentError(f"activations must be {', '.join(ACTIVATIONS)} or None, not {activations!r}")
     if exact and activations != "exact":
         raise ArgumentError(f"exact=True is activations='exact', but activations={activations!r} is given too")
     return activations
 
 
 def count_rows(shape: tuple[int, ...]) -> int:
-    rows = 1
-    for n in shape[:-1]:
-        rows *= n
-    return rows
+    return math.prod(shape[:-1])
 
 
 def match(shape: tuple[int, ...], k: int) -> None:
@@ -54,8 +52,7 @@ def result_array(out: Any, leading: tuple[int, ...], n: int, *inputs: npt.NDArra
     if not isinstance(out, np.ndarray) or out.dtype != np.float32:
         kind = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
         raise DtypeError(f"out must be a float32 array, not {kind}")
-    if out.shape != shape:
-        raise ShapeError(f"out must have shape {shape}, its shape is {out.shape}")
+    check_shape(out, shape, "out")
     if not out.flags.writeable:
         raise LayoutError("out is read-only")
     if not out.flags.c_contiguous:
@@ -66,7 +63,7 @@ def result_array(out: Any, leading: tuple[int, ...], n: int, *inputs: npt.NDArra
 
 
 def refuse_shared(results: Sequence[Floats]) -> None:
-    """Results are written at the same time: none may lie in another."""
+    """Refuse results that overlap: they are written at the same time."""
     for i, a in enumerate(results):
         if any(np.may_share_memory(a, b) for b in results[i + 1 :]):
             raise LayoutError("outs overlap each other")
@@ -76,8 +73,7 @@ def bias_array(bias: Any, n: int, results: Sequence[Floats]) -> Floats | None:
     if bias is None:
         return None
     values = to_floats(bias, "bias")
-    if values.shape != (n,):
-        raise ShapeError(f"bias must have shape ({n},), its shape is {values.shape}")
+    check_shape(values, (n,), "bias")
     if any(np.may_share_memory(values, out) for out in results):
         raise LayoutError("out overlaps the bias")
     return values
@@ -87,8 +83,7 @@ def residual_array(residual: Any, out: Floats, results: Sequence[Floats]) -> Flo
     if residual is None:
         return None
     values = to_floats(residual, "residual")
-    if values.shape != out.shape:
-        raise ShapeError(f"residual must have shape {out.shape}, its shape is {values.shape}")
+    check_shape(values, out.shape, "residual")
     if any(np.may_share_memory(values, other) for other in results):
         raise LayoutError("out overlaps the residual")
     return values
@@ -99,7 +94,7 @@ def as_many(values: Sequence[Any] | None, count: int, name: str) -> Sequence[Any
         return [None] * count
     values = to_list(values, name)
     if len(values) != count:
-        raise ShapeError(f"{name} must hold one for each of {count} weights, it holds {len(values)}")
+        raise ShapeError(f"{name} must hold {count} values, one for each matrix, got {len(values)}")
     return values
 
 
@@ -121,7 +116,9 @@ def common_columns(weights: Sequence[QuantTensor]) -> int:
         if len(w.shape) != 2:
             raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
         if w.shape[1] != weights[0].shape[1]:
-            raise ShapeError(f"weights must have as many columns; they have {weights[0].shape[1]} and {w.shape[1]}")
+            raise ShapeError(
+                f"weights must have the same number of columns, got {weights[0].shape[1]} and {w.shape[1]}"
+            )
     return weights[0].shape[1]
 
 
@@ -140,7 +137,7 @@ def refuse_unfit(rows: Floats, fmt: Format, has_importance: bool) -> None:
 
 
 def refuse_overflow(rows: Floats, fmt: Format, packed: Bytes) -> None:
-    """Refuse numbers that were packed with an infinite scale: those of a block may be too large only together."""
+    """Refuse numbers that were packed with an infinite scale: a block may overflow only as a whole."""
     if not rows.size or is_safe(fmt, float(max(-rows.min(), rows.max()))):
         return
     step = _step(rows)
@@ -162,7 +159,7 @@ def _too_large(rows: Floats, fmt: Format, row: int, column: int) -> DataError:
 
 
 def _first(rows: Floats, is_bad: Callable[[Floats], npt.NDArray[np.bool_]]) -> tuple[int, int]:
-    """Row and column of the first number that is bad; there is one."""
+    """Row and column of the first bad number, which must exist."""
     step = _step(rows)
     for first in range(0, len(rows), step):
         bad = is_bad(rows[first : first + step])
@@ -173,15 +170,14 @@ def _first(rows: Floats, is_bad: Callable[[Floats], npt.NDArray[np.bool_]]) -> t
 
 
 def _step(rows: Floats) -> int:
-    """Rows that are looked at together, to need little memory."""
+    """Rows that are checked at a time, to limit memory."""
     columns: int = rows.shape[1]
     return max(1, (1 << 22) // max(columns, 1))
 
 
 def importance_array(importance: Any, k: int) -> Floats:
     weights = to_floats(importance, "importance")
-    if weights.shape != (k,):
-        raise ShapeError(f"importance must hold one weight for each of {k} columns, its shape is {weights.shape}")
+    check_shape(weights, (k,), "importance (columns)")
     if not np.isfinite(weights).all() or (weights < 0).any():
-        raise DataError("importance weights must be finite and not negative")
+        raise DataError("importance must be finite and at least 0")
     return weights

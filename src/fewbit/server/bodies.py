@@ -9,11 +9,13 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from .errors import ApiError, cut
 from .ignored import note_ignored
+from .json_size import check_values
 from .lenient import tidied
 from .settings import Settings
 from .state import client_name, state_of
@@ -47,11 +49,11 @@ class JsonResponse(Response):
 
 async def read(request: Request, kind: type[T]) -> T:
     """The body of a request, checked. What cannot be read is refused with where it is wrong."""
-    data, strict = await read_bytes(request), state_of(request).settings.strict
-    if len(data) > LARGE_BYTES:
-        body: tuple[T, list[str]] = await on_body(request, decode, data, kind, strict)
+    parts, strict = await read_parts(request), state_of(request).settings.strict
+    if request.scope.get("fewbit.body_bytes", 0) > LARGE_BYTES:
+        body: tuple[T, list[str]] = await on_body(request, _decode_large, parts, kind, strict)
     else:
-        body = decode(data, kind, strict)
+        body = decode(b"".join(parts), kind, strict)
     found, ignored = body
     _check_count(found, state_of(request).settings.max_messages)
     note_ignored(request, ignored)
@@ -64,6 +66,13 @@ def _check_count(body: object, most: int) -> None:
         items = getattr(body, name, None)
         if isinstance(items, list) and len(items) > most and not isinstance(items[0], int):  # those are token ids
             raise ApiError(400, f"{name} has {len(items)} items: at most {most} are read", name, "too_many_items")
+
+
+def _decode_large(parts: list[bytes], kind: type[T], strict: bool) -> tuple[T, list[str]]:
+    data = b"".join(parts)
+    parts.clear()
+    check_values(data)
+    return decode(data, kind, strict)
 
 
 def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[str]]:
@@ -83,7 +92,7 @@ def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[st
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_parts(request: Request) -> list[bytes]:
     """All of a body that is neither too large nor too slow."""
     state, client = state_of(request), client_name(request)
     limits, pauses = state.settings, state.pauses
@@ -91,19 +100,19 @@ async def read_bytes(request: Request) -> bytes:
     if length.isdecimal() and int(length) > limits.max_body_bytes:
         raise _too_large(limits.max_body_bytes)
     parts: list[bytes] = []
-    size, chunks, clock = 0, aiter(request.stream()), asyncio.get_running_loop().time
+    size, clock = 0, asyncio.get_running_loop().time
     begun = clock()
     while True:
         seconds_left = body_patience(limits, size, clock() - begun)
-        part = await _within(seconds_left + pauses.lenience, anext(chunks, None))
-        if part is None:
-            return b"".join(parts)
+        part, is_last = await _within(seconds_left + pauses.lenience, request.receive())
         size += len(part)
         if size > limits.max_body_bytes:
             raise _too_large(limits.max_body_bytes)
         state.take_body(client, len(part))
         request.scope["fewbit.body_bytes"], request.scope["fewbit.client"] = size, client  # `Guard` releases them
         parts.append(part)
+        if is_last:
+            return parts
 
 
 def body_patience(limits: Settings, size: int, seconds: float) -> float:
@@ -117,18 +126,20 @@ def body_patience(limits: Settings, size: int, seconds: float) -> float:
     return min(limits.body_idle_seconds, latest - seconds)
 
 
-async def _within(seconds: float, coming: Awaitable[bytes | None]) -> bytes | None:
-    """The next part of a body. What is there already counts, however late this server comes to read it."""
+async def _within(seconds: float, coming: Awaitable[Message]) -> tuple[bytes, bool]:
+    """The next part of a body, and whether it is the last. What is there already counts, however late this server
+    comes to read it."""
     task = asyncio.ensure_future(coming)
     try:
         await asyncio.wait({task}, timeout=max(seconds, 0.0))
-        if task.done():
-            return task.result()
-    except ClientDisconnect:
-        raise ApiError(400, "the client disconnected before its body was complete", code="disconnected") from None
     finally:
         task.cancel()
-    raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout")
+    if not task.done():
+        raise ApiError(408, "the body came too slowly; send it at once", code="body_timeout")
+    message = task.result()
+    if message["type"] == "http.disconnect":
+        raise ApiError(400, "the client disconnected before its body was complete", code="disconnected")
+    return message.get("body", b""), not message.get("more_body", False)
 
 
 @cache

@@ -12,10 +12,9 @@ from starlette.requests import Request
 
 from ..arrays import Floats
 from ..errors import FewbitError, RequestError, TooLong
-from ..llm import LLM
-from ..options import Prompt
+from ..llm import LLM, Prompt
 from .jobs import Job, Usage
-from .runs import enter, failed
+from .runs import enter, failed, held
 from .state import charge, state_of
 from .text_work import check_chars, max_chars
 from .tokens import in_thread
@@ -38,7 +37,7 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
     entry = state.pool.find(model)
     async with AsyncExitStack() as stack:
         enter(state, entry, Job(prompts=texts[:1]), stack)  # one place, however many texts
-        llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model)))
+        llm = await held(request, model, stack)
         load_ns = perf_counter_ns() - begun
         prompts = await in_thread(request, _encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
         charge(request, sum(map(len, prompts)))

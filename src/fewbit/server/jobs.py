@@ -8,16 +8,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..completion import Completion, TokenLogprob
 from ..errors import RequestError, TooLong
-from ..llm import LLM
-from ..options import Prompt
-from ..parts import Part
+from ..llm import LLM, Completion, Prompt, TextDelta, TokenLogprob
 from ..text.infill import infill_prompt
 from .errors import out_of_time
 from .prompts import Conversation, Truncation, chat_prompt
-from .text_work import check_chars
+from .text_work import check_chars, count_chars
 
+SHORT_ITEMS, SHORT_CHARS = 8, 512  # of a prompt that takes well below a millisecond
 OPTIONS = frozenset(
     (
         "max_tokens", "min_tokens", "stop", "stop_token_ids", "seed", "logit_bias", "temperature", "top_k", "top_p",
@@ -53,6 +51,12 @@ class Job:
     @property
     def num_outputs(self) -> int:
         return self.n * (1 if self.messages is not None else len(self.prompts))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether its prompt is made faster than a thread for it would be found."""
+        texts = (self.messages or (), self.tools or (), self.prompts, self.suffix)
+        return sum(map(len, texts[:3])) <= SHORT_ITEMS and count_chars(texts) <= SHORT_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,11 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> AsyncGenerator[Event, None]:
-    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`. Prompts are made `in_thread`.
+    """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`. Long prompts are made `in_thread`.
 
     What cannot be done is refused before `Started`. `aclose` ends it at once, and its requests in the engine too.
     """
-    prompts: list[list[int]] = await in_thread(_prompts, job, llm)
+    prompts: list[list[int]] = _prompts(job, llm) if job.is_short else await in_thread(_prompts, job, llm)
     options = {
         **job.options, "n": job.n, "logprobs": job.logprobs, "namespace": job.namespace, "priority": job.priority,
         "client": job.client,
@@ -123,7 +127,7 @@ async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> As
     yield _usage(prompts, finished, job.n)
 
 
-def _finished(part: Part, completion: Completion) -> Finished:
+def _finished(part: TextDelta, completion: Completion) -> Finished:
     """What ran out of time ends like what ran out of room; it is an error if nothing was written."""
     if completion.finish_reason != "deadline":
         return Finished(part.index, completion.finish_reason, completion, part.stop_string)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,6 +24,15 @@ def log(what: str, **fields: Any) -> None:
     line = json.dumps({"time": time.time(), "event": what, **fields}) if _as_json else _plain(what, fields)
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
+
+
+class UvicornLog(logging.Handler):
+    """What uvicorn has to say, in this log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        more = {} if error is None else {"traceback": "".join(traceback.format_exception(error))}
+        log("uvicorn", reason=record.getMessage().strip(), **more)
 
 
 class Seldom:

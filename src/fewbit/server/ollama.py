@@ -15,9 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..completion import TokenLogprob
 from ..errors import TooLong
-from ..llm import LLM
+from ..llm import LLM, TokenLogprob
 from ..text.infill import infill_prompt
 from .anthropic import tool_input
 from .bodies import JsonResponse, read

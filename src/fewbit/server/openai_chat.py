@@ -12,7 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..completion import TokenLogprob
+from ..llm import TokenLogprob
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body, unsupported
 from .jobs import Delta, Finished, Job

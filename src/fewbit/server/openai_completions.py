@@ -12,9 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..completion import TokenLogprob
-from ..llm import LLM
-from ..options import Prompt
+from ..llm import LLM, Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Delta, Finished, Job
@@ -112,7 +110,10 @@ async def completions(request: Request) -> Response:
     if body.stream:
         return run.stream(_chunks(run, body))
     deltas, finished, usage = await run.collect()
-    choices = await asyncio.to_thread(_choices, run, body, deltas, finished)  # many log-probabilities take long
+    if job.logprobs is None and not job.echo:
+        choices = _choices(run, body, deltas, finished)
+    else:  # many log-probabilities take long
+        choices = await asyncio.to_thread(_choices, run, body, deltas, finished)
     return JsonResponse(CompletionAnswer(_new_id(), run.created, run.model, choices, usage_info(usage)))
 
 

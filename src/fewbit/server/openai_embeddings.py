@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..arrays import Floats
-from ..options import Prompt
+from ..llm import Prompt
 from .bodies import Body, JsonResponse, read
 from .embedding import embed
 from .errors import ApiError

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..completion import TokenLogprob
+from ..llm import TokenLogprob
 from .jobs import Delta, Finished
 from .openai_responses_types import ResponseRequest, new_id
 from .openai_types import chat_logprob

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from ..completion import TokenLogprob
+from ..llm import TokenLogprob
 from .bodies import Body
 from .jobs import Usage
 

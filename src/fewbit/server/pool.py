@@ -49,6 +49,11 @@ class Entry:
     disk_error: str = ""  # of --cache-dir, that the log has already
     aliases: set[str] = field(default_factory=set)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether nobody has to wait for it."""
+        return self.llm is not None and self.gives_way is None
+
 
 class Pool:
     """Models by name. `load` makes one, in a thread; one that fails disturbs no other.

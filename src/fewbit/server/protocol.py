@@ -8,7 +8,6 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .log import log
 from .state import State
 
 TOO_SLOW = b"the headers came too slowly; send them at once"
@@ -23,21 +22,15 @@ class Connection(H11Protocol):
         super().__init__(*args, **more)
         self._state: State = self.config.app.state.fewbit  # type: ignore[union-attr]
         self._timer: asyncio.TimerHandle | None = None
-        self._address: str | None = None  # under which it is counted
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         address = self.client[0] if self.client else ""
-        limits, others = self._state.settings, self._state.connections
-        if others.total() >= limits.max_connections or others[address] >= limits.max_connections_per_address:
-            if self._state.refused_connections.is_due():
-                log("too many connections", open=others.total(), address=address, of_address=others[address])
+        if self._state.connections.are_too_many(address):
             self._answer(503, b"Service Unavailable", TOO_MANY)
             transport.close()
             return
-        self._address = address
-        others[address] += 1
-        seconds = limits.first_request_seconds
+        seconds = self._state.settings.first_request_seconds
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
@@ -53,10 +46,6 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_keepalive_if_required()
         self._stop()
-        if self._address is not None:
-            self._state.connections[self._address] -= 1
-            if not self._state.connections[self._address]:
-                del self._state.connections[self._address]
         super().connection_lost(exc)
 
     def _watch(self) -> None:

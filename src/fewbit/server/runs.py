@@ -170,7 +170,7 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
     stack = AsyncExitStack()
     try:
         enter(state, entry, job, stack)
-        llm = await unless_gone(request, stack.enter_async_context(state.pool.use(model, is_held)))
+        llm = await held(request, model, stack, is_held)
         run = Run(request, entry.name, llm, job, stack)
         await unless_gone(request, run.start(), state.settings.request_seconds)
         note_ignored(request, job.ignored)
@@ -178,6 +178,14 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
         await stack.aclose()
         raise
     return run
+
+
+async def held(request: Request, model: str | None, stack: AsyncExitStack, is_held: bool = False) -> LLM:
+    """A model, until the stack is closed; who must wait for it may disconnect."""
+    pool = state_of(request).pool
+    is_ready = pool.find(model).is_ready
+    using = stack.enter_async_context(pool.use(model, is_held))
+    return await (using if is_ready else unless_gone(request, using))
 
 
 def failed(state: State, model: str, llm: LLM, error: FewbitError) -> ApiError:

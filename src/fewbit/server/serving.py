@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
 import resource
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,16 +18,17 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from ..errors import ArgumentError, PathError
+from ..errors import ArgumentError
 from . import memory
-from .log import Seldom, log
+from .listening import BACKLOG, Listener
+from .log import Seldom, UvicornLog, log
 from .protocol import Connection
 from .settings import Settings
 from .state import State
 
 OTHER_FILES = 128  # beside connections
-ACCEPTED_AT_ONCE = 64  # also the tries when no descriptors are left
-BACKLOG = 1024  # connections that wait to be accepted
+ACCEPTED_AT_ONCE = 8  # between two looks at other connections; also the tries when no descriptors are left
+SWITCH_SECONDS = 0.0005  # the event loop gives up the GIL with each write, and waits so long to get it back
 
 
 class Server(uvicorn.Server):
@@ -36,12 +39,16 @@ class Server(uvicorn.Server):
         self._state, self._ready, self._drain_end = state, ready, 0.0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for one in sockets or ():
+            if isinstance(one, Listener):
+                one.connections, one.has_tls = self._state.connections, self.config.is_ssl
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         gc.collect()
         gc.freeze()  # what is there now stays: collections while requests run need not look at it
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -79,23 +86,6 @@ class AcceptErrors:
         loop.default_exception_handler(context)
 
 
-def listen(settings: Settings) -> socket.socket:
-    """A socket on the host and port, before any model is loaded for it."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for others asyncio sets no TCP_NODELAY
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((settings.host, settings.port))
-        found.listen(BACKLOG)
-    except OSError as error:
-        found.close()
-        why = error.strerror or str(error)
-        raise PathError(
-            f"cannot listen on {settings.host} port {settings.port}: {why[:1].lower()}{why[1:]}; try another --port"
-        ) from None
-    return found
-
-
 def raise_file_limit(connections: int) -> None:
     """Have as many file descriptors as connections need, or refuse to start."""
     wanted = connections + OTHER_FILES
@@ -119,6 +109,7 @@ def serve(app: Starlette, at: socket.socket, ready: Callable[[], object] = lambd
 
 def make_config(app: Starlette) -> uvicorn.Config:
     settings: Settings = app.state.fewbit.settings
+    logging.getLogger("uvicorn.error").handlers = [UvicornLog(logging.WARNING)]
     return uvicorn.Config(
         app,
         http=Connection,

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from .errors import ApiError, shutting_down
 from .keys import Quota
-from .log import Seldom
+from .listening import Connections
 from .memory import Trimmer
 from .metrics import Metrics
 from .pauses import PauseWatch
@@ -36,14 +36,16 @@ class State:
     is_over: bool = False  # the time of running requests is over too
     open_runs: int = 0
     runs: set[Endable] = field(default_factory=set)  # that give events
-    connections: Counter[str] = field(default_factory=Counter)  # by address
-    refused_connections: Seldom = field(default_factory=Seldom)  # in the log
     bodies: Counter[str] = field(default_factory=Counter)  # bytes of request bodies, by client
     text: TextWork = field(default_factory=TextWork)
     trimmer: Trimmer = field(default_factory=Trimmer)
     pauses: PauseWatch = field(default_factory=PauseWatch)
     started: float = field(default_factory=time.time)
+    connections: Connections = field(init=False)
     _ends: set[asyncio.Future[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.connections = Connections(self.settings)
 
     def end(self) -> None:
         """End all requests now: they get an error, or what they have."""

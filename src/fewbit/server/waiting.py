@@ -29,9 +29,11 @@ async def unless_gone(request: Request, call: Awaitable[T], seconds: float | Non
             raise out_of_time()
         raise shutting_down() if ending in done else ApiError(GONE, "the client disconnected", code="disconnected")
     finally:
-        for one in tasks:
-            one.cancel()
-        await asyncio.wait(tasks)
+        leaving.cancel()
+        ending.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
 
 
 async def _gone(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: words are cut out of the text, and the pieces of a word are merged in the file's order."""
+"""Byte-pair encoding: text is split into words, and the pieces of a word are merged in the file's order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTHING = "\0nothing"  # takes the place of a byte that has no token, so that i
 
 
 class BytePairs:
-    """Text to ids by merging pairs, for a vocabulary with `tokenizer.ggml.merges`."""
+    """The encoder of vocabularies with `tokenizer.ggml.merges`."""
 
     adds_space = False
 
@@ -52,7 +52,7 @@ def _regex(split: str) -> Regex:
 
 
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text. A long one is a batch of one: for batches the library lets other threads run."""
+    """The ids of a text. Long text is encoded as a batch of one: only then does the library release the GIL."""
     if len(text) < _LONG:
         return tokenizer.encode(text, add_special_tokens=False).ids
     return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids

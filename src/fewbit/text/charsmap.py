@@ -1,4 +1,4 @@
-"""The normalization that a SentencePiece vocabulary brings along: which characters become which, as a compiled trie.
+"""The normalization of a SentencePiece vocabulary: a compiled trie that maps characters to their replacements.
 
 Layout: u32 size, that many bytes of u32 units, then texts that end in a zero byte. From a node, byte `c` leads to the
 unit at `node ^ c` if its label is `c`. Bit 8 says that a key ends there: the next node tells where its text is.
@@ -16,7 +16,7 @@ _CACHE_PAIRS = 1 << 17
 
 
 class CharsMap:
-    """Replaces the longest keys that it finds, from left to right."""
+    """Replaces the longest keys, from left to right."""
 
     def __init__(self, data: bytes) -> None:
         size = int.from_bytes(data[:4], "little")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,8 +38,12 @@ class ChatPrompt(NamedTuple):
         return tokenizer.encode(self.text, parse_special=True, mark=self.mark)
 
 
-class Chat:
-    """The chat templates of a model."""
+class ChatTemplates:
+    """The chat templates of a model.
+
+    Args:
+        tokenizer: The model's tokenizer, which has their sources.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -54,44 +59,50 @@ class Chat:
         tools: Tools = None,
         names: Mapping[str, Any] | None = None,
         trust_content: bool = False,
+        continue_final_message: bool = False,
         refuse_ignored_tools: bool = False,
-        continue_final: bool = False,
     ) -> ChatPrompt:
-        """The prompt for an answer, or with `continue_final` for the rest of the answer that the last message begins.
+        """The prompt for an answer.
 
-        `names` are what else the template looks for, such as `enable_thinking`.
+        Args:
+            messages: The conversation.
+            tools: Functions that the model may call.
+            names: What else the template looks for, such as `enable_thinking`.
+            trust_content: Special tokens that messages spell count as such.
+            continue_final_message: The prompt ends with the text of the last message, which the answer continues.
+            refuse_ignored_tools: Raise an error, and not a warning, if the template ignores tools.
         """
-        template, marker = self._find(bool(tools))
-        more = {**(names or {})}
+        names = {**(names or {})}
         for name in _RESERVED:
-            if name in more:
+            if name in names:
                 raise RequestError(f"template cannot set {name}; give it as an argument of its own")
+        template, marker = self._find(bool(tools))
         mark = "" if trust_content else choose_mark(template.source, messages, tools)
 
         def render(messages: Messages, tools: Tools, **changed: Any) -> str:
             def make(form: Messages) -> str:
-                return template.render(*marker.mark([form, tools], mark), **(more | changed))
+                return template.render(*marker.mark([form, tools], mark), **(names | changed))
 
             return render_messages(messages, make, mark)
 
-        begun = None
-        if continue_final:
-            if more.get("add_generation_prompt"):
+        final = None
+        if continue_final_message:
+            if names.get("add_generation_prompt"):
                 raise RequestError("continue_final_message adds no generation prompt, so template cannot ask for one")
-            begun = Begun(messages, choose_mark(template.source, messages, tools, mark))
+            final = FinalMessage(messages, choose_mark(template.source, messages, tools, mark))
 
         def write(tools: Tools) -> str:
-            if begun is None:
+            if final is None:
                 return render(messages, tools)
-            if begun.has_thoughts:
-                return begun.after(render(messages[:-1], tools), marker.mark(begun.text, mark))
-            return begun.cut(render(begun.messages, tools, add_generation_prompt=False))
+            if final.has_thoughts:
+                return final.after(render(messages[:-1], tools), marker.mark(final.text, mark))
+            return final.cut(render(final.messages, tools, add_generation_prompt=False))
 
         text = write(tools)
-        if tools and _ignored(write, text):
+        if tools and _ignores_tools(write, text):
             if refuse_ignored_tools:
                 raise ToolsIgnored(_IGNORED)
-            warnings.warn(_IGNORED, stacklevel=5)
+            warnings.warn(_IGNORED, stacklevel=_caller_level())
         return ChatPrompt(text, mark)
 
     def _find(self, has_tools: bool) -> tuple[ChatTemplate, Marker]:
@@ -102,14 +113,14 @@ class Chat:
         return self._templates[name]
 
 
-class Begun:
-    """An answer that the last message begins: where its prompt ends.
+class FinalMessage:
+    """The assistant's message that an answer continues: it says where the prompt ends.
 
     Templates end a message with special tokens, and some strip it. So `messages` are rendered with `end`, a character
-    that stands nowhere else, at the end of the text, and the prompt is `cut` there.
+    that stands nowhere else, after the text, and the prompt is `cut` there.
 
-    Templates drop or rewrite thoughts, as they should for earlier answers. A text that `has_thoughts` is put after the
-    generation prompt as it is, since that is where the model wrote it.
+    Templates drop or rewrite the thoughts of earlier answers. A text that `has_thoughts` follows the generation prompt
+    unchanged, since that is where the model wrote it.
     """
 
     def __init__(self, messages: Messages, end: str) -> None:
@@ -137,8 +148,16 @@ class Begun:
         return prompt + text
 
 
-def _ignored(write: Callable[[Tools], str], text: str) -> bool:
+def _ignores_tools(write: Callable[[Tools], str], text: str) -> bool:
     try:
         return write(None) == text
     except TemplateError:
         return False
+
+
+def _caller_level() -> int:
+    """The `stacklevel` at which a warning names the line that called fewbit."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("fewbit."):
+        level, frame = level + 1, frame.f_back
+    return level + 1

@@ -1,4 +1,4 @@
-"""Prompts for filling in the middle: prefix, suffix and the tokens that some models were trained with around them."""
+"""Fill-in-the-middle prompts: prefix and suffix, with the special tokens of models trained for it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def infill_tokens(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
 def infill_prompt(
     tokenizer: Tokenizer, prefix: str, suffix: str, *, files: Sequence[File] = (), middle: str = ""
 ) -> list[int]:
-    """The token ids of a prompt for what is between a prefix and a suffix.
+    """The token ids of a prompt for the text between a prefix and a suffix.
 
     Args:
-        tokenizer: Of a model that has tokens for it; another gets a RequestError.
+        tokenizer: The tokenizer. RequestError if it has no tokens for infilling.
         prefix: Text before the gap.
         suffix: Text after the gap.
-        files: Other files, told before the prefix.
-        middle: The beginning of what is in the gap.
+        files: Other files, placed before the prefix.
+        middle: The start of the text in the gap.
     """
     found = infill_tokens(tokenizer)
     if found is None:

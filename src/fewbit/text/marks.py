@@ -1,4 +1,4 @@
-"""Marks: what tells the text of a message from what the template writes, so that no message can spell a control token.
+"""Marks distinguish the text of messages from the text of the template, so that no message can spell a control token.
 
 A mark is a character that no message holds. It is put after each character that begins a control token and before each
 that ends one. So a control token that has such a character out of a message is broken, however the template cuts and
@@ -32,11 +32,11 @@ class Marker:
         tokens = [text for text in control if text]
         self._firsts = {text[0] for text in tokens if not text[0].isalnum()}
         self._lasts = {text[-1] for text in tokens if not text[-1].isalnum()}
-        words = [text for text in tokens if text[0].isalnum() and text[-1].isalnum()]  # broken where they are whole
+        alnum = [text for text in tokens if text[0].isalnum() and text[-1].isalnum()]  # matched as a whole
         ends = self._firsts | self._lasts
         looked_for = [text for text in literals if not ends.isdisjoint(text)]  # the others are never marked
         self._kept = _apart(looked_for, tokens)
-        texts = sorted((*self._kept, *words), key=len, reverse=True)
+        texts = sorted((*self._kept, *alnum), key=len, reverse=True)
         chars = sorted(ends)
         self._pattern = re.compile("|".join(map(re.escape, (*texts, *chars)))) if texts or chars else None
 

@@ -1,7 +1,7 @@
-"""Where chat templates run: they come with the model file, so nothing they do may reach out or go on without end.
+"""The sandbox for chat templates. They come with the model file, so they are untrusted.
 
-Jinja's sandbox keeps templates from Python's internals. What is added here bounds their work: loops and calls look at
-the clock, and what makes text or numbers grow looks at the size first.
+Jinja's sandbox keeps templates away from Python's internals. This module bounds their work: loops and calls check the
+clock, and operations that make text or numbers grow check the size first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Bounds(NodeTransformer):
-    """Puts filters that look at the clock and at the size into loops and into `a ~ b`."""
+    """Adds filters that check the clock and the size to loops and to `a ~ b`."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         node.iter = _filtered(node.iter, "counted")

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: pairs whose joined text is a token are merged, the one with the best score first."""
+"""SentencePiece vocabularies: pairs whose joined text is a token are merged, highest score first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .vocabulary import Vocabulary, read_flag, read_numbers, read_texts
 
 
 class SentencePiece:
-    """Text to ids for `tokenizer.ggml.model` "llama"; a character that is no token becomes its bytes."""
+    """The encoder for `tokenizer.ggml.model` "llama". A character without a token becomes its bytes."""
 
     def __init__(self, vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> None:
         unknown = None if vocabulary.unknown is None else vocabulary.tokens[vocabulary.unknown]
@@ -30,7 +30,7 @@ class SentencePiece:
 
 
 def _merges(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Those that the file lists, if it has no scores: a tokenizer.json is so."""
+    """The merges of the file if it has no scores, as in tokenizer.json; else those that follow from the scores."""
     if "tokenizer.ggml.scores" not in metadata and "tokenizer.ggml.merges" in metadata:
         return split_merges(read_texts(metadata, "tokenizer.ggml.merges"))
     return merges_of(vocabulary, read_numbers(metadata, "tokenizer.ggml.scores", len(vocabulary.tokens)).tolist())

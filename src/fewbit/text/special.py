@@ -1,4 +1,4 @@
-"""Kinds of tokens, and tokens that are known by their text: many files do not say which ones end a turn."""
+"""Token types, and special tokens known by their text: many files do not mark which ones end a turn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDS, _FILL_IN = _END_TEXTS.split(), _FILL_IN_TEXTS.split()
 
 
 def mark_control(ids: Mapping[str, int], kinds: bytearray) -> None:
-    """Make control tokens of those whose text says so, whatever kind the file gives them.
+    """Mark known control tokens as such, whatever type the file gives them.
 
     >>> kinds = bytearray([NORMAL, NORMAL])
     >>> mark_control({"<|im_end|>": 0, "a": 1}, kinds)

@@ -1,4 +1,4 @@
-"""Expressions that a tokenizer.json brings along to cut text into words: taken if they cannot take forever.
+"""Regular expressions of a tokenizer.json that split text into words, accepted if they cannot run forever.
 
 An expression may hold what those of known models hold. What can make matching exponential is refused: a group that is
 repeated without a limit, and references back.

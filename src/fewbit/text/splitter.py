@@ -1,4 +1,4 @@
-"""Finding tokens that stand in the text as they are: control tokens and tokens that a user defined."""
+"""Finds tokens that are spelled out in the text: control tokens and user-defined tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WHITESPACE = " \t\n\v\f\r"
 
 
 class Splitter:
-    """Cuts text at the tokens it was given, the leftmost first, and of those the longest.
+    """Splits text at the given tokens: the leftmost first, and the longest of those.
 
     >>> list(Splitter({"<s>": 1, "<sep>": 7}).split("a<sep>b<s>"))
     ['a', 7, 'b', 1]

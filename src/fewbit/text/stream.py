@@ -1,4 +1,4 @@
-"""Text that comes token by token: whole characters only, and nothing of a stop string."""
+"""Streaming detokenizer: whole characters only, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from .tokenizer import Tokenizer
 
 
 class TextStream:
-    """Token ids in, text out, as soon as it is whole characters.
+    """Turns token ids into text, as soon as characters are complete.
 
-    What `feed` and `finish` give is together what `Tokenizer.decode` gives for all the ids.
+    The concatenated results of `feed` and `finish` are what `Tokenizer.decode` returns for all the ids.
 
-    >>> words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "Ã", "©"], "tokenizer.ggml.merges": []}
-    >>> stream = TextStream(Tokenizer.from_metadata(words))
+    >>> metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "Ã", "©"],
+    ...             "tokenizer.ggml.merges": []}
+    >>> stream = TextStream(Tokenizer.from_metadata(metadata))
     >>> [stream.feed(token) for token in (0, 1, 2, 1)], stream.finish()
     (['a', '', 'é', ''], '\ufffd')
     """
@@ -32,12 +33,12 @@ class TextStream:
         return self._decoder.decode(data)
 
     def finish(self) -> str:
-        """What is left at the end: U+FFFD where a character was begun and not ended."""
+        """The rest, when no more tokens follow: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)
 
 
 class StopStrings:
-    """Finds the first of some strings in text that comes in parts, and holds back what may be the start of one.
+    """Finds the first stop string in text that arrives in parts. Holds back what may be the start of one.
 
     >>> stop = StopStrings(["END", "\\n\\n"])
     >>> stop.feed("the E"), stop.feed("mu\\n"), stop.feed("\\nis"), stop.found
@@ -52,7 +53,7 @@ class StopStrings:
         self.found: str | None = None
 
     def feed(self, text: str) -> str:
-        """The text that is safe to show. After a stop string was found there is no more."""
+        """The text that is safe to show: none after a stop string."""
         if self.found is not None:
             return ""
         text = self._held + text
@@ -65,7 +66,7 @@ class StopStrings:
         return text[:safe]
 
     def finish(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text held back, when no more text follows."""
         held, self._held = self._held, ""
         return held
 

@@ -21,16 +21,16 @@ from .unigram import Unigram
 from .vocabulary import Vocabulary, read_flag, read_ids, read_text, read_texts, read_vocabulary
 from .wordpiece import WordPiece
 
-_FEW_ROWS = 127  # of embeddings without a token: so many at most, or a sixteenth
+_FEW_ROWS = 127  # an embedding table may have this many rows without a token, or a sixteenth of its rows
 _NOT_ALNUM = bytes(byte for byte in range(256) if not chr(byte).isalnum() or byte > 127)
 _CUT_OUT = (CONTROL, UNKNOWN, USER_DEFINED)  # found in the text as they are, before the rest is encoded
 
 
 class Encoder(Protocol):
-    """Text without special tokens to ids. One that adds a space puts it before each text that it is given."""
+    """Encodes text without special tokens. With `adds_space`, it puts a space before each text."""
 
     adds_space: bool
-    lost_bytes: bytes | None  # those of a text that are in no token; None: it is not known
+    lost_bytes: bytes | None  # bytes of a text that end up in no token; None: unknown
 
     def __call__(self, text: str) -> list[int]: ...
 
@@ -38,10 +38,10 @@ class Encoder(Protocol):
 class Tokenizer:
     """Text to token ids and back.
 
-    >>> words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
-    ...          "tokenizer.ggml.tokens": ["l", "o", "w", "lo", "low", "<|im_end|>"],
-    ...          "tokenizer.ggml.merges": ["l o", "lo w"]}
-    >>> tokenizer = Tokenizer.from_metadata(words)
+    >>> metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+    ...             "tokenizer.ggml.tokens": ["l", "o", "w", "lo", "low", "<|im_end|>"],
+    ...             "tokenizer.ggml.merges": ["l o", "lo w"]}
+    >>> tokenizer = Tokenizer.from_metadata(metadata)
     >>> tokenizer.encode("lowlo")
     [4, 3]
     >>> tokenizer.decode([4, 3])
@@ -100,10 +100,10 @@ class Tokenizer:
     def truncate(self, ids: list[int], length: int) -> list[int]:
         """The first `length` token ids of a text; those that `add_special` put after it stay.
 
-        >>> words = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "</s>"],
-        ...          "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 2,
-        ...          "tokenizer.ggml.add_eos_token": True}
-        >>> tokenizer = Tokenizer.from_metadata(words)
+        >>> metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "</s>"],
+        ...             "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 2,
+        ...             "tokenizer.ggml.add_eos_token": True}
+        >>> tokenizer = Tokenizer.from_metadata(metadata)
         >>> tokenizer.truncate(tokenizer.encode("abab", add_special=True), 3)
         [0, 1, 2]
         """
@@ -264,8 +264,8 @@ class Tokenizer:
         return max(map(len, tokens)), max(len(_alnums(token)) for token in tokens)
 
     def _splitter(self, *kinds: int) -> Splitter:
-        words = self.vocabulary
-        return Splitter({words.tokens[i]: i for i in words.of_kind(*kinds)}, self._strip_left, self._strip_right)
+        tokens = {self.vocabulary.tokens[i]: i for i in self.vocabulary.of_kind(*kinds)}
+        return Splitter(tokens, self._strip_left, self._strip_right)
 
     def _check(self, token: int) -> None:
         if not 0 <= to_integer(token, "a token id") < self.vocab_size:

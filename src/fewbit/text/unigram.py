@@ -1,4 +1,4 @@
-"""Unigram vocabularies: of all ways to cut the text into tokens, the one with the best sum of scores."""
+"""Unigram vocabularies: the split into tokens with the highest sum of scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIDDEN = "\0"  # begins the text of tokens that no text may become
 
 
 class Unigram:
-    """Text to ids for `tokenizer.ggml.model` "t5"."""
+    """The encoder for `tokenizer.ggml.model` "t5"."""
 
     lost_bytes: bytes | None = None  # characters are replaced, spaces merged
 

@@ -1,4 +1,4 @@
-"""What a GGUF file says about its tokens, read and checked."""
+"""The vocabulary in the metadata of a GGUF file, read and checked."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Vocabulary:
         return np.flatnonzero(np.isin(np.frombuffer(self.kinds, np.uint8), kinds)).tolist()
 
     def padded(self, size: int) -> Vocabulary:
-        """The same with tokens that are not in use after them; no text becomes one of those."""
-        more = range(len(self.tokens), size)
-        tokens, kinds = [*self.tokens, *(f"[PAD{i}]" for i in more)], self.kinds + bytearray([UNUSED]) * len(more)
-        return replace(self, tokens=tokens, kinds=kinds)
+        """The vocabulary padded with unused tokens, which no text is encoded to."""
+        padding = [f"[PAD{i}]" for i in range(len(self.tokens), size)]
+        kinds = self.kinds + bytearray([UNUSED]) * len(padding)
+        return replace(self, tokens=self.tokens + padding, kinds=kinds)
 
 
 _ROLES = ("bos", "eos", "unknown", "separator")
@@ -53,9 +53,9 @@ _ROLE_WORDS += [(role, role) for role in END_ROLES]
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """The vocabulary that the keys `tokenizer.ggml.*` describe.
 
-    >>> words = read_vocabulary({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "</s>"],
-    ...                          "tokenizer.ggml.token_type": [1, 1, 3], "tokenizer.ggml.eos_token_id": 2})
-    >>> words.ids["b"], words.eos, words.end_of_generation
+    >>> vocabulary = read_vocabulary({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "</s>"],
+    ...                               "tokenizer.ggml.token_type": [1, 1, 3], "tokenizer.ggml.eos_token_id": 2})
+    >>> vocabulary.ids["b"], vocabulary.eos, vocabulary.end_of_generation
     (1, 2, frozenset({2}))
     """
     model = read_text(metadata, "tokenizer.ggml.model")

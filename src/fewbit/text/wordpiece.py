@@ -1,4 +1,4 @@
-"""WordPiece: text is folded and cut into words, and a word is eaten from its left, the longest token first."""
+"""WordPiece: text is normalized and split into words, and each word is split greedily, longest token first."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WordPiece:
 
 
 class _Fold(dict[int, str]):
-    """What each character becomes, for `str.translate`; worked out when it is first met."""
+    """Maps each character to its normalized form, for `str.translate`; computed at first use."""
 
     def __init__(self, lower: bool, strip: bool) -> None:
         super().__init__()

@@ -25,6 +25,7 @@ from fewbit.ops.cuda import device
 from fewbit.ops.cuda.compile import digest, sources
 from fewbit.ops.cuda.device import Gpu
 from fewbit.ops.cuda.kernels import Entry
+from fewbit.ops.cuda.launch import layout
 from fewbit.ops.cuda.session import MIN_BYTES, Session
 
 from .translate import translated
@@ -81,6 +82,8 @@ class EmulatedGpu(Gpu):
         self.nbytes = nbytes
         self._kernels: dict[str, Any] = {}
         self._blas: list[Any] = []
+        self._handles: dict[str, int] = {}
+        self.entries: list[Entry] = []  # the handle of a kernel is its number here, from 1 on
 
     def session(self) -> EmulatedSession:
         return EmulatedSession(self)
@@ -96,12 +99,20 @@ class EmulatedGpu(Gpu):
             self._kernels[entry.name] = getattr(ctypes.CDLL(str(library(entry))), f"emulated_{entry.name}")
         return self._kernels[entry.name]
 
-    def run(self, entry: Entry, sizes: tuple[int, ...], threads: int, values: list[Any]) -> None:
+    def load(self, entry: Entry) -> int:
+        self.entries.append(entry)
+        self._handles[entry.name] = len(self.entries)
+        return len(self.entries)
+
+    def run(self, entry: Entry, sizes: tuple[int, ...], threads: int, parameters: bytes) -> None:
         """A kernel at a time: they have static memory."""
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        memory = ctypes.create_string_buffer(parameters, len(parameters))
+        packing, places = layout(entry.codes)
+        assert packing.size == len(parameters)
+        pointers = (ctypes.c_void_p * len(places))(*(ctypes.addressof(memory) + place for place in places))
         kernel = self.kernel(entry)
         with _running:
-            kernel((ctypes.c_uint * 3)(*map(int, sizes)), ctypes.c_uint(threads), pointers)
+            kernel((ctypes.c_uint * 3)(*sizes), ctypes.c_uint(threads), pointers)
 
     def compile(self, entries: Sequence[Entry]) -> None:
         compile_all(list(entries))
@@ -121,22 +132,40 @@ class EmulatedSession(Session):
     def _open(self) -> None:
         self.stream = Stream()
         self._captured: list[Callable[[], None]] | None = None
+        self._failure: BaseException | None = None
+        self._function = LaunchKernel(self._reported(self._launched))  # in the place of cuLaunchKernelEx
+        self._kernel_address = address_of(self._function)
 
     @property
     def blas(self) -> Any:
         self._blas = self._blas or HostBlas(self)
         return self._blas
 
-    def launch(
-        self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any, stream: Any = None,
-        dependent: bool = False, **_options: Any,
-    ) -> None:  # fmt: skip
-        sizes = (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
-        assert all(size > 0 for size in sizes)
+    def _launched(self, config: Any, kernel: int, parameters: Any, extra: Any) -> None:
+        entry, given = self.gpu.entries[kernel - 1], config[0]
+        sizes, threads = tuple(given.grid), given.block[0]
         assert all(size <= MAX_GRID for size in sizes[1:]), f"{entry.name}: a grid of {sizes}"
-        assert 0 < threads <= 1024
-        values = [_value(arg) for arg in args]
+        assert threads <= 1024
+        values = ctypes.string_at(extra[1], ctypes.c_size_t.from_address(extra[3]).value)
         self.do(lambda: self.gpu.run(entry, sizes, threads, values))
+
+    def _reported(self, function: Callable[..., None]) -> Callable[..., int]:
+        """A function for C: what it raises is kept, and reported as a status."""
+
+        def called(*args: Any) -> int:
+            try:
+                function(*args)
+            except BaseException as error:
+                self._failure = error
+                return 1
+            return 0
+
+        return called
+
+    def _launch_error(self, name: str, status: int) -> Exception:
+        failure, self._failure = self._failure, None
+        assert isinstance(failure, Exception), f"{name} failed with status {status}"
+        return failure
 
     def do(self, work: Callable[[], None]) -> None:
         """Now, or whenever the graph is launched."""
@@ -191,9 +220,22 @@ class EmulatedGraph:
             one()
 
 
-def _value(arg: Any) -> Any:
-    kinds = {np.int32: ctypes.c_int32, np.float32: ctypes.c_float, np.int64: ctypes.c_int64, np.uint32: ctypes.c_uint32}
-    return kinds[type(arg)](arg.item()) if type(arg) in kinds else ctypes.c_void_p(int(arg))
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("num_attributes", ctypes.c_uint),
+    )  # fmt: skip
+
+
+_P, _I = ctypes.c_void_p, ctypes.c_int
+LaunchKernel = ctypes.CFUNCTYPE(_I, ctypes.POINTER(LaunchConfig), _P, _P, ctypes.POINTER(_P))
+GemmEx = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, _P, _I, _I, _P, _I, _I, _P, _P, *[_I] * 4)
+
+
+def address_of(function: Any) -> int:
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 class HostBlas:
@@ -201,12 +243,18 @@ class HostBlas:
 
     def __init__(self, session: EmulatedSession) -> None:
         self._session = session
+        self._function = GemmEx(session._reported(self._called))
+        self.address, self.handle = address_of(self._function), 1
 
-    def linear(
-        self, stream: int, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, beta: float = 0.0,
-        stride: int | None = None, x_stride: int | None = None,
-    ) -> None:  # fmt: skip
-        self._session.do(lambda: self._multiply((x, x_stride or k), w, (y, stride or n), m, n, k, dtype, beta))
+    def use(self, stream: int) -> None:
+        """There is one."""
+
+    def _called(self, handle: int, *args: Any) -> None:
+        transposed, normal, n, m, k, one, w, kind, w_stride, x, _, x_stride, beta, y, f32, stride, compute, _ = args
+        assert (transposed, normal, f32, compute, w_stride) == (1, 0, 0, 68, k)
+        assert ctypes.c_float.from_address(one).value == 1
+        dtype, add = {0: "f32", 2: "f16", 14: "bf16"}[kind], ctypes.c_float.from_address(beta).value
+        self._session.do(lambda: self._multiply((x, x_stride), w, (y, stride), m, n, k, dtype, add))
 
     @staticmethod
     def _multiply(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Open, say
+from .conftest import PATIENCE_MS, Open, say
 from .fake import Fake
 
 
@@ -62,6 +62,7 @@ def test_shift_enter_makes_a_line(fake: Fake, chat: Page) -> None:
     chat.keyboard.type("b")
     chat.keyboard.press("Enter")
     expect(chat.locator(".said")).to_have_text("a\nb")
+    expect(chat.locator("#send")).to_be_visible()  # the answer is complete
     assert fake.bodies[0]["messages"][0]["content"] == "a\nb"
 
 
@@ -278,9 +279,9 @@ def test_the_box_grows_with_its_text(fake: Fake, chat: Page) -> None:
     height = "document.getElementById('input').offsetHeight"
     one = chat.evaluate(height)
     chat.fill("#input", "a\nb\nc\nd\ne")
-    assert chat.evaluate(height) > 2 * one
+    chat.wait_for_function(f"{height} > {2 * one}", timeout=PATIENCE_MS)
     chat.fill("#input", "a\n" * 200)
-    assert chat.evaluate(f"{height} <= innerHeight * 0.41")
+    chat.wait_for_function(f"{height} > innerHeight * 0.3 && {height} <= innerHeight * 0.41", timeout=PATIENCE_MS)
     chat.press("#input", "Enter")
     expect(chat.locator("#send")).to_be_visible()
-    assert chat.evaluate(height) == one
+    chat.wait_for_function(f"{height} == {one}", timeout=PATIENCE_MS)

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DataError, DtypeError, ShapeError
-from .values import ARRAY, DTYPES, MAX_DEPTH, STRING, StringArray, short
+from ..shown import short
+from .values import ARRAY, DTYPES, MAX_DEPTH, STRING, StringArray
 
 NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 SEQUENCES = (list, tuple, np.ndarray, StringArray)

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: version, metadata, tensors. Nothing in it is believed before the file's size bears it out.
+"""The header of a GGUF file: version, metadata, tensors. Every size is checked against that of the file.
 
 Layout, little-endian: `GGUF`, u32 version, u64 number of tensors, u64 number of metadata pairs; each pair a string, a
 u32 type and a value; each tensor a string, a u32 number of dimensions, u64 dimensions (fastest first), a u32 type and a
@@ -18,6 +18,7 @@ import numpy as np
 
 from ...errors import FileError, FormatError
 from ...formats import Format, from_gguf
+from ..shown import short
 from .kinds import other_kind
 from .values import (
     ARRAY,
@@ -31,7 +32,6 @@ from .values import (
     MAX_KEY_BYTES,
     STRING,
     StringArray,
-    short,
     string_ends,
 )
 
@@ -49,7 +49,7 @@ ARRAY_BYTES = 12  # of an empty array
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a file says of a tensor. `shape` is row-major; `offset` counts from the start of the file."""
+    """Format, shape and place of a tensor. `shape` is row-major; `offset` counts from the start of the file."""
 
     name: str
     format: Format
@@ -85,7 +85,7 @@ def parse_header(data: mmap, path: str, part: int = 0) -> Header:
 
 
 class Cursor:
-    """Reads forward through a header; what would leave the file is an error that names the place."""
+    """Reads a header from its start. Errors name the byte."""
 
     def __init__(self, data: mmap, path: str) -> None:
         self.data = data
@@ -213,7 +213,7 @@ class Cursor:
         return int(found)
 
     def tensors(self, count: int, part: int) -> list[TensorInfo]:
-        """The records as they stand; offsets are still those in the data."""
+        """Records with offsets from the start of the data."""
         out: dict[str, TensorInfo] = {}
         for i in range(count):
             at = self.at
@@ -249,7 +249,7 @@ class Cursor:
         return values // fmt.block * fmt.block_bytes
 
     def placed(self, info: TensorInfo, start: int, alignment: int) -> TensorInfo:
-        """The same with its offset from the start of the file, if it lies inside."""
+        """A tensor with its offset from the start of the file, checked to be inside it."""
         what = f"tensor {short(info.name)}"
         offset = start + info.offset
         if info.offset % alignment:
@@ -258,8 +258,8 @@ class Cursor:
                 offset,
             )
         if offset + info.nbytes > len(self.data):
-            said = f"{what} of {info.nbytes:,} bytes reaches past the {len(self.data):,} bytes of the file"
-            self.cut_short(said, offset)
+            problem = f"{what} of {info.nbytes:,} bytes reaches past the {len(self.data):,} bytes of the file"
+            self.cut_short(problem, offset)
         return TensorInfo(info.name, info.format, info.shape, offset, info.nbytes, info.part)
 
     def check_apart(self, tensors: list[TensorInfo]) -> None:

@@ -1,4 +1,4 @@
-"""GGUF files, read over a memory map: `read_gguf` gives metadata, and tensors that share the file's bytes."""
+"""Reads GGUF files over a memory map: metadata, and tensors that share the bytes of the file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
-from ...errors import FileError, MissingError, PathError
+from ...errors import FileError, PathError
 from ...tensor import QuantTensor
 from ...validation import to_path
-from ..maps import FileMap, open_map, release
+from ..maps import FileMap, open_map
+from ..shown import first_names, short
+from ..tensors import MappedTensors
 from .header import Header, TensorInfo, parse_header
-from .values import short
 
 PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
@@ -55,8 +55,8 @@ def read_gguf(path: str | os.PathLike[str]) -> GGUF:
 class GGUF:
     """An open GGUF file, or all parts of a split one. A split model looks like a single file.
 
-    After `close`, or at the end of a `with` block, `tensors` gives none out. Tensors taken before stay valid: the file
-    is unmapped with the last of them. Metadata stay too.
+    After `close`, or at the end of a `with` block, no more tensors can be read. Those read before stay valid, and so
+    does the metadata.
 
     Attributes:
         metadata: Plain values by key: int, float, bool, str, NumPy arrays and sequences of str.
@@ -72,21 +72,19 @@ class GGUF:
     metadata: Mapping[str, Any]
     typed_metadata: Mapping[str, Any]
     infos: Mapping[str, TensorInfo]
-    tensors: Mapping[str, QuantTensor]
+    tensors: Tensors
 
     def __init__(self, parts: list[Part]) -> None:
         first = parts[0][2]
         typed = {key: value for key, value in first.metadata.items() if len(parts) == 1 or key not in SPLIT_KEYS}
-        self.paths = tuple(path for path, _, _ in parts)
+        infos = {info.name: info for _, _, header in parts for info in header.tensors}
+        self.tensors = Tensors([path for path, _, _ in parts], [data for _, data, _ in parts], infos)
+        self.paths, self.infos = self.tensors.paths, self.tensors.infos
+        self.file_bytes, self.maps = self.tensors.file_bytes, self.tensors.maps
         self.version = first.version
         self.alignment = first.alignment
-        self.file_bytes = sum(len(data) for _, data, _ in parts)
         self.typed_metadata = MappingProxyType(typed)
         self.metadata = MappingProxyType({key: _plain(value) for key, value in typed.items()})
-        self.infos = MappingProxyType({info.name: info for _, _, header in parts for info in header.tensors})
-        self._maps = [data for _, data, _ in parts]
-        self.maps = WeakSet(self._maps)  # tensors may use them after `close` too
-        self.tensors = Tensors(self.infos, self._maps, self.path)
 
     @property
     def path(self) -> Path:
@@ -108,7 +106,7 @@ class GGUF:
         return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
 
     def tokenizer(self) -> Mapping[str, Any]:
-        """What the file says of its tokens: the keys `tokenizer.*`, and whose they are, `general.*`."""
+        """The metadata of the tokenizer: the keys `tokenizer.*` and `general.*`."""
         return {key: value for key, value in self.metadata.items() if key.startswith(("tokenizer.", "general."))}
 
     def template(self) -> str | None:
@@ -126,14 +124,11 @@ class GGUF:
 
     def close(self) -> None:
         """Close the file. It is unmapped when no tensor uses it."""
-        self._maps.clear()
+        self.tensors.close()
 
     def forget(self, name: str) -> None:
         """Release the memory of a tensor. If it is used again, it is read from the file again."""
-        info = self.infos[name]
-        maps = self._maps.copy()  # another thread may close
-        if maps:
-            release(maps[info.part], info.offset, info.nbytes)
+        self.tensors.forget(name)
 
     def __enter__(self) -> GGUF:
         return self
@@ -147,34 +142,12 @@ class GGUF:
         return f"<GGUF {self.path.name}{files}: version {self.version}, {counts}>"
 
 
-class Tensors(Mapping[str, QuantTensor]):
-    """Tensors by name, made when they are asked for; they share the bytes of the memory map."""
-
-    def __init__(self, infos: Mapping[str, TensorInfo], maps: list[FileMap], path: Path) -> None:
-        self._infos = infos
-        self._maps = maps
-        self._path = path
+class Tensors(MappedTensors[TensorInfo]):
+    """The tensors of a GGUF file by name."""
 
     def __getitem__(self, name: str) -> QuantTensor:
-        if name not in self._infos:
-            raise MissingError(f"{self._path}: there is no tensor {short(name)} among its {len(self)}")
-        info, maps = self._infos[name], self._maps.copy()  # another thread may close
-        if not maps:
-            raise PathError(f"{self._path}: the file is closed; tensor {short(name)} cannot be read any more")
-        data = np.frombuffer(maps[info.part], np.uint8, info.nbytes, info.offset)
+        data, info = self.data(name), self.infos[name]
         return QuantTensor.from_bytes(data, info.shape, info.format)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._infos
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} tensors of {self._path.name}>"
 
 
 def _open(path: Path) -> Part:
@@ -206,8 +179,7 @@ def _all_parts(given: Part, count: int) -> list[Part]:
     paths = [path.with_name(f"{named['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
     missing = [p.name for p in paths if not p.exists()]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise PathError(f"{path}: the model has {count} parts, not found: {', '.join(missing[:3])}{more}")
+        raise PathError(f"{path}: the model has {count} parts, not found: {first_names(missing)}")
     parts = [given if p == path else _open(p) for p in paths]
     for i, part in enumerate(parts):
         _check_part(part, i, count)

@@ -1,4 +1,4 @@
-"""Values in GGUF metadata: their types by number, and arrays of strings, which are decoded when they are asked for."""
+"""Types of GGUF metadata by number, and arrays of strings, which are decoded on demand."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _NO_ENDS = np.zeros(0, np.int64)
 
 
 class StringArray(Sequence[str]):
-    """An array of strings as it lies in the file: each has its length before it. Strings are decoded one by one.
+    """An array of strings in the bytes of the file, each after its length. Strings are decoded on demand.
 
-    >>> words = StringArray.pack(["few", "bits"])
-    >>> words[1], len(words), list(words)
+    >>> texts = StringArray.pack(["few", "bits"])
+    >>> texts[1], len(texts), list(texts)
     ('bits', 2, ['few', 'bits'])
     """
 
@@ -89,7 +89,7 @@ class StringArray(Sequence[str]):
         try:
             return [str(data[start:end], "utf-8") for start, end in zip(starts, ends, strict=False)]
         except UnicodeDecodeError:
-            return [self[i] for i in range(len(self))]  # finds the one, and says which
+            return [self[i] for i in range(len(self))]  # names the bad one
 
     def _text(self, coded: bytes, i: int) -> str:
         try:
@@ -124,7 +124,7 @@ def string_ends(data: Any, start: int, stop: int, count: int) -> npt.NDArray[np.
         found = _short_strings(data[at : min(at + _WINDOW, stop)])[: count - done]
         ends[done : done + found.size] = found + at
         at, done = (int(found[-1]) + at if found.size else at), done + found.size
-        step = _STEP if found.size >= _STEP else 2 * step  # looking in vain costs little in the end
+        step = _STEP if found.size >= _STEP else 2 * step  # so that failed scans cost little
         for _ in range(min(step, count - done) if found.size < _STEP else 0):
             length = int.from_bytes(data[at : at + LENGTH_BYTES], "little")
             if length > stop - at - LENGTH_BYTES:
@@ -150,13 +150,3 @@ def _short_strings(window: bytes) -> npt.NDArray[np.int64]:
     follows = starts[:-1] + LENGTH_BYTES + lengths[:-1] == starts[1:]
     good = int(follows.argmin()) if not follows.all() else follows.size
     return starts[1 : good + 1]
-
-
-def short(value: object) -> str:
-    """A value from a file as one short word of a sentence.
-
-    >>> short("x" * 100)
-    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
-    """
-    text = repr(value.item() if isinstance(value, np.generic) else value)
-    return text if len(text) <= 80 else text[:52] + "..."

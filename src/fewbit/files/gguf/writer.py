@@ -18,8 +18,9 @@ from ...errors import DataError, DtypeError, FewbitError, FormatError, PathError
 from ...formats import Format, get
 from ...tensor import QuantTensor
 from ...validation import to_integer, to_path
+from ..shown import short
 from .encode import encode_text, encode_value, u32, u64
-from .values import DEFAULT_ALIGNMENT, LENGTH_BYTES, MAGIC, MAX_DIMS, MAX_KEY_BYTES, short
+from .values import DEFAULT_ALIGNMENT, LENGTH_BYTES, MAGIC, MAX_DIMS, MAX_KEY_BYTES
 
 VERSION = 3
 MAX_NAME_BYTES = 63  # other readers keep tensor names in 64 bytes

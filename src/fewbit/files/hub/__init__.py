@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import ArgumentError, DtypeError, MissingError, PathError
+from ...errors import ArgumentError, MissingError, PathError
+from ...validation import to_path
 from .folder import Progress, cache_folder, silent
 from .local import find_local, near_names
 from .named import NAMED, Named, all_names, known
@@ -76,21 +77,23 @@ def _builtin_with(metadata: Mapping[str, object]) -> Builtin | None:
 
 
 def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:
-    """The path of a model on this machine, fetched first if need be: a GGUF file, or a folder with config.json and
-    safetensors files. A model may be given as:
+    """The path of a model on this machine, downloaded first if needed: a GGUF file, or a folder with config.json and
+    safetensors files.
 
-    - a path: a file, or a folder with one model;
-    - a URL of a file that ends in .gguf;
-    - `hf:org/repo`, `hf:org/repo:file.gguf` or `hf:org/repo:q4_k_m`: a repository, with the extra `hub`;
-    - a name such as `smollm2` or `qwen3:4b`: see `builtin` and `named`.
+    Files in the cache are not checked for updates. Downloads are tried five times, 0.5 s to 4 s apart, and resumed.
 
-    A repository without GGUF files is fetched as a checkpoint, and its config.json is given. Of a split model all
-    files are fetched, and the first is given. A built-in name goes before a file that is called the same; `./name` is
-    the file. What was fetched once is not asked for again. Where a connection is refused or dropped, five tries in all
-    are made, 0.5 s to 4 s apart, each from where the last one ended.
+    Args:
+        model: One of
+            - a path: a file, or a folder with one model;
+            - a URL of a file that ends in .gguf;
+            - `hf:org/repo`, `hf:org/repo:file.gguf` or `hf:org/repo:q4_k_m`: a repository, with the extra `hub`;
+            - a name such as `smollm2` or `qwen3:4b`: see `builtin` and `named`. It takes precedence over a file of the
+              same name; `./name` is the file.
+        progress: Called during a download with its name, the bytes done, and the total or None.
+        offline: Find only what is on this machine. Defaults to FEWBIT_OFFLINE=1 or HF_HUB_OFFLINE=1.
 
-    `progress(what, bytes done, bytes in all or None)` is called while something is fetched. With `offline` (if None:
-    FEWBIT_OFFLINE=1 or HF_HUB_OFFLINE=1) only what is here already is found.
+    Returns:
+        The file, the first of a split model, or config.json of a repository without GGUF files.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
@@ -99,7 +102,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     """
     report = silent if progress is None else progress
     if not isinstance(model, str):
-        return find_local(_to_path(model))
+        return find_local(to_path(model, "model"))
     is_offline = _from_environment() if offline is None else bool(offline)
     entry = known(model)
     if isinstance(entry, Builtin):
@@ -127,13 +130,6 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     if model and (_looks_like_path(model) or os.path.lexists(path)):
         return find_local(path)
     raise MissingError(_not_understood(model))
-
-
-def _to_path(model: object) -> Path:
-    try:
-        return Path(os.fspath(model))  # type: ignore[call-overload,no-any-return,unused-ignore]
-    except TypeError:
-        raise DtypeError(f"a model must be a str or path, not {type(model).__name__}") from None
 
 
 def _looks_like_path(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The folder that fetched models are kept in: where it is, one process at a time, and only whole files in it."""
+"""The folder of downloaded models: its place, its locks, and its notes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCK = "lock"  # a file in the folder that is locked
 
 
 def silent(what: str, done: int, total: int | None) -> None:
-    """The progress that nobody asked for."""
+    """No progress reports."""
 
 
 def cache_folder() -> Path:
@@ -48,7 +48,7 @@ def key(*parts: str) -> str:
 
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
-    """What the system says about a file or folder, as an error of fewbit."""
+    """Turn an OSError about a file or folder into a PathError."""
     try:
         yield
     except OSError as error:
@@ -69,10 +69,10 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path, what: str, progress: Progress) -> Iterator[None]:
-    """A folder for this process alone; another that wants it waits. The lock goes when the process does.
+    """Lock a folder; other processes wait. The lock is released when the process ends.
 
-    Nothing is left of the lock, nor of a folder that stayed empty. Who waited for a lock that was removed meanwhile
-    takes a new one.
+    The lock file is removed at the end, and so is an empty folder. A process that waited for a lock file that was
+    removed takes a new one.
     """
     file = _lock(folder, what, progress)
     try:
@@ -82,7 +82,7 @@ def locked(folder: Path, what: str, progress: Progress) -> Iterator[None]:
 
 
 def sweep(home: Path) -> None:
-    """Remove folders in which a process that was killed left nothing but its lock. Those in use are left alone."""
+    """Remove folders that hold nothing but the lock of a killed process."""
     import fcntl
 
     for folder in home.glob("*"):
@@ -148,7 +148,7 @@ def size_of(path: Path) -> int | None:
 
 
 def need_space(folder: Path, nbytes: int, what: str) -> None:
-    """Refuse what the disk has no room for, before it is fetched."""
+    """Refuse a download that the disk has no room for."""
     with disk(folder):
         free = shutil.disk_usage(folder).free
     if nbytes > free:
@@ -173,7 +173,7 @@ def refused(what: str, start: bytes) -> FetchError:
 
 
 def write_note(path: Path, values: dict[str, object]) -> None:
-    """Keep a few values in a file, all or nothing."""
+    """Write a few values to a file, atomically."""
     new = path.with_name(path.name + ".new")
     with disk(path):
         new.write_text(json.dumps(values))
@@ -181,7 +181,7 @@ def write_note(path: Path, values: dict[str, object]) -> None:
 
 
 def read_note(path: Path) -> dict[str, object]:
-    """The values that were kept; none if there are none, or they cannot be read."""
+    """The values of a note; none if it is missing or damaged."""
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

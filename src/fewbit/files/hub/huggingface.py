@@ -113,10 +113,12 @@ def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
     """What is in the cache of huggingface_hub, maybe put there by another program."""
     where = f"hf:{repo}"
     try:
-        found = [of for of in hub.scan_cache_dir().repos if (of.repo_type, of.repo_id) == ("model", repo)]
+        cached = [found for found in hub.scan_cache_dir().repos if (found.repo_type, found.repo_id) == ("model", repo)]
     except hub.errors.CacheNotFound:
-        found = []
-    revisions = sorted((r for of in found for r in of.revisions), key=lambda r: ("main" in r.refs, r.last_modified))
+        cached = []
+    revisions = sorted(
+        (r for found in cached for r in found.revisions), key=lambda r: ("main" in r.refs, r.last_modified)
+    )
     if not revisions:
         raise FetchError(f"{where}: not in the cache, and fewbit is offline; missing: {selector or 'the repository'}")
     folder = Path(revisions[-1].snapshot_path)
@@ -130,10 +132,10 @@ def _cached(hub: ModuleType, repo: str, selector: str | None) -> Path:
 
 
 def _asked(hub: ModuleType, where: str, question: Callable[[], Any], progress: Progress) -> Any:
-    """The library's answer, its many kinds of errors as one of ours; asked again if the connection broke."""
+    """The library's answer, asked again if the connection broke. Its errors become a FetchError."""
     errors = hub.errors
     try:
-        return _answered(question, where, progress)
+        return retry.attempt(question, where, progress, _may_pass, _first_line)
     except errors.GatedRepoError as error:
         raise FetchError(
             f"{where}: access is restricted; ask for it on its page, then log in: `hf auth login` or HF_TOKEN"
@@ -146,19 +148,8 @@ def _asked(hub: ModuleType, where: str, question: Callable[[], Any], progress: P
         raise FetchError(f"{where}: could not be fetched: {with_hint(_first_line(error))}") from error
 
 
-def _answered(question: Callable[[], Any], where: str, progress: Progress) -> Any:
-    for tries in range(1, retry.TRIES):
-        try:
-            return question()
-        except Exception as error:
-            if not _may_pass(error):
-                raise
-            retry.wait(tries, where, _first_line(error), progress)
-    return question()
-
-
 def _may_pass(error: Exception) -> bool:
-    """Whether it may be over soon, by its name: which library makes the connection depends on the version."""
+    """Whether another try may succeed. Errors are told by name: the HTTP library depends on the version."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return status in (408, 425, 429) or status >= 500

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from ...errors import MissingError, PathError
+from ..shown import first_names
 from .names import listed, models, part_names, whole
 
 PICKLES = (".bin", ".pt", ".pth")
@@ -70,8 +71,7 @@ def _need_parts(path: Path) -> None:
         raise PathError(f"{path.parent}: {error}") from None
     missing = [name for name in names if not (path.parent / name).is_file()]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise PathError(f"{path}: the model has {len(names)} parts, not found: {', '.join(missing[:3])}{more}")
+        raise PathError(f"{path}: the model has {len(names)} parts, not found: {first_names(missing)}")
 
 
 def _near(path: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...errors import MissingError
 from ..gguf.reader import PART_NAME
+from ..shown import first_names
 
 PREFERRED = (
     "Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0", "Q6_K", "Q5_K_S", "Q4_K_L", "Q4_K_XL", "Q4_1", "IQ4_XS", "IQ4_NL",
@@ -125,7 +126,7 @@ def whole(model: FileSet, where: str) -> FileSet:
 def listed(found: Sequence[FileSet]) -> str:
     """Names for an error, not too many."""
     names = [name for model in found for name in (model.files if len(found) == 1 else model.files[:1])]
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return first_names(names, _SHOWN)
 
 
 def _usual(found: Sequence[FileSet]) -> Sequence[FileSet]:

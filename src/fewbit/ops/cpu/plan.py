@@ -1,4 +1,4 @@
-"""Graphs to native plans: a step is then one native call. All calls that make a plan stand here."""
+"""Builds native plans from graphs. A step is then one native call."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import numpy as np
 from ... import _native
 from ...arrays import Bytes, Floats
 from ...errors import ArgumentError
-from ...formats import Format
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..passes import fuse as fuse_graph
 from ..passes import logits_nodes
 from ..slots import Slots
-from ..specs import AttentionSpec, RecurrentSpec, Routing
+from ..specs import AttentionSpec, KVArrays, RecurrentSpec, Routing
 from .machine import checked_threads, number, packed
 
 
-class Store(Protocol):
-    """Where K, V and states of the layers lie."""
+class PlanStore(Protocol):
+    """The memory of K, V and states."""
 
-    @property
-    def rotate(self) -> bool: ...
-
-    def kv(self, layer: int) -> tuple[Format, Bytes, Format, Bytes]: ...
+    def kv(self, layer: int) -> KVArrays: ...
 
     def states(self, layer: int) -> Bytes: ...
 
@@ -34,26 +30,26 @@ class Store(Protocol):
 
 
 def build(
-    graph: Graph, store: Store, *, fuse: bool = True, batch_invariant: bool = False, threads: int | None = None
+    graph: Graph, store: PlanStore, *, fuse: bool = True, batch_invariant: bool = False, threads: int | None = None
 ) -> _native.Plan:
     """Build the plan of a graph whose logits are selected.
 
     Args:
         graph: The operations of one step.
-        store: Where K, V and states lie.
+        store: Memory of K, V and states.
         fuse: Merge operations where native code has one for several. Default: True.
         batch_invariant: Compute each token's rows with the same bits beside any others. Default: False.
         threads: Threads that prepare the weights of the logits. Default: all usable cores.
     """
     if not graph.result.logits_only:
-        raise ArgumentError("a plan gives rows of the tokens whose logits are wanted: select_logits comes first")
-    return Builder(fuse_graph(graph) if fuse else graph, store, batch_invariant, threads).build()
+        raise ArgumentError("a plan needs a graph after select_logits")
+    return PlanBuilder(fuse_graph(graph) if fuse else graph, store, batch_invariant, threads).build()
 
 
-class Builder:
-    """Has a method for each operation, by its name: it takes buffers of results and inputs, and the attributes."""
+class PlanBuilder:
+    """Has a method for each operation, which takes the buffers of outputs and inputs, and the attributes."""
 
-    def __init__(self, graph: Graph, store: Store, batch_invariant: bool, threads: int | None = None) -> None:
+    def __init__(self, graph: Graph, store: PlanStore, batch_invariant: bool, threads: int | None = None) -> None:
         self.graph, self.store, self.threads = graph, store, threads
         self.plan = _native.Plan(batch_invariant)
         self.slots = Slots()
@@ -67,7 +63,7 @@ class Builder:
 
     def build(self) -> _native.Plan:
         remaining = self.graph.uses()
-        self._allocate(self.graph.result)  # the caller's memory: nobody else's
+        self._allocate(self.graph.result)  # in the caller's memory, which is not shared
         for node in self.graph.nodes:
             in_place = node.operation == "rope" and remaining[node.inputs[0]] == 1
             if in_place:
@@ -163,7 +159,7 @@ class Builder:
         terms: Sequence[tuple[QuantTensor, Floats | None]],
         norm: tuple[Floats, float] | None,
     ) -> None:
-        int16 = self.buffers.get(self.logits) in outs  # nothing after the logits makes good what they lose
+        int16 = self.buffers.get(self.logits) in outs  # errors of logits are not corrected by later layers
         parts = [(packed(w), out, bias, residual) for (w, bias), out in zip(terms, outs, strict=True)]
         is_plain = len(terms) == 1 and terms[0][1] is None and residual is None
         norms = row_norms(terms[0][0], self.threads) if int16 and is_plain and self.keeps_order else None
@@ -191,7 +187,7 @@ class Builder:
         self, outs: list[int], x: int, *, layer: int, weight: Floats, bias: Floats | None, kind: str,
         spec: RecurrentSpec, offset: int,
     ) -> None:  # fmt: skip
-        taps = np.ascontiguousarray(weight.T)  # neighbouring columns beside each other
+        taps = np.ascontiguousarray(weight.T)  # columns are contiguous
         self.plan.conv(x, self.store.states(layer), offset, taps, bias, kind == "silu", outs[0])
 
     def delta_rule(
@@ -232,13 +228,13 @@ class Builder:
         softcap: float,
         sinks: Floats | None,
         causal: bool,
-        around: int,
+        radius: int,
         keep: bool,
     ) -> None:
-        k_format, k_store, v_format, v_store = self.store.kv(layer)
+        kv = self.store.kv(layer)
         self.plan.attend(
-            number(k_format), k_store, spec.k_dim, number(v_format), v_store, spec.v_dim, self.store.group_of(layer),
-            self.store.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, around, keep,
+            number(kv.k_format), kv.k, spec.k_dim, number(kv.v_format), kv.v, spec.v_dim, self.store.group_of(layer),
+            kv.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, radius, keep,
         )  # fmt: skip
 
 

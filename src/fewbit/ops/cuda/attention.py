@@ -93,7 +93,8 @@ def attend_shape(
 ) -> AttendShape:  # fmt: skip
     """Few rows: pieces for all processors; short contexts: one piece, since joining takes longer than it saves.
 
-    >>> llama = PageShape("q8_0", "q8_0", 128, 128)
+    >>> from fewbit.formats import get
+    >>> llama = PageShape(get("q8_0"), get("q8_0"), 128, 128)
     >>> shape = attend_shape(llama, 1, 32768, 0, 8, 32, batch_invariant=False)
     >>> shape.warps, shape.piece, shape.pieces
     (8, 2048, 16)
@@ -122,7 +123,7 @@ def attend_shape(
 
 
 def page_shape(pages: LayerPages) -> PageShape:
-    return PageShape(pages.k_format.name, pages.v_format.name, pages.spec.k_dim, pages.spec.v_dim)
+    return PageShape(pages.k_format, pages.v_format, pages.spec.k_dim, pages.spec.v_dim)
 
 
 def write_rows(
@@ -133,9 +134,9 @@ def write_rows(
     _check_rows(pages, k, v, table)
     grid = -(-step.num_tokens // PAGE_TOKENS), spec.kv_heads
     run.launch(
-        write_kv(page_shape(pages)), grid, WRITE_THREADS, k.pointer, v.pointer, *_ints(k.stride, v.stride),
-        table.pointer, *_ints(table.pairs, table.neox, pages.rotate), pages.k, pages.v, step.groups[pages.group].slots,
-        step.positions, *_ints(step.num_tokens, spec.kv_heads),
+        write_kv(page_shape(pages)), grid, WRITE_THREADS, k.pointer, v.pointer, k.stride, v.stride,
+        table.pointer, table.pairs, table.neox, pages.rotate, pages.k, pages.v, step.groups[pages.group].slots,
+        step.positions, step.num_tokens, spec.kv_heads,
     )  # fmt: skip
 
 
@@ -184,10 +185,10 @@ def decode_attention(
         grid = shape.pieces, spec.kv_heads * shape.rounds, min(at_once, some.stop - first)
         run.launch(
             entry, grid, 32 * shape.warps if shape.is_mma else PLAIN_THREADS, q.pointer, k.pointer, v.pointer,
-            *_ints(q.stride, k.stride, v.stride), table.pointer, *_ints(table.pairs, table.neox, pages.rotate),
+            q.stride, k.stride, v.stride, table.pointer, table.pairs, table.neox, pages.rotate,
             pages.k, pages.v, group.tables, group.starts, group.slots, step.positions, step.sequences, step.lengths,
-            sinks, np.float32(scale), np.float32(softcap),
-            *_ints(spec.window, spec.kv_heads, q_heads, shape.piece, first), parts, tickets, *_output(out),
+            sinks, scale, softcap,
+            spec.window, spec.kv_heads, q_heads, shape.piece, first, parts, tickets, *_output(out),
         )  # fmt: skip
 
 
@@ -198,12 +199,12 @@ def attend_entry(pages: PageShape, shape: AttendShape, fused: bool) -> Entry:
 
 
 def _output(out: Output) -> tuple[Any, ...]:
-    form = np.int32(_FORMS[type(out)])
+    form = _FORMS[type(out)]
     if isinstance(out, Rows):
-        return out.pointer, 0, form, np.int32(out.stride)
+        return out.pointer, 0, form, out.stride
     if isinstance(out, Fragments):
-        return out.pointer, 0, form, np.int32(out.token_tiles)
-    return out.codes, out.scales, form, np.int32(0)
+        return out.pointer, 0, form, out.token_tiles
+    return out.codes, out.scales, form, 0
 
 
 def _check_rows(pages: LayerPages, k: Rows, v: Rows, rope: RopeTable) -> None:
@@ -227,10 +228,6 @@ def _check_output(pages: LayerPages, q: Rows, out: Output, tokens: int) -> int:
     if isinstance(out, Fragments) and tokens > 8 * out.token_tiles:
         raise ArgumentError(f"fragments of {8 * out.token_tiles} tokens cannot hold {tokens}")
     return q_heads
-
-
-def _ints(*values: int) -> tuple[np.int32, ...]:
-    return tuple(map(np.int32, values))
 
 
 def processors(device: Session) -> int:

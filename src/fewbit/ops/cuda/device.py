@@ -13,6 +13,7 @@ from .blas import Blas
 from .cards import check
 from .compile import compile_all, cubin, package
 from .kernels import Entry
+from .launch import GEMM_NAME
 
 if TYPE_CHECKING:
     from .session import Session
@@ -68,6 +69,16 @@ class Gpu:
         """Kernels that the cache folder does not have, on all cores."""
         compile_all([entry.source for entry in entries], self.arch)
 
+    @cached_property
+    def kernel_address(self) -> int:
+        """Where the driver's function is that launches kernels."""
+        version = 12000  # of CUDA, whose function it is
+        return int(self._checked(self._driver.cuGetProcAddress(b"cuLaunchKernelEx", version, 0))[0])
+
+    def handle(self, entry: Entry) -> int:
+        """A kernel's handle for launches."""
+        return self._handles.get(entry.name) or self.load(entry)
+
     def load(self, entry: Entry) -> int:
         """A kernel, compiled where the cache folder does not have it."""
         self.use()
@@ -106,6 +117,12 @@ class Gpu:
         self.use()
         which = self._driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self._checked(self._driver.cuPointerGetAttribute(which, pointer)))
+
+    def launch_error(self, name: str, status: int) -> FewbitError:
+        """Why a kernel or product could not be launched."""
+        if name == GEMM_NAME:
+            return cuda_error(f"cuBLAS ended with status {status}")
+        return cuda_error(f"{name}: {self._described(self._driver.CUresult(status))}")
 
     def _checked(self, result: tuple[Any, ...]) -> Any:
         if int(result[0]):

@@ -10,22 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ...errors import ArgumentError
 from ..graph import Graph, Value
 from ..recorder import ACTIVATIONS, GATES, SCORES
 from ..specs import Routing
 from . import kernels_experts as kernels
 from .kernels_rows import THREADS
-from .layout import padded, row_fields, tile_columns
+from .layout import padded, tile_columns
 from .row_maths import activate as activate_rows
 from .row_maths import expect_width
 from .row_maths import gate as gate_rows
 from .stack import Stack
 from .values import Launcher, Rows, StepInputs
 
-i, f = np.int32, np.float32
 MAX_EXPERTS, MAX_GROUPS, MAX_TOP_K = 1024, 32, 32
 CHUNK_PAIRS = 16384  # that are in scratch memory at once
 MANY_PAIRS = 12  # of an expert, on average, from which on 32 are multiplied at once
@@ -110,11 +107,11 @@ def _few(run: Launcher, out: Rows, x: Rows, scores: Rows, tokens: int, layer: La
     gate = layer.gate or up
     matrices = (*_matrices(gate, layer.gate_bias), *_matrices(up, layer.up_bias))
     entry = kernels.pairs_up(layer.gate and gate.tensor.format, up.tensor.format, layer.kind, parts)
-    sizes = (i(top_k), i(up.n), i(up.tensor.columns))
+    sizes = (top_k, up.n, up.tensor.columns)
     grid, threads = (between, tokens * top_k), 128 * kernels.WARPS_UP
     run.launch(entry, grid, threads, *matrices, chosen, weights, q, xm, h, hm, *sizes)
     entry = kernels.pairs_down(down.tensor.format, parts)
-    given = (chosen, weights, h, hm, out.pointer, i(out.stride), i(top_k), i(down.n), i(down.tensor.columns))
+    given = (chosen, weights, h, hm, *out.at, top_k, down.n, down.tensor.columns)
     grid, threads = (-(-down.n // 8), tokens), 32 * kernels.WARPS_DOWN
     run.launch(entry, grid, threads, *_matrices(down, layer.down_bias), *given)
 
@@ -126,11 +123,11 @@ def _route(
     routing, count = layer.routing, layer.up.count
     top = min(routing.group_top, count // routing.groups)
     chosen, weights = (run.scratch(f"experts_{name}", 4 * tokens * routing.top_k) for name in ("chosen", "weights"))
-    sizes = [i(n) for n in (count, routing.top_k, routing.groups, routing.top_groups, top, routing.normalize)]
-    given = (*sizes, f(routing.scale), layer.routing_bias, layer.expert_scale)
-    rest = (chosen, weights, x.pointer, i(x.stride), q, xm, i(x.width), i(padded(x.width, 128) // 32))
+    sizes = (count, routing.top_k, routing.groups, routing.top_groups, top, routing.normalize)
+    given = (*sizes, routing.scale, layer.routing_bias, layer.expert_scale)
+    rest = (chosen, weights, *x.at, q, xm, x.width, padded(x.width, 128) // 32)
     entry = kernels.route(routing.score, -(-count // 32), parts)
-    run.launch(entry, tokens, THREADS if parts else 32, scores.pointer, i(scores.stride), *given, *rest)
+    run.launch(entry, tokens, THREADS if parts else 32, *scores.at, *given, *rest)
     return chosen, weights
 
 
@@ -151,7 +148,7 @@ class _Pairs:
 
     def given(self, shared: bool) -> tuple[Any, ...]:
         top_k = self.top_k if shared else 1  # pairs of a token that have one input
-        return self.lists, self.counts, i(self.experts), i(self.tokens), i(top_k)
+        return self.lists, self.counts, self.experts, self.tokens, top_k
 
 
 def _many(run: Launcher, step: StepInputs, out: Rows, x: Rows, scores: Rows, tokens: int, layer: Layer) -> None:
@@ -160,16 +157,14 @@ def _many(run: Launcher, step: StepInputs, out: Rows, x: Rows, scores: Rows, tok
     count = tokens * top_k
     chosen, weights = _route(run, x, scores, tokens, layer, 0)
     lists, counts = run.scratch("experts_lists", 4 * up.count * tokens), run.scratch("experts_counts", 4 * up.count)
-    run.launch(kernels.list_pairs(), up.count, THREADS, chosen, lists, counts, i(tokens), i(top_k))
+    run.launch(kernels.list_pairs(), up.count, THREADS, chosen, lists, counts, tokens, top_k)
     pairs = _Pairs(lists, counts, up.count, tokens, top_k)
     h = Rows(run.scratch("experts_h", 4 * count * up.n), up.n, up.n)
     y = Rows(run.scratch("experts_y", 4 * count * down.n), down.n, down.n)
     _up(run, step, h, x, pairs, layer)
     _product(run, y, h, pairs, down, layer.down_bias, shared=False)
     grid = -(-down.n // THREADS), tokens
-    run.launch(
-        kernels.combine_pairs(), grid, THREADS, y.pointer, weights, out.pointer, i(out.stride), i(down.n), i(top_k)
-    )
+    run.launch(kernels.combine_pairs(), grid, THREADS, y.pointer, weights, *out.at, down.n, top_k)
 
 
 def _up(run: Launcher, step: StepInputs, h: Rows, x: Rows, pairs: _Pairs, layer: Layer) -> None:
@@ -194,14 +189,13 @@ def _product(run: Launcher, y: Rows, x: Rows, pairs: _Pairs, w: Stack, bias: int
     elif w.tensor.tiles:
         tiles = _token_tiles(pairs)
         packed, scale = _pack(run, x, pairs.tokens * pairs.top_k)
-        rest = (f(w.tensor.gain), *pairs.given(shared), packed, scale, y.pointer, i(w.n), i(w.tensor.columns))
+        rest = (w.tensor.gain, *pairs.given(shared), packed, scale, y.pointer, w.n, w.tensor.columns)
         grid = -(-w.n // kernels.ROWS_DOWN), pairs.parts(8 * tiles)
         run.launch(kernels.grouped_down(w.tensor.format, tiles), grid, 128, *_matrices(w, bias), *rest)
     else:
-        fields = (i(field) for field in row_fields(w.tensor.format, w.k))
-        rows = (w.tensor.planes[0], *fields, i(w.tensor.format.group or w.k), bias)
-        rest = (*pairs.given(shared), x.pointer, i(x.stride), y.pointer, i(w.n), i(w.k))
-        run.launch(kernels.grouped_rows(w.tensor.format), (-(-w.n // 4), pairs.parts(8)), 128, *rows, *rest)
+        rest = (bias, *pairs.given(shared), *x.at, y.pointer, w.n, w.k)
+        grid = -(-w.n // 4), pairs.parts(8)
+        run.launch(kernels.grouped_rows(w.tensor.format), grid, 128, *w.tensor.in_rows(), *rest)
 
 
 def _grouped_up(
@@ -210,8 +204,8 @@ def _grouped_up(
 ) -> None:  # fmt: skip
     tiles, other = _token_tiles(pairs), gate or up
     packed, scale = _pack(run, x, pairs.tokens)
-    first = (*_matrices(other, gate_bias), f(other.tensor.gain), *_matrices(up, up_bias), f(up.tensor.gain))
-    rest = (*pairs.given(True), packed, scale, h.pointer, i(up.n), i(up.tensor.columns))
+    first = (*_matrices(other, gate_bias), other.tensor.gain, *_matrices(up, up_bias), up.tensor.gain)
+    rest = (*pairs.given(True), packed, scale, h.pointer, up.n, up.tensor.columns)
     entry = kernels.grouped_up(gate and other.tensor.format, up.tensor.format, kind, tiles)
     run.launch(entry, (-(-up.n // kernels.ROWS_UP), pairs.parts(8 * tiles)), 128, *first, *rest)
 
@@ -220,7 +214,7 @@ def _pack(run: Launcher, x: Rows, count: int) -> tuple[int, int]:
     """Rows in f16, padded to whole tiles, and what each must be multiplied by."""
     columns = tile_columns(x.width)
     packed, scale = run.scratch("experts_packed", count * columns * 256), run.scratch("experts_scale", 4 * count)
-    args = (x.pointer, i(x.stride), packed, scale, i(x.width), i(columns))
+    args = (*x.at, packed, scale, x.width, columns)
     run.launch(kernels.pack_rows(), count, THREADS, *args)
     return packed, scale
 
@@ -230,4 +224,4 @@ def _token_tiles(pairs: _Pairs) -> int:
 
 
 def _matrices(w: Stack, bias: int) -> tuple[Any, ...]:
-    return *w.tensor.planes, bias, i(w.pitch)
+    return *w.tensor.planes, bias, w.pitch

@@ -1,17 +1,19 @@
-"""The kernels by name: an entry point around each template of csrc/cuda, with the constants that it is compiled for."""
+"""Kernels by name: an entry point around a template of csrc/cuda, with the constants that it is compiled for.
+
+Operations have the functions that make their entries; those of weights are here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from ...formats.spec import Format
 from ...formats.table import GRIDS
+from .layout import tile_layout
+from .signatures import Parameter, find_fields, find_template
 
-PLANES = "uint8_t* q0, uint8_t* q1, uint8_t* smalls, uint8_t* scales"
-PLANES_GIVEN = "{q0, q1, smalls, scales}"
-FIELDS = "int row_bytes, int field0, int field1"
-FIELDS_GIVEN = "{row_bytes, {field0, field1}}"
 GRID_NAMES = {f.native_name for f in GRIDS}
 
 
@@ -22,6 +24,7 @@ class Entry:
     name: str
     header: str
     text: str
+    codes: str = ""  # of the parameters, as the module `struct` has them
     grids: bool = False  # whether it needs the tables of points
     shared: int = 0  # bytes of shared memory that a launch gives it
 
@@ -37,126 +40,93 @@ def program(entries: tuple[Entry, ...]) -> str:
     return without + "".join(f'#include "cuda/{h}"\n' for h in headers) + "".join(e.text for e in entries)
 
 
-def make_entry(
-    header: str, name: str, threads: int, parameters: str, call: str, grids: bool = False, attributes: str = ""
+class Constant(NamedTuple):
+    """An argument of a template, and what it adds to the kernel's name."""
+
+    text: str
+    tag: str
+    needs_grids: bool = False
+
+
+def named(text: str) -> Constant:
+    """A name of csrc/cuda, such as "Real::f16"."""
+    return Constant(f"fewbit::{text}", text.rpartition("::")[2])
+
+
+@cache
+def record(fmt: Format) -> Constant:
+    """The record of a format."""
+    name = fmt.native_name
+    return Constant(f"fewbit::formats::{name}", name, name in GRID_NAMES)
+
+
+@cache
+def tile(fmt: Format) -> Constant:
+    """The tiles of a format, in the sizes of `layout.py`."""
+    sizes = tile_layout(fmt)
+    assert sizes
+    numbers = fmt.group, sizes.q0 // 4, sizes.q1 // 4, sizes.smalls, sizes.scale, sizes.per
+    name = fmt.native_name
+    return Constant(f"fewbit::Tile<fewbit::formats::{name}, {', '.join(map(str, numbers))}>", f"{name}_g{fmt.group}")
+
+
+@cache
+def entry(
+    template: str, constants: tuple[Constant | int, ...], threads: int, *, attributes: str = "", shared: int = 0
 ) -> Entry:
+    """A kernel that calls a template of csrc/cuda. It takes the template's parameters, structs field by field.
+
+    Args:
+        template: Its name.
+        constants: Its arguments; the kernel's name is made of them.
+        threads: Most threads of a block.
+        attributes: Others of the kernel.
+        shared: Bytes of shared memory that a launch gives it.
+    """
+    header, parameters = find_template(template)
+    texts = [c.text if isinstance(c, Constant) else str(c).lower() for c in constants]
+    tags = [c.tag if isinstance(c, Constant) else str(int(c)) for c in constants]
+    name = "_".join([template, *tags])
+    fields: list[Parameter] = []
+    arguments = ", ".join(_flatten(parameter, fields) for parameter in parameters)
+    given = f"<{', '.join(texts)}>" if texts else ""
     about = f"__launch_bounds__({threads}) {attributes}".rstrip()
-    text = f'\nextern "C" __global__ void {about} {name}({parameters}) {{\n  fewbit::{call};\n}}\n'
-    return Entry(name, header, text, grids)
+    taken = ", ".join(f"{field.kind} {field.name}" for field in fields)
+    text = f'\nextern "C" __global__ void {about} {name}({taken}) {{\n  fewbit::{template}{given}({arguments});\n}}\n'
+    codes = "".join("Q" if "*" in field.kind else "f" if field.kind == "float" else "i" for field in fields)
+    return Entry(name, header, text, codes, any(isinstance(c, Constant) and c.needs_grids for c in constants), shared)
 
 
-def record_name(fmt: Format) -> str:
-    return f"fewbit::formats::{fmt.native_name}"
+def _flatten(parameter: Parameter, fields: list[Parameter]) -> str:
+    """Add the fields of a template's parameter to those of a kernel; returns the argument made of them."""
+    kind, name = parameter
+    inner = find_fields(kind)
+    if inner is None:
+        fields.append(Parameter("int" if kind == "bool" else kind, name))
+        return f"{name} != 0" if kind == "bool" else name
+    own = [_flatten(Parameter(field.kind, f"{name}_{field.name}"), fields) for field in inner]
+    return f"{{{', '.join(own)}}}"
 
 
-def tag(fmt: Format) -> str:
-    return f"{fmt.native_name}_g{fmt.group}"
-
-
-@dataclass(frozen=True)
-class GemvShape:
-    """Warps by rows and along k, tiles in flight, row tiles of a warp."""
-
-    warps_rows: int
-    warps_k: int
-    in_flight: int
-    row_tiles: int
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_rows * self.warps_k
-
-    @property
-    def rows(self) -> int:
-        return 8 * self.warps_rows * self.row_tiles
-
-
-@dataclass(frozen=True)
-class SkinnyShape:
-    """x from L1: warps along k, tiles in flight, pairs of row tiles of a warp, tiles of 8 tokens of a block."""
-
-    warps_k: int
-    in_flight: int
-    row_pairs: int
-    token_tiles: int
-    columns: int = 0  # tiles along k that it is compiled for; 0: any
-    is_many: bool = False  # blocks share the tokens, too
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps_k
-
-    @property
-    def rows(self) -> int:
-        return 16 * self.row_pairs
-
-
-@dataclass(frozen=True)
-class SharedShape:
-    """x through shared memory: warps by rows, pairs of row tiles, tiles of 8 tokens, stages, blocks along k."""
-
-    warps: int
-    row_pairs: int
-    token_tiles: int
-    stages: int
-    blocks_k: int
-    is_cluster: bool = False  # the blocks along k are a cluster (8 at most), where the GPU has clusters
-    columns: int = 0  # tiles along k that it is compiled for; 0: any
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
-
-    @property
-    def rows(self) -> int:
-        return 16 * self.warps * self.row_pairs
-
-
-@cache
 def repack(fmt: Format) -> Entry:
-    parameters = (
-        f"const uint8_t* data, {PLANES}, {FIELDS}, int row, int tile, int step, int n, int k, int columns, "
-        "uint32_t* range"
-    )
-    given = f"data, {PLANES_GIVEN}, {FIELDS_GIVEN}, {{row, tile, step}}, n, k, columns, range"
-    call = f"repack<{record_name(fmt)}, {fmt.group}>({given})"
-    return make_entry("repack.h", f"repack_{tag(fmt)}", 128, parameters, call)
+    return entry("repack", (tile(fmt),), 128)
 
 
-@cache
 def decode_tiles(fmt: Format, dtype: str) -> Entry:
-    call = (
-        f"decode_tiles<{record_name(fmt)}, {fmt.group}, fewbit::Real::{dtype}>({PLANES_GIVEN}, out, n, width, columns)"
-    )
-    parameters = f"{PLANES}, void* out, int n, int width, int columns"
-    return make_entry("decode.h", f"decode_{tag(fmt)}_{dtype}", 128, parameters, call)
+    return entry("decode_tiles", (tile(fmt), named(f"Real::{dtype}")), 128)
 
 
-@cache
 def decode_rows(fmt: Format, dtype: str) -> Entry:
-    parameters = f"const uint8_t* data, {FIELDS}, int group, void* out, int n, int k, int width"
-    call = f"decode_rows<{record_name(fmt)}, fewbit::Real::{dtype}>(data, {FIELDS_GIVEN}, group, out, n, k, width)"
-    name = f"decode_rows_{fmt.native_name}_{dtype}"
-    return make_entry("rows.h", name, 256, parameters, call, fmt.native_name in GRID_NAMES)
+    return entry("decode_rows", (record(fmt), named(f"Real::{dtype}")), 256)
 
 
-@cache
 def find_largest(fmt: Format) -> Entry:
-    parameters = f"const uint8_t* data, {FIELDS}, int group, uint32_t* largest, int k"
-    call = f"find_largest<{record_name(fmt)}>(data, {FIELDS_GIVEN}, group, largest, k)"
-    name = f"find_largest_{fmt.native_name}"
-    return make_entry("rows.h", name, 256, parameters, call, fmt.native_name in GRID_NAMES)
+    return entry("find_largest", (record(fmt),), 256)
 
 
-@cache
 def encode(fmt: Format, dtype: str) -> Entry:
-    call = f"encode<{record_name(fmt)}, {fmt.group}, fewbit::Real::{dtype}>(x, out, {FIELDS_GIVEN}, n, k)"
-    parameters = f"const void* x, uint8_t* out, {FIELDS}, int n, int k"
-    return make_entry("encode.h", f"encode_{tag(fmt)}_{dtype}", 128, parameters, call)
+    return entry("encode", (record(fmt), fmt.group, named(f"Real::{dtype}")), 128)
 
 
-@cache
 def cast_rows(source: str, target: str) -> Entry:
-    parameters = "const void* x, void* y, int from, int to"
-    call = f"cast_rows<fewbit::Real::{source}, fewbit::Real::{target}>(x, y, from, to)"
-    return make_entry("activations.h", f"cast_rows_{source}_{target}", 256, parameters, call)
+    return entry("cast_rows", (named(f"Real::{source}"), named(f"Real::{target}")), 256)

@@ -6,20 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ...errors import ShapeError
-from .kernels import Entry, make_entry
+from ...formats.spec import Format
+from .kernels import Constant, Entry, entry, named, record
 
 GATHER_THREADS = 256
 MAX_PART = 256  # columns of V that one block can hold sums of
 H200_SHARED = (232448, 233472)  # bytes of shared memory that a block can have, and that a multiprocessor has
-
-_PROMPTS = "const int* q_starts, const int* lengths, int first, int least, int back, int ahead"
-_PROMPTS_GIVEN = "{q_starts, lengths, first, least, back, ahead}"
-_QUERIES = "const float* q, int q_stride, int k_dim, int heads, int group, const float2* rope, int pairs, int neox"
-_QUERIES_GIVEN = "{q, q_stride, k_dim, heads, group, rope, pairs, neox}"
-_RESULT = "void* out, int out_stride, int v_dim, int width"
-_RESULT_GIVEN = "{out, out_stride, v_dim, width}"
-_LOGITS = "float scale, float softcap, const float* sinks"
-_LOGITS_GIVEN = "{scale, softcap, sinks}"
 
 
 @dataclass(frozen=True)
@@ -84,32 +76,21 @@ def prompt_shape(k_dim: int, v_dim: int, block_bytes: int, processor_bytes: int)
     raise ShapeError(f"heads of {k_dim} values in K and {v_dim} in V are too large for this GPU's shared memory")
 
 
-@cache
-def gather_kv(k_format: str, v_format: str, k_dim: int, v_dim: int, shape: PromptShape) -> Entry:
+def gather_kv(k: Format, v: Format, k_dim: int, v_dim: int, shape: PromptShape) -> Entry:
     """Pages to tiles."""
-    numbers = (k_dim, v_dim, shape.k_dim, shape.v_dim * shape.parts, shape.keys)
-    name = f"gather_{k_format}_{v_format}_" + "_".join(map(str, numbers))
-    k = f"fewbit::HeadPages<fewbit::Kv::{k_format}, {k_dim}, false>"
-    v = f"fewbit::HeadPages<fewbit::Kv::{v_format}, {v_dim}, true>"
-    parameters = (
-        f"const uint8_t* k, const uint8_t* v, int kv_heads, const int* tables, const int* starts, {_PROMPTS}, "
-        "uint4* k_out, uint4* v_out, int capacity"
-    )
-    constants = f"{k}, {v}, {shape.k_dim}, {shape.v_dim * shape.parts}, {shape.keys}, {GATHER_THREADS}"
-    call = f"gather_kv<{constants}>(k, v, kv_heads, tables, starts, {_PROMPTS_GIVEN}, k_out, v_out, capacity)"
-    return make_entry("gather_kv.h", name, GATHER_THREADS, parameters, call)
+    pages = [_head_pages(fmt, dim, is_value) for fmt, dim, is_value in ((k, k_dim, False), (v, v_dim, True))]
+    sizes = shape.k_dim, shape.v_dim * shape.parts, shape.keys, GATHER_THREADS
+    return entry("gather_kv", (*pages, *sizes), GATHER_THREADS)
 
 
-@cache
+def _head_pages(fmt: Format, dim: int, is_value: bool) -> Constant:
+    text = f"fewbit::HeadPages<{record(fmt).text}, {dim}, {str(is_value).lower()}>"
+    return Constant(text, f"{fmt.native_name}_{dim}")
+
+
 def attend_prompt(shape: PromptShape, rotated: int, has_softcap: bool, dtype: str) -> Entry:
     """Attention over tiles. `rotated`: values of a block of the Hadamard rotation, 0 if there is none."""
-    sizes = (shape.k_dim, shape.v_dim, shape.keys, shape.warps, shape.row_tiles, shape.slots)
-    given = ", ".join(map(str, sizes))
-    name = f"attend_prompt_{'_'.join(map(str, sizes))}_{rotated}_{'cap_' if has_softcap else ''}{dtype}"
-    parameters = (
-        f"{_QUERIES}, {_PROMPTS}, const uint8_t* k, const uint8_t* v, int capacity, int parts, {_LOGITS}, {_RESULT}"
-    )
-    constants = f"fewbit::PromptShape<{given}>, {rotated}, {str(has_softcap).lower()}, fewbit::Real::{dtype}"
-    arguments = f"{_QUERIES_GIVEN}, {_PROMPTS_GIVEN}, k, v, capacity, parts, {_LOGITS_GIVEN}, {_RESULT_GIVEN}"
-    entry = make_entry("attend_prompt.h", name, shape.threads, parameters, f"attend_prompt<{constants}>({arguments})")
-    return replace(entry, shared=shape.shared)
+    sizes = list(map(str, (shape.k_dim, shape.v_dim, shape.keys, shape.warps, shape.row_tiles, shape.slots)))
+    block = Constant(f"fewbit::PromptShape<{', '.join(sizes)}>", "_".join(sizes))
+    constants = block, rotated, has_softcap, named(f"Real::{dtype}")
+    return entry("attend_prompt", constants, shape.threads, shared=shape.shared)

@@ -1,71 +1,123 @@
-"""Launches through the driver, with little to do in Python: a prompt takes hundreds of them."""
+"""Launch lists: kernels and matrix products packed as csrc/launches.cpp takes them, all by one call."""
 
 from __future__ import annotations
 
-import ctypes
-import threading
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache, cached_property
 from struct import Struct
-from typing import Any
+from struct import error as StructError  # noqa: N812
+from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
-CODES = {int: "Q", np.int32: "i", np.uint32: "I", np.int64: "q", np.float32: "f"}
-MAX_BYTES = 4096  # of a kernel's parameters
+from ... import _native
+from ...arrays import Bytes
+from ...errors import ArgumentError
+from .kernels import Entry
+
+LAUNCH = Struct("=Q8I")  # Launch in csrc/launches.cpp
+GEMM = Struct("=3Q6if4x")  # Gemm there
+GEMM_NAME = "cublasGemmEx"
+ALIGN = 16
+
+
+class StepPointer(int):
+    """A pointer to inputs of a step, with its place among them: the list of a step is patched for the next one."""
+
+    place: int
+
+    def __new__(cls, value: int, place: int) -> StepPointer:
+        made = super().__new__(cls, value)
+        made.place = place
+        return made
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError("a pointer to a step's inputs is passed to kernels as it is: lists could not be patched")
+
+    __add__ = __radd__ = __sub__ = _refuse  # type: ignore[assignment]
 
 
 @cache
-def layout(types: tuple[type, ...]) -> Struct:
-    """Of parameters as a kernel has them: integers are pointers, NumPy numbers are numbers, each at its alignment.
+def layout(codes: str) -> tuple[Struct, tuple[int, ...]]:
+    """Parameters as a kernel has them, each at its alignment, and where each begins.
 
-    >>> layout((int, np.int32, np.float32, int)).size, layout((np.int32, int)).size
-    (24, 16)
+    >>> layout("QifQ")[1], layout("iQ")[1]
+    ((0, 8, 12, 16), (0, 8))
     """
-    return Struct("@" + "".join(CODES[kind] for kind in types))
+    ends = [Struct("@" + codes[: i + 1]).size for i in range(len(codes))]
+    return Struct("@" + codes), tuple(end - Struct(code).size for end, code in zip(ends, codes, strict=True))
 
 
-class Parameters(threading.local):
-    """Memory of a thread for the parameters of one launch, and what points the driver to it."""
+class LaunchList:
+    """Launches in their order. `names` are those of the kernels, for errors."""
 
     def __init__(self) -> None:
-        self.memory = ctypes.create_string_buffer(MAX_BYTES)
-        self.size = ctypes.c_size_t()
-        pointer, size, end = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END
-        given = (pointer, ctypes.addressof(self.memory), size, ctypes.addressof(self.size), end)
-        self.extra = (ctypes.c_void_p * len(given))(*given)
-        self.address = ctypes.addressof(self.extra)
+        self.names: list[str] = []
+        self.has_products = False
+        self._launches, self._arena = bytearray(), bytearray()
+        self._patches: list[tuple[int, int]] = []  # word of the arena, place of the step's pointer
 
-    def pack(self, args: tuple[Any, ...]) -> int:
-        """The driver copies them when it is called."""
-        found = layout(tuple(map(type, args)))
-        found.pack_into(self.memory, 0, *args)
-        self.size.value = found.size
-        return self.address
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(
+        self, entry: Entry, kernel: int, grid: int | tuple[int, ...], threads: int, dependent: bool, args: Sequence[Any]
+    ) -> None:
+        """A kernel, by its handle. `dependent`: it may begin before the kernel before it ends."""
+        packing, offsets = layout(entry.codes)
+        first = len(self._arena)
+        try:
+            parameters = packing.pack(*args)
+        except StructError as error:
+            raise ArgumentError(f"{entry.name} takes other arguments: {error}") from None
+        for offset, arg in zip(offsets, args, strict=True):
+            if type(arg) is StepPointer:
+                self._patches.append(((first + offset) // 8, arg.place))
+        x, y, z = (*(grid if isinstance(grid, tuple) else (grid,)), 1, 1)[:3]
+        self._launches += LAUNCH.pack(kernel, x, y, z, threads, entry.shared, dependent, first, packing.size)
+        self._put(parameters, entry.name)
+
+    def add_product(self, *args: Any) -> None:
+        """A product by cuBLAS: the fields of `GEMM`."""
+        self.has_products = True
+        self._launches += LAUNCH.pack(0, 0, 0, 0, 0, 0, 0, len(self._arena), GEMM.size)
+        self._put(GEMM.pack(*args), GEMM_NAME)
+
+    def _put(self, parameters: bytes, name: str) -> None:
+        self._arena += parameters + bytes(-len(parameters) % ALIGN)
+        self.names.append(name)
+
+    def patch(self, pointers: Sequence[int]) -> None:
+        """Let kernels read the inputs of another step, given by their places."""
+        words, places = self._patched
+        np.frombuffer(self._arena, np.uint64)[words] = np.array(pointers, np.uint64)[places]
+
+    @cached_property
+    def _patched(self) -> npt.NDArray[np.int64]:
+        """Of a list that is complete: words of the arena, and places of the pointers there."""
+        return np.array(self._patches, np.int64).reshape(-1, 2).T
+
+    def packed(self) -> tuple[Bytes, Bytes]:
+        """Launches and arena. Nothing can be added while the arrays live."""
+        return _view(self._launches), _view(self._arena)
 
 
-class Launches:
-    """What launches kernels of a driver."""
+def _view(data: bytearray) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
 
-    def __init__(self, driver: Any) -> None:
-        self._driver, self._parameters = driver, Parameters()
-        self._config = lru_cache(4096)(self._make_config)
 
-    def launch(
-        self, kernel: int, grid: int | tuple[int, ...], threads: int, shared: int, stream: int, dependent: bool,
-        args: tuple[Any, ...],
-    ) -> Any:  # fmt: skip
-        """The driver's answer."""
-        config = self._config(grid, threads, shared, stream, dependent)
-        return self._driver.cuLaunchKernelEx(config, kernel, 0, self._parameters.pack(args))
+def launch_all(
+    launches: LaunchList, addresses: tuple[int, int, int], stream: int, begin: int, end: int
+) -> tuple[str, int] | None:
+    """Launch what is between two numbers. None: it went well; else which kernel failed, and the driver's status.
 
-    def _make_config(self, grid: Any, threads: int, shared: int, stream: int, dependent: bool) -> Any:
-        driver, config = self._driver, self._driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = (*(grid if isinstance(grid, tuple) else (grid,)), 1, 1)[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes, config.hStream = shared, driver.CUstream(stream)
-        if dependent:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        return config
+    Args:
+        launches: What to launch.
+        addresses: cuLaunchKernelEx, cublasGemmEx and a cuBLAS handle; 0 where the list needs none.
+        stream: Handle of the stream of the kernels; that of products is set in the cuBLAS handle.
+        begin: The first one's number.
+        end: The number behind the last.
+    """
+    failed, status = _native.launch_all(*addresses, stream, *launches.packed(), begin, end)
+    return None if failed < 0 else (launches.names[failed], status)

@@ -15,7 +15,7 @@ from . import dlpack, kernels
 from .device import shared_session
 from .layout import row_fields
 from .memory import DeviceArray
-from .products import make_form, multiply
+from .products import begin_rows, make_form, multiply
 from .session import Session
 from .tensor import CudaTensor, from_rows, quantizable
 from .values import Launcher, Rows
@@ -69,15 +69,18 @@ def _launch(
     bias: dlpack.View | None, residual: dlpack.View | None,
 ) -> None:  # fmt: skip
     (n, k), tokens = w.shape, prod(x.shape[:-1])
-    if not (n and k and tokens):
-        device.fill(target.pointer, 0, tokens * n * dlpack.ITEM_BYTES[target.dtype])
+    if not (n and tokens):
         return
     y = target.pointer if target.dtype == "f32" else device.scratch("y", 4 * tokens * n)
-    run = Launcher(device, device.stream)
-    int16, f16 = activations == "int16", activations == "f16"
-    form = make_form(run, Rows(x.pointer, k, k), tokens, int16=int16, f16=f16, dtype=x.dtype)
-    rows = Rows(residual.pointer, n, n) if residual else None
-    multiply(run, w, form, tokens, Rows(y, n, n), bias.pointer if bias else 0, rows)
+    run, out = Launcher(device, device.stream), Rows(y, n, n)
+    added = bias.pointer if bias else 0, Rows(residual.pointer, n, n) if residual else None
+    if k:
+        int16, f16 = activations == "int16", activations == "f16"
+        form = make_form(run, Rows(x.pointer, k, k), tokens, int16=int16, f16=f16, dtype=x.dtype)
+        multiply(run, w, form, tokens, out, *added)
+    else:
+        device.fill(y, 0, 4 * tokens * n)
+        begin_rows(run, out, tokens, *added)
     if target.dtype != "f32":
         _cast(device, y, "f32", target.pointer, target.dtype, tokens, n)
 
@@ -120,8 +123,7 @@ def to_view(device: Session, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpa
 
 
 def _cast(device: Session, x: int, source: str, y: int, target: str, rows: int, k: int) -> None:
-    i = np.int32
-    device.launch(kernels.cast_rows(source, target), (rows, -(-k // 256)), 256, x, y, i(k), i(k))
+    device.launch(kernels.cast_rows(source, target), (rows, -(-k // 256)), 256, x, y, k, k)
 
 
 def quantize(x: Any, format: str | Format, ordinal: int = 0) -> CudaTensor:
@@ -143,7 +145,6 @@ def encode_rows(device: Session, view: dlpack.View, fmt: Format) -> DeviceArray:
     out = device.empty((n, fmt.row_bytes(k)), "u8")
     if n and k:
         warps = n * fmt.groups(k) if fmt.placement == "row" else n * -(-k // fmt.block)
-        fields = [np.int32(f) for f in row_fields(fmt, k)]
-        args = (view.pointer, out.pointer, *fields, np.int32(n), np.int32(k))
+        args = (view.pointer, out.pointer, *row_fields(fmt, k), n, k)
         device.launch(kernels.encode(fmt, view.dtype), -(-warps // 4), 128, *args)
     return out

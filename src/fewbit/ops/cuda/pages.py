@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import prod
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...arrays import Bytes
 from ...errors import ArgumentError, FormatError, OutOfMemory, PositionError
-from ...formats import Format
+from ...formats import Format, all_formats, get
+from ...formats.spec import Integers
 from ..memory import readable
 from ..specs import AttentionSpec, LayerSpec, RecurrentSpec
 from .kernels_attention import PAIRS, copy_pages
 from .session import Session
 
-FORMATS = ("f32", "f16", "bf16", "f8_e4m3", "q8_0", "q4_0")  # those of the kernels
+if TYPE_CHECKING:
+    from ...cache.layout import Layout
+
 PAGE_TOKENS = 32
-SCALE_BYTES = 2  # first in a block of a file; the codes follow
 STATE_ALIGN = 16
 COPY_THREADS = 256
 
 
-class GroupLayers(Protocol):
-    @property
-    def layers(self) -> tuple[int, ...]: ...
+def fits_pages(fmt: Format) -> bool:
+    """Whether K and V can be kept in a format: floats, or blocks of 32 codes of 4 or 8 bits after an f16 scale."""
+    if fmt.is_scalar:
+        return fmt.name.startswith(("f", "bf")) and fmt.block_bytes <= 4
+    fields = [kind for _, kind, _ in fmt.fields]
+    codes, is_plain = fmt.codes, fields == ["f16", "u8"] and not fmt.codebook
+    return isinstance(codes, Integers) and is_plain and fmt.group == 32 and codes.bits == (8 if codes.signed else 4)
 
 
-class PageLayout(Protocol):
-    """What is asked of `cache.layout.Layout`."""
-
-    @property
-    def specs(self) -> tuple[LayerSpec, ...]: ...
-    @property
-    def k(self) -> Format: ...
-    @property
-    def v(self) -> Format: ...
-    @property
-    def rotate(self) -> bool: ...
-    @property
-    def page_tokens(self) -> int: ...
-    @property
-    def groups(self) -> Sequence[GroupLayers]: ...
-    @property
-    def group_of(self) -> Mapping[int, int]: ...
-    def row_bytes(self, spec: AttentionSpec) -> tuple[int, int]: ...
+FORMATS = tuple(name for name in all_formats() if fits_pages(get(name)))
 
 
 class LayerPages(NamedTuple):
@@ -80,11 +68,11 @@ class _Array(NamedTuple):
 
 
 class DeviceStore:
-    """A `cache.store.KVStore` on a GPU. All is done on the device's stream, or on `stream`."""
+    """A `cache.store.KVStore` on a GPU. All is done on the stream of the session."""
 
-    def __init__(self, device: Session, layout: PageLayout, pages: Sequence[int], stream: Any = None) -> None:
+    def __init__(self, device: Session, layout: Layout, pages: Sequence[int]) -> None:
         check_layout(layout)
-        self.device, self.layout, self.pages, self.stream = device, layout, tuple(pages), stream
+        self.device, self.layout, self.pages = device, layout, tuple(pages)
         self._sizes = {layer: _page_sizes(layout, layer) for layer in layout.group_of}
         self._refuse_too_large()
         self._arrays: dict[int, list[_Array]] = {}
@@ -127,7 +115,7 @@ class DeviceStore:
             numbers[:, : len(batch)] = np.array(batch, np.int32).T
             self.device.launch(
                 copy_pages(), (blocks, len(sizes), len(batch)), COPY_THREADS, int(self._tables[group].handle),
-                *numbers.reshape(-1), stream=self.stream,
+                *numbers.reshape(-1).tolist(),
             )  # fmt: skip
 
     def read(self, layer: int, page: int, count: int) -> list[Bytes]:
@@ -171,15 +159,9 @@ class DeviceStore:
         return buffer
 
     def _download(self, array: _Array, page: int) -> Bytes:
-        if self.stream is not None:
-            self.stream.sync()
-        out = np.empty(array.page_bytes, np.uint8)
-        self.device.download(array.pointer + page * array.page_bytes, out)
-        return out
+        return self.device.download(array.pointer + page * array.page_bytes, np.empty(array.page_bytes, np.uint8))
 
     def _upload(self, array: _Array, page: int, data: Bytes) -> None:
-        if self.stream is not None:
-            self.stream.sync()
         self.device.upload(data.reshape(-1), array.pointer + page * array.page_bytes)
 
     def _refuse_too_large(self) -> None:
@@ -191,7 +173,7 @@ class DeviceStore:
             )
 
 
-def check_layout(layout: PageLayout) -> None:
+def check_layout(layout: Layout) -> None:
     """Whether pages on a GPU can have a layout; one sentence where they cannot."""
     for what, fmt in (("k", layout.k), ("v", layout.v)):
         if fmt.name not in FORMATS:
@@ -220,47 +202,40 @@ def independent(pairs: Iterable[tuple[int, int]], limit: int) -> Iterator[list[t
         yield batch
 
 
-def to_rows(fmt: Format, pages: Bytes, is_value: bool) -> Bytes:
-    """Heads of a page, (kv_heads, bytes), to rows as the host has them, (kv_heads, tokens, bytes of a row)."""
-    heads = len(pages)
-    if fmt.is_scalar:
-        size = fmt.block_bytes
-        return (
-            _swapped(pages.reshape(heads, -1, PAGE_TOKENS, size)) if is_value else pages.reshape(heads, PAGE_TOKENS, -1)
-        )
-    size = fmt.block_bytes - SCALE_BYTES
-    blocks = pages.shape[1] // (PAGE_TOKENS * fmt.block_bytes)
-    codes, scales = np.split(pages, [PAGE_TOKENS * blocks * size], axis=1)
-    rows = np.empty((heads, PAGE_TOKENS, blocks, fmt.block_bytes), np.uint8)
-    if is_value:
-        rows[..., :SCALE_BYTES] = scales.reshape(heads, blocks, PAGE_TOKENS, SCALE_BYTES).swapaxes(1, 2)
-        rows[..., SCALE_BYTES:] = codes.reshape(heads, blocks, size, PAGE_TOKENS).transpose(0, 3, 1, 2)
-    else:
-        rows[..., :SCALE_BYTES] = scales.reshape(heads, PAGE_TOKENS, blocks, SCALE_BYTES)
-        rows[..., SCALE_BYTES:] = codes.reshape(heads, PAGE_TOKENS, blocks, size)
-    return rows.reshape(heads, PAGE_TOKENS, -1)
-
-
 def to_pages(fmt: Format, rows: Bytes, is_value: bool) -> Bytes:
+    """Rows as the host has them, (kv_heads, tokens, bytes of a row), to heads of a page, (kv_heads, bytes)."""
+    blocks = rows.reshape(len(rows), PAGE_TOKENS, -1, fmt.block_bytes)
+    scale_bytes, code_bytes = _part_bytes(fmt)
+    codes, scales = blocks[..., scale_bytes:], blocks[..., :scale_bytes]
+    parts = [codes.reshape(*codes.shape[:2], -1, code_bytes), scales]
+    return np.concatenate([(p.swapaxes(1, 2) if is_value else p).reshape(len(rows), -1) for p in parts], axis=1)
+
+
+def to_rows(fmt: Format, pages: Bytes, is_value: bool) -> Bytes:
     """The other way."""
-    heads = len(rows)
-    if fmt.is_scalar:
-        values = rows.reshape(heads, PAGE_TOKENS, -1, fmt.block_bytes)
-        return (_swapped(values) if is_value else values).reshape(heads, -1)
-    blocks = rows.reshape(heads, PAGE_TOKENS, -1, fmt.block_bytes)
-    scales, codes = blocks[..., :SCALE_BYTES], blocks[..., SCALE_BYTES:]
-    if is_value:
-        scales, codes = scales.swapaxes(1, 2), codes.transpose(0, 2, 3, 1)
-    return np.concatenate([codes.reshape(heads, -1), scales.reshape(heads, -1)], axis=1)
+    heads, blocks = len(pages), pages.shape[1] // (PAGE_TOKENS * fmt.block_bytes)
+    scale_bytes, code_bytes = _part_bytes(fmt)
+    codes_bytes = fmt.block_bytes - scale_bytes
+
+    def by_token(part: Bytes, item: int, of_block: int) -> Bytes:
+        count = blocks * of_block // item
+        shape = (heads, count, PAGE_TOKENS, item) if is_value else (heads, PAGE_TOKENS, count, item)
+        items = part.reshape(shape)
+        return (items.swapaxes(1, 2) if is_value else items).reshape(heads, PAGE_TOKENS, blocks, of_block)
+
+    codes, scales = np.split(pages, [PAGE_TOKENS * blocks * codes_bytes], axis=1)
+    parts = [by_token(codes, code_bytes, codes_bytes)]
+    if scale_bytes:
+        parts.insert(0, by_token(scales, scale_bytes, scale_bytes))
+    return np.concatenate(parts, axis=3).reshape(heads, PAGE_TOKENS, -1)
 
 
-def _swapped(values: Bytes) -> Bytes:
-    """(heads, a, b, bytes) to (heads, b, a * bytes)."""
-    swapped = np.ascontiguousarray(values.swapaxes(1, 2))
-    return swapped.reshape(*swapped.shape[:2], prod(swapped.shape[2:]))
+def _part_bytes(fmt: Format) -> tuple[int, int]:
+    """Bytes of a block's scale (0: there is none) and of a code, which no two tokens share."""
+    return (0, fmt.block_bytes) if fmt.is_scalar else (fmt.field_offset(fmt.fields[1][0]), 1)
 
 
-def _page_sizes(layout: PageLayout, layer: int) -> list[int]:
+def _page_sizes(layout: Layout, layer: int) -> list[int]:
     """Bytes of a page of K and of V, or of a slot of states."""
     spec = layout.specs[layer]
     if isinstance(spec, AttentionSpec):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from ...arrays import Floats
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..passes import fuse, logits_nodes
-from ..specs import AttentionSpec, RecurrentSpec, Routing
+from ..specs import AttentionSpec, Routing
 from . import attention, experts, products, prompt_attention, recurrent, row_maths
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
@@ -20,7 +22,8 @@ from .products import Form
 from .ranges import many_dtype
 from .session import Session
 from .shapes import MAX_SHARED
-from .values import Launcher, Rows, StepInputs
+from .steps import StepLists
+from .values import Collector, Launcher, Rows, StepInputs
 from .weights import Weights
 
 Launch = Callable[[Launcher, StepInputs], None]
@@ -35,8 +38,16 @@ class Plan:
     result: Rows
     given: Rows | None  # rows that another device made, if it begins with them
     buffers: tuple[Any, ...]  # memory of the rows
+    recorded: StepLists = field(default_factory=StepLists)
 
     def launch(self, run: Launcher, step: StepInputs) -> None:
+        """All kernels of a step. Those of sizes that came before are launched by one call."""
+        if isinstance(run, Collector):
+            self._launch_each(run, step)
+        else:
+            self.recorded.launch(run, step, self._launch_each)
+
+    def _launch_each(self, run: Launcher, step: StepInputs) -> None:
         for one in self.launches:
             one(run, step)
 
@@ -55,8 +66,21 @@ def build(graph: Graph, store: DeviceStore, weights: Weights, options: Options) 
     return Builder(fuse(graph), store, weights, options).build()
 
 
+# Operations that one function launches. It takes the node's attributes, as they are on the GPU.
+FUNCTIONS: dict[str, Callable[..., None]] = {
+    **{
+        name: getattr(row_maths, name)
+        for name in (
+            "embed", "positions", "norm", "layer_norm", "gate", "add", "activate", "scale", "softcap", "shift",
+            "columns", "join", "gather", "rope", "linear_heads",
+        )
+    },
+    **{name: getattr(recurrent, name) for name in ("delta_rule", "scan")},
+}  # fmt: skip
+
+
 class Builder:
-    """Has a method for each operation, by its name: it takes the node and its attributes, and gives its launches."""
+    """Has a method for each operation that is not in `FUNCTIONS`, by its name: it takes the node and its attributes."""
 
     def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> None:
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
@@ -80,7 +104,11 @@ class Builder:
         return Plan(tuple(launches), labels, self.rows[self.graph.result], given, buffers)
 
     def _launch_of(self, node: Node) -> Launch:
-        launch: Launch = getattr(self, node.operation)(node, **node.attributes)
+        launch: Launch
+        if node.operation in FUNCTIONS:
+            launch = self._call(node, FUNCTIONS[node.operation], **self._sent(node))
+        else:
+            launch = getattr(self, node.operation)(node, **node.attributes)
         if not node.outputs[0].logits_only:
             return launch
         return lambda run, step: launch(run, step) if step.num_logits else None  # a piece of a prompt may want none
@@ -129,61 +157,33 @@ class Builder:
     def _count(self, value: Value) -> int:
         return self.options.max_logits if value.logits_only else self.options.max_tokens
 
-    def _simple(self, node: Node, function: Callable[..., None], **attributes: Any) -> Launch:
-        """An operation on rows, by a function of row_maths."""
-        out, inputs, count = self.rows[node.outputs[0]], [self.rows[x] for x in node.inputs], _counter(node.outputs[0])
-        return lambda run, step: function(run, step, out, *inputs, tokens=count(step), **attributes)
-
     # Operations on rows
+
+    def _call(self, node: Node, function: Callable[..., None], **attributes: Any) -> Launch:
+        """One function launches the operation."""
+        out, inputs, count = self.rows[node.outputs[0]], [self.rows[x] for x in node.inputs], _counter(node.outputs[0])
+
+        def launch(run: Launcher, step: StepInputs) -> None:
+            if tokens := count(step):
+                function(run, step, out, *inputs, tokens=tokens, **attributes)
+
+        return launch
+
+    def _sent(self, node: Node) -> dict[str, Any]:
+        """A node's attributes with what is on the GPU for them: arrays, tensors, tables, the states of its layer."""
+        every = node.attributes
+        states = {"states": self.store.states(every["layer"])} if "layer" in every else {}
+        return {name: self._send(name, every[name]) for name in every.keys() - {"layer", "spec"}} | states
+
+    def _send(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray) or name.endswith("bias"):
+            return self.weights.floats(value)
+        if isinstance(value, QuantTensor):
+            return self.weights.tensor(value) if len(value.shape) == 2 else self.weights.stack(value)
+        return self._rope(value) if isinstance(value, Rope) else value
 
     def given(self, node: Node) -> Launch:
         return lambda run, step: None
-
-    def embed(self, node: Node, *, table: QuantTensor, scale: float) -> Launch:
-        return self._simple(node, row_maths.embed, table=self.weights.tensor(table), scale=scale)
-
-    def positions(self, node: Node, *, table: QuantTensor) -> Launch:
-        return self._simple(node, row_maths.positions, table=self.weights.tensor(table))
-
-    def norm(self, node: Node, *, weight: Floats, eps: float, heads: int) -> Launch:
-        return self._simple(node, row_maths.norm, weight=self.weights.floats(weight), eps=eps, heads=heads)
-
-    def layer_norm(self, node: Node, *, weight: Floats, bias: Floats | None, eps: float) -> Launch:
-        given = self.weights.floats(weight), self.weights.floats(bias)
-        return self._simple(node, row_maths.layer_norm, weight=given[0], bias=given[1], eps=eps)
-
-    def gate(self, node: Node, *, kind: str) -> Launch:
-        return self._simple(node, row_maths.gate, kind=kind)
-
-    def add(self, node: Node) -> Launch:
-        return self._simple(node, row_maths.add)
-
-    def activate(self, node: Node, *, kind: str) -> Launch:
-        return self._simple(node, row_maths.activate, kind=kind)
-
-    def scale(self, node: Node, *, by: float) -> Launch:
-        return self._simple(node, row_maths.scale, by=by)
-
-    def softcap(self, node: Node, *, cap: float) -> Launch:
-        return self._simple(node, row_maths.softcap, cap=cap)
-
-    def shift(self, node: Node, *, by: Floats) -> Launch:
-        return self._simple(node, row_maths.shift, by=self.weights.floats(by))
-
-    def columns(self, node: Node, *, start: int, width: int, heads: int) -> Launch:
-        return self._simple(node, row_maths.columns, start=start, width=width, heads=heads)
-
-    def join(self, node: Node, *, heads: int, b_heads: int | None) -> Launch:
-        return self._simple(node, row_maths.join, heads=heads, b_heads=b_heads)
-
-    def gather(self, node: Node) -> Launch:
-        return self._simple(node, row_maths.gather)
-
-    def rope(self, node: Node, *, heads: int, rope: Rope) -> Launch:
-        return self._simple(node, row_maths.rope, heads=heads, table=self._rope(rope))
-
-    def linear_heads(self, node: Node, *, w: QuantTensor) -> Launch:
-        return self._simple(node, row_maths.linear_heads, w=self.weights.stack(w))
 
     # Products
 
@@ -246,28 +246,16 @@ class Builder:
 
         return launch
 
-    def experts(
-        self,
-        node: Node,
-        *,
-        up: QuantTensor,
-        down: QuantTensor,
-        routing: Routing,
-        gate: QuantTensor | None,
-        kind: str,
-        up_bias: Floats | None,
-        gate_bias: Floats | None,
-        down_bias: Floats | None,
-    ) -> Launch:
-        of = self.weights
-        layer = experts.Layer(
-            up=of.stack(up), down=of.stack(down), gate=None if gate is None else of.stack(gate), routing=routing,
-            kind=kind, up_bias=of.floats(up_bias), gate_bias=of.floats(gate_bias), down_bias=of.floats(down_bias),
-            routing_bias=of.floats(routing.bias), expert_scale=of.floats(routing.expert_scale),
-        )  # fmt: skip
-        return self._simple(node, experts.experts, layer=layer, batch_invariant=self.options.batch_invariant)
+    def experts(self, node: Node, *, routing: Routing, **_others: Any) -> Launch:
+        vectors = {"routing_bias": routing.bias, "expert_scale": routing.expert_scale}
+        sent = {name: self.weights.floats(values) for name, values in vectors.items()}
+        layer = experts.Layer(**self._sent(node), **sent)
+        return self._call(node, experts.experts, layer=layer, batch_invariant=self.options.batch_invariant)
 
     # What looks at other tokens
+
+    def conv(self, node: Node, *, weight: Floats, **_others: Any) -> Launch:
+        return self._call(node, recurrent.conv, taps=weight.shape[1], **self._sent(node))
 
     def _rope(self, rope: Rope) -> RopeTable:
         if rope not in self.ropes:
@@ -284,7 +272,7 @@ class Builder:
         softcap: float,
         sinks: Floats | None,
         causal: bool,
-        around: int,
+        radius: int,
         keep: bool,
     ) -> Launch:
         q, k, v = (self.rows[value] for value in node.inputs)
@@ -308,7 +296,7 @@ class Builder:
                 return
             target, dtype = self._attended(run, value, step.num_tokens) if feeds else (out, "f32")
             prompt_attention.prompt_attention(
-                run, step, pages, q, target, causal=causal, around=around, dtype=dtype, **given
+                run, step, pages, q, target, causal=causal, around=radius, dtype=dtype, **given
             )
 
         def mixed(run: Launcher, step: StepInputs) -> None:
@@ -350,40 +338,6 @@ class Builder:
         pointer = run.scratch("attended.rows16", 2 * tokens * width)
         self.formed[value] = Form("rows16", pointer, stride=width, dtype=dtype)
         return Rows(pointer, width, width), dtype
-
-    def _states(self, layer: int) -> recurrent.States:
-        found = self.store.states(layer)
-        return recurrent.States(found.pointer, found.slot_bytes)
-
-    def conv(
-        self, node: Node, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,
-        offset: int,
-    ) -> Launch:  # fmt: skip
-        of, taps = self.weights, weight.shape[1]
-        return self._simple(
-            node, recurrent.conv, states=self._states(layer), weight=of.floats(weight), taps=taps,
-            bias=of.floats(bias), kind=kind, offset=offset,
-        )  # fmt: skip
-
-    def delta_rule(
-        self, node: Node, *, layer: int, heads: int, v_heads: int, decay: Floats, dt_bias: Floats, scale: float,
-        tiled: bool, spec: RecurrentSpec, offset: int,
-    ) -> Launch:  # fmt: skip
-        of = self.weights
-        return self._simple(
-            node, recurrent.delta_rule, states=self._states(layer), heads=heads, v_heads=v_heads,
-            decay=of.floats(decay), dt_bias=of.floats(dt_bias), scale=scale, tiled=tiled, offset=offset,
-        )  # fmt: skip
-
-    def scan(
-        self, node: Node, *, layer: int, heads: int, groups: int, decay: Floats, skip: Floats, dt_bias: Floats,
-        spec: RecurrentSpec, offset: int,
-    ) -> Launch:  # fmt: skip
-        of = self.weights
-        return self._simple(
-            node, recurrent.scan, states=self._states(layer), heads=heads, groups=groups,
-            decay=of.floats(decay), skip=of.floats(skip), dt_bias=of.floats(dt_bias), offset=offset,
-        )  # fmt: skip
 
 
 def _readers(graph: Graph) -> dict[Value, Node]:

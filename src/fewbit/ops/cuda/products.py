@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...errors import ArgumentError
 from . import kernels_products as kernels
 from .fused import Fused
 from .kernels import Entry
-from .layout import ROWS, padded, row_fields
+from .layout import ROWS, padded
 from .shapes import (
     MAX_ROWS_GEMV,
     MAX_SKINNY,
@@ -24,10 +22,9 @@ from .shapes import (
 from .tensor import CudaTensor
 from .values import Launcher, Rows
 
-__all__ = ["Form", "Fused", "Source", "empty_form", "make_form", "multiply", "multiply_gated"]
+__all__ = ["Form", "Fused", "Source", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated"]
 
 Weights = CudaTensor | Fused
-_i, _f = np.int32, np.float32
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
 
 
@@ -106,9 +103,9 @@ def _bytes(run: Launcher, source: Source, parts: int) -> Form:
     q, xm = run.scratch(f"{name}.codes", parts * size), run.scratch(f"{name}.scales", parts * size // 4)
     if norm:
         entry = kernels.norm_quantize_row(dtype, kernels.rounds(size), parts)
-        run.launch(entry, 1, kernels.FORM_THREADS, x, norm[0], _f(norm[1]), q, xm, _i(k), _i(size))
+        run.launch(entry, 1, kernels.FORM_THREADS, x, norm[0], norm[1], q, xm, k, size)
     else:
-        run.launch(kernels.quantize_row(dtype, parts), -(-size // 1024), 128, x, q, xm, _i(k), _i(size))
+        run.launch(kernels.quantize_row(dtype, parts), -(-size // 1024), 128, x, q, xm, k, size)
     return Form("bytes", q, xm, parts=parts, source=source)
 
 
@@ -118,7 +115,7 @@ def _fragments(run: Launcher, source: Source, tokens: int, tiles: int) -> Form:
     packed = run.scratch(f"{name}.fragments", tiles * 8 * size * 2)
     scales = run.scratch(f"{name}.token_scales", tiles * 8 * 4)
     entry = kernels.pack_fragments(dtype, kernels.rounds(size), norm is not None)
-    args = (x, _i(stride), weight, _f(eps), packed, scales, _i(k), _i(size), _i(tokens))
+    args = (x, stride, weight, eps, packed, scales, k, size, tokens)
     run.launch(entry, tiles * 8, kernels.FORM_THREADS, *args)
     return Form("fragments", packed, scales, tiles=tiles, source=source)
 
@@ -129,7 +126,7 @@ def _rows(run: Launcher, source: Source, tokens: int, kind: str) -> Form:
     target, item = (many, 2) if kind == "rows16" else ("f32", 4)
     out = run.scratch(f"{name}.{kind}", item * tokens * width)
     entry = kernels.form_rows(dtype, target, kernels.rounds(width), norm is not None)
-    run.launch(entry, tokens, kernels.FORM_THREADS, x, _i(stride), weight, _f(eps), out, _i(k), _i(width))
+    run.launch(entry, tokens, kernels.FORM_THREADS, x, stride, weight, eps, out, k, width)
     return Form(kind, out, stride=width, dtype=many, source=source)
 
 
@@ -164,7 +161,7 @@ class _Output(NamedTuple):
 
     def args(self) -> tuple[Any, ...]:
         other = self.residual or Rows(0, 0, 0)
-        return self.rows.pointer, self.bias, other.pointer, _i(self.rows.stride), _i(other.stride)
+        return self.rows.pointer, self.bias, other.pointer, self.rows.stride, other.stride
 
     def at(self, column: int, width: int) -> _Output:
         other = self.residual and self.residual.columns(column, width)
@@ -192,7 +189,7 @@ def multiply(
         _multiply(run, w, form, tokens, _Output(out, bias, residual), invariant)
         return
     rows = _ungated(run, w, form, tokens, invariant)
-    _gate(run, w, rows, tokens, out.pointer, out.stride, "f32")
+    _gate(run, w, rows, tokens, *out.at, "f32")
 
 
 def multiply_gated(run: Launcher, w: Fused, form: Form, tokens: int, out: Rows, name: str = "gated") -> Form | None:
@@ -219,7 +216,7 @@ def _ungated(run: Launcher, w: Fused, form: Form, tokens: int, invariant: bool) 
 def _gate(run: Launcher, w: Fused, rows: Rows, tokens: int, out: int, width: int, dtype: str) -> None:
     assert w.gate
     step, apart = (16, 8) if w.is_interleaved else (8, w.offsets[1])
-    args = (rows.pointer, _i(rows.stride), _i(step), _i(apart), out, _i(width), _i(w.width))
+    args = (*rows.at, step, apart, out, width, w.width)
     run.launch(kernels.gate_rows(w.gate, dtype), (tokens, -(-padded(w.width, 8) // 1024)), 128, *args)
 
 
@@ -262,7 +259,7 @@ def _packed(
         entry = kernels.gemv(formats, columns, narrow, form.parts, gate)
         _launch(run, entry, narrow, 0, w, tensors, firsts, (form.pointer, form.scales, *tail))
         return
-    given = (_i(columns), form.pointer, form.scales, _i(tokens), _i(form.tiles), *tail)
+    given = (columns, form.pointer, form.scales, tokens, form.tiles, *tail)
     if invariant or tokens <= MAX_SKINNY:
         choose = invariant_shape if invariant else skinny_shape
         skinny = choose(tokens, rows, columns)
@@ -293,9 +290,9 @@ def _launch(
     given: list[Any] = []
     for t in tensors:
         n = w.width if w.is_interleaved else t.shape[0]
-        given += [*t.planes, _f(t.gain), _f(1 / t.gain), _i(n)]
+        given += [*t.planes, t.gain, 1 / t.gain, n]
     if len(tensors) == 2:
-        given += [_i(blocks[0]), _i(firsts[1] - firsts[0])]
+        given += [blocks[0], firsts[1] - firsts[0]]
     grid: Any = (sum(blocks), blocks_y) if blocks_y else sum(blocks)
     run.launch(entry, grid, shape.threads, *given, *args)
 
@@ -303,8 +300,7 @@ def _launch(
 def _plain(run: Launcher, t: CudaTensor, form: Form, tokens: int, out: _Output) -> None:
     """Weights that stay as in files, read once for each token."""
     n, k = t.shape
-    fields = [_i(f) for f in row_fields(t.format, k)]
-    args = (t.planes[0], *fields, _i(t.format.group or k), form.pointer, _i(form.stride), *out.args(), _i(n), _i(k))
+    args = (*t.in_rows(), form.pointer, form.stride, *out.args(), n, k)
     run.launch(kernels.gemv_rows(t.format), tokens * -(-n // 4), 128, *args)
 
 
@@ -319,17 +315,14 @@ def _exact(
         if invariant or tokens <= MAX_ROWS_GEMV:
             _plain(run, t, rows, tokens, to)
             continue
-        beta, given = _begin(run, to, tokens), (rows.pointer, t.planes[0], to.rows.pointer)
-        strides = {"x_stride": rows.stride, "stride": to.rows.stride}
-        run.device.blas.linear(int(run.stream.handle), *given, tokens, n, k, "f32", beta=beta, **strides)
+        beta, given = begin_rows(run, to.rows, tokens, *to[1:]), (rows.pointer, t.planes[0], to.rows.pointer)
+        run.multiply(*given, tokens, n, k, "f32", beta=beta, x_stride=rows.stride, stride=to.rows.stride)
 
 
-def _begin(run: Launcher, out: _Output, tokens: int) -> float:
-    """What is added to a product, where it will be. Returns what that must be multiplied by."""
-    y, bias, residual = out
+def begin_rows(run: Launcher, y: Rows, tokens: int, bias: int = 0, residual: Rows | None = None) -> float:
+    """Write what is added to a product where it will be. Returns what that must be multiplied by."""
     if bias or (residual and residual != y):
-        other = residual or Rows(0, 0, 0)
-        args = (y.pointer, _i(y.stride), bias, other.pointer, _i(other.stride), _i(y.width))
+        args = (*y.at, bias, *(residual or Rows(0, 0, 0)).at, y.width)
         run.launch(kernels.begin_rows(), (tokens, -(-y.width // 256)), 256, *args)
     return 1.0 if bias or residual else 0.0
 
@@ -339,8 +332,7 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
     width, start = form.stride, pairs[0][1]
     end = pairs[-1][1] + pairs[-1][0].shape[0]
     whole = out.at(start, end - start)
-    y, beta = whole.rows, _begin(run, whole, tokens)
-    stream, blas = int(run.stream.handle), run.device.blas
+    y, beta = whole.rows, begin_rows(run, whole.rows, tokens, *whole[1:])
     most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
     for first in range(start, end, most):
         n = min(most, end - first)
@@ -350,4 +342,4 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
             t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, form.dtype, run.launch, rows)
         to = y.columns(first - start, n)
         given = (form.pointer, decoded, to.pointer, tokens, n, width, form.dtype)
-        blas.linear(stream, *given, beta=beta, stride=to.stride)
+        run.multiply(*given, beta=beta, x_stride=width, stride=to.stride)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from ...errors import ArgumentError, ShapeError
 from ..specs import AttentionSpec
 from .attention import MAX_GRID, RopeTable, processors
@@ -88,29 +86,32 @@ def prompt_attention(
     if step.max_q < max(least, 1):
         return
     at_once = max(1, min(len(todo), MAX_SCRATCH // (k_bytes + v_bytes), MAX_GRID))
-    i, f = np.int32, np.float32
-    names = pages.k_format.name, pages.v_format.name
-    gather = gather_kv(*names, spec.k_dim, spec.v_dim, shape)
+    gather = gather_kv(pages.k_format, pages.v_format, spec.k_dim, spec.v_dim, shape)
     rotated = spec.k_dim & -spec.k_dim if pages.rotate else 0
     group, table = heads // spec.kv_heads, step.groups[pages.group]
-    turns = (rope.pointer, i(rope.pairs), i(rope.neox)) if rope else (0, i(0), i(0))
-    queries = q.pointer, i(q.stride), i(spec.k_dim), i(heads), i(group), *turns
+    turns = (rope.pointer, rope.pairs, rope.neox) if rope else (0, 0, 0)
+    queries = *q.at, spec.k_dim, heads, group, *turns
     if -(-step.max_q * group // shape.rows) * len(todo) * spec.kv_heads * shape.parts < 2 * processors(run.device):
         shape = shape.small
     tiles = -(-step.max_q * group // shape.rows)
+    if tiles > MAX_GRID:
+        raise ArgumentError(
+            f"a GPU takes {MAX_GRID * shape.rows // group} tokens of a prompt at once, not {step.max_q}; lower "
+            "max_batched_tokens"
+        )
     attend = attend_prompt(shape, rotated, softcap > 0, dtype)
     for first in todo[::at_once]:
         count = min(at_once, todo.stop - first)
         k = run.scratch("prompt_k", count * k_bytes)
         v = run.scratch("prompt_v", count * v_bytes)
-        prompts = step.q_starts, step.lengths, i(first), i(least), i(sees.back), i(sees.ahead)
+        prompts = step.q_starts, step.lengths, first, least, sees.back, sees.ahead
         run.launch(
-            gather, (capacity, 2 * spec.kv_heads, count), GATHER_THREADS, pages.k, pages.v, i(spec.kv_heads),
-            table.tables, table.starts, *prompts, k, v, i(capacity),
+            gather, (capacity, 2 * spec.kv_heads, count), GATHER_THREADS, pages.k, pages.v, spec.kv_heads,
+            table.tables, table.starts, *prompts, k, v, capacity,
         )  # fmt: skip
         run.launch(
-            attend, (spec.kv_heads * shape.parts, tiles, count), shape.threads, *queries, *prompts, k, v, i(capacity),
-            i(shape.parts), f(scale), f(softcap), sinks, out.pointer, i(out.stride), i(spec.v_dim), i(out.width),
+            attend, (spec.kv_heads * shape.parts, tiles, count), shape.threads, *queries, *prompts, k, v, capacity,
+            shape.parts, scale, softcap, sinks, *out.at, spec.v_dim, out.width,
         )  # fmt: skip
 
 

@@ -1,31 +1,23 @@
 """Operations on rows, by the names of `ops/recorder.py`: each launches one kernel.
 
-A function takes the launcher, the step, the rows that it writes and those that it reads, `tokens` of each, and the
-attributes of the operation; vectors are pointers to f32 in the GPU's memory, tables packed tensors there. Rows that
-are written may be those that are read, where no value is read after another was written in its place: in norms, maths
-of each value and rope.
+A function takes the launcher, the step, the rows that it writes and those that it reads, `tokens` of each (at least
+one), and the attributes of the operation. Vectors are pointers to f32 in the GPU's memory, tables packed tensors there.
+Norms, maths of each value and rope may write the rows that they read.
 """
 
 from __future__ import annotations
-
-from typing import Any
-
-import numpy as np
 
 from ...errors import ArgumentError, ShapeError
 from ..recorder import ACTIVATIONS, GATES
 from . import kernels_rows as kernels
 from .attention import RopeTable
 from .kernels_rows import THREADS
-from .layout import row_fields
 from .stack import Stack
 from .tensor import CudaTensor
 from .values import Launcher, Rows, StepInputs
 
-i, f = np.int32, np.float32
 WARP_DIM = 512  # values of a head that a warp norms alone
 HEADS_TOKENS = 8  # kTokens of embed.h
-INTERLEAVED = 8  # columns of gate, then as many of up
 NO_ROWS = Rows(0, 0, 0)
 
 
@@ -33,92 +25,65 @@ def norm(
     run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, weight: int, eps: float, heads: int = 1
 ) -> None:
     """x / sqrt(mean(x ** 2) + eps) * weight, for each head by itself."""
-    _norm(run, out, x, NO_ROWS, NO_ROWS, tokens, weight, 0, eps, heads, centered=False)
-
-
-def add_norm(
-    run: Launcher, step: StepInputs, out: Rows, total: Rows, x: Rows, y: Rows, *, tokens: int, weight: int, eps: float
-) -> None:
-    """total = x + y, and out = norm(total); `total` may be x or y."""
-    expect_width("add_norm", x, total.width, y.width)
-    _norm(run, out, x, y, total, tokens, weight, 0, eps, 1, centered=False)
+    _norm(run, out, x, tokens, weight, 0, eps, heads, centered=False)
 
 
 def layer_norm(
     run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, weight: int, bias: int = 0, eps: float
 ) -> None:
     """(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias; a bias of 0: none."""
-    _norm(run, out, x, NO_ROWS, NO_ROWS, tokens, weight, bias, eps, 1, centered=True)
+    _norm(run, out, x, tokens, weight, bias, eps, 1, centered=True)
 
 
 def _norm(
-    run: Launcher, out: Rows, x: Rows, y: Rows, total: Rows, tokens: int, weight: int, bias: int, eps: float,
-    heads: int, *, centered: bool,
-) -> None:  # fmt: skip
+    run: Launcher, out: Rows, x: Rows, tokens: int, weight: int, bias: int, eps: float, heads: int, *, centered: bool
+) -> None:
     dim = head_dim("norm", x, heads)
     expect_width("norm", out, x.width)
-    if not tokens:
-        return
     warps = dim <= WARP_DIM
     threads = THREADS if warps else min(1024, -(-dim // 128) * 32)
     blocks = -(-tokens * heads // (THREADS // 32)) if warps else tokens * heads
-    rows = (x.pointer, i(x.stride), y.pointer, i(y.stride), total.pointer, i(total.stride))
-    given = (weight, bias, f(eps), out.pointer, i(out.stride), i(tokens), i(heads), i(dim))
-    run.launch(kernels.norm_rows(centered, warps), blocks, threads, *rows, *given)
+    args = (*x.at, weight, bias, eps, *out.at, tokens, heads, dim)
+    run.launch(kernels.norm_rows(centered, warps), blocks, threads, *args)
 
 
 def gate(run: Launcher, step: StepInputs, out: Rows, gate: Rows, up: Rows, *, tokens: int, kind: str = "silu") -> None:
     """kind(gate) * up."""
-    expect_width("gate", out, gate.width, up.width)
     _elementwise(run, _known("gate", kind, GATES), out, gate, up, tokens, is_gate=True)
 
 
-def gate_interleaved(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, kind: str = "silu") -> None:
-    """The same of one product, in which 8 columns of gate and 8 of up take turns."""
-    blocks = -(-out.width // INTERLEAVED)
-    expect_width("gate", x, 2 * INTERLEAVED * blocks)
-    up = Rows(x.pointer + 4 * INTERLEAVED, out.width, x.stride)
-    _elementwise(run, _known("gate", kind, GATES), out, x, up, tokens, is_gate=True, interleaved=True)
-
-
 def add(run: Launcher, step: StepInputs, out: Rows, a: Rows, b: Rows, *, tokens: int) -> None:
-    expect_width("add", out, a.width, b.width)
     _elementwise(run, "add", out, a, b, tokens)
 
 
 def shift(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, by: int) -> None:
     """x + by, the same for every row."""
-    expect_width("shift", out, x.width)
     _elementwise(run, "add", out, x, Rows(by, x.width, 0), tokens)
 
 
 def activate(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, kind: str) -> None:
-    expect_width("activate", out, x.width)
-    _elementwise(run, _known("activate", kind, ACTIVATIONS), out, x, NO_ROWS, tokens)
+    _elementwise(run, _known("activate", kind, ACTIVATIONS), out, x, None, tokens)
 
 
 def scale(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, by: float) -> None:
-    expect_width("scale", out, x.width)
-    _elementwise(run, "scale", out, x, NO_ROWS, tokens, by=by)
+    _elementwise(run, "scale", out, x, None, tokens, by=by)
 
 
 def softcap(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, cap: float) -> None:
     """cap * tanh(x / cap)."""
-    expect_width("softcap", out, x.width)
-    _elementwise(run, "softcap", out, x, NO_ROWS, tokens, by=cap)
+    _elementwise(run, "softcap", out, x, None, tokens, by=cap)
 
 
 def _elementwise(
-    run: Launcher, maths: str, out: Rows, a: Rows, b: Rows, tokens: int, *, by: float = 0.0, is_gate: bool = False,
-    interleaved: bool = False,
+    run: Launcher, maths: str, out: Rows, a: Rows, b: Rows | None, tokens: int, *, by: float = 0.0,
+    is_gate: bool = False,
 ) -> None:  # fmt: skip
-    if not tokens:
-        return
-    by4 = all(_by4(rows) for rows in (out, a, b))
+    other = b or NO_ROWS._replace(width=a.width)
+    expect_width(maths, out, a.width, other.width)
+    by4 = all(_by4(rows) for rows in (out, a, other))
     grid = tokens, -(-out.width // (4 * THREADS))
-    rows = (a.pointer, i(a.stride), b.pointer, i(b.stride), out.pointer, i(out.stride))
-    given = (i(out.width), f(by), i(interleaved), i(by4))
-    run.launch(kernels.elementwise(maths, is_gate), grid, THREADS, *rows, *given)
+    args = (*a.at, *other.at, *out.at, out.width, by, by4)
+    run.launch(kernels.elementwise(maths, is_gate), grid, THREADS, *args)
 
 
 def columns(
@@ -144,23 +109,19 @@ def _join(
     run: Launcher, out: Rows, a: Rows, a_dim: int, a_width: int, b: Rows, b_dim: int, b_width: int, heads: int,
     tokens: int,
 ) -> None:  # fmt: skip
-    if not tokens:
-        return
     unit = 4 if all(_by4(rows) for rows in (out, a, b)) and not any(n % 4 for n in (a_dim, a_width, b_width)) else 1
-    first = (a.pointer, i(a.stride), i(a_dim // unit), i(a_width // unit))
-    second = (b.pointer, i(b.stride), i(b_dim // unit), i(b_width // unit))
+    first = (*a.at, a_dim // unit, a_width // unit)
+    second = (*b.at, b_dim // unit, b_width // unit)
     grid = tokens, -(-out.width // (unit * THREADS))
-    run.launch(kernels.join_heads(unit), grid, THREADS, *first, *second, out.pointer, i(out.stride), i(heads))
+    run.launch(kernels.join_heads(unit), grid, THREADS, *first, *second, *out.at, heads)
 
 
 def gather(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int) -> None:
     """The rows whose logits are wanted; `tokens` of them."""
     expect_width("gather", out, x.width)
-    if not tokens:
-        return
     unit = 4 if _by4(out) and _by4(x) and x.width % 4 == 0 else 1
     grid = tokens, -(-x.width // (unit * THREADS))
-    args = (x.pointer, i(x.stride), step.logits_indices, out.pointer, i(out.stride), i(x.width // unit))
+    args = (*x.at, step.logits_indices, *out.at, x.width // unit)
     run.launch(kernels.gather_rows(unit), grid, THREADS, *args)
 
 
@@ -177,52 +138,40 @@ def positions(run: Launcher, step: StepInputs, out: Rows, *, tokens: int, table:
 def _embed(run: Launcher, out: Rows, ids: int, previous: int, table: CudaTensor, scale: float, tokens: int) -> None:
     n, k = table.shape
     expect_width("embed", out, k)
-    if not tokens:
-        return
-    given = (ids, previous, f(scale), out.pointer, i(out.stride), i(n), i(k))
+    given = (ids, previous, scale, *out.at, n, k)
     if table.tiles:
         entry, grid = kernels.embed_tiles(table.format), (tokens, -(-k // (32 * 128)))
-        run.launch(entry, grid, 128, *table.planes, *given, i(table.columns))
+        run.launch(entry, grid, 128, *table.planes, *given, table.columns)
     else:
         entry, grid = kernels.embed_rows(table.format), (tokens, -(-k // THREADS))
-        run.launch(entry, grid, THREADS, *_row_bytes(table), *given)
+        run.launch(entry, grid, THREADS, *table.in_rows(), *given)
 
 
-def rope(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, heads: int, table: RopeTable) -> None:
+def rope(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, heads: int, rope: RopeTable) -> None:
     """Heads rotated by their tokens' positions."""
-    dim, pairs = head_dim("rope", x, heads), table.pairs
+    dim, pairs = head_dim("rope", x, heads), rope.pairs
     expect_width("rope", out, x.width)
     if 2 * pairs > dim:
         raise ShapeError(f"rope: {2 * pairs} values of a head are to be rotated, it has {dim}")
-    if not tokens:
-        return
     grid = tokens, -(-heads * (dim - pairs) // THREADS)
-    rows = (x.pointer, i(x.stride), step.positions, table.pointer, out.pointer, i(out.stride))
-    run.launch(kernels.rotate_rows(), grid, THREADS, *rows, i(heads), i(dim), i(pairs), i(table.neox))
+    args = (*x.at, step.positions, rope.pointer, *out.at, heads, dim, pairs, rope.neox)
+    run.launch(kernels.rotate_rows(), grid, THREADS, *args)
 
 
 def linear_heads(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, w: Stack) -> None:
     """For each head h: x[h] @ w[h].T, in f32."""
     expect_width("linear_heads", x, w.count * w.k)
     expect_width("linear_heads", out, w.count * w.n)
-    if not tokens:
-        return
     table, over = w.tensor, -(-tokens // HEADS_TOKENS)
-    rows = (x.pointer, i(x.stride), out.pointer, i(out.stride))
-    sizes = (i(tokens), i(w.count), i(w.n), i(w.pitch), i(w.k))
+    rows = (*x.at, *out.at)
+    sizes = (tokens, w.count, w.n, w.pitch, w.k)
     if table.tiles:
         warps = w.count * -(-w.n // 8)
         entry = kernels.heads_tiles(table.format)
-        run.launch(entry, (over, -(-warps // 4)), 128, *table.planes, *rows, *sizes, i(table.columns))
+        run.launch(entry, (over, -(-warps // 4)), 128, *table.planes, *rows, *sizes, table.columns)
     else:
         entry = kernels.heads_rows(table.format)
-        run.launch(entry, (over, -(-w.count * w.n // 4)), 128, *_row_bytes(table), *rows, *sizes)
-
-
-def _row_bytes(table: CudaTensor) -> tuple[Any, ...]:
-    """Rows as in files, as kernels take them: the bytes, the fields of a row, values that share a scale."""
-    k = table.shape[1]
-    return table.planes[0], *(i(field) for field in row_fields(table.format, k)), i(table.format.group or max(k, 1))
+        run.launch(entry, (over, -(-w.count * w.n // 4)), 128, *table.in_rows(), *rows, *sizes)
 
 
 def _by4(rows: Rows) -> bool:

@@ -124,12 +124,10 @@ def decoded(results: Ints, num_samples: int, errors: dict[int, DataError]) -> li
     return out
 
 
-def pack_samples(
-    samples: Sequence[Sample], vocab: int, slots: int | None = None, lasts: Sequence[int | None] | None = None
-) -> Packed:
-    """All that samples ask for, in words for one upload; slots beyond the samples are not used.
+def pack_samples(samples: Sequence[tuple[int, Sample]], vocab: int, slots: int | None = None) -> Packed:
+    """All that samples ask for, each with the index of its logits, in words for one upload.
 
-    `lasts`: for each sample which one of the step before sampled the token that counts as seen too, or None.
+    Slots beyond the samples are not used.
     """
     count = len(samples) if slots is None else slots
     if len(samples) > count:
@@ -137,9 +135,9 @@ def pack_samples(
     head = bytearray(_NO_SAMPLE * count)
     tail = _Tail(count * _SLOT_WORDS)
     errors: dict[int, DataError] = {}
-    for s, one in enumerate(samples):
+    for s, (index, one) in enumerate(samples):
         try:
-            _PACK.pack_into(head, s * _PACK.size, *_fields(one, vocab, lasts[s] if lasts else None, tail))
+            _PACK.pack_into(head, s * _PACK.size, *_fields(index, one, vocab, tail))
         except DataError as error:
             errors[s] = error
     return Packed(np.concatenate([np.frombuffer(head, np.uint32), *tail.parts]), errors, count)
@@ -167,8 +165,8 @@ class _Tail:
         return begin, len(pair[0])
 
 
-def _fields(one: Sample, vocab: int, last: int | None, tail: _Tail) -> tuple[Any, ...]:
-    p = one.params
+def _fields(index: int, one: Sample, vocab: int, tail: _Tail) -> tuple[Any, ...]:
+    p, last = one.params, one.last
     seen = None if one.seen is None else seen_list([one.seen], 1)[0]
     bias = None if one.bias is None else bias_list([one.bias], 1)[0]
     mask = None if one.mask is None else mask_list([one.mask], 1, vocab)[0]
@@ -186,7 +184,7 @@ def _fields(one: Sample, vocab: int, last: int | None, tail: _Tail) -> tuple[Any
     return (
         *(one.uniform, p.top_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty),
         *(temperature, 1 / temperature if temperature else 1.0, min_p, 1 - (p.top_p if p.top_p < 1 else one.uniform)),
-        *(one.row, top_k, seen_at, seen_count, bias_at, bias_count, mask_at, before),
+        *(index, top_k, seen_at, seen_count, bias_at, bias_count, mask_at, before),
         *(seen_count > 0 or bias_count > 0 or mask is not None or before >= 0, needs_total),
     )
 

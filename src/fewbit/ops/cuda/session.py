@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from ...errors import DeviceError, DtypeError, OutOfMemory
 from . import dlpack
-from .blas import WORKSPACE_BYTES, Blas
+from .blas import TYPES, WORKSPACE_BYTES, Blas
 from .device import Gpu, reported
 from .kernels import Entry
-from .launch import Launches
+from .launch import LaunchList, launch_all
 from .memory import DTYPES, LEGACY_STREAM, DeviceArray
 
 MIN_BYTES = 16
@@ -38,6 +38,7 @@ class Session:
         self.lock = RLock()
         self._open()
         self._scratch: dict[str, Any] = {}
+        self.generation = 0  # changes when scratch memory moves
         self._kept: deque[tuple[Mark, Any, int]] = deque()
         self._blas: Blas | None = None
         self._is_capturing = False
@@ -47,7 +48,7 @@ class Session:
         gpu.use()
         self._core, self._driver, self._checked = gpu._core, gpu._driver, gpu._checked
         self.stream = self.device.create_stream()  # non-blocking: the legacy stream does not wait for it
-        self._own, self._launches, self._handles = int(self.stream.handle), Launches(self._driver), gpu._handles
+        self._kernel_address = gpu.kernel_address
 
     def use(self) -> None:
         """Let the calling thread use the device."""
@@ -66,14 +67,49 @@ class Session:
         stream: Any = None,
         dependent: bool = False,
     ) -> None:
-        """Integers are pointers, NumPy numbers are numbers. `dependent`: it may begin before the kernel before ends.
+        """Launch one kernel, as `add` describes it."""
+        launches = LaunchList()
+        self.add(launches, entry, grid, threads, args, dependent)
+        self.launch_list(launches, stream)
 
-        What comes before must then be a kernel.
+    def add(
+        self, launches: LaunchList, entry: Entry, grid: int | tuple[int, ...], threads: int, args: Sequence[Any],
+        dependent: bool,
+    ) -> None:  # fmt: skip
+        """Add a kernel to a list.
+
+        Args:
+            launches: The list.
+            entry: The kernel, loaded if it was not.
+            grid: Blocks, in up to three dimensions.
+            threads: Threads of a block.
+            args: Pointers and numbers, as the kernel has them.
+            dependent: It may begin before the kernel in front of it ends; that must be a kernel.
         """
-        handle = self._handles.get(entry.name) or self.gpu.load(entry)
-        where = self._own if stream is None or stream is self.stream else int(stream.handle)
         is_dependent = dependent and self.has_dependent_launches
-        self._checked(self._launches.launch(handle, grid, threads, entry.shared, where, is_dependent, args))
+        launches.add(entry, self.gpu.handle(entry), grid, threads, is_dependent, args)
+
+    def add_product(
+        self, launches: LaunchList, x: int, w: int, y: int, m: int, n: int, k: int, dtype: str, *, beta: float,
+        x_stride: int, stride: int,
+    ) -> None:  # fmt: skip
+        """Add y (m, n) = x (m, k) w (n, k)^T + beta y to a list: pointers to rows of `dtype`, y to f32; sums in f32."""
+        launches.add_product(x, w, y, m, n, k, TYPES[dtype], x_stride, stride, beta)
+
+    def launch_list(self, launches: LaunchList, stream: Any = None, begin: int = 0, end: int | None = None) -> None:
+        """Launch a list, or those from `begin` to before `end`, on the session's stream or another one."""
+        where = int((stream or self.stream).handle)
+        gemm, handle = 0, 0
+        if launches.has_products:
+            self.blas.use(where)
+            gemm, handle = self.blas.address, self.blas.handle
+        last = len(launches) if end is None else end
+        failed = launch_all(launches, (self._kernel_address, gemm, handle), where, begin, last)
+        if failed:
+            raise self._launch_error(*failed)
+
+    def _launch_error(self, name: str, status: int) -> Exception:
+        return self.gpu.launch_error(name, status)
 
     @property
     def blas(self) -> Blas:
@@ -104,6 +140,7 @@ class Session:
         held = self._scratch.get(name)
         if held is None or held.size < nbytes:
             held = self._scratch[name] = self.allocate(nbytes + nbytes // 4)
+            self.generation += 1
             if zeros:
                 self.fill(int(held.handle), 0, held.size)
                 self.sync()  # launches on another stream may use it

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
-from .kernels import GemvShape, SharedShape, SkinnyShape
 from .layout import TileLayout
 
 MAX_SKINNY, MAX_SHARED = 16, 64  # tokens; more are multiplied by cuBLAS
@@ -12,6 +12,65 @@ MANY_ROWS = 8192  # so many that blocks of few rows fill the GPU
 MAX_ROWS_GEMV = 4  # tokens for which formats that stay as in files are read once for each
 FIXED_COLUMNS = 16  # kernels are compiled for k where there are that many tiles along it
 MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
+
+
+@dataclass(frozen=True)
+class GemvShape:
+    """Warps by rows and along k, tiles in flight, row tiles of a warp."""
+
+    warps_rows: int
+    warps_k: int
+    in_flight: int
+    row_tiles: int
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_rows * self.warps_k
+
+    @property
+    def rows(self) -> int:
+        return 8 * self.warps_rows * self.row_tiles
+
+
+@dataclass(frozen=True)
+class SkinnyShape:
+    """x from L1: warps along k, tiles in flight, pairs of row tiles of a warp, tiles of 8 tokens of a block."""
+
+    warps_k: int
+    in_flight: int
+    row_pairs: int
+    token_tiles: int
+    columns: int = 0  # tiles along k that it is compiled for; 0: any
+    is_many: bool = False  # blocks share the tokens, too
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_k
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.row_pairs
+
+
+@dataclass(frozen=True)
+class SharedShape:
+    """x through shared memory: warps by rows, pairs of row tiles, tiles of 8 tokens, stages, blocks along k."""
+
+    warps: int
+    row_pairs: int
+    token_tiles: int
+    stages: int
+    blocks_k: int
+    is_cluster: bool = False  # the blocks along k are a cluster (8 at most), where the GPU has clusters
+    columns: int = 0  # tiles along k that it is compiled for; 0: any
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.warps * self.row_pairs
 
 
 @cache

@@ -63,19 +63,22 @@ class CudaTensor:
         some = range(self.shape[0]) if rows is None else rows
         if len(some) == 0 or width == 0:
             return
-        i, n = np.int32, len(some)
+        n = len(some)
         if self.tiles:
             entry = kernels.decode_tiles(self.format, dtype)
             before = self.tiles.sizes(some.start, k)
             planes = [plane + size for plane, size in zip(self.planes, before, strict=True)]
             tiles = -(-n // 8), -(-self.columns // 4)
-            launch(entry, tiles, 128, *planes, pointer, i(n), i(width), i(self.columns))
+            launch(entry, tiles, 128, *planes, pointer, n, width, self.columns)
             return
         entry = kernels.decode_rows(self.format, dtype)
-        fields = [i(f) for f in row_fields(self.format, k)]
-        group, grid = i(self.format.group or max(k, 1)), -(-n * width // 256)
-        data = self.planes[0] + some.start * self.format.row_bytes(k)
-        launch(entry, grid, 256, data, *fields, group, pointer, i(n), i(k), i(width))
+        launch(entry, -(-n * width // 256), 256, *self.in_rows(some.start), pointer, n, k, width)
+
+    def in_rows(self, first: int = 0) -> tuple[int, ...]:
+        """Rows as in files, as kernels take them: the bytes from a row on, its fields, values that share a scale."""
+        k = self.shape[1]
+        data = self.planes[0] + first * self.format.row_bytes(k)
+        return data, *row_fields(self.format, k), self.format.group or max(k, 1)
 
     def linear(self, x: Any, out: Any = None, **options: Any) -> Any:
         """x @ w.T, as `fb.linear` does it with this tensor."""
@@ -162,9 +165,8 @@ def _begin(device: Session, out: CudaTensor) -> int:
 
 def _repack(out: CudaTensor, pointer: int, rows: int, to: tuple[int, int, int], range_pointer: int) -> None:
     """Rows to their first row, first tile and step between tiles."""
-    i, k = np.int32, out.shape[1]
-    fields = [i(f) for f in row_fields(out.format, k)]
-    args = (pointer, *out.planes, *fields, *map(i, to), i(rows), i(k), i(out.columns), range_pointer)
+    k = out.shape[1]
+    args = (pointer, *out.planes, *row_fields(out.format, k), *to, rows, k, out.columns, range_pointer)
     blocks = -(-rows * out.columns * 4 // 128)
     out.device.launch(kernels.repack(out.format), blocks, 128, *args)
 
@@ -172,9 +174,7 @@ def _repack(out: CudaTensor, pointer: int, rows: int, to: tuple[int, int, int], 
 def _find_largest(out: CudaTensor, range_pointer: int) -> None:
     n, k = out.shape
     if n and k:
-        fields = [np.int32(f) for f in row_fields(out.format, k)]
-        args = (out.planes[0], *fields, np.int32(out.format.group or k), range_pointer, np.int32(k))
-        out.device.launch(kernels.find_largest(out.format), n, 256, *args)
+        out.device.launch(kernels.find_largest(out.format), n, 256, *out.in_rows(), range_pointer, k)
 
 
 def _take_range(out: CudaTensor, range_pointer: int) -> None:

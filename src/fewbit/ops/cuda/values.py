@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from .kernels import Entry
+from .launch import LaunchList, StepPointer
 from .session import Session
+
+PIECE = 32  # launches that a recorded step sends at once
 
 
 class Rows(NamedTuple):
@@ -15,6 +19,11 @@ class Rows(NamedTuple):
     pointer: int
     width: int
     stride: int
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """As kernels take them."""
+        return self.pointer, self.stride
 
     def columns(self, first: int, width: int) -> Rows:
         return Rows(self.pointer + 4 * first, width, self.stride)
@@ -63,6 +72,30 @@ class StepInputs:
     max_length: int  # of a sequence, about: captured graphs serve lengths up to it
     runs: tuple[Run, ...] = ()  # of a step of prompts and others, else none
 
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """All pointers to the step's inputs."""
+        return *(getattr(self, name) for name in POINTERS), *chain.from_iterable(self.groups)
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        """What else launches depend on."""
+        return tuple(getattr(self, name) for name in SIZES)
+
+    def traced(self) -> StepInputs:
+        """The same, with pointers that launch lists find again."""
+        every = [StepPointer(value, place) for place, value in enumerate(self.pointers)]
+        named = dict(zip(POINTERS, every, strict=False))
+        rest = every[len(POINTERS) :]
+        groups = tuple(GroupTables(*rest[i : i + 3]) for i in range(0, len(rest), 3))
+        return replace(self, groups=groups, **named)  # type: ignore[arg-type]
+
+
+POINTERS = (
+    "tokens", "previous", "positions", "sequences", "q_starts", "lengths", "logits_indices", "reads", "writes",
+)  # fmt: skip
+SIZES = tuple(field.name for field in fields(StepInputs) if field.name not in (*POINTERS, "groups"))
+
 
 @dataclass
 class Launcher:
@@ -74,9 +107,15 @@ class Launcher:
     is_first: bool = True
 
     def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any) -> None:
-        """Integers are pointers, NumPy numbers are numbers. Kernels wait for the one before (`wait_for_previous`)."""
+        """Pointers and numbers, as the kernel has them. Kernels wait for the one before (`wait_for_previous`)."""
         self.device.launch(entry, grid, threads, *args, stream=self.stream, dependent=not self.is_first)
         self.is_first = False
+
+    def multiply(self, *args: Any, **options: Any) -> None:
+        """A product by cuBLAS, as `Session.add_product` describes it."""
+        launches = LaunchList()
+        self.device.add_product(launches, *args, **options)
+        self.device.launch_list(launches, self.stream)
 
     def scratch(self, name: str, nbytes: int, zeros: bool = False) -> int:
         """Memory by name that kernels of one operation use; the next user of the name overwrites it."""
@@ -86,8 +125,30 @@ class Launcher:
 
 
 @dataclass
+class Recorder(Launcher):
+    """Launches some kernels at a time, and keeps the list of all."""
+
+    launches: LaunchList = field(default_factory=LaunchList)
+    sent: int = 0
+
+    def launch(self, entry: Entry, grid: int | tuple[int, ...], threads: int, *args: Any) -> None:
+        self.device.add(self.launches, entry, grid, threads, args, not self.is_first)
+        self.is_first = False
+        if len(self.launches) - self.sent >= PIECE:
+            self.send()
+
+    def multiply(self, *args: Any, **options: Any) -> None:
+        self.device.add_product(self.launches, *args, **options)
+
+    def send(self) -> None:
+        """Launch what was added and not launched yet."""
+        self.device.launch_list(self.launches, self.stream, self.sent)
+        self.sent = len(self.launches)
+
+
+@dataclass
 class Collector(Launcher):
-    """Launches nothing: it says which kernels would be launched."""
+    """Launches no kernels: it says which would be launched. Products are made, for which cuBLAS loads its kernels."""
 
     entries: dict[Entry, None] = field(default_factory=dict)
 

@@ -1,0 +1,143 @@
+"""Makes requests, and refuses what an engine cannot serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import NoneType
+from typing import Unpack
+
+from ..devices.batch import Executor
+from ..errors import RequestError, TooLong
+from ..ops.sampling import SamplingParams
+from ..validation import check_type
+from .request import Constraint, Embedding, Generation, Scoring
+from .scheduling import SchedulingOptions, set_scheduling
+from .scores import TokenScores
+from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
+
+
+class RequestFactory:
+    """Makes requests for an executor.
+
+    Args:
+        executor: What runs them.
+        max_cached: Tokens of the longest sequence that the cache holds.
+        ctx: Tokens of the longest sequence that the model takes.
+        eos_ids: Tokens that end an output, unless a request has its own.
+        max_seqs: Outputs of one prompt.
+        encoder: Whether the model gives hidden states alone, for a text that runs in one step.
+    """
+
+    def __init__(
+        self, executor: Executor, max_cached: int, ctx: int, eos_ids: Iterable[int], max_seqs: int, encoder: bool
+    ) -> None:
+        self.executor, self.is_encoder = executor, encoder
+        self.eos_ids = frozenset(eos_ids)
+        self._ctx, self._max_seqs = ctx, max_seqs
+        self.max_length = min(ctx, max_cached)  # tokens of the longest sequence
+        if encoder:
+            self.max_length = min(self.max_length, executor.max_batched_tokens, executor.max_logits)
+
+    def generation(
+        self,
+        prompt: Iterable[int],
+        params: SamplingParams | None = None,
+        *,
+        max_tokens: int | None = None,
+        min_tokens: int = 0,
+        n: int = 1,
+        seed: int | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        eos_ids: Iterable[int] | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        constraint: Callable[[], Constraint] | None = None,
+        namespace: str = "",
+        adapter: str | None = None,
+        **scheduling: Unpack[SchedulingOptions],
+    ) -> list[Generation]:
+        """`n` requests for outputs to one prompt, which is run once for all of them. What cannot be served is refused.
+
+        Without `max_tokens` an output ends when the context is full. Output i has the seed `seed + i`. `constraint`
+        makes one for each output. With `prompt_logprobs` the tokens of the prompt are scored, which are then run even
+        if the cache has them. `terms`: when it is run, see `Terms`.
+        """
+        self.check_writes()
+        vocab = self.executor.vocab
+        tokens = check_tokens(prompt, vocab)
+        if len(tokens) >= self.max_length:
+            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
+                          len(tokens), self.max_length)  # fmt: skip
+        most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
+        least = check_count(min_tokens, "min_tokens", least=0)
+        count = check_count(n, "n", self._max_seqs)
+        first = None if seed is None else check_count(seed, "seed", least=0)
+        most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
+        most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
+        scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
+        ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
+        check_names(namespace, adapter, self.executor.adapters)
+        check_type(params, (SamplingParams, NoneType), "params")
+        check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
+        requests = [
+            Generation(
+                tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
+                min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
+                num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab),
+                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=adapter,
+            )
+            for i in range(count)
+        ]  # fmt: skip
+        requests[0].siblings = requests[1:]
+        set_scheduling(requests, scheduling)
+        return requests
+
+    def scoring(
+        self,
+        tokens: Iterable[int],
+        *,
+        first: int = 1,
+        namespace: str = "",
+        adapter: str | None = None,
+        logprobs: int | None = None,
+        **scheduling: Unpack[SchedulingOptions],
+    ) -> Scoring:
+        """A request for the log-probability of each token from `first` on, and of the `logprobs` likeliest there."""
+        self.check_writes()
+        most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
+        text = self._text(tokens, namespace, adapter)
+        request = Scoring(text, namespace, adapter, most, check_count(first, "first", max(1, len(text) - 1)))
+        set_scheduling([request], scheduling)
+        return request
+
+    def embedding(
+        self,
+        tokens: Iterable[int],
+        *,
+        last_only: bool = False,
+        namespace: str = "",
+        adapter: str | None = None,
+        **scheduling: Unpack[SchedulingOptions],
+    ) -> Embedding:
+        """A request for the last hidden row of each token, or of the last token alone."""
+        text = self._text(tokens, namespace, adapter)
+        request = Embedding(text, namespace, adapter, last_only=last_only and not self.is_encoder)
+        set_scheduling([request], scheduling)
+        return request
+
+    def check_writes(self) -> None:
+        """Refuse to write or score text where the model cannot."""
+        if self.is_encoder:
+            raise RequestError("the model is an encoder: it makes embeddings and writes no text; try embed")
+
+    def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
+        tokens = check_tokens(text, self.executor.vocab)
+        if len(tokens) > self.max_length:
+            raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}", len(tokens),
+                          self.max_length)  # fmt: skip
+        check_names(namespace, adapter, self.executor.adapters)
+        return tokens
+
+    def _room(self) -> str:
+        what = "context" if self.max_length == self._ctx else "cache"
+        return f"the {what} holds {self.max_length} tokens"

@@ -1,0 +1,258 @@
+"""LLM: a model that reads and writes text."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import Any, Literal, Unpack, overload
+
+from ..errors import RequestError
+from ..files.hub import find, recommended_activations, recommended_sampling
+from ..files.hub.names import model_name
+from ..load_options import LoadOptions, takes_options, with_args
+from ..loading import Loaded, load
+from ..models import open_model
+from ..ops.sampling import SamplingParams
+from ..quantizing import quantized
+from ..text.tokenizer import Tokenizer
+from .callers import BlockingCaller, Caller, LoopCaller, drive
+from .chat import Messages
+from .completion import Completion
+from .fold import TextDelta, TextFold
+from .pooling import file_pooling
+from .prompts import Prompt, Prompts, split_prompts
+from .reader import TextReader
+from .sampling_options import (
+    ChatOptions,
+    ChatStreamOptions,
+    GenerationOptions,
+    Options,
+    PromptOptions,
+    StreamOptions,
+    model_sampling,
+    read_options,
+)
+from .stream import AsyncStream, Stream, complete, text_deltas
+
+__all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
+
+SHORT_PROMPT = 512  # characters or tokens that are encoded in the event loop: starting a thread takes longer
+
+
+class LLM(TextReader):
+    """A language model loaded from a file and ready to generate.
+
+        llm = LLM("model.gguf", kv="q8_0")
+        print(llm.generate("Once upon a time", max_tokens=64))
+        for text in llm.chat([{"role": "user", "content": "hi"}], stream=True):
+            print(text, end="")
+
+    All methods may be called from several threads at once: their requests run together, in batches. A prompt that
+    begins like an earlier one is not computed again from the start, as long as it is in the KV cache. A model that does
+    not fit into memory, the container's if there is one, is refused with what would fit.
+
+    An LLM belongs to its process. It cannot be pickled, and a forked process must load the model again.
+    """
+
+    @takes_options(LoadOptions)
+    def __init__(self, options: LoadOptions) -> None:
+        path = find(options.model, progress=options.progress)
+        file = open_model(path)
+        if options.format is not None:
+            file = quantized(file, options.format, options.keep, options.progress)
+        metadata = file.tokenizer()
+        tokenizer = Tokenizer.from_metadata(metadata)
+        loaded = load(file, options, recommended_activations(metadata))
+        sampling = model_sampling(metadata, recommended_sampling(metadata))
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options)
+        self.pooling = file_pooling(file.config, loaded.is_encoder)
+
+    @classmethod
+    def from_parts(
+        cls, loaded: Loaded, tokenizer: Tokenizer, name: str = "model", sampling: SamplingParams | None = None
+    ) -> LLM:
+        """An LLM made of what is loaded already.
+
+        Args:
+            loaded: The executor, the cache and their sizes.
+            tokenizer: The model's tokenizer.
+            name: The `model_name`.
+            sampling: Defaults of the sampling options.
+        """
+        llm = cls.__new__(cls)
+        llm._join(loaded, tokenizer, name, None, sampling or SamplingParams(), LoadOptions())
+        return llm
+
+    @overload
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion: ...  # type: ignore[overload-overlap]
+    @overload
+    def generate(self, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]: ...
+    def generate(self, prompt: Prompts, **options: Unpack[Options]) -> Completion | list[Completion]:
+        """Continue a prompt, or several prompts in one batch.
+
+            answer = llm.generate("The capital of France is", max_tokens=16)
+            drafts = llm.generate("A haiku:", n=3).outputs
+            first, second = llm.generate(["One", "Two"])
+
+        Text gets the special tokens around it that the model expects. A special token that is spelled in the text stays
+        plain text, so that untrusted text cannot inject one; to use special tokens, `tokenize` with `parse_special`.
+
+        Args:
+            prompt: Text or token ids, or a list of such prompts.
+            options: See `Options`.
+
+        Returns:
+            A `Completion`, or for a list of prompts a list of the same length. With `n` > 1 each of them is the first
+            of its prompt's `outputs`.
+        """
+        return drive(self._generate(BlockingCaller(), prompt, options))
+
+    @overload
+    async def agenerate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, **options: Unpack[Options]
+    ) -> Completion: ...
+    @overload
+    async def agenerate(self, prompt: Sequence[Prompt], **options: Unpack[Options]) -> list[Completion]: ...
+    async def agenerate(self, prompt: Prompts, **options: Unpack[Options]) -> Completion | list[Completion]:
+        """`generate` that does not block the event loop: long text is tokenized in a thread."""
+        return await self._generate(LoopCaller(), prompt, options)
+
+    def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> Stream:
+        """Continue one prompt, part by part.
+
+            for text in llm.stream("Once upon a time"):
+                print(text, end="", flush=True)
+
+        Args:
+            prompt: Text or token ids.
+            options: See `Options`, all but `n` and `progress`.
+
+        Returns:
+            An iterator of text, whose `completion` holds the whole output at its end.
+        """
+        return Stream(self._worker, self._fold(prompt, self._stream_options(prompt, options)))
+
+    def astream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> AsyncStream:
+        """`stream` for `async for`. It begins when its first part is requested; what cannot run is refused then."""
+        checked = self._stream_options(prompt, options)
+        return AsyncStream(self._worker, lambda: self._fold(prompt, checked))
+
+    async def aparts(self, prompt: Prompts, **options: Unpack[Options]) -> AsyncGenerator[TextDelta, None]:
+        """The text of several outputs while they are written.
+
+            async with aclosing(await llm.aparts(["Once", "Twice"], n=2)) as deltas:
+                async for delta in deltas:
+                    print(delta.index, delta.text)
+
+        What cannot run is refused at once. The outputs begin when the first delta is requested. Text of an output that
+        came while nobody waited is one delta.
+
+        Args:
+            prompt: Text or token ids, or a list of such prompts.
+            options: See `Options`, all but `progress`. The `n` outputs of a prompt follow each other in
+                `TextDelta.index`.
+        """
+        caller = LoopCaller()
+        checked = read_options(options, self.sampling)
+        _refuse_progress(checked)
+        if sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT:
+            return text_deltas(self._worker, self._folds(prompt, checked)[0], caller)
+        groups = await caller.compute(lambda: self._folds(prompt, checked)[0])
+        return text_deltas(self._worker, groups, caller)
+
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Messages], *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> list[Completion]: ...
+    @overload
+    def chat(self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatStreamOptions]) -> Stream: ...
+    def chat(
+        self, messages: Messages | Sequence[Messages], *, stream: bool = False, **options: Unpack[ChatOptions]
+    ) -> Completion | list[Completion] | Stream:
+        """Answer a conversation by the model's chat template, or several conversations in one batch.
+
+            llm.chat([{"role": "user", "content": "Name three colors."}]).text
+
+        Messages are as OpenAI's clients send them: `content` may be a list of text parts, or None beside `tool_calls`.
+        Special tokens that a message spells stay plain text unless `trust_content` says otherwise.
+
+        With `continue_final_message=True` the last message is the assistant's, and the answer continues its text: the
+        prompt ends with that text, and `Completion.text` is what follows. A text with `<think>` or `</think>` continues
+        the model's own answer from its start, thoughts included.
+
+        Args:
+            messages: Dicts with `role` and `content`, or a list of such conversations.
+            stream: Return a `Stream`, for one conversation.
+            options: See `ChatOptions`, which are `Options` and `PromptOptions`.
+
+        Returns:
+            A `Completion`; for a list of conversations a list of the same length; a `Stream` with `stream=True`.
+        """
+        prompt, rest = self._chat.encode_all(messages, stream, options)
+        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
+
+    @overload
+    async def achat(
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> Completion: ...
+    @overload
+    async def achat(
+        self, messages: Sequence[Messages], *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> list[Completion]: ...
+    @overload
+    async def achat(
+        self, messages: Messages, *, stream: Literal[True], **options: Unpack[ChatStreamOptions]
+    ) -> AsyncStream: ...
+    async def achat(
+        self, messages: Messages | Sequence[Messages], *, stream: bool = False, **options: Unpack[ChatOptions]
+    ) -> Completion | list[Completion] | AsyncStream:
+        """`chat` that does not block the event loop."""
+        prompt, rest = await LoopCaller().compute(lambda: self._chat.encode_all(messages, stream, options))
+        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
+
+    def __repr__(self) -> str:
+        return f"LLM({self.model_name}, {self.ctx} tokens of context)"
+
+    async def _generate(self, caller: Caller, prompt: Prompts, options: Options) -> Completion | list[Completion]:
+        checked = read_options(options, self.sampling)
+        groups, several = await caller.compute(lambda: self._folds(prompt, checked))
+        completions = await complete(self._worker, groups, caller, checked.progress)
+        return completions if several else completions[0]
+
+    def _folds(self, prompt: Prompts, options: GenerationOptions) -> tuple[list[list[TextFold]], bool]:
+        """The outputs of each prompt, and whether a list of prompts was given."""
+        prompts, several = split_prompts(prompt)
+        eos_ids = {*self.engine.eos_ids, *options.stop_token_ids} if options.stop_token_ids else None
+        groups = []
+        for number, text in enumerate(prompts):
+            requests = self.engine.generation(
+                self._prompts.encode(text), options.params, n=options.n, eos_ids=eos_ids, **options.for_prompt(number)
+            )
+            first, n = number * len(requests), len(requests)
+            make = partial(TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only)
+            groups.append([make(request, index) for index, request in enumerate(requests, first)])
+        return groups, several
+
+    def _fold(self, prompt: Prompt, options: GenerationOptions) -> TextFold:
+        return self._folds(prompt, options)[0][0][0]
+
+    def _stream_options(self, prompt: Prompt, options: Any) -> GenerationOptions:
+        checked = read_options(options, self.sampling)
+        _refuse_progress(checked)
+        if checked.n != 1:
+            raise RequestError(f"a stream gives one output: n must be 1, got {checked.n}; use generate")
+        if split_prompts(prompt)[1]:
+            raise RequestError("a stream takes one prompt, got a list of them; use generate")
+        return checked
+
+
+def _refuse_progress(options: GenerationOptions) -> None:
+    if options.progress is not False:
+        raise RequestError("text that is streamed shows its own progress: progress must be False")
+
+
+LLM.__doc__ = with_args(LLM.__doc__)

@@ -1,0 +1,346 @@
+"""What a model does with text without writing any: tokens, scores, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
+
+from ..arrays import Floats
+from ..engine.engine import Engine
+from ..engine.worker import Worker
+from ..errors import RequestError
+from ..load_options import LoadOptions
+from ..loading import Loaded
+from ..ops.sampling import SamplingParams
+from ..text.tokenizer import Tokenizer
+from ..validation import refuse_pickle, to_flag
+from .callers import BlockingCaller, Caller, LoopCaller, drive, run
+from .chat import ChatEncoder, ChatMessage, Messages
+from .completion import TokenLogprob
+from .logprobs import scored_tokens
+from .pooling import Pooler, Pooling, check_pooling, file_pooling
+from .progress import Progress
+from .prompts import Prompt, PromptEncoder, Prompts, split_prompts
+from .sampling_options import PromptOptions
+from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
+
+if TYPE_CHECKING:
+    from ..text.template import ChatTemplate
+
+
+class TextReader:
+    """A model that reads text: it joins a tokenizer, and an engine in a thread of its own."""
+
+    def _join(
+        self,
+        loaded: Loaded,
+        tokenizer: Tokenizer,
+        name: str,
+        path: Path | None,
+        sampling: SamplingParams,
+        options: LoadOptions,
+    ) -> None:
+        self.model_name, self.path, self.sampling = name, path, sampling
+        self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
+        self.ctx, self.pooling = loaded.ctx, file_pooling({}, loaded.is_encoder)
+        self.engine = Engine(
+            loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
+            encoder=loaded.is_encoder, max_waiting=options.max_waiting, max_per_client=options.max_per_client,
+            maps=loaded.maps,
+        )  # fmt: skip
+        self._worker = Worker(self.engine)
+        self._prompts = PromptEncoder(self.tokenizer, self.engine)
+        self._chat = ChatEncoder(self._prompts)
+
+    def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """The token ids of a text.
+
+        Args:
+            text: The text.
+            add_special: Add the special tokens around it that the model expects.
+            parse_special: Special tokens that are spelled in the text count as such. Not for untrusted text.
+        """
+        return self.tokenizer.encode(text, add_special, parse_special)
+
+    def detokenize(self, ids: Iterable[int]) -> str:
+        """The text of token ids."""
+        return self.tokenizer.decode(ids)
+
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        """The token ids that `generate` makes of a prompt. Text that cannot fit is refused before it is tokenized."""
+        return self._prompts.encode(prompt)
+
+    def encode_text(self, text: Prompt, name: str = "the text", truncate: bool = False) -> list[int]:
+        """The token ids that `embed` makes of a text.
+
+        Args:
+            text: Text or token ids.
+            name: What errors call the text.
+            truncate: Cut a text that is longer than the context.
+        """
+        return self._prompts.encode_text(text, name, truncate)
+
+    def truncated_prompt(self, prompt: Prompt, length: int | None = None) -> list[int]:
+        """At most `length` token ids of a prompt; the special tokens at its end stay.
+
+        Args:
+            prompt: Text or token ids.
+            length: Number of tokens. Defaults to the longest sequence that fits.
+        """
+        return self._prompts.truncated(prompt, self.engine.max_length if length is None else length)
+
+    def chat_prompt(
+        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
+    ) -> list[int]:
+        """The token ids of the prompt that `chat` makes of messages.
+
+        Args:
+            messages: Dicts with `role` and `content`.
+            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
+            options: See `PromptOptions`.
+        """
+        return self._chat.encode(messages, refuse_ignored_tools, options)
+
+    def count_tokens(
+        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]
+    ) -> int:
+        """Number of tokens of the prompt that `chat` makes of messages, whether they fit into the context or not.
+
+        Args:
+            messages: Dicts with `role` and `content`.
+            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
+            options: See `PromptOptions`.
+        """
+        return self._chat.count(messages, refuse_ignored_tools, options)
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether `chat` works: the file has a template, or the tokens of ChatML."""
+        return self._chat.can_chat
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template of the model."""
+        return self._chat.templates.template()
+
+    @overload
+    def embed(
+        self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
+        *, truncate: bool = False, progress: Progress = False,
+    ) -> Floats: ...  # fmt: skip
+    @overload
+    def embed(
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
+        *, truncate: bool = False, progress: Progress = False,
+    ) -> Floats | list[Floats]: ...  # fmt: skip
+    def embed(
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
+        *, truncate: bool = False, progress: Progress = False,
+    ) -> Floats | list[Floats]:  # fmt: skip
+        """Embed a text as a vector, or several texts as the rows of a matrix.
+
+            vectors = llm.embed(["a cat", "a kitten"])
+            cosines = vectors @ vectors.T
+
+        Encoders are made for this, but any model can. An empty text is embedded as the special tokens that the model
+        puts around a text; it is refused where there are none.
+
+        Args:
+            texts: Text or token ids, or a list of such texts.
+            pooling: "mean", "cls" (the first token), "last", or "none", which returns an array with a row for each
+                token. Defaults to `LLM.pooling`: what the file says, else "mean" for encoders and "last" for others.
+            normalize: Scale vectors to length 1, so that their products are cosines.
+            truncate: Cut texts that are longer than the context, and keep the special tokens at their end. Otherwise
+                they are refused.
+            progress: Show the progress of a batch on standard error, or call a function with (done, total).
+        """
+        return drive(self._embed(BlockingCaller(), texts, pooling, normalize, truncate, progress))
+
+    @overload
+    async def aembed(
+        self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
+        *, truncate: bool = False, progress: Progress = False,
+    ) -> Floats: ...  # fmt: skip
+    @overload
+    async def aembed(
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
+        *, truncate: bool = False, progress: Progress = False,
+    ) -> Floats | list[Floats]: ...  # fmt: skip
+    async def aembed(
+        self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
+        *, truncate: bool = False, progress: Progress = False,
+    ) -> Floats | list[Floats]:  # fmt: skip
+        """`embed` that does not block the event loop."""
+        return await self._embed(LoopCaller(), texts, pooling, normalize, truncate, progress)
+
+    @overload
+    def score(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
+    @overload
+    def score(self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "") -> list[Floats]: ...
+    def score(self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats | list[Floats]:
+        """The log-probability of each token of a text, given those before it.
+
+        Without a prefix there is one number for each token after the first; text gets the special tokens that the model
+        expects, as in `generate`, so after BOS its first token counts too. A list of texts gives a list of arrays.
+
+        With a prefix there is one number for each token of the text. Two strings are tokenized together, as they are in
+        `score(prefix + text)`: where a token spans the end of the prefix, it is the first that is scored. A prefix that
+        several texts have in common runs once.
+
+        Args:
+            text: Text or token ids, or a list of them.
+            prefix: What comes before each text and is not scored: text if `text` is, else token ids.
+            namespace: Requests share cached prefixes within one namespace only.
+        """
+        return drive(self._score(BlockingCaller(), text, prefix, namespace))
+
+    @overload
+    async def ascore(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
+    @overload
+    async def ascore(
+        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[Floats]: ...
+    async def ascore(
+        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> Floats | list[Floats]:
+        """`score` that does not block the event loop."""
+        return await self._score(LoopCaller(), text, prefix, namespace)
+
+    @overload
+    def token_logprobs(
+        self, text: ScoredText, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[TokenLogprob]: ...
+    @overload
+    def token_logprobs(
+        self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[list[TokenLogprob]]: ...
+    def token_logprobs(
+        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
+        """`score` with the tokens themselves, and the likeliest tokens in the place of each.
+
+        Args:
+            text: Text or token ids, or a list of them.
+            top: How many of the likeliest tokens to list at each position.
+            prefix: What comes before each text and is not scored.
+            namespace: Requests share cached prefixes within one namespace only.
+        """
+        return drive(self._token_logprobs(BlockingCaller(), text, top, prefix, namespace))
+
+    @overload
+    async def atoken_logprobs(
+        self, text: ScoredText, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[TokenLogprob]: ...
+    @overload
+    async def atoken_logprobs(
+        self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[list[TokenLogprob]]: ...
+    async def atoken_logprobs(
+        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+    ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
+        """`token_logprobs` that does not block the event loop."""
+        return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace)
+
+    def classify(
+        self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
+        *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+    ) -> dict[str, float]:  # fmt: skip
+        """How likely each label is to continue a prompt: probabilities that add up to 1, the likeliest label first.
+
+            llm.classify("The capital of France is", ["Paris", "London"])
+
+        Only the labels are compared: how likely the model is to write something else does not count. The prompt runs
+        once for all of them.
+
+        Args:
+            prompt: Text, token ids, or messages, which the chat template turns into a prompt for an answer.
+            labels: Different texts. After token ids and messages they are tokenized on their own.
+            separator: What stands between the prompt and a label. Default: a space after text that does not end with
+                white space, if the label does not begin with it; else nothing.
+            per_token: Compare the mean log-probability of a label's tokens, not the sum, which favours short labels.
+            namespace: Requests share cached prefixes within one namespace only.
+        """
+        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace))
+
+    async def aclassify(
+        self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
+        *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+    ) -> dict[str, float]:  # fmt: skip
+        """`classify` that does not block the event loop."""
+        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace)
+
+    def flush(self) -> None:
+        """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""
+        self._worker.call(lambda engine: engine.cache.flush())
+
+    def close(self) -> None:
+        """Stop. Outputs that are not complete end with an error; long prompts are written to `cache_dir`, if given."""
+        self._worker.close()
+        self.loaded.cache.flush()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle("an LLM", "its threads and memory belong to this process; load the model in each process")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await LoopCaller().compute(self.close)  # it waits for the end of a step
+
+    async def _embed(
+        self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, truncate: bool,
+        progress: Progress,
+    ) -> Floats | list[Floats]:  # fmt: skip
+        kind, is_cut, is_scaled = (
+            check_pooling(pooling, self.pooling),
+            to_flag(truncate, "truncate"),
+            to_flag(normalize, "normalize"),
+        )
+        if isinstance(texts, list | tuple) and not texts:
+            raise RequestError("texts must not be empty")
+        prompts, several = split_prompts(texts)
+
+        def make() -> Pooler:
+            names = [f"text {index}" if several else "the text" for index in range(len(prompts))]
+            encoded = [self.encode_text(*pair, is_cut) for pair in zip(prompts, names, strict=True)]
+            return Pooler(self.engine, encoded, kind, is_scaled)
+
+        pooler = await caller.compute(make)
+        await run(self._worker, pooler.requests, caller, pooler.take, progress)
+        return pooler.result(several)
+
+    async def _score(
+        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str
+    ) -> Floats | list[Floats]:
+        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, None, namespace))
+        await run(self._worker, requests, caller)
+        values = [request.scores.values for request in requests]
+        return values if several else values[0]
+
+    async def _token_logprobs(
+        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str
+    ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
+        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace))
+        await run(self._worker, requests, caller)
+        found = await caller.compute(
+            lambda: [scored_tokens(self.tokenizer, request.tokens, request.scores) for request in requests]
+        )
+        return found if several else found[0]
+
+    async def _classify(
+        self, caller: Caller, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str], separator: str | None,
+        per_token: bool, namespace: str,
+    ) -> dict[str, float]:  # fmt: skip
+        is_mean = to_flag(per_token, "per_token")
+        requests = await caller.compute(
+            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace)
+        )
+        await run(self._worker, requests, caller)
+        return probabilities(labels, requests, is_mean)

@@ -1,0 +1,192 @@
+"""The options of `LLM.generate`, `LLM.stream` and `LLM.chat`: their types, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, TypedDict, get_type_hints
+
+from ..engine.request import Constraint
+from ..engine.validation import check_at_least_zero
+from ..errors import DtypeError
+from ..ops.sampling import SamplingParams
+from ..validation import to_integer
+from .progress import Progress
+
+_GGUF_KEYS = {  # general.sampling.*: our name, least and most
+    "temp": ("temperature", 0.0, 100.0),
+    "top_k": ("top_k", 0.0, 1e9),
+    "top_p": ("top_p", 0.0, 1.0),
+    "min_p": ("min_p", 0.0, 1.0),
+    "penalty_repeat": ("repetition_penalty", 0.1, 10.0),
+}
+_REQUEST_OPTIONS = (
+    "max_tokens", "min_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "constraint", "namespace",
+    "adapter", "priority", "client", "deadline",
+)  # fmt: skip
+
+
+class StreamOptions(TypedDict, total=False):
+    """The options of `LLM.stream`: `Options` without `n` and `progress`."""
+
+    max_tokens: int | None
+    min_tokens: int
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    seed: int | None
+    logit_bias: Mapping[int, float] | None
+    constraint: Callable[[], Constraint] | None
+    namespace: str
+    adapter: str | None
+    priority: int
+    client: str
+    deadline: float | None
+    logprobs: int | None
+    prompt_logprobs: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+
+
+class Options(StreamOptions, total=False):
+    """The options of `LLM.generate`.
+
+    Sampling options that are not given are those of `LLM.sampling`: what the model's file or its makers recommend.
+
+    Args:
+        max_tokens: Most tokens of an output. Defaults to 256. None: until the context is full. 0: the prompt is
+            computed and cached, and nothing is written.
+        min_tokens: Tokens before the model may end its output. Defaults to 0.
+        stop: A string, or several. The output ends before the first that occurs in it.
+        stop_token_ids: Tokens that end the output, in addition to the model's own.
+        seed: Output i of a call is sampled with the seed `seed + i`, counted over all prompts.
+        logit_bias: A number to add to the logit of a token, by token id.
+        constraint: Makes the `Constraint` of an output, such as a grammar; see `fewbit.engine.request`.
+        namespace: Prompts share cached pages only within a namespace.
+        adapter: Name of an adapter that was loaded with the model.
+        priority: Requests with a higher one are run first. Defaults to 0.
+        client: Name of a client. Clients that wait for each other get equal shares.
+        deadline: Seconds after which an output ends, complete or not, with the reason "deadline".
+        logprobs: Return the log-probability of each token, and of this many of the likeliest tokens in its place.
+        prompt_logprobs: The same for the tokens of the prompt, which is then computed whole, whatever the cache holds.
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: As in
+            `SamplingParams`.
+        n: Outputs for each prompt, in `Completion.outputs`. Defaults to 1.
+        progress: Show the progress of a batch on standard error, or call a function with (done, total).
+    """
+
+    n: int
+    progress: Progress
+
+
+class PromptOptions(TypedDict, total=False):
+    """How messages become a prompt: the options of `LLM.count_tokens` and `LLM.chat_prompt`.
+
+    Args:
+        tools: Functions that the model may call, as OpenAI's clients describe them.
+        template: Names that the chat template looks for, such as `{"enable_thinking": False}`.
+        trust_content: Special tokens that are spelled in messages count as such. Defaults to False: they are text.
+        continue_final_message: The last message is the assistant's, and the answer continues it. Defaults to False.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None
+    template: Mapping[str, Any] | None
+    trust_content: bool
+    continue_final_message: bool
+
+
+class ChatStreamOptions(StreamOptions, PromptOptions, total=False):
+    """The options of `LLM.chat` with `stream=True`: those of `LLM.stream` and `PromptOptions`."""
+
+
+class ChatOptions(Options, PromptOptions, total=False):
+    """The options of `LLM.chat`: those of `LLM.generate` and `PromptOptions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """Options as the engine and the folds take them. The engine checks the numbers."""
+
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    n: int
+    progress: Progress
+    request: dict[str, Any]  # what else `Engine.generation` takes
+    params: SamplingParams
+    prompt_only: bool  # nothing is written
+
+    def for_prompt(self, index: int) -> dict[str, Any]:
+        """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
+        seed = self.request.get("seed")
+        if seed is None or not index:
+            return self.request
+        return {**self.request, "seed": to_integer(seed, "seed") + index * to_integer(self.n, "n")}
+
+
+def read_options(options: Options, defaults: SamplingParams | None = None) -> GenerationOptions:
+    """Check options. What is not given is sampled by `defaults`.
+
+    >>> read_options({"stop": "END", "temperature": 0}).stop
+    ('END',)
+    >>> read_options({"temprature": 0})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    fewbit.errors.DtypeError: unknown option temprature; known options are max_tokens, min_tokens, stop, ...
+    """
+    rest: dict[str, Any] = {**options}
+    check_names(rest, Options)
+    stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
+    n, progress = rest.pop("n", 1), rest.pop("progress", False)
+    request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
+    most = request["max_tokens"]
+    prompt_only = most is not None and check_at_least_zero(most, "max_tokens") == 0
+    if prompt_only:
+        request |= {"max_tokens": 1, "min_tokens": 0}
+    stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
+    params = replace(defaults or SamplingParams(), **rest)
+    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only)
+
+
+def check_names(options: Mapping[str, Any], kind: type) -> None:
+    """Refuse options that a TypedDict does not have."""
+    known = get_type_hints(kind)
+    if unknown := ", ".join(name for name in options if name not in known):
+        raise DtypeError(f"unknown option {unknown}; known options are {', '.join(known)}")
+
+
+def model_sampling(metadata: Mapping[str, Any], recommended: Mapping[str, float] | None = None) -> SamplingParams:
+    """The sampling defaults of a model: from its file, else what its makers recommend, else those of `SamplingParams`.
+
+    >>> model_sampling({"general.sampling.temp": 0.6}, {"temperature": 0.2, "top_p": 0.9}).temperature
+    0.6
+    """
+    found: dict[str, Any] = {**(recommended or {})}
+    for key, (name, least, most) in _GGUF_KEYS.items():
+        value = metadata.get(f"general.sampling.{key}")
+        if isinstance(value, Real) and not isinstance(value, bool):
+            number = max(float(value), 0.0)  # -1 is how others write "all", or "the likeliest"
+            if least <= number <= most:
+                found[name] = int(number) if name == "top_k" else number
+    return SamplingParams(**found)
+
+
+def _stops(stop: str | Iterable[str] | None) -> tuple[str, ...]:
+    if stop is None:
+        return ()
+    stops = [stop] if isinstance(stop, str) else to_list(stop, "stop must be a str or a list of str")
+    for one in stops:
+        if not isinstance(one, str) or not one:
+            raise DtypeError(f"a stop string must be a str that is not empty, got {one!r}")
+    return tuple(stops)
+
+
+def to_list(values: Any, what: str) -> list[Any]:
+    """A list of anything that can be iterated but text, bytes and dicts. Errors begin with `what`."""
+    if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
+        raise DtypeError(f"{what}, not {type(values).__name__}")
+    return values if isinstance(values, list) else list(values)
