@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import fewbit as fb
-from fewbit.cli.chat import chat
 from fewbit.cli.embed import embed
-from fewbit.cli.run import run
+from fewbit.cli.run import chat, run
 from fewbit.cli.serve import serve
 from fewbit.load_options import LoadOptions, load_options
 

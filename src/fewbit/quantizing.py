@@ -31,11 +31,11 @@ from .loading import model_fingerprint
 from .ops.cpu import quantize
 from .tensor import QuantTensor
 
-CHUNK_VALUES = 8 << 20  # that are floats at a time
+CHUNK_VALUES = 8 << 20  # decoded to floats at a time
 FLOATS = ("f32", "f16", "bf16")
-SAMPLE_ROWS = 16  # of a matrix, to see what a format loses
+SAMPLE_ROWS = 16  # of a matrix, to estimate the error of a format
 TOLERATED_LOSS = 0.1  # relative RMS error
-VERSION = "2"  # of what is made: another one is made anew
+VERSION = "2"  # of the written files; others are written again
 
 Plans = Mapping[str, tuple[tuple[int, ...], Format]]  # shape and format of each tensor
 
@@ -152,7 +152,7 @@ def quantized(file: ModelFile, format: str, keep: bool = True, progress: Progres
     name, mix = read_mix(format)
     plans, fallbacks = _plan(file, mix)
     report = silent if progress is None else progress
-    _warn_of_loss(file, plans)
+    _warn_about_loss(file, plans)
     metadata = _metadata(file)  # a folder's chat template may change while its tensors do not
     text = json.dumps(metadata, sort_keys=True, default=lambda values: [str(value) for value in values])
     folder = cache_folder() / "quantized" / key(model_fingerprint(file), name, VERSION, text)
@@ -172,7 +172,7 @@ def quantized(file: ModelFile, format: str, keep: bool = True, progress: Progres
 
 @contextmanager
 def _place(path: Path, keep: bool) -> Iterator[Path]:
-    """Where a file is written: at its path, or at one that is deleted as soon as the file is open."""
+    """The path to write to; without `keep`, one that is deleted when the file is open."""
     if keep:
         yield path
         return
@@ -184,7 +184,7 @@ def _place(path: Path, keep: bool) -> Iterator[Path]:
 
 
 def _known(path: Path) -> ModelFile | None:
-    with suppress(FewbitError):  # it is made again
+    with suppress(FewbitError):  # it is written again
         return read_gguf(path)
     return None
 
@@ -210,7 +210,7 @@ def _plan(file: ModelFile, mix: Mix) -> tuple[Plans, Counter[tuple[str, str]]]:
 
 
 def _weights_by_format(file: ModelFile) -> Counter[str]:
-    """How many weights matrices have in each format."""
+    """Number of weights in matrices, by format."""
     weights: Counter[str] = Counter()
     for info in file.infos.values():
         if len(info.shape) > 1:
@@ -219,7 +219,7 @@ def _weights_by_format(file: ModelFile) -> Counter[str]:
 
 
 def _fallback_text(name: str, plans: Plans, fallbacks: Counter[tuple[str, str]]) -> str:
-    """How many matrices fell back, to which formats, and what the model takes."""
+    """The warning about matrices that fell back to other formats."""
     matrices = sum(len(shape) > 1 for shape, _ in plans.values())
     moves = ", ".join(f"{count} from {wanted} to {got}" for (wanted, got), count in fallbacks.most_common())
     bits = 8 * sum(_nbytes(*plan) for plan in plans.values()) / sum(prod(shape) for shape, _ in plans.values())
@@ -229,8 +229,8 @@ def _fallback_text(name: str, plans: Plans, fallbacks: Counter[tuple[str, str]])
     )
 
 
-def _warn_of_loss(file: ModelFile, plans: Plans) -> None:
-    """Warn where a format is made for models trained in it and this is none, which one matrix tells."""
+def _warn_about_loss(file: ModelFile, plans: Plans) -> None:
+    """Warn if a format is for models trained in it and one matrix of this model shows that it was not."""
     special = (name for name, (_, fmt) in plans.items() if fmt.made_for and file.infos[name].format.name in FLOATS)
     name = next(special, None)
     if name is None:
@@ -250,7 +250,7 @@ def _loss(file: ModelFile, name: str, fmt: Format) -> float:
     values = _matrix(file.tensors[name])[:SAMPLE_ROWS].dequantize()
     file.forget(name)
     size = float(np.linalg.norm(values))
-    with suppress(DataError):  # it is raised again, and the tensor named, where all rows are packed
+    with suppress(DataError):  # raised again, with the tensor's name, when all rows are packed
         return float(np.linalg.norm(values - quantize(values, fmt).dequantize())) / size if size else 0.0
     return 0.0
 

@@ -64,7 +64,7 @@ def test_list_has_names_that_tell_models_apart_and_whole_paths(home: Home) -> No
 def test_list_of_an_empty_cache_tells_how_to_fetch(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["list"], env={"FEWBIT_CACHE": str(tmp_path / "none")})
     assert len(result.stdout.splitlines()) == 1 + len(builtin())
-    assert "not here yet: fewbit pull smollm2" in result.stdout
+    assert "not fetched yet: fewbit pull smollm2" in result.stdout
 
 
 def test_paths_are_whole_on_a_terminal(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fewbit.bench.machine import ADDS, COMPLETE, cpu_name, name_in, told_by
+from fewbit.bench.machine import ADDS, COMPLETE, command_output, cpu_name, name_in
 from fewbit.cli import main
 from fewbit.ops import cpu
 
@@ -146,10 +146,10 @@ def test_the_name_of_the_cpu(cpuinfo: str, name: str | None) -> None:
 def test_the_name_of_the_cpu_on_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pathlib.Path.exists", lambda _: False)
     monkeypatch.setattr("platform.system", lambda: "Darwin")
-    monkeypatch.setattr("fewbit.bench.machine.told_by", lambda *command: f"what {command[0]} says")
+    monkeypatch.setattr("fewbit.bench.machine.command_output", lambda *command: f"what {command[0]} says")
     assert cpu_name() == "what sysctl says"
 
 
 def test_a_command_that_fails_tells_nothing() -> None:
-    assert told_by("sh", "-c", "echo found") == "found"
-    assert told_by("sh", "-c", "echo found; exit 3") is None
+    assert command_output("sh", "-c", "echo found") == "found"
+    assert command_output("sh", "-c", "echo found; exit 3") is None

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fewbit.cli import main
-from fewbit.cli.prefill import Prefill, after_prefill
+from fewbit.cli.progress import Prefill, after_prefill
 from fewbit.llm import LLM
 
 
@@ -61,7 +61,7 @@ def test_nothing_is_shown_in_the_first_moment_or_elsewhere(out: io.StringIO) -> 
 def test_it_ends_when_the_prompt_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Screen()
     monkeypatch.setattr("sys.stderr", out)
-    monkeypatch.setattr("fewbit.cli.prefill.PATIENCE", 0.0)
+    monkeypatch.setattr("fewbit.cli.progress.PROMPT_PATIENCE", 0.0)
 
     def failing() -> Iterator[str]:
         raise KeyboardInterrupt

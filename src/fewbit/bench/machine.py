@@ -18,7 +18,7 @@ REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
 OPTIONAL = ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cublas", "torch", "triton", "wgpu", "starlette", "uvicorn",
             "msgspec", "llguidance", "huggingface_hub", "ray")  # fmt: skip
 
-# What each instruction set adds to the next one in the list, for those who do not have it.
+# What each instruction set adds to the next one.
 ADDS = {
     "amx": "matrix tiles, for prompts and batches",
     "avx512": "AVX-512 with integer dot products (VNNI)",
@@ -57,7 +57,7 @@ class Machine:
     notes: list[str]  # sentences on what costs speed here
     threads: int
     gpus: cards.Cards
-    activations: str  # how products take their inputs, unless told otherwise
+    activations: str  # default precision of the inputs of products
     kernels: dict[str, str]  # format -> the kernels that `linear` takes, by batch size
     packages: dict[str, str | None]  # name -> version, None if it is missing
     optional_packages: dict[str, str | None]
@@ -94,15 +94,15 @@ def describe() -> Machine:
 
 
 def kernels_of(fmt: Format) -> str:
-    """Which kernel multiplies by weights of this format, for which batch sizes.
+    """The kernels for weights of a format, by batch size.
 
     >>> kernels_of(all_formats()["f32"])
     'f32 1+'
     """
     ranges = cpu.kernel_ranges(fmt)
     lasts = [first - 1 for first, _ in ranges[1:]]
-    told = [f"{name} {first}-{last}" for (first, name), last in zip(ranges, lasts, strict=False)]
-    return ", ".join([*told, f"{ranges[-1][1]} {ranges[-1][0]}+"])
+    limited = [f"{name} {first}-{last}" for (first, name), last in zip(ranges, lasts, strict=False)]
+    return ", ".join([*limited, f"{ranges[-1][1]} {ranges[-1][0]}+"])
 
 
 def is_native(known: list[str]) -> bool:
@@ -115,7 +115,7 @@ def is_native(known: list[str]) -> bool:
 
 
 def missing(known: list[str], usable: list[str]) -> dict[str, str]:
-    """Instruction sets that are better than the best one here, with what each would add.
+    """Better instruction sets than the best one of this machine, with what each would add.
 
     >>> missing(["neon_i8mm", "neon_dotprod", "neon", "scalar"], ["neon_dotprod", "neon", "scalar"])
     {'neon_i8mm': 'integer matrix products, for prompts and batches'}
@@ -124,7 +124,7 @@ def missing(known: list[str], usable: list[str]) -> dict[str, str]:
 
 
 def notes(known: list[str], usable: list[str], used: str, architecture: str) -> list[str]:
-    """What costs speed here and is not plain from the lists.
+    """Remarks on what makes this machine slow.
 
     >>> notes(["avx2", "scalar"], ["avx2", "scalar"], "avx2", "x86_64")
     []
@@ -147,12 +147,12 @@ def only_scalar() -> bool:
 
 
 def cpu_name() -> str:
-    """The processor's name, or its architecture where the system does not tell more."""
+    """The processor's name, or else its architecture."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         named = name_in(info.read_text())
     elif platform.system() == "Darwin":
-        named = told_by("sysctl", "-n", "machdep.cpu.brand_string")
+        named = command_output("sysctl", "-n", "machdep.cpu.brand_string")
     else:
         named = None
     return named or platform.processor() or platform.machine()
@@ -181,10 +181,10 @@ def name_in(cpuinfo: str) -> str | None:
     return facts.get("model name") or facts.get("Model") or core
 
 
-def told_by(*command: str) -> str | None:
-    """What a command prints; None if it cannot be run or fails.
+def command_output(*command: str) -> str | None:
+    """The output of a command; None if it fails.
 
-    >>> told_by("no-such-command") is None
+    >>> command_output("no-such-command") is None
     True
     """
     try:

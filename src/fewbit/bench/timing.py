@@ -1,4 +1,4 @@
-"""Times of calls on a machine that others use too."""
+"""Timing calls on a shared machine."""
 
 from __future__ import annotations
 

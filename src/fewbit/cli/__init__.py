@@ -1,7 +1,7 @@
 """The `fewbit` command. It is thin: it reads options, calls the library and prints.
 
-To add a command: write it as a function in a module of this package, both with the same name, and put a line in TABLE.
-A command imports what it needs when it runs, so that others start quickly.
+To add a command: write it as a function in a module of this package, and put a line in TABLE. A command imports what it
+needs when it runs, so that others start quickly.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import click
 from .group import Commands
 
 TABLE = {
-    "bench": ("bench", "Speed beside the machine's own limits."),
-    "chat": ("chat", "Talk with a model."),
-    "completion": ("completion", "Let the shell complete commands, options and models on Tab."),
-    "doctor": ("doctor", "What this machine offers, and what fewbit chose."),
-    "embed": ("embed", "Embed texts: print their similarities or their vectors."),
-    "formats": ("formats", "The formats: bits a weight, block and group sizes."),
-    "inspect": ("inspect", "What a model file holds: metadata, tensors, formats and sizes."),
-    "list": ("list_models", "List built-in models and those that were fetched."),
-    "ps": ("ps", "What a server runs: its models, requests and speed."),
-    "pull": ("pull", "Fetch a model and print its path."),
-    "rm": ("remove", "Remove models that were fetched."),
-    "run": ("run", "Answer one prompt, or begin a conversation."),
-    "serve": ("serve", "Serve models to OpenAI's clients and others, over HTTP."),
-    "show": ("show", "What a model is and can do: context, formats, sampling, license, chat template."),
-    "table": ("table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
+    "bench": ("bench.bench", "Speed beside the machine's own limits."),
+    "chat": ("run.chat", "Talk with a model."),
+    "completion": ("completion.completion", "Let the shell complete commands, options and models on Tab."),
+    "doctor": ("doctor.doctor", "What this machine offers, and what fewbit chose."),
+    "embed": ("embed.embed", "Embed texts: print their similarities or their vectors."),
+    "formats": ("formats.formats", "The formats: bits a weight, block and group sizes."),
+    "inspect": ("inspect.inspect", "What a model file holds: metadata, tensors, formats and sizes."),
+    "list": ("models.list_models", "List built-in models and those that were fetched."),
+    "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
+    "pull": ("models.pull", "Fetch a model and print its path."),
+    "rm": ("models.remove", "Remove models that were fetched."),
+    "run": ("run.run", "Answer one prompt, or begin a conversation."),
+    "serve": ("serve.serve", "Serve models to OpenAI's clients and others, over HTTP."),
+    "show": ("show.show", "What a model is and can do: context, formats, sampling, license, chat template."),
+    "table": ("formats.table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
 
 
-@click.group(cls=Commands, table=TABLE, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, table=TABLE, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="fewbit", prog_name="fewbit")
 def main() -> None:
     """Language models with their weights kept in few bits.

@@ -1,4 +1,4 @@
-"""The models on this machine that fewbit fetched: names that tell them apart, paths, sizes, and how to remove them."""
+"""The models that fewbit fetched: their names, paths and sizes, and how to remove them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..files.hub.names import models, quantization
 
 KINDS = ("builtin", "url", "quantized")  # folders of the cache with a folder for each model
 
-_OF_HUB = re.compile(r".*/models--(?P<org>[^/]+?)--(?P<repo>[^/]+)/snapshots/[^/]+/(?P<file>.+)")
+_HUB_PATH = re.compile(r".*/models--(?P<org>[^/]+?)--(?P<repo>[^/]+)/snapshots/[^/]+/(?P<file>.+)")
 
 
 @dataclass(frozen=True)
 class Cached:
-    """A model: all its files, and those beside them that are of no use without it."""
+    """A model, with all its files and the notes that belong to them."""
 
     name: str
-    files: tuple[Path, ...]  # none: a built-in model that is not here
+    files: tuple[Path, ...]  # empty for a built-in model that was not fetched
     nbytes: int
     about: str = ""
     license: str = ""
@@ -43,13 +43,13 @@ class Cached:
 
 
 def known_models() -> list[Cached]:
-    """Built-in models, here or not, then what was fetched from repositories and URLs, and what was quantized."""
-    return [*_builtin(), *_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
+    """Built-in models, fetched or not, then models from repositories and URLs, and quantized ones."""
+    return [*_builtin(), *_in_repositories(), *_in_folders("url"), *_in_folders("quantized")]
 
 
 def local_names() -> list[str]:
-    """What can be given as a model right now: built-in and fetched ones, and GGUF files in this folder."""
-    here = [*_of_repositories(), *_in_folders("url"), *_in_folders("quantized")]
+    """Names of models that need no download: built-in and fetched ones, and GGUF files in this folder."""
+    here = [*_in_repositories(), *_in_folders("url"), *_in_folders("quantized")]
     files = (name for name in sorted(_names(Path.cwd())) if name.endswith(".gguf"))
     return [*builtin(), *(model.name for model in here), *files]
 
@@ -70,10 +70,10 @@ def fetched(name: str) -> Cached:
 
 
 def remove(model: Cached) -> None:
-    """Remove a model's files, what belongs to them, and folders that are empty then."""
+    """Remove a model's files and notes, and the folders that this leaves empty."""
     for file in (*model.files, *model.notes):
         try:
-            if file.is_symlink() and _is_last_link(file):  # of a repository: the contents lie elsewhere
+            if file.is_symlink() and _is_last_link(file):  # of a repository: the contents are in another folder
                 blob = file.resolve()
                 blob.unlink(missing_ok=True)
                 _remove_hub_lock(blob)
@@ -88,7 +88,7 @@ def remove(model: Cached) -> None:
 
 
 def _remove_hub_lock(blob: Path) -> None:
-    """The lock that huggingface_hub left of a download, and its folder if no other lock is in it."""
+    """Remove the lock file that huggingface_hub leaves after a download, and its folder if it is empty."""
     folder = blob.parents[2] / ".locks" / blob.parents[1].name
     with suppress(OSError):
         (folder / f"{blob.name}.lock").unlink(missing_ok=True)
@@ -107,17 +107,17 @@ def _builtin() -> Iterator[Cached]:
         yield Cached(model.name, here, model.bytes, model.about, model.license, (model.path.with_name(LOCK),))
 
 
-def _of_repositories() -> Iterator[Cached]:
-    """Each was noted when it was fetched; several notes may tell of the same files."""
+def _in_repositories() -> Iterator[Cached]:
+    """Models with a note of their download. Several notes may name the same files."""
     found: dict[tuple[Path, ...], list[Path]] = {}
     for note in sorted((cache_folder() / "hf").glob("*.json")):
         files = read_note(note).get("files")
-        with suppress(TypeError, ValueError):  # not what was written there
+        with suppress(TypeError, ValueError):  # a damaged note
             paths = tuple(Path(path) for path, _ in files if Path(path).is_file())  # type: ignore[attr-defined]
             if paths:
                 found.setdefault(paths, []).append(note)
     for paths, notes in found.items():
-        part = _OF_HUB.fullmatch(paths[0].as_posix())
+        part = _HUB_PATH.fullmatch(paths[0].as_posix())
         file = "" if not part or part["file"] == "config.json" else f":{part['file']}"  # a whole checkpoint
         place = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])
         short = _short_name(f"{part['org']}/{part['repo']}", part["file"]) if part else None
@@ -126,21 +126,20 @@ def _of_repositories() -> Iterator[Cached]:
 
 
 def _short_name(repo: str, file: str) -> Named | None:
-    """The model of the table of names that lies in a repository, in this quantization."""
+    """The named model in a repository with this quantization."""
     kind = quantization(file)
     return next((one for one in named().values() if one.repo == repo and quantization(one.file) == kind), None)
 
 
 def _in_folders(kind: str) -> Iterator[Cached]:
-    """One folder for each URL, or each model that was quantized; its name is part of the model's where two files are
-    called the same."""
+    """Models that have a folder each: from URLs, or quantized. If two have the same name, the folder is part of it."""
     home = cache_folder() / kind
     found = [(folder, one) for folder in sorted(home.glob("*")) for one in models(_names(folder))]
     for folder, one in found:
-        alone = sum(other.name == one.name for _, other in found) == 1
+        is_unique = sum(other.name == one.name for _, other in found) == 1
         files = tuple(folder / name for name in one.files)
         notes = *(file.with_name(file.name + ".json") for file in files), folder / LOCK
-        yield Cached(one.name if alone else f"{folder.name}/{one.name}", files, _nbytes(files), notes=notes)
+        yield Cached(one.name if is_unique else f"{folder.name}/{one.name}", files, _nbytes(files), notes=notes)
 
 
 def _names(folder: Path) -> list[str]:

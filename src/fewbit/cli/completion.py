@@ -1,4 +1,4 @@
-"""`fewbit completion`, and what the shell is told about models."""
+"""`fewbit completion`, and the names of models that Tab offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A conversation: messages, and what the model says to them. It knows no terminal."""
+"""A conversation: messages and the model's answers, without a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
-from ..errors import FewbitError
-from .context import fit
+from ..errors import FewbitError, RequestError
 from .files import read_bytes, write_text
 
 ROLES = ("system", "user", "assistant")
@@ -17,10 +16,10 @@ Message = dict[str, str]
 
 
 class Stream(Protocol):
-    """The text of an answer as it comes."""
+    """The text of an answer, streamed."""
 
-    completion: Any  # when all text was taken
-    prompt_done: float  # how much of the prompt was run, from 0 to 1
+    completion: Any  # after the last text
+    prompt_done: float  # share of the prompt that has been computed, from 0 to 1
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -41,8 +40,13 @@ class Chatting(Protocol):
 class Conversation:
     """Messages, settings, and the model that answers.
 
-    `settings` are options of `LLM.chat`: temperature, seed, max_tokens and others. `count` tells how many tokens some
-    messages take. When the context is full the model is not told the oldest messages any more; they are kept.
+    When the context is full, the oldest messages are no longer part of the prompt; they are kept.
+
+    Args:
+        llm: The model.
+        system: A system message.
+        settings: Options of `LLM.chat`, such as temperature, seed and max_tokens.
+        count: Called with messages; returns how many tokens they take.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class Conversation:
         self.settings = dict(settings or {})
         self.messages: list[Message] = []
         self.last: Any = None  # the last whole Completion
-        self.dropped = 0  # messages that the model is not told any more, the oldest after the system message
+        self.dropped = 0  # oldest messages after the system message that are no longer part of the prompt
         self._count = count
         self._stream: Stream | None = None
         self._retries = 0
@@ -75,16 +79,16 @@ class Conversation:
 
     @property
     def prompt_done(self) -> float:
-        """How much of the prompt was run for the answer that is on its way, from 0 to 1."""
+        """Share of the current prompt that has been computed, from 0 to 1."""
         return self._stream.prompt_done if self._stream else 0.0
 
     def ask(self, text: str) -> Generator[str, None, None]:
-        """Say something; the answer is streamed. If nothing of it comes, all is as it was before."""
+        """Stream the answer to a message. If it fails before its first text, the conversation stays as it was."""
         self._retries = 0
         return self._prepared([*self.messages, {"role": "user", "content": text}])
 
     def retry(self) -> Generator[str, None, None]:
-        """Another answer to the last message; with a fixed seed one from the next seed."""
+        """Stream another answer to the last message; a fixed seed is incremented."""
         question = self._last_question()
         self._retries += 1
         return self._prepared(self.messages[: question + 1])
@@ -92,22 +96,22 @@ class Conversation:
     def undo(self) -> None:
         """Take back the last message and its answer."""
         self.messages = self.messages[: self._last_question()]
-        if self.dropped >= len(self.messages) - (self.system is not None):  # nothing is left that was told
+        if self.dropped >= len(self.messages) - (self.system is not None):  # all that is left was dropped
             self.dropped = 0
 
     def reset(self) -> None:
-        """Begin anew; the system message stays."""
+        """Start over; the system message stays."""
         self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
         self.last, self.dropped = None, 0
 
     def save(self, path: str) -> None:
-        """Write the messages to a file. It may hold a conversation already, but nothing else."""
+        """Write the messages to a file. Only a saved conversation is overwritten."""
         if os.path.exists(path):
             read_messages(path)
         write_text(path, json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n")
 
     def load(self, path: str) -> None:
-        """Go on with the messages of a file of `save`."""
+        """Continue a conversation that `save` wrote."""
         self.messages = read_messages(path)
         self.last, self.dropped = None, 0
 
@@ -118,17 +122,17 @@ class Conversation:
         raise FewbitError("nothing was asked yet")
 
     def _prepared(self, messages: list[Message]) -> Generator[str, None, None]:
-        """The answer to come; what the context has no room for is left out now."""
+        """Stream an answer. Messages that the context has no room for are dropped now."""
         system, rest = ([], messages) if self.system is None else (messages[:1], messages[1:])
         if self.llm.ctx is not None:
             self.dropped = fit(system, rest, self.dropped, self._count, self.llm.ctx, self.settings.get("max_tokens"))
         return self._answer(messages, [*system, *rest[self.dropped :]])
 
-    def _answer(self, messages: list[Message], told: list[Message]) -> Generator[str, None, None]:
+    def _answer(self, messages: list[Message], prompt: list[Message]) -> Generator[str, None, None]:
         parts: list[str] = []
         finished = False
         try:
-            self._stream = stream = self.llm.chat(told, stream=True, **self._settings())
+            self._stream = stream = self.llm.chat(prompt, stream=True, **self._settings())
             try:
                 for text in stream:
                     parts.append(text)
@@ -136,7 +140,7 @@ class Conversation:
             finally:
                 stream.close()
             self.last, finished = stream.completion, True
-        finally:  # an answer that was stopped counts as far as it came
+        finally:  # an answer that was stopped is kept as far as it came
             self._stream = None
             if parts or finished:
                 self.messages = [*messages, {"role": "assistant", "content": "".join(parts)}]
@@ -165,3 +169,40 @@ def _is_message(entry: object) -> bool:
         and entry["role"] in ROLES
         and isinstance(entry["content"], str)
     )
+
+
+def fit(
+    system: list[Message],
+    rest: list[Message],
+    dropped: int,
+    count: Callable[[list[Message]], int],
+    ctx: int,
+    max_tokens: int | None,
+) -> int:
+    """How many of the oldest messages to drop, `dropped` at least, so that there is room for an answer.
+
+    If messages must be dropped, half of the context is freed at once: each time, the whole prompt is computed again.
+
+    >>> talk = [{"role": role, "content": "x" * 30} for role in ("user", "assistant", "user", "assistant", "user")]
+    >>> def letters(messages): return sum(len(m["content"]) for m in messages)
+    >>> fit([], talk, 0, letters, 200, 50), fit([], talk, 0, letters, 160, 50)
+    (0, 4)
+    """
+    room = min(ctx // 4, ctx if max_tokens is None else max_tokens)
+    tokens = count([*system, *rest[dropped:]])
+    if tokens + room > ctx:
+        while tokens > ctx // 2 and (turn := next_turn(rest, dropped)):
+            dropped = turn
+            tokens = count([*system, *rest[dropped:]])
+    if tokens >= ctx:
+        raise RequestError(
+            f"the message is too long: {tokens} tokens with the system message, and the context has {ctx}; "
+            "shorten it, or start again with a larger --ctx"
+        )
+    return dropped
+
+
+def next_turn(rest: list[Message], dropped: int) -> int | None:
+    """Index of the next message of the user; None after the last one."""
+    users = [i for i, message in enumerate(rest) if message["role"] == "user" and i > dropped]
+    return users[0] if users else None

@@ -82,7 +82,7 @@ def machine_rows(m: Machine) -> Rows:
 
 
 def gpu_rows(found: Cards) -> Rows:
-    """A row for each GPU, and one with the versions of what it needs, or one that says why there is none."""
+    """A row for each GPU, and one with the versions of driver and compiler, or one that says what is missing."""
     rows = [[f"GPU cuda:{number}", gpu_text(card)] for number, card in enumerate(found.cards)]
     if found.missing:
         return [*rows, ["GPU" if not rows else "", found.missing]]

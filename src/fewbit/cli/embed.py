@@ -10,7 +10,7 @@ import click
 from .completion import ModelName
 from .files import decoded_lines, read_bytes
 from .model import load
-from .options import as_json, model_options, quiet_option, split_options
+from .options import as_json, model_options, quiet_option
 from .output import print_json, print_table, shown
 from .progress import Waiting
 from .prompt import STDIN, is_piped, stdin_bytes
@@ -27,7 +27,7 @@ MOST_SHOWN = 12  # texts whose cosines fit a screen
 
 class Text(NamedTuple):
     text: str
-    place: str  # that errors name
+    place: str  # as errors name it
 
 
 @click.command()
@@ -39,7 +39,7 @@ class Text(NamedTuple):
 @click.option(
     "--pooling", type=click.Choice(POOLINGS), show_default="the model's", help="How vectors of tokens become one."
 )
-@click.option("--normalize/--no-normalize", default=True, show_default=True, help="Vectors of length 1.")
+@click.option("--normalize/--no-normalize", default=True, help="Vectors of length 1.")
 @click.option(
     "--truncate", is_flag=True, help="Cut texts that are longer than the context, which are refused otherwise."
 )
@@ -70,8 +70,7 @@ def embed(
       fewbit embed model.gguf --pooling cls "Where is the station?"
     """
     found = read_texts(texts, file)
-    of_model, _ = split_options(options)
-    with load(model, writes=False, **of_model) as llm:
+    with load(model, writes=False, **options) as llm:
         vectors = embedded(llm, found, pooling, normalize, truncate)
         if as_json:
             print_json(facts(llm.model_name, vectors))
@@ -86,7 +85,7 @@ def read_texts(texts: Sequence[str], file: str | None) -> list[Text]:
     found = [Text(text, f"text {number}") for number, text in enumerate(texts, 1) if text != STDIN]
     if file not in (None, STDIN):
         found += lines(read_bytes(str(file)), str(file))
-    if STDIN in (*texts, file) or is_piped(alone=not texts and file is None):
+    if STDIN in (*texts, file) or is_piped(is_only_source=not texts and file is None):
         found += lines(stdin_bytes(), "standard input")
     if not found:
         raise click.UsageError("there is no text: put texts in quotes after the model, name a --file, or pipe lines in")
@@ -145,7 +144,7 @@ def print_cosines(texts: list[str], vectors: Floats) -> None:
 
 
 def nearest(rows: Floats, block: int = 1024) -> Iterator[tuple[int, float]]:
-    """For each text the other one that is most like it, and their cosine.
+    """For each text the index of the most similar other one, and their cosine.
 
     >>> import numpy as np
     >>> [other for other, _ in nearest(np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32))]

@@ -1,4 +1,4 @@
-"""Small files that the user names: what goes wrong with them is an error of fewbit."""
+"""Reading and writing small files that the user names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..errors import FewbitError, PathError
 
 
 def read_bytes(path: str | Path) -> bytes:
-    with _errors_of(path, "read"):
+    with _path_errors(path, "read"):
         return Path(path).read_bytes()
 
 
 def write_text(path: str | Path, text: str) -> None:
-    with _errors_of(path, "written"):
+    with _path_errors(path, "written"):
         Path(path).write_text(text, encoding="utf-8")
 
 
@@ -29,7 +29,7 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def decoded_lines(data: bytes, name: str) -> list[str]:
-    """Lines of text as other programs count them, blank ones too.
+    """All lines of a text, blank ones too.
 
     >>> decoded_lines(b"one\\r\\n\\ntwo", "a file"), decoded_lines(b"\\n", "a file"), decoded_lines(b"", "a file")
     (['one', '', 'two'], [''], [])
@@ -47,8 +47,8 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 @contextmanager
-def _errors_of(path: str | Path, done: str) -> Iterator[None]:
-    """ValueError too: a name that no file can have, text that cannot be encoded."""
+def _path_errors(path: str | Path, done: str) -> Iterator[None]:
+    """Turn system errors into a `PathError`, and ValueErrors of impossible names and of text that cannot be encoded."""
     try:
         yield
     except (OSError, ValueError) as error:

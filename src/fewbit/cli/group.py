@@ -17,7 +17,7 @@ from ..errors import FewbitError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
-# Of click, that says what its types are called; and what a person would say.
+# Click's names of types, and plainer ones.
 _PLAINER = {
     "is not a valid float range": "is not a number",
     "is not a valid float": "is not a number",
@@ -25,21 +25,21 @@ _PLAINER = {
     "is not a valid integer": "is not a whole number",
 }
 
-_SEVERAL = re.compile(r"\(Did you mean one of: (.*)\?\)$")  # of click, with more brackets than a sentence needs
+_SEVERAL = re.compile(r"\(Did you mean one of: (.*)\?\)$")  # click's suggestion, in brackets
 
-_SHORT_TOO = re.compile(r"'-\w' / (?='--)")  # of click: an option by both its names
+_SHORT_TOO = re.compile(r"'-\w' / (?='--)")  # click's short and long name of an option
 
 Table = Mapping[str, tuple[str, str]]
 
 
 class LazyGroup(click.Group):
-    """Commands by a table: name -> (module in this package and function in it, of the same name; one line of help).
+    """Commands by a table: name -> (module in this package and function in it, as "module.function"; one line of help).
 
     The help stands in the table so that `--help` of the group imports no command.
     """
 
-    def __init__(self, *args: Any, table: Table, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, table: Table, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,8 +48,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.table:
             return None
-        home = self.table[name][0]
-        command: click.Command = getattr(import_module(f".{home}", __package__), home)
+        module, _, function = self.table[name][0].partition(".")
+        command: click.Command = vars(import_module(f".{module}", __package__))[function]
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -60,9 +60,9 @@ class LazyGroup(click.Group):
 class Commands(LazyGroup):
     """All commands. What fails ends with one line: status 2 for wrong usage, 130 for Ctrl-C, else 1."""
 
-    def make_context(self, *args: Any, **more: Any) -> click.Context:
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
         with _one_line():
-            return super().make_context(*args, **more)
+            return super().make_context(*args, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -84,7 +84,7 @@ class Failure(click.ClickException):
 
 
 class Misuse(Failure):
-    """A command, an argument or an option that cannot be."""
+    """A wrong command, argument or option."""
 
     exit_code = 2
 
@@ -104,15 +104,15 @@ def _one_line() -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
-        raise Failure(_of_system(error)) from None
+        raise Failure(_system_error(error)) from None
 
 
 def _usage(error: click.UsageError) -> str:
-    """What click says as one sentence, with where to look unless it tells what to try."""
+    """Click's message as one sentence, which ends with the command that helps unless it suggests something."""
     message = error.format_message().removesuffix(".")
     message = message[:1].lower() + message[1:]
-    for words, plainer in _PLAINER.items():
-        message = message.replace(words, plainer)
+    for text, plainer in _PLAINER.items():
+        message = message.replace(text, plainer)
     message = _SHORT_TOO.sub("", message)
     message = _SEVERAL.sub(lambda found: f"Did you mean {found[1].replace(', ', ' or ')}?", message)
     if "fewbit " in message or not error.ctx:
@@ -120,8 +120,8 @@ def _usage(error: click.UsageError) -> str:
     return f"{message}{'' if message.endswith('?') else ';'} see {error.ctx.command_path} --help"
 
 
-def _of_system(error: OSError) -> str:
-    """One that names no file came from writing: standard output goes nowhere from then on, not even at the end."""
+def _system_error(error: OSError) -> str:
+    """An error without a file name is one of writing: standard output is discarded from then on, also at exit."""
     why = error.strerror or str(error)
     if error.filename is not None:
         return f"{error.filename}: {why}"

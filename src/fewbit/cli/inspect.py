@@ -14,7 +14,7 @@ from .output import print_json, print_table, shown, size_text
 
 @click.command()
 @click.argument("model", type=ModelName())
-@click.option("--tensors/--no-tensors", default=True, show_default=True, help="List every tensor.")
+@click.option("--tensors/--no-tensors", default=True, help="List every tensor.")
 @as_json
 def inspect(model: str, tensors: bool, as_json: bool) -> None:
     """What a model file holds: metadata, tensors, formats and sizes.

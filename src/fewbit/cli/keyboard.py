@@ -1,4 +1,4 @@
-"""What someone types in a conversation: Tab completes it, and what comes during an answer waits for the next prompt."""
+"""Keys in a conversation: Tab completes, and keys that are typed during an answer are kept for the next prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELIMITERS = " \t\n"
 
 
 def completions(line: str) -> list[str]:
-    """What the last word of a line can become: commands, and files behind those that take one.
+    """Completions of the last word of a line: commands, or files after a command that takes one.
 
     >>> completions("/re"), completions("/lo")
     (['/reset', '/retry'], ['/load '])
@@ -31,7 +31,7 @@ def completions(line: str) -> list[str]:
 
 
 def files(start: str) -> list[str]:
-    """Paths that begin like a text; folders end with a slash. Hidden ones only where a dot was typed."""
+    """Paths with a prefix; folders end with a slash. Hidden ones only if a dot was typed."""
     folder, base = os.path.split(start)
     shown = start[: len(start) - len(base)]
     found = []
@@ -43,7 +43,7 @@ def files(start: str) -> list[str]:
 
 
 def use_readline() -> None:
-    """Lines can be edited, Tab completes, and a paste that the terminal marks is one message."""
+    """Enable line editing, completion, and bracketed paste, which makes a paste one message."""
     with suppress(ImportError):
         import readline
 
@@ -57,7 +57,7 @@ def use_readline() -> None:
 
 
 class HeldKeys:
-    """While its block runs, keys are not echoed and none is lost: the next prompt reads them. Ctrl-C works as ever."""
+    """While its block runs, keys are not echoed, and the next prompt reads them. Ctrl-C works."""
 
     def __enter__(self) -> HeldKeys:
         self._saved: list[Any] | None = None
@@ -79,7 +79,7 @@ class HeldKeys:
 
 
 class _Completer:
-    """Called by readline with 0, 1, 2 until there is no more."""
+    """Called by readline with 0, 1, 2 and so on until it returns None."""
 
     def __init__(self, readline: ModuleType) -> None:
         self._readline = readline

@@ -1,4 +1,4 @@
-"""Which model a command is to use, and loading it."""
+"""Finding and loading the model of a command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def is_model(text: str) -> bool:
 
 
 def fetched_path(name: str) -> str | None:
-    """The path of a fetched model by a name that `fewbit list` shows. A file of that name goes first."""
+    """The path of a fetched model by a name that `fewbit list` shows; None if a file has that name."""
     from ..files.hub import known
     from .cached import known_models
 
@@ -66,7 +66,7 @@ def has_model(folder: str) -> bool:
 
 
 def model_and_prompt(first: str | None, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Two arguments are a model and a prompt; one is whichever it looks like.
+    """Two arguments are a model and a prompt; a single one is a model if it looks like one.
 
     >>> model_and_prompt("model.gguf", ()), model_and_prompt("Why?", ()), model_and_prompt("model.gguf", ("Why?",))
     (('model.gguf', None), (None, 'Why?'), ('model.gguf', 'Why?'))
@@ -74,8 +74,8 @@ def model_and_prompt(first: str | None, rest: tuple[str, ...]) -> tuple[str | No
     if first is None:
         return None, None
     if len(rest) > 1:
-        words = rest if is_model(first) else (first, *rest)
-        raise click.UsageError(f'a prompt of several words needs quotes: "{shown(" ".join(words), 60)}"')
+        parts = rest if is_model(first) else (first, *rest)
+        raise click.UsageError(f'a prompt of several words needs quotes: "{shown(" ".join(parts), 60)}"')
     if rest:
         return first, rest[0]
     if is_model(first):
@@ -86,7 +86,7 @@ def model_and_prompt(first: str | None, rest: tuple[str, ...]) -> tuple[str | No
 
 
 def unknown_model(word: str) -> str:
-    """What to say of a word that looks like a model, and is none that is here."""
+    """The error for a word that looks like a model and is not known."""
     text = shown(word)
     near = " or ".join(similar_models(word))
     hint = f"did you mean {near}? If" if near else "`fewbit pull --list` shows the names; if"
@@ -94,7 +94,7 @@ def unknown_model(word: str) -> str:
 
 
 def begins_a_name(word: str) -> bool:
-    """Whether a word is the beginning of the name of a model that is here."""
+    """Whether a word is a prefix of the name of a local model."""
     from .cached import local_names
 
     names = (os.path.basename(name).lower() for name in local_names())
@@ -102,7 +102,7 @@ def begins_a_name(word: str) -> bool:
 
 
 def similar_models(word: str, most: int = 3) -> list[str]:
-    """Models that are here or have a name: those whose names begin like the word, have it in them, or are near it."""
+    """Known models with similar names: those with the word as a prefix first, then those that contain it."""
     from difflib import SequenceMatcher
 
     from ..files.hub import all_names
@@ -123,8 +123,8 @@ def _plain(text: str) -> str:
 
 
 @contextmanager
-def said_plainly() -> Iterator[None]:
-    """Warnings become lines on standard error; what does not fit is said in the words of the command."""
+def plain_warnings() -> Iterator[None]:
+    """Warnings become lines on standard error, and proposals of the library options of the command."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -136,8 +136,14 @@ def said_plainly() -> Iterator[None]:
 
 
 def load(model: str | None, *, writes: bool = True, **options: Any) -> LLM:
-    """A model, the default one for None; where that takes long, or answers will, it says so. `writes`: it must."""
-    with said_plainly(), Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
+    """Load a model, with progress on standard error if it takes long.
+
+    Args:
+        model: The model; None for the default one.
+        writes: Refuse a model that cannot generate text.
+        options: Fields of `LoadOptions`.
+    """
+    with plain_warnings(), Waiting(f"loading {shown(model or 'the default model', 60)}") as waiting:
         from ..llm import LLM
 
         llm = LLM(DEFAULT if model is None else fetched_path(model) or model, progress=waiting, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +20,6 @@ SEVERAL = "NAME,.."  # values of an option
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-system_option = click.option("--system", metavar="TEXT", help="System message.")
-
-stop_option = click.option(
-    "--stop", multiple=True, metavar="TEXT", help="End the answer before this text; may be given again."
-)
-
 
 def keep_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
     context.meta[QUIET] = value
@@ -35,14 +30,6 @@ quiet_option = click.option(
     help="Print no remarks, figures or progress; only results, warnings and errors.",
 )  # fmt: skip
 
-server_option = click.option(
-    "--server", metavar="URL", help="Ask a model of a running server (OpenAI's API); MODEL is its name there."
-)
-
-
-def stop_setting(stop: tuple[str, ...]) -> dict[str, list[str]]:
-    return {"stop": list(stop)} if stop else {}
-
 
 def count_option(*names: str, what: str, least: int = 1, **settings: Any) -> Callable[[Command], Command]:
     """An option that is a whole number."""
@@ -52,7 +39,7 @@ def count_option(*names: str, what: str, least: int = 1, **settings: Any) -> Cal
 def max_tokens_option(
     default: int | None, what: str = "Longest answer, in tokens.", **settings: Any
 ) -> Callable[[Command], Command]:
-    return count_option("-n", "--max-tokens", what=what, default=default, **{"show_default": True, **settings})
+    return count_option("-n", "--max-tokens", what=what, default=default, **settings)
 
 
 def check_value(_: click.Context, option: click.Parameter, value: Any) -> Any:
@@ -80,7 +67,7 @@ def load_option(name: str, **changes: Any) -> Callable[[Command], Command]:
     settings: dict[str, Any] = {
         "help": help,
         "default": option.default,
-        "show_default": option.choice.default or option.default not in (None, False),
+        "show_default": option.choice.default or None,
         "callback": check_value,
     }
     if option.choice.values:
@@ -142,22 +129,35 @@ SAMPLING_OPTIONS = [
 ]  # fmt: skip
 
 
-def model_options(command: Command) -> Command:
+def model_options(command: Command, scope: str = "commands") -> Command:
     """Options of a command that loads a model."""
-    return _all([load_option(option.name) for option in load_options() if option.choice.scope == "commands"], command)
+    return all_options([load_option(option.name) for option in load_options() if option.choice.scope == scope], command)
 
 
 def serve_options(command: Command) -> Command:
     """Options of a command that loads models for many requests, beside `model_options`."""
-    return _all([load_option(option.name) for option in load_options() if option.choice.scope == "serve"], command)
+    return model_options(command, "serve")
 
 
-def sampling_options(command: Command) -> Command:
-    """Options of a command that samples tokens."""
-    return _all(SAMPLING_OPTIONS, command)
+def answer_options(max_tokens: int) -> Callable[[Command], Command]:
+    """Options of a command in which a model, of this machine or of a server, answers."""
+    return partial(
+        all_options,
+        [
+            click.option("--system", metavar="TEXT", help="System message."),
+            max_tokens_option(max_tokens),
+            click.option("--stop", multiple=True, metavar="TEXT",
+                         help="End the answer before this text; may be given again."),
+            *SAMPLING_OPTIONS,
+            model_options,
+            click.option("--server", metavar="URL",
+                         help="Ask a model of a running server (OpenAI's API); MODEL is its name there."),
+            quiet_option,
+        ],
+    )  # fmt: skip
 
 
-def _all(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+def all_options(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command
@@ -174,13 +174,15 @@ def split_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
     return loading, {name: value for name, value in options.items() if name not in names}
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that have a value.
+def answer_settings(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of `LoadOptions`, and the options of `LLM.chat` that have a value.
 
-    >>> given({"top_k": None, "temperature": 0.0})
-    {'temperature': 0.0}
+    >>> answer_settings({"ctx": None, "top_k": None, "temperature": 0.0, "stop": ("a",)})
+    ({'ctx': None}, {'temperature': 0.0, 'stop': ['a']})
     """
-    return {name: value for name, value in options.items() if value is not None}
+    loading, rest = split_options(options)
+    given = {name: value for name, value in rest.items() if value not in (None, ())}
+    return loading, {name: list(value) if name == "stop" else value for name, value in given.items()}
 
 
 def numbers(text: str, separator: str, option: str, count: int | None = None, least: int = 1) -> list[int]:

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 QUIET = "fewbit.quiet"  # of a context's `meta`
 
-# What a terminal obeys: the control characters of ASCII but tab and newline, and those of Latin-1.
-_OBEYED = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+# Control characters of ASCII, but for tab and newline, and of Latin-1.
+_CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
 
 
 def is_quiet() -> bool:
@@ -38,7 +38,12 @@ def print_json(data: object) -> None:
 
 
 def print_table(columns: dict[str, Any], rows: Rows) -> None:
-    """A table with lines on a terminal, aligned words elsewhere. `columns`: head -> "left" or "right"."""
+    """Print a table: with lines on a terminal, in plain columns elsewhere.
+
+    Args:
+        columns: The alignment of each column, "left" or "right", by its head.
+        rows: The cells of each row.
+    """
     if not is_terminal(sys.stdout):
         click.echo("\n".join(plain(columns, rows)))
         return
@@ -76,13 +81,13 @@ def measuring(cases: Iterable[T], count: int) -> Iterable[T]:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a stream takes lines and colours: a terminal, or what FORCE_COLOR says (rich goes by it too)."""
+    """Whether a stream is a terminal, or FORCE_COLOR says so, as it does for rich."""
     forced = os.environ.get("FORCE_COLOR")
     return stream.isatty() if forced is None else forced != ""
 
 
 def shown(text: str, width: int = 80) -> str:
-    """Text from a file: on one line, and nothing that a terminal would obey.
+    """Text from a file on one line, with control characters escaped.
 
     >>> shown("a\\x1b[31m")
     'a\\\\x1b[31m'
@@ -92,16 +97,16 @@ def shown(text: str, width: int = 80) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text without what a terminal would obey.
+    """Text without control characters.
 
     >>> harmless("a\\x1b[31mb\\tc\\r\\n")
     'a[31mb\\tc\\n'
     """
-    return text.translate(_OBEYED)
+    return text.translate(_CONTROLS)
 
 
 def wrapped(text: str, width: int) -> str:
-    """Lines cut between words; where two spaces set a column apart, what is cut off stays in it.
+    """Wrap lines between words. The rest of a line that has two columns stays in the second one.
 
     >>> print(wrapped("/reset  start over; the system message stays", 30))
     /reset  start over; the system

@@ -1,4 +1,4 @@
-"""The text of an answer on its way to standard output, and the figures after it."""
+"""Printing an answer and its figures."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .wrap import Wrapper
 
 
 class Printer:
-    """Writes text at once. On a terminal lines end between words, and nothing is left that a terminal would obey; a
-    pipe or a file gets the text as it is."""
+    """Writes text without delay. A terminal gets lines wrapped between words, without control characters; a pipe or a
+    file gets the text as it is."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
         self._wrapper = _wrapper() if self._out.isatty() else None
         self._last = "\n"
         if hasattr(self._out, "reconfigure"):
-            self._out.reconfigure(errors="replace")  # a model may write what this terminal's encoding has not
+            self._out.reconfigure(errors="replace")  # a model may write what the terminal's encoding lacks
 
     def write(self, text: str) -> None:
         self._print(self._wrapper.feed(harmless(text)) if self._wrapper else text)
@@ -27,7 +27,7 @@ class Printer:
     def end_line(self) -> None:
         if self._wrapper:
             self._print(self._wrapper.flush())
-            self._wrapper = _wrapper()  # what was left open, such as a code block, does not go on
+            self._wrapper = _wrapper()  # an open code block ends here
         if self._last != "\n":
             self._print("\n")
 
@@ -45,7 +45,7 @@ def _wrapper() -> Wrapper:
 def figures(completion: Any) -> str:
     """Counts and speeds of an answer, in a line."""
     cached = f", {completion.cached_tokens} of them cached" if completion.cached_tokens else ""
-    if not completion.tokens and completion.text:  # a server that does not tell
+    if not completion.tokens and completion.text:  # a server that reports no token ids
         return f"prompt: {completion.prompt_tokens} tokens{cached}; answer: {completion.decode_seconds:.1f} s"
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "

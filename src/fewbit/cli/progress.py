@@ -1,17 +1,21 @@
-"""How far a download or a load is, shown when it takes longer than a moment."""
+"""How far a download, a load or a prompt is, shown when it takes longer than a moment."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TextIO
 
 import click
 
 from .output import is_quiet, is_terminal, shown, size_text
 
-PATIENCE = 1.0  # seconds without a word
+PATIENCE = 1.0  # seconds until something is shown
+PROMPT_PATIENCE = 0.7  # the same for a prompt
+INTERVAL = 0.2  # seconds between two states of a prompt
+WHEEL = "|/-\\"
 LINE_SECONDS = 5.0  # between two lines where there is no terminal
 
 
@@ -22,9 +26,9 @@ class Display(Protocol):
 
 
 class Waiting:
-    """While its block runs, and after a second of it, says what is going on: a bar on a terminal, lines elsewhere.
+    """Shows progress while its block runs, from the second second on: a bar on a terminal, lines elsewhere.
 
-    It can be called as the `progress` of fetching and loading: what, bytes done, bytes in all if that is known.
+    It is a `progress` of fetching and loading: called with (what, bytes done, bytes in total or None).
 
     >>> with Waiting("loading a model") as waiting:
     ...     waiting("fetching a.gguf", 10, 100)
@@ -64,7 +68,7 @@ class Waiting:
 
 
 class Bar:
-    """A bar on the terminal; one without an end where nobody knows how much there is to do."""
+    """A bar on the terminal, a pulsing one if the total is not known."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -92,7 +96,7 @@ class Bar:
 
 
 class Lines:
-    """A line now and then."""
+    """A line every few seconds."""
 
     def __init__(self, seconds: float = LINE_SECONDS) -> None:
         self._seconds = seconds
@@ -107,4 +111,56 @@ class Lines:
         click.echo(f"fewbit: {shown(what)}" + (f": {size_text(done)}{end}" if done or total else ""), err=True)
 
     def stop(self) -> None:
-        """There is nothing to take away."""
+        """Lines stay."""
+
+
+class Prefill:
+    """Shows on the terminal how much of a prompt has been computed while its block runs.
+
+    Args:
+        done: Returns the share of the prompt, from 0 to 1.
+        out: The terminal. Defaults to standard error.
+        patience: Seconds until something is shown.
+    """
+
+    def __init__(self, done: Callable[[], float], out: TextIO | None = None, patience: float = PROMPT_PATIENCE) -> None:
+        self._done = done
+        self._out = sys.stderr if out is None else out
+        self._patience = patience
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self._width = 0
+
+    def __enter__(self) -> Prefill:
+        if self._out.isatty() and not is_quiet():
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+            self._print("")
+
+    def _show(self) -> None:
+        wait, count = self._patience, 0
+        while not self._over.wait(wait):
+            self._print(f"{WHEEL[count % len(WHEEL)]} reading the prompt: {100 * self._done():.0f}%")
+            wait, count = INTERVAL, count + 1
+
+    def _print(self, text: str) -> None:
+        """Overwrite the line; spaces clear it on any terminal."""
+        if text or self._width:
+            self._out.write(f"\r{text:{self._width}}" + ("" if text else "\r"))
+            self._out.flush()
+        self._width = len(text)
+
+
+def after_prefill(texts: Iterable[str], done: Callable[[], float]) -> Iterator[str]:
+    """The same texts, with progress of the prompt on the terminal until the first one."""
+    stream = iter(texts)
+    with Prefill(done):
+        first = next(stream, None)
+    if first is not None:
+        yield first
+        yield from stream

@@ -1,4 +1,4 @@
-"""What a prompt is: an argument, a file, standard input, or several of them."""
+"""Reading a prompt: from an argument, a file, standard input, or several of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     texts = [
         None if argument == STDIN else argument,
         None if file in (None, STDIN) else decoded(read_bytes(str(file)), str(file)),
-        stdin_text() if STDIN in (argument, file) or is_piped(alone=argument is None and file is None) else None,
+        stdin_text() if STDIN in (argument, file) or is_piped(argument is None and file is None) else None,
     ]
     prompt = "\n\n".join(text for text in texts if text)
     if not prompt.strip():
@@ -30,15 +30,15 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     return prompt
 
 
-def is_piped(alone: bool) -> bool:
-    """Whether standard input holds something to read.
+def is_piped(is_only_source: bool) -> bool:
+    """Whether to read standard input.
 
-    Where it is not the only place for a prompt it must be a pipe or a file: a program that starts this one may leave
-    something else open there for ever.
+    If the prompt may be elsewhere, only a pipe or a file is read: a program that starts this one may leave something
+    open there that never ends.
     """
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return False
-    if alone:
+    if is_only_source:
         return True
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode

@@ -13,12 +13,11 @@ from .remote import DEFAULT_URL, Server
 
 
 @click.command()
-@click.option("--server", "url", default=DEFAULT_URL, show_default=True, metavar="URL", help="Of which server.")
+@click.option("--server", "url", default=DEFAULT_URL, metavar="URL", help="Of which server.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 60),
     default=1.0,
-    show_default=True,
     metavar="S",
     help="How long tokens are counted.",
 )

@@ -1,4 +1,4 @@
-"""A model on a server, for commands: what `LLM` gives a conversation, over HTTP."""
+"""A model of a running server, over HTTP, in place of an `LLM`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..llm import Completion
 from .options import split_options
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-SECONDS = 600  # that a server may say nothing; it sends comments before
+SECONDS = 600  # without a byte from the server, which sends comments more often
 
 
 class Server:
-    """Requests to a server. The key is that of the environment: FEWBIT_API_KEY."""
+    """Sends requests to a server, with the key in FEWBIT_API_KEY."""
 
     def __init__(self, url: str = DEFAULT_URL, key: str | None = None) -> None:
         url = url if "://" in url else f"http://{url}"
@@ -35,7 +35,7 @@ class Server:
         self._key = os.environ.get("FEWBIT_API_KEY") if key is None else key
 
     def open(self, path: str, body: Any = None) -> HTTPResponse:
-        """A response that is read as it comes."""
+        """Send a request; the response can be streamed."""
         headers = {"Content-Type": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -43,7 +43,7 @@ class Server:
         try:
             found: HTTPResponse = urlopen(Request(self.url + path, data, headers), timeout=SECONDS)
         except HTTPError as error:
-            raise FetchError(_said(error)) from None
+            raise FetchError(_error_text(error)) from None
         except (URLError, OSError, HTTPException, ValueError) as error:
             why = getattr(error, "reason", None) or error
             raise FetchError(f"{self.url} does not answer: {why}; is `fewbit serve` running?") from None
@@ -57,7 +57,7 @@ class Server:
             raise FetchError(f"{self.url} does not list its models as OpenAI's API does") from None
 
     def get(self, path: str, body: Any = None) -> Any:
-        """JSON."""
+        """The JSON of a response."""
         with self.open(path, body) as response:
             try:
                 return json.load(response)
@@ -66,10 +66,9 @@ class Server:
 
 
 class RemoteModel:
-    """A model of a server, as far as commands need one. The server may be any that speaks OpenAI's API; what only some
-    have, the size of the context and token ids, is done without elsewhere."""
+    """A model of a server with OpenAI's API. The context's size and token ids are known if it reports them."""
 
-    can_chat = True  # the server says so if not
+    can_chat = True  # else the server answers with an error
 
     def __init__(self, server: Server, name: str | None = None) -> None:
         self._server = server
@@ -80,21 +79,21 @@ class RemoteModel:
         self.ctx = self._context()
 
     def count_tokens(self, messages: list[dict[str, str]]) -> int:
-        """How many tokens of the context messages take."""
+        """How many tokens messages take."""
         found = self._server.get("/tokenize", {"model": self.model_name, "messages": messages})
         return int(found["count"])
 
     def chat(self, messages: list[dict[str, str]], *, stream: bool = True, **options: Any) -> RemoteStream:
-        """An answer as it comes."""
+        """Stream an answer."""
         return self._stream("/v1/chat/completions", {"messages": messages, **options})
 
     def stream(self, prompt: str, **options: Any) -> RemoteStream:
-        """A text that goes on, as it comes."""
+        """Stream the continuation of a text."""
         return self._stream("/v1/completions", {"prompt": prompt, **options})
 
     def _stream(self, path: str, body: dict[str, Any]) -> RemoteStream:
         body = {"model": self.model_name, "stream": True, "stream_options": {"include_usage": True}, **body}
-        own = {"return_token_ids": True} if self.ctx is not None else {}  # others may refuse what they do not know
+        own = {"return_token_ids": True} if self.ctx is not None else {}  # other servers may refuse it
         return RemoteStream(self._server, path, body | own)
 
     def _context(self) -> int | None:
@@ -107,7 +106,7 @@ class RemoteModel:
 
 @contextmanager
 def open_remote(server: Server, model: str | None) -> Iterator[RemoteModel]:
-    """A model of a server, for a command. Options of models are the server's: they cannot be given here."""
+    """A model of a server, for a command. Options for loading models are refused: the server loads them."""
     context = click.get_current_context()
     names = split_options(context.params)[0]
     chosen = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
@@ -127,7 +126,7 @@ def remote_arguments(server: Server, first: str | None, rest: tuple[str, ...]) -
 
 
 class RemoteStream:
-    """The text of an answer as it comes over HTTP; `completion` at its end."""
+    """The text of an answer, streamed over HTTP; `completion` at its end."""
 
     def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
         self._start = perf_counter()
@@ -178,7 +177,7 @@ class RemoteStream:
             raise FetchError(f"the answer broke off: {error or type(error).__name__}") from None
 
 
-def _said(error: HTTPError) -> str:
+def _error_text(error: HTTPError) -> str:
     try:
         found = json.load(error)["error"]
         return str(found["message"] if isinstance(found, dict) else found)

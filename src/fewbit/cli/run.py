@@ -1,4 +1,4 @@
-"""`fewbit run`."""
+"""`fewbit run` and `fewbit chat`: one answer, or a conversation."""
 
 from __future__ import annotations
 
@@ -11,45 +11,28 @@ import click
 from click.core import ParameterSource
 
 from ..errors import FewbitError
-from .chat import CHAT_TOKENS, converse
 from .completion import ModelName
 from .group import INTERRUPTED
 from .model import load, model_and_prompt
-from .options import (
-    as_json,
-    given,
-    max_tokens_option,
-    model_options,
-    quiet_option,
-    sampling_options,
-    server_option,
-    split_options,
-    stop_option,
-    stop_setting,
-    system_option,
-)
-from .output import print_json, shown, tell
-from .prefill import after_prefill
+from .options import answer_options, answer_settings, as_json
+from .output import is_quiet, print_json, shown, tell
 from .printer import Printer, answer_facts, cut_note, figures
+from .progress import after_prefill
 from .prompt import read_prompt
 from .remote import RemoteModel, RemoteStream, Server, open_remote, remote_arguments
 
 if TYPE_CHECKING:
     from ..llm import LLM, Completion, Stream
 
+CHAT_TOKENS = 1024  # of an answer in a conversation
+
 
 @click.command()
 @click.argument("model", required=False, type=ModelName())
 @click.argument("prompt", metavar="[PROMPT]", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
-@system_option
 @click.option("--raw", is_flag=True, help="Continue the text; no chat template.")
-@max_tokens_option(512)
-@stop_option
-@sampling_options
-@model_options
-@server_option
-@quiet_option
+@answer_options(512)
 @as_json
 def run(
     model: str | None,
@@ -57,8 +40,6 @@ def run(
     file: str | None,
     system: str | None,
     raw: bool,
-    max_tokens: int,
-    stop: tuple[str, ...],
     server: str | None,
     as_json: bool,
     **options: Any,
@@ -85,13 +66,10 @@ def run(
     chosen, argument = read(model, prompt)
     if raw and system is not None:
         raise click.UsageError("--system needs a chat template, and --raw uses none; leave one of them out")
-    of_model, sampling = split_options(options)
-    settings = {"max_tokens": max_tokens, **stop_setting(stop), **given(sampling)}
+    loading, settings = answer_settings(options)
     is_talk = argument is None and file is None and not raw and not as_json and is_typed()
     text = "" if is_talk else read_prompt(argument, file)
-    opened: AbstractContextManager[LLM | RemoteModel]
-    opened = load(chosen, **of_model) if remote is None else open_remote(remote, chosen)
-    with opened as llm:
+    with open_model(remote, chosen, loading) as llm:
         if is_talk:
             converse(llm, system, settings | chat_length())
             return
@@ -99,18 +77,73 @@ def run(
             is_default = chosen is None and remote is None
             hint = ", the default; fewbit run MODEL PROMPT asks another" if is_default else ""
             tell(f"model: {shown(llm.model_name)}{hint}")
-            interrupted = answer(llm, stream, max_tokens, as_json)
+            interrupted = answer(llm, stream, settings["max_tokens"], as_json)
     if interrupted:
         click.get_current_context().exit(INTERRUPTED)
 
 
+@click.command()
+@click.argument("model", required=False, type=ModelName())
+@answer_options(CHAT_TOKENS)
+@click.option("--json", "as_json", is_flag=True, help="Print each answer as JSON, on a line.")
+def chat(model: str | None, system: str | None, server: str | None, as_json: bool, **options: Any) -> None:
+    """Talk with a model.
+
+    MODEL is a GGUF file, a URL, hf:org/repo or a name; without one the default model answers. Ctrl-C stops an answer,
+    Ctrl-D leaves, /help lists the commands, Tab completes them. What is typed during an answer is kept for the next
+    message. Lines that are pasted together are one message; so is what stands between three quotes. Where standard
+    input is not a terminal, each line of it is a message. When the context is full, the model no longer sees the oldest
+    messages.
+
+    \b
+    Examples:
+      fewbit chat
+      fewbit chat model.gguf --system "Answer in one sentence."
+      fewbit chat --server http://127.0.0.1:8000
+      fewbit chat hf:org/repo --temp 0.2 --kv q8_0
+      printf 'Hi!\\nWhat did I just say?\\n' | fewbit chat --json
+    """
+    if sys.stdin is None:
+        raise FewbitError("there is no standard input to read messages from")
+    loading, settings = answer_settings(options)
+    with open_model(None if server is None else Server(server), model, loading) as llm:
+        converse(llm, system, settings, as_json)
+
+
+def open_model(
+    server: Server | None, model: str | None, loading: dict[str, Any]
+) -> AbstractContextManager[LLM | RemoteModel]:
+    return load(model, **loading) if server is None else open_remote(server, model)
+
+
+def converse(llm: LLM | RemoteModel, system: str | None, settings: dict[str, Any], as_json: bool = False) -> None:
+    """Hold a conversation on the terminal, or with the lines of standard input."""
+    from ..files.hub import cache_folder
+    from .conversation import Conversation
+    from .screen import History, InputLines, JsonLines, Terminal
+    from .talk import talk
+
+    if not llm.can_chat:
+        raise FewbitError('the model has no chat template, so it cannot chat; fewbit run MODEL "TEXT" continues a text')
+    conversation = Conversation(llm, system, settings, llm.count_tokens)
+    if as_json or not sys.stdin.isatty():
+        talk(conversation, JsonLines(llm.model_name) if as_json else InputLines())
+        return
+    screen = Terminal()
+    if not is_quiet():
+        context = f", {llm.ctx} tokens of context" if llm.ctx else ""
+        screen.note(f"{llm.model_name}{context}; /help lists the commands, /bye leaves")
+    with History(cache_folder() / "history"):
+        talk(conversation, screen)
+
+
 def is_typed() -> bool:
-    """Whether someone types: standard input is a terminal."""
+    """Whether standard input is a terminal."""
     return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def chat_length() -> dict[str, int]:
-    """Answers of a conversation are longer, unless --max-tokens says otherwise."""
+    """The default length of answers in a conversation, unless --max-tokens is given."""
     source = click.get_current_context().get_parameter_source("max_tokens")
     return {"max_tokens": CHAT_TOKENS} if source is ParameterSource.DEFAULT else {}
 
@@ -131,7 +164,7 @@ def begin(
 
 
 def answer(llm: LLM | RemoteModel, stream: Stream | RemoteStream, max_tokens: int, as_json: bool) -> bool:
-    """Print an answer and its figures; whether Ctrl-C stopped it."""
+    """Print an answer and its figures; returns whether Ctrl-C stopped it."""
     completion, interrupted = print_answer(stream, silent=as_json)
     if as_json:
         print_json(answer_facts(llm.model_name, completion))
@@ -143,7 +176,7 @@ def answer(llm: LLM | RemoteModel, stream: Stream | RemoteStream, max_tokens: in
 
 
 def print_answer(stream: Stream | RemoteStream, silent: bool) -> tuple[Completion, bool]:
-    """Print an answer as it comes; what came of it, and whether Ctrl-C stopped it."""
+    """Print an answer while it is written; returns the completion, and whether Ctrl-C stopped it."""
     printer = Printer()
     interrupted = False
     try:

@@ -1,4 +1,4 @@
-"""The screens of a conversation: a terminal, and standard input that is no terminal, with text or JSON as output."""
+"""Where a conversation is held: a terminal, or lines of standard input with text or JSON as output."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ import click
 from ..errors import FewbitError
 from .keyboard import HeldKeys, use_readline
 from .output import harmless, is_terminal, wrapped
-from .prefill import after_prefill
 from .printer import Printer, answer_facts
+from .progress import after_prefill
 from .talk import LineDropped
 
 LINES_KEPT = 1000
-PASTE_SECONDS = 0.03  # in which the next line of a paste comes, and nobody types one
+PASTE_SECONDS = 0.03  # between two lines of a paste; nobody types that fast
 
 
-class Both(Printer):
+class StandardStreams(Printer):
     """Answers go to standard output, notes to standard error."""
 
     def has_more(self) -> bool:
@@ -35,20 +35,20 @@ class Both(Printer):
         return nullcontext()
 
     def confirm(self, question: str) -> bool:
-        return True  # nobody is there to be asked
+        return True  # nobody can be asked
 
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
         return after_prefill(texts, done)
 
     def answered(self, completion: Any) -> None:
-        """It was printed as it came."""
+        """It was printed while it was written."""
 
     def note(self, text: str) -> None:
         click.echo(harmless(text), err=True)
 
 
-class Terminal(Both):
-    """Someone types. Lines can be edited and are remembered where the system has readline."""
+class Terminal(StandardStreams):
+    """A terminal. Where the system has readline, lines can be edited and are remembered."""
 
     interactive = True
 
@@ -64,7 +64,7 @@ class Terminal(Both):
         return self.read("[y/N] ").strip().lower() in ("y", "yes")
 
     def note(self, text: str) -> None:
-        """Set apart from answers, in lines that end between words."""
+        """Dim, and wrapped between words."""
         if is_terminal(sys.stderr):
             plain = wrapped(harmless(text), max(20, get_terminal_size().columns))
             is_plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
@@ -73,7 +73,7 @@ class Terminal(Both):
             super().note(text)
 
     def has_more(self) -> bool:
-        """For a paste that the terminal did not mark, or that came while the model was writing."""
+        """For a paste without brackets, or one during an answer."""
         with suppress(OSError, ValueError):
             return bool(select.select([sys.stdin], [], [], PASTE_SECONDS)[0])
         return False
@@ -94,8 +94,8 @@ class Terminal(Both):
             raise FewbitError(f"what was typed is not {error.encoding} text") from None
 
 
-class Lines(Both):
-    """A file or a program says one message a line."""
+class InputLines(StandardStreams):
+    """Each line of standard input is a message."""
 
     interactive = False
 
@@ -109,7 +109,7 @@ class Lines(Both):
         return line
 
 
-class JsonLines(Lines):
+class JsonLines(InputLines):
     """The same; each answer is an object on a line of its own."""
 
     def __init__(self, model: str) -> None:
@@ -117,20 +117,20 @@ class JsonLines(Lines):
         self._model = model
 
     def write(self, text: str) -> None:
-        """All of it comes with `answered`."""
+        """`answered` prints it."""
 
     def answered(self, completion: Any) -> None:
         click.echo(json.dumps(answer_facts(self._model, completion)))
 
 
 def typed_so_far() -> str:
-    """What stands in the line that is being typed."""
+    """The line that is being typed."""
     readline = sys.modules.get("readline")
     return readline.get_line_buffer() if readline else ""
 
 
 class History:
-    """Keeps what was typed in a file, for the next conversation. Where that cannot be done, nothing is kept."""
+    """Keeps typed lines in a file for the next conversation, if the system has readline."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,121 +13,59 @@ import click
 from ..errors import ExtraError
 from .completion import ModelName
 from .model import DEFAULT, fetched_path, load
-from .options import count_option, max_tokens_option, model_options, serve_options, split_options
+from .options import all_options, count_option, max_tokens_option, model_options, serve_options, split_options
 from .output import shown
+
+OPTIONS = [
+    click.option("--host", default="127.0.0.1", metavar="ADDRESS",
+                 help="Where to listen; 0.0.0.0: for other machines too, which wants --api-key-file or --api-keys."),
+    click.option("--port", type=click.IntRange(0, 65535), default=8000, metavar="N", help="0: any."),
+    click.option("--api-key-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="API keys, one a line; without keys everybody who reaches the port may ask."),
+    click.option("--api-keys", "api_key_table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                 help="API keys with names, quotas and models: TOML or JSON."),
+    click.option("--no-key", is_flag=True, help="Let other machines use the server without a key."),
+    click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
+                 help="A name by which clients reach the server; may be given again."),
+    click.option("--tls-cert", type=click.Path(dir_okay=False, exists=True), metavar="FILE",
+                 help="Certificate, for https."),
+    click.option("--tls-key", type=click.Path(dir_okay=False, exists=True), metavar="FILE", help="Its private key."),
+    click.option("--cors-origin", "cors_origins", multiple=True, metavar="URL",
+                 help="A web page's origin that may use the server; may be given again."),
+    count_option("--max-connections", what="Open connections; more get 503.", default=1000),
+    count_option("--max-connections-per-address", what="The same for one address.", default=250),
+    click.option("--min-body-rate", type=click.IntRange(1), default=64, metavar="KIB",
+                 help="Slowest upload, in KiB a second; slower ones get 408."),
+    click.option("--body-idle", type=click.FloatRange(0.1, 3600), default=0.8, metavar="S",
+                 help="Longest pause in headers and bodies that are sent."),
+    count_option("--max-body", what="Largest request body, in MiB; larger ones get 413.", default=16),
+    count_option("--max-queue", what="Outputs that may wait for a model; more are refused with 429.", least=0,
+                 default=256),
+    count_option("--max-models", what="Models loaded at a time; the least recently used goes first.",
+                 show_default="as many as fit"),
+    click.option("--pin", "pinned", multiple=True, metavar="NAME",
+                 help="A model that stays loaded; may be given again."),
+    click.option("--max-seconds", type=click.IntRange(1, 10**8), default=3600, metavar="S",
+                 help="Longest time for one request; what is written by then is its answer."),
+    click.option("--load-seconds", type=click.IntRange(1, 10**8), default=600, metavar="S",
+                 help="Longest time to load a model, also one that is fetched."),
+    click.option("--drain-seconds", type=click.FloatRange(0, 10**8), default=30, metavar="S",
+                 help="Time that running requests get when the server shuts down."),
+    max_tokens_option(None, "Longest answer that may be asked for.", show_default="until the context is full"),
+    click.option("--strict", is_flag=True, help="Refuse requests with unknown fields, which are ignored otherwise."),
+    click.option("--tools-without-template", type=click.Choice(["omit", "prompt", "refuse"]), default="omit",
+                 help="Tools that the model's chat template ignores: leave them out, describe them in a message, or "
+                      "refuse them."),
+    click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models."),
+    click.option("--log-json", is_flag=True, help="Log lines are JSON."),
+    serve_options,
+    model_options,
+]  # fmt: skip
 
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", type=ModelName())
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    metavar="ADDRESS",
-    help="Where to listen; 0.0.0.0: for other machines too, which wants --api-key-file or --api-keys.",
-)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, metavar="N", help="0: any.")
-@click.option(
-    "--api-key-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="API keys, one a line; without keys everybody who reaches the port may ask.",
-)
-@click.option(
-    "--api-keys",
-    "api_key_table",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="API keys with names, quotas and models: TOML or JSON.",
-)
-@click.option("--no-key", is_flag=True, help="Let other machines use the server without a key.")
-@click.option(
-    "--allowed-host",
-    "allowed_hosts",
-    multiple=True,
-    metavar="NAME",
-    help="A name by which clients reach the server; may be given again.",
-)
-@click.option(
-    "--tls-cert", type=click.Path(dir_okay=False, exists=True), metavar="FILE", help="Certificate, for https."
-)
-@click.option("--tls-key", type=click.Path(dir_okay=False, exists=True), metavar="FILE", help="Its private key.")
-@click.option(
-    "--cors-origin",
-    "cors_origins",
-    multiple=True,
-    metavar="URL",
-    help="A web page's origin that may use the server; may be given again.",
-)
-@count_option("--max-connections", what="Open connections; more get 503.", default=1000, show_default=True)
-@count_option("--max-connections-per-address", what="The same for one address.", default=250, show_default=True)
-@click.option(
-    "--min-body-rate",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    metavar="KIB",
-    help="Slowest upload, in KiB a second; slower ones get 408.",
-)
-@click.option(
-    "--body-idle",
-    type=click.FloatRange(0.1, 3600),
-    default=0.8,
-    show_default=True,
-    metavar="S",
-    help="Longest pause in headers and bodies that are sent.",
-)
-@count_option("--max-body", what="Largest request body, in MiB; larger ones get 413.", default=16, show_default=True)
-@count_option(
-    "--max-queue",
-    what="Outputs that may wait for a model; more are refused with 429.",
-    least=0,
-    default=256,
-    show_default=True,
-)
-@count_option(
-    "--max-models",
-    what="Models loaded at a time; the least recently used goes first.",
-    show_default="as many as fit",
-)
-@click.option("--pin", "pinned", multiple=True, metavar="NAME", help="A model that stays loaded; may be given again.")
-@click.option(
-    "--max-seconds",
-    type=click.IntRange(1, 10**8),
-    default=3600,
-    show_default=True,
-    metavar="S",
-    help="Longest time for one request; what is written by then is its answer.",
-)
-@click.option(
-    "--load-seconds",
-    type=click.IntRange(1, 10**8),
-    default=600,
-    show_default=True,
-    metavar="S",
-    help="Longest time to load a model, also one that is fetched.",
-)
-@click.option(
-    "--drain-seconds",
-    type=click.FloatRange(0, 10**8),
-    default=30,
-    show_default=True,
-    metavar="S",
-    help="Time that running requests get when the server is told to end.",
-)
-@max_tokens_option(None, "Longest answer that may be asked for.", show_default="until the context is full")
-@click.option("--strict", is_flag=True, help="Refuse requests with unknown fields, which are ignored otherwise.")
-@click.option(
-    "--tools-without-template",
-    type=click.Choice(["omit", "prompt", "refuse"]),
-    default="omit",
-    show_default=True,
-    help="Tools that the model's chat template ignores: leave them out, describe them in a message, or refuse them.",
-)
-@click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models.")
-@click.option("--log-json", is_flag=True, help="Log lines are JSON.")
-@serve_options
-@model_options
+@partial(all_options, OPTIONS)
 def serve(models: tuple[str, ...], **options: Any) -> None:
     """Serve models to OpenAI's clients and others, over HTTP.
 
@@ -154,7 +93,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         from ..server.text_work import is_busy
     except ImportError as error:
         raise ExtraError(f"fewbit serve needs {error.name}: pip install 'fewbit[server]'") from None
-    of_model, rest = split_options(options)
+    loading, rest = split_options(options)
     names = {name: fetched_path(source) or source for name, source in model_names(models or (DEFAULT,)).items()}
     check_pinned(rest["pinned"], names, rest["max_models"])
     settings = Settings(**server_options(rest))
@@ -163,7 +102,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     raise_file_limit(settings.max_connections)
 
     def load_later(source: str) -> LLM:
-        return LLM(source, **of_model, progress=fetch_within(settings.load_seconds))
+        return LLM(source, **loading, progress=fetch_within(settings.load_seconds))
 
     pool = Pool(
         names, load_later, pinned=settings.pinned, max_models=settings.max_models, load_seconds=settings.load_seconds,
@@ -171,12 +110,12 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     )  # fmt: skip
     with listen(settings) as at:
         for name in dict.fromkeys([next(iter(names)), *settings.pinned]):
-            pool.entries[name].llm = load(names[name], **of_model)
+            pool.entries[name].llm = load(names[name], **loading)
         app = make_app(settings, pool)
         scheme = "https" if settings.tls_cert else "http"
         url = f"{scheme}://{url_host(settings.host)}:{at.getsockname()[1]}"
         run(app, at, lambda: click.echo(f"fewbit serves {', '.join(names)} at {url}; Ctrl-C ends it", err=True))
-    if is_busy():  # with work that nobody waits for any more, such as loading a model
+    if is_busy():  # with work whose result nobody needs, such as loading a model
         sys.stderr.flush()
         os._exit(0)
 
@@ -236,7 +175,7 @@ def check_pinned(pinned: tuple[str, ...], names: dict[str, str], most: int | Non
 
 
 def refuse_open(is_loopback: bool, has_keys: bool, no_key: bool) -> None:
-    """Other machines need a key, unless it was said that they do not."""
+    """Other machines need a key, unless --no-key is given."""
     if not is_loopback and not has_keys and not no_key:
         raise click.UsageError(
             "other machines could use this server without a key; give --api-key-file or --api-keys, or --no-key if "

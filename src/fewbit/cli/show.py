@@ -49,11 +49,13 @@ def show(model: str, only_template: bool, as_json: bool) -> None:
 
 
 def entry_facts(entry: Builtin | Named) -> dict[str, Any]:
-    """What the table of names tells of a model that is not here."""
-    use = getattr(entry, "use", "chat")
+    """Facts of a named model that was not fetched."""
+    from ..files.hub import Named
+
+    source, use = (entry.place, entry.use) if isinstance(entry, Named) else (None, "chat")
     return {
-        "name": entry.name, "about": entry.about, "source": getattr(entry, "place", None), "fetched": False,
-        "bytes": entry.bytes, "license": entry.license, "capabilities": [use],
+        "name": entry.name, "about": entry.about, "source": source, "fetched": False, "bytes": entry.bytes,
+        "license": entry.license, "capabilities": [use],
     }  # fmt: skip
 
 
@@ -63,8 +65,8 @@ def model_facts(path: Path, entry: Builtin | Named | None) -> dict[str, Any]:
 
     file = open_model(path)
     try:
-        words = dict(file.tokenizer())
-        license = words.get("general.license") or (entry.license if entry else None)
+        metadata = dict(file.tokenizer())
+        license = metadata.get("general.license") or (entry.license if entry else None)
         return {
             "name": entry.name if entry else model_name(path),
             "path": str(path),
@@ -74,7 +76,7 @@ def model_facts(path: Path, entry: Builtin | Named | None) -> dict[str, Any]:
             "bytes": file.file_bytes,
             "formats": formats(file),
             "license": str(license) if license else None,
-            **text_facts(file, words),
+            **text_facts(file, metadata),
         }
     finally:
         file.close()
@@ -88,8 +90,8 @@ def formats(file: ModelFile) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def text_facts(file: ModelFile, words: dict[str, Any]) -> dict[str, Any]:
-    """Context, what it can do, sampling and template; `problem` says why a model cannot be run."""
+def text_facts(file: ModelFile, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Context, capabilities, sampling and template; `problem` says why a model cannot be run."""
     from dataclasses import asdict
 
     from ..files.hub import recommended_sampling
@@ -100,23 +102,23 @@ def text_facts(file: ModelFile, words: dict[str, Any]) -> dict[str, Any]:
     from ..text.tokenizer import Tokenizer
 
     try:
-        loaded, tokenizer = load_model(file), Tokenizer.from_metadata(words)
+        loaded, tokenizer = load_model(file), Tokenizer.from_metadata(metadata)
     except FewbitError as error:
         context = file.config.get("context_length")
         return {"context": context, "capabilities": [], "template": file.template(), "problem": str(error)}
     source = None if loaded.is_encoder else find_source(tokenizer)
     return {
         "context": loaded.config.ctx,
-        "vocabulary": len(words["tokenizer.ggml.tokens"]),
+        "vocabulary": len(metadata["tokenizer.ggml.tokens"]),
         "capabilities": capabilities(loaded.is_encoder, source, tokenizer.chat_templates),
         "pooling": file_pooling(file.config, loaded.is_encoder),
-        "sampling": None if loaded.is_encoder else asdict(model_sampling(words, recommended_sampling(words))),
+        "sampling": None if loaded.is_encoder else asdict(model_sampling(metadata, recommended_sampling(metadata))),
         "template": source,
     }
 
 
 def capabilities(is_encoder: bool, template: str | None, templates: Any = ()) -> list[str]:
-    """What can be asked of a model.
+    """What a model can do.
 
     >>> capabilities(False, "{{ tools }}"), capabilities(False, None), capabilities(True, None)
     (['complete', 'chat', 'tools', 'embed'], ['complete', 'embed'], ['embed'])

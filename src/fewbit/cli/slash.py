@@ -16,8 +16,8 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes of a line: something to tell the user first, an answer to print as it comes, or the end. Where there
-    is a question, `then` is done if the user agrees."""
+    """The reaction to a line: a note to print, an answer to stream, or the end. `then` is called if the user
+    agrees to the question."""
 
     note: str = ""
     stream: Generator[str, None, None] | None = None
@@ -34,14 +34,14 @@ class Command:
 
 
 def respond(conversation: Conversation, text: str) -> Reply:
-    """Do what a line says: a command begins with one slash, all else is for the model; // stands for a slash there."""
+    """React to a line: a command begins with a slash, a message does not; // begins a message with a slash."""
     if text.startswith("//"):
         return _answer(conversation, conversation.ask, text[1:])
     if not text.startswith("/"):
         return _answer(conversation, conversation.ask, text)
     name, _, rest = text[1:].partition(" ")
     name = ALIASES.get(name, name)
-    if name not in COMMANDS and "\n" in text:  # something pasted, no command
+    if name not in COMMANDS and "\n" in text:  # a pasted text
         return _answer(conversation, conversation.ask, text)
     if name not in COMMANDS:
         raise FewbitError(f"there is no command /{name}; /help lists them, // begins a message with a slash")

@@ -1,4 +1,4 @@
-"""The loop of a conversation: read a message, print the answer. It is told where to read and where to print."""
+"""The loop of a conversation: read a message, print the answer."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from .conversation import Conversation
 from .printer import cut_note
 from .slash import QUOTES, Reply, respond
 
-MANY_LINES = 10  # of a message: their number is shown, since they may not fit on the screen
+MANY_LINES = 10  # of a message: from here on their number is shown
 
 
 class LineDropped(KeyboardInterrupt):
-    """Ctrl-C on a line that something was typed in."""
+    """Ctrl-C on a line that is not empty."""
 
 
 class Screen(Protocol):
-    """Where a conversation takes place."""
+    """Where messages are read and answers are printed."""
 
-    interactive: bool  # someone is there who can do better after a mistake
+    interactive: bool  # whether a user can try again after an error
 
     def read(self, prompt: str) -> str:
         """A line; EOFError at the end, KeyboardInterrupt for Ctrl-C."""
 
     def has_more(self) -> bool:
-        """Whether more lines are there already: they were pasted together."""
+        """Whether the next line of a paste is there."""
 
     def answering(self) -> AbstractContextManager[Any]:
-        """Around an answer: what is typed meanwhile is kept for the next message."""
+        """A context for an answer, in which keys are kept for the next message."""
 
     def confirm(self, question: str) -> bool:
-        """Whether the user agrees; where nobody can be asked, yes."""
+        """Whether the user agrees; True if nobody can be asked."""
 
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
-        """The same texts; until the first comes it may show how much of the prompt was run."""
+        """The same texts; progress of the prompt may be shown until the first one."""
 
     def write(self, text: str) -> None:
-        """Print some of an answer."""
+        """Print a part of an answer."""
 
     def end_line(self) -> None:
-        """Begin a new line where the answer did not."""
+        """End the line if it is not empty."""
 
     def answered(self, completion: Any) -> None:
-        """All of an answer was written."""
+        """Called when an answer is complete."""
 
     def note(self, text: str) -> None:
-        """Tell the user something beside the answers."""
+        """Print a remark."""
 
 
 def talk(conversation: Conversation, screen: Screen) -> None:
-    """Until the user leaves. Ctrl-C stops an answer; twice in a row at an empty prompt it leaves."""
+    """Hold a conversation until the user leaves. Ctrl-C stops an answer; twice at an empty prompt, it leaves."""
     leaving = False
     while True:
         try:
@@ -80,7 +80,7 @@ def talk(conversation: Conversation, screen: Screen) -> None:
 
 
 def read_message(screen: Screen) -> str:
-    """A line, lines that were pasted together, or what stands between two times three quotes."""
+    """A line, the lines of a paste, or text between triple quotes."""
     line = screen.read("> ").strip()
     if line.startswith(QUOTES):
         return read_quoted(screen, line)
@@ -103,7 +103,7 @@ def read_quoted(screen: Screen, line: str) -> str:
 
 
 def respond_to(conversation: Conversation, screen: Screen, text: str) -> bool:
-    """One message or command; whether to go on."""
+    """Handle one message or command; returns whether to go on."""
     try:
         reply = respond(conversation, text)
         if reply.question:

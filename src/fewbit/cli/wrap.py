@@ -1,4 +1,4 @@
-"""Text that comes bit by bit, broken between words for a terminal. Code blocks stay as they are."""
+"""Wrapping streamed text between words for a terminal. Code blocks stay as they are."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CLOSING, _OPENING = ("Pe", "Pf", "Po", "Lm"), ("Ps", "Pi")
 
 
 class Wrapper:
-    """Breaks lines between words. A word is held back until it is known whether it fits.
+    """Breaks lines between words. A word is held back until it is complete.
 
     Args:
-        width: Gives the number of columns; it is asked at every line, so that it follows the terminal.
+        width: Returns the number of columns; called at each line, since a terminal may be resized.
 
     >>> wrapper = Wrapper(lambda: 20)
     >>> print("".join(map(wrapper.feed, ["The quick br", "own fox jumps", " over it."])) + wrapper.flush())
@@ -35,11 +35,11 @@ class Wrapper:
         self._in_code = False
 
     def feed(self, text: str) -> str:
-        """What can be printed now."""
+        """The text that can be printed now."""
         return "".join(map(self._take, text))
 
     def flush(self) -> str:
-        """What was held back; the next text goes on behind it."""
+        """The text that was held back."""
         return self._place()
 
     def _take(self, char: str) -> str:
@@ -55,7 +55,7 @@ class Wrapper:
             return out
         out = self._place() if self._word and _can_break(self._word[-1], char) else ""
         self._word += char
-        return out + (self._place() if self._is_alone() else "")
+        return out + (self._place() if self._has_no_choice() else "")
 
     def _end_line(self) -> str:
         out = self._place() + "\n"
@@ -65,8 +65,8 @@ class Wrapper:
         self._limit = self._width()
         return out
 
-    def _is_alone(self) -> bool:
-        """Whether the word can go nowhere else: it begins the line, or is longer than one."""
+    def _has_no_choice(self) -> bool:
+        """Whether the word must be on this line: it is the first one, or longer than a line."""
         return not (self._column or self._spaces) or columns(self._word) > self._limit
 
     def _place(self) -> str:
@@ -89,7 +89,7 @@ class Wrapper:
 
 
 def _can_break(before: str, after: str) -> bool:
-    """Whether a line may end between two characters that no space is between: beside wide ones, most often."""
+    """Whether a line may end between two characters without a space: next to most wide ones."""
     if category(after) in _CLOSING or category(before) in _OPENING or not char_columns(after):
         return False
     return char_columns(before) == 2 or char_columns(after) == 2

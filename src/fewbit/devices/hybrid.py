@@ -39,12 +39,12 @@ class HybridStore:
         self.device.copy(group, pairs)
 
     def read(self, layer: int, page: int, count: int) -> list[Bytes]:
-        return self._of(layer).read(layer, page, count)
+        return self._store(layer).read(layer, page, count)
 
     def write(self, layer: int, page: int, parts: Sequence[Bytes], first: int = 0) -> None:
-        self._of(layer).write(layer, page, parts, first)
+        self._store(layer).write(layer, page, parts, first)
 
-    def _of(self, layer: int) -> KVStore:
+    def _store(self, layer: int) -> KVStore:
         return self.device if layer in self._on_device else self.host
 
 

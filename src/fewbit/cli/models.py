@@ -1,0 +1,143 @@
+"""`fewbit list`, `fewbit pull` and `fewbit rm`: the models on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .completion import ModelName
+from .model import find_model
+from .options import as_json, quiet_option
+from .output import plain, print_json, shown, size_text
+
+if TYPE_CHECKING:
+    from ..files.hub import Builtin, Named
+    from .cached import Cached
+
+
+@click.command("list")
+@as_json
+def list_models(as_json: bool) -> None:
+    """List built-in models and those that were fetched.
+
+    Every command that takes a model takes these names, and the paths.
+
+    \b
+    Examples:
+      fewbit list
+      fewbit list --json
+    """
+    from .cached import known_models
+
+    found = known_models()
+    if as_json:
+        print_json([model_facts(model) for model in found])
+        return
+    # Without lines, so that long paths can be copied.
+    heads = {"name": "left", "size": "right", "path": "left"}
+    click.echo("\n".join(plain(heads, [model_cells(model) for model in found])))
+
+
+def model_facts(model: Cached) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "about": model.about or None,
+        "license": model.license or None,
+        "bytes": model.nbytes,
+        "path": None if model.path is None else str(model.path),
+        "files": [str(file) for file in model.files],
+    }
+
+
+def model_cells(model: Cached) -> list[str]:
+    missing = f"not fetched yet: fewbit pull {model.name}"
+    return [shown(model.name, 1000), size_text(model.nbytes), shown(str(model.path or missing), 4096)]
+
+
+@click.command()
+@click.argument("model", required=False, type=ModelName())
+@click.option("--list", "lists", is_flag=True, help="List the models that have a name, with size and license.")
+@quiet_option
+@as_json
+def pull(model: str | None, lists: bool, as_json: bool) -> None:
+    """Fetch a model and print its path.
+
+    MODEL is a URL, hf:org/repo, hf:org/repo:file or a name that --list shows: a family, such as qwen3, or a family and
+    a tag, such as qwen3:4b. A path is printed as it is. `fewbit list` shows what was fetched, `fewbit rm` removes it.
+
+    \b
+    Examples:
+      fewbit pull --list
+      fewbit pull qwen3:4b
+      fewbit pull hf:org/repo:q4_k_m --json
+    """
+    if lists:
+        if model:
+            raise click.UsageError(f"--list takes no model; leave out {shown(model, 60)}")
+        print_names(as_json)
+        return
+    if not model:
+        raise click.UsageError("name a model; `fewbit pull --list` shows the names")
+    path = find_model(model)
+    if as_json:
+        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size})
+    else:
+        click.echo(path)
+
+
+def print_names(as_json: bool) -> None:
+    from ..files.hub import builtin, known, named
+
+    models: list[Builtin | Named] = [*builtin().values(), *named().values()]
+    if as_json:
+        print_json([name_facts(model) for model in models])
+        return
+    rows = []
+    for model in models:
+        family, has_tag, _ = model.name.partition(":")
+        mark = "*" if has_tag and known(family) == model else ""
+        rows.append([model.name + mark, rough_size(model.bytes), model.license, model.about])
+    heads = {"name": "left", "size": "right", "license": "left", "about": "left"}
+    click.echo("\n".join(plain(heads, rows)))
+    click.echo("\n* is what the family alone means: llama3.2 is llama3.2:3b. Sizes are approximate.", err=True)
+
+
+def rough_size(size: int) -> str:
+    """
+    >>> rough_size(2_019_000_000), rough_size(25_000_000)
+    ('1.9 GiB', '24 MiB')
+    """
+    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.0f} MiB"
+
+
+def name_facts(model: Builtin | Named) -> dict[str, Any]:
+    from ..files.hub import Named
+
+    repo, file, use = (model.repo, model.file, model.use) if isinstance(model, Named) else (None, None, None)
+    facts = {"name": model.name, "about": model.about, "license": model.license, "bytes": model.bytes}
+    return {**facts, "repo": repo, "file": file, "use": use}
+
+
+@click.command("rm")
+@click.argument("names", metavar="MODEL...", nargs=-1, required=True, type=ModelName())
+@as_json
+def remove(names: tuple[str, ...], as_json: bool) -> None:
+    """Remove models that were fetched.
+
+    MODEL is a name or a path, as `fewbit list` shows them. Files that fewbit did not fetch are left alone.
+
+    \b
+    Examples:
+      fewbit rm smollm2
+      fewbit rm hf:org/repo:model-Q4_K_M.gguf
+    """
+    from . import cached
+
+    found = list({model.name: model for model in map(cached.fetched, names)}.values())  # all must be there first
+    for model in found:
+        cached.remove(model)
+        if not as_json:
+            click.echo(f"removed {shown(model.name, 1000)}, {size_text(model.nbytes)}")
+    if as_json:
+        print_json([{"name": model.name, "bytes": model.nbytes, "path": str(model.path)} for model in found])
