@@ -273,10 +273,9 @@ class Scheduler:
         return self._cache.needed(request.sequence, count) if count else self._none
 
     def _sum(self, counts: list[int]) -> Pages:
-        total = self._none
-        for request, count in zip(self.active, counts, strict=True):
-            total = _plus(total, self._needed(request, count))
-        return total
+        pairs = zip(self.active, counts, strict=True)
+        needed = [self._cache.needed(request.sequence, count) for request, count in pairs if count]
+        return tuple(map(sum, zip(*needed, strict=True))) if needed else self._none
 
 
 def _plus(a: Pages, b: Pages) -> Pages:
