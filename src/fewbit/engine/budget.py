@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..cache.cache import Cache
 from .request import Request
@@ -18,7 +19,7 @@ class Budget:
     Args:
         max_tokens: Tokens of a step.
         max_logits: Tokens of a step whose logits are computed.
-        active: The active requests.
+        remaining: How many tokens each active request has to run.
         output: What the step computes. Requests that want something else run no token.
         num_clients: Clients that share the prompt tokens.
         cache: The cache, which may want prompts cut at page ends.
@@ -27,10 +28,10 @@ class Budget:
     __slots__ = ("_cache", "_output", "_share", "_taken", "logits", "tokens")
 
     def __init__(
-        self, max_tokens: int, max_logits: int, active: Sequence[Request], output: str, num_clients: int, cache: Cache
+        self, max_tokens: int, max_logits: int, remaining: Sequence[int], output: str, num_clients: int, cache: Cache
     ) -> None:
-        self.tokens = max_tokens - sum(request.num_remaining == 1 for request in active)
-        self.logits = max_logits - len(active)
+        self.tokens = max_tokens - remaining.count(1)
+        self.logits = max_logits - len(remaining)
         self._output, self._cache = output, cache
         self._share = -(-self.tokens // max(1, num_clients))  # of each client
         self._taken: dict[str, int] = {}
@@ -69,10 +70,8 @@ class WholeBudget(Budget):
 
     __slots__ = ()
 
-    def __init__(
-        self, max_tokens: int, max_logits: int, active: Sequence[Request], output: str, num_clients: int, cache: Cache
-    ) -> None:
-        super().__init__(max_tokens, max_logits, active, output, num_clients, cache)
+    def __init__(self, max_tokens: int, max_logits: int, *rest: Any) -> None:
+        super().__init__(max_tokens, max_logits, *rest)
         self.tokens = min(max_tokens, max_logits)
 
     def has_room(self, request: Request) -> bool:

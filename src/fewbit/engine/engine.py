@@ -189,8 +189,9 @@ class Engine(RequestFactory):
 
     def _commit(self, step: InFlightStep, results: Results) -> None:
         """Give the requests what their rows gave; those that have ended since the launch take nothing."""
+        if self.executor.runs_ahead:
+            step.settle()
         for (request, row), result in zip(step.rows, results, strict=True):
-            request.settle()
             if row.tokens and request.sequence == row.sequence:
                 self._commit_tokens(request, row)
             if isinstance(result, Exception):

@@ -56,11 +56,23 @@ class RequestFactory:
         adapter: str | None = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Generation]:
-        """`n` requests for outputs to one prompt, which is run once for all of them. What cannot be served is refused.
+        """Requests for `n` outputs of one prompt, which is run once for all of them.
 
-        Without `max_tokens` an output ends when the context is full. Output i has the seed `seed + i`. `constraint`
-        makes one for each output. With `prompt_logprobs` the tokens of the prompt are scored, which are then run even
-        if the cache has them. `terms`: when it is run, see `Terms`.
+        Args:
+            prompt: Its tokens.
+            params: How tokens are sampled.
+            max_tokens: Tokens of an output. None: until the context is full.
+            min_tokens: Tokens before which no output ends.
+            n: How many outputs.
+            seed: That of the first output; output i has `seed + i`. None: a random one.
+            logprobs: Likeliest tokens whose log-probabilities are returned for each token of the output.
+            prompt_logprobs: The same for the prompt, whose tokens are then run even if the cache has them.
+            eos_ids: Tokens that end an output, in the place of the model's.
+            logit_bias: What is added to the logits of tokens.
+            constraint: Makes a constraint for each output.
+            namespace: Requests share cached prompts within one only.
+            adapter: One of the executor's.
+            scheduling: When it is run.
         """
         self.check_writes()
         vocab = self.executor.vocab

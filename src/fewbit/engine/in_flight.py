@@ -32,8 +32,12 @@ class InFlightStep:
             request.advance(row, number)
             number += row.sample is not None
 
+    def settle(self) -> None:
+        """It was fetched, or is given up."""
+        for request, _ in self.rows:
+            request.settle()
+
     def take_back(self, cache: Cache) -> None:
         """Leave everything as it was before this step was launched; later ones were taken back before."""
         cache.rollback(self.view)
-        for request, _ in self.rows:
-            request.settle()
+        self.settle()

@@ -58,7 +58,6 @@ class Request(ABC):
     it.
     """
 
-    kind: ClassVar[str]
     output: ClassVar[str] = "logits"  # of the executor, that it needs
 
     def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
@@ -146,15 +145,14 @@ class Request(ABC):
             return min(length, free)
         return max(free, min(length - 1, other.num_positions, self.num_remaining - 1))
 
-    def rows(self, count: int) -> StepRows:
-        """The rows that run the next `count` tokens."""
+    def add_rows(self, count: int, rows: StepRows) -> None:
+        """Add the rows that run the next `count` tokens to a step."""
         first = self.num_computed + self.num_in_flight
         tokens = self.tokens[first : first + count] if self.awaited is None else [-1 - self.awaited]
         row = Row(self.sequence, tokens, self.num_logits(count), adapter=self.adapter)
-        rows: StepRows = [(self, row)]
+        rows.append((self, row))
         if row.num_logits:
             self.ask(row, rows)
-        return rows
 
     @abstractmethod
     def ask(self, row: Row, rows: StepRows) -> None:
@@ -184,8 +182,6 @@ class Request(ABC):
 
 class Generation(Request):
     """One output for one prompt."""
-
-    kind = "generate"
 
     def __init__(
         self,
@@ -225,19 +221,16 @@ class Generation(Request):
 
     @property
     def end(self) -> int:
-        return min(len(self.tokens) + (self.awaited is not None), self.max_length - 1)  # nothing follows the last one
+        if self.awaited is None or len(self.tokens) + 1 == self.max_length:  # nothing follows the last one
+            return len(self.tokens)
+        return len(self.tokens) + 1
 
     @property
     def first_needed(self) -> int:
-        return self.scores.num_scored if self._is_scoring and self.scores else self.end - 1
-
-    @property
-    def _is_scoring(self) -> bool:
-        return self.scores is not None and self.scores.num_scored < self.scores.num_positions
+        return self.end - 1 if self.scores is None or self.scores.is_complete else self.scores.num_scored
 
     def ask(self, row: Row, rows: StepRows) -> None:
-        if self._is_scoring:
-            assert self.scores is not None
+        if self.scores is not None and not self.scores.is_complete:
             row.score = self.scores.ask(self.tokens, row.num_logits)
             if len(row.score.targets) == row.num_logits:  # the prompt goes on
                 return
@@ -261,22 +254,18 @@ class Generation(Request):
             if token in self.eos_ids:
                 self.stop_token = token
                 return "stop"
-            self.accept(token, result.logprobs[place] if result.logprobs else None)
+            self.tokens.append(token)
+            self._uniforms.pop(0)
+            if self.seen is not None:
+                self.seen.add(token)
+            if self.num_logprobs is not None:
+                self.logprobs.append(result.logprobs[place])
+            if self.constraint is not None:
+                self.constraint.accept(token)
+                self.mask = self.constraint.mask()
             if len(self.tokens) >= self.max_length:
                 return "length"
         return None
-
-    def accept(self, token: int, logprobs: Logprobs | None) -> None:
-        """The next token of the output."""
-        self.tokens.append(token)
-        self._uniforms.pop(0)
-        if self.seen is not None:
-            self.seen.add(token)
-        if logprobs is not None:
-            self.logprobs.append(logprobs)
-        if self.constraint is not None:
-            self.constraint.accept(token)
-            self.mask = self.constraint.mask()
 
     def _sample(self) -> Sample:
         place = 0 if self.awaited is None else 1
@@ -296,7 +285,6 @@ class Generation(Request):
 class Scoring(Request):
     """A text whose tokens are scored from `first` on; there is no output."""
 
-    kind = "score"
     scores: TokenScores
 
     def __init__(
@@ -333,7 +321,6 @@ class Embedding(Request):
     `hidden` holds those computed so far.
     """
 
-    kind = "embed"
     output = "hidden"
 
     def __init__(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import add
 from time import perf_counter
 
@@ -84,9 +84,9 @@ class Scheduler:
 
     def _count(self) -> tuple[Budget, list[int], Pages]:
         """What is left of a step when active requests run their tokens, how many those are, and pages for them."""
-        budget = self._budget(
-            self.max_batched_tokens, self.max_logits, self.active, self._output(), self._num_clients(), self._cache
-        )
+        remaining = [request.num_remaining for request in self.active]
+        clients = self._num_clients(remaining)
+        budget = self._budget(self.max_batched_tokens, self.max_logits, remaining, self._output(), clients, self._cache)
         counts = [budget.take(request) for request in self.active]
         return budget, counts, self._sum(counts)
 
@@ -105,7 +105,7 @@ class Scheduler:
         rows: StepRows = []
         for request, count in zip(self.active, counts, strict=True):
             if count:
-                rows += request.rows(count)
+                request.add_rows(count, rows)
         return rows
 
     def preempt(self) -> None:
@@ -189,9 +189,9 @@ class Scheduler:
         ]
         return max(candidates, key=lambda one: (places[one.client], one.arrival), default=None)
 
-    def _num_clients(self) -> int:
+    def _num_clients(self, remaining: Sequence[int]) -> int:
         """How many clients share the prompt tokens of a step: those of active requests, and of the one that is next."""
-        clients = {request.client for request in self.active if request.num_remaining > 1}
+        clients = {one.client for one, count in zip(self.active, remaining, strict=True) if count > 1}
         if clients and (request := self._next()) and request is not self._blocked and self._has_place(request):
             clients.add(request.client)
         return len(clients)
@@ -273,10 +273,9 @@ class Scheduler:
         return self._cache.needed(request.sequence, count) if count else self._none
 
     def _sum(self, counts: list[int]) -> Pages:
-        total = self._none
-        for request, count in zip(self.active, counts, strict=True):
-            total = _plus(total, self._needed(request, count))
-        return total
+        pairs = zip(self.active, counts, strict=True)
+        needed = [self._cache.needed(request.sequence, count) for request, count in pairs if count]
+        return tuple(map(sum, zip(*needed, strict=True))) if needed else self._none
 
 
 def _plus(a: Pages, b: Pages) -> Pages:

@@ -37,6 +37,10 @@ class TokenScores:
         """`num_scored` when all tokens are scored."""
         return self.first - 1 + len(self.values)
 
+    @property
+    def is_complete(self) -> bool:
+        return self.num_scored >= self.num_positions
+
     def ask(self, tokens: Sequence[int], count: int) -> Score:
         """What is wanted of the logits at the next `count` positions."""
         first = self.num_scored + 1
