@@ -106,7 +106,7 @@ def _few(run: Launcher, out: Rows, x: Rows, scores: Rows, tokens: int, layer: La
     chosen, weights = _route(run, x, scores, tokens, layer, parts, q, xm)
     gate = layer.gate or up
     matrices = (*_matrices(gate, layer.gate_bias), *_matrices(up, layer.up_bias))
-    entry = kernels.pairs_up(layer.gate and layer.gate.tensor.format, up.tensor.format, layer.kind, parts)
+    entry = kernels.pairs_up(gate.tensor.format if layer.gate else None, up.tensor.format, layer.kind, parts)
     sizes = (top_k, up.n, up.tensor.columns)
     grid, threads = (between, tokens * top_k), 128 * kernels.WARPS_UP
     run.launch(entry, grid, threads, *matrices, chosen, weights, q, xm, h, hm, *sizes)
@@ -206,7 +206,7 @@ def _grouped_up(
     packed, scale = _pack(run, x, pairs.tokens)
     first = (*_matrices(other, gate_bias), other.tensor.gain, *_matrices(up, up_bias), up.tensor.gain)
     rest = (*pairs.given(True), packed, scale, h.pointer, up.n, up.tensor.columns)
-    entry = kernels.grouped_up(gate and gate.tensor.format, up.tensor.format, kind, tiles)
+    entry = kernels.grouped_up(other.tensor.format if gate else None, up.tensor.format, kind, tiles)
     run.launch(entry, (-(-up.n // kernels.ROWS_UP), pairs.parts(8 * tiles)), 128, *first, *rest)
 
 
