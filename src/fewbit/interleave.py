@@ -61,9 +61,9 @@ def deinterleave(data: Bytes, rows: int, size: int) -> Bytes:
 
 
 def _fours(parts: Bytes) -> Bytes:
-    sets, count, _, size = parts.shape
-    count = size // 4
-    return parts[..., : count * 4].reshape(sets, count, ROWS, count, 4).swapaxes(2, 3).reshape(sets, count, -1)
+    sets, blocks, _, size = parts.shape
+    fours = size // 4
+    return parts[..., : fours * 4].reshape(sets, blocks, ROWS, fours, 4).swapaxes(2, 3).reshape(sets, blocks, -1)
 
 
 def _rest(parts: Bytes) -> Bytes:
