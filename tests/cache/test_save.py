@@ -216,7 +216,7 @@ def test_headers_that_are_none(saved: Path, header: Any) -> None:
 def test_foreign_files(saved: Path) -> None:
     body = saved.read_bytes()[:-CHECKSUM_BYTES]
     saved.write_bytes(signed(b"GGUF" + body[4:]))
-    refuse(saved, "no saved sequence")
+    refuse(saved, "not a saved sequence")
     saved.write_bytes(signed(MAGIC + b"\1\0\0\0" + body[12:]))
     refuse(saved, "unsupported version 1 of saved sequences; fewbit reads version 2")
     saved.write_bytes(signed(MAGIC + b"\2\0\0\0\xff\xff\xff\xff" + body[16:]))

@@ -95,7 +95,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [3, None, b"a.gguf", ["a"]])
 def test_what_is_no_path(bad: Any) -> None:
-    with pytest.raises(DtypeError, match="str or path"):
+    with pytest.raises(DtypeError, match="str or a Path"):
         hub.find(bad)
 
 

@@ -94,7 +94,7 @@ def bad_calls() -> dict[str, tuple[type[Exception], str, object]]:
         ),
         "exact quantized": (fb.FormatError, "float inputs", lambda: fb.linear(a, w, exact=True)),
         "int16 of int8": (fb.FormatError, "float inputs", lambda: fb.linear(a, w, activations="int16")),
-        "activations": (fb.FewbitError, "int8, int16, exact, or None", lambda: fb.linear(x, w, activations="int4")),
+        "activations": (fb.FewbitError, "int8, int16, exact or None", lambda: fb.linear(x, w, activations="int4")),
         "exact and not": (fb.FewbitError, "is given too", lambda: fb.linear(x, w, exact=True, activations="int8")),
         "activations k": (fb.ShapeError, "rows of 32", lambda: fb.linear(a, fb.quantize(inputs(8, 32), "q4_0"))),
         "isa": (fb.FewbitError, "not available", lambda: cpu.use_isa("mmx")),
