@@ -172,8 +172,8 @@ def message_usage(usage: Usage) -> MessageUsage:
 
 def template_messages(system: str | list[Block] | None, messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
     """Messages as `LLM.chat` takes them."""
-    said = _joined(system, "system") if system is not None else ""
-    found: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
+    text = _joined(system, "system") if system is not None else ""
+    found: list[dict[str, Any]] = [{"role": "system", "content": text}] if text else []
     for number, message in enumerate(messages):
         found += _template_message(message, f"messages[{number}]")
     return found

@@ -16,10 +16,10 @@ from ..llm import LLM
 from ..text.infill import File, infill_prompt
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body
-from .jobs import Delta, Finished, Job, Usage
+from .jobs import Finished, Job, OutputDelta, Usage
 from .openai_messages import Message, Tool, template_messages, template_tools
 from .openai_types import MaxTokens, Sampling, max_tokens_of
-from .prompts import Conversation, chat_prompt
+from .prompts import ChatInput, chat_prompt
 from .runs import Run, begin, namespace, policy_of
 from .sse import event
 from .state import state_of
@@ -119,7 +119,7 @@ async def slots(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     body = await read(request, ApplyTemplateRequest)
     tools, policy = template_tools(body.tools, None), policy_of(request)
-    asked = Conversation(template_messages(body.messages), tools, body.chat_template_kwargs, policy=policy)
+    asked = ChatInput(template_messages(body.messages), tools, body.chat_template_kwargs, policy=policy)
     return JsonResponse(AppliedTemplate(await with_model(request, body.model, _applied, asked)))
 
 
@@ -153,7 +153,7 @@ def _loaded(request: Request) -> tuple[str, LLM]:
     return entry.name, entry.llm
 
 
-def _applied(llm: LLM, asked: Conversation) -> str:
+def _applied(llm: LLM, asked: ChatInput) -> str:
     check_chars(llm, asked.messages, asked.tools)
     return llm.detokenize(chat_prompt(llm, asked).tokens)
 
@@ -162,7 +162,7 @@ async def _chunks(run: Run) -> AsyncGenerator[bytes, None]:
     end: Finished | None = None
     try:
         async for one in run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 yield event({"index": 0, "content": one.text, "tokens": one.tokens, "stop": False})
             elif isinstance(one, Finished):
                 end = one

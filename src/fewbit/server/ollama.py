@@ -21,7 +21,7 @@ from ..text.infill import infill_prompt
 from .anthropic import tool_input
 from .bodies import JsonResponse, read
 from .errors import ApiError, ollama_body, unsupported
-from .jobs import Delta, Finished, Job, Usage
+from .jobs import Finished, Job, OutputDelta, Usage
 from .ollama_types import (
     Asked,
     OllamaAnswer,
@@ -50,8 +50,8 @@ async def chat(request: Request) -> Response:
     body.check()
     if not body.messages:
         return await _load(request, body)
-    said, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
-    return await _respond(request, body, lambda llm: Job(messages=said, tools=tools, template=names))
+    messages, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
+    return await _respond(request, body, lambda llm: Job(messages=messages, tools=tools, template=names))
 
 
 async def generate(request: Request) -> Response:
@@ -99,7 +99,7 @@ def _raw(prompt: str, llm: LLM) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RecordWriter:
     """What the records of one answer share."""
 
     run: Run
@@ -122,15 +122,15 @@ class Answer:
 
     def done(self, record: OllamaRecord, end: Finished, usage: Usage) -> OllamaRecord:
         """The last record of an answer, with what it took."""
-        of = end.completion
+        completion = end.completion
         record.done, record.done_reason = True, end.reason
         record.total_duration, record.load_duration = perf_counter_ns() - self.begun, self.load_ns
         record.prompt_eval_count, record.eval_count = usage.prompt_tokens, usage.completion_tokens
-        record.prompt_eval_duration = int(of.prefill_seconds * 1e9)
-        record.eval_duration = int(of.decode_seconds * 1e9)
+        record.prompt_eval_duration = int(completion.prefill_seconds * 1e9)
+        record.eval_duration = int(completion.decode_seconds * 1e9)
         if isinstance(self.body, OllamaGenerateRequest) and not self.body.raw:
-            last = [] if of.stop_token is None else [of.stop_token]
-            record.context = [*self.run.started.prompts[0], *of.tokens, *last]
+            last = [] if completion.stop_token is None else [completion.stop_token]
+            record.context = [*self.run.started.prompts[0], *completion.tokens, *last]
         return record
 
 
@@ -146,7 +146,7 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
         run = await begin(request, body.model, job, is_held=True)
         keep(request, body.model, body.keep_alive)
-    answer = Answer(run, body, begun, load_ns)
+    answer = RecordWriter(run, body, begun, load_ns)
     if body.stream:
         return run.stream(_lines(answer), media_type=NDJSON)
     return JsonResponse(await _whole(answer))
@@ -158,7 +158,7 @@ def keep(request: Request, model: str, keep_alive: float | str | None) -> None:
         state_of(request).pool.keep(model, keep_seconds(keep_alive))
 
 
-async def _whole(answer: Answer) -> OllamaRecord:
+async def _whole(answer: RecordWriter) -> OllamaRecord:
     deltas, finished, usage = await answer.run.collect()
     parser = answer.parser()
     text = "".join(parser.feed(delta.text) for delta in deltas[0])
@@ -167,12 +167,12 @@ async def _whole(answer: Answer) -> OllamaRecord:
     return answer.done(answer.record(text + rest, calls, logprobs), finished[0], usage)
 
 
-async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
+async def _lines(answer: RecordWriter) -> AsyncGenerator[bytes, None]:
     parser = answer.parser()
     end: Finished | None = None
     try:
         async for one in answer.run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 text = parser.feed(one.text)
                 if text or (answer.body.logprobs and one.logprobs):
                     yield _line(answer.record(text, logprobs=one.logprobs))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ..llm import TokenLogprob
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body, unsupported
-from .jobs import Delta, Finished, Job
+from .jobs import Finished, Job, OutputDelta
 from .openai_messages import Message, Tool, ToolChoice, template_messages, template_tools
 from .openai_types import (
     NOT_HERE,
@@ -113,7 +113,7 @@ class AnswerCall(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
-class Answer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct):
     content: str | None
     tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
     role: Literal["assistant"] = "assistant"
@@ -127,7 +127,7 @@ class ChatLogprobs(msgspec.Struct):
 
 class ChatChoice(msgspec.Struct):
     index: int
-    message: Answer
+    message: ChatAnswer
     finish_reason: Literal["stop", "length", "tool_calls"]
     logprobs: ChatLogprobs | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
@@ -159,16 +159,18 @@ async def _answer(run: Run, body: ChatRequest) -> ChatCompletion:
     return ChatCompletion(_new_id(), run.created, run.model, choices, usage_info(usage))
 
 
-def _choices(run: Run, body: ChatRequest, deltas: list[list[Delta]], finished: list[Finished]) -> list[ChatChoice]:
-    return [_choice(of, end, run, body) for of, end in zip(deltas, finished, strict=True)]
+def _choices(
+    run: Run, body: ChatRequest, deltas: list[list[OutputDelta]], finished: list[Finished]
+) -> list[ChatChoice]:
+    return [_choice(output, end, run, body) for output, end in zip(deltas, finished, strict=True)]
 
 
-def _choice(deltas: list[Delta], end: Finished, run: Run, body: ChatRequest) -> ChatChoice:
+def _choice(deltas: list[OutputDelta], end: Finished, run: Run, body: ChatRequest) -> ChatChoice:
     parser = _parser(run, body)
     text = "".join(parser.feed(delta.text) for delta in deltas)
     rest, calls = parser.finish()
     content = text + rest
-    answer = Answer(content if content or not calls else None)
+    answer = ChatAnswer(content if content or not calls else None)
     if calls:
         answer.tool_calls = [AnswerCall(_call_id(), CalledFunction(one.name, one.arguments)) for one in calls]
     logprobs = [one for delta in deltas for one in delta.logprobs or []]
@@ -179,7 +181,7 @@ def _choice(deltas: list[Delta], end: Finished, run: Run, body: ChatRequest) -> 
 async def _chunks(run: Run, body: ChatRequest) -> AsyncGenerator[bytes, None]:
     base = {"id": _new_id(), "object": "chat.completion.chunk", "created": run.created, "model": run.model}
     base["system_fingerprint"] = "fewbit"
-    more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+    usage: dict[str, Any] = {"usage": None} if body.wants_usage else {}
 
     def chunk(
         index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None, ids: Any = None
@@ -187,13 +189,13 @@ async def _chunks(run: Run, body: ChatRequest) -> AsyncGenerator[bytes, None]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         if body.return_token_ids:
             choice["token_ids"] = ids or []
-        return event({**base, "choices": [choice], **more})
+        return event({**base, "choices": [choice], **usage})
 
     parsers = [_parser(run, body) for _ in range(run.job.num_outputs)]
     yield b"".join(chunk(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(len(parsers)))
     try:
         async for one in run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 text = parsers[one.index].feed(one.text)
                 logprobs = _logprobs(one.logprobs) if one.logprobs else None
                 if text or logprobs or body.return_token_ids:

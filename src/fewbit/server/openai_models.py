@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .bodies import JsonResponse
-from .pool import Entry
+from .pool import ServedModel
 from .state import state_of
 
 
@@ -59,11 +59,11 @@ def _is_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def _anthropic_model(entry: Entry) -> AnthropicModel:
+def _anthropic_model(entry: ServedModel) -> AnthropicModel:
     created = datetime.fromtimestamp(entry.created, UTC).isoformat().replace("+00:00", "Z")
     return AnthropicModel(entry.name, entry.name, created)
 
 
-def _model(entry: Entry) -> Model:
+def _model(entry: ServedModel) -> Model:
     llm = entry.llm
     return Model(entry.name, entry.created, None if llm is None else llm.engine.max_length, llm is not None)

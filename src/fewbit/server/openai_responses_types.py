@@ -151,9 +151,9 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for item in items:
         if item["type"] == "message":
-            said = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
+            text = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
             role = "system" if item["role"] == "developer" else item["role"]
-            _add(found, role, said)
+            _add(found, role, text)
         elif item["type"] == "function_call":
             function = {"name": item["name"], "arguments": item["arguments"]}
             _add_call(found, {"id": item["call_id"], "type": "function", "function": function})
@@ -211,25 +211,25 @@ def _add_call(found: list[dict[str, Any]], call: dict[str, Any]) -> None:
     found[-1].setdefault("tool_calls", []).append(call)
 
 
-def _item(of: Item, at: str) -> dict[str, Any]:
-    kind = of.type or "message"
+def _item(item: Item, at: str) -> dict[str, Any]:
+    kind = item.type or "message"
     if kind == "message":
-        if of.role is None or of.content is None:
+        if item.role is None or item.content is None:
             raise ApiError(400, f"{at}: a message needs role and content", at, "invalid_request")
-        return _message_item(of.role, _parts(of.content, of.role, f"{at}.content"), of.id)
+        return _message_item(item.role, _parts(item.content, item.role, f"{at}.content"), item.id)
     if kind == "function_call":
-        if of.call_id is None or of.name is None or of.arguments is None:
+        if item.call_id is None or item.name is None or item.arguments is None:
             raise ApiError(400, f"{at}: a function_call needs call_id, name and arguments", at, "invalid_request")
-        return {"type": kind, "id": of.id or new_id("fc"), "call_id": of.call_id, "name": of.name,
-                "arguments": of.arguments, "status": "completed"}  # fmt: skip
+        return {"type": kind, "id": item.id or new_id("fc"), "call_id": item.call_id, "name": item.name,
+                "arguments": item.arguments, "status": "completed"}  # fmt: skip
     if kind == "function_call_output":
-        if of.call_id is None or of.output is None:
+        if item.call_id is None or item.output is None:
             raise ApiError(400, f"{at}: a function_call_output needs call_id and output", at, "invalid_request")
-        texts = [part["text"] for part in _parts(of.output, "user", f"{at}.output")]
-        return {"type": kind, "id": of.id or new_id("fco"), "call_id": of.call_id, "output": "\n".join(texts),
+        texts = [part["text"] for part in _parts(item.output, "user", f"{at}.output")]
+        return {"type": kind, "id": item.id or new_id("fco"), "call_id": item.call_id, "output": "\n".join(texts),
                 "status": "completed"}  # fmt: skip
     if kind == "reasoning":
-        return {"type": kind, "id": of.id or new_id("rs"), "summary": of.summary or []}
+        return {"type": kind, "id": item.id or new_id("rs"), "summary": item.summary or []}
     raise ApiError(400, f"{at}: an item of type {kind[:40]!r} is not supported", at, "unsupported_content")
 
 
@@ -240,15 +240,15 @@ def _parts(content: str | list[Part], role: str, at: str) -> list[dict[str, Any]
     return [_part(one, kind, f"{at}[{number}]") for number, one in enumerate(content)]
 
 
-def _part(of: Part, kind: str, at: str) -> dict[str, Any]:
-    if of.type == "refusal" and of.refusal is not None:
-        return {"type": "refusal", "refusal": of.refusal}
-    if of.type not in TEXT_PARTS:
-        raise ApiError(400, f"{at}: a part of type {of.type[:40]!r} is not supported: the model reads text only", at,
+def _part(part: Part, kind: str, at: str) -> dict[str, Any]:
+    if part.type == "refusal" and part.refusal is not None:
+        return {"type": "refusal", "refusal": part.refusal}
+    if part.type not in TEXT_PARTS:
+        raise ApiError(400, f"{at}: a part of type {part.type[:40]!r} is not supported: the model reads text only", at,
                        "unsupported_content")  # fmt: skip
-    if of.text is None:
+    if part.text is None:
         raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
-    return {"type": kind, "text": of.text, **({"annotations": []} if kind == "output_text" else {})}
+    return {"type": kind, "text": part.text, **({"annotations": []} if kind == "output_text" else {})}
 
 
 def _message_item(role: str, parts: list[dict[str, Any]], name: str | None) -> dict[str, Any]:

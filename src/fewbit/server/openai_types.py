@@ -38,7 +38,7 @@ MaxTokens = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: until the context is 
 NO_END = 1 << 30  # tokens before the model may end its output: more than any context has
 
 
-class StreamOptions(Body):
+class StreamSettings(Body):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # events are as long as their text
 
@@ -59,7 +59,7 @@ class Sampling(Body):
         None
     )
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamSettings | None = None
     user: str | dict[str, Any] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None  # 0 or -1: all
     min_p: Share | None = None
@@ -156,9 +156,9 @@ class ChatLogprob(msgspec.Struct):
     top_logprobs: list[TopLogprob]
 
 
-def chat_logprob(of: TokenLogprob) -> ChatLogprob:
-    tops = [TopLogprob(one.text, finite(one.logprob), list(one.bytes)) for one in of.top]
-    return ChatLogprob(of.text, finite(of.logprob), list(of.bytes), tops)
+def chat_logprob(found: TokenLogprob) -> ChatLogprob:
+    tops = [TopLogprob(one.text, finite(one.logprob), list(one.bytes)) for one in found.top]
+    return ChatLogprob(found.text, finite(found.logprob), list(found.bytes), tops)
 
 
 def finite(logprob: float) -> float:

@@ -74,7 +74,7 @@ class EventStream(Response):
                         await self._body(send, self._ping)
                     continue
                 part = following.result()
-                await self._body(send, part or b"", more=part is not None)
+                await self._body(send, part or b"", has_more=part is not None)
                 if part is None:
                     return
                 following = asyncio.ensure_future(anext(self._parts, None))
@@ -83,8 +83,8 @@ class EventStream(Response):
             with suppress(asyncio.CancelledError, Exception):
                 await following
 
-    async def _body(self, send: Send, data: bytes, more: bool = True) -> None:
-        await self._send(send, {"type": "http.response.body", "body": data, "more_body": more})
+    async def _body(self, send: Send, data: bytes, has_more: bool = True) -> None:
+        await self._send(send, {"type": "http.response.body", "body": data, "more_body": has_more})
 
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
         async with asyncio.timeout(self._write_seconds):

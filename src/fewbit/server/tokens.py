@@ -16,7 +16,7 @@ from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
-from .prompts import Conversation, chat_prompt, count_tokens
+from .prompts import ChatInput, chat_prompt, count_tokens
 from .state import state_of
 from .text_work import check_chars, max_chars
 from .waiting import on_text, unless_gone
@@ -93,7 +93,7 @@ async def with_model(request: Request, model: str | None, call: Callable[..., T]
         return await in_thread(request, call, llm, *given)
 
 
-def counted(llm: LLM, asked: Conversation) -> int:
+def counted(llm: LLM, asked: ChatInput) -> int:
     """The tokens of a conversation's prompt."""
     check_chars(llm, asked.messages, asked.tools)
     return count_tokens(llm, asked)
@@ -114,7 +114,7 @@ def _tokenized(llm: LLM, body: TokenizeRequest, policy: str) -> Tokenized:
     if body.messages is not None:
         messages, tools = template_messages(body.messages), template_tools(body.tools, None)
         check_chars(llm, messages, tools)
-        ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
+        ids = chat_prompt(llm, ChatInput(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None
