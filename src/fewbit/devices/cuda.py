@@ -239,7 +239,8 @@ class CudaExecutor:
         return packed
 
     def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage) -> CudaHandle:
-        values = self._fetch_values(plan, len(batch.logits_indices)) if _needs_values(batch) else None
+        needs_values = any(row.needs_values for row in batch.rows)  # tokens alone are sampled on the GPU
+        values = self._fetch_values(plan, len(batch.logits_indices)) if needs_values else None
         if packed is not None and self.sampler is not None:
             self.device.fetch(self.sampler.results, stage.results)
         stage.event = self.device.mark()
@@ -250,15 +251,6 @@ class CudaExecutor:
         out = np.empty(count * result.stride, np.float32)
         self.device.fetch(result.pointer, out)
         return out.reshape(count, result.stride)[:, : result.width]
-
-
-def _needs_values(batch: Batch) -> bool:
-    """Whether the host must see logits or hidden states: tokens alone are sampled on the GPU."""
-    return (
-        batch.output == "hidden"
-        or any(row.score is not None for row in batch.rows)
-        or any(one.num_logprobs is not None for _, one in batch.samples)
-    )
 
 
 class CudaHandle:

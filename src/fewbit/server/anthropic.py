@@ -28,10 +28,10 @@ from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
 from .jobs import Finished, Job, OutputDelta
 from .prompts import ChatInput
-from .runs import Run, begin, namespace, policy_of
+from .runs import Run, begin, namespace
 from .sse import event
-from .tokens import counted, with_model
-from .tool_calls import Call, ToolParser
+from .tokens import count_prompt
+from .tool_calls import Call
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -74,9 +74,8 @@ async def messages(request: Request) -> Response:
 @with_status_codes
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
-    conversation, tools, names = body.template_messages(), body.template_tools(), body.template_names()
-    asked = ChatInput(conversation, tools, names, policy=policy_of(request))
-    return JsonResponse(TokenCount(await with_model(request, body.model, counted, asked)))
+    asked = ChatInput(body.template_messages(), body.template_tools(), body.template_names())
+    return JsonResponse(TokenCount(await count_prompt(request, body.model, asked)))
 
 
 ROUTES: list[BaseRoute] = [
@@ -90,9 +89,7 @@ class MessageWriter:
 
     def __init__(self, run: Run, body: MessagesRequest) -> None:
         self.content: list[TextBlock | ToolUseBlock] = []
-        one_call = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
-        names = [tool["function"]["name"] for tool in run.job.tools or ()]
-        self._parser = ToolParser(names, most=1 if one_call else None)
+        self._parser = run.tool_parser(not (body.tool_choice and body.tool_choice.disable_parallel_tool_use))
         self._texts: list[str] = []
 
     def feed(self, text: str) -> Iterator[bytes]:
@@ -142,8 +139,8 @@ def tool_input(arguments: str) -> dict[str, Any]:
 async def _answer(run: Run, body: MessagesRequest) -> AnswerMessage:
     deltas, finished, usage = await run.collect()
     writer = MessageWriter(run, body)
-    for text in [delta.text for delta in deltas[0]]:
-        list(writer.feed(text))
+    for delta in deltas[0]:
+        list(writer.feed(delta.text))
     list(writer.finish())
     reason, stop = _reason(finished[0], writer)
     return AnswerMessage(_new_id(), run.model, writer.content, message_usage(usage), reason, stop)

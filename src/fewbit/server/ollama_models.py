@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
@@ -21,7 +20,7 @@ from ..errors import FewbitError
 from ..llm import LLM
 from ..models import open_model
 from ..text.infill import infill_tokens
-from .bodies import Body, JsonResponse, read
+from .bodies import JsonResponse, NamedModel, read, utc_date
 from .errors import ApiError
 from .pool import ServedModel
 from .state import state_of
@@ -30,9 +29,7 @@ OLLAMA_VERSION = "0.14.0"  # whose API this is: clients compare it with what the
 NEVER = "9999-12-31T23:59:59Z"  # it goes when another needs its room, not by the clock
 
 
-class ShowRequest(Body):
-    model: str | None = None
-    name: str | None = None  # as older clients call it
+class ShowRequest(NamedModel):
     verbose: bool | None = None  # the answer is the same
 
 
@@ -101,16 +98,13 @@ async def ps(request: Request) -> Response:
     for entry in state_of(request).pool.allowed():
         if (llm := entry.llm) is not None:
             listed = await asyncio.to_thread(_listed, entry)
-            until = NEVER if entry.expires is None else _date(entry.expires)
+            until = NEVER if entry.expires is None else utc_date(entry.expires)
             found.append(RunningModel(**msgspec.structs.asdict(listed), expires_at=until, context_length=llm.ctx))
     return JsonResponse(RunningModels(found))
 
 
 async def show(request: Request) -> Response:
-    body = await read(request, ShowRequest)
-    name = body.model or body.name
-    if not name:
-        raise ApiError(400, "model is required", "model", "invalid_request")
+    name = (await read(request, ShowRequest)).model_name()
     state = state_of(request)
     has_tools = state.settings.tools_without_template == "prompt"
     return JsonResponse(await asyncio.to_thread(_shown, state.pool.find(name), has_tools))
@@ -178,12 +172,7 @@ def _path(entry: ServedModel) -> Path | None:
 
 def _modified(entry: ServedModel) -> str:
     path = _path(entry)
-    seconds = entry.created if path is None else path.stat().st_mtime
-    return _date(seconds)
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return utc_date(entry.created if path is None else path.stat().st_mtime)
 
 
 def _about(entry: ServedModel) -> About:

@@ -20,17 +20,19 @@ from .openai_messages import Message, Tool, ToolChoice, template_messages, templ
 from .openai_types import (
     NOT_HERE,
     ChatLogprob,
+    ChunkWriter,
     MaxTokens,
     Sampling,
     UsageInfo,
     chat_logprob,
     effort_names,
     max_tokens_of,
+    stop_reason,
     usage_info,
 )
 from .runs import Run, begin, namespace
 from .sse import DONE, event
-from .tool_calls import Call, ToolParser
+from .tool_calls import Call
 
 
 class ResponseFormat(Body):
@@ -166,7 +168,7 @@ def _choices(
 
 
 def _choice(deltas: list[OutputDelta], end: Finished, run: Run, body: ChatRequest) -> ChatChoice:
-    parser = _parser(run, body)
+    parser = run.tool_parser(body.parallel_tool_calls)
     text = "".join(parser.feed(delta.text) for delta in deltas)
     rest, calls = parser.finish()
     content = text + rest
@@ -179,59 +181,43 @@ def _choice(deltas: list[OutputDelta], end: Finished, run: Run, body: ChatReques
 
 
 async def _chunks(run: Run, body: ChatRequest) -> AsyncGenerator[bytes, None]:
-    base = {"id": _new_id(), "object": "chat.completion.chunk", "created": run.created, "model": run.model}
-    base["system_fingerprint"] = "fewbit"
-    usage: dict[str, Any] = {"usage": None} if body.wants_usage else {}
-
-    def chunk(
-        index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None, ids: Any = None
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        if body.return_token_ids:
-            choice["token_ids"] = ids or []
-        return event({**base, "choices": [choice], **usage})
-
-    parsers = [_parser(run, body) for _ in range(run.job.num_outputs)]
-    yield b"".join(chunk(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(len(parsers)))
+    writer = ChunkWriter(run, body, _new_id(), "chat.completion.chunk")
+    parsers = [run.tool_parser(body.parallel_tool_calls) for _ in range(run.job.num_outputs)]
+    yield b"".join(writer.chunk(i, _delta(role="assistant", content="", refusal=None)) for i in range(len(parsers)))
     try:
         async for one in run:
             if isinstance(one, OutputDelta):
                 text = parsers[one.index].feed(one.text)
                 logprobs = _logprobs(one.logprobs) if one.logprobs else None
                 if text or logprobs or body.return_token_ids:
-                    yield chunk(one.index, {"content": text}, logprobs=logprobs, ids=one.tokens)
+                    yield writer.chunk(one.index, _delta(content=text), logprobs=logprobs, ids=one.tokens)
             elif isinstance(one, Finished):
                 rest, calls = parsers[one.index].finish()
                 yield b"".join(
                     [
-                        *([chunk(one.index, {"content": rest})] if rest else []),
-                        *(chunk(one.index, _call_delta(number, call)) for number, call in enumerate(calls)),
-                        chunk(one.index, {}, _reason(one, calls)),
+                        *([writer.chunk(one.index, _delta(content=rest))] if rest else []),
+                        *(writer.chunk(one.index, _call_delta(number, call)) for number, call in enumerate(calls)),
+                        writer.chunk(one.index, _delta(), _reason(one, calls)),
                     ]
                 )
             elif body.wants_usage:
-                yield event({**base, "choices": [], "usage": usage_info(one)})
+                yield writer.usage(one)
         yield DONE
     except ApiError as error:  # the status is sent already
         yield event(openai_body(error))
 
 
-def _parser(run: Run, body: ChatRequest) -> ToolParser:
-    return ToolParser(
-        [tool["function"]["name"] for tool in run.job.tools or ()],
-        most=1 if body.parallel_tool_calls is False else None,
-    )
-
-
 def _reason(end: Finished, calls: list[Call]) -> Literal["stop", "length", "tool_calls"]:
-    if calls:
-        return "tool_calls"
-    return "length" if end.reason == "length" else "stop"
+    return "tool_calls" if calls else stop_reason(end)
 
 
 def _call_delta(number: int, call: Call) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
-    return {"tool_calls": [{"index": number, "id": _call_id(), "type": "function", "function": function}]}
+    return _delta(tool_calls=[{"index": number, "id": _call_id(), "type": "function", "function": function}])
+
+
+def _delta(**fields: Any) -> dict[str, Any]:
+    return {"delta": fields}
 
 
 def _logprobs(found: list[TokenLogprob]) -> ChatLogprobs:

@@ -16,7 +16,7 @@ from ..llm import LLM, Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Finished, Job, OutputDelta
-from .openai_types import MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, usage_info
+from .openai_types import ChunkWriter, MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, stop_reason, usage_info
 from .runs import Run, begin, namespace
 from .sse import DONE, event
 
@@ -128,37 +128,28 @@ def _choice(run: Run, body: CompletionRequest, deltas: list[OutputDelta], end: F
     if logprobs is not None:
         _extend(logprobs, [one for delta in deltas for one in delta.logprobs or []], len(text))
     ids = end.completion.tokens if body.return_token_ids else msgspec.UNSET
-    return CompletionChoice(end.index, text + end.completion.text, _reason(end), logprobs, ids)
+    return CompletionChoice(end.index, text + end.completion.text, stop_reason(end), logprobs, ids)
 
 
 async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
-    base = {"id": _new_id(), "object": "text_completion", "created": run.created, "model": run.model}
-    base["system_fingerprint"] = "fewbit"
-    usage: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+    writer = ChunkWriter(run, body, _new_id(), "text_completion")
     texts = [prompt_text(run.llm, tokens) if run.job.echo else "" for tokens in run.started.prompts]
     offsets = [len(text) for text in texts for _ in range(run.job.n)]  # of the next token
-
-    def chunk(
-        index: int, text: str, logprobs: CompletionLogprobs | None = None, reason: str | None = None, ids: Any = None
-    ) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        if body.return_token_ids:
-            choice["token_ids"] = ids or []
-        return event({**base, "choices": [choice], **usage})
 
     try:
         if run.job.echo:
             for index in range(len(offsets)):
-                yield chunk(index, *await asyncio.to_thread(_echoed, run, index))
+                text, logprobs = await asyncio.to_thread(_echoed, run, index)
+                yield writer.chunk(index, {"text": text}, logprobs=logprobs)
         async for one in run:
             if isinstance(one, OutputDelta):
                 found = None if one.logprobs is None else _extend(_empty(), one.logprobs, offsets[one.index])
                 offsets[one.index] += sum(map(len, found.tokens)) if found else 0
-                yield chunk(one.index, one.text, found, ids=one.tokens)
+                yield writer.chunk(one.index, {"text": one.text}, logprobs=found, ids=one.tokens)
             elif isinstance(one, Finished):
-                yield chunk(one.index, "", None, _reason(one))
+                yield writer.chunk(one.index, {"text": ""}, stop_reason(one))
             elif body.wants_usage:
-                yield event({**base, "choices": [], "usage": usage_info(one)})
+                yield writer.usage(one)
         yield DONE
     except ApiError as error:  # the status is sent already
         yield event(openai_body(error))
@@ -205,10 +196,6 @@ def _top(logprob: TokenLogprob) -> dict[str, float]:
         name = one.text if one.text not in found else "bytes:" + "".join(f"\\x{byte:02x}" for byte in one.bytes)
         found[name] = finite(one.logprob)
     return found
-
-
-def _reason(end: Finished) -> Literal["stop", "length"]:
-    return "length" if end.reason == "length" else "stop"
 
 
 def _new_id() -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .bodies import JsonResponse
+from .bodies import JsonResponse, utc_date
 from .pool import ServedModel
 from .state import state_of
 
@@ -60,8 +59,7 @@ def _is_anthropic(request: Request) -> bool:
 
 
 def _anthropic_model(entry: ServedModel) -> AnthropicModel:
-    created = datetime.fromtimestamp(entry.created, UTC).isoformat().replace("+00:00", "Z")
-    return AnthropicModel(entry.name, entry.name, created)
+    return AnthropicModel(entry.name, entry.name, utc_date(entry.created))
 
 
 def _model(entry: ServedModel) -> Model:

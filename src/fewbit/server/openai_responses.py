@@ -26,9 +26,9 @@ from .openai_responses_types import (
 )
 from .openai_responses_writer import ResponseWriter
 from .prompts import ChatInput
-from .runs import Run, begin, namespace, policy_of
+from .runs import Run, begin, namespace
 from .sse import event
-from .tokens import counted, with_model
+from .tokens import count_prompt
 
 Items = list[dict[str, Any]]
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -207,9 +207,8 @@ async def input_tokens(request: Request) -> Response:
     body = await read(request, InputTokensRequest)
     body.check()
     messages = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
-    tools, names = template_tools(body.tools, body.tool_choice), body.template_names
-    asked = ChatInput(messages, tools, names, policy=policy_of(request))
-    return JsonResponse(InputTokens(await with_model(request, body.model, counted, asked)))
+    asked = ChatInput(messages, template_tools(body.tools, body.tool_choice), body.template_names)
+    return JsonResponse(InputTokens(await count_prompt(request, body.model, asked)))
 
 
 ROUTES: list[BaseRoute] = [

@@ -12,6 +12,7 @@ from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_messages import Name
 from .openai_types import Count, Share, effort_names
+from .template_input import check_tool_choice, function_call, function_tool, given, part_text
 
 LOGPROBS = "message.output_text.logprobs"
 TEXT_PARTS = ("input_text", "output_text", "text")
@@ -98,11 +99,10 @@ class InputTokensRequest(Body):
 
     def check(self) -> None:
         """Refuse what is known and cannot be served."""
-        given = self.text or TextOptions()
-        if given.format is not None and given.format.type != "text":
-            raise unsupported(f"text.format {given.format.type}", "ask for JSON in the input")
-        if self.tool_choice not in (None, "none", "auto"):
-            raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
+        form = self.text.format if self.text is not None else None
+        if form is not None and form.type != "text":
+            raise unsupported(f"text.format {form.type}", "ask for JSON in the input")
+        check_tool_choice(self.tool_choice)
 
     @property
     def template_names(self) -> dict[str, Any] | None:
@@ -134,16 +134,14 @@ class ResponseRequest(InputTokensRequest, kw_only=True):
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) or self.top_logprobs else None
 
     def options(self) -> dict[str, Any]:
-        given = {"temperature": self.temperature, "top_p": self.top_p}
-        found = {name: value for name, value in given.items() if value is not None}
-        return {"max_tokens": self.max_output_tokens, **found}
+        return {"max_tokens": self.max_output_tokens, **given(temperature=self.temperature, top_p=self.top_p)}
 
 
-def items_of(given: str | list[Item]) -> list[dict[str, Any]]:
+def items_of(items: str | list[Item]) -> list[dict[str, Any]]:
     """Input as items with ids, as they are told again."""
-    if isinstance(given, str):
-        return [_message_item("user", [{"type": "input_text", "text": given}], None)]
-    return [_item(one, f"input[{number}]") for number, one in enumerate(given)]
+    if isinstance(items, str):
+        return [_message_item("user", [text_part("input_text", items)], None)]
+    return [_item(one, f"input[{number}]") for number, one in enumerate(items)]
 
 
 def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -155,8 +153,7 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             role = "system" if item["role"] == "developer" else item["role"]
             _add(found, role, text)
         elif item["type"] == "function_call":
-            function = {"name": item["name"], "arguments": item["arguments"]}
-            _add_call(found, {"id": item["call_id"], "type": "function", "function": function})
+            _add_call(found, function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "function_call_output":
             found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
     return found
@@ -177,18 +174,7 @@ def template_tools(
             raise ApiError(400, f"tools[{number}] needs a name", f"tools[{number}].name", "invalid_request")
     if not functions or choice == "none":
         return None
-    empty = {"type": "object", "properties": {}}
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.parameters or empty,
-            },
-        }
-        for tool in functions
-    ]
+    return [function_tool(tool.name, tool.description, tool.parameters) for tool in functions]
 
 
 def left_out_tools(tools: list[FunctionTool] | None) -> list[str]:
@@ -236,19 +222,19 @@ def _item(item: Item, at: str) -> dict[str, Any]:
 def _parts(content: str | list[Part], role: str, at: str) -> list[dict[str, Any]]:
     kind = "output_text" if role == "assistant" else "input_text"
     if isinstance(content, str):
-        return [{"type": kind, "text": content, **({"annotations": []} if role == "assistant" else {})}]
+        return [text_part(kind, content)]
     return [_part(one, kind, f"{at}[{number}]") for number, one in enumerate(content)]
 
 
 def _part(part: Part, kind: str, at: str) -> dict[str, Any]:
     if part.type == "refusal" and part.refusal is not None:
         return {"type": "refusal", "refusal": part.refusal}
-    if part.type not in TEXT_PARTS:
-        raise ApiError(400, f"{at}: a part of type {part.type[:40]!r} is not supported: the model reads text only", at,
-                       "unsupported_content")  # fmt: skip
-    if part.text is None:
-        raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
-    return {"type": kind, "text": part.text, **({"annotations": []} if kind == "output_text" else {})}
+    return text_part(kind, part_text(part.type, part.text, at, TEXT_PARTS))
+
+
+def text_part(kind: str, text: str) -> dict[str, Any]:
+    """A text of an item, as it is told again."""
+    return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
 
 
 def _message_item(role: str, parts: list[dict[str, Any]], name: str | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .jobs import Finished, OutputDelta
 from .openai_responses_types import ResponseRequest, new_id
 from .openai_types import chat_logprob
 from .runs import Run
-from .tool_calls import Call, ToolParser
+from .tool_calls import Call
 
 Events = Iterator[dict[str, Any]]
 
@@ -23,10 +23,7 @@ class ResponseWriter:
     def __init__(self, run: Run, body: ResponseRequest) -> None:
         self.output: list[dict[str, Any]] = []
         self.calls: list[Call] = []
-        self._parser = ToolParser(
-            [tool["function"]["name"] for tool in run.job.tools or ()],
-            most=1 if body.parallel_tool_calls is False else None,
-        )
+        self._parser = run.tool_parser(body.parallel_tool_calls)
         self._texts: list[str] = []
         self._logprobs: list[Any] = []
         self._tells_logprobs = body.num_logprobs is not None

@@ -9,13 +9,13 @@ import msgspec
 from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
 from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
 from .llama_server import AppliedTemplate, ApplyTemplateRequest, Infilled, InfillRequest, Props, Slot
-from .ollama import NDJSON
 from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from .ollama_models import ModelTags, RunningModels, ShownModel, ShowRequest, Version
 from .ollama_types import OllamaChatRequest, OllamaGenerateRequest, OllamaRecord
 from .openai_embeddings import EmbeddingList, EmbeddingsRequest
 from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
 from .openai_responses_types import InputTokensRequest, ResponseRequest
+from .sse import NDJSON
 
 
 class AnthropicErrorDetail(msgspec.Struct):

@@ -22,6 +22,7 @@ from .pool import ServedModel
 from .settings import Settings
 from .sse import EventStream
 from .state import State, charge, client_name, state_of
+from .tool_calls import ToolParser
 from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
@@ -75,6 +76,11 @@ class Run:
             self._closing(parts), ping_seconds=limits.ping_seconds, write_seconds=limits.write_seconds,
             media_type=media_type, **({} if media_type is None else {"ping": None}),
         )  # fmt: skip
+
+    def tool_parser(self, is_parallel: bool | None = None) -> ToolParser:
+        """What finds calls in the text of an output; the first one alone if `is_parallel` is False."""
+        names = [tool["function"]["name"] for tool in self.job.tools or ()]
+        return ToolParser(names, most=1 if is_parallel is False else None)
 
     def end(self) -> None:
         """End it with an error, wherever it is."""

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
+NDJSON = "application/x-ndjson"
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -24,6 +25,11 @@ def event(data: Any, name: str | None = None) -> bytes:
     """
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def json_line(record: Any) -> bytes:
+    """A line of a stream of JSON, as Ollama's clients read it."""
+    return msgspec.json.encode(record) + b"\n"
 
 
 class EventStream(Response):
