@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from ..errors import ArgumentError, FetchError
 from ..llm import Completion
-from .options import split_options
+from ..load_options import load_options
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 SECONDS = 600  # without a byte from the server, which sends comments more often
@@ -108,7 +108,7 @@ class RemoteModel:
 def open_remote(server: RemoteServer, model: str | None) -> Iterator[RemoteModel]:
     """A model of a server, for a command. Options for loading models are refused: the server loads them."""
     context = click.get_current_context()
-    names = split_options(context.params)[0]
+    names = [option.name for option in load_options() if option.choice.scope != "python"]
     chosen = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if chosen:
         option = f"--{chosen[0].replace('_', '-')}"
