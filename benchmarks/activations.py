@@ -36,7 +36,7 @@ class Result:
 
 
 def measure(name: str, n: int, k: int, batch: int, rounds: int, repack: bool, threads: int) -> Result:
-    case = kernels.Case(get(name), n, k, batch, threads, repack)
+    case = kernels.KernelCase(get(name), n, k, batch, threads, repack)
     matrices, _ = kernels.rotating(case, kernels.MEMORY_BYTES)
     weights = kernels.endless(matrices)
     x, out = np.random.default_rng(1).standard_normal((batch, k), np.float32), np.empty((batch, n), np.float32)

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 from fewbit import devices
-from fewbit.bench.model import Case, decode_speed, place_for, prefill_speed
+from fewbit.bench.model import ModelCase, decode_speed, place_for, prefill_speed
 from fewbit.files.hub import find
 from fewbit.load_options import LoadOptions
 from fewbit.loading import load_weights
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     model = load_weights(open_model(find(args.model)), devices.get("cpu"))
-    cases = [Case(args.prompt, 8, 64, int(batch), args.threads, "f16") for batch in args.batch.split(",")]
+    cases = [ModelCase(args.prompt, 8, 64, int(batch), args.threads, "f16") for batch in args.batch.split(",")]
     options = [LoadOptions(threads=args.threads, batch_invariant=on) for on in (False, True)]
     both = [place_for(model, cases, devices.get("cpu", one)) for one in options]
     memory, rng = np.ones(1 << 20, np.uint8), np.random.default_rng(0)

@@ -46,7 +46,7 @@ def seconds(x: Floats, weights: Iterator[QuantTensor], out: Floats) -> float:
 
 
 def measure(name: str, n: int, k: int, batches: list[int], rounds: int, repack: bool) -> list[Result]:
-    case = kernels.Case(get(name), n, k, 1, cpu.default_threads(), repack)
+    case = kernels.KernelCase(get(name), n, k, 1, cpu.default_threads(), repack)
     matrices, _ = kernels.rotating(case, kernels.MEMORY_BYTES)
     weights, rng = kernels.endless(matrices), np.random.default_rng(1)
     xs = {m: rng.standard_normal((m, k), np.float32) for m in {1, *batches}}

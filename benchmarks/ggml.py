@@ -18,7 +18,7 @@ from typing import Any
 import numpy.typing as npt
 
 from fewbit.arrays import Bytes, Floats
-from fewbit.bench.kernels import Case
+from fewbit.bench.kernels import KernelCase
 from fewbit.formats import Format
 
 POINTER, SIZE, INT, BOOL, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_bool, ctypes.c_char_p
@@ -152,11 +152,11 @@ class Ggml:
             finally:
                 self.lib.ggml_backend_buffer_free(buffer)
 
-    def best_buffer_type(self, case: Case) -> int:
+    def best_buffer_type(self, case: KernelCase) -> int:
         """The first that takes the product, as llama.cpp chooses."""
         return next(b for b in self.buffer_types() if self.takes(case, b))
 
-    def takes(self, case: Case, buffer_type: int) -> bool:
+    def takes(self, case: KernelCase, buffer_type: int) -> bool:
         with self.placed(buffer_type, number(case.format), case.n, case.k) as w, self.context(2) as context:
             x = self.lib.ggml_new_tensor_2d(context, F32_TYPE, case.k, case.batch)
             product = self.lib.ggml_mul_mat(context, w.tensors[0], x)
@@ -169,7 +169,7 @@ class Ggml:
         self.lib.ggml_backend_tensor_set(tensor, data.ctypes.data, 0, size)
 
     @contextmanager
-    def product(self, case: Case, packed: Bytes, count: int, x: Floats) -> Iterator[Product]:
+    def product(self, case: KernelCase, packed: Bytes, count: int, x: Floats) -> Iterator[Product]:
         """Copies of the packed weights, the inputs, and one buffer for all results."""
         buffer_type = self.best_buffer_type(case)
         with (

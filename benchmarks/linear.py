@@ -90,7 +90,7 @@ def options() -> argparse.Namespace:
 def results(args: argparse.Namespace) -> Iterator[Result]:
     dense = dense_copies(args.rows, args.columns)
     for name in args.format or FORMATS:
-        case = kernels.Case(get(name), args.rows, args.columns, 1, cpu.default_threads(), args.repack)
+        case = kernels.KernelCase(get(name), args.rows, args.columns, 1, cpu.default_threads(), args.repack)
         packed, _ = kernels.rotating(case, ROTATED_BYTES)
         for batch in args.batch or BATCHES:
             yield run(name, batch, packed, dense, args.rounds or (31 if batch < 64 else 7))

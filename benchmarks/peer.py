@@ -30,7 +30,7 @@ import numpy as np
 from ggml import Ggml, find_folder
 
 from fewbit.bench.formats import relative_rmse
-from fewbit.bench.kernels import Case, rotating
+from fewbit.bench.kernels import KernelCase, rotating
 from fewbit.bench.timing import PAUSE
 from fewbit.errors import FewbitError
 from fewbit.formats import Format, get
@@ -58,7 +58,7 @@ class Result:
     ratio: float | None  # None: the results do not agree
 
 
-def compare(ggml: Ggml, case: Case, rounds: int) -> Result:
+def compare(ggml: Ggml, case: KernelCase, rounds: int) -> Result:
     matrices, _ = rotating(case, 1 << 28 if case.batch >= LARGE_BATCH else 1 << 30)
     x = np.random.default_rng(1).standard_normal((case.batch, case.k), np.float32)
     out = np.empty((case.batch, case.n), np.float32)
@@ -167,7 +167,7 @@ def options() -> argparse.Namespace:
 
 def results(ggml: Ggml, args: argparse.Namespace) -> Iterator[Result]:
     for fmt, (n, k), batch in itertools.product(args.format, args.shape, args.batch):
-        yield compare(ggml, Case(fmt, n, k, batch, args.threads, args.repack), args.rounds)
+        yield compare(ggml, KernelCase(fmt, n, k, batch, args.threads, args.repack), args.rounds)
 
 
 def line(r: Result) -> str:

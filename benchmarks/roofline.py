@@ -22,7 +22,7 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from fewbit.bench.kernels import Case, Timing, run
+from fewbit.bench.kernels import KernelCase, Timing, run
 from fewbit.bench.machine import cpu_name
 from fewbit.errors import FewbitError
 from fewbit.formats import Format, get
@@ -254,7 +254,7 @@ def draw(m: Measured) -> str:
 
 def measure(args: argparse.Namespace) -> Measured:
     n, k = args.shape
-    cases = [Case(fmt, n, k, batch, args.threads) for fmt, batch in itertools.product(args.format, args.batch)]
+    cases = [KernelCase(fmt, n, k, batch, args.threads) for fmt, batch in itertools.product(args.format, args.batch)]
     timings = []
     for case in cases:
         timings.append(run(case, args.rounds))

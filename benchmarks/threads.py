@@ -33,7 +33,7 @@ def rate(batch: int, k: int, n: int, weights: Iterator[QuantTensor], threads: in
 
 def gains(name: str, batch: int, threads: int, rounds: int, repack: bool) -> tuple[float, float, float]:
     """How many times as fast with `threads` as with one: the product, the limit, one beside the other."""
-    case = kernels.Case(get(name), 4096, 4096, batch, threads, repack)
+    case = kernels.KernelCase(get(name), 4096, 4096, batch, threads, repack)
     matrices, memory = kernels.rotating(case, kernels.MEMORY_BYTES)
     weights = kernels.endless(matrices)
     peak = kernels.PEAKS[cpu.inputs_of(case.format, case.k, batch, matrices[0].layout)]

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from fewbit.bench import model
-from fewbit.bench.model import Case, decode_speed, prefill_speed, step_bytes
+from fewbit.bench.model import ModelCase, decode_speed, prefill_speed, step_bytes
 from fewbit.devices.batch import Batch
 from fewbit.devices.host import HostHandle
 from fewbit.loading import Loaded
@@ -40,8 +40,8 @@ class Watched(Toy):
         return super().launch(batch)
 
 
-def case(depth: int = 0, batch: int = 1, gen: int = 3) -> Case:
-    return Case(prompt=1, gen=gen, depth=depth, batch=batch, threads=1, kv="f32")
+def case(depth: int = 0, batch: int = 1, gen: int = 3) -> ModelCase:
+    return ModelCase(prompt=1, gen=gen, depth=depth, batch=batch, threads=1, kv="f32")
 
 
 def test_a_prompt_runs_in_parts_and_wants_one_row() -> None:

@@ -11,7 +11,7 @@ from fewbit.arrays import Floats, Ints
 from fewbit.devices.batch import Sample
 from fewbit.errors import DataError
 from fewbit.ops import cuda, sampling
-from fewbit.ops.cuda.sampling import Sampler, decoded, pack_samples
+from fewbit.ops.cuda.sampling import GpuSampler, decoded, pack_samples
 from fewbit.ops.cuda.values import Launcher, Rows
 from fewbit.ops.sampling import SamplingParams, biased, masked, penalized
 
@@ -92,11 +92,11 @@ def sample(
     """Rows with so much between them that nobody may read, results poisoned."""
     vocab = logits.shape[1]
     count = slots or len(samples)
-    sampler = Sampler(device, count + 2, vocab)
+    sampler = GpuSampler(device, count + 2, vocab)
     packed = pack_samples(samples, vocab, slots)
     assert sampler.fits(packed)
     given = device.array(np.pad(logits, ((0, 0), (0, padding)), constant_values=np.nan))
-    words, before = device.array(packed.words.view(np.int32)), device.array(np.array(previous, np.int32))
+    words, before = device.array(packed.data.view(np.int32)), device.array(np.array(previous, np.int32))
     device.fill(sampler.results, 0xFF, sampler.nbytes)
     run = Launcher(device, device.stream)
     sampler.launch(run, Rows(given.pointer, vocab, vocab + padding), words.pointer, count, before.pointer)

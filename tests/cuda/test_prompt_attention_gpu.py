@@ -188,7 +188,7 @@ class Sample:
         rope = RopeTable(turns.pointer, case.pairs, case.neox, max(case.lengths), turns) if case.pairs else None
         options: dict[str, Any] = {
             "scale": case.k_dim**-0.5, "softcap": case.softcap, "sinks": sinks.pointer if case.has_sinks else 0,
-            "causal": case.causal, "around": case.around, "rope": rope, "dtype": case.dtype, "least": case.least,
+            "causal": case.causal, "radius": case.around, "rope": rope, "dtype": case.dtype, "least": case.least,
         }  # fmt: skip
         pages = LayerPages(k.pointer, v.pointer, *self.formats, case.spec, 0, case.rotate)
         rows = Rows(sent.pointer, values.shape[1], wide.shape[1]), Rows(out.pointer, width, width + 4)

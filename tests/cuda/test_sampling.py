@@ -61,7 +61,7 @@ def test_parts_of_different_lengths_follow_the_slots() -> None:
 
 def test_the_last_token_counts_where_there_are_penalties() -> None:
     samples = [at(0, PENALIZED, 0, last=7), at(0, GREEDY, 0, last=7), at(0, PENALIZED, 0)]
-    slots = pack_samples(samples, 9).words.view(PARAMS)
+    slots = pack_samples(samples, 9).data.view(PARAMS)
     assert slots["last"].tolist() == [7, -1, -1]
     assert slots["changes"].tolist() == [1, 0, 0]
 

@@ -8,7 +8,7 @@ import pytest
 from fewbit.errors import ArgumentError, DataError, FewbitError
 from fewbit.ops import cuda
 from fewbit.ops.cuda.kernels_sampling import MAX_VOCAB
-from fewbit.ops.cuda.sampling import UNUSED, Sampler, pack_samples
+from fewbit.ops.cuda.sampling import UNUSED, GpuSampler, pack_samples
 from fewbit.ops.cuda.values import Launcher, Rows
 from fewbit.ops.sampling import SamplingParams
 
@@ -92,10 +92,10 @@ def test_tokens_may_be_those_of_the_step_before(device: cuda.Session) -> None:
     """A sampler's own tokens are read as `previous` by its next launch."""
     logits = logit_rows("flat", 1, 9000, int(rng.integers(2**32)))
     params = SamplingParams(0, presence_penalty=100)
-    sampler, given, run = Sampler(device, 1, 9000), device.array(logits), Launcher(device, device.stream)
+    sampler, given, run = GpuSampler(device, 1, 9000), device.array(logits), Launcher(device, device.stream)
     rows, found = Rows(given.pointer, 9000, 9000), []
     for last in (None, 0):
-        words = device.array(pack_samples([at(0, params, 0, last=last)], 9000, 1).words.view(np.int32))
+        words = device.array(pack_samples([at(0, params, 0, last=last)], 9000, 1).data.view(np.int32))
         sampler.launch(run, rows, words.pointer, 1)
         found.append(int(sampler.download()[0, 0]))
     assert found == np.argsort(-logits[0], kind="stable")[:2].tolist()
@@ -103,8 +103,8 @@ def test_tokens_may_be_those_of_the_step_before(device: cuda.Session) -> None:
 
 def test_what_does_not_fit_is_one_sentence(device: cuda.Session) -> None:
     with pytest.raises(ArgumentError, match=f"from 1 to {MAX_VOCAB} tokens"):
-        Sampler(device, 1, MAX_VOCAB + 1)
-    sampler, run = Sampler(device, 1, 100), Launcher(device, device.stream)
+        GpuSampler(device, 1, MAX_VOCAB + 1)
+    sampler, run = GpuSampler(device, 1, 100), Launcher(device, device.stream)
     with pytest.raises(ArgumentError, match="rows of 99 and 1 samples were given"):
         sampler.launch(run, Rows(0, 99, 99), 0, 1)
     with pytest.raises(ArgumentError, match="rows of 100 and 2 samples were given"):

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from fewbit.llm import LLM
 from fewbit.server.ignored import HEADER
-from fewbit.server.prompts import Conversation, chat_prompt, count_tokens
+from fewbit.server.prompts import ChatInput, chat_prompt, count_tokens
 
 from ..cli.tiny import write_tiny
 from .conftest import client_of
@@ -68,25 +68,25 @@ def test_the_description_of_tools(llm: LLM) -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "rain"},
     ]
-    asked = Conversation(talk, [TOOL], policy="prompt")
+    asked = ChatInput(talk, [TOOL], policy="prompt")
     text = llm.detokenize(chat_prompt(llm, asked).tokens)
     assert text.startswith("system: You can call these functions:\n" + json.dumps(FUNCTION))
     assert "answer as usual.\n\nBe brief.\nuser: hello\n" in text
     assert CALL.replace(">{", ">\n{").replace("}<", "}\n<") in text
     assert "user: <tool_response>\nrain\n</tool_response>" in text
     assert count_tokens(llm, asked) == len(chat_prompt(llm, asked).tokens)
-    left_out = Conversation(talk, [TOOL], policy="omit")
+    left_out = ChatInput(talk, [TOOL], policy="omit")
     assert count_tokens(llm, left_out) == llm.count_tokens(talk)
 
 
 def test_a_template_without_system_messages(tmp_path: Path) -> None:
     with LLM(write_tiny(tmp_path / "tiny.gguf", NO_SYSTEM), ctx=1024, threads=1) as llm:
-        prompt = chat_prompt(llm, Conversation(HELLO, [TOOL], policy="prompt"))
+        prompt = chat_prompt(llm, ChatInput(HELLO, [TOOL], policy="prompt"))
         assert llm.detokenize(prompt.tokens).startswith("user: You can call")
 
 
 def test_tools_that_the_template_knows_are_its_own(tool_llm: LLM) -> None:
-    prompt = chat_prompt(tool_llm, Conversation(HELLO, [TOOL], policy="prompt"))
+    prompt = chat_prompt(tool_llm, ChatInput(HELLO, [TOOL], policy="prompt"))
     assert prompt.tokens == tool_llm.chat_prompt(HELLO, tools=[TOOL])
     assert (prompt.tools, prompt.ignored) == ([TOOL], [])
 

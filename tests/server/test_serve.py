@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from fewbit.cli.printer import figures
-from fewbit.cli.remote import RemoteModel, Server
+from fewbit.cli.remote import RemoteModel, RemoteServer
 from fewbit.errors import FetchError
 
 from ..cli.tiny import start, write_tiny
@@ -159,14 +159,14 @@ def test_run_asks_a_server(server: str, tiny_path: Path) -> None:
 def test_run_asks_a_server_that_only_speaks_openais_api(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What fewbit's own endpoints tell is done without."""
 
-    def get(self: Server, path: str, body: object = None) -> object:
+    def get(self: RemoteServer, path: str, body: object = None) -> object:
         if path == "/tokenize":
             raise FetchError("the server answered with status 404")
         return whole(self, path, body)
 
-    whole = Server.get
-    monkeypatch.setattr(Server, "get", get)
-    model = RemoteModel(Server(server))
+    whole = RemoteServer.get
+    monkeypatch.setattr(RemoteServer, "get", get)
+    model = RemoteModel(RemoteServer(server))
     assert model.ctx is None
     stream = model.chat(HELLO, max_tokens=5, temperature=0)
     text = "".join(stream)

@@ -39,7 +39,7 @@ Engine.step = lambda self: (time.sleep(0.2), step(self))[1]
 """
 SLOW_LOADS = """
 import time
-from fewbit import llm
+from fewbit.llm import llm
 opened = llm.open_model
 llm.open_model = lambda path: (time.sleep(600 if "late" in str(path) else 0), opened(path))[1]
 """

@@ -16,7 +16,7 @@ from .timing import paired, seconds
 
 
 @dataclass(frozen=True)
-class Row:
+class FormatRow:
     """One format's figures for one matrix."""
 
     format: str
@@ -42,7 +42,7 @@ def gaussian(rows: int, columns: int) -> Floats:
     return np.random.default_rng(0).standard_normal((rows, columns), np.float32)
 
 
-def measure(fmt: Format, weights: Floats, rounds: int = 7) -> Row:
+def measure(fmt: Format, weights: Floats, rounds: int = 7) -> FormatRow:
     """Packs, unpacks and multiplies a matrix.
 
     >>> from fewbit.formats import get
@@ -56,7 +56,7 @@ def measure(fmt: Format, weights: Floats, rounds: int = 7) -> Row:
     decoded = packed.dequantize()
     decode = median(seconds(packed.dequantize) for _ in range(3))
     product, ratio = paired(lambda: fb.linear(x, packed), lambda: weights @ x, rounds)
-    return Row(
+    return FormatRow(
         format=fmt.name,
         bits_per_weight=packed.bits_per_weight,
         relative_rmse=relative_rmse(decoded, weights),

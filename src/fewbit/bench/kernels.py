@@ -21,7 +21,7 @@ PEAKS = {"f32": "f32", "q8": "int8", "q16": "int8", "bf16": "bf16"}  # inputs ->
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     format: Format
     n: int
     k: int
@@ -52,7 +52,7 @@ class Timing:
     share_of_peak: float
 
 
-def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
+def run(case: KernelCase, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     """Time one case.
 
     >>> from fewbit.formats import get
@@ -85,7 +85,7 @@ def run(case: Case, rounds: int = 5, memory_bytes: int | None = None) -> Timing:
     )  # fmt: skip
 
 
-def rotating(case: Case, memory_bytes: int) -> tuple[list[QuantTensor], Bytes]:
+def rotating(case: KernelCase, memory_bytes: int) -> tuple[list[QuantTensor], Bytes]:
     """As many copies of one packed matrix as fill the memory, and that memory."""
     first = sample(case.format, case.n, case.k)
     if case.repack:
@@ -119,7 +119,7 @@ def endless(matrices: list[QuantTensor]) -> Iterator[QuantTensor]:
         yield from matrices
 
 
-def _seconds(case: Case, x: Floats, weights: Iterator[QuantTensor], out: Floats, calls: int) -> float:
+def _seconds(case: KernelCase, x: Floats, weights: Iterator[QuantTensor], out: Floats, calls: int) -> float:
     started = time.perf_counter()
     for _ in range(calls):
         cpu.linear(x, next(weights), out=out, threads=case.threads, activations=case.activations)

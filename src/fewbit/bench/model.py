@@ -31,7 +31,7 @@ Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
-class Case:
+class ModelCase:
     """What to measure: a prompt on an empty cache; then, for sequences of a depth, steps that sample one token each."""
 
     prompt: int
@@ -69,7 +69,9 @@ class Speed:
     decode_bandwidth_share: float | None  # weights, K and V read a second over what a plain loop reads; CPUs only
 
 
-def measure(path: str | PathLike[str], cases: Sequence[Case], options: LoadOptions, rounds: int = 3) -> Iterator[Speed]:
+def measure(
+    path: str | PathLike[str], cases: Sequence[ModelCase], options: LoadOptions, rounds: int = 3
+) -> Iterator[Speed]:
     """The speeds of a model, case by case. Cases with the same threads and formats share a cache.
 
     Args:
@@ -95,7 +97,7 @@ def measure(path: str | PathLike[str], cases: Sequence[Case], options: LoadOptio
 
 def _measure_group(
     model: LoadedModel,
-    cases: Sequence[Case],
+    cases: Sequence[ModelCase],
     device: Device,
     activations: str | None,
     rounds: int,
@@ -120,7 +122,7 @@ def _measure_group(
         )
 
 
-def place_for(model: LoadedModel, cases: Sequence[Case], device: Device) -> Loaded:
+def place_for(model: LoadedModel, cases: Sequence[ModelCase], device: Device) -> Loaded:
     """A model beside a cache with room for the largest of some cases."""
     ctx = check_ctx(max(case.tokens for case in cases), model.config.ctx)
     return place(model, device, cases[0].kv, ctx, max(case.pages for case in cases) * PAGE_TOKENS)
@@ -139,7 +141,9 @@ def prefill_speed(loaded: Loaded, prompt: int, rounds: int, rng: Rng) -> float:
     return prompt / median(times[1:])
 
 
-def decode_speed(loaded: Loaded, case: Case, rounds: int, rng: Rng, memory: Bytes | None) -> tuple[float, float | None]:
+def decode_speed(
+    loaded: Loaded, case: ModelCase, rounds: int, rng: Rng, memory: Bytes | None
+) -> tuple[float, float | None]:
     """Tokens/s of many sequences at a depth, and how much of the read bandwidth of `memory` that uses."""
     times, reads = [], []
     with sequences(loaded, case.batch) as ids:
@@ -162,7 +166,7 @@ def decode_speed(loaded: Loaded, case: Case, rounds: int, rng: Rng, memory: Byte
     return speed, median(shares[1:])
 
 
-def step_bytes(loaded: Loaded, case: Case) -> float:
+def step_bytes(loaded: Loaded, case: ModelCase) -> float:
     """Bytes of weights and of K and V that a step reads, on average over the steps of a case."""
     calls = -(-case.batch // max_sequences(loaded))
     tokens = case.batch * (case.depth + (case.gen + 1) / 2)

@@ -100,11 +100,11 @@ def bench_model(
       fewbit bench model.gguf --device cuda
       fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
     """
-    from ..bench.model import Case, measure
+    from ..bench.model import ModelCase, measure
     from ..ops import cpu
 
     cases = [
-        Case(prompt, gen, depth_, batch_, threads_, kv_)
+        ModelCase(prompt, gen, depth_, batch_, threads_, kv_)
         for threads_ in (numbers(threads, ",", "--threads") if threads else [cpu.default_threads()])
         for kv_ in kv.split(",")
         for depth_ in numbers(depth, ",", "--depth", least=0)
@@ -164,7 +164,7 @@ def bench_kernels(
     n, k = numbers(shape, "x", "--shape", 2)
     sizes = numbers(batch, ",", "--batch")
     cases = [
-        kernels.Case(get(name), n, k, m, threads or cpu.default_threads(), repack, activations)
+        kernels.KernelCase(get(name), n, k, m, threads or cpu.default_threads(), repack, activations)
         for name in names or kernels.FORMATS
         for m in sizes
     ]

@@ -15,7 +15,7 @@ ROLES = ("system", "user", "assistant")
 Message = dict[str, str]
 
 
-class Stream(Protocol):
+class AnswerStream(Protocol):
     """The text of an answer, streamed."""
 
     completion: Any  # after the last text
@@ -62,7 +62,7 @@ class Conversation:
         self.last: Any = None  # the last whole Completion
         self.dropped = 0  # oldest messages after the system message that are no longer part of the prompt
         self._count = count
-        self._stream: Stream | None = None
+        self._stream: AnswerStream | None = None
         self._retries = 0
         if system is not None:
             self.system = system

@@ -9,7 +9,7 @@ import click
 
 from .options import as_json
 from .output import print_json, print_table, shown
-from .remote import DEFAULT_URL, Server
+from .remote import DEFAULT_URL, RemoteServer
 
 
 @click.command()
@@ -32,7 +32,7 @@ def ps(url: str, seconds: float, as_json: bool) -> None:
       fewbit ps
       fewbit ps --server http://192.168.1.5:8000 --json
     """
-    server = Server(url)
+    server = RemoteServer(url)
     before = server.get("/stats")
     time.sleep(seconds)
     after = server.get("/stats")

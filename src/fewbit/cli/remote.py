@@ -18,13 +18,13 @@ from click.core import ParameterSource
 
 from ..errors import ArgumentError, FetchError
 from ..llm import Completion
-from .options import split_options
+from ..load_options import load_options
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 SECONDS = 600  # without a byte from the server, which sends comments more often
 
 
-class Server:
+class RemoteServer:
     """Sends requests to a server, with the key in FEWBIT_API_KEY."""
 
     def __init__(self, url: str = DEFAULT_URL, key: str | None = None) -> None:
@@ -70,7 +70,7 @@ class RemoteModel:
 
     can_chat = True  # else the server answers with an error
 
-    def __init__(self, server: Server, name: str | None = None) -> None:
+    def __init__(self, server: RemoteServer, name: str | None = None) -> None:
         self._server = server
         ids = server.models()
         if not ids or name not in (None, *ids):
@@ -105,10 +105,10 @@ class RemoteModel:
 
 
 @contextmanager
-def open_remote(server: Server, model: str | None) -> Iterator[RemoteModel]:
+def open_remote(server: RemoteServer, model: str | None) -> Iterator[RemoteModel]:
     """A model of a server, for a command. Options for loading models are refused: the server loads them."""
     context = click.get_current_context()
-    names = split_options(context.params)[0]
+    names = [option.name for option in load_options() if option.choice.scope != "python"]
     chosen = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if chosen:
         option = f"--{chosen[0].replace('_', '-')}"
@@ -116,7 +116,7 @@ def open_remote(server: Server, model: str | None) -> Iterator[RemoteModel]:
     yield RemoteModel(server, model)
 
 
-def remote_arguments(server: Server, first: str | None, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
+def remote_arguments(server: RemoteServer, first: str | None, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
     """A model and a prompt; one argument is a model if the server has one of that name."""
     if len(rest) > 1:
         raise click.UsageError("a prompt of several words needs quotes")
@@ -128,7 +128,7 @@ def remote_arguments(server: Server, first: str | None, rest: tuple[str, ...]) -
 class RemoteStream:
     """The text of an answer, streamed over HTTP; `completion` at its end."""
 
-    def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
+    def __init__(self, server: RemoteServer, path: str, body: dict[str, Any]) -> None:
         self._start = perf_counter()
         self._first = 0.0
         self._response = server.open(path, body)

@@ -19,7 +19,7 @@ from .output import is_quiet, print_json, shown, tell
 from .printer import Printer, answer_facts, cut_note, figures
 from .progress import after_prefill
 from .prompt import read_prompt
-from .remote import RemoteModel, RemoteStream, Server, open_remote, remote_arguments
+from .remote import RemoteModel, RemoteServer, RemoteStream, open_remote, remote_arguments
 
 if TYPE_CHECKING:
     from ..llm import LLM, Completion, Stream
@@ -61,7 +61,7 @@ def run(
       fewbit run checkpoint/ "Name three colours." --format q4_k_m
       fewbit run --server http://127.0.0.1:8000 "Why is the sky blue?" -q
     """
-    remote = None if server is None else Server(server)
+    remote = None if server is None else RemoteServer(server)
     read = model_and_prompt if remote is None else partial(remote_arguments, remote)
     chosen, argument = read(model, prompt)
     if raw and system is not None:
@@ -106,12 +106,12 @@ def chat(model: str | None, system: str | None, server: str | None, as_json: boo
     if sys.stdin is None:
         raise FewbitError("there is no standard input to read messages from")
     loading, settings = answer_settings(options)
-    with open_model(None if server is None else Server(server), model, loading) as llm:
+    with open_model(None if server is None else RemoteServer(server), model, loading) as llm:
         converse(llm, system, settings, as_json)
 
 
 def open_model(
-    server: Server | None, model: str | None, loading: dict[str, Any]
+    server: RemoteServer | None, model: str | None, loading: dict[str, Any]
 ) -> AbstractContextManager[LLM | RemoteModel]:
     return load(model, **loading) if server is None else open_remote(server, model)
 

@@ -1,7 +1,8 @@
 """What an executor runs in one step, and what comes back: plain data, the same for every device.
 
 A step is a list of rows. To let rows carry or want something new, such as draft tokens, add a field to `Row` or
-`RowResult`: requests set it (engine/request.py), executors read it.
+`RowResult`, and to `Row.needs_values` if it comes from the logits: requests set it (engine/request.py), `decode` in
+host.py or an executor reads it.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Row:
     score: Score | None = None
     hidden: bool = False  # hidden states are returned; rows of one step all want them, or none does
     adapter: str | None = None  # one of the executor's
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether all of its logits or hidden states are read: more than one token is wanted."""
+        return (
+            self.score is not None or self.hidden or (self.sample is not None and self.sample.num_logprobs is not None)
+        )
 
 
 @dataclass(slots=True, eq=False)

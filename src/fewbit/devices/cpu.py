@@ -68,13 +68,12 @@ def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
 
 def max_candidates(batch: Batch) -> Ints | None:
     """How many of the largest logits are sampled from, for each token that has logits. None: all logits are read."""
-    if not batch.samples or any(row.score is not None for row in batch.rows):
+    if not batch.samples or any(row.needs_values for row in batch.rows):
         return None
     counts = np.zeros(len(batch.logits_indices), np.int32)
     for index, one in batch.samples:
         count = one.params.max_candidates
-        reads_all = one.seen is not None or one.bias is not None or one.mask is not None or one.num_logprobs is not None
-        if reads_all or not count:
+        if one.seen is not None or one.bias is not None or one.mask is not None or not count:
             return None
         counts[index] = max(counts[index], min(count, MAX_INT))
     return counts

@@ -18,8 +18,8 @@ from ..load_options import LoadOptions
 from ..ops.cuda import gpu
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.pages import DeviceStore
-from ..ops.cuda.plan import Options, Plan, build
-from ..ops.cuda.sampling import Packed, Sampler, decoded, pack_samples
+from ..ops.cuda.plan import Plan, PlanOptions, build
+from ..ops.cuda.sampling import GpuSampler, Packed, decoded, pack_samples
 from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
 from ..ops.cuda.weights import Weights
@@ -74,7 +74,7 @@ class CudaDevice(Device):
         most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
         nbytes = sum(w.nbytes for w in weights_of(graph).values())
         activations = self.options.activations or ("int16" if nbytes < SMALL_BYTES else "int8")
-        sizes = Options(
+        sizes = PlanOptions(
             max_tokens=self.max_batched_tokens,
             max_logits=min(self.max_batched_tokens, most),
             ctx=self.options.ctx or longest,
@@ -126,12 +126,12 @@ class CudaExecutor:
 
     runs_ahead = True
 
-    def __init__(self, graph: Graph, store: DeviceStore, vocab: int, weights: Weights, options: Options) -> None:
+    def __init__(self, graph: Graph, store: DeviceStore, vocab: int, weights: Weights, options: PlanOptions) -> None:
         self.vocab, self.adapters = vocab, frozenset[str]()
         self.max_batched_tokens, self.max_logits = options.max_tokens, options.max_logits
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
         self.device = weights.device
-        self.sampler = Sampler(self.device, min(options.max_logits, MAX_LOGITS), vocab) if graph.has_head else None
+        self.sampler = GpuSampler(self.device, min(options.max_logits, MAX_LOGITS), vocab) if graph.has_head else None
         self.plans: dict[str, Plan] = {}
         self.buckets: dict[tuple[Any, ...], Bucket] = {}
         self._stages: list[Stage] = []
@@ -222,9 +222,9 @@ class CudaExecutor:
         if self._inputs is None or self._inputs.size < nbytes:
             self._inputs = self.device.allocate(max(2 * nbytes, 1 << 20))
             self.buckets = {}  # their graphs read the old one
-        words: Int32s = stage.inputs[:nbytes].view(np.int32)
-        used = layout.pack(words, batch.tokens, batch.view, batch.logits_indices)
-        self.device.send(words[:used], int(self._inputs.handle))
+        inputs: Int32s = stage.inputs[:nbytes].view(np.int32)
+        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices)
+        self.device.send(inputs[:used], int(self._inputs.handle))
         return int(self._inputs.handle)
 
     def _pack_samples(self, batch: Batch, slots: int, stage: Stage) -> Packed | None:
@@ -233,13 +233,14 @@ class CudaExecutor:
         packed = pack_samples(batch.samples, self.vocab, slots)
         if not self.sampler.fits(packed):
             raise RequestError("the penalties and biases of a step are too long for the GPU; send fewer requests")
-        data = stage.samples[: packed.words.nbytes]
-        data[:] = packed.words.view(np.uint8)
+        data = stage.samples[: packed.data.nbytes]
+        data[:] = packed.data.view(np.uint8)
         self.device.send(data, int(self._samples.handle))
         return packed
 
     def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage) -> CudaHandle:
-        values = self._fetch_values(plan, len(batch.logits_indices)) if _needs_values(batch) else None
+        needs_values = any(row.needs_values for row in batch.rows)  # tokens alone are sampled on the GPU
+        values = self._fetch_values(plan, len(batch.logits_indices)) if needs_values else None
         if packed is not None and self.sampler is not None:
             self.device.fetch(self.sampler.results, stage.results)
         stage.event = self.device.mark()
@@ -250,15 +251,6 @@ class CudaExecutor:
         out = np.empty(count * result.stride, np.float32)
         self.device.fetch(result.pointer, out)
         return out.reshape(count, result.stride)[:, : result.width]
-
-
-def _needs_values(batch: Batch) -> bool:
-    """Whether the host must see logits or hidden states: tokens alone are sampled on the GPU."""
-    return (
-        batch.output == "hidden"
-        or any(row.score is not None for row in batch.rows)
-        or any(one.num_logprobs is not None for _, one in batch.samples)
-    )
 
 
 class CudaHandle:

@@ -96,7 +96,7 @@ def decode(
         token = None if row.sample is None else next(found)
         if isinstance(token, Exception):
             results.append(token)
-        elif row.score is None and not row.hidden and (row.sample is None or row.sample.num_logprobs is None):
+        elif not row.needs_values:
             results.append(_NOTHING if token is None else RowResult((token[0],)))
         else:
             assert values is not None

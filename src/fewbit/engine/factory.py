@@ -74,19 +74,14 @@ class RequestFactory:
             adapter: One of the executor's.
             scheduling: When it is run.
         """
-        self.check_writes()
         vocab = self.executor.vocab
-        tokens = check_tokens(prompt, vocab)
-        if len(tokens) >= self.max_length:
-            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
-                          len(tokens), self.max_length)  # fmt: skip
+        tokens = self._prompt(prompt)
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_count(min_tokens, "min_tokens", least=0)
         count = check_count(n, "n", self._max_seqs)
         first = None if seed is None else check_count(seed, "seed", least=0)
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
-        most_scores = None if prompt_logprobs is None else check_logprobs(prompt_logprobs, vocab, "prompt_logprobs")
-        scores = None if most_scores is None else TokenScores(len(tokens), num_logprobs=most_scores)
+        scores = None if prompt_logprobs is None else self._scores(tokens, prompt_logprobs)
         ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
         check_names(namespace, adapter, self.executor.adapters)
         check_type(params, (SamplingParams, NoneType), "params")
@@ -141,6 +136,18 @@ class RequestFactory:
         """Refuse to write or score text where the model cannot."""
         if self.is_encoder:
             raise RequestError("the model is an encoder: it makes embeddings and writes no text; try embed")
+
+    def _prompt(self, prompt: Iterable[int]) -> list[int]:
+        self.check_writes()
+        tokens = check_tokens(prompt, self.executor.vocab)
+        if len(tokens) >= self.max_length:
+            raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
+                          len(tokens), self.max_length)  # fmt: skip
+        return tokens
+
+    def _scores(self, tokens: list[int], count: int) -> TokenScores:
+        most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")
+        return TokenScores(len(tokens), num_logprobs=most)
 
     def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)

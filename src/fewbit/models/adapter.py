@@ -249,7 +249,7 @@ class _Draft:
         each = [self.experts[number] for number in range(len(self.experts))]
         if any(len(sources) != self.count for sources in each):
             raise FileError(f"{target} is made of {self.count} tensors, the checkpoint has not all of them: {each[0]}")
-        sources = tuple(tuple(of[place] for place in sorted(of)) for of in each)
+        sources = tuple(tuple(names[place] for place in sorted(names)) for names in each)
         return Recipe(sources, self.transform, self.stacked)
 
 

@@ -34,9 +34,9 @@ class Experts:
         self.kind, self.routing = kind, read_routing(file, count, score, normalize, bias)
         n = file.size("expert_feed_forward_length", default=0, least=0) or c.feed_forward
         self.ffn_gate_inp = Linear(file, f"{name}.ffn_gate_inp", count, c.hidden)
-        self.gate = Stack(file, f"{name}.ffn_gate_exps", count, n, c.hidden, self.routing)
-        self.up = Stack(file, f"{name}.ffn_up_exps", count, n, c.hidden, self.routing)
-        self.down = Stack(file, f"{name}.ffn_down_exps", count, c.hidden, n, self.routing)
+        self.gate = ExpertMatrix(file, f"{name}.ffn_gate_exps", count, n, c.hidden, self.routing)
+        self.up = ExpertMatrix(file, f"{name}.ffn_up_exps", count, n, c.hidden, self.routing)
+        self.down = ExpertMatrix(file, f"{name}.ffn_down_exps", count, c.hidden, n, self.routing)
         self.shared = read_shared(file, layer, c, n)
 
     def __call__(self, ops: Ops, x: Value) -> Value:
@@ -55,7 +55,7 @@ class Experts:
         return out if self.shared is None else out + self.shared(ops, x)
 
 
-class Stack:
+class ExpertMatrix:
     """A matrix for each expert, and a bias if the file has one."""
 
     weight: QuantTensor
@@ -105,9 +105,9 @@ class GatedExpert:
     def __init__(self, file: Checkpoint, name: str, c: Config, n: int) -> None:
         self.routing = Routing(top_k=1, score="sigmoid", normalize=False)  # among one
         self.gate_inp = Linear(file, f"{name}.ffn_gate_inp_shexp", 1, c.hidden)
-        self.gate = Stack(file, f"{name}.ffn_gate_shexp", 1, n, c.hidden, self.routing).weight
-        self.up = Stack(file, f"{name}.ffn_up_shexp", 1, n, c.hidden, self.routing).weight
-        self.down = Stack(file, f"{name}.ffn_down_shexp", 1, c.hidden, n, self.routing).weight
+        self.gate = ExpertMatrix(file, f"{name}.ffn_gate_shexp", 1, n, c.hidden, self.routing).weight
+        self.up = ExpertMatrix(file, f"{name}.ffn_up_shexp", 1, n, c.hidden, self.routing).weight
+        self.down = ExpertMatrix(file, f"{name}.ffn_down_shexp", 1, c.hidden, n, self.routing).weight
 
     def __call__(self, ops: Ops, x: Value) -> Value:
         scores = self.gate_inp(ops, x)

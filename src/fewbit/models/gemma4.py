@@ -13,7 +13,7 @@ from ..ops.recorder import Ops
 from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter, layer_numbers
 from .checkpoint import Checkpoint
 from .config import Config
-from .gemma4_parts import KV, Attention, ExpertsBeside, LayerInputs, read_sizes, read_sources
+from .gemma4_parts import KV, ExpertsBeside, Gemma4Attention, LayerInputs, read_sizes, read_sources
 from .layers import FeedForward, Linear, Norm, read_output, read_windows
 from .rotary import read_local_rope, read_rope
 from .transforms import Array
@@ -23,7 +23,7 @@ def of_full_layers(config: Mapping[str, Any], key: str, other: str) -> Any:
     """A size of the layers without a window, which may differ."""
     layers = config.get("per_layer_config") or {}
     kinds = config["layer_types"]
-    found = (of[key] for i, of in layers.items() if kinds[int(i)] == "full_attention" and key in of)
+    found = (layer[key] for i, layer in layers.items() if kinds[int(i)] == "full_attention" and key in layer)
     return config.get(other) or next(found, config[key])
 
 
@@ -101,7 +101,7 @@ class Model:
         width = file.size("embedding_length_per_layer_input", default=0, least=0)
         self.inputs = LayerInputs(file, c, width) if width else None
         self.blk = [
-            Block(file, Attention(file, i, sources[i], own, local if window else rope, window), own, width)
+            Block(file, Gemma4Attention(file, i, sources[i], own, local if window else rope, window), own, width)
             for i, (own, window) in enumerate(zip(sizes, windows, strict=True))
         ]
         self.output_norm = Norm(file, "output_norm", c.hidden)
@@ -119,7 +119,7 @@ class Model:
 
 
 class Block:
-    def __init__(self, file: Checkpoint, attn: Attention, c: Config, width: int) -> None:
+    def __init__(self, file: Checkpoint, attn: Gemma4Attention, c: Config, width: int) -> None:
         name = f"blk.{attn.layer}"
         self.attn, self.width = attn, width
         self.attn_norm = Norm(file, f"{name}.attn_norm", c.hidden)

@@ -32,7 +32,7 @@ class LayerInputs:
         return ops.scale(projected + ops.embed(self.token_embd, math.sqrt(self.width)), math.sqrt(0.5))
 
 
-class Attention:
+class Gemma4Attention:
     """K and V are those of the layer `source`, which may be this one. Without a V matrix, V is K before its norm."""
 
     def __init__(self, file: Checkpoint, layer: int, source: int, c: Config, rope: Rope, window: int) -> None:

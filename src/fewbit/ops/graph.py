@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..arrays import Floats
 from .specs import LayerSpec
 
-if TYPE_CHECKING:
-    from .recorder import Recorder
+
+class Adder(Protocol):
+    """What values are added by: the recorder that made them."""
+
+    def add(self, a: Value, b: Value) -> Value: ...
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,7 +35,7 @@ class Rope:
 class Value:
     """Rows of the same width, one for each token of a step; `a + b` adds two values."""
 
-    recorder: Recorder = field(repr=False)
+    recorder: Adder = field(repr=False)
     width: int
     logits_only: bool = False  # only rows whose logits are needed
 

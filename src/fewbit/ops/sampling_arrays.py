@@ -104,11 +104,11 @@ def mask_list(masks: Sequence[Mask | None] | None, rows: int, vocab: int) -> lis
 
 def _mask(mask: Any, vocab: int, r: int) -> Mask:
     array = np.asarray(mask)
-    words = -(-vocab // MASK_BITS)
+    length = -(-vocab // MASK_BITS)
     if array.dtype != np.uint32:
         raise DtypeError(f"mask of row {r} must be uint32, not {array.dtype}")
-    if array.shape != (words,):
-        raise ShapeError(f"mask of row {r} must hold {words} words of 32 tokens, its shape is {array.shape}")
+    if array.shape != (length,):
+        raise ShapeError(f"mask of row {r} must hold {length} words of 32 tokens, its shape is {array.shape}")
     return array
 
 

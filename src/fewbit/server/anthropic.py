@@ -26,12 +26,12 @@ from .anthropic_types import (
 )
 from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
-from .jobs import Delta, Finished, Job
-from .prompts import Conversation
-from .runs import Run, begin, namespace, policy_of
+from .jobs import Finished, Job, OutputDelta
+from .prompts import ChatInput
+from .runs import Run, begin, namespace
 from .sse import event
-from .tokens import counted, with_model
-from .tool_calls import Call, ToolParser
+from .tokens import count_prompt
+from .tool_calls import Call
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -74,9 +74,8 @@ async def messages(request: Request) -> Response:
 @with_status_codes
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
-    said, tools, names = body.template_messages(), body.template_tools(), body.template_names()
-    asked = Conversation(said, tools, names, policy=policy_of(request))
-    return JsonResponse(TokenCount(await with_model(request, body.model, counted, asked)))
+    asked = ChatInput(body.template_messages(), body.template_tools(), body.template_names())
+    return JsonResponse(TokenCount(await count_prompt(request, body.model, asked)))
 
 
 ROUTES: list[BaseRoute] = [
@@ -85,14 +84,12 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-class Writer:
+class MessageWriter:
     """Text of a model in, content blocks and the events that tell of them out."""
 
     def __init__(self, run: Run, body: MessagesRequest) -> None:
         self.content: list[TextBlock | ToolUseBlock] = []
-        one_call = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
-        names = [tool["function"]["name"] for tool in run.job.tools or ()]
-        self._parser = ToolParser(names, most=1 if one_call else None)
+        self._parser = run.tool_parser(not (body.tool_choice and body.tool_choice.disable_parallel_tool_use))
         self._texts: list[str] = []
 
     def feed(self, text: str) -> Iterator[bytes]:
@@ -141,23 +138,23 @@ def tool_input(arguments: str) -> dict[str, Any]:
 
 async def _answer(run: Run, body: MessagesRequest) -> AnswerMessage:
     deltas, finished, usage = await run.collect()
-    writer = Writer(run, body)
-    for text in [delta.text for delta in deltas[0]]:
-        list(writer.feed(text))
+    writer = MessageWriter(run, body)
+    for delta in deltas[0]:
+        list(writer.feed(delta.text))
     list(writer.finish())
     reason, stop = _reason(finished[0], writer)
     return AnswerMessage(_new_id(), run.model, writer.content, message_usage(usage), reason, stop)
 
 
 async def _events(run: Run, body: MessagesRequest) -> AsyncGenerator[bytes, None]:
-    writer = Writer(run, body)
+    writer = MessageWriter(run, body)
     reason: tuple[StopReason, str | None] = "end_turn", None
     prompt_tokens = sum(map(len, run.started.prompts))
     message = AnswerMessage(_new_id(), run.model, [], MessageUsage(prompt_tokens, 0))
     yield _event("message_start", message=message) + _event("ping")
     try:
         async for one in run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 part = b"".join(writer.feed(one.text))
                 if part:
                     yield part
@@ -171,7 +168,7 @@ async def _events(run: Run, body: MessagesRequest) -> AsyncGenerator[bytes, None
         yield event(anthropic_body(with_status(error)), "error")
 
 
-def _reason(end: Finished, writer: Writer) -> tuple[StopReason, str | None]:
+def _reason(end: Finished, writer: MessageWriter) -> tuple[StopReason, str | None]:
     if any(isinstance(block, ToolUseBlock) for block in writer.content):
         return "tool_use", None
     if end.stop_string is not None:

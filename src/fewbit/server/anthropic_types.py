@@ -13,6 +13,7 @@ from .bodies import Body
 from .errors import ApiError, unsupported
 from .jobs import Usage
 from .openai_types import Share, effort_names
+from .template_input import check_tool_choice, function_call, function_tool, given, part_text
 
 Role = Literal["user", "assistant", "system"]
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -122,11 +123,10 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     cache_control: Any = None
 
     def options(self) -> dict[str, Any]:
-        given = {
-            "max_tokens": self.max_tokens, "stop": self.stop_sequences, "temperature": self.temperature,
-            "top_p": self.top_p, "top_k": self.top_k,
-        }  # fmt: skip
-        return {name: value for name, value in given.items() if value is not None}
+        return given(
+            max_tokens=self.max_tokens, stop=self.stop_sequences, temperature=self.temperature, top_p=self.top_p,
+            top_k=self.top_k,
+        )  # fmt: skip
 
 
 class TokenCount(msgspec.Struct):
@@ -172,8 +172,8 @@ def message_usage(usage: Usage) -> MessageUsage:
 
 def template_messages(system: str | list[Block] | None, messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
     """Messages as `LLM.chat` takes them."""
-    said = _joined(system, "system") if system is not None else ""
-    found: list[dict[str, Any]] = [{"role": "system", "content": said}] if said else []
+    text = _joined(system, "system") if system is not None else ""
+    found: list[dict[str, Any]] = [{"role": "system", "content": text}] if text else []
     for number, message in enumerate(messages):
         found += _template_message(message, f"messages[{number}]")
     return found
@@ -184,24 +184,14 @@ def template_tools(tools: list[CustomTool] | None, choice: AnthropicToolChoice |
 
     Tools of the server beside others are left out: they may be called, but need not.
     """
-    if choice is not None and choice.type not in ("none", "auto"):
-        raise unsupported(f"tool_choice {choice.type}", "a call cannot be forced; use auto or none")
+    if choice is not None:
+        check_tool_choice(choice.type, f"tool_choice {choice.type}")
     custom = [tool for tool in tools or () if tool.is_custom]
     if tools and not custom:
         raise unsupported(f"tools[0]: the type {(tools[0].type or '')[:40]!r}", "describe the tool yourself")
     if not custom or (choice is not None and choice.type == "none"):
         return None
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.input_schema or {"type": "object", "properties": {}},
-            },
-        }
-        for tool in custom
-    ]
+    return [function_tool(tool.name, tool.description, tool.input_schema) for tool in custom]
 
 
 def _template_message(message: InputMessage, where: str) -> list[dict[str, Any]]:
@@ -238,8 +228,7 @@ def _assistant(blocks: list[Block], where: str) -> dict[str, Any]:
 def _call(block: Block, at: str) -> dict[str, Any]:
     if block.id is None or block.name is None or block.input is None:
         raise ApiError(400, f"{at}: a tool_use needs id, name and input", at, "invalid_request")
-    arguments = json.dumps(block.input, ensure_ascii=False)
-    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+    return function_call(block.id, block.name, json.dumps(block.input, ensure_ascii=False))
 
 
 def _result(block: Block, at: str) -> dict[str, Any]:
@@ -260,9 +249,4 @@ def _joined(content: str | list[Block], where: str) -> str:
 
 
 def _text(block: Block, at: str) -> str:
-    if block.type != "text":
-        raise ApiError(400, f"{at}: a block of type {block.type[:40]!r} is not supported: the model reads text only",
-                       at, "unsupported_content")  # fmt: skip
-    if block.text is None:
-        raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
-    return block.text
+    return part_text(block.type, block.text, at, what="block")

@@ -112,8 +112,8 @@ async def _fewbit_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:100]}"
-    said = {404: f"there is no {what}", 405: f"{what}: this method is not allowed"}
-    found = ApiError(error.status_code, said.get(error.status_code, error.detail), code="not_found")
+    messages = {404: f"there is no {what}", 405: f"{what}: this method is not allowed"}
+    found = ApiError(error.status_code, messages.get(error.status_code, error.detail), code="not_found")
     response = await _api_error(request, found)
     response.headers.update(error.headers or {})
     return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Mapping
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -36,6 +37,18 @@ class Body(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     """
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+
+class NamedModel(Body):
+    """A body that names a model, the way Ollama's clients do."""
+
+    model: str | None = None
+    name: str | None = None  # as older clients call it
+
+    def model_name(self) -> str:
+        if not (found := self.model or self.name):
+            raise ApiError(400, "model is required", "model", "invalid_request")
+        return found
 
 
 class JsonResponse(Response):
@@ -140,6 +153,16 @@ async def _within(seconds: float, coming: Awaitable[Message]) -> tuple[bytes, bo
     if message["type"] == "http.disconnect":
         raise ApiError(400, "the client disconnected before its body was complete", code="disconnected")
     return message.get("body", b""), not message.get("more_body", False)
+
+
+def utc_date(seconds: float | None = None) -> str:
+    """A time as APIs write it; now if none is given.
+
+    >>> utc_date(0)
+    '1970-01-01T00:00:00Z'
+    """
+    time = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return time.isoformat().replace("+00:00", "Z")
 
 
 @cache

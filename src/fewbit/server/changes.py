@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -14,24 +13,19 @@ from starlette.routing import BaseRoute, Route
 
 from ..errors import FewbitError
 from ..files.hub import builtin, find, named
-from .bodies import Body, JsonResponse, read
+from .bodies import Body, JsonResponse, NamedModel, read
 from .errors import ApiError, ollama_body
-from .sse import EventStream
+from .sse import NDJSON, EventStream, json_line
 from .state import state_of
 
-NDJSON = "application/x-ndjson"
 
-
-class PullRequest(Body):
-    model: str | None = None
-    name: str | None = None  # as older clients call it
+class PullRequest(NamedModel):
     stream: bool = True
     insecure: bool | None = None  # there is no other way than https
 
 
-class DeleteRequest(Body):
-    model: str | None = None
-    name: str | None = None
+class DeleteRequest(NamedModel):
+    pass
 
 
 class ModelRequest(Body):
@@ -53,7 +47,7 @@ async def pull(request: Request) -> Response:
     """Fetch a model and serve it from now on, by the name that it was asked for."""
     _check_allowed(request)
     body = await read(request, PullRequest)
-    name = _name(body)
+    name = body.model_name()
     lines = _pulled(request, name, source_of(name))
     if body.stream:
         limits = state_of(request).settings
@@ -69,7 +63,7 @@ async def delete(request: Request) -> Response:
     """Unload a model and serve it no more. Its file stays."""
     _check_allowed(request)
     body = await read(request, DeleteRequest)
-    await state_of(request).pool.remove(_name(body))
+    await state_of(request).pool.remove(body.model_name())
     return Response(status_code=200)
 
 
@@ -128,13 +122,6 @@ def _check_allowed(request: Request) -> None:
                        code="forbidden")  # fmt: skip
 
 
-def _name(body: PullRequest | DeleteRequest) -> str:
-    name = body.model or body.name
-    if not name:
-        raise ApiError(400, "model is required", "model", "invalid_request")
-    return name
-
-
 async def _pulled(request: Request, name: str, source: str) -> AsyncGenerator[bytes, None]:
     """Lines that tell how far it is."""
     pool, loop = state_of(request).pool, asyncio.get_running_loop()
@@ -144,18 +131,14 @@ async def _pulled(request: Request, name: str, source: str) -> AsyncGenerator[by
         status = PullStatus(f"pulling {what}", what, total or 0, done)
         loop.call_soon_threadsafe(progress.put_nowait, status)
 
-    yield _line(PullStatus("pulling manifest"))
+    yield json_line(PullStatus("pulling manifest"))
     fetching = asyncio.ensure_future(asyncio.to_thread(partial(find, source, progress=report)))
     fetching.add_done_callback(lambda _: progress.put_nowait(None))
     while (status := await progress.get()) is not None:
-        yield _line(status)
+        yield json_line(status)
     try:
         await fetching
         pool.add(name.removesuffix(":latest"), source)
-        yield _line(PullStatus("success"))
+        yield json_line(PullStatus("success"))
     except (FewbitError, OSError) as error:
-        yield _line(ollama_body(ApiError(500, str(error))))
-
-
-def _line(record: Any) -> bytes:
-    return msgspec.json.encode(record) + b"\n"
+        yield json_line(ollama_body(ApiError(500, str(error))))

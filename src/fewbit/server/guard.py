@@ -114,18 +114,18 @@ class Guard:
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
         self._state.metrics.requests.labels(path, str(status)).inc()
-        more: dict[str, Any] = {"id": scope["fewbit.request_id"]}
+        fields: dict[str, Any] = {"id": scope["fewbit.request_id"]}
         if name := scope.get("state", {}).get("key_name"):
-            more["key"] = name
+            fields["key"] = name
         if (reason := scope.get("fewbit.reason")) is not None:
-            more["reason"] = reason
+            fields["reason"] = reason
         used = scope.get("fewbit.usage")
         if used is not None:
             usage: Usage = used[1]
-            more |= {"model": used[0], "prompt": usage.prompt_tokens, "cached": usage.cached_tokens,
+            fields |= {"model": used[0], "prompt": usage.prompt_tokens, "cached": usage.cached_tokens,
                      "tokens": usage.completion_tokens}  # fmt: skip
         log("request", method=scope["method"], path=scope["path"][:200], status=status, seconds=round(seconds, 3),
-            **more)  # fmt: skip
+            **fields)  # fmt: skip
 
 
 async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from .bodies import JsonResponse
 from .metrics import read
-from .pool import Entry
+from .pool import ServedModel
 from .state import state_of
 
 
@@ -57,7 +57,7 @@ async def stats(request: Request) -> Response:
     return JsonResponse(Stats(time.time() - state.started, time.time(), state.open_runs, state.pauses.longest, models))
 
 
-def _stats(entry: Entry) -> ModelStats:
+def _stats(entry: ServedModel) -> ModelStats:
     if entry.llm is None:
         return ModelStats(entry.name, False)
     counts = read(entry.llm)

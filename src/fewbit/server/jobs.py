@@ -12,7 +12,7 @@ from ..errors import RequestError, TooLong
 from ..llm import LLM, Completion, Prompt, TextDelta, TokenLogprob
 from ..text.infill import infill_prompt
 from .errors import out_of_time
-from .prompts import Conversation, Truncation, chat_prompt
+from .prompts import ChatInput, Truncation, chat_prompt
 from .text_work import check_chars, count_chars
 
 SHORT_ITEMS, SHORT_CHARS = 8, 512  # of a prompt that takes well below a millisecond
@@ -68,7 +68,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class OutputDelta:
     """Some more of output `index`: the `n` of the first prompt, those of the second ..."""
 
     index: int
@@ -100,7 +100,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-Event = Started | Delta | Finished | Usage
+Event = Started | OutputDelta | Finished | Usage
 InThread = Callable[..., Awaitable[Any]]
 
 
@@ -120,7 +120,7 @@ async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> As
         finished: list[Completion] = []
         async for part in parts:
             if part.text or part.tokens:
-                yield Delta(part.index, part.text, part.tokens, part.logprobs)
+                yield OutputDelta(part.index, part.text, part.tokens, part.logprobs)
             if part.completion is not None:
                 finished.append(part.completion)
                 yield _finished(part, part.completion)
@@ -140,7 +140,7 @@ def _prompts(job: Job, llm: LLM) -> list[list[int]]:
     """Token ids of what was asked, in a thread: long texts take long."""
     check_chars(llm, job.messages, job.tools, *job.prompts, job.suffix)
     if job.messages is not None:
-        asked = Conversation(job.messages, job.tools, job.template, job.continues, job.tool_policy)
+        asked = ChatInput(job.messages, job.tools, job.template, job.continues, job.tool_policy)
         prompt = chat_prompt(llm, asked, _truncation(job, llm))
         found, job.tools = [prompt.tokens], prompt.tools
         job.ignored += prompt.ignored

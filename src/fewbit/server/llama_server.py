@@ -16,16 +16,14 @@ from ..llm import LLM
 from ..text.infill import File, infill_prompt
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body
-from .jobs import Delta, Finished, Job, Usage
+from .jobs import Finished, Job, OutputDelta, Usage
 from .openai_messages import Message, Tool, template_messages, template_tools
 from .openai_types import MaxTokens, Sampling, max_tokens_of
-from .prompts import Conversation, chat_prompt
-from .runs import Run, begin, namespace, policy_of
+from .prompts import ChatInput, chat_prompt
+from .runs import Run, begin, held, namespace, policy_of
 from .sse import event
-from .state import state_of
 from .text_work import check_chars
-from .tokens import in_thread, with_model
-from .waiting import unless_gone
+from .tokens import in_thread, loaded_model, with_model
 
 
 class Props(msgspec.Struct):
@@ -96,7 +94,7 @@ class Infilled(msgspec.Struct):
 
 
 async def props(request: Request) -> Response:
-    name, llm = _loaded(request)
+    name, llm = loaded_model(request)
     params, tokenizer = msgspec.to_builtins(llm.sampling), llm.tokenizer
     found = Props(
         default_generation_settings={"n_ctx": llm.engine.max_length, "params": params},
@@ -111,7 +109,7 @@ async def props(request: Request) -> Response:
 
 
 async def slots(request: Request) -> Response:
-    _, llm = _loaded(request)
+    _, llm = loaded_model(request)
     active = llm.engine.stats().active
     return JsonResponse([Slot(number, llm.engine.max_length, number < active) for number in range(llm.loaded.max_seqs)])
 
@@ -119,14 +117,14 @@ async def slots(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     body = await read(request, ApplyTemplateRequest)
     tools, policy = template_tools(body.tools, None), policy_of(request)
-    asked = Conversation(template_messages(body.messages), tools, body.chat_template_kwargs, policy=policy)
+    asked = ChatInput(template_messages(body.messages), tools, body.chat_template_kwargs, policy=policy)
     return JsonResponse(AppliedTemplate(await with_model(request, body.model, _applied, asked)))
 
 
 async def infill(request: Request) -> Response:
     body = await read(request, InfillRequest)
     async with AsyncExitStack() as stack:
-        llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(body.model)))
+        llm = await held(request, body.model, stack)
         job = await in_thread(request, body.job, llm)
         job.namespace = namespace(request, body.cache_salt)
         run = await begin(request, body.model, job, is_held=True)
@@ -144,16 +142,7 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-def _loaded(request: Request) -> tuple[str, LLM]:
-    """A model that is there: asking about one loads none."""
-    entry = state_of(request).pool.find(request.query_params.get("model"))
-    if entry.llm is None:
-        raise ApiError(503, f"the model {entry.name} is not loaded; a request to it loads it", "model",
-                       "model_not_loaded", retry_after=10)  # fmt: skip
-    return entry.name, entry.llm
-
-
-def _applied(llm: LLM, asked: Conversation) -> str:
+def _applied(llm: LLM, asked: ChatInput) -> str:
     check_chars(llm, asked.messages, asked.tools)
     return llm.detokenize(chat_prompt(llm, asked).tokens)
 
@@ -162,7 +151,7 @@ async def _chunks(run: Run) -> AsyncGenerator[bytes, None]:
     end: Finished | None = None
     try:
         async for one in run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 yield event({"index": 0, "content": one.text, "tokens": one.tokens, "stop": False})
             elif isinstance(one, Finished):
                 end = one

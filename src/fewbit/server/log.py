@@ -31,8 +31,8 @@ class UvicornLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        more = {} if error is None else {"traceback": "".join(traceback.format_exception(error))}
-        log("uvicorn", reason=record.getMessage().strip(), **more)
+        fields = {} if error is None else {"traceback": "".join(traceback.format_exception(error))}
+        log("uvicorn", reason=record.getMessage().strip(), **fields)
 
 
 class Seldom:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from time import perf_counter_ns
-from typing import Any
 from uuid import uuid4
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -19,9 +16,9 @@ from ..errors import TooLong
 from ..llm import LLM, TokenLogprob
 from ..text.infill import infill_prompt
 from .anthropic import tool_input
-from .bodies import JsonResponse, read
+from .bodies import JsonResponse, read, utc_date
 from .errors import ApiError, ollama_body, unsupported
-from .jobs import Delta, Finished, Job, Usage
+from .jobs import Finished, Job, OutputDelta, Usage
 from .ollama_types import (
     Asked,
     OllamaAnswer,
@@ -35,14 +32,12 @@ from .ollama_types import (
     template_tools,
 )
 from .openai_types import chat_logprob
-from .runs import Run, begin, namespace
+from .runs import Run, begin, held, namespace
+from .sse import NDJSON, json_line
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread
-from .tool_calls import Call, ToolParser
-from .waiting import unless_gone
-
-NDJSON = "application/x-ndjson"
+from .tool_calls import Call
 
 
 async def chat(request: Request) -> Response:
@@ -50,8 +45,8 @@ async def chat(request: Request) -> Response:
     body.check()
     if not body.messages:
         return await _load(request, body)
-    said, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
-    return await _respond(request, body, lambda llm: Job(messages=said, tools=tools, template=names))
+    messages, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
+    return await _respond(request, body, lambda llm: Job(messages=messages, tools=tools, template=names))
 
 
 async def generate(request: Request) -> Response:
@@ -99,16 +94,13 @@ def _raw(prompt: str, llm: LLM) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RecordWriter:
     """What the records of one answer share."""
 
     run: Run
     body: Asked
     begun: int
     load_ns: int
-
-    def parser(self) -> ToolParser:
-        return ToolParser([tool["function"]["name"] for tool in self.run.job.tools or ()])
 
     def record(
         self, text: str, calls: list[Call] | None = None, logprobs: list[TokenLogprob] | None = None
@@ -122,15 +114,15 @@ class Answer:
 
     def done(self, record: OllamaRecord, end: Finished, usage: Usage) -> OllamaRecord:
         """The last record of an answer, with what it took."""
-        of = end.completion
+        completion = end.completion
         record.done, record.done_reason = True, end.reason
         record.total_duration, record.load_duration = perf_counter_ns() - self.begun, self.load_ns
         record.prompt_eval_count, record.eval_count = usage.prompt_tokens, usage.completion_tokens
-        record.prompt_eval_duration = int(of.prefill_seconds * 1e9)
-        record.eval_duration = int(of.decode_seconds * 1e9)
+        record.prompt_eval_duration = int(completion.prefill_seconds * 1e9)
+        record.eval_duration = int(completion.decode_seconds * 1e9)
         if isinstance(self.body, OllamaGenerateRequest) and not self.body.raw:
-            last = [] if of.stop_token is None else [of.stop_token]
-            record.context = [*self.run.started.prompts[0], *of.tokens, *last]
+            last = [] if completion.stop_token is None else [completion.stop_token]
+            record.context = [*self.run.started.prompts[0], *completion.tokens, *last]
         return record
 
 
@@ -138,7 +130,7 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
     begun = perf_counter_ns()
     options = body.given().generate()
     async with AsyncExitStack() as stack:
-        llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(body.model)))
+        llm = await held(request, body.model, stack)
         load_ns = perf_counter_ns() - begun
         job = await in_thread(request, make, llm)
         job.truncates, job.max_context = body.truncate is not False, body.given().num_ctx or None
@@ -146,7 +138,7 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
         run = await begin(request, body.model, job, is_held=True)
         keep(request, body.model, body.keep_alive)
-    answer = Answer(run, body, begun, load_ns)
+    answer = RecordWriter(run, body, begun, load_ns)
     if body.stream:
         return run.stream(_lines(answer), media_type=NDJSON)
     return JsonResponse(await _whole(answer))
@@ -158,33 +150,33 @@ def keep(request: Request, model: str, keep_alive: float | str | None) -> None:
         state_of(request).pool.keep(model, keep_seconds(keep_alive))
 
 
-async def _whole(answer: Answer) -> OllamaRecord:
+async def _whole(answer: RecordWriter) -> OllamaRecord:
     deltas, finished, usage = await answer.run.collect()
-    parser = answer.parser()
+    parser = answer.run.tool_parser()
     text = "".join(parser.feed(delta.text) for delta in deltas[0])
     rest, calls = parser.finish()
     logprobs = [one for delta in deltas[0] for one in delta.logprobs or ()]
     return answer.done(answer.record(text + rest, calls, logprobs), finished[0], usage)
 
 
-async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
-    parser = answer.parser()
+async def _lines(answer: RecordWriter) -> AsyncGenerator[bytes, None]:
+    parser = answer.run.tool_parser()
     end: Finished | None = None
     try:
         async for one in answer.run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 text = parser.feed(one.text)
                 if text or (answer.body.logprobs and one.logprobs):
-                    yield _line(answer.record(text, logprobs=one.logprobs))
+                    yield json_line(answer.record(text, logprobs=one.logprobs))
             elif isinstance(one, Finished):
                 end = one
                 rest, calls = parser.finish()
                 if rest or calls:
-                    yield _line(answer.record(rest, calls))
+                    yield json_line(answer.record(rest, calls))
             elif end is not None:
-                yield _line(answer.done(answer.record(""), end, one))
+                yield json_line(answer.done(answer.record(""), end, one))
     except ApiError as error:  # the status is sent already
-        yield _line(ollama_body(error))
+        yield json_line(ollama_body(error))
 
 
 async def _load(request: Request, body: Asked) -> Response:
@@ -197,17 +189,17 @@ async def _load(request: Request, body: Asked) -> Response:
             raise ApiError(400, f"the model {entry.name} is in use or pinned, so it stays loaded", "keep_alive")
     else:
         async with AsyncExitStack() as stack:
-            await unless_gone(request, stack.enter_async_context(pool.use(body.model)))
+            await held(request, body.model, stack)
             keep(request, body.model, body.keep_alive)
     record = _record(entry.name, body, "")
     record.done, record.done_reason = True, "unload" if body.unloads else "load"
     if body.stream:
-        return Response(_line(record), media_type=NDJSON)
+        return Response(json_line(record), media_type=NDJSON)
     return JsonResponse(record)
 
 
 def _record(model: str, body: Asked, text: str) -> OllamaRecord:
-    found = OllamaRecord(model, datetime.now(UTC).isoformat().replace("+00:00", "Z"), False)
+    found = OllamaRecord(model, utc_date(), False)
     if isinstance(body, OllamaChatRequest):
         found.message = OllamaAnswer(text)
     else:
@@ -218,7 +210,3 @@ def _record(model: str, body: Asked, text: str) -> OllamaRecord:
 def _call(number: int, call: Call) -> OllamaCallOut:
     function = OllamaCalled(name=call.name, arguments=tool_input(call.arguments), index=number)
     return OllamaCallOut(f"call_{uuid4().hex[:8]}", function)
-
-
-def _line(record: Any) -> bytes:
-    return msgspec.json.encode(record) + b"\n"

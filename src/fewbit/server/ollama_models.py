@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
@@ -21,18 +20,16 @@ from ..errors import FewbitError
 from ..llm import LLM
 from ..models import open_model
 from ..text.infill import infill_tokens
-from .bodies import Body, JsonResponse, read
+from .bodies import JsonResponse, NamedModel, read, utc_date
 from .errors import ApiError
-from .pool import Entry
+from .pool import ServedModel
 from .state import state_of
 
 OLLAMA_VERSION = "0.14.0"  # whose API this is: clients compare it with what they need, Codex with 0.13.4
 NEVER = "9999-12-31T23:59:59Z"  # it goes when another needs its room, not by the clock
 
 
-class ShowRequest(Body):
-    model: str | None = None
-    name: str | None = None  # as older clients call it
+class ShowRequest(NamedModel):
     verbose: bool | None = None  # the answer is the same
 
 
@@ -101,16 +98,13 @@ async def ps(request: Request) -> Response:
     for entry in state_of(request).pool.allowed():
         if (llm := entry.llm) is not None:
             listed = await asyncio.to_thread(_listed, entry)
-            until = NEVER if entry.expires is None else _date(entry.expires)
+            until = NEVER if entry.expires is None else utc_date(entry.expires)
             found.append(RunningModel(**msgspec.structs.asdict(listed), expires_at=until, context_length=llm.ctx))
     return JsonResponse(RunningModels(found))
 
 
 async def show(request: Request) -> Response:
-    body = await read(request, ShowRequest)
-    name = body.model or body.name
-    if not name:
-        raise ApiError(400, "model is required", "model", "invalid_request")
+    name = (await read(request, ShowRequest)).model_name()
     state = state_of(request)
     has_tools = state.settings.tools_without_template == "prompt"
     return JsonResponse(await asyncio.to_thread(_shown, state.pool.find(name), has_tools))
@@ -136,14 +130,14 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-def _listed(entry: Entry) -> ListedModel:
+def _listed(entry: ServedModel) -> ListedModel:
     about, time = _about(entry), _modified(entry)
     name = entry.name if ":" in entry.name else f"{entry.name}:latest"
     digest = sha256(f"{entry.name} {about.size} {time}".encode()).hexdigest()
     return ListedModel(name, name, time, about.size, digest, about.details)
 
 
-def _shown(entry: Entry, has_tools: bool) -> ShownModel:
+def _shown(entry: ServedModel, has_tools: bool) -> ShownModel:
     about = _about(entry)
     can = ["embedding"] if any(key.endswith(".pooling_type") for key in about.info) else ["completion"]
     if "completion" in can and (has_tools or "tools" in about.template):
@@ -162,29 +156,26 @@ def _shown(entry: Entry, has_tools: bool) -> ShownModel:
 
 
 def _parameters(llm: LLM) -> str:
-    of = llm.sampling
-    given = {"temperature": of.temperature, "top_k": of.top_k, "top_p": of.top_p, "min_p": of.min_p,
-             "repeat_penalty": of.repetition_penalty}  # fmt: skip
+    sampling = llm.sampling
+    given = {
+        "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p,
+        "min_p": sampling.min_p, "repeat_penalty": sampling.repetition_penalty,
+    }  # fmt: skip
     return "\n".join(f"{name} {value:g}" for name, value in given.items())
 
 
-def _path(entry: Entry) -> Path | None:
+def _path(entry: ServedModel) -> Path | None:
     """Where the model is on this machine, if that is known without fetching it."""
     path = entry.llm.path if entry.llm is not None else Path(entry.source)
     return path if path is not None and path.exists() else None
 
 
-def _modified(entry: Entry) -> str:
+def _modified(entry: ServedModel) -> str:
     path = _path(entry)
-    seconds = entry.created if path is None else path.stat().st_mtime
-    return _date(seconds)
+    return utc_date(entry.created if path is None else path.stat().st_mtime)
 
 
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _about(entry: Entry) -> About:
+def _about(entry: ServedModel) -> About:
     path = _path(entry)
     if path is None:
         return About(Details(), {}, "", 0)

@@ -12,6 +12,7 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_types import ChatLogprob, Seed, Share, Stop, effort_names, seed_of
+from .template_input import function_call, function_tool, given
 
 KeepAlive = float | Annotated[str, Meta(pattern=r"^-?([0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$")]
 MAX_KEEP_SECONDS = 100 * 365 * 24 * 3600.0  # what is longer is for ever
@@ -91,15 +92,14 @@ class OllamaOptions(Body):
         """The same by the names of `LLM.generate`; what is not given is as the model wants it."""
         self.check()
         most = self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
-        given = {
-            "temperature": self.temperature, "top_k": None if self.top_k is None else max(self.top_k, 0),
-            "top_p": self.top_p, "min_p": self.min_p, "seed": seed_of(self.seed),
-            "repetition_penalty": self.repeat_penalty, "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty, "stop": self.stop or None,
-        }  # fmt: skip
+        found = given(
+            temperature=self.temperature, top_k=None if self.top_k is None else max(self.top_k, 0), top_p=self.top_p,
+            min_p=self.min_p, seed=seed_of(self.seed), repetition_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty, stop=self.stop or None,
+        )  # fmt: skip
         if self.repeat_last_n == 0:
-            given |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
-        return {"max_tokens": most, **{name: value for name, value in given.items() if value is not None}}
+            found |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        return {"max_tokens": most, **found}
 
 
 class Asked(Body):
@@ -238,18 +238,8 @@ def template_messages(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
 
 def template_tools(tools: list[OllamaTool] | None) -> list[dict[str, Any]] | None:
     """Tools as chat templates expect them."""
-    empty = {"type": "object", "properties": {}}
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.function.name,
-                "description": tool.function.description or "",
-                "parameters": tool.function.parameters or empty,
-            },
-        }
-        for tool in tools or ()
-    ] or None
+    functions = [tool.function for tool in tools or ()]
+    return [function_tool(one.name, one.description, one.parameters) for one in functions] or None
 
 
 def _template_message(message: OllamaMessage, where: str) -> dict[str, Any]:
@@ -264,11 +254,7 @@ def _template_message(message: OllamaMessage, where: str) -> dict[str, Any]:
         found["name"] = message.tool_name
     if message.tool_calls:
         found["tool_calls"] = [
-            {
-                "id": call.id or f"call_{number}",
-                "type": "function",
-                "function": {"name": call.function.name, "arguments": call.function.arguments},
-            }
+            function_call(call.id or f"call_{number}", call.function.name, call.function.arguments)
             for number, call in enumerate(message.tool_calls)
         ]
     return found

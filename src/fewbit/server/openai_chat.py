@@ -15,22 +15,24 @@ from starlette.responses import Response
 from ..llm import TokenLogprob
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body, unsupported
-from .jobs import Delta, Finished, Job
+from .jobs import Finished, Job, OutputDelta
 from .openai_messages import Message, Tool, ToolChoice, template_messages, template_tools
 from .openai_types import (
     NOT_HERE,
     ChatLogprob,
+    ChunkWriter,
     MaxTokens,
     Sampling,
     UsageInfo,
     chat_logprob,
     effort_names,
     max_tokens_of,
+    stop_reason,
     usage_info,
 )
 from .runs import Run, begin, namespace
 from .sse import DONE, event
-from .tool_calls import Call, ToolParser
+from .tool_calls import Call
 
 
 class ResponseFormat(Body):
@@ -113,7 +115,7 @@ class AnswerCall(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
-class Answer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct):
     content: str | None
     tool_calls: list[AnswerCall] | msgspec.UnsetType = msgspec.UNSET
     role: Literal["assistant"] = "assistant"
@@ -127,7 +129,7 @@ class ChatLogprobs(msgspec.Struct):
 
 class ChatChoice(msgspec.Struct):
     index: int
-    message: Answer
+    message: ChatAnswer
     finish_reason: Literal["stop", "length", "tool_calls"]
     logprobs: ChatLogprobs | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
@@ -159,16 +161,18 @@ async def _answer(run: Run, body: ChatRequest) -> ChatCompletion:
     return ChatCompletion(_new_id(), run.created, run.model, choices, usage_info(usage))
 
 
-def _choices(run: Run, body: ChatRequest, deltas: list[list[Delta]], finished: list[Finished]) -> list[ChatChoice]:
-    return [_choice(of, end, run, body) for of, end in zip(deltas, finished, strict=True)]
+def _choices(
+    run: Run, body: ChatRequest, deltas: list[list[OutputDelta]], finished: list[Finished]
+) -> list[ChatChoice]:
+    return [_choice(output, end, run, body) for output, end in zip(deltas, finished, strict=True)]
 
 
-def _choice(deltas: list[Delta], end: Finished, run: Run, body: ChatRequest) -> ChatChoice:
-    parser = _parser(run, body)
+def _choice(deltas: list[OutputDelta], end: Finished, run: Run, body: ChatRequest) -> ChatChoice:
+    parser = run.tool_parser(body.parallel_tool_calls)
     text = "".join(parser.feed(delta.text) for delta in deltas)
     rest, calls = parser.finish()
     content = text + rest
-    answer = Answer(content if content or not calls else None)
+    answer = ChatAnswer(content if content or not calls else None)
     if calls:
         answer.tool_calls = [AnswerCall(_call_id(), CalledFunction(one.name, one.arguments)) for one in calls]
     logprobs = [one for delta in deltas for one in delta.logprobs or []]
@@ -177,59 +181,43 @@ def _choice(deltas: list[Delta], end: Finished, run: Run, body: ChatRequest) -> 
 
 
 async def _chunks(run: Run, body: ChatRequest) -> AsyncGenerator[bytes, None]:
-    base = {"id": _new_id(), "object": "chat.completion.chunk", "created": run.created, "model": run.model}
-    base["system_fingerprint"] = "fewbit"
-    more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
-
-    def chunk(
-        index: int, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None, ids: Any = None
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        if body.return_token_ids:
-            choice["token_ids"] = ids or []
-        return event({**base, "choices": [choice], **more})
-
-    parsers = [_parser(run, body) for _ in range(run.job.num_outputs)]
-    yield b"".join(chunk(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(len(parsers)))
+    writer = ChunkWriter(run, body, _new_id(), "chat.completion.chunk")
+    parsers = [run.tool_parser(body.parallel_tool_calls) for _ in range(run.job.num_outputs)]
+    yield b"".join(writer.chunk(i, _delta(role="assistant", content="", refusal=None)) for i in range(len(parsers)))
     try:
         async for one in run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 text = parsers[one.index].feed(one.text)
                 logprobs = _logprobs(one.logprobs) if one.logprobs else None
                 if text or logprobs or body.return_token_ids:
-                    yield chunk(one.index, {"content": text}, logprobs=logprobs, ids=one.tokens)
+                    yield writer.chunk(one.index, _delta(content=text), logprobs=logprobs, ids=one.tokens)
             elif isinstance(one, Finished):
                 rest, calls = parsers[one.index].finish()
                 yield b"".join(
                     [
-                        *([chunk(one.index, {"content": rest})] if rest else []),
-                        *(chunk(one.index, _call_delta(number, call)) for number, call in enumerate(calls)),
-                        chunk(one.index, {}, _reason(one, calls)),
+                        *([writer.chunk(one.index, _delta(content=rest))] if rest else []),
+                        *(writer.chunk(one.index, _call_delta(number, call)) for number, call in enumerate(calls)),
+                        writer.chunk(one.index, _delta(), _reason(one, calls)),
                     ]
                 )
             elif body.wants_usage:
-                yield event({**base, "choices": [], "usage": usage_info(one)})
+                yield writer.usage(one)
         yield DONE
     except ApiError as error:  # the status is sent already
         yield event(openai_body(error))
 
 
-def _parser(run: Run, body: ChatRequest) -> ToolParser:
-    return ToolParser(
-        [tool["function"]["name"] for tool in run.job.tools or ()],
-        most=1 if body.parallel_tool_calls is False else None,
-    )
-
-
 def _reason(end: Finished, calls: list[Call]) -> Literal["stop", "length", "tool_calls"]:
-    if calls:
-        return "tool_calls"
-    return "length" if end.reason == "length" else "stop"
+    return "tool_calls" if calls else stop_reason(end)
 
 
 def _call_delta(number: int, call: Call) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
-    return {"tool_calls": [{"index": number, "id": _call_id(), "type": "function", "function": function}]}
+    return _delta(tool_calls=[{"index": number, "id": _call_id(), "type": "function", "function": function}])
+
+
+def _delta(**fields: Any) -> dict[str, Any]:
+    return {"delta": fields}
 
 
 def _logprobs(found: list[TokenLogprob]) -> ChatLogprobs:

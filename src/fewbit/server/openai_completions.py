@@ -15,8 +15,8 @@ from starlette.responses import Response
 from ..llm import LLM, Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
-from .jobs import Delta, Finished, Job
-from .openai_types import MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, usage_info
+from .jobs import Finished, Job, OutputDelta
+from .openai_types import ChunkWriter, MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, stop_reason, usage_info
 from .runs import Run, begin, namespace
 from .sse import DONE, event
 
@@ -54,7 +54,7 @@ class CompletionRequest(Sampling, kw_only=True):
         )
 
 
-class Logprobs(msgspec.Struct):
+class CompletionLogprobs(msgspec.Struct):
     """Lists of the same length, one place a token; the first of an echoed prompt has none."""
 
     tokens: list[str]
@@ -67,7 +67,7 @@ class CompletionChoice(msgspec.Struct):
     index: int
     text: str
     finish_reason: Literal["stop", "length"]
-    logprobs: Logprobs | None = None
+    logprobs: CompletionLogprobs | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -98,8 +98,8 @@ def read_prompts(prompt: str | list[Any]) -> list[Prompt]:
     try:
         return [msgspec.convert(prompt, TokenIds)]
     except msgspec.ValidationError:
-        said = "prompt is a text, a list of texts, a list of token ids, or a list of such lists; none may be empty"
-        raise ApiError(400, said, "prompt", "invalid_request") from None
+        message = "prompt is a text, a list of texts, a list of token ids, or a list of such lists; none may be empty"
+        raise ApiError(400, message, "prompt", "invalid_request") from None
 
 
 async def completions(request: Request) -> Response:
@@ -118,53 +118,44 @@ async def completions(request: Request) -> Response:
 
 
 def _choices(
-    run: Run, body: CompletionRequest, deltas: list[list[Delta]], finished: list[Finished]
+    run: Run, body: CompletionRequest, deltas: list[list[OutputDelta]], finished: list[Finished]
 ) -> list[CompletionChoice]:
-    return [_choice(run, body, of, end) for of, end in zip(deltas, finished, strict=True)]
+    return [_choice(run, body, output, end) for output, end in zip(deltas, finished, strict=True)]
 
 
-def _choice(run: Run, body: CompletionRequest, deltas: list[Delta], end: Finished) -> CompletionChoice:
+def _choice(run: Run, body: CompletionRequest, deltas: list[OutputDelta], end: Finished) -> CompletionChoice:
     text, logprobs = _echoed(run, end.index)
     if logprobs is not None:
         _extend(logprobs, [one for delta in deltas for one in delta.logprobs or []], len(text))
     ids = end.completion.tokens if body.return_token_ids else msgspec.UNSET
-    return CompletionChoice(end.index, text + end.completion.text, _reason(end), logprobs, ids)
+    return CompletionChoice(end.index, text + end.completion.text, stop_reason(end), logprobs, ids)
 
 
 async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
-    base = {"id": _new_id(), "object": "text_completion", "created": run.created, "model": run.model}
-    base["system_fingerprint"] = "fewbit"
-    more: dict[str, Any] = {"usage": None} if body.wants_usage else {}
+    writer = ChunkWriter(run, body, _new_id(), "text_completion")
     texts = [prompt_text(run.llm, tokens) if run.job.echo else "" for tokens in run.started.prompts]
     offsets = [len(text) for text in texts for _ in range(run.job.n)]  # of the next token
-
-    def chunk(
-        index: int, text: str, logprobs: Logprobs | None = None, reason: str | None = None, ids: Any = None
-    ) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        if body.return_token_ids:
-            choice["token_ids"] = ids or []
-        return event({**base, "choices": [choice], **more})
 
     try:
         if run.job.echo:
             for index in range(len(offsets)):
-                yield chunk(index, *await asyncio.to_thread(_echoed, run, index))
+                text, logprobs = await asyncio.to_thread(_echoed, run, index)
+                yield writer.chunk(index, {"text": text}, logprobs=logprobs)
         async for one in run:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 found = None if one.logprobs is None else _extend(_empty(), one.logprobs, offsets[one.index])
                 offsets[one.index] += sum(map(len, found.tokens)) if found else 0
-                yield chunk(one.index, one.text, found, ids=one.tokens)
+                yield writer.chunk(one.index, {"text": one.text}, logprobs=found, ids=one.tokens)
             elif isinstance(one, Finished):
-                yield chunk(one.index, "", None, _reason(one))
+                yield writer.chunk(one.index, {"text": ""}, stop_reason(one))
             elif body.wants_usage:
-                yield event({**base, "choices": [], "usage": usage_info(one)})
+                yield writer.usage(one)
         yield DONE
     except ApiError as error:  # the status is sent already
         yield event(openai_body(error))
 
 
-def _echoed(run: Run, index: int) -> tuple[str, Logprobs | None]:
+def _echoed(run: Run, index: int) -> tuple[str, CompletionLogprobs | None]:
     """The text of a prompt and how likely it was, as far as that was asked for."""
     wants = run.job.logprobs is not None
     if not run.job.echo:
@@ -175,7 +166,7 @@ def _echoed(run: Run, index: int) -> tuple[str, Logprobs | None]:
     if not wants or run.started.echo is None:
         return text, None
     first = run.llm.tokenizer.token_bytes(tokens[0]).decode("utf-8", "replace")
-    found = Logprobs([first], [None], [None], [0])
+    found = CompletionLogprobs([first], [None], [None], [0])
     return text, _extend(found, run.started.echo[number], len(first))
 
 
@@ -184,11 +175,11 @@ def prompt_text(llm: LLM, tokens: Sequence[int]) -> str:
     return llm.tokenizer.decode(tokens, skip_special=True)
 
 
-def _empty() -> Logprobs:
-    return Logprobs([], [], [], [])
+def _empty() -> CompletionLogprobs:
+    return CompletionLogprobs([], [], [], [])
 
 
-def _extend(to: Logprobs, found: Sequence[TokenLogprob], offset: int) -> Logprobs:
+def _extend(to: CompletionLogprobs, found: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs:
     for one in found:
         to.tokens.append(one.text)
         to.token_logprobs.append(finite(one.logprob))
@@ -198,17 +189,13 @@ def _extend(to: Logprobs, found: Sequence[TokenLogprob], offset: int) -> Logprob
     return to
 
 
-def _top(of: TokenLogprob) -> dict[str, float]:
+def _top(logprob: TokenLogprob) -> dict[str, float]:
     """Tokens with one text, such as halves of characters, are told apart by their bytes, the way OpenAI writes them."""
     found: dict[str, float] = {}
-    for one in of.top:
+    for one in logprob.top:
         name = one.text if one.text not in found else "bytes:" + "".join(f"\\x{byte:02x}" for byte in one.bytes)
         found[name] = finite(one.logprob)
     return found
-
-
-def _reason(end: Finished) -> Literal["stop", "length"]:
-    return "length" if end.reason == "length" else "stop"
 
 
 def _new_id() -> str:

@@ -53,7 +53,7 @@ class EmbeddingsUsage(msgspec.Struct):
     total_tokens: int
 
 
-class Embeddings(msgspec.Struct):
+class EmbeddingList(msgspec.Struct):
     data: list[EmbeddingRow]
     model: str
     usage: EmbeddingsUsage
@@ -66,7 +66,7 @@ async def embeddings(request: Request) -> Response:
     rows = shortened(found.rows, body.dimensions)
     as_text = body.encoding_format == "base64"
     data = [EmbeddingRow(i, as_base64(row) if as_text else row.tolist()) for i, row in enumerate(rows)]
-    return JsonResponse(Embeddings(data, found.model, EmbeddingsUsage(found.num_tokens, found.num_tokens)))
+    return JsonResponse(EmbeddingList(data, found.model, EmbeddingsUsage(found.num_tokens, found.num_tokens)))
 
 
 ROUTES: list[BaseRoute] = [Route("/v1/embeddings", embeddings, methods=["POST"])]

@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from .bodies import Body
-from .errors import ApiError, unsupported
+from .errors import ApiError
 from .openai_types import NOTHING
+from .template_input import check_tool_choice, function_call, function_tool, part_text
 
 Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -81,21 +82,11 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
 
 def template_tools(tools: list[Tool] | None, choice: ToolChoice | None) -> list[dict[str, Any]] | None:
     """Tools as chat templates expect them; none where the model is told not to call any."""
-    if choice is not None and choice not in ("none", "auto"):
-        raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
+    check_tool_choice(choice)
     if not tools or choice == "none":
         return None
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.function.name,
-                "description": tool.function.description or "",
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
-            },
-        }
-        for tool in tools
-    ]
+    functions = [tool.function for tool in tools]
+    return [function_tool(one.name, one.description, one.parameters) for one in functions]
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
@@ -111,12 +102,7 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
         found["name"] = message.name
     if message.tool_calls:
         found["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.function.name, "arguments": call.function.arguments},
-            }
-            for call in message.tool_calls
+            function_call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
         ]
     return found
 
@@ -124,13 +110,5 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
 def _text(content: str | list[ContentPart] | None, where: str) -> str | None:
     if content is None or isinstance(content, str):
         return content
-    for number, part in enumerate(content):
-        at = f"{where}.content[{number}]"
-        if part.type != "text":
-            raise ApiError(
-                400, f"{at}: a part of type {part.type[:40]!r} is not supported: the model reads text only", at,
-                "unsupported_content",
-            )  # fmt: skip
-        if part.text is None:
-            raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
-    return "\n".join(part.text or "" for part in content)
+    parts = enumerate(content)
+    return "\n".join(part_text(part.type, part.text, f"{where}.content[{number}]") for number, part in parts)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .bodies import JsonResponse
-from .pool import Entry
+from .bodies import JsonResponse, utc_date
+from .pool import ServedModel
 from .state import state_of
 
 
@@ -59,11 +58,10 @@ def _is_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
 
 
-def _anthropic_model(entry: Entry) -> AnthropicModel:
-    created = datetime.fromtimestamp(entry.created, UTC).isoformat().replace("+00:00", "Z")
-    return AnthropicModel(entry.name, entry.name, created)
+def _anthropic_model(entry: ServedModel) -> AnthropicModel:
+    return AnthropicModel(entry.name, entry.name, utc_date(entry.created))
 
 
-def _model(entry: Entry) -> Model:
+def _model(entry: ServedModel) -> Model:
     llm = entry.llm
     return Model(entry.name, entry.created, None if llm is None else llm.engine.max_length, llm is not None)

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from .bodies import JsonResponse, read
 from .errors import ApiError, unsupported
-from .jobs import Delta, Finished, Job, Usage
+from .jobs import Finished, Job, OutputDelta, Usage
 from .openai_responses_store import find, owner_of, previous_items, store_of
 from .openai_responses_types import (
     InputTokensRequest,
@@ -24,11 +24,11 @@ from .openai_responses_types import (
     template_messages,
     template_tools,
 )
-from .openai_responses_writer import Writer
-from .prompts import Conversation
-from .runs import Run, begin, namespace, policy_of
+from .openai_responses_writer import ResponseWriter
+from .prompts import ChatInput
+from .runs import Run, begin, namespace
 from .sse import event
-from .tokens import counted, with_model
+from .tokens import count_prompt
 
 Items = list[dict[str, Any]]
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
@@ -107,9 +107,9 @@ class Answering:
     def __init__(self, request: Request, body: ResponseRequest, run: Run, given: Items, context: Items) -> None:
         self._request, self._body, self._given, self._context = request, body, given, context
         self.run, self.id = run, new_id("resp")
-        self.writer = Writer(run, body)
+        self.writer = ResponseWriter(run, body)
 
-    def response(self, status: Status, **more: Any) -> ResponseObject:
+    def response(self, status: Status, **fields: Any) -> ResponseObject:
         body, sampling = self._body, self.run.llm.sampling
         return ResponseObject(
             id=self.id, created_at=self.run.created, model=self.run.model, status=status, output=self.writer.output,
@@ -119,7 +119,7 @@ class Answering:
             temperature=sampling.temperature if body.temperature is None else body.temperature,
             top_p=sampling.top_p if body.top_p is None else body.top_p,
             tool_choice="none" if body.tool_choice == "none" else "auto", tools=_told(body),
-            truncation=body.truncation or "disabled", **more,
+            truncation=body.truncation or "disabled", **fields,
         )  # fmt: skip
 
     def finish(self, end: Finished, usage: Usage) -> ResponseObject:
@@ -206,10 +206,9 @@ async def cancel(request: Request) -> Response:
 async def input_tokens(request: Request) -> Response:
     body = await read(request, InputTokensRequest)
     body.check()
-    said = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
-    tools, names = template_tools(body.tools, body.tool_choice), body.template_names
-    asked = Conversation(said, tools, names, policy=policy_of(request))
-    return JsonResponse(InputTokens(await with_model(request, body.model, counted, asked)))
+    messages = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
+    asked = ChatInput(messages, template_tools(body.tools, body.tool_choice), body.template_names)
+    return JsonResponse(InputTokens(await count_prompt(request, body.model, asked)))
 
 
 ROUTES: list[BaseRoute] = [
@@ -225,7 +224,7 @@ ROUTES: list[BaseRoute] = [
 async def _stream(answering: Answering) -> AsyncGenerator[bytes, None]:
     number = 0
 
-    def told(found: Iterator[dict[str, Any]]) -> bytes:
+    def encoded(found: Iterator[dict[str, Any]]) -> bytes:
         nonlocal number
         parts = []
         for one in found:
@@ -234,18 +233,18 @@ async def _stream(answering: Answering) -> AsyncGenerator[bytes, None]:
         return b"".join(parts)
 
     def state(kind: str, response: ResponseObject) -> bytes:
-        return told(iter([{"type": kind, "response": response}]))
+        return encoded(iter([{"type": kind, "response": response}]))
 
     begun, end = answering.response("in_progress"), None
     yield state("response.created", begun) + state("response.in_progress", begun)
     try:
         async for one in answering.run:
-            if isinstance(one, Delta):
-                if part := told(answering.writer.feed(one)):
+            if isinstance(one, OutputDelta):
+                if part := encoded(answering.writer.feed(one)):
                     yield part
             elif isinstance(one, Finished):
                 end = one
-                yield told(answering.writer.finish(one))
+                yield encoded(answering.writer.finish(one))
             elif end is not None:
                 response = answering.finish(end, one)
                 yield state(f"response.{response.status}", response)

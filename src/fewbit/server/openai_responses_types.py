@@ -12,6 +12,7 @@ from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_messages import Name
 from .openai_types import Count, Share, effort_names
+from .template_input import check_tool_choice, function_call, function_tool, given, part_text
 
 LOGPROBS = "message.output_text.logprobs"
 TEXT_PARTS = ("input_text", "output_text", "text")
@@ -98,11 +99,10 @@ class InputTokensRequest(Body):
 
     def check(self) -> None:
         """Refuse what is known and cannot be served."""
-        given = self.text or TextOptions()
-        if given.format is not None and given.format.type != "text":
-            raise unsupported(f"text.format {given.format.type}", "ask for JSON in the input")
-        if self.tool_choice not in (None, "none", "auto"):
-            raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
+        form = self.text.format if self.text is not None else None
+        if form is not None and form.type != "text":
+            raise unsupported(f"text.format {form.type}", "ask for JSON in the input")
+        check_tool_choice(self.tool_choice)
 
     @property
     def template_names(self) -> dict[str, Any] | None:
@@ -134,16 +134,14 @@ class ResponseRequest(InputTokensRequest, kw_only=True):
         return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) or self.top_logprobs else None
 
     def options(self) -> dict[str, Any]:
-        given = {"temperature": self.temperature, "top_p": self.top_p}
-        found = {name: value for name, value in given.items() if value is not None}
-        return {"max_tokens": self.max_output_tokens, **found}
+        return {"max_tokens": self.max_output_tokens, **given(temperature=self.temperature, top_p=self.top_p)}
 
 
-def items_of(given: str | list[Item]) -> list[dict[str, Any]]:
+def items_of(items: str | list[Item]) -> list[dict[str, Any]]:
     """Input as items with ids, as they are told again."""
-    if isinstance(given, str):
-        return [_message_item("user", [{"type": "input_text", "text": given}], None)]
-    return [_item(one, f"input[{number}]") for number, one in enumerate(given)]
+    if isinstance(items, str):
+        return [_message_item("user", [text_part("input_text", items)], None)]
+    return [_item(one, f"input[{number}]") for number, one in enumerate(items)]
 
 
 def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -151,12 +149,11 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for item in items:
         if item["type"] == "message":
-            said = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
+            text = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
             role = "system" if item["role"] == "developer" else item["role"]
-            _add(found, role, said)
+            _add(found, role, text)
         elif item["type"] == "function_call":
-            function = {"name": item["name"], "arguments": item["arguments"]}
-            _add_call(found, {"id": item["call_id"], "type": "function", "function": function})
+            _add_call(found, function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "function_call_output":
             found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
     return found
@@ -177,18 +174,7 @@ def template_tools(
             raise ApiError(400, f"tools[{number}] needs a name", f"tools[{number}].name", "invalid_request")
     if not functions or choice == "none":
         return None
-    empty = {"type": "object", "properties": {}}
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.parameters or empty,
-            },
-        }
-        for tool in functions
-    ]
+    return [function_tool(tool.name, tool.description, tool.parameters) for tool in functions]
 
 
 def left_out_tools(tools: list[FunctionTool] | None) -> list[str]:
@@ -211,44 +197,44 @@ def _add_call(found: list[dict[str, Any]], call: dict[str, Any]) -> None:
     found[-1].setdefault("tool_calls", []).append(call)
 
 
-def _item(of: Item, at: str) -> dict[str, Any]:
-    kind = of.type or "message"
+def _item(item: Item, at: str) -> dict[str, Any]:
+    kind = item.type or "message"
     if kind == "message":
-        if of.role is None or of.content is None:
+        if item.role is None or item.content is None:
             raise ApiError(400, f"{at}: a message needs role and content", at, "invalid_request")
-        return _message_item(of.role, _parts(of.content, of.role, f"{at}.content"), of.id)
+        return _message_item(item.role, _parts(item.content, item.role, f"{at}.content"), item.id)
     if kind == "function_call":
-        if of.call_id is None or of.name is None or of.arguments is None:
+        if item.call_id is None or item.name is None or item.arguments is None:
             raise ApiError(400, f"{at}: a function_call needs call_id, name and arguments", at, "invalid_request")
-        return {"type": kind, "id": of.id or new_id("fc"), "call_id": of.call_id, "name": of.name,
-                "arguments": of.arguments, "status": "completed"}  # fmt: skip
+        return {"type": kind, "id": item.id or new_id("fc"), "call_id": item.call_id, "name": item.name,
+                "arguments": item.arguments, "status": "completed"}  # fmt: skip
     if kind == "function_call_output":
-        if of.call_id is None or of.output is None:
+        if item.call_id is None or item.output is None:
             raise ApiError(400, f"{at}: a function_call_output needs call_id and output", at, "invalid_request")
-        texts = [part["text"] for part in _parts(of.output, "user", f"{at}.output")]
-        return {"type": kind, "id": of.id or new_id("fco"), "call_id": of.call_id, "output": "\n".join(texts),
+        texts = [part["text"] for part in _parts(item.output, "user", f"{at}.output")]
+        return {"type": kind, "id": item.id or new_id("fco"), "call_id": item.call_id, "output": "\n".join(texts),
                 "status": "completed"}  # fmt: skip
     if kind == "reasoning":
-        return {"type": kind, "id": of.id or new_id("rs"), "summary": of.summary or []}
+        return {"type": kind, "id": item.id or new_id("rs"), "summary": item.summary or []}
     raise ApiError(400, f"{at}: an item of type {kind[:40]!r} is not supported", at, "unsupported_content")
 
 
 def _parts(content: str | list[Part], role: str, at: str) -> list[dict[str, Any]]:
     kind = "output_text" if role == "assistant" else "input_text"
     if isinstance(content, str):
-        return [{"type": kind, "text": content, **({"annotations": []} if role == "assistant" else {})}]
+        return [text_part(kind, content)]
     return [_part(one, kind, f"{at}[{number}]") for number, one in enumerate(content)]
 
 
-def _part(of: Part, kind: str, at: str) -> dict[str, Any]:
-    if of.type == "refusal" and of.refusal is not None:
-        return {"type": "refusal", "refusal": of.refusal}
-    if of.type not in TEXT_PARTS:
-        raise ApiError(400, f"{at}: a part of type {of.type[:40]!r} is not supported: the model reads text only", at,
-                       "unsupported_content")  # fmt: skip
-    if of.text is None:
-        raise ApiError(400, f"{at} has no text", f"{at}.text", "invalid_request")
-    return {"type": kind, "text": of.text, **({"annotations": []} if kind == "output_text" else {})}
+def _part(part: Part, kind: str, at: str) -> dict[str, Any]:
+    if part.type == "refusal" and part.refusal is not None:
+        return {"type": "refusal", "refusal": part.refusal}
+    return text_part(kind, part_text(part.type, part.text, at, TEXT_PARTS))
+
+
+def text_part(kind: str, text: str) -> dict[str, Any]:
+    """A text of an item, as it is told again."""
+    return {"type": kind, "text": text, **({"annotations": []} if kind == "output_text" else {})}
 
 
 def _message_item(role: str, parts: list[dict[str, Any]], name: str | None) -> dict[str, Any]:

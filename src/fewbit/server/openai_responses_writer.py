@@ -8,35 +8,32 @@ from typing import Any
 import msgspec
 
 from ..llm import TokenLogprob
-from .jobs import Delta, Finished
+from .jobs import Finished, OutputDelta
 from .openai_responses_types import ResponseRequest, new_id
 from .openai_types import chat_logprob
 from .runs import Run
-from .tool_calls import Call, ToolParser
+from .tool_calls import Call
 
 Events = Iterator[dict[str, Any]]
 
 
-class Writer:
+class ResponseWriter:
     """Deltas of a model in, items in `output` and events out. The text is one message; calls come after it."""
 
     def __init__(self, run: Run, body: ResponseRequest) -> None:
         self.output: list[dict[str, Any]] = []
         self.calls: list[Call] = []
-        self._parser = ToolParser(
-            [tool["function"]["name"] for tool in run.job.tools or ()],
-            most=1 if body.parallel_tool_calls is False else None,
-        )
+        self._parser = run.tool_parser(body.parallel_tool_calls)
         self._texts: list[str] = []
         self._logprobs: list[Any] = []
         self._tells_logprobs = body.num_logprobs is not None
 
-    def write(self, deltas: Sequence[Delta], end: Finished) -> Events:
+    def write(self, deltas: Sequence[OutputDelta], end: Finished) -> Events:
         for delta in deltas:
             yield from self.feed(delta)
         yield from self.finish(end)
 
-    def feed(self, delta: Delta) -> Events:
+    def feed(self, delta: OutputDelta) -> Events:
         yield from self._text(self._parser.feed(delta.text), delta.logprobs or [])
 
     def finish(self, end: Finished) -> Events:
@@ -49,8 +46,8 @@ class Writer:
         for call in self.calls:
             yield from self._call(call)
 
-    def _text(self, text: str, of: list[TokenLogprob]) -> Events:
-        logprobs = [msgspec.to_builtins(chat_logprob(one)) for one in of] if self._tells_logprobs else []
+    def _text(self, text: str, found: list[TokenLogprob]) -> Events:
+        logprobs = [msgspec.to_builtins(chat_logprob(one)) for one in found] if self._tells_logprobs else []
         self._logprobs += logprobs
         if not text:
             return

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ..llm import TokenLogprob
 from .bodies import Body
-from .jobs import Usage
+from .jobs import Finished, Usage
+from .runs import Run
+from .sse import event
+from .template_input import given
 
 Count = Annotated[int, Meta(ge=1, le=1 << 31)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -38,7 +41,7 @@ MaxTokens = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: until the context is 
 NO_END = 1 << 30  # tokens before the model may end its output: more than any context has
 
 
-class StreamOptions(Body):
+class StreamSettings(Body):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # events are as long as their text
 
@@ -59,7 +62,7 @@ class Sampling(Body):
         None
     )
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: StreamSettings | None = None
     user: str | dict[str, Any] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None  # 0 or -1: all
     min_p: Share | None = None
@@ -84,16 +87,13 @@ class Sampling(Body):
 
     def options(self) -> dict[str, Any]:
         """The same by the names of `LLM.generate`; what is not given is as the model wants it."""
-        names = (
-            "temperature", "top_p", "presence_penalty", "frequency_penalty", "min_p", "min_tokens", "stop_token_ids"
-        )  # fmt: skip
-        found = {name: value for name in names if (value := getattr(self, name)) is not None}
         repetition = self.repeat_penalty if self.repetition_penalty is None else self.repetition_penalty
-        top_k = None if self.top_k is None else max(self.top_k, 0)
-        given = {
-            "seed": seed_of(self.seed), "repetition_penalty": repetition, "top_k": top_k, "stop": self.stop or None
-        }  # fmt: skip
-        found |= {name: value for name, value in given.items() if value is not None}
+        found = given(
+            temperature=self.temperature, top_p=self.top_p, presence_penalty=self.presence_penalty, min_p=self.min_p,
+            frequency_penalty=self.frequency_penalty, min_tokens=self.min_tokens, stop_token_ids=self.stop_token_ids,
+            seed=seed_of(self.seed), repetition_penalty=repetition, stop=self.stop or None,
+            top_k=None if self.top_k is None else max(self.top_k, 0),
+        )  # fmt: skip
         if self.ignore_eos:
             found["min_tokens"] = NO_END
         if self.logit_bias is not None:
@@ -101,17 +101,17 @@ class Sampling(Body):
         return found
 
 
-def seed_of(given: int | None) -> int | None:
+def seed_of(seed: int | None) -> int | None:
     """A seed as `LLM.generate` takes it: none for -1.
 
     >>> seed_of(-1), seed_of(5), seed_of(-2) == (1 << 63) - 2
     (None, 5, True)
     """
-    return None if given is None or given == -1 else given & ((1 << 63) - 1)
+    return None if seed is None or seed == -1 else seed & ((1 << 63) - 1)
 
 
-def max_tokens_of(given: int | None) -> int | None:
-    return None if given == -1 else given
+def max_tokens_of(count: int | None) -> int | None:
+    return None if count == -1 else count
 
 
 def effort_names(effort: str | None, names: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -143,6 +143,31 @@ def usage_info(usage: Usage) -> UsageInfo:
     )
 
 
+class ChunkWriter:
+    """Events of a streamed completion; both APIs have the same around what each choice holds."""
+
+    def __init__(self, run: Run, body: Sampling, name: str, kind: str) -> None:
+        self._base = {"id": name, "object": kind, "created": run.created, "model": run.model}
+        self._base["system_fingerprint"] = "fewbit"
+        self._has_ids, self._wants_usage = bool(body.return_token_ids), body.wants_usage
+
+    def chunk(
+        self, index: int, content: dict[str, Any], reason: str | None = None, logprobs: Any = None, ids: Any = None
+    ) -> bytes:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
+        if self._has_ids:
+            choice["token_ids"] = ids or []
+        return event({**self._base, "choices": [choice], **({"usage": None} if self._wants_usage else {})})
+
+    def usage(self, usage: Usage) -> bytes:
+        """The last event, for those who asked for it."""
+        return event({**self._base, "choices": [], "usage": usage_info(usage)})
+
+
+def stop_reason(end: Finished) -> Literal["stop", "length"]:
+    return "length" if end.reason == "length" else "stop"
+
+
 class TopLogprob(msgspec.Struct):
     token: str
     logprob: float
@@ -156,9 +181,9 @@ class ChatLogprob(msgspec.Struct):
     top_logprobs: list[TopLogprob]
 
 
-def chat_logprob(of: TokenLogprob) -> ChatLogprob:
-    tops = [TopLogprob(one.text, finite(one.logprob), list(one.bytes)) for one in of.top]
-    return ChatLogprob(of.text, finite(of.logprob), list(of.bytes), tops)
+def chat_logprob(found: TokenLogprob) -> ChatLogprob:
+    tops = [TopLogprob(one.text, finite(one.logprob), list(one.bytes)) for one in found.top]
+    return ChatLogprob(found.text, finite(found.logprob), list(found.bytes), tops)
 
 
 def finite(logprob: float) -> float:

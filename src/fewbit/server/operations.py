@@ -9,13 +9,13 @@ import msgspec
 from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
 from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
 from .llama_server import AppliedTemplate, ApplyTemplateRequest, Infilled, InfillRequest, Props, Slot
-from .ollama import NDJSON
 from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from .ollama_models import ModelTags, RunningModels, ShownModel, ShowRequest, Version
 from .ollama_types import OllamaChatRequest, OllamaGenerateRequest, OllamaRecord
-from .openai_embeddings import Embeddings, EmbeddingsRequest
+from .openai_embeddings import EmbeddingList, EmbeddingsRequest
 from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
 from .openai_responses_types import InputTokensRequest, ResponseRequest
+from .sse import NDJSON
 
 
 class AnthropicErrorDetail(msgspec.Struct):
@@ -38,7 +38,7 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("delete", "/v1/responses/{response_id}", "Forget a stored response.", None, DeletedResponse, False),
     ("get", "/v1/responses/{response_id}/input_items", "The input of a stored response.", None, ItemList, False),
     ("post", "/v1/responses/input_tokens", "Count tokens of input.", InputTokensRequest, InputTokens, False),
-    ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, Embeddings, False),
+    ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, EmbeddingList, False),
     ("post", "/v1/messages", "Answer messages.", MessagesRequest, AnswerMessage, True),
     ("post", "/v1/messages/count_tokens", "Count tokens of messages.", CountTokensRequest, TokenCount, False),
     ("post", "/api/chat", "Answer messages.", OllamaChatRequest, OllamaRecord, True),

@@ -29,7 +29,7 @@ ALLOWED: ContextVar[frozenset[str] | None] = ContextVar("allowed models", defaul
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class ServedModel:
     """A model by its name, and whether it is there."""
 
     name: str
@@ -77,7 +77,7 @@ class Pool:
         turn_seconds: float = 10.0,
     ) -> None:
         now = int(time.time())
-        self.entries = {name: Entry(name, source, now) for name, source in models.items()}
+        self.entries = {name: ServedModel(name, source, now) for name, source in models.items()}
         self._load, self._pinned, self._max = load, frozenset(pinned), max_models
         self._load_seconds, self._turn_seconds = load_seconds, turn_seconds
         self._freed = asyncio.Condition()
@@ -92,7 +92,7 @@ class Pool:
             pool.entries[llm.model_name].llm = llm
         return pool
 
-    def find(self, name: str | None) -> Entry:
+    def find(self, name: str | None) -> ServedModel:
         """The model that a request names; the first for None."""
         entries = self.allowed()
         if name is None and entries:
@@ -103,7 +103,7 @@ class Pool:
         there = ", ".join(entry.name for entry in entries) or "none"
         raise ApiError(404, f"there is no model {str(name)[:100]!r}; there are: {there}", "model", "model_not_found")
 
-    def allowed(self) -> list[Entry]:
+    def allowed(self) -> list[ServedModel]:
         """The models that the key of this request may use."""
         names = ALLOWED.get()
         return [entry for entry in self.entries.values() if names is None or entry.name in names]
@@ -141,7 +141,7 @@ class Pool:
 
     def add(self, name: str, source: str) -> None:
         """Serve one more model. One that is there stays as it is."""
-        self.entries.setdefault(name, Entry(name, source, int(time.time())))
+        self.entries.setdefault(name, ServedModel(name, source, int(time.time())))
 
     async def remove(self, name: str) -> None:
         """Serve a model no more, if nobody uses it and it is not pinned."""
@@ -173,7 +173,7 @@ class Pool:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def _wait_for(self, entry: Entry) -> LLM:
+    async def _wait_for(self, entry: ServedModel) -> LLM:
         if entry.failed is not None:
             when, error = entry.failed
             if time.monotonic() - when < RETRY_SECONDS:
@@ -184,7 +184,7 @@ class Pool:
             entry.loading.add_done_callback(lambda task: _done(entry, task))
         return await asyncio.shield(entry.loading)  # others may wait for it too
 
-    async def _bring(self, entry: Entry) -> LLM:
+    async def _bring(self, entry: ServedModel) -> LLM:
         """Load a model; idle ones go if there are too many, or if memory is short."""
         try:
             async with self._bounded if self._max else nullcontext():
@@ -240,10 +240,10 @@ class Pool:
                 async with asyncio.timeout(seconds), self._freed:
                     await self._freed.wait()
 
-    def _turn_left(self, entry: Entry) -> float:
+    def _turn_left(self, entry: ServedModel) -> float:
         return entry.loaded_at + self._turn_seconds - time.monotonic()
 
-    async def _have_give_way(self, entry: Entry) -> None:
+    async def _have_give_way(self, entry: ServedModel) -> None:
         """Put a busy model away when its running requests are done; those that come meanwhile wait."""
         entry.gives_way = asyncio.Event()
         try:
@@ -255,7 +255,7 @@ class Pool:
             gave_way, entry.gives_way = entry.gives_way, None
             gave_way.set()
 
-    async def _put_away(self, entry: Entry) -> None:
+    async def _put_away(self, entry: ServedModel) -> None:
         llm, entry.llm = entry.llm, None
         entry.keep_seconds = None
         _stop_timer(entry)
@@ -264,7 +264,7 @@ class Pool:
             del llm
             await asyncio.to_thread(gc.collect)  # its memory is wanted now
 
-    def _start_timer(self, entry: Entry) -> None:
+    def _start_timer(self, entry: ServedModel) -> None:
         _stop_timer(entry)
         seconds = entry.keep_seconds
         if entry.llm is None or entry.name in self._pinned or seconds is None or seconds == inf:
@@ -272,7 +272,7 @@ class Pool:
         entry.expires = time.time() + seconds
         entry.timer = asyncio.get_running_loop().call_later(seconds, self._expire, entry)
 
-    def _expire(self, entry: Entry) -> None:
+    def _expire(self, entry: ServedModel) -> None:
         task = asyncio.create_task(self.unload(entry.name))  # unless somebody came meanwhile
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -282,7 +282,7 @@ class Pool:
             self._freed.notify_all()
 
 
-def _stop_timer(entry: Entry) -> None:
+def _stop_timer(entry: ServedModel) -> None:
     if entry.timer is not None:
         entry.timer.cancel()
     entry.timer = entry.expires = None
@@ -315,7 +315,7 @@ def _kind(error: BaseException) -> str:
     return "its file cannot be read" if isinstance(error, OSError) else "its file is damaged or not supported"
 
 
-def _done(entry: Entry, task: asyncio.Task[LLM]) -> None:
+def _done(entry: ServedModel, task: asyncio.Task[LLM]) -> None:
     entry.loading = None
     error = None if task.cancelled() else task.exception()
     if isinstance(error, ApiError):

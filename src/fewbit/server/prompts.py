@@ -24,7 +24,7 @@ The next message has the result. If no function helps, answer as usual."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatInput:
     """What is asked of a model that chats.
 
     Args:
@@ -62,7 +62,7 @@ class Truncation(NamedTuple):
     target: int
 
 
-def chat_prompt(llm: LLM, asked: Conversation, truncation: Truncation | None = None) -> Prompt:
+def chat_prompt(llm: LLM, asked: ChatInput, truncation: Truncation | None = None) -> Prompt:
     """The prompt of a conversation."""
     if not llm.can_chat:
         raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
@@ -70,12 +70,12 @@ def chat_prompt(llm: LLM, asked: Conversation, truncation: Truncation | None = N
     return _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
 
 
-def count_tokens(llm: LLM, asked: Conversation) -> int:
+def count_tokens(llm: LLM, asked: ChatInput) -> int:
     """Number of tokens of a conversation's prompt, whether they fit into the context or not."""
     return _rendered(llm.count_tokens, with_last_message(asked))[0]
 
 
-def with_last_message(asked: Conversation) -> Conversation:
+def with_last_message(asked: ChatInput) -> ChatInput:
     """The same, knowing whether the last message is an answer to continue. An empty one is none.
 
     >>> asked = with_last_message(Conversation([{"role": "assistant", "content": "I"}]))
@@ -89,13 +89,13 @@ def with_last_message(asked: Conversation) -> Conversation:
     return replace(asked, continues=is_answer if asked.continues is None else asked.continues)
 
 
-def _prompt(llm: LLM, asked: Conversation) -> Prompt:
+def _prompt(llm: LLM, asked: ChatInput) -> Prompt:
     tokens, has_tools = _rendered(llm.chat_prompt, asked)
     is_omitted = bool(asked.tools) and not has_tools
     return Prompt(tokens, asked.tools if has_tools else None, ["tools"] if is_omitted else [])
 
 
-def _rendered(render: Callable[..., T], asked: Conversation) -> tuple[T, bool]:
+def _rendered(render: Callable[..., T], asked: ChatInput) -> tuple[T, bool]:
     """What a function of the LLM makes of a conversation, and whether the model is told of tools."""
     try:
         return render(asked.messages, refuse_ignored_tools=True, **asked.options()), bool(asked.tools)
@@ -105,11 +105,11 @@ def _rendered(render: Callable[..., T], asked: Conversation) -> tuple[T, bool]:
     options = replace(asked, tools=None).options()
     if asked.policy == "omit":
         return render(asked.messages, **options), False
-    text, told = tool_prompt(asked.tools or ()), as_text(asked.messages)
+    text, messages = tool_prompt(asked.tools or ()), as_text(asked.messages)
     try:
-        return render(joined(told, "system", text), **options), True
+        return render(joined(messages, "system", text), **options), True
     except TemplateError:  # it has no system messages
-        return render(joined(told, "user", text), **options), True
+        return render(joined(messages, "user", text), **options), True
 
 
 def tool_prompt(tools: Sequence[Message]) -> str:
@@ -156,7 +156,7 @@ def _call_text(function: Message) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
 
 
-def _shortened(llm: LLM, asked: Conversation, limits: Truncation) -> Prompt:
+def _shortened(llm: LLM, asked: ChatInput, limits: Truncation) -> Prompt:
     """System messages and the last message stay; of the others the oldest are left out. A result needs its call."""
     try:
         whole = _prompt(llm, asked)

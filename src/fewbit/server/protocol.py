@@ -18,8 +18,8 @@ class Connection(H11Protocol):
     """It may be idle for a while, but headers must come at once, and so must the rest of a body that was refused before
     it was read. One too many gets a 503 and is closed."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._state: State = self.config.app.state.fewbit  # type: ignore[union-attr]
         self._timer: asyncio.TimerHandle | None = None
 

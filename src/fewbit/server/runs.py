@@ -15,13 +15,14 @@ from ..errors import FewbitError, FileChanged
 from ..llm import LLM
 from .errors import ApiError, from_fewbit, shutting_down
 from .ignored import note_ignored
-from .jobs import Delta, Event, Finished, Job, Started, Usage, run
+from .jobs import Event, Finished, Job, OutputDelta, Started, Usage, run
 from .log import log
 from .metrics import disk_stats
-from .pool import Entry
+from .pool import ServedModel
 from .settings import Settings
 from .sse import EventStream
 from .state import State, charge, client_name, state_of
+from .tool_calls import ToolParser
 from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
@@ -55,13 +56,13 @@ class Run:
     def __aiter__(self) -> Run:
         return self
 
-    async def __anext__(self) -> Delta | Finished | Usage:
+    async def __anext__(self) -> OutputDelta | Finished | Usage:
         found = await self._next()
         assert not isinstance(found, Started)
         self._count(found)
         return found
 
-    async def collect(self) -> tuple[list[list[Delta]], list[Finished], Usage]:
+    async def collect(self) -> tuple[list[list[OutputDelta]], list[Finished], Usage]:
         """All of it: the deltas of each output, how each ended, and usage. A client that goes ends it."""
         try:
             return await unless_gone(self._request, self._collect())
@@ -75,6 +76,11 @@ class Run:
             self._closing(parts), ping_seconds=limits.ping_seconds, write_seconds=limits.write_seconds,
             media_type=media_type, **({} if media_type is None else {"ping": None}),
         )  # fmt: skip
+
+    def tool_parser(self, is_parallel: bool | None = None) -> ToolParser:
+        """What finds calls in the text of an output; the first one alone if `is_parallel` is False."""
+        names = [tool["function"]["name"] for tool in self.job.tools or ()]
+        return ToolParser(names, most=1 if is_parallel is False else None)
 
     def end(self) -> None:
         """End it with an error, wherever it is."""
@@ -124,12 +130,12 @@ class Run:
         finally:
             self._reader = None
 
-    async def _collect(self) -> tuple[list[list[Delta]], list[Finished], Usage]:
-        deltas: list[list[Delta]] = [[] for _ in range(self.job.num_outputs)]
+    async def _collect(self) -> tuple[list[list[OutputDelta]], list[Finished], Usage]:
+        deltas: list[list[OutputDelta]] = [[] for _ in range(self.job.num_outputs)]
         finished: dict[int, Finished] = {}
         usage = Usage(0, 0, 0)
         async for one in self:
-            if isinstance(one, Delta):
+            if isinstance(one, OutputDelta):
                 deltas[one.index].append(one)
             elif isinstance(one, Finished):
                 finished[one.index] = one
@@ -137,9 +143,9 @@ class Run:
                 usage = one
         return deltas, [finished[index] for index in range(len(deltas))], usage
 
-    def _count(self, found: Delta | Finished | Usage) -> None:
+    def _count(self, found: OutputDelta | Finished | Usage) -> None:
         metrics = self._state.metrics
-        if isinstance(found, Delta) and found.tokens:
+        if isinstance(found, OutputDelta) and found.tokens:
             charge(self._request, len(found.tokens))
             self._count_tokens(found, asyncio.get_running_loop().time())
         elif isinstance(found, Finished):
@@ -149,7 +155,7 @@ class Run:
             metrics.prompt_tokens.labels(self.model).inc(found.prompt_tokens)
             self._request.scope["fewbit.usage"] = (self.model, found)  # for the log
 
-    def _count_tokens(self, found: Delta, now: float) -> None:
+    def _count_tokens(self, found: OutputDelta, now: float) -> None:
         """Tokens that came together share the time since the last ones, or since the request began to run."""
         metrics, last = self._state.metrics, self._last_token.get(found.index)
         share = (now - (self._begun if last is None else last)) / len(found.tokens)
@@ -222,7 +228,7 @@ def _limit(job: Job, limits: Settings) -> None:
         job.options["max_tokens"] = min(usual, default=None)
 
 
-def enter(state: State, entry: Entry, job: Job, stack: AsyncExitStack) -> None:
+def enter(state: State, entry: ServedModel, job: Job, stack: AsyncExitStack) -> None:
     """Take a place in the queue, until the stack is closed."""
     state.check_open()
     seqs = 0 if entry.llm is None else entry.llm.loaded.max_seqs

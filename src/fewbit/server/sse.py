@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
+NDJSON = "application/x-ndjson"
 
 
 def event(data: Any, name: str | None = None) -> bytes:
@@ -24,6 +25,11 @@ def event(data: Any, name: str | None = None) -> bytes:
     """
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def json_line(record: Any) -> bytes:
+    """A line of a stream of JSON, as Ollama's clients read it."""
+    return msgspec.json.encode(record) + b"\n"
 
 
 class EventStream(Response):
@@ -74,7 +80,7 @@ class EventStream(Response):
                         await self._body(send, self._ping)
                     continue
                 part = following.result()
-                await self._body(send, part or b"", more=part is not None)
+                await self._body(send, part or b"", has_more=part is not None)
                 if part is None:
                     return
                 following = asyncio.ensure_future(anext(self._parts, None))
@@ -83,8 +89,8 @@ class EventStream(Response):
             with suppress(asyncio.CancelledError, Exception):
                 await following
 
-    async def _body(self, send: Send, data: bytes, more: bool = True) -> None:
-        await self._send(send, {"type": "http.response.body", "body": data, "more_body": more})
+    async def _body(self, send: Send, data: bytes, has_more: bool = True) -> None:
+        await self._send(send, {"type": "http.response.body", "body": data, "more_body": has_more})
 
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
         async with asyncio.timeout(self._write_seconds):

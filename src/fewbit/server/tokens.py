@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -16,10 +17,11 @@ from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
-from .prompts import Conversation, chat_prompt, count_tokens
+from .prompts import ChatInput, chat_prompt, count_tokens
+from .runs import held, policy_of
 from .state import state_of
 from .text_work import check_chars, max_chars
-from .waiting import on_text, unless_gone
+from .waiting import on_text
 
 T = TypeVar("T")
 
@@ -64,8 +66,7 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_request")
-    policy = state_of(request).settings.tools_without_template
-    return JsonResponse(await with_model(request, body.model, _tokenized, body, policy))
+    return JsonResponse(await with_model(request, body.model, _tokenized, body, policy_of(request)))
 
 
 async def detokenize(request: Request) -> Response:
@@ -75,28 +76,37 @@ async def detokenize(request: Request) -> Response:
 
 async def tokenizer_info(request: Request) -> Response:
     """What is known of a model that is loaded: a GET loads none, since any web page can make a browser send one."""
+    tokenizer = loaded_model(request)[1].tokenizer
+    eos = tokenizer.eos_token or None
+    template = tokenizer.chat_templates.get("default")
+    return JsonResponse(TokenizerInfo(tokenizer.bos_token or None, eos, eos, template, tokenizer.vocab_size))
+
+
+def loaded_model(request: Request) -> tuple[str, LLM]:
+    """The model that a GET asks about, and its name."""
     entry = state_of(request).pool.find(request.query_params.get("model"))
     if entry.llm is None:
         raise ApiError(503, f"the model {entry.name} is not loaded; a POST loads it", "model", "model_not_loaded",
                        retry_after=10)  # fmt: skip
-    tokenizer = entry.llm.tokenizer
-    eos = tokenizer.eos_token or None
-    template = tokenizer.chat_templates.get("default")
-    return JsonResponse(TokenizerInfo(tokenizer.bos_token or None, eos, eos, template, tokenizer.vocab_size))
+    return entry.name, entry.llm
 
 
 async def with_model(request: Request, model: str | None, call: Callable[..., T], *given: Any) -> T:
     """What a call with a model gives that takes long for long texts. It ends when its client disconnects."""
     state_of(request).check_open()
     async with AsyncExitStack() as stack:
-        llm = await unless_gone(request, stack.enter_async_context(state_of(request).pool.use(model)))
+        llm = await held(request, model, stack)
         return await in_thread(request, call, llm, *given)
 
 
-def counted(llm: LLM, asked: Conversation) -> int:
+async def count_prompt(request: Request, model: str | None, asked: ChatInput) -> int:
     """The tokens of a conversation's prompt."""
-    check_chars(llm, asked.messages, asked.tools)
-    return count_tokens(llm, asked)
+
+    def count(llm: LLM) -> int:
+        check_chars(llm, asked.messages, asked.tools)
+        return count_tokens(llm, replace(asked, policy=policy_of(request)))
+
+    return await with_model(request, model, count)
 
 
 async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
@@ -114,7 +124,7 @@ def _tokenized(llm: LLM, body: TokenizeRequest, policy: str) -> Tokenized:
     if body.messages is not None:
         messages, tools = template_messages(body.messages), template_tools(body.tools, None)
         check_chars(llm, messages, tools)
-        ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
+        ids = chat_prompt(llm, ChatInput(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None

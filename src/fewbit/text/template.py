@@ -79,7 +79,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         max_seconds: float = MAX_SECONDS,
-        **more: Any,
+        **variables: Any,
     ) -> str:
         """The prompt for messages.
 
@@ -88,10 +88,10 @@ class ChatTemplate:
             tools: Functions that the model may call, as OpenAI's clients describe them.
             add_generation_prompt: End with the header of the assistant's answer.
             max_seconds: Time limit for the template.
-            **more: Other variables of the template, such as `enable_thinking`.
+            **variables: Other variables of the template, such as `enable_thinking`.
         """
         names: dict[str, Any] = {**self._tokens, "messages": messages, "tools": tools, "documents": None}
-        names |= {"add_generation_prompt": add_generation_prompt, **more}
+        names |= {"add_generation_prompt": add_generation_prompt, **variables}
         parts, size = [], 0
         with _errors_of("refuses these messages"), bounded(max_seconds):
             for part in self._template.generate(names):

@@ -168,7 +168,7 @@ def _bar(name: str, progress: Progress) -> tuple[type, list[Exception]]:
 
     failed: list[Exception] = []
 
-    class Bar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
+    class ReportingBar(tqdm):  # type: ignore[misc,type-arg,unused-ignore]
         def __init__(self, *args: Any, **options: Any) -> None:
             options.pop("name", None)
             super().__init__(*args, **{**options, "disable": True})
@@ -185,4 +185,4 @@ def _bar(name: str, progress: Progress) -> tuple[type, list[Exception]]:
                 failed.append(error)
                 raise
 
-    return Bar, failed
+    return ReportingBar, failed

@@ -54,10 +54,10 @@ def sample(
     packed, numbers = packed_params(params, count), uniform_array(uniforms, count)
     seen_ids, counts, seen_starts = _NO_PAIRS if seen is None else packed_pairs(seen_list(seen, count))
     bias_ids, values, bias_starts = _NO_PAIRS if bias is None else packed_pairs(bias_list(bias, count))
-    words, mask_rows = (None, None) if masks is None else packed_masks(mask_list(masks, count, vocab))
+    mask_bits, mask_rows = (None, None) if masks is None else packed_masks(mask_list(masks, count, vocab))
     try:
         bad = _native.sample(
-            rows, packed, numbers, seen_ids, counts, seen_starts, bias_ids, values, bias_starts, words, mask_rows,
+            rows, packed, numbers, seen_ids, counts, seen_starts, bias_ids, values, bias_starts, mask_bits, mask_rows,
             tokens, logprobs, checked_threads(threads),
         )  # fmt: skip
     except ValueError as error:

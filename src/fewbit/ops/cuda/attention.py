@@ -171,18 +171,18 @@ def decode_attention(
     if keep and step.max_q > 1:
         write_rows(run, step, pages, k, v, rope=rope)
         keep = False
-    some = range(step.num_tokens) if rows is None else rows
+    rows = range(step.num_tokens) if rows is None else rows
     shape = attend_shape(
-        page_shape(pages), len(some), step.max_length, spec.window, spec.kv_heads, q_heads,
+        page_shape(pages), len(rows), step.max_length, spec.window, spec.kv_heads, q_heads,
         batch_invariant=batch_invariant, processors=processors(run.device),
     )  # fmt: skip
     entry = attend_entry(page_shape(pages), shape, keep)
     group, floats = step.groups[pages.group], q_heads * shape.pieces * (spec.v_dim + 2)
-    at_once = max(1, min(len(some), PARTS_BYTES // (4 * floats), MAX_GRID))
+    at_once = max(1, min(len(rows), PARTS_BYTES // (4 * floats), MAX_GRID))
     parts = run.scratch("attend_parts", 4 * floats * at_once)
     tickets = run.scratch("attend_tickets", 4 * at_once * spec.kv_heads * shape.rounds, zeros=True)
-    for first in some[::at_once]:
-        grid = shape.pieces, spec.kv_heads * shape.rounds, min(at_once, some.stop - first)
+    for first in rows[::at_once]:
+        grid = shape.pieces, spec.kv_heads * shape.rounds, min(at_once, rows.stop - first)
         run.launch(
             entry, grid, 32 * shape.warps if shape.is_mma else PLAIN_THREADS, q.pointer, k.pointer, v.pointer,
             q.stride, k.stride, v.stride, table.pointer, table.pairs, table.neox, pages.rotate,

@@ -98,8 +98,11 @@ def _name(device: Any) -> str:
 
 
 def _capability(device: Any) -> tuple[int, int]:
-    of = package("cuda.bindings.driver").CUdevice_attribute
-    major, minor = of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+    attributes = package("cuda.bindings.driver").CUdevice_attribute
+    major, minor = (
+        attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    )
     return int(_call("cuDeviceGetAttribute", major, device)), int(_call("cuDeviceGetAttribute", minor, device))
 
 

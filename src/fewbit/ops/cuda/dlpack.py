@@ -30,7 +30,7 @@ class _Managed(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class View:
+class ForeignArray:
     """Contiguous memory of somebody, which stays while `owner` does."""
 
     pointer: int
@@ -41,7 +41,7 @@ class View:
     owner: Any
 
 
-def read(x: Any, stream: int, what: str, ordinal_of: Callable[[int], int]) -> View | None:
+def read(x: Any, stream: int, what: str, ordinal_of: Callable[[int], int]) -> ForeignArray | None:
     """x as a view of the memory of its device, ready to be read on `stream`; None: it offers none.
 
     `ordinal_of` says which GPU a pointer belongs to: `__cuda_array_interface__` does not.
@@ -52,7 +52,7 @@ def read(x: Any, stream: int, what: str, ordinal_of: Callable[[int], int]) -> Vi
     return None if interface is None else _read_interface(x, interface, what, ordinal_of)
 
 
-def _read_dlpack(x: Any, stream: int, what: str) -> View:
+def _read_dlpack(x: Any, stream: int, what: str) -> ForeignArray:
     kind = int(x.__dlpack_device__()[0])
     try:
         capsule = x.__dlpack__(stream=stream) if kind == CUDA else x.__dlpack__()
@@ -66,10 +66,10 @@ def _read_dlpack(x: Any, stream: int, what: str) -> View:
         raise DtypeError(f"{what} must be float32, float16 or bfloat16, not DLPack type {tensor.code}:{tensor.bits}")
     _refuse_strides(shape, strides, what)
     pointer = (tensor.data or 0) + tensor.byte_offset
-    return View(pointer, shape, name, tensor.device_type, tensor.device_id, (x, capsule))
+    return ForeignArray(pointer, shape, name, tensor.device_type, tensor.device_id, (x, capsule))
 
 
-def _read_interface(x: Any, interface: dict[str, Any], what: str, ordinal_of: Callable[[int], int]) -> View:
+def _read_interface(x: Any, interface: dict[str, Any], what: str, ordinal_of: Callable[[int], int]) -> ForeignArray:
     names = {typestr: name for name, typestr in TYPESTR.items()}
     name = names.get(interface["typestr"])
     if name is None:
@@ -78,7 +78,7 @@ def _read_interface(x: Any, interface: dict[str, Any], what: str, ordinal_of: Ca
     in_items = None if strides is None else tuple(s // ITEM_BYTES[name] for s in strides)
     _refuse_strides(shape, in_items, what)
     pointer = int(interface["data"][0])
-    return View(pointer, shape, name, CUDA, ordinal_of(pointer), x)
+    return ForeignArray(pointer, shape, name, CUDA, ordinal_of(pointer), x)
 
 
 def _refuse_strides(shape: tuple[int, ...], strides: tuple[int, ...] | None, what: str) -> None:
@@ -119,7 +119,7 @@ def _capsule_pointer(capsule: Any, name: bytes) -> int:
     return int(_api.PyCapsule_GetPointer(capsule, name))
 
 
-def write(view: View) -> Any:
+def write(view: ForeignArray) -> Any:
     """A DLPack capsule over memory that stays while somebody has it."""
     ndim = len(view.shape)
     shape = (c_int64 * max(ndim, 1))(*view.shape)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .values import GroupTables, Run, StepInputs
+from .values import GroupTables, RowRun, StepInputs
 
 if TYPE_CHECKING:
     from ...cache.view import View
@@ -29,7 +29,7 @@ class InputLayout:
     table_pages: tuple[int, ...]  # entries of all tables of each attention group
     max_q: int
     max_length: int
-    runs: tuple[Run, ...] = ()
+    runs: tuple[RowRun, ...] = ()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -110,7 +110,7 @@ def exact_layout(tokens: int, view: View, logits: int) -> InputLayout:
     )  # fmt: skip
 
 
-def find_runs(counts: Sequence[int]) -> tuple[Run, ...]:
+def find_runs(counts: Sequence[int]) -> tuple[RowRun, ...]:
     """The runs of sequences with so many new tokens each; none, where all are alike.
 
     >>> [(run.sequences, run.rows) for run in find_runs([1, 1, 30, 1])]
@@ -120,7 +120,7 @@ def find_runs(counts: Sequence[int]) -> tuple[Run, ...]:
     """
     runs, sequence, row = [], 0, 0
     for _, same in groupby(counts, lambda count: count > 1):
-        some = list(same)
-        runs.append(Run(range(sequence, sequence + len(some)), range(row, row + sum(some))))
+        new_tokens = list(same)
+        runs.append(RowRun(range(sequence, sequence + len(new_tokens)), range(row, row + sum(new_tokens))))
         sequence, row = runs[-1].sequences.stop, runs[-1].rows.stop
     return tuple(runs) if len(runs) > 1 else ()

@@ -90,8 +90,8 @@ class LaunchList:
 
     def patch(self, pointers: Sequence[int]) -> None:
         """Let kernels read the inputs of another step, given by their places."""
-        words, places = self._patched
-        np.frombuffer(self._arena, np.uint64)[words] = np.array(pointers, np.uint64)[places]
+        arena_slots, places = self._patched
+        np.frombuffer(self._arena, np.uint64)[arena_slots] = np.array(pointers, np.uint64)[places]
 
     @cached_property
     def _patched(self) -> npt.NDArray[np.int64]:

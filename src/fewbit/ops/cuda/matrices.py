@@ -65,8 +65,8 @@ def _linear(x: Any, w: CudaTensor, out: Any, activations: str | None, bias: Any,
 
 
 def _launch(
-    device: Session, x: dlpack.View, w: CudaTensor, target: dlpack.View, activations: str | None,
-    bias: dlpack.View | None, residual: dlpack.View | None,
+    device: Session, x: dlpack.ForeignArray, w: CudaTensor, target: dlpack.ForeignArray, activations: str | None,
+    bias: dlpack.ForeignArray | None, residual: dlpack.ForeignArray | None,
 ) -> None:  # fmt: skip
     (n, k), tokens = w.shape, prod(x.shape[:-1])
     if not (n and tokens):
@@ -85,7 +85,7 @@ def _launch(
         _cast(device, y, "f32", target.pointer, target.dtype, tokens, n)
 
 
-def _keep(device: Session, views: Sequence[dlpack.View | None]) -> None:
+def _keep(device: Session, views: Sequence[dlpack.ForeignArray | None]) -> None:
     """Inputs of others stay until the GPU has read them; ours are freed on the stream, behind what reads them."""
     foreign = [view for view in views if view is not None and not isinstance(view.owner, DeviceArray)]
     if foreign:
@@ -95,17 +95,19 @@ def _keep(device: Session, views: Sequence[dlpack.View | None]) -> None:
 
 def _shaped(
     device: Session, x: Any, what: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = ("f32",)
-) -> dlpack.View:
+) -> dlpack.ForeignArray:
     view = to_view(device, x, what, dtypes)
     if view.shape != shape:
         raise ShapeError(f"{what} must have shape {shape}, its shape is {view.shape}")
     return view
 
 
-def to_view(device: Session, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpack.View:
+def to_view(device: Session, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpack.ForeignArray:
     """Memory of the device; what lies in host memory is copied there."""
     if isinstance(x, DeviceArray):
-        view: dlpack.View | None = dlpack.View(x.pointer, x.shape, x.dtype, dlpack.CUDA, x.device.ordinal, x)
+        view: dlpack.ForeignArray | None = dlpack.ForeignArray(
+            x.pointer, x.shape, x.dtype, dlpack.CUDA, x.device.ordinal, x
+        )
     else:
         stream = int(device.stream.handle)
         view = None if isinstance(x, np.ndarray) else dlpack.read(x, stream, what, device.ordinal_of)
@@ -114,7 +116,7 @@ def to_view(device: Session, x: Any, what: str, dtypes: tuple[str, ...]) -> dlpa
             device.wait_for(producer)
     if view is None or view.device_type == dlpack.CPU:
         copy = device.array(to_floats(x, what))
-        view = dlpack.View(copy.pointer, copy.shape, copy.dtype, dlpack.CPU, device.ordinal, copy)
+        view = dlpack.ForeignArray(copy.pointer, copy.shape, copy.dtype, dlpack.CPU, device.ordinal, copy)
     if view.dtype not in dtypes:
         raise DtypeError(f"{what} must be {', '.join(dtypes)}, not {view.dtype}")
     if view.device_type == dlpack.CUDA and view.device_id != device.ordinal:
@@ -139,7 +141,7 @@ def quantize(x: Any, format: str | Format, ordinal: int = 0) -> CudaTensor:
         return from_rows(device, fmt, (n, k), rows.pointer)  # which waits until all is read
 
 
-def encode_rows(device: Session, view: dlpack.View, fmt: Format) -> DeviceArray:
+def encode_rows(device: Session, view: dlpack.ForeignArray, fmt: Format) -> DeviceArray:
     """The packed rows themselves, as they lie in files."""
     n, k = view.shape
     out = device.empty((n, fmt.row_bytes(k)), "u8")

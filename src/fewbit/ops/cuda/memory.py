@@ -91,7 +91,9 @@ class DeviceArray:
             raise BufferError(f"an array on cuda:{self.device.ordinal} is given out as it is; numpy() copies it")
         self.device.let_wait(stream)
         owner = Lent(self.device, self.buffer, stream)
-        return dlpack.write(dlpack.View(self.pointer, self.shape, self.dtype, dlpack.CUDA, self.device.ordinal, owner))
+        return dlpack.write(
+            dlpack.ForeignArray(self.pointer, self.shape, self.dtype, dlpack.CUDA, self.device.ordinal, owner)
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

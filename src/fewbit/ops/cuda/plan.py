@@ -53,7 +53,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanOptions:
     max_tokens: int  # of a step
     max_logits: int
     ctx: int  # tokens of the longest sequence
@@ -61,7 +61,7 @@ class Options:
     batch_invariant: bool = False
 
 
-def build(graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> Plan:
+def build(graph: Graph, store: DeviceStore, weights: Weights, options: PlanOptions) -> Plan:
     """The plan of a graph whose logits are selected."""
     return Builder(fuse(graph), store, weights, options).build()
 
@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
 class Builder:
     """Has a method for each operation that is not in `FUNCTIONS`, by its name: it takes the node and its attributes."""
 
-    def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: Options) -> None:
+    def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: PlanOptions) -> None:
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
         self.device: Session = weights.device
         self.uses, self.makers = graph.uses(), graph.makers()
@@ -298,7 +298,7 @@ class Builder:
                 return
             target, dtype = self._attended(run, value, step.num_tokens) if feeds else (out, "f32")
             prompt_attention.prompt_attention(
-                run, step, pages, q, target, causal=causal, around=radius, dtype=dtype, **given
+                run, step, pages, q, target, causal=causal, radius=radius, dtype=dtype, **given
             )
 
         def mixed(run: Launcher, step: StepInputs) -> None:

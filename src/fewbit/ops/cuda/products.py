@@ -22,7 +22,7 @@ from .shapes import (
 from .tensor import CudaTensor
 from .values import Launcher, Rows
 
-__all__ = ["Form", "Fused", "Source", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated"]
+__all__ = ["Form", "Fused", "RowSource", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated"]
 
 Weights = CudaTensor | Fused
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
@@ -38,10 +38,10 @@ class Form(NamedTuple):
     parts: int = 1  # of 8 bits
     tiles: int = 0  # of 8 tokens
     dtype: str = "bf16"  # of rows16: that or f16
-    source: Source | None = None  # for formats that stay as in files; None: they are not asked for
+    source: RowSource | None = None  # for formats that stay as in files; None: they are not asked for
 
 
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """Rows before they have their form; norm: a pointer to the weight, and epsilon, of x / rms(x) * weight."""
 
     rows: Rows
@@ -71,7 +71,7 @@ def make_form(
     stay f32, for weights that are multiplied so. The form lies in scratch memory under `name`, until the next of that
     name is made.
     """
-    source = Source(rows, norm, dtype, name, many)
+    source = RowSource(rows, norm, dtype, name, many)
     if exact:
         return _rows32(run, source, tokens)
     kind = form_kind(tokens, f16, invariant)
@@ -97,7 +97,7 @@ def empty_form(run: Launcher, width: int, tokens: int, name: str = "given") -> F
     return None
 
 
-def _bytes(run: Launcher, source: Source, parts: int) -> Form:
+def _bytes(run: Launcher, source: RowSource, parts: int) -> Form:
     (x, k, _), norm, dtype, name, _ = source
     size = padded(k, 128)
     q, xm = run.scratch(f"{name}.codes", parts * size), run.scratch(f"{name}.scales", parts * size // 4)
@@ -109,7 +109,7 @@ def _bytes(run: Launcher, source: Source, parts: int) -> Form:
     return Form("bytes", q, xm, parts=parts, source=source)
 
 
-def _fragments(run: Launcher, source: Source, tokens: int, tiles: int) -> Form:
+def _fragments(run: Launcher, source: RowSource, tokens: int, tiles: int) -> Form:
     (x, k, stride), norm, dtype, name, _ = source
     size, (weight, eps) = padded(k, 128), norm or (0, 0.0)
     packed = run.scratch(f"{name}.fragments", tiles * 8 * size * 2)
@@ -120,7 +120,7 @@ def _fragments(run: Launcher, source: Source, tokens: int, tiles: int) -> Form:
     return Form("fragments", packed, scales, tiles=tiles, source=source)
 
 
-def _rows(run: Launcher, source: Source, tokens: int, kind: str) -> Form:
+def _rows(run: Launcher, source: RowSource, tokens: int, kind: str) -> Form:
     (x, k, stride), norm, dtype, name, many = source
     width, (weight, eps) = padded(k, 8), norm or (0, 0.0)
     target, item = (many, 2) if kind == "rows16" else ("f32", 4)
@@ -139,13 +139,13 @@ def _form_of_rows(run: Launcher, form: Form, tokens: int, invariant: bool) -> Fo
     return _rows32(run, source, tokens) if kind == "rows32" else _rows(run, source, tokens, kind)
 
 
-def _source_of(form: Form) -> Source:
+def _source_of(form: Form) -> RowSource:
     if form.source is None:
         raise ArgumentError("a form without its rows serves no formats that stay as in files")
     return form.source
 
 
-def _rows32(run: Launcher, source: Source, tokens: int) -> Form:
+def _rows32(run: Launcher, source: RowSource, tokens: int) -> Form:
     """Rows of f32, as they are if nothing has to be done."""
     if source.norm or source.dtype != "f32":
         return _rows(run, source, tokens, "rows32")

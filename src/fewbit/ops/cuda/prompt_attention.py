@@ -35,14 +35,14 @@ class Reach(NamedTuple):
         return max(1, min(-(-max_length // keys), spanned))
 
 
-def reach(window: int, causal: bool, around: int) -> Reach:
+def reach(window: int, causal: bool, radius: int) -> Reach:
     """
     >>> reach(8, True, 0), reach(0, False, 3)
     (Reach(back=7, ahead=0), Reach(back=3, ahead=3))
     """
     if causal:
         return Reach(window - 1 if window else FAR, 0)
-    return Reach(around or FAR, around or FAR)
+    return Reach(radius or FAR, radius or FAR)
 
 
 def card_shape(device: Session, spec: AttentionSpec) -> PromptShape:
@@ -63,7 +63,7 @@ def prompt_attention(
     softcap: float = 0.0,
     sinks: int = 0,
     causal: bool = True,
-    around: int = 0,
+    radius: int = 0,
     rope: RopeTable | None = None,
     dtype: str = "f32",
     sequences: range | None = None,
@@ -79,7 +79,7 @@ def prompt_attention(
     if not (scale > 0 and softcap >= 0):
         raise ArgumentError(f"attention needs a scale above 0 and a soft cap of 0 or more, not {scale} and {softcap}")
     spec, shape = pages.spec, card_shape(run.device, pages.spec)
-    sees = reach(spec.window, causal, around)
+    sees = reach(spec.window, causal, radius)
     capacity = sees.capacity(step.max_length, step.max_q, shape.keys)
     k_bytes, v_bytes = (capacity * spec.kv_heads * size for size in shape.tile_bytes)
     todo = range(step.num_sequences) if sequences is None else sequences
@@ -93,12 +93,7 @@ def prompt_attention(
     queries = *q.at, spec.k_dim, heads, group, *turns
     if -(-step.max_q * group // shape.rows) * len(todo) * spec.kv_heads * shape.parts < 2 * processors(run.device):
         shape = shape.small
-    tiles = -(-step.max_q * group // shape.rows)
-    if tiles > MAX_GRID:
-        raise ArgumentError(
-            f"a GPU takes {MAX_GRID * shape.rows // group} tokens of a prompt at once, not {step.max_q}; lower "
-            "max_batched_tokens"
-        )
+    tiles = _num_tiles(step.max_q, group, shape.rows)
     attend = attend_prompt(shape, rotated, softcap > 0, dtype)
     for first in todo[::at_once]:
         count = min(at_once, todo.stop - first)
@@ -115,10 +110,18 @@ def prompt_attention(
         )  # fmt: skip
 
 
+def _num_tiles(max_q: int, group: int, rows: int) -> int:
+    """Tiles of query rows of the longest sequence, as far as a grid has room for them."""
+    tiles = -(-max_q * group // rows)
+    if tiles > MAX_GRID:
+        most = MAX_GRID * rows // group
+        raise ArgumentError(f"a GPU takes {most} tokens of a prompt at once, not {max_q}; lower max_batched_tokens")
+    return tiles
+
+
 def _heads(pages: LayerPages, q: Rows, out: Rows, dtype: str) -> int:
     """How many heads q has, if all fits."""
     spec = pages.spec
-
     heads = q.width // spec.k_dim
     if q.width != heads * spec.k_dim or heads == 0 or heads % spec.kv_heads:
         raise ShapeError(f"q has rows of {q.width} values, not heads of {spec.k_dim} that share {spec.kv_heads} of K")

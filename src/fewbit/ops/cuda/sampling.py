@@ -43,12 +43,12 @@ _PAIRS = 2048  # seen tokens and biases of a sample for which a buffer has space
 class Packed(NamedTuple):
     """What the samples of a step ask for; those that cannot be sampled have an error and an unused slot."""
 
-    words: Words
+    data: Words
     errors: dict[int, DataError]
     slots: int
 
 
-class Sampler:
+class GpuSampler:
     """Samples tokens from rows on a GPU. Tokens, log-probabilities and status lie in one buffer, at a fixed address."""
 
     def __init__(self, device: Session, max_samples: int, vocab: int) -> None:
@@ -78,7 +78,7 @@ class Sampler:
         return self.max_samples * (_PACK.size + 8 * _PAIRS + 4 * -(-self.vocab // 32))
 
     def fits(self, packed: Packed) -> bool:
-        return packed.words.nbytes <= self.max_packed_bytes
+        return packed.data.nbytes <= self.max_packed_bytes
 
     def launch(self, run: Launcher, logits: Rows, packed: int, num_slots: int, previous: int | None = None) -> None:
         """Sample from rows by the packed samples at a pointer, aligned to 8 bytes; so many slots were packed.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .launch import LaunchList
-from .values import Launcher, Recorder, StepInputs
+from .values import Launcher, LaunchRecorder, StepInputs
 
 MAX_LISTS = 64  # of about 100 KB
 
@@ -43,7 +43,7 @@ class StepLists:
         run.is_first = False
 
     def _record(self, run: Launcher, step: StepInputs, each: Callable[[Launcher, StepInputs], None]) -> StepList:
-        recorder = Recorder(run.device, run.stream)
+        recorder = LaunchRecorder(run.device, run.stream)
         each(recorder, step.traced())
         recorder.send()
         self.generation = run.device.generation

@@ -57,22 +57,22 @@ class CudaTensor:
     def decode_into(self, pointer: int, width: int, dtype: str, launch: Any = None, rows: range | None = None) -> None:
         """Rows of `width` values, k of them real, the others finite; `launch` is that of a step, or of the device.
 
-        Of some `rows`, if given, which begin at a multiple of 16.
+        Only `rows`, if given, which begin at a multiple of 16.
         """
         k, launch = self.shape[1], launch or self.device.launch
-        some = range(self.shape[0]) if rows is None else rows
-        if len(some) == 0 or width == 0:
+        rows = range(self.shape[0]) if rows is None else rows
+        if len(rows) == 0 or width == 0:
             return
-        n = len(some)
+        n = len(rows)
         if self.tiles:
             entry = kernels.decode_tiles(self.format, dtype)
-            before = self.tiles.sizes(some.start, k)
+            before = self.tiles.sizes(rows.start, k)
             planes = [plane + size for plane, size in zip(self.planes, before, strict=True)]
             tiles = -(-n // 8), -(-self.columns // 4)
             launch(entry, tiles, 128, *planes, pointer, n, width, self.columns)
             return
         entry = kernels.decode_rows(self.format, dtype)
-        launch(entry, -(-n * width // 256), 256, *self.in_rows(some.start), pointer, n, k, width)
+        launch(entry, -(-n * width // 256), 256, *self.in_rows(rows.start), pointer, n, k, width)
 
     def in_rows(self, first: int = 0) -> tuple[int, ...]:
         """Rows as in files, as kernels take them: the bytes from a row on, its fields, values that share a scale."""

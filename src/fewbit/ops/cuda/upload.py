@@ -35,12 +35,12 @@ class Uploader:
             return
         step = max(1, self._size // each)
         for first in range(0, n, step):
-            some = rows[first : first + step]
-            piece = self._next(max(some.nbytes, min(self._size, rows.nbytes)))
-            take(piece.send(some), first, len(some))
+            part = rows[first : first + step]
+            piece = self._next(max(part.nbytes, min(self._size, rows.nbytes)))
+            take(piece.send(part), first, len(part))
             piece.mark()
             if self._progress:
-                self._progress(some.nbytes)
+                self._progress(part.nbytes)
 
     def wait(self) -> None:
         for piece in self._pieces:

@@ -37,7 +37,7 @@ class GroupTables(NamedTuple):
     slots: int  # of each token: page * page_tokens + place in the page; -1: it is not kept
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """Sequences behind each other that all have one new token, or all several."""
 
     sequences: range
@@ -70,7 +70,7 @@ class StepInputs:
     num_logits: int
     max_q: int  # most new tokens of a sequence
     max_length: int  # of a sequence, about: captured graphs serve lengths up to it
-    runs: tuple[Run, ...] = ()  # of a step of prompts and others, else none
+    runs: tuple[RowRun, ...] = ()  # of a step of prompts and others, else none
 
     @property
     def pointers(self) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class Launcher:
 
 
 @dataclass
-class Recorder(Launcher):
+class LaunchRecorder(Launcher):
     """Launches some kernels at a time, and keeps the list of all."""
 
     launches: LaunchList = field(default_factory=LaunchList)
