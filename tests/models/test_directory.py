@@ -175,7 +175,7 @@ def test_every_adapter_belongs_to_one_architecture() -> None:
 def test_no_tokenizer(llama: Path) -> None:
     (llama / "tokenizer.json").unlink()
     (llama / "tokenizer.model").write_bytes(b"")
-    with pytest.raises(PathError, match=r"tokenizer.json is missing; tokenizer.model alone is not read"):
+    with pytest.raises(PathError, match=r"tokenizer.json is missing; tokenizer.model alone is not supported"):
         open_model(llama).tokenizer()
 
 
