@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
-from ..ops.graph import Value
+from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from .checkpoint import Checkpoint
 from .config import Config
-from .layers import LayerNorm, Norm, read_output
+from .layers import LayerNorm, Norm, read_output, read_windows
+from .rotary import read_rope
 
 Part = Callable[[Ops, Value], Value]  # rows in, rows out
 
@@ -37,6 +40,23 @@ class Decoder:
             x = block(ops, x)
         logits = ops.linear(self.output_norm(ops, x), self.output)
         return ops.softcap(logits, self.softcap) if self.softcap else logits
+
+
+class UniformDecoder(Decoder, ABC):
+    """A decoder whose layers differ in their windows alone. A model says what a block is made of."""
+
+    neox: ClassVar[bool] = True  # how pairs of a head are rotated
+    norm: ClassVar[type[Norm] | type[LayerNorm]] = Norm
+
+    def __init__(self, file: Checkpoint) -> None:
+        c = Config.read(file)
+        rope = read_rope(file, c.k_dim, neox=self.neox)
+        blocks = [self.block(file, i, c, rope, window) for i, window in enumerate(read_windows(file, c.layers))]
+        super().__init__(file, c, blocks, norm=self.norm(file, "output_norm", c.hidden))
+
+    @abstractmethod
+    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Part:
+        """A layer of the model; `window` 0: it has none."""
 
 
 class Block:

@@ -9,10 +9,9 @@ from ..ops.graph import Rope
 from .adapter import DECODER, INTERLEAVED_TENSORS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
-from .decoder import Block, Decoder
+from .decoder import Block, UniformDecoder
 from .experts import Experts
-from .layers import Attention, FeedForward, read_windows
-from .rotary import read_rope
+from .layers import Attention, FeedForward
 
 
 def mistral_window(config: Mapping[str, Any]) -> Any:
@@ -33,15 +32,10 @@ HF = Adapter(
 )
 
 
-class Model(Decoder):
-    def __init__(self, file: Checkpoint) -> None:
-        c = Config.read(file)
-        rope = read_rope(file, c.k_dim)
-        windows = read_windows(file, c.layers)
-        super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
+class Model(UniformDecoder):
+    neox = False
 
-
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
-    attn = Attention(file, layer, c, rope, window=window)
-    has_experts = file.size("expert_count", default=0, least=0)
-    return Block(file, layer, c, attn, Experts(file, layer, c) if has_experts else FeedForward(file, layer, c))
+    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+        attn = Attention(file, layer, c, rope, window=window)
+        has_experts = file.size("expert_count", default=0, least=0)
+        return Block(file, layer, c, attn, Experts(file, layer, c) if has_experts else FeedForward(file, layer, c))

@@ -10,9 +10,8 @@ from ..ops.graph import Rope
 from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
-from .decoder import Block, Decoder
-from .layers import Attention, FeedForward, read_windows
-from .rotary import read_rope
+from .decoder import Block, UniformDecoder
+from .layers import Attention, FeedForward
 from .transforms import rotary_dim
 
 
@@ -42,14 +41,7 @@ HF = Adapter(
 )
 
 
-class Model(Decoder):
-    def __init__(self, file: Checkpoint) -> None:
-        c = Config.read(file)
-        rope = read_rope(file, c.k_dim, neox=True)
-        windows = read_windows(file, c.layers)
-        super().__init__(file, c, [block(file, layer, c, rope, window) for layer, window in enumerate(windows)])
-
-
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
-    attn = Attention(file, layer, c, rope, window=window)
-    return Block(file, layer, c, attn, FeedForward(file, layer, c, fused=True))
+class Model(UniformDecoder):
+    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+        attn = Attention(file, layer, c, rope, window=window)
+        return Block(file, layer, c, attn, FeedForward(file, layer, c, fused=True))

@@ -6,9 +6,8 @@ from ..ops.graph import Rope
 from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
-from .decoder import Block, Decoder
-from .layers import MLP, Attention, LayerNorm, read_windows
-from .rotary import read_rope
+from .decoder import Block, UniformDecoder
+from .layers import MLP, Attention, LayerNorm
 
 HF = Adapter(
     ("Starcoder2ForCausalLM",),
@@ -21,14 +20,9 @@ HF = Adapter(
 )
 
 
-class Model(Decoder):
-    def __init__(self, file: Checkpoint) -> None:
-        c = Config.read(file)
-        rope = read_rope(file, c.k_dim, neox=True)
-        blocks = [block(file, i, c, rope, window) for i, window in enumerate(read_windows(file, c.layers))]
-        super().__init__(file, c, blocks, norm=LayerNorm(file, "output_norm", c.hidden))
+class Model(UniformDecoder):
+    norm = LayerNorm
 
-
-def block(file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
-    attn = Attention(file, layer, c, rope, window=window)
-    return Block(file, layer, c, attn, MLP(file, layer, c, "gelu_tanh"), norm=LayerNorm)
+    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope, window: int) -> Block:
+        attn = Attention(file, layer, c, rope, window=window)
+        return Block(file, layer, c, attn, MLP(file, layer, c, "gelu_tanh"), norm=LayerNorm)

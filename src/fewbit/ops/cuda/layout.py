@@ -1,4 +1,4 @@
-"""How a format lies on a GPU: in tiles, whose sizes follow from its record as in csrc/cuda/tile.h, or as in files."""
+"""How a format lies on a GPU: as in files, or in tiles, whose sizes follow from its record."""
 
 from __future__ import annotations
 
