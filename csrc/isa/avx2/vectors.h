@@ -143,17 +143,15 @@ struct Vectors {
       v = _mm256_sub_epi32(v, _mm256_set1_epi32(t.zero[0]));
     return _mm256_cvtepi32_ps(v);
   }
-  template <bool room_before = false>
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(fewbit::load<uint16_t>(p))));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
   }
-  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
-    a = half<>(p);
-    b = half<>(p + 2);
+    a = half(p);
+    b = half(p + 2);
   }
   static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
   template <Real r>
@@ -183,10 +181,10 @@ struct Vectors {
       return _mm256_setr_ps(f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7));
     }
   }
-  template <Real r, int block, int size, bool offset, bool room_before>
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     if constexpr (block == kBlockK && r == Real::f16)
-      out[0] = half<>(p);
+      out[0] = half(p);
     else
       out[0] = eight_apart<r, block, size>(p);
     if constexpr (offset) out[1] = eight_apart<r, block, size>(p + real_bytes(r));

@@ -72,26 +72,7 @@ struct Factors : Grids {
     if constexpr (zero != 0) v = _mm512_sub_epi32(v, _mm512_set1_epi32(zero));
     return _mm512_cvtepi32_ps(v);
   }
-  // Four f16 as floats in memory, from where a load puts one of them in every lane: that leaves the ports that compute
-  // alone. gcc 12 would load the f16 first, and shuffle.
-  struct alignas(16) Four {
-    float v[4];
-  };
-  static FEWBIT_INLINE Four four_halves(const uint8_t* p) {
-    __m128 floats;
-    asm("vcvtph2ps %1, %0" : "=v"(floats) : "m"(*reinterpret_cast<const uint8_t (*)[8]>(p)));
-    Four out;
-    _mm_store_ps(out.v, floats);
-    asm("" : "+m"(out));
-    return out;
-  }
-  // The f16 in every lane. With six bytes before it, four are converted.
-  template <bool room_before = false>
-  static FEWBIT_INLINE f32 half(const uint8_t* p) {
-    if constexpr (room_before) {
-      const Four four = four_halves(p - 6);
-      return _mm512_set1_ps(four.v[3]);
-    }
+  static FEWBIT_INLINE f32 half(const uint8_t* p) {  // the f16 in every lane
     return _mm512_cvtph_ps(_mm256_set1_epi16(fewbit::load<int16_t>(p)));
   }
   static FEWBIT_INLINE f32 half_of_8(const uint8_t* p) {  // the same if eight bytes can be read
@@ -100,14 +81,7 @@ struct Factors : Grids {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
   }
-  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {  // each in every lane
-    if constexpr (room_before) {
-      const Four four = four_halves(p - 4);
-      a = _mm512_set1_ps(four.v[2]);
-      b = _mm512_set1_ps(four.v[3]);
-      return;
-    }
     const f32 pair = half_pair(p);
     a = _mm512_moveldup_ps(pair);
     b = _mm512_movehdup_ps(pair);
@@ -189,11 +163,11 @@ struct Factors : Grids {
     return shifted ? _mm256_srlv_epi32(low, load32(at.shift)) : low;
   }
   // One float a block in the even lanes; the ones right after each, if `offset`, in the odd lanes.
-  template <Real r, int block, int size, bool offset, bool room_before>
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     if constexpr (block == kBlockK && !offset) {
       if constexpr (r == Real::f16)
-        out[0] = half<room_before>(p);
+        out[0] = half(p);
       else
         out[0] = _mm512_set1_ps(real<r>(p));
       return;
@@ -245,7 +219,7 @@ struct Factors : Grids {
   template <Real r>
   static FEWBIT_INLINE f32 splat_real(const uint8_t* p) {
     if constexpr (r == Real::f16)
-      return half<>(p);
+      return half(p);
     else
       return _mm512_set1_ps(read_real(r, p));
   }
