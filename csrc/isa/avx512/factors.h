@@ -86,14 +86,6 @@ struct Factors : Grids {
     a = _mm512_moveldup_ps(pair);
     b = _mm512_movehdup_ps(pair);
   }
-  static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
-  template <Real r>
-  static FEWBIT_INLINE float real(const uint8_t* p) {
-    if constexpr (r == Real::f16)
-      return _cvtsh_ss(fewbit::load<uint16_t>(p));
-    else
-      return read_real(r, p);
-  }
   // Half of 2^(e - 127) for eight exponents; 0 where that is no normal number.
   static FEWBIT_INLINE __m256i powers(__m256i e) {
     return _mm256_slli_epi32(_mm256_subs_epu16(e, _mm256_set1_epi32(1)), 23);
@@ -190,20 +182,6 @@ struct Factors : Grids {
     const __mmask16 is_number = _mm_cmpneq_epi8_mask(code, _mm_set1_epi8(0x7f));
     out[0] = _mm512_maskz_mul_ps(is_number, _mm512_cvtph_ps(bits), _mm512_set1_ps(0x1p7f));
   }
-  using f32x8 = __m256;
-  template <Real r>
-  static FEWBIT_INLINE f32x8 eight(const uint8_t* p) {
-    if constexpr (r == Real::f32)
-      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
-    else if constexpr (r == Real::f16)
-      return _mm256_cvtph_ps(load16(p));
-    else {
-      const __m128i bytes = _mm_cvtsi64_si128(fewbit::load<int64_t>(p));
-      return _mm256_cvtepi32_ps(r == Real::i8 ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
-    }
-  }
-  static FEWBIT_INLINE f32x8 splat8(float x) { return _mm256_set1_ps(x); }
-  static FEWBIT_INLINE f32x8 mul8(f32x8 a, f32x8 b) { return _mm256_mul_ps(a, b); }
   template <bool offset>
   static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
     const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
