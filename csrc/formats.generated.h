@@ -23,211 +23,184 @@ struct i8 : ScalarRecord<Real::i8> { static constexpr const char* name = "i8"; }
 struct i16 : ScalarRecord<Real::i16> { static constexpr const char* name = "i16"; };
 struct i32 : ScalarRecord<Real::i32> { static constexpr const char* name = "i32"; };
 struct i64 : ScalarRecord<Real::i64> { static constexpr const char* name = "i64"; };
-struct q1_0 : Record {
+struct q1_0 : BlockRecord<128, 18, 128> {
   static constexpr const char* name = "q1_0";
-  static constexpr int block = 128, bytes = 18, group = 128;
   static constexpr Ints codes = {{{16, 1, 0, 1073741824, {{1, 8}, {8, 1}, {0, 8}}, 3}}, 1, 1, 2, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::mean;
 };
-struct q2_0 : Record {
+struct q2_0 : BlockRecord<64, 18, 64> {
   static constexpr const char* name = "q2_0";
-  static constexpr int block = 64, bytes = 18, group = 64;
   static constexpr Ints codes = {{{16, 2, 0, 1073741824, {{1, 8}, {4, 2}, {0, 8}}, 3}}, 1, 1, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct q4_0 : Record {
+struct q4_0 : BlockRecord<32, 18, 32> {
   static constexpr const char* name = "q4_0";
-  static constexpr int block = 32, bytes = 18, group = 32;
   static constexpr Ints codes = {{{16, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax_signed;
 };
-struct q4_1 : Record {
+struct q4_1 : BlockRecord<32, 20, 32> {
   static constexpr const char* name = "q4_1";
-  static constexpr int block = 32, bytes = 20, group = 32;
   static constexpr Ints codes = {{{32, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::minmax;
 };
-struct q5_0 : Record {
+struct q5_0 : BlockRecord<32, 22, 32> {
   static constexpr const char* name = "q5_0";
-  static constexpr int block = 32, bytes = 22, group = 32;
   static constexpr Ints codes = {{{48, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}, {16, 1, 0, 1073741824, {{1, 8}, {8, 1}, {0, 8}}, 3}}, 2, 16, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax_signed;
 };
-struct q5_1 : Record {
+struct q5_1 : BlockRecord<32, 24, 32> {
   static constexpr const char* name = "q5_1";
-  static constexpr int block = 32, bytes = 24, group = 32;
   static constexpr Ints codes = {{{64, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}, {32, 1, 0, 1073741824, {{1, 8}, {8, 1}, {0, 8}}, 3}}, 2, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::minmax;
 };
-struct q8_0 : Record {
+struct q8_0 : BlockRecord<32, 34, 32> {
   static constexpr const char* name = "q8_0";
-  static constexpr int block = 32, bytes = 34, group = 32;
   static constexpr Ints codes = {{{16, 8, 0, 1073741824, {{32, 8}, {1, 8}, {0, 256}}, 3}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct q8_1 : Record {
+struct q8_1 : BlockRecord<32, 36, 32> {
   static constexpr const char* name = "q8_1";
-  static constexpr int block = 32, bytes = 36, group = 32;
   static constexpr Ints codes = {{{32, 8, 0, 1073741824, {{32, 8}, {1, 8}, {0, 256}}, 3}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
   static constexpr Sums sums = {2, 32, Real::f16};
 };
-struct tq1_0 : Record {
+struct tq1_0 : BlockRecord<256, 54, 256> {
   static constexpr const char* name = "tq1_0";
-  static constexpr int block = 256, bytes = 54, group = 256;
   static constexpr Kind kind = Kind::trits;
   static constexpr Trits codes = {{{0, 32, 5}, {32, 16, 5}, {48, 4, 4}}};
   static constexpr Factor scale = {true, Real::f16, 52, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct tq2_0 : Record {
+struct tq2_0 : BlockRecord<256, 66, 256> {
   static constexpr const char* name = "tq2_0";
-  static constexpr int block = 256, bytes = 66, group = 256;
   static constexpr Ints codes = {{{0, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}}, 1, 1, 1, false};
   static constexpr Factor scale = {true, Real::f16, 64, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct mxfp4 : Record {
+struct mxfp4 : BlockRecord<32, 17, 32> {
   static constexpr const char* name = "mxfp4";
-  static constexpr int block = 32, bytes = 17, group = 32;
   static constexpr Ints codes = {{{8, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::e8m0, 0, 0, {}, {}, 1.0f};
   static constexpr Codebook codebook = {16, {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
   static constexpr Rule rule = Rule::mxfp4;
 };
-struct nvfp4 : Record {
+struct nvfp4 : BlockRecord<64, 36, 16> {
   static constexpr const char* name = "nvfp4";
-  static constexpr int block = 64, bytes = 36, group = 16;
   static constexpr Ints codes = {{{32, 4, 0, 1073741824, {{8, 8}, {2, 4}, {0, 64}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::ue4m3, 0, 0, {}, {}, 1.0f};
   static constexpr Codebook codebook = {16, {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
   static constexpr Rule rule = Rule::search;
 };
-struct iq4_nl : Record {
+struct iq4_nl : BlockRecord<32, 18, 32> {
   static constexpr const char* name = "iq4_nl";
-  static constexpr int block = 32, bytes = 18, group = 32;
   static constexpr Ints codes = {{{16, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Codebook codebook = {16, {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
   static constexpr Rule rule = Rule::search;
 };
-struct q2_k : Record {
+struct q2_k : BlockRecord<256, 84, 16> {
   static constexpr const char* name = "q2_k";
-  static constexpr int block = 256, bytes = 84, group = 16;
   static constexpr Ints codes = {{{128, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 80, 0, {}, {{{0, 4, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 82, 0, {}, {{{4, 4, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false}, 1.0f};
   static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::search;
 };
-struct q3_k : Record {
+struct q3_k : BlockRecord<256, 110, 16> {
   static constexpr const char* name = "q3_k";
-  static constexpr int block = 256, bytes = 110, group = 16;
   static constexpr Ints codes = {{{256, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}, {0, 1, 0, 1073741824, {{32, 8}, {8, 1}, {0, 256}}, 3}}, 2, 4, 1, false};
   static constexpr Factor scale = {true, Real::f16, 108, 0, {}, {{{768, 4, 0, 1073741824, {{8, 8}, {2, 4}, {0, 64}}, 3}, {832, 2, 0, 1073741824, {{4, 8}, {4, 2}, {0, 32}}, 3}}, 2, 32, 1, false}, 1.0f};
   static constexpr Rule rule = Rule::search;
 };
-struct q4_k : Record {
+struct q4_k : BlockRecord<256, 144, 32> {
   static constexpr const char* name = "q4_k";
-  static constexpr int block = 256, bytes = 144, group = 32;
   static constexpr Ints codes = {{{128, 4, 0, 1073741824, {{32, 8}, {2, 4}, {0, 256}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{32, 6, 0, 4, {{0, 8}}, 1}, {96, 4, 4, 8, {{0, 8}}, 1}, {38, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {{{64, 6, 0, 4, {{0, 8}}, 1}, {100, 4, 4, 8, {{0, 8}}, 1}, {70, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
   static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::search;
 };
-struct q5_k : Record {
+struct q5_k : BlockRecord<256, 176, 32> {
   static constexpr const char* name = "q5_k";
-  static constexpr int block = 256, bytes = 176, group = 32;
   static constexpr Ints codes = {{{384, 4, 0, 1073741824, {{32, 8}, {2, 4}, {0, 256}}, 3}, {128, 1, 0, 1073741824, {{32, 8}, {8, 1}, {0, 256}}, 3}}, 2, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{32, 6, 0, 4, {{0, 8}}, 1}, {96, 4, 4, 8, {{0, 8}}, 1}, {38, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {{{64, 6, 0, 4, {{0, 8}}, 1}, {100, 4, 4, 8, {{0, 8}}, 1}, {70, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
   static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::search;
 };
-struct q6_k : Record {
+struct q6_k : BlockRecord<256, 210, 16> {
   static constexpr const char* name = "q6_k";
-  static constexpr int block = 256, bytes = 210, group = 16;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{64, 8}, {2, 4}, {0, 512}}, 3}, {1024, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}}, 2, 32, 1, false};
   static constexpr Factor scale = {true, Real::f16, 208, 0, {}, {{{1536, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true}, 1.0f};
   static constexpr Rule rule = Rule::search;
 };
-struct q8_k : Record {
+struct q8_k : BlockRecord<256, 292, 256> {
   static constexpr const char* name = "q8_k";
-  static constexpr int block = 256, bytes = 292, group = 256;
   static constexpr Ints codes = {{{32, 8, 0, 1073741824, {{32, 8}, {1, 8}, {0, 256}}, 3}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::q8_k;
   static constexpr Sums sums = {260, 16, Real::i16};
 };
-struct iq4_xs : Record {
+struct iq4_xs : BlockRecord<256, 136, 32> {
   static constexpr const char* name = "iq4_xs";
-  static constexpr int block = 256, bytes = 136, group = 32;
   static constexpr Ints codes = {{{64, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{32, 4, 0, 1073741824, {{0, 4}}, 1}, {16, 2, 0, 1073741824, {{0, 2}}, 1}}, 2, 32, 1, false}, 1.0f};
   static constexpr Codebook codebook = {16, {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
   static constexpr Rule rule = Rule::search;
 };
-struct int8 : Record {
+struct int8 : RowRecord {
   static constexpr const char* name = "int8";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct int8_affine : Record {
+struct int8_affine : RowRecord {
   static constexpr const char* name = "int8_affine";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f32, 0, 1, {}, {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false}, 1.0f};
   static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::zero_point;
 };
-struct int4 : Record {
+struct int4 : RowRecord {
   static constexpr const char* name = "int4";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f32, 1, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::minmax;
 };
-struct int4_group : Record {
+struct int4_group : RowRecord {
   static constexpr const char* name = "int4_group";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct int4_group_f16 : Record {
+struct int4_group_f16 : RowRecord {
   static constexpr const char* name = "int4_group_f16";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Rule rule = Rule::absmax;
 };
-struct int4_group_zero : Record {
+struct int4_group_zero : RowRecord {
   static constexpr const char* name = "int4_group_zero";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f32, 0, 1, {}, {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true}, 1.0f};
   static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::zero_point;
 };
-struct int4_group_zero_f16 : Record {
+struct int4_group_zero_f16 : RowRecord {
   static constexpr const char* name = "int4_group_zero_f16";
-  static constexpr Placement placement = Placement::row;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 0, 1, {}, {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true}, 1.0f};

@@ -119,9 +119,8 @@ inline constexpr auto iq3_s_points = make_points<512, 4>(iq3_s_numbers, iq3_s_le
 
 namespace formats {
 
-struct iq1_s : Record {
+struct iq1_s : BlockRecord<256, 50, 32> {
   static constexpr const char* name = "iq1_s";
-  static constexpr int block = 256, bytes = 50, group = 32;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq1_points;
   static constexpr Grid codes = {&points.values[0][0], 8,
@@ -130,9 +129,8 @@ struct iq1_s : Record {
     {{{287, 1, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false}, 32, -9};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{284, 3, 0, 1073741824, {{0, 16}}, 1}}, 1, -1, 2, false}, 0.125f};
 };
-struct iq1_m : Record {
+struct iq1_m : BlockRecord<256, 56, 16> {
   static constexpr const char* name = "iq1_m";
-  static constexpr int block = 256, bytes = 56, group = 16;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq1_points;
   static constexpr Grid codes = {&points.values[0][0], 8,
@@ -141,9 +139,8 @@ struct iq1_m : Record {
     {{{259, 1, 0, 1073741824, {{0, 4}}, 1}}, 1, 0, 1, false}, 8, -9};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {{{396, 4, 0, 1073741824, {{0, 0}}, 1}, {412, 4, 0, 1073741824, {{0, 0}}, 1}, {428, 4, 0, 1073741824, {{0, 0}}, 1}, {444, 4, 0, 1073741824, {{0, 0}}, 1}}, 4, 0, 1, false}, {{{384, 3, 0, 1073741824, {{4, 3}, {0, 16}}, 2}}, 1, -1, 2, false}, 0.125f};
 };
-struct iq2_xxs : Record {
+struct iq2_xxs : BlockRecord<256, 66, 32> {
   static constexpr const char* name = "iq2_xxs";
-  static constexpr int block = 256, bytes = 66, group = 32;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_xxs_points;
   static constexpr Grid codes = {&points.values[0][0], 8,
@@ -152,9 +149,8 @@ struct iq2_xxs : Record {
     {}, 0, -43};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{76, 4, 0, 1073741824, {{0, 64}}, 1}}, 1, -1, 2, false}, 0.125f};
 };
-struct iq2_xs : Record {
+struct iq2_xs : BlockRecord<256, 74, 16> {
   static constexpr const char* name = "iq2_xs";
-  static constexpr int block = 256, bytes = 74, group = 16;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_xs_points;
   static constexpr Grid codes = {&points.values[0][0], 8,
@@ -163,9 +159,8 @@ struct iq2_xs : Record {
     {}, 0, -43};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{528, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 0.125f};
 };
-struct iq2_s : Record {
+struct iq2_s : BlockRecord<256, 82, 16> {
   static constexpr const char* name = "iq2_s";
-  static constexpr int block = 256, bytes = 82, group = 16;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_s_points;
   static constexpr Grid codes = {&points.values[0][0], 8,
@@ -174,9 +169,8 @@ struct iq2_s : Record {
     {}, 0, -43};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{592, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 0.125f};
 };
-struct iq3_xxs : Record {
+struct iq3_xxs : BlockRecord<256, 98, 32> {
   static constexpr const char* name = "iq3_xxs";
-  static constexpr int block = 256, bytes = 98, group = 32;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq3_xxs_points;
   static constexpr Grid codes = {&points.values[0][0], 4,
@@ -185,9 +179,8 @@ struct iq3_xxs : Record {
     {}, 0, -62};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{556, 4, 0, 1073741824, {{0, 32}}, 1}}, 1, -1, 2, false}, 0.25f};
 };
-struct iq3_s : Record {
+struct iq3_s : BlockRecord<256, 110, 32> {
   static constexpr const char* name = "iq3_s";
-  static constexpr int block = 256, bytes = 110, group = 32;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq3_s_points;
   static constexpr Grid codes = {&points.values[0][0], 4,

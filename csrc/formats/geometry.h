@@ -149,9 +149,15 @@ struct Record {
   static constexpr Rule rule = Rule::none;
   static constexpr Sums sums = {};
 };
+template <int block_, int bytes_, int group_>
+struct BlockRecord : Record {
+  static constexpr int block = block_, bytes = bytes_, group = group_;
+};
+struct RowRecord : Record {
+  static constexpr Placement placement = Placement::row;
+};
 template <Real real_>
-struct ScalarRecord : Record {
-  static constexpr int block = 1, bytes = real_bytes(real_), group = 1;
+struct ScalarRecord : BlockRecord<1, real_bytes(real_), 1> {
   static constexpr Kind kind = Kind::scalar;
   static constexpr Real real = real_;
   static constexpr Rule rule = Rule::cast;

@@ -76,12 +76,7 @@ def record(fmt: Format) -> str:
     name = field("const char*", "name", f'"{fmt.native_name}"')
     if fmt.codes is None:
         return f"struct {fmt.native_name} : ScalarRecord<Real::{fmt.fields[0][1]}> {{ {name.strip()} }};"
-    lines = [name]
-    if fmt.placement == "row":
-        lines.append(field("Placement", "placement", "Placement::row"))
-    else:
-        lines.append(f"  static constexpr int block = {fmt.block}, bytes = {fmt.block_bytes}, group = {fmt.group};")
-    lines += [*codes(fmt), field("Factor", "scale", factor(fmt, fmt.scale))]
+    lines = [name, *codes(fmt), field("Factor", "scale", factor(fmt, fmt.scale))]
     if fmt.offset:
         lines.append(field("Factor", "offset", factor(fmt, fmt.offset)))
         if fmt.offset_sign != 1:
@@ -96,7 +91,8 @@ def record(fmt: Format) -> str:
         value = f"{{{fmt.field_offset(source)}, {every}, Real::{fmt.field_type(source)}}}"
         lines.append(field("Sums", "sums", value))
     body = "\n".join(lines)
-    return f"struct {fmt.native_name} : Record {{\n{body}\n}};"
+    sizes = f"BlockRecord<{fmt.block}, {fmt.block_bytes}, {fmt.group}>"
+    return f"struct {fmt.native_name} : {'RowRecord' if fmt.placement == 'row' else sizes} {{\n{body}\n}};"
 
 
 def point_table(name: str) -> str:
