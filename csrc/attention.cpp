@@ -86,7 +86,7 @@ struct Call {
     if (!can || (exact && !can->is_exact)) return false;
     const KvKernels &keys = k.kernels->kv, &values = v.kernels->kv;
     if (!keys.integer_keys || !values.integer_values) return false;
-    const bool reads = !k.tiled() || (keys.prefers_tiled && values.prefers_tiled);
+    const bool reads = keys.prefers_tiled == k.tiled() && values.prefers_tiled == v.tiled();
     return reads && std::max(k.dim, v.dim) <= can->most_dim && heads.page_tokens >= can->least_page_tokens;
   }
   // Rows of a piece: the queries of its first head, then those of the next.
@@ -146,7 +146,7 @@ struct Call {
     if (on_matrix) {
       matrix->pack_queries(own.queries, rows, k_pad, own.key_units);
       with(matrix->with_units, [&] { by_blocks(p, [&](const Block& b) { on_matrix_units(p, rows, b, own); }); });
-    } else if (worth_integers(p, rows)) {
+    } else if (integers && rows <= kSkinnyQueries) {
       with(integers->with_units, [&] { over_integers(p, rows, own); });
     } else {
       by_blocks(p, [&](const Block& b) { some_tokens(p, rows, b, own.of(b.head, rows)); });
@@ -159,10 +159,6 @@ struct Call {
       std::copy_n(own.state, all, partials + p.partial);
       std::copy_n(own.acc, all * v_pad, sums + p.partial * v_pad);
     }
-  }
-  bool worth_integers(const WorkItem& p, size_t rows) const {
-    if (!integers || rows > kSkinnyQueries) return false;
-    return tiled || (rows >= integers->least_rows && p.to - p.from >= integers->least_tokens);
   }
   template <class Fn>
   static void with(WithUnits units, Fn&& work) {

@@ -14,519 +14,205 @@ inline constexpr float kSearchCut[] = {0.3f, 0.3f, 0.3f, 0.2f, 0.15f, 0.1f, 0.06
 
 namespace formats {
 
-struct f32 {
-  static constexpr const char* name = "f32";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 4, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::f32;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct f16 {
-  static constexpr const char* name = "f16";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 2, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::f16;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct bf16 {
-  static constexpr const char* name = "bf16";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 2, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::bf16;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct f8_e4m3 {
-  static constexpr const char* name = "f8_e4m3";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 1, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::f8_e4m3;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct f64 {
-  static constexpr const char* name = "f64";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 8, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::f64;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct i8 {
-  static constexpr const char* name = "i8";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 1, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::i8;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct i16 {
-  static constexpr const char* name = "i16";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 2, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::i16;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct i32 {
-  static constexpr const char* name = "i32";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 4, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::i32;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct i64 {
-  static constexpr const char* name = "i64";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 1, bytes = 8, group = 1, offset_sign = 1;
-  static constexpr Kind kind = Kind::scalar;
-  static constexpr Real real = Real::i64;
-  static constexpr Factor scale = {};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::cast;
-  static constexpr Sums sums = {};
-};
-
-struct q1_0 {
+struct f32 : ScalarRecord<Real::f32> { static constexpr const char* name = "f32"; };
+struct f16 : ScalarRecord<Real::f16> { static constexpr const char* name = "f16"; };
+struct bf16 : ScalarRecord<Real::bf16> { static constexpr const char* name = "bf16"; };
+struct f8_e4m3 : ScalarRecord<Real::f8_e4m3> { static constexpr const char* name = "f8_e4m3"; };
+struct f64 : ScalarRecord<Real::f64> { static constexpr const char* name = "f64"; };
+struct i8 : ScalarRecord<Real::i8> { static constexpr const char* name = "i8"; };
+struct i16 : ScalarRecord<Real::i16> { static constexpr const char* name = "i16"; };
+struct i32 : ScalarRecord<Real::i32> { static constexpr const char* name = "i32"; };
+struct i64 : ScalarRecord<Real::i64> { static constexpr const char* name = "i64"; };
+struct q1_0 : BlockRecord<128, 18, 128> {
   static constexpr const char* name = "q1_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 128, bytes = 18, group = 128, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{16, 1, 0, 1073741824, {{1, 8}, {8, 1}, {0, 8}}, 3}}, 1, 1, 2, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::mean;
-  static constexpr Sums sums = {};
 };
-
-struct q2_0 {
+struct q2_0 : BlockRecord<64, 18, 64> {
   static constexpr const char* name = "q2_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 64, bytes = 18, group = 64, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{16, 2, 0, 1073741824, {{1, 8}, {4, 2}, {0, 8}}, 3}}, 1, 1, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct q4_0 {
+struct q4_0 : BlockRecord<32, 18, 32> {
   static constexpr const char* name = "q4_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 18, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{16, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax_signed;
-  static constexpr Sums sums = {};
 };
-
-struct q4_1 {
+struct q4_1 : BlockRecord<32, 20, 32> {
   static constexpr const char* name = "q4_1";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 20, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{32, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::minmax;
-  static constexpr Sums sums = {};
 };
-
-struct q5_0 {
+struct q5_0 : BlockRecord<32, 22, 32> {
   static constexpr const char* name = "q5_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 22, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{48, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}, {16, 1, 0, 1073741824, {{1, 8}, {8, 1}, {0, 8}}, 3}}, 2, 16, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax_signed;
-  static constexpr Sums sums = {};
 };
-
-struct q5_1 {
+struct q5_1 : BlockRecord<32, 24, 32> {
   static constexpr const char* name = "q5_1";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 24, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{64, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}, {32, 1, 0, 1073741824, {{1, 8}, {8, 1}, {0, 8}}, 3}}, 2, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::minmax;
-  static constexpr Sums sums = {};
 };
-
-struct q8_0 {
+struct q8_0 : BlockRecord<32, 34, 32> {
   static constexpr const char* name = "q8_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 34, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{16, 8, 0, 1073741824, {{32, 8}, {1, 8}, {0, 256}}, 3}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct q8_1 {
+struct q8_1 : BlockRecord<32, 36, 32> {
   static constexpr const char* name = "q8_1";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 36, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{32, 8, 0, 1073741824, {{32, 8}, {1, 8}, {0, 256}}, 3}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
   static constexpr Sums sums = {2, 32, Real::f16};
 };
-
-struct tq1_0 {
+struct tq1_0 : BlockRecord<256, 54, 256> {
   static constexpr const char* name = "tq1_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 54, group = 256, offset_sign = 1;
   static constexpr Kind kind = Kind::trits;
   static constexpr Trits codes = {{{0, 32, 5}, {32, 16, 5}, {48, 4, 4}}};
   static constexpr Factor scale = {true, Real::f16, 52, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct tq2_0 {
+struct tq2_0 : BlockRecord<256, 66, 256> {
   static constexpr const char* name = "tq2_0";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 66, group = 256, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}}, 1, 1, 1, false};
   static constexpr Factor scale = {true, Real::f16, 64, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct mxfp4 {
+struct mxfp4 : BlockRecord<32, 17, 32> {
   static constexpr const char* name = "mxfp4";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 17, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{8, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::e8m0, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
   static constexpr Codebook codebook = {16, {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
   static constexpr Rule rule = Rule::mxfp4;
-  static constexpr Sums sums = {};
 };
-
-struct nvfp4 {
+struct nvfp4 : BlockRecord<64, 36, 16> {
   static constexpr const char* name = "nvfp4";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 64, bytes = 36, group = 16, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{32, 4, 0, 1073741824, {{8, 8}, {2, 4}, {0, 64}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::ue4m3, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
   static constexpr Codebook codebook = {16, {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}};
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct iq4_nl {
+struct iq4_nl : BlockRecord<32, 18, 32> {
   static constexpr const char* name = "iq4_nl";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 32, bytes = 18, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{16, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
   static constexpr Codebook codebook = {16, {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct q2_k {
+struct q2_k : BlockRecord<256, 84, 16> {
   static constexpr const char* name = "q2_k";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 84, group = 16, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{128, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 80, 0, {}, {{{0, 4, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 82, 0, {}, {{{4, 4, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
+  static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct q3_k {
+struct q3_k : BlockRecord<256, 110, 16> {
   static constexpr const char* name = "q3_k";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 110, group = 16, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{256, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}, {0, 1, 0, 1073741824, {{32, 8}, {8, 1}, {0, 256}}, 3}}, 2, 4, 1, false};
   static constexpr Factor scale = {true, Real::f16, 108, 0, {}, {{{768, 4, 0, 1073741824, {{8, 8}, {2, 4}, {0, 64}}, 3}, {832, 2, 0, 1073741824, {{4, 8}, {4, 2}, {0, 32}}, 3}}, 2, 32, 1, false}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct q4_k {
+struct q4_k : BlockRecord<256, 144, 32> {
   static constexpr const char* name = "q4_k";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 144, group = 32, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{128, 4, 0, 1073741824, {{32, 8}, {2, 4}, {0, 256}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{32, 6, 0, 4, {{0, 8}}, 1}, {96, 4, 4, 8, {{0, 8}}, 1}, {38, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {{{64, 6, 0, 4, {{0, 8}}, 1}, {100, 4, 4, 8, {{0, 8}}, 1}, {70, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
+  static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct q5_k {
+struct q5_k : BlockRecord<256, 176, 32> {
   static constexpr const char* name = "q5_k";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 176, group = 32, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{384, 4, 0, 1073741824, {{32, 8}, {2, 4}, {0, 256}}, 3}, {128, 1, 0, 1073741824, {{32, 8}, {8, 1}, {0, 256}}, 3}}, 2, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{32, 6, 0, 4, {{0, 8}}, 1}, {96, 4, 4, 8, {{0, 8}}, 1}, {38, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 2, 0, {}, {{{64, 6, 0, 4, {{0, 8}}, 1}, {100, 4, 4, 8, {{0, 8}}, 1}, {70, 2, 4, 8, {{0, 8}}, 1}}, 3, 0, 1, false}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
+  static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct q6_k {
+struct q6_k : BlockRecord<256, 210, 16> {
   static constexpr const char* name = "q6_k";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 210, group = 16, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{64, 8}, {2, 4}, {0, 512}}, 3}, {1024, 2, 0, 1073741824, {{32, 8}, {4, 2}, {0, 256}}, 3}}, 2, 32, 1, false};
   static constexpr Factor scale = {true, Real::f16, 208, 0, {}, {{{1536, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct q8_k {
+struct q8_k : BlockRecord<256, 292, 256> {
   static constexpr const char* name = "q8_k";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 292, group = 256, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{32, 8, 0, 1073741824, {{32, 8}, {1, 8}, {0, 256}}, 3}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::q8_k;
   static constexpr Sums sums = {260, 16, Real::i16};
 };
-
-struct iq4_xs {
+struct iq4_xs : BlockRecord<256, 136, 32> {
   static constexpr const char* name = "iq4_xs";
-  static constexpr Placement placement = Placement::block;
-  static constexpr int block = 256, bytes = 136, group = 32, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{64, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{32, 4, 0, 1073741824, {{0, 4}}, 1}, {16, 2, 0, 1073741824, {{0, 2}}, 1}}, 2, 32, 1, false}, 1.0f};
-  static constexpr Factor offset = {};
   static constexpr Codebook codebook = {16, {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}};
   static constexpr Rule rule = Rule::search;
-  static constexpr Sums sums = {};
 };
-
-struct int8 {
+struct int8 : RowRecord {
   static constexpr const char* name = "int8";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct int8_affine {
+struct int8_affine : RowRecord {
   static constexpr const char* name = "int8_affine";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f32, 0, 1, {}, {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
+  static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::zero_point;
-  static constexpr Sums sums = {};
 };
-
-struct int4 {
+struct int4 : RowRecord {
   static constexpr const char* name = "int4";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = 1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 0, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f32, 1, 0, {}, {}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::minmax;
-  static constexpr Sums sums = {};
 };
-
-struct int4_group {
+struct int4_group : RowRecord {
   static constexpr const char* name = "int4_group";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct int4_group_f16 {
+struct int4_group_f16 : RowRecord {
   static constexpr const char* name = "int4_group_f16";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
-  static constexpr Factor offset = {};
-  static constexpr Codebook codebook = {0, {}};
   static constexpr Rule rule = Rule::absmax;
-  static constexpr Sums sums = {};
 };
-
-struct int4_group_zero {
+struct int4_group_zero : RowRecord {
   static constexpr const char* name = "int4_group_zero";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f32, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f32, 0, 1, {}, {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
+  static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::zero_point;
-  static constexpr Sums sums = {};
 };
-
-struct int4_group_zero_f16 {
+struct int4_group_zero_f16 : RowRecord {
   static constexpr const char* name = "int4_group_zero_f16";
-  static constexpr Placement placement = Placement::row;
-  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = -1;
-  static constexpr Kind kind = Kind::planes;
   static constexpr Ints codes = {{{0, 4, 0, 1073741824, {{16, 8}, {2, 4}, {0, 128}}, 3}}, 1, 8, 1, false};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {}, 1.0f};
   static constexpr Factor offset = {true, Real::f16, 0, 1, {}, {{{0, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, true}, 1.0f};
-  static constexpr Codebook codebook = {0, {}};
+  static constexpr int offset_sign = -1;
   static constexpr Rule rule = Rule::zero_point;
-  static constexpr Sums sums = {};
 };
-
 }  // namespace formats
 }  // namespace fewbit
 
 #define FEWBIT_FORMATS(X) \
-  X(f32) \
-  X(f16) \
-  X(bf16) \
-  X(f8_e4m3) \
-  X(f64) \
-  X(i8) \
-  X(i16) \
-  X(i32) \
-  X(i64) \
-  X(q1_0) \
-  X(q2_0) \
-  X(q4_0) \
-  X(q4_1) \
-  X(q5_0) \
-  X(q5_1) \
-  X(q8_0) \
-  X(q8_1) \
-  X(tq1_0) \
-  X(tq2_0) \
-  X(mxfp4) \
-  X(nvfp4) \
-  X(iq4_nl) \
-  X(q2_k) \
-  X(q3_k) \
-  X(q4_k) \
-  X(q5_k) \
-  X(q6_k) \
-  X(q8_k) \
-  X(iq4_xs) \
-  X(iq1_s) \
-  X(iq1_m) \
-  X(iq2_xxs) \
-  X(iq2_xs) \
-  X(iq2_s) \
-  X(iq3_xxs) \
-  X(iq3_s) \
-  X(int8) \
-  X(int8_affine) \
-  X(int4) \
-  X(int4_group) \
-  X(int4_group_f16) \
-  X(int4_group_zero) \
-  X(int4_group_zero_f16)
+  X(f32) X(f16) X(bf16) X(f8_e4m3) X(f64) X(i8) X(i16) X(i32) X(i64) X(q1_0) X(q2_0) X(q4_0) X(q4_1) X(q5_0) X(q5_1) \
+  X(q8_0) X(q8_1) X(tq1_0) X(tq2_0) X(mxfp4) X(nvfp4) X(iq4_nl) X(q2_k) X(q3_k) X(q4_k) X(q5_k) X(q6_k) X(q8_k) \
+  X(iq4_xs) X(iq1_s) X(iq1_m) X(iq2_xxs) X(iq2_xs) X(iq2_s) X(iq3_xxs) X(iq3_s) X(int8) X(int8_affine) X(int4) \
+  X(int4_group) X(int4_group_f16) X(int4_group_zero) X(int4_group_zero_f16)
 // clang-format on

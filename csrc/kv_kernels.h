@@ -75,10 +75,9 @@ inline bool can_tile(const KvKernels& kernels, size_t dim) {
 using WithUnits = void (*)(void (*work)(void*), void* what);
 
 // Attention of up to kSkinnyQueries queries over K and V as the integers that they are packed as, queries and weights
-// in 16 bits.
+// in 16 bits: over slabs of formats that `prefers_tiled`, over rows of others.
 struct IntegerAttention {
   size_t most_dim, least_page_tokens;
-  size_t least_rows, least_tokens;    // that are worth it, where K and V lie as rows
   bool is_exact;                      // enough to serve who wants exact results
   size_t (*query_bytes)(size_t pad);  // of packed queries of a head; the memory is 0 when it is new
   void (*step)(const IntegerStep& step);

@@ -139,18 +139,43 @@ struct Reach {
   float least, most;
 };
 
-// The points of a grid, from the numbers whose digits they are.
+// What a record leaves out.
+struct Record {
+  static constexpr Placement placement = Placement::block;
+  static constexpr int block = 0, bytes = 0, group = 0, offset_sign = 1;
+  static constexpr Kind kind = Kind::planes;
+  static constexpr Factor scale = {}, offset = {};
+  static constexpr Codebook codebook = {};
+  static constexpr Rule rule = Rule::none;
+  static constexpr Sums sums = {};
+};
+template <int block_, int bytes_, int group_>
+struct BlockRecord : Record {
+  static constexpr int block = block_, bytes = bytes_, group = group_;
+};
+struct RowRecord : Record {
+  static constexpr Placement placement = Placement::row;
+};
+template <Real real_>
+struct ScalarRecord : BlockRecord<1, real_bytes(real_), 1> {
+  static constexpr Kind kind = Kind::scalar;
+  static constexpr Real real = real_;
+  static constexpr Rule rule = Rule::cast;
+};
+
+// The points of a grid, from the numbers whose digits they are: bit n is set for the number n.
 template <int Count, int Width>
 struct Points {
   int8_t values[Count][Width] = {};
 };
 
-template <int Count, int Width, int Levels>
-constexpr Points<Count, Width> make_points(const uint16_t (&numbers)[Count], const int8_t (&levels)[Levels]) {
+template <int Count, int Width, int Words, int Levels>
+constexpr Points<Count, Width> make_points(const uint64_t (&numbers)[Words], const int8_t (&levels)[Levels]) {
   Points<Count, Width> out;
-  for (int p = 0; p < Count; ++p) {
-    int n = numbers[p];
-    for (int i = 0; i < Width; ++i, n /= Levels) out.values[p][i] = levels[n % Levels];
+  for (int p = 0, number = 0; p < Count; ++number) {
+    if ((numbers[number / 64] >> number % 64 & 1) == 0) continue;
+    for (int i = 0, n = number; i < Width; ++i, n /= Levels) out.values[p][i] = levels[n % Levels];
+    ++p;
   }
   return out;
 }

@@ -1,4 +1,6 @@
 // AVX2, FMA, F16C: 32 bytes, 8 floats. Each part in a file of its own, on top of those before it.
+#include "isa/x86.h"
+//
 #include "isa/avx2/vectors.h"
 #include "isa/pairs.h"
 //

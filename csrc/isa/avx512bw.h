@@ -1,4 +1,6 @@
 // AVX-512 F, BW, DQ and VL: 64 bytes, 16 floats.
+#include "isa/x86.h"
+//
 #include "isa/avx512/floats.h"
 #include "isa/pairs.h"
 

@@ -192,19 +192,15 @@ struct Isa {
     }
     return out;
   }
-  // An f16 in every lane; `room_before`: bytes before it may be read.
-  template <bool room_before = false>
-  static FEWBIT_INLINE f32 half(const uint8_t* p) {
-    return splat(f16_to_f32(fewbit::load<uint16_t>(p)));
-  }
+  // An f16 in every lane.
+  static FEWBIT_INLINE f32 half(const uint8_t* p) { return splat(f16_to_f32(fewbit::load<uint16_t>(p))); }
   // Two neighbouring f16 alternately; then each in a vector of its own.
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return alternate(f16_to_f32(fewbit::load<uint16_t>(p)), f16_to_f32(fewbit::load<uint16_t>(p + 2)));
   }
-  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
-    a = half<>(p);
-    b = half<>(p + 2);
+    a = half(p);
+    b = half(p + 2);
   }
   static FEWBIT_INLINE float half_from(uint16_t h) { return f16_to_f32(h); }
   // One number of any kind.
@@ -214,7 +210,7 @@ struct Isa {
   }
   // One float for each block of `block` values and `size` bytes, in the even lanes, 32 values each; with `offset` the
   // one right after it, in the odd lanes.
-  template <Real r, int block, int size, bool offset, bool room_before>
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     for (int g = 0; g < 8; ++g) {
       const uint8_t* at = p + g * 32 / block * size;

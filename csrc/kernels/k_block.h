@@ -248,16 +248,15 @@ struct KBlock {
       else if constexpr (C::paired && C::offset)
         d = dmin = Isa::half_pair(s.p + F::scale.at);
       else if constexpr (C::offset && F::offset.at == F::scale.at + 2)
-        Isa::template two_halves<(F::scale.at >= 4)>(s.p + F::scale.at, d, dmin);
+        Isa::two_halves(s.p + F::scale.at, d, dmin);
       else
-        d = Isa::template half<(F::scale.at >= 6)>(s.p + F::scale.at),
-        dmin = C::offset ? Isa::template half<>(s.p + F::offset.at) : d;
+        d = Isa::half(s.p + F::scale.at), dmin = C::offset ? Isa::half(s.p + F::offset.at) : d;
       [&]<int... v>(std::integer_sequence<int, v...>) FEWBIT_LAMBDA_INLINE {
         ((out[v] = Isa::mul(small<v, transposed>(s.p), v < C::scale_vectors ? d : dmin)), ...);
       }(std::make_integer_sequence<int, C::vectors>{});
     } else if constexpr (C::is_strided()) {
       static_assert(F::scale.at == 0 || F::block == kBlockK);  // what is read with the scales stays inside the k-block
-      Isa::template strided<F::scale.real, F::block, F::bytes, C::offset, (F::scale.at >= 6)>(s.p + F::scale.at, out);
+      Isa::template strided<F::scale.real, F::block, F::bytes, C::offset>(s.p + F::scale.at, out);
     } else if constexpr (C::is_quads()) {
       Isa::template quads<F::scale.real, F::bytes>(s.p + F::scale.at, out);
     } else if constexpr (S::row) {

@@ -346,8 +346,6 @@ inline void without_units(void (*work)(void*), void* what) { work(what); }
 
 constexpr IntegerAttention integer_attention = {.most_dim = 4096,
                                                 .least_page_tokens = 16,
-                                                .least_rows = 1,
-                                                .least_tokens = 1,
                                                 .is_exact = false,
                                                 .query_bytes = integer_query_bytes,
                                                 .step = integer_step,

@@ -1,8 +1,7 @@
 // Sampling: every instruction set gives the same bits.
 #include <cmath>
-#include <memory>
+#include <limits>
 
-#include "passes.h"
 #include "sample.h"
 #include "selftest/compare.h"
 #include "selftest/run.h"
@@ -20,53 +19,6 @@ Floats logits(Random& random, size_t n) {
   for (float& v : out) v = random.below(50) == 0 ? -kInfinity : size * v;
   out[random.below(n)] = size;
   return out;
-}
-
-// All that the passes of one instruction set tell of a row.
-struct Told {
-  Extent extent;
-  Floats groups;
-  double total;
-  std::vector<Key> collected, members;
-  size_t likely;
-  std::unique_ptr<Tally> tally = std::make_unique<Tally>();
-};
-
-Told told(const Target& target, const Guarded<float>& x, size_t bucket) {
-  const Using used(target);
-  const Passes& passes = current_target().rows.passes;
-  const size_t n = x.size();
-  Told out;
-  out.groups.resize((n + kChunk - 1) / kChunk * kLanes);
-  out.extent = passes.scan(x.data(), n, out.groups.data());
-  const WeightScale scale{out.extent.top, 0.8f, static_cast<float>(kBuckets) / 30};
-  out.total = passes.total(x.data(), n, scale);
-  out.collected.resize(n + kLanes);
-  out.collected.resize(passes.collect(x.data(), n, out.extent.top - 2, n, out.collected.data()));
-  out.likely = passes.tally(x.data(), n, scale, 0.05f, out.tally.get());
-  out.members.resize(n + kLanes);
-  out.members.resize(passes.members(x.data(), n, scale, bucket, out.members.data()));
-  return out;
-}
-
-bool same_tally(const Tally& a, const Tally& b) {
-  return std::memcmp(a.sums[0], b.sums[0], kBuckets * sizeof(double)) == 0 &&
-         std::memcmp(a.counts[0], b.counts[0], kBuckets * sizeof(uint32_t)) == 0;
-}
-
-void passes_case(Run& run, size_t n) {
-  const Edge edge = run.edge();
-  const size_t bucket = run.random.below(40);
-  run.at("%zu logits, bucket %zu, guard at the %s", n, bucket, edge_name(edge));
-  const Guarded<float> x(logits(run.random, n), edge);
-  const Told own = told(run.target, x, bucket), expected = told(run.scalar, x, bucket);
-  run.expect(own.extent.top == expected.extent.top && own.extent.lowest == expected.extent.lowest &&
-                 own.extent.valid == expected.extent.valid && same_floats(own.groups, expected.groups),
-             "another extent");
-  run.expect(own.total == expected.total, "another total");
-  run.expect(own.collected == expected.collected, "other tokens collected");
-  run.expect(own.likely == expected.likely && same_tally(*own.tally, *expected.tally), "another tally");
-  run.expect(own.members == expected.members, "other members of a bucket");
 }
 
 constexpr SamplingParams kParams[] = {
@@ -112,12 +64,6 @@ void sample_case(Run& run, size_t n) {
 }
 
 }  // namespace
-
-void check_passes(Run& run) {
-  for (const size_t n : kVocabs) {
-    for (size_t i = 0; i < run.draws(2, 40); ++i) passes_case(run, n);
-  }
-}
 
 void check_sample(Run& run) {
   for (const size_t n : kVocabs) {

@@ -17,18 +17,10 @@ constexpr FormatCheck kFormatChecks[] = {
     {"gated", check_gated},   {"kv rows", check_kv_rows}, {"attention", check_attention},
 };
 constexpr PlainCheck kPlainChecks[] = {
-    {"quantize", check_quantize},
-    {"norm", check_norm},
-    {"rope", check_rope},
-    {"gates", check_gates},
-    {"weigh", check_weigh},
-    {"scale", check_scale},
-    {"rotate", check_rotate},
-    {"passes", check_passes},
-    {"sample", check_sample},
-    {"conv", check_conv},
-    {"delta rule", check_delta_rule},
-    {"scan", check_scan},
+    {"quantize", check_quantize},     {"norm", check_norm},     {"rope", check_rope},
+    {"gates", check_gates},           {"weigh", check_weigh},   {"scale", check_scale},
+    {"rotate", check_rotate},         {"sample", check_sample}, {"conv", check_conv},
+    {"delta rule", check_delta_rule}, {"scan", check_scan},
 };
 
 constexpr const char* kHelp =

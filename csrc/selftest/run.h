@@ -78,7 +78,6 @@ void check_gates(Run& run);
 void check_weigh(Run& run);
 void check_scale(Run& run);
 void check_rotate(Run& run);
-void check_passes(Run& run);
 void check_sample(Run& run);
 void check_conv(Run& run);
 void check_delta_rule(Run& run);

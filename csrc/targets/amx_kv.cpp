@@ -30,12 +30,10 @@ namespace fewbit::amx {
 
 template <class F>
 void set_kv(KvKernels& out) {
-  if constexpr (KvCodes<F>::can()) {
+  if constexpr (KvTiled<F>::can()) {
     out.pack_queries = pack_code_queries;
     out.integer_keys = integer_keys<F>;
     out.integer_values = integer_values<F>;
-  }
-  if constexpr (KvTiled<F>::can()) {
     out.prefers_tiled = true;
     out.tiled_floats = tiled_floats<F>;
   }

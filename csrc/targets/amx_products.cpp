@@ -44,7 +44,7 @@ constinit const ProductTable products = {
     add_all_products,
     quantize_row,
     interleave_moves,
-    {probe_read<false>, probe_read<true>, probe_tiles_int8, probe_f32, probe_tiles_bf16},
+    {probe_read<false>, probe_read<true>, probe_tiles<false>, probe_f32, probe_tiles<true>},
     product_count,
     kInt16Rows,
     &tiles};

@@ -1,6 +1,6 @@
 // What kernels of one row at a time want, but for dot products: isa/pairs.h.
 
-struct Vectors {
+struct Vectors : X86 {
   static constexpr int W = 32, L = 8, micro_columns = 3, micro_sets = 2;
   static constexpr int registers = 16, streams = 2, least_micro = 12, prefetch_far = 8192, prefetch_near = 1024;
   static constexpr bool can_stride = false, can_gather = false, can_transpose = false, can_reduce = false,
@@ -13,7 +13,6 @@ struct Vectors {
   static FEWBIT_INLINE __m256i load(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
-  static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static FEWBIT_INLINE __m256i table(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   template <int a, int b>
   static FEWBIT_INLINE bytes two(const uint8_t* p) {  // 16 bytes from each of two addresses
@@ -143,25 +142,15 @@ struct Vectors {
       v = _mm256_sub_epi32(v, _mm256_set1_epi32(t.zero[0]));
     return _mm256_cvtepi32_ps(v);
   }
-  template <bool room_before = false>
   static FEWBIT_INLINE f32 half(const uint8_t* p) {
     return _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(fewbit::load<uint16_t>(p))));
   }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm256_cvtph_ps(_mm_set1_epi32(fewbit::load<int32_t>(p)));
   }
-  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
-    a = half<>(p);
-    b = half<>(p + 2);
-  }
-  static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
-  template <Real r>
-  static FEWBIT_INLINE float real(const uint8_t* p) {
-    if constexpr (r == Real::f16)
-      return _cvtsh_ss(fewbit::load<uint16_t>(p));
-    else
-      return read_real(r, p);
+    a = half(p);
+    b = half(p + 2);
   }
   // Half of 2^(e - 127) for eight exponents.
   static FEWBIT_INLINE f32 powers(__m256i e) {
@@ -183,10 +172,10 @@ struct Vectors {
       return _mm256_setr_ps(f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7));
     }
   }
-  template <Real r, int block, int size, bool offset, bool room_before>
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     if constexpr (block == kBlockK && r == Real::f16)
-      out[0] = half<>(p);
+      out[0] = half(p);
     else
       out[0] = eight_apart<r, block, size>(p);
     if constexpr (offset) out[1] = eight_apart<r, block, size>(p + real_bytes(r));
@@ -208,20 +197,6 @@ struct Vectors {
       out[v] = half_ue4m3(_mm256_cvtepu8_epi32(codes));
     }
   }
-  using f32x8 = __m256;
-  template <Real r>
-  static FEWBIT_INLINE f32x8 eight(const uint8_t* p) {
-    if constexpr (r == Real::f32)
-      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
-    else if constexpr (r == Real::f16)
-      return _mm256_cvtph_ps(load16(p));
-    else {
-      const __m128i bytes = _mm_cvtsi64_si128(fewbit::load<int64_t>(p));
-      return _mm256_cvtepi32_ps(r == Real::i8 ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
-    }
-  }
-  static FEWBIT_INLINE f32x8 splat8(float x) { return _mm256_set1_ps(x); }
-  static FEWBIT_INLINE f32x8 mul8(f32x8 a, f32x8 b) { return _mm256_mul_ps(a, b); }
   template <bool offset>
   static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
     const __m256i lane = _mm256_srlv_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(shift));
@@ -301,19 +276,8 @@ struct Vectors {
       const __m128i v = _mm_shuffle_epi8(_mm_set1_epi16(fewbit::load<int16_t>(p + g.at)), byte);
       return _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(v, bit), bit), _mm_set1_epi8(static_cast<char>(1 << g.dst)));
     } else {
-      __m128i v = load16(p + g.at);
-      if constexpr (g.bits == 8) return v;
-      constexpr int down = g.shift - g.dst;
-      if constexpr (down > 0) v = _mm_srli_epi16(v, down > 0 ? down : 0);
-      if constexpr (down < 0) v = _mm_slli_epi16(v, down < 0 ? -down : 0);
-      return _mm_and_si128(v, _mm_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst)));
+      return run_of_bytes<g>(p);
     }
-  }
-  static FEWBIT_INLINE __m128i either16(__m128i a, __m128i b) { return _mm_or_si128(a, b); }
-  template <Codebook book>
-  static FEWBIT_INLINE __m128i lookup16(__m128i v) {
-    alignas(16) static constexpr Codebook table = book;
-    return _mm_shuffle_epi8(load16(table.values), v);
   }
   template <bool is_signed>
   static FEWBIT_INLINE void widen16(__m128i v, f32* out) {

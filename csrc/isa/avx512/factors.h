@@ -72,26 +72,7 @@ struct Factors : Grids {
     if constexpr (zero != 0) v = _mm512_sub_epi32(v, _mm512_set1_epi32(zero));
     return _mm512_cvtepi32_ps(v);
   }
-  // Four f16 as floats in memory, from where a load puts one of them in every lane: that leaves the ports that compute
-  // alone. gcc 12 would load the f16 first, and shuffle.
-  struct alignas(16) Four {
-    float v[4];
-  };
-  static FEWBIT_INLINE Four four_halves(const uint8_t* p) {
-    __m128 floats;
-    asm("vcvtph2ps %1, %0" : "=v"(floats) : "m"(*reinterpret_cast<const uint8_t (*)[8]>(p)));
-    Four out;
-    _mm_store_ps(out.v, floats);
-    asm("" : "+m"(out));
-    return out;
-  }
-  // The f16 in every lane. With six bytes before it, four are converted.
-  template <bool room_before = false>
-  static FEWBIT_INLINE f32 half(const uint8_t* p) {
-    if constexpr (room_before) {
-      const Four four = four_halves(p - 6);
-      return _mm512_set1_ps(four.v[3]);
-    }
+  static FEWBIT_INLINE f32 half(const uint8_t* p) {  // the f16 in every lane
     return _mm512_cvtph_ps(_mm256_set1_epi16(fewbit::load<int16_t>(p)));
   }
   static FEWBIT_INLINE f32 half_of_8(const uint8_t* p) {  // the same if eight bytes can be read
@@ -100,25 +81,10 @@ struct Factors : Grids {
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_set1_epi32(fewbit::load<int32_t>(p)));
   }
-  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {  // each in every lane
-    if constexpr (room_before) {
-      const Four four = four_halves(p - 4);
-      a = _mm512_set1_ps(four.v[2]);
-      b = _mm512_set1_ps(four.v[3]);
-      return;
-    }
     const f32 pair = half_pair(p);
     a = _mm512_moveldup_ps(pair);
     b = _mm512_movehdup_ps(pair);
-  }
-  static FEWBIT_INLINE float half_from(uint16_t h) { return _cvtsh_ss(h); }
-  template <Real r>
-  static FEWBIT_INLINE float real(const uint8_t* p) {
-    if constexpr (r == Real::f16)
-      return _cvtsh_ss(fewbit::load<uint16_t>(p));
-    else
-      return read_real(r, p);
   }
   // Half of 2^(e - 127) for eight exponents; 0 where that is no normal number.
   static FEWBIT_INLINE __m256i powers(__m256i e) {
@@ -189,11 +155,11 @@ struct Factors : Grids {
     return shifted ? _mm256_srlv_epi32(low, load32(at.shift)) : low;
   }
   // One float a block in the even lanes; the ones right after each, if `offset`, in the odd lanes.
-  template <Real r, int block, int size, bool offset, bool room_before>
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     if constexpr (block == kBlockK && !offset) {
       if constexpr (r == Real::f16)
-        out[0] = half<room_before>(p);
+        out[0] = half(p);
       else
         out[0] = _mm512_set1_ps(real<r>(p));
       return;
@@ -216,20 +182,6 @@ struct Factors : Grids {
     const __mmask16 is_number = _mm_cmpneq_epi8_mask(code, _mm_set1_epi8(0x7f));
     out[0] = _mm512_maskz_mul_ps(is_number, _mm512_cvtph_ps(bits), _mm512_set1_ps(0x1p7f));
   }
-  using f32x8 = __m256;
-  template <Real r>
-  static FEWBIT_INLINE f32x8 eight(const uint8_t* p) {
-    if constexpr (r == Real::f32)
-      return _mm256_loadu_ps(reinterpret_cast<const float*>(p));
-    else if constexpr (r == Real::f16)
-      return _mm256_cvtph_ps(load16(p));
-    else {
-      const __m128i bytes = _mm_cvtsi64_si128(fewbit::load<int64_t>(p));
-      return _mm256_cvtepi32_ps(r == Real::i8 ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
-    }
-  }
-  static FEWBIT_INLINE f32x8 splat8(float x) { return _mm256_set1_ps(x); }
-  static FEWBIT_INLINE f32x8 mul8(f32x8 a, f32x8 b) { return _mm256_mul_ps(a, b); }
   template <bool offset>
   static FEWBIT_INLINE void deal(f32x8 scales, f32x8 offsets, int shift, f32* out, std::bool_constant<offset>) {
     const __m512i pairs = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -245,7 +197,7 @@ struct Factors : Grids {
   template <Real r>
   static FEWBIT_INLINE f32 splat_real(const uint8_t* p) {
     if constexpr (r == Real::f16)
-      return half<>(p);
+      return half(p);
     else
       return _mm512_set1_ps(read_real(r, p));
   }

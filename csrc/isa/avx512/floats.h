@@ -1,6 +1,6 @@
 // Types, loads, floats, and what dot products are made of.
 
-struct Floats {
+struct Floats : X86 {
   static constexpr int W = 64, L = 16;
   static constexpr int registers = 32, streams = 4, least_micro = 6, prefetch_far = 8192, prefetch_near = 1024;
   static constexpr bool can_stride = true, can_gather = true, can_transpose = true, can_reduce = true,
@@ -12,7 +12,6 @@ struct Floats {
 
   static FEWBIT_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static FEWBIT_INLINE __m256i load32(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-  static FEWBIT_INLINE __m128i load16(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static FEWBIT_INLINE bytes either(bytes a, bytes b) { return _mm512_or_si512(a, b); }
   static FEWBIT_INLINE bytes flip(bytes v) { return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80))); }
   static FEWBIT_INLINE ints no_ints() { return _mm512_setzero_si512(); }

@@ -17,12 +17,7 @@ struct Attention : Rounding {
     if constexpr (g.in_bits) {
       return _mm_maskz_set1_epi8(fewbit::load<uint16_t>(p + g.at), static_cast<char>(1 << g.dst));
     } else {
-      __m128i v = load16(p + g.at);
-      if constexpr (g.bits == 8) return v;
-      constexpr int down = g.shift - g.dst;
-      if constexpr (down > 0) v = _mm_srli_epi16(v, down > 0 ? down : 0);
-      if constexpr (down < 0) v = _mm_slli_epi16(v, down < 0 ? -down : 0);
-      return _mm_and_si128(v, _mm_set1_epi8(static_cast<char>(((1 << g.bits) - 1) << g.dst)));
+      return run_of_bytes<g>(p);
     }
   }
   // What 32 codes of four bits stand for: those in the low halves of 16 bytes, then those in the high ones.
@@ -30,12 +25,6 @@ struct Attention : Rounding {
     const __m512i v = _mm512_cvtepu8_epi32(load16(p));
     out[0] = _mm512_permutexvar_ps(v, table);
     out[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(v, 4), table);
-  }
-  static FEWBIT_INLINE __m128i either16(__m128i a, __m128i b) { return _mm_or_si128(a, b); }
-  template <Codebook book>
-  static FEWBIT_INLINE __m128i lookup16(__m128i v) {
-    alignas(16) static constexpr Codebook table = book;
-    return _mm_shuffle_epi8(load16(table.values), v);
   }
   template <bool is_signed>
   static FEWBIT_INLINE void widen16(__m128i v, f32* out) {

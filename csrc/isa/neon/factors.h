@@ -17,15 +17,11 @@ struct Factors : Vectors {
   static FEWBIT_INLINE f32 splat_real(const uint8_t* p) {
     return splat(real<r>(p));
   }
-  template <bool room_before = false>
-  static FEWBIT_INLINE f32 half(const uint8_t* p) {
-    return splat_real<Real::f16>(p);
-  }
+  static FEWBIT_INLINE f32 half(const uint8_t* p) { return splat_real<Real::f16>(p); }
   static FEWBIT_INLINE f32 half_pair(const uint8_t* p) { return alternate(real<Real::f16>(p), real<Real::f16>(p + 2)); }
-  template <bool room_before>
   static FEWBIT_INLINE void two_halves(const uint8_t* p, f32& a, f32& b) {
-    a = half<>(p);
-    b = half<>(p + 2);
+    a = half(p);
+    b = half(p + 2);
   }
   static FEWBIT_INLINE f32 halves(uint16x4_t v) { return vcvt_f32_f16(vreinterpret_f16_u16(v)); }
   template <Real r>
@@ -131,7 +127,7 @@ struct Factors : Vectors {
       return f32{real<r>(p + at[0]), real<r>(p + at[1]), real<r>(p + at[2]), real<r>(p + at[3])};
     }
   }
-  template <Real r, int block, int size, bool offset, bool room_before>
+  template <Real r, int block, int size, bool offset>
   static FEWBIT_INLINE void strided(const uint8_t* p, f32* out) {
     out[0] = four_apart<r, block, size, 0>(p);
     out[1] = four_apart<r, block, size, 4>(p);

@@ -1,140 +1,15 @@
-// Keys and values that are small integers times a scale for every 32, as int8 tiles: from rows, or from slabs that lie
-// as tiles want them (kernels/kv_tiled.h).
+// Keys and values of slabs (kernels/kv_tiled.h) as int8 tiles, 32 tokens at a time. Codes of 8 bits stay where they
+// are.
 
 template <class F>
-struct KvCodes {
-  using B = KvBlock<F>;
-  static constexpr bool can() {
-    if constexpr (B::can() && !B::plain)
-      return !F::offset.present && F::scale.real == Real::f16 && F::codes.times == 1;
-    else
-      return false;
-  }
-  // Piece k of the codes of two blocks.
-  template <int k>
-  static FEWBIT_INLINE __m512i piece(const uint8_t* p, const uint8_t* q) {
-    constexpr Run16 low = B::run(k, 0), high = B::run(k, 1);
-    if constexpr (low.in_bits) {
-      const auto bits = [](const uint8_t* from) FEWBIT_LAMBDA_INLINE {
-        return uint64_t{load<uint16_t>(from + low.at)} | uint64_t{load<uint16_t>(from + high.at)} << 16;
-      };
-      return _mm512_maskz_set1_epi8(bits(p) | bits(q) << 32, static_cast<char>(1 << low.dst));
-    } else {
-      static_assert(low.at == high.at || low.at + 16 == high.at);
-      __m512i v;
-      if constexpr (low.at == high.at)
-        v = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(Isa::load16(p + low.at)), 0xFF00,
-                                        Isa::load16(q + low.at));
-      else
-        v = _mm512_inserti64x4(_mm512_castsi256_si512(Isa::load32(p + low.at)), Isa::load32(q + low.at), 1);
-      if constexpr (low.bits == 8) return v;
-      constexpr int a = (low.shift - low.dst) & 31, b = (high.shift - high.dst) & 31;
-      v = _mm512_rorv_epi32(v, _mm512_setr_epi32(a, a, a, a, b, b, b, b, a, a, a, a, b, b, b, b));
-      return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(((1 << low.bits) - 1) << low.dst)));
-    }
-  }
-  static FEWBIT_INLINE __m512i integers(__m512i codes) {
-    if constexpr (F::codebook.used > 0)
-      return Isa::lookup<F::codebook, 0>(codes);
-    else if constexpr (F::codes.zero != 0)
-      return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(F::codes.zero)));
-    else
-      return codes;
-  }
-  static FEWBIT_INLINE __m512i two_blocks(const uint8_t* p, const uint8_t* q) {
-    __m512i v = piece<0>(p, q);
-    if constexpr (F::codes.pieces(0) > 1) v = Isa::either(v, piece<1>(p, q));
-    return integers(v);
-  }
-  // The scales of some blocks of up to 32 rows, [block][row]; 0 past the last row.
-  static FEWBIT_INLINE void scales(const uint8_t* x, size_t rows, size_t row_bytes, size_t blocks,
-                                   float (*out)[kKvTokens]) {
-    const __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i at = _mm512_mullo_epi32(numbers, _mm512_set1_epi32(static_cast<int>(row_bytes)));
-    for (size_t first = 0; first < kKvTokens; first += 16) {
-      const size_t left = rows > first ? rows - first : 0;
-      const auto known = static_cast<__mmask16>(left >= 16 ? 0xFFFF : (1 << left) - 1);
-      const uint8_t* p = x + first * row_bytes + F::scale.at;
-      for (size_t b = 0; b < blocks; ++b) {
-        const __m512i v = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), known, at, p + b * F::bytes, 1);
-        _mm512_store_ps(out[b] + first, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)));
-      }
-    }
-  }
-};
-
-// Keys as right tiles: for every two blocks, 16 tokens and then 16 more. What lies past the last token is anything.
-template <class F>
-void key_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
-  const size_t blocks = (dim + 31) / 32;
-  for (size_t first = 0; first < tokens; first += 16) {
-    for (size_t b = 0; b < blocks; b += 2) {
-      __m512i rows[16];
-      keep_tiles_awake();
-      for (size_t i = 0; i < 16; ++i) {
-        const uint8_t* p = x + (first + i < tokens ? first + i : first) * row_bytes + b * F::bytes;
-        rows[i] = KvCodes<F>::two_blocks(p, b + 1 < blocks ? p + F::bytes : p);
-      }
-      transpose16(rows);
-      for (size_t i = 0; i < 16; ++i) _mm512_store_si512(own.keys[b / 2][first / 16] + 64 * i, rows[i]);
-    }
-  }
-  own.keys_at = own.keys[0][0];
-  KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.key_scales);
+FEWBIT_INLINE __m512i integers(__m512i codes) {
+  if constexpr (F::codebook.used > 0)
+    return Isa::lookup<F::codebook, 0>(codes);
+  else if constexpr (F::codes.zero != 0)
+    return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(F::codes.zero)));
+  else
+    return codes;
 }
-
-// 32 values of four tokens as a row of each of two right tiles: four tokens side by side.
-template <class F>
-FEWBIT_INLINE void four_tokens(const uint8_t* const* r, size_t at, int8_t* out) {
-  using C = KvCodes<F>;
-  if constexpr (KvBlock<F>::by_table) {  // two values in a byte: transposed before they are taken apart
-    alignas(64) static constexpr auto order = [] {
-      std::array<uint8_t, 64> o{};
-      for (int i = 0; i < 64; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 4 * 16);
-      return o;
-    }();
-    const size_t codes = at + KvBlock<F>::run(0, 0).at;
-    __m512i v = _mm512_broadcast_i32x4(Isa::load16(r[0] + codes));
-    v = _mm512_mask_broadcast_i32x4(v, 0x00F0, Isa::load16(r[1] + codes));
-    v = _mm512_mask_broadcast_i32x4(v, 0x0F00, Isa::load16(r[2] + codes));
-    v = _mm512_mask_broadcast_i32x4(v, 0xF000, Isa::load16(r[3] + codes));
-    v = _mm512_permutexvar_epi8(_mm512_load_si512(order.data()), v);
-    const __m512i low = _mm512_set1_epi8(15);
-    _mm512_store_si512(out, C::integers(_mm512_and_si512(v, low)));
-    _mm512_store_si512(out + 1024, C::integers(_mm512_and_si512(_mm512_srli_epi16(v, 4), low)));
-  } else {
-    alignas(64) static constexpr auto order = [] {
-      std::array<uint8_t, 128> o{};
-      for (int i = 0; i < 128; ++i) o[i] = static_cast<uint8_t>(i / 4 + i % 2 * 32);
-      return o;
-    }();
-    constexpr __mmask64 last = 0xCCCCCCCCCCCCCCCC;
-    const __m512i first_two = C::two_blocks(r[0] + at, r[1] + at), last_two = C::two_blocks(r[2] + at, r[3] + at);
-    for (int h = 0; h < 2; ++h) {
-      const __m512i index = _mm512_load_si512(order.data() + 64 * h);
-      const __m512i v = _mm512_permutexvar_epi8(index, first_two);
-      _mm512_store_si512(out + h * 1024, _mm512_mask_permutexvar_epi8(v, last, index, last_two));
-    }
-  }
-}
-// Values as right tiles, two blocks in one. Those past the last are anything: their weights are 0.
-template <class F>
-void value_codes(const uint8_t* x, size_t tokens, size_t row_bytes, size_t dim, CodeScratch& own) {
-  const size_t blocks = (dim + 31) / 32;
-  const auto row = [&](size_t t) { return x + (t < tokens ? t : 0) * row_bytes; };
-  for (size_t t = 0; t < kKvTokens && t < tokens; t += 4) {
-    if (t % 8 == 0) keep_tiles_awake();
-    const uint8_t* r[4] = {row(t), row(t + 1), row(t + 2), row(t + 3)};
-    const size_t place = row_of_token(t);
-    for (size_t b = 0, at = 0; b < blocks; ++b, at += F::bytes) {
-      four_tokens<F>(r, at, own.values[b / 2][0] + (b % 2 * 8 + place) * 64);
-    }
-  }
-  own.values_at = own.values[0][0];
-  KvCodes<F>::scales(x, tokens, row_bytes, blocks, own.value_scales);
-}
-
-// The same for 32 tokens that lie as tiles want them: see kv_tiled.h. Codes of 8 bits stay where they are.
 template <class F>
 FEWBIT_INLINE void tiled_scales(const uint8_t* slab, size_t tokens, size_t dim, float (*out)[kKvTokens]) {
   const uint32_t known = tokens >= 32 ? ~0u : (1u << tokens) - 1;
@@ -156,8 +31,8 @@ FEWBIT_INLINE void two_of_bytes(__m512i v, __m512i& low, __m512i& high) {
     high = _mm512_and_si512(v, mask);
   } else {
     const __m512i mask = _mm512_set1_epi8(15);
-    low = KvCodes<F>::integers(_mm512_and_si512(v, mask));
-    high = KvCodes<F>::integers(_mm512_and_si512(_mm512_srli_epi16(v, 4), mask));
+    low = integers<F>(_mm512_and_si512(v, mask));
+    high = integers<F>(_mm512_and_si512(_mm512_srli_epi16(v, 4), mask));
   }
 }
 template <class F>
@@ -268,17 +143,9 @@ void tiled_floats(const uint8_t* slab, size_t tokens, size_t dim, bool is_value,
 // What a format has to do in a step: its integers and scales to where the products look for them.
 template <class F>
 void integer_keys(const IntegerStep& step) {
-  const KvBlockRows& x = step.keys;
-  if constexpr (KvTiled<F>::can()) {
-    if (x.tiled) return key_tiles<F>(x.data, x.tokens, x.dim, code_scratch());
-  }
-  key_codes<F>(x.data, x.tokens, x.row_bytes, x.dim, code_scratch());
+  key_tiles<F>(step.keys.data, step.keys.tokens, step.keys.dim, code_scratch());
 }
 template <class F>
 void integer_values(const IntegerStep& step) {
-  const KvBlockRows& x = step.values;
-  if constexpr (KvTiled<F>::can()) {
-    if (x.tiled) return value_tiles<F>(x.data, x.tokens, x.dim, code_scratch());
-  }
-  value_codes<F>(x.data, x.tokens, x.row_bytes, x.dim, code_scratch());
+  value_tiles<F>(step.values.data, step.values.tokens, step.values.dim, code_scratch());
 }

@@ -238,8 +238,6 @@ inline size_t code_query_bytes(size_t) { return sizeof(CodeQueries); }
 
 constexpr IntegerAttention code_attention = {.most_dim = 32 * kMostCodeBlocks,
                                              .least_page_tokens = kKvTokens,
-                                             .least_rows = 3,
-                                             .least_tokens = 128,
                                              .is_exact = true,
                                              .query_bytes = code_query_bytes,
                                              .step = code_step,

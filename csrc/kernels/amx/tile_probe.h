@@ -26,28 +26,19 @@ inline float first_result() {
   return c[0];
 }
 
-inline size_t probe_tiles_bf16(size_t rounds, float* sink) {
+template <bool floats>
+size_t probe_tiles(size_t rounds, float* sink) {
   const TileUse in_use;
-  load_random_tiles(true);
-  for (size_t r = 0; r < rounds / 16; ++r) {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 6);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 6);
+  load_random_tiles(floats);
+  for (size_t r = 0; r < rounds / 16 * 2; ++r) {
+    if constexpr (floats) {
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 6);
+    } else {
+      _tile_dpbssd(0, 4, 6);
+      _tile_dpbssd(1, 4, 6);
+    }
   }
   *sink = first_result();
-  return rounds / 16 * 4 * 16 * 16 * 32;
-}
-
-inline size_t probe_tiles_int8(size_t rounds, float* sink) {
-  const TileUse in_use;
-  load_random_tiles(false);
-  for (size_t r = 0; r < rounds / 16; ++r) {
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 6);
-    _tile_dpbssd(0, 4, 6);
-    _tile_dpbssd(1, 4, 6);
-  }
-  *sink = first_result();
-  return rounds / 16 * 4 * 16 * 16 * 64;
+  return rounds / 16 * 4 * 16 * 16 * (floats ? 32 : 64);
 }

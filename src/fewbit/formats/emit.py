@@ -7,7 +7,9 @@ points (who needs none leaves them out: GPU kernels carry all that they include)
 from __future__ import annotations
 
 import argparse
+import base64
 import sys
+import textwrap
 from pathlib import Path
 
 from . import grids, search
@@ -22,6 +24,10 @@ def plane(fmt: Format, p: Plane) -> str:
     first, last = p.elements or (0, 1 << 30)
     digits = ", ".join(f"{{{size}, {stride}}}" for size, stride in p.digits)
     return f"{{{base + p.start}, {p.bits}, {first}, {last}, {{{digits}}}, {len(p.digits)}}}"
+
+
+def field(kind: str, name: str, value: str) -> str:
+    return f"  static constexpr {kind} {name} = {value};"
 
 
 def ints(fmt: Format, what: Integers | None) -> str:
@@ -47,58 +53,57 @@ def factor(fmt: Format, f: Factor | None) -> str:
     return f"{{true, Real::{real}, {base}, {ints_at}, {ints(fmt, bits)}, {ints(fmt, f.ints)}, {f.unit}f}}"
 
 
-def codes(fmt: Format) -> str:
+def codes(fmt: Format) -> list[str]:
     c = fmt.codes
-    if c is None:
-        return f"  static constexpr Kind kind = Kind::scalar;\n  static constexpr Real real = Real::{fmt.fields[0][1]};"
     if isinstance(c, Trits):
         first = fmt.field_offset(c.field)
         parts = ", ".join(f"{{{first + at}, {size}, {digits}}}" for at, size, digits in c.parts)
-        return f"  static constexpr Kind kind = Kind::trits;\n  static constexpr Trits codes = {{{{{parts}}}}};"
+        return [field("Kind", "kind", "Kind::trits"), field("Trits", "codes", f"{{{{{parts}}}}}")]
     if isinstance(c, Grid):
-        return (
-            "  static constexpr Kind kind = Kind::grid;\n"
-            f"  static constexpr const auto& points = {c.points}_points;\n"
-            f"  static constexpr Grid codes = {{&{c.points}_points.values[0][0], {c.width},\n"
-            f"                                 {ints(fmt, c.index)},\n"
-            f"                                 {ints(fmt, c.signs)},\n"
-            f"                                 {ints(fmt, c.shift)}, {c.shift_every}, {c.range[0]}}};"
-        )
-    return f"  static constexpr Kind kind = Kind::planes;\n  static constexpr Ints codes = {ints(fmt, c)};"
+        numbers = ",\n    ".join(ints(fmt, what) for what in (c.index, c.signs, c.shift))
+        return [
+            field("Kind", "kind", "Kind::grid"),
+            field("const auto&", "points", f"{c.points}_points"),
+            field(
+                "Grid", "codes", f"{{&points.values[0][0], {c.width},\n    {numbers}, {c.shift_every}, {c.range[0]}}}"
+            ),
+        ]
+    return [field("Ints", "codes", ints(fmt, c))]
 
 
 def record(fmt: Format) -> str:
-    book = ", ".join(map(str, fmt.codebook or ()))
-    sums = "{}"
+    """What differs from `Record` in csrc/formats/geometry.h."""
+    name = field("const char*", "name", f'"{fmt.native_name}"')
+    if fmt.codes is None:
+        return f"struct {fmt.native_name} : ScalarRecord<Real::{fmt.fields[0][1]}> {{ {name.strip()} }};"
+    lines = [name, *codes(fmt), field("Factor", "scale", factor(fmt, fmt.scale))]
+    if fmt.offset:
+        lines.append(field("Factor", "offset", factor(fmt, fmt.offset)))
+        if fmt.offset_sign != 1:
+            lines.append(field("int", "offset_sign", str(fmt.offset_sign)))
+    if fmt.codebook:
+        book = ", ".join(map(str, fmt.codebook))
+        lines.append(field("Codebook", "codebook", f"{{{len(fmt.codebook)}, {{{book}}}}}"))
+    if fmt.rule != "none":
+        lines.append(field("Rule", "rule", f"Rule::{fmt.rule}"))
     if fmt.sums:
-        name, every = fmt.sums
-        sums = f"{{{fmt.field_offset(name)}, {every}, Real::{fmt.field_type(name)}}}"
-    block, size = (0, 0) if fmt.placement == "row" else (fmt.block, fmt.block_bytes)
-    group = 0 if fmt.placement == "row" else fmt.group
-    return f"""struct {fmt.native_name} {{
-  static constexpr const char* name = "{fmt.native_name}";
-  static constexpr Placement placement = Placement::{fmt.placement};
-  static constexpr int block = {block}, bytes = {size}, group = {group}, offset_sign = {fmt.offset_sign};
-{codes(fmt)}
-  static constexpr Factor scale = {factor(fmt, fmt.scale if fmt.codes else None)};
-  static constexpr Factor offset = {factor(fmt, fmt.offset)};
-  static constexpr Codebook codebook = {{{len(fmt.codebook or ())}, {{{book}}}}};
-  static constexpr Rule rule = Rule::{fmt.rule};
-  static constexpr Sums sums = {sums};
-}};
-"""
+        source, every = fmt.sums
+        value = f"{{{fmt.field_offset(source)}, {every}, Real::{fmt.field_type(source)}}}"
+        lines.append(field("Sums", "sums", value))
+    body = "\n".join(lines)
+    sizes = f"BlockRecord<{fmt.block}, {fmt.block_bytes}, {fmt.group}>"
+    return f"struct {fmt.native_name} : {'RowRecord' if fmt.placement == 'row' else sizes} {{\n{body}\n}};"
 
 
 def point_table(name: str) -> str:
-    levels, width = grids.LEVELS[name], grids.WIDTH.get(name, 8)
-    digit = {level: i for i, level in enumerate(levels)}
-    numbers = [sum(digit[int(v)] * len(levels) ** i for i, v in enumerate(p)) for p in grids.points(name)]
-    lines = [", ".join(map(str, numbers[i : i + 20])) for i in range(0, len(numbers), 20)]
-    body = ",\n    ".join(lines)
+    levels, width, count = grids.LEVELS[name], grids.WIDTH.get(name, 8), len(grids.points(name))
+    bits = base64.b85decode(grids.MAPS[name])
+    words = [f"0x{int.from_bytes(bits[i : i + 8], 'little'):x}" for i in range(0, len(bits), 8)]
+    body = textwrap.fill(", ".join(words), 118, initial_indent="    ", subsequent_indent="    ")
     return (
         f"inline constexpr int8_t {name}_levels[] = {{{', '.join(map(str, levels))}}};\n"
-        f"inline constexpr uint16_t {name}_numbers[] = {{\n    {body}}};\n"
-        f"inline constexpr auto {name}_points = make_points<{len(numbers)}, {width}>({name}_numbers, {name}_levels);\n"
+        f"inline constexpr uint64_t {name}_numbers[] = {{\n{body}}};\n"
+        f"inline constexpr auto {name}_points = make_points<{count}, {width}>({name}_numbers, {name}_levels);\n"
     )
 
 
@@ -113,10 +118,11 @@ def starts() -> str:
 
 def header() -> str:
     every = [*FORMATS, *NATIVE_VARIANTS]
-    names = " \\\n  ".join(f"X({f.native_name})" for f in every)
+    names = textwrap.wrap(" ".join(f"X({f.native_name})" for f in every), 114)
     without = '#ifndef FEWBIT_WITHOUT_GRIDS\n#include "grids.generated.h"\n#endif'
     records = _namespaced([starts()], [f for f in every if not isinstance(f.codes, Grid)])
-    return "\n".join([*_top(without), *records, f"#define FEWBIT_FORMATS(X) \\\n  {names}", "// clang-format on", ""])
+    every_format = ["#define FEWBIT_FORMATS(X) \\", *(f"  {line} \\" for line in names[:-1]), f"  {names[-1]}"]
+    return "\n".join([*_top(without), *records, *every_format, "// clang-format on", ""])
 
 
 def grid_header() -> str:
