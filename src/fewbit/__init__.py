@@ -44,7 +44,10 @@ from .tensor import BACKENDS, QuantTensor
 
 if TYPE_CHECKING:
     from .cache.kv import KVCache
+    from .evaluation import Calibration, ChoiceScores, Divergence, Evaluation, calibrate, evaluate, evaluate_choices
+    from .evaluation.results import TokenScores
     from .files.gguf import read_gguf, write_gguf
+    from .files.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
@@ -58,12 +61,16 @@ __all__ = [
     "Activations",
     "ArgumentError",
     "AsyncStream",
+    "Calibration",
     "ChatOptions",
     "ChatTemplate",
+    "ChoiceScores",
     "Completion",
     "DataError",
     "DeviceError",
+    "Divergence",
     "DtypeError",
+    "Evaluation",
     "ExtraError",
     "FetchError",
     "FewbitError",
@@ -71,6 +78,7 @@ __all__ = [
     "FileError",
     "Format",
     "FormatError",
+    "ImportanceMatrix",
     "KVCache",
     "LayoutError",
     "LogitsError",
@@ -89,11 +97,15 @@ __all__ = [
     "Stream",
     "TemplateError",
     "TokenLogprob",
+    "TokenScores",
     "Tokenizer",
     "TokenizerError",
     "TooLong",
     "ToolsIgnored",
     "UnknownId",
+    "calibrate",
+    "evaluate",
+    "evaluate_choices",
     "format",
     "formats",
     "linear",
@@ -102,27 +114,40 @@ __all__ = [
     "quantize",
     "quantize_activations",
     "read_gguf",
+    "read_imatrix",
     "repack",
     "write_gguf",
+    "write_imatrix",
 ]
 
 # Where names are found that are not loaded at once: `import fewbit` takes little time, and the emitter that the native
 # module is built from must do without it.
 _HOMES = {
+    "LLM": "llm",
     "AsyncStream": "llm",
+    "Calibration": "evaluation",
     "ChatOptions": "llm",
     "ChatTemplate": "text.template",
+    "ChoiceScores": "evaluation",
     "Completion": "llm",
+    "Divergence": "evaluation",
+    "Evaluation": "evaluation",
+    "ImportanceMatrix": "files.imatrix",
     "KVCache": "cache.kv",
-    "LLM": "llm",
     "Options": "llm",
     "PromptOptions": "llm",
     "SamplingParams": "ops.sampling",
     "Stream": "llm",
     "TokenLogprob": "llm",
+    "TokenScores": "evaluation.results",
     "Tokenizer": "text.tokenizer",
+    "calibrate": "evaluation",
+    "evaluate": "evaluation",
+    "evaluate_choices": "evaluation",
     "read_gguf": "files.gguf",
+    "read_imatrix": "files.imatrix",
     "write_gguf": "files.gguf",
+    "write_imatrix": "files.imatrix",
 }
 
 
