@@ -134,7 +134,7 @@ def _answer(answer: object, choices: Sequence[str], place: str) -> int:
     if isinstance(answer, str) and len(answer) == 1 and answer.upper() in letters:
         return letters.index(answer.upper())
     last = len(choices) - 1
-    raise DataError(f"{place}: answer must be a number from 0 to {last}, a letter or one of the choices, not {answer!r}")
+    raise DataError(f"{place}: answer must be a number from 0 to {last}, a letter or a choice, not {answer!r}")
 
 
 def _evaluate(llm: LLM, questions: Sequence[Question], progress: Progress) -> ChoiceScores:
@@ -175,6 +175,7 @@ def summarize_choices(questions: Sequence[Question], likelihoods: Sequence[Seque
         sizes = [len(choice.encode()) for choice in question.choices]
         plain.append(int(np.argmax(values)) == question.answer)
         normalized.append(int(np.argmax(np.divide(values, sizes))) == question.answer)
-    rights = [np.array(values, np.float64) for values in (plain, normalized)]
-    figures = [figure for right in rights for figure in (float(right.mean()), standard_error(right))]
-    return ChoiceScores(len(questions), *figures, tuple(map(tuple, likelihoods)))
+    first, second = (np.array(values, np.float64) for values in (plain, normalized))
+    errors = standard_error(first), standard_error(second)
+    shares = float(first.mean()), float(second.mean())
+    return ChoiceScores(len(questions), shares[0], errors[0], shares[1], errors[1], tuple(map(tuple, likelihoods)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import Floats
 from ..ops import numpy as ops
+from ..ops.cpu import linear
 from ..ops.experts import route
 from ..ops.taps import Tap
 from ..tensor import QuantTensor
@@ -80,7 +81,7 @@ def _hidden(attributes: Any, expert: int, x: Floats) -> Floats:
     """What the second product of an expert is given."""
 
     def times(w: QuantTensor, bias: Floats | None) -> Floats:
-        y = np.ascontiguousarray(x) @ w[expert].T
+        y = linear(np.ascontiguousarray(x), w[expert], activations="int16")
         return np.asarray(y if bias is None else y + bias[expert], np.float32)
 
     up, gate, kind = times(attributes["up"], attributes["up_bias"]), attributes["gate"], attributes["kind"]

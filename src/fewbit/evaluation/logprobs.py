@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,20 @@ class TopLogprobs(NamedTuple):
     logprobs: Floats  # (rows, k)
     rest: Floats  # (rows,): the log of what the other tokens sum up to
     targets: Floats  # (rows,): log-probabilities of the tokens that came
+
+    def part(self, begin: int, end: int) -> TopLogprobs:
+        """Some of the rows."""
+        return TopLogprobs(
+            self.tokens[begin:end], self.logprobs[begin:end], self.rest[begin:end], self.targets[begin:end]
+        )
+
+
+def joined(parts: Sequence[TopLogprobs]) -> TopLogprobs:
+    """All rows of several parts."""
+    return TopLogprobs(
+        np.concatenate([part.tokens for part in parts]), np.concatenate([part.logprobs for part in parts]),
+        np.concatenate([part.rest for part in parts]), np.concatenate([part.targets for part in parts]),
+    )  # fmt: skip
 
 
 class Compared(NamedTuple):
@@ -89,4 +104,4 @@ def _rest(logprobs: Floats, tokens: np.ndarray[tuple[int, ...], np.dtype[np.int6
 def _log_sum(logprobs: Doubles) -> Doubles:
     """The log of the sum of probabilities, at most 0."""
     with np.errstate(divide="ignore"):
-        return np.minimum(np.log(np.exp(logprobs).sum(axis=1)), -np.finfo(np.float64).eps)
+        return np.asarray(np.minimum(np.log(np.exp(logprobs).sum(axis=1)), -np.finfo(np.float64).eps))

@@ -182,9 +182,10 @@ def summarize(scores: TokenScores) -> Divergence | None:
     if values is None or agrees is None or reference is None or not len(values):
         return None
     change = np.exp(scores.logprobs.astype(np.float64)) - np.exp(reference.astype(np.float64))
+    median, p90, p99, p999 = (float(np.percentile(values, p)) for p in PERCENTILES)
     return Divergence(
-        float(values.mean()), standard_error(values), *(float(np.percentile(values, p)) for p in PERCENTILES),
-        float(values.max()), float(agrees.mean()), float(np.sqrt(np.square(change).mean())), perplexity(reference),
+        float(values.mean()), standard_error(values), median, p90, p99, p999, float(values.max()),
+        float(agrees.mean()), float(np.sqrt(np.square(change).mean())), perplexity(reference),
     )  # fmt: skip
 
 

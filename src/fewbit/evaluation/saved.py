@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..arrays import Floats, Ints
 from ..errors import FileError
 from ..files.gguf import GGUF, Deferred, read_gguf, write_gguf
 from .logprobs import CODES, RANGE, TopLogprobs
 from .windows import Window
+
+Shorts = npt.NDArray[np.int16]
 
 KIND = "logits"  # general.type
 PARTS = {"tokens": "i32", "codes": "i16", "scales": "f32"}  # and their formats
@@ -30,8 +33,8 @@ PARTS = {"tokens": "i32", "codes": "i16", "scales": "f32"}  # and their formats
 class PackedRows:
     """Rows of a window as they are saved."""
 
-    tokens: Ints
-    codes: np.ndarray[tuple[int, ...], np.dtype[np.int16]]
+    tokens: Ints | Shorts
+    codes: Shorts
     scales: Floats
 
 

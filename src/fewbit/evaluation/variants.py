@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from os import PathLike
+from typing import Any
 
 from .. import devices
 from ..errors import RequestError
@@ -52,7 +53,8 @@ def variants(
     >>> [(v.kv, v.activations) for v in variants(None, ["f16", "q8_0"], ["int8", "int16"], "cpu", None)]
     [('f16', 'int8'), ('f16', 'int16'), ('q8_0', 'int8'), ('q8_0', 'int16')]
     """
-    found = [Variant(*choice) for choice in product(*map(_choices, (format, kv, activations, device, threads)))]
+    choices: list[list[Any]] = [_choices(value) for value in (format, kv, activations, device, threads)]
+    found = [Variant(*choice) for choice in product(*choices)]
     if not found:
         raise RequestError("there is nothing to evaluate: a list of choices is empty")
     for variant in found:
@@ -60,7 +62,7 @@ def variants(
     return found
 
 
-def _choices(value: object) -> list[object]:
+def _choices(value: object) -> list[Any]:
     return list(value) if isinstance(value, list) else [value]
 
 
@@ -128,5 +130,3 @@ class Source:
     def close(self) -> None:
         self._weights.clear()
         self.file.close()
-
-

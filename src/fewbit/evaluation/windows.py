@@ -83,7 +83,7 @@ def cut_windows(
     if len(tokens) < 2:
         raise RequestError(f"the text has {len(tokens)} tokens: at least two are needed to score one")
     size = min(size, len(tokens))
-    usual = size // 2 + 1 if stride is None else max(1, size - step)
+    usual = min(size // 2 + 1, size - 1) if stride is None else max(1, size - step)
     left_out = usual if skip is None else to_size(skip, "skip", 0, error=RequestError)
     if left_out >= size:
         raise RequestError(f"skip must be less than the {size} tokens of a window, got {left_out}: no token is scored")

@@ -33,8 +33,8 @@ class Calibration:
 
     Args:
         imatrix: Mean squares by the name of the tensor, with the sums that they are made of.
-        hessians: Sums of products of inputs, (columns, columns) or (experts, columns, columns), by the name of the tensor;
-            tensors with the same inputs share an array. Empty unless they were asked for.
+        hessians: Sums of products of inputs by the name of the tensor, (columns, columns) or (experts, columns,
+            columns). Tensors with the same inputs share an array. Empty unless they were asked for.
     """
 
     imatrix: ImportanceMatrix
@@ -192,10 +192,11 @@ def _load(source: Source, variant: Variant, windows: list[Window]) -> tuple[Load
 
 def _check_memory(name: str, taps: list[Tap]) -> None:
     """Refuse Hessians that do not fit into memory."""
-    sizes = {one.key: 4 * one.matrices * one.columns**2 for one in product_inputs(taps, None)}
-    needed, available = sum(sizes.values()), available_memory()
+    nbytes = {one.key: 4 * one.matrices * one.columns**2 for one in product_inputs(taps, None)}
+    needed, available = sum(nbytes.values()), available_memory()
     if needed > available:
-        raise OutOfMemory(f"the Hessians of {name} take {readable(needed)}, {readable(available)} is free; leave hessian out")
+        sizes = f"{readable(needed)}, and {readable(available)} is free"
+        raise OutOfMemory(f"the Hessians of {name} take {sizes}; leave hessian out")
 
 
 def _single(products: Floats) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from os import PathLike
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..errors import RequestError
 from ..llm.progress import Progress, ProgressMeter
 from ..load_options import KvFormats
 from ..loading import Loaded
-from .logprobs import BLOCK_VALUES, TopLogprobs, compare, compare_top, log_softmax, of_targets, top_logprobs
+from .logprobs import BLOCK_VALUES, TopLogprobs, compare, compare_top, joined, log_softmax, of_targets, top_logprobs
 from .results import Evaluation, TokenScores
 from .saved import SavedLogits, read_logits, save_logits
 from .steps import Chunk, StepValues, run_windows
@@ -110,7 +111,8 @@ def _check_reference(
         if vocab and vocab != source.vocab:
             raise RequestError(f"{name} has {vocab} tokens, {source.name} has {source.vocab}: they cannot be compared")
     if base is not None and isinstance(text, str | PathLike):
-        if read_tokens(text, base.tokenizer) != read_tokens(text, source.tokenizer):
+        own, other = (read_tokens(text, one.tokenizer) for one in (source, base))
+        if own != other:
             raise RequestError(f"{base.name} and {source.name} make other tokens of the text: they cannot be compared")
     if saved is not None and saved.windows != list(windows):
         raise RequestError(f"{saved.path}: its logits are of another text, or of other windows; leave text out")
@@ -128,8 +130,9 @@ class _Collected:
 
     def scores(self) -> TokenScores:
         """All figures so far, one after another."""
-        columns = [[getattr(part, name) for part in self.parts] for name in TokenScores.__slots__]
-        return TokenScores(*(None if parts[0] is None else np.concatenate(parts) for parts in columns))
+        columns = {name: [getattr(part, name) for part in self.parts] for name in TokenScores.__slots__}
+        found: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items() if parts[0] is not None}
+        return TokenScores(**found)
 
 
 class _Run:
@@ -162,7 +165,7 @@ class _Run:
                 window = self.windows[chunk.window]
                 if chunk.end == len(window.tokens) - 1:
                     self.meter.add(len(window.tokens))
-                    yield chunk.window, _joined(rows)
+                    yield chunk.window, joined(rows) if rows else None
                     rows = []
 
     def _score(self, step: StepValues, chunk: Chunk, first: int) -> Iterator[TopLogprobs]:
@@ -187,8 +190,7 @@ class _Run:
             return rows[-1]
         if self.saved is None:
             return None
-        whole = self.saved.rows(window)
-        return TopLogprobs(*(values[first : first + count] for values in whole))
+        return self.saved.rows(window).part(first, first + count)
 
     def evaluations(self) -> Iterator[tuple[Variant, Evaluation]]:
         name = self.base.name if self.base else self.saved.model if self.saved else None
@@ -214,10 +216,8 @@ def scored(
     own = of_targets(logprobs, targets)
     if reference is None:
         return TokenScores(own, depths, depths + np.int32(start))
-    found = compare_top(logprobs, reference) if isinstance(reference, TopLogprobs) else compare(logprobs, reference, targets)
+    if isinstance(reference, TopLogprobs):
+        found = compare_top(logprobs, reference)
+    else:
+        found = compare(logprobs, reference, targets)
     return TokenScores(own, depths, depths + np.int32(start), found.divergence, found.agrees, found.targets)
-
-
-def _joined(rows: list[TopLogprobs]) -> TopLogprobs | None:
-    """All rows of a window; None if nothing is saved."""
-    return TopLogprobs(*(np.concatenate(parts) for parts in zip(*rows, strict=True))) if rows else None
