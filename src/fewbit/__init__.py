@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
+    from .reporting import Report, report
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
 
@@ -91,6 +92,7 @@ __all__ = [
     "PromptOptions",
     "QuantTensor",
     "QueueFull",
+    "Report",
     "RequestError",
     "SamplingParams",
     "ShapeError",
@@ -116,6 +118,7 @@ __all__ = [
     "read_gguf",
     "read_imatrix",
     "repack",
+    "report",
     "write_gguf",
     "write_imatrix",
 ]
@@ -136,6 +139,7 @@ _HOMES = {
     "KVCache": "cache.kv",
     "Options": "llm",
     "PromptOptions": "llm",
+    "Report": "reporting",
     "SamplingParams": "ops.sampling",
     "Stream": "llm",
     "TokenLogprob": "llm",
@@ -146,6 +150,7 @@ _HOMES = {
     "evaluate_choices": "evaluation",
     "read_gguf": "files.gguf",
     "read_imatrix": "files.imatrix",
+    "report": "reporting",
     "write_gguf": "files.gguf",
     "write_imatrix": "files.imatrix",
 }

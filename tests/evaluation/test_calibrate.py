@@ -73,8 +73,8 @@ class Seen:
             if not len(rows):
                 continue
             parts = {key: rows @ a[key].dequantize()[expert].T for key in ("gate", "up") if a[key] is not None}
-            for key, y in parts.items():
-                y += 0 if a[f"{key}_bias"] is None else a[f"{key}_bias"][expert]
+            for key, y in list(parts.items()):
+                parts[key] = y + (0 if a[f"{key}_bias"] is None else a[f"{key}_bias"][expert])
                 self.add(a[key], expert, rows)
             h = ops.gate(None, parts["gate"], parts["up"], kind=a["kind"]) if "gate" in parts else None  # type: ignore[arg-type]
             self.add(a["down"], expert, ops.activate(None, parts["up"], kind=a["kind"]) if h is None else h)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ TABLE = {
     "list": ("models.list_models", "List built-in models and those that were fetched."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
+    "report": ("report.report", "Write an HTML page about quantized models: size, loss, codes, KV formats."),
     "rm": ("models.remove", "Remove models that were fetched."),
     "run": ("run.run", "Answer one prompt, or begin a conversation."),
     "serve": ("serve.serve", "Serve models to OpenAI's clients and others, over HTTP."),
