@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .axes import HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Frame, frame, linear_axis, log_axis, short
+from .axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Axis, Frame, frame, linear_axis, log_axis, short
 from .svg import Drawing, color
 
 LEGEND_LINE = 18.0
+NAME_LINE, NAME_WIDTH = 13.0, 150.0  # of the name of a point
 CELL = 15.0  # of a heat map
 
 
@@ -32,12 +33,21 @@ def scatter(title: str, points: Sequence[Point], x_name: str, y_name: str) -> Dr
         hint = f"{point.name}: {x_name} {short(point.x)}, {y_name} {short(point.y)}"
         chart.drawing.dot(at, up, color(index), hint)
         is_right = at > WIDTH * 0.7
-        line = up + 4
-        while any(abs(line - other) < 13 and abs(at - place) < 150 for place, other in taken):
-            line += 13
+        line = _free_line(at, up + 4, taken)
         taken.append((at, line))
         chart.drawing.label(at + (-9 if is_right else 9), line, point.name, "end" if is_right else "start")
     return chart.drawing
+
+
+def _free_line(at: float, wanted: float, taken: Sequence[tuple[float, float]]) -> float:
+    """The nearest height for a name at which it covers no other."""
+    offsets = sorted(range(-30, 31), key=abs)
+    for line in (wanted + NAME_LINE * offset for offset in offsets):
+        if TOP + 8 <= line <= HEIGHT - BOTTOM and all(
+            abs(line - other) >= NAME_LINE or abs(at - place) >= NAME_WIDTH for place, other in taken
+        ):
+            return line
+    return wanted
 
 
 def lines(
