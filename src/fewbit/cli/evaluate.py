@@ -48,7 +48,7 @@ def evaluate(
     threads: str | None, save: Path | None, logits: Path | None, top: int, ctx: int, stride: int | None,
     skip: int | None, **options: str | None,
 ) -> None:  # fmt: skip
-    """Perplexity of a model over a text, its KL divergence from a reference, and multiple choice.
+    """Perplexity of a model, KL divergence from a reference, multiple choice.
 
     Options with a comma take several values: every combination is a row, so that each choice shows its price. Windows
     of the text run on their own, and the second half of each is scored, as llama-perplexity does. KL is the mean
@@ -57,12 +57,12 @@ def evaluate(
 
     \b
     Lines of --choices:
-      {"question": "The capital of France is", "choices": ["Paris", "Rome"], "answer": 0}
+      {"question": "2 + 2 =", "choices": ["4", "5"], "answer": 0}
 
     \b
     Examples:
-      fewbit eval model-q4_k_m.gguf --text book.txt --against model-f16.gguf
-      fewbit eval model.gguf --text book.txt --kv f16,q8_0,q4_0 --against model.gguf
+      fewbit eval model.gguf --text book.txt --against model-f16.gguf
+      fewbit eval model.gguf --text book.txt --kv f16,q8_0,q4_0
       fewbit eval model-f16.gguf --text book.txt --save base.gguf
       fewbit eval model-q3_k_m.gguf --logits base.gguf --by depth
       fewbit eval checkpoint/ --text book.txt --format q8_0,q4_k_m,q3_k_m

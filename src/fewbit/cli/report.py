@@ -32,14 +32,15 @@ def report(
     models: tuple[str, ...], output: Path, text: Path | None, reference: str | None, svg: Path | None, ctx: int,
     kv: str, activations: str | None, device: str, threads: int | None,
 ) -> None:  # fmt: skip
-    """Write an HTML page about quantized models: size against loss, loss by layer and matrix, codes, KV formats.
+    """Write an HTML page about quantized models.
 
-    The page is one file that fetches nothing, for light and dark screens.
+    It shows size against loss, loss by layer and matrix, weights and codes, and formats of the KV cache by depth. The
+    page is one file that fetches nothing, for light and dark screens.
 
     \b
     Examples:
-      fewbit report model-*.gguf --reference model-f16.gguf --text book.txt -o report.html
-      fewbit report model.gguf --reference model-f16.gguf -o weights.html --svg charts/
+      fewbit report q4.gguf q3.gguf --reference f16.gguf --text a.txt -o r.html
+      fewbit report q4.gguf --reference f16.gguf -o weights.html --svg charts/
     """
     from ..reporting import report as measure
 

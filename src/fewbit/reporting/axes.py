@@ -48,7 +48,7 @@ def linear_axis(name: str, values: Iterable[float], *, zero: bool = True) -> Axi
     low, high = (min(0.0, *known) if zero else min(known)), max(known)
     high = high if high > low else low + 1
     rough = (high - low) / 5
-    size = 10 ** math.floor(math.log10(rough))
+    size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * n for n in (1, 2, 2.5, 5, 10) if size * n >= rough * 0.999)
     first, last = math.floor(low / step), math.ceil(high / step - 1e-9)
     return Axis(name, first * step, last * step, tuple(round(n * step, 12) for n in range(first, last + 1)))
