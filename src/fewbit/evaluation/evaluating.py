@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -70,55 +71,87 @@ def evaluate(
         raise RequestError("a model is compared with one reference: give against or logits, not both")
     if save is not None and len(ways) > 1:
         raise RequestError(f"logits are saved for one way to run the model, not for {len(ways)}")
-    groups = {one: [way for way in ways if way.format == one] for one in dict.fromkeys(way.format for way in ways)}
-    found: dict[Variant, Evaluation] = {}
     with ExitStack() as stack:
         base = None if against is None else stack.enter_context(closing(Source(against)))
         saved = None if logits is None else read_logits(logits)
-        meter: ProgressMeter | None = None
-        for name, group in groups.items():
-            with closing(Source(model, name)) as source:
-                windows = _windows(source, text, saved, ctx, stride, skip)
-                _check_reference(source, windows, base, saved, text)
-                if meter is None:
-                    meter = stack.enter_context(closing(ProgressMeter(progress, len(windows) * len(groups), "windows")))
-                run = _Run(source, windows, group, base, saved, top if save is not None else 0, meter)
-                if save is None:
-                    for _ in run:
-                        pass
-                else:
-                    save_logits(save, source.name, windows, source.vocab, top, iter(run))
-                found.update(run.evaluations())
+        task = _Task(text, ctx, stride, skip, save, top, base, saved)
+        found = task.run(model, ways, progress)
     return [found[way] for way in ways]
 
 
-def _windows(
-    source: Source, text: Text | None, saved: SavedLogits | None, ctx: int, stride: int | None, skip: int | None
-) -> list[Window]:
-    if text is None:
-        if saved is None:
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is run: windows of a text, a reference, and where logits are saved."""
+
+    text: Text | None
+    ctx: int
+    stride: int | None
+    skip: int | None
+    save: str | PathLike[str] | None
+    top: int
+    base: Source | None
+    saved: SavedLogits | None
+
+    def run(self, model: str | PathLike[str], ways: list[Variant], progress: Progress) -> dict[Variant, Evaluation]:
+        """Run all variants, those with the same weights side by side."""
+        formats = dict.fromkeys(way.format for way in ways)
+        found: dict[Variant, Evaluation] = {}
+        with ExitStack() as stack:
+            meter: ProgressMeter | None = None
+            for name in formats:
+                with closing(Source(model, name)) as source:
+                    windows = self.windows(source)
+                    if meter is None:
+                        total = len(windows) * len(formats)
+                        meter = stack.enter_context(closing(ProgressMeter(progress, total, "windows")))
+                    run = _Run(self, source, windows, [way for way in ways if way.format == name], meter)
+                    self.finish(run)
+                    found.update(run.evaluations())
+        return found
+
+    def windows(self, source: Source) -> list[Window]:
+        """The windows of the text, which the reference must have too."""
+        if self.text is not None:
+            tokens, first = read_tokens(self.text, source.tokenizer), leading_token(source.tokenizer)
+            windows = cut_windows(tokens, self.ctx, stride=self.stride, skip=self.skip, first=first)
+        elif self.saved is not None:
+            windows = self.saved.windows
+        else:
             raise RequestError("there is no text to evaluate the model on")
-        return saved.windows
-    tokens = read_tokens(text, source.tokenizer)
-    return cut_windows(tokens, ctx, stride=stride, skip=skip, first=leading_token(source.tokenizer))
+        self.check(source, windows)
+        return windows
 
-
-def _check_reference(
-    source: Source, windows: Sequence[Window], base: Source | None, saved: SavedLogits | None, text: Text | None
-) -> None:
-    """Refuse a reference with another tokenizer, or saved logits of another text."""
-    for name, vocab in ((base.name, base.vocab) if base else ("", 0), (saved.model, saved.vocab) if saved else ("", 0)):
-        if vocab and vocab != source.vocab:
+    def check(self, source: Source, windows: list[Window]) -> None:
+        """Refuse a reference with another tokenizer, or saved logits of another text."""
+        name, vocab = self.reference_name, self.reference_vocab
+        if vocab not in (None, source.vocab):
             raise RequestError(f"{name} has {vocab} tokens, {source.name} has {source.vocab}: they cannot be compared")
-    if base is not None and isinstance(text, str | PathLike):
-        own, other = (read_tokens(text, one.tokenizer) for one in (source, base))
-        if own != other:
-            raise RequestError(f"{base.name} and {source.name} make other tokens of the text: they cannot be compared")
-    if saved is not None and saved.windows != list(windows):
-        raise RequestError(f"{saved.path}: its logits are of another text, or of other windows; leave text out")
-    highest = max(max(window.tokens) for window in windows)
-    if min(min(window.tokens) for window in windows) < 0 or highest >= source.vocab:
-        raise RequestError(f"the text has tokens that {source.name} does not: it has 0 to {source.vocab - 1}")
+        if self.base is not None and isinstance(self.text, str | PathLike):
+            own, other = (read_tokens(self.text, one.tokenizer) for one in (source, self.base))
+            if own != other:
+                raise RequestError(f"{name} and {source.name} make other tokens of the text: they cannot be compared")
+        if self.saved is not None and self.saved.windows != windows:
+            raise RequestError(
+                f"{self.saved.path}: its logits are of another text or other windows; leave text out"
+            )
+        tokens = [token for window in windows for token in window.tokens]
+        if min(tokens) < 0 or max(tokens) >= source.vocab:
+            raise RequestError(f"the text has tokens that {source.name} does not: it has 0 to {source.vocab - 1}")
+
+    @property
+    def reference_name(self) -> str | None:
+        return self.base.name if self.base else self.saved.model if self.saved else None
+
+    @property
+    def reference_vocab(self) -> int | None:
+        return self.base.vocab if self.base else self.saved.vocab if self.saved else None
+
+    def finish(self, run: _Run) -> None:
+        """Run all windows, and save what they give."""
+        if self.save is not None:
+            save_logits(self.save, run.source.name, run.windows, run.source.vocab, self.top, iter(run))
+        for _ in run if self.save is None else ():
+            pass
 
 
 class _Collected:
@@ -139,18 +172,16 @@ class _Run:
     """Runs variants of one model beside a reference. An iterator over windows: their numbers, and what is saved."""
 
     def __init__(
-        self, source: Source, windows: list[Window], group: Sequence[Variant], base: Source | None,
-        saved: SavedLogits | None, top: int, meter: ProgressMeter,
-    ) -> None:  # fmt: skip
-        self.source, self.windows, self.base, self.saved, self.meter = source, windows, base, saved, meter
-        self.top = top
-        models = len(group) + (base is not None)
+        self, task: _Task, source: Source, windows: list[Window], group: Sequence[Variant], meter: ProgressMeter
+    ) -> None:
+        self.task, self.source, self.windows, self.meter = task, source, windows, meter
+        models = len(group) + (task.base is not None)
         self.loaded = [source.load(variant, windows, models) for variant in group]
         used = [source.activations(variant) for variant in group]
         self.collected = [_Collected(*pair) for pair in zip(group, used, strict=True)]
         self.reference: Loaded | None = None
-        if base is not None:
-            self.reference = base.load(reference_variant(group[0]), windows, models)
+        if task.base is not None:
+            self.reference = task.base.load(reference_variant(group[0]), windows, models)
 
     def __iter__(self) -> Iterator[tuple[int, TopLogprobs | None]]:
         models = [*self.loaded, self.reference] if self.reference is not None else self.loaded
@@ -181,19 +212,19 @@ class _Run:
             depths = np.arange(depth, depth + end - begin, dtype=np.int32)
             for one, logprobs in zip(self.collected, rows, strict=False):
                 one.parts.append(scored(logprobs, targets[begin:end], depths, window.start, known))
-            if self.top:
-                yield top_logprobs(rows[0], targets[begin:end], self.top)
+            if self.task.save is not None:
+                yield top_logprobs(rows[0], targets[begin:end], self.task.top)
 
     def _reference(self, rows: list[Floats], window: int, first: int, count: int) -> Floats | TopLogprobs | None:
         """The rows of the reference beside those of the model."""
         if self.reference is not None:
             return rows[-1]
-        if self.saved is None:
+        if self.task.saved is None:
             return None
-        return self.saved.rows(window).part(first, first + count)
+        return self.task.saved.rows(window).part(first, first + count)
 
     def evaluations(self) -> Iterator[tuple[Variant, Evaluation]]:
-        name = self.base.name if self.base else self.saved.model if self.saved else None
+        name = self.task.reference_name
         for one in self.collected:
             v = one.variant
             yield v, Evaluation(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .axes import linear_axis, log_axis
+from .axes import Axis, linear_axis, log_axis
 from .charts import Point, heat_map, histogram, lines, scatter
 from .svg import Drawing
 from .weights import BINS, REACH, TensorLoss, by_layer, code_range
@@ -116,8 +116,7 @@ def _kv_charts(report: Report, section: str) -> Iterator[Chart]:
     order = {begin: float(place) for place, begin in enumerate(begins)}
     placed = {kv: [(order[begin], max(value, 1e-9)) for begin, value in points] for kv, points in series.items()}
     names = [f"{begin:.0f}+" for begin in begins]
-    x = linear_axis("tokens before", [])
-    x = type(x)("tokens before", -0.3, len(begins) - 0.7, tuple(order.values()))
+    x = Axis("tokens before", -0.3, len(begins) - 0.7, tuple(order.values()))
     y = log_axis("KL, nats", [value for points in placed.values() for _, value in points])
     name = report.models[0].name
     caption = f"{name}: KL divergence from itself with K and V in f16, by the number of tokens before."

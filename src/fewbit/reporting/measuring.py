@@ -110,14 +110,14 @@ def report(
     """
     if not models:
         raise RequestError("a report needs at least one model")
-    imatrix, base, evaluations, kv_found, tokens = None, None, [None] * len(models), [], 0
-    measured: list[Evaluation | None] = list(evaluations)
+    imatrix, base, tokens = None, None, 0
+    kv_found: list[Evaluation] = []
+    measured: list[Evaluation | None] = [None] * len(models)
     if text is not None:
         run = _TextRun(text, ctx, activations, device, threads, progress)
         tokens = run.count_tokens(models[0])
         kv_found = run.kv(models[0], list(kv), tokens) if kv else []
-        if reference is not None:
-            imatrix = run.importance(reference)
+        imatrix = None if reference is None else run.importance(reference)
         base, measured = run.against(reference, models)
     figures = _weights(models, reference, imatrix, progress)
     reports = [ModelReport(*parts, one) for parts, one in zip(figures, measured, strict=True)]
