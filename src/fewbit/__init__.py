@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .evaluation import Calibration, ChoiceScores, Divergence, Evaluation, calibrate, evaluate, evaluate_choices
     from .evaluation.results import TokenScores
     from .files.gguf import read_gguf, write_gguf
+    from .files.hessian import Hessians, read_hessians
     from .files.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
@@ -79,6 +80,7 @@ __all__ = [
     "FileError",
     "Format",
     "FormatError",
+    "Hessians",
     "ImportanceMatrix",
     "KVCache",
     "LayoutError",
@@ -116,6 +118,7 @@ __all__ = [
     "quantize",
     "quantize_activations",
     "read_gguf",
+    "read_hessians",
     "read_imatrix",
     "repack",
     "report",
@@ -135,6 +138,7 @@ _HOMES = {
     "Completion": "llm",
     "Divergence": "evaluation",
     "Evaluation": "evaluation",
+    "Hessians": "files.hessian",
     "ImportanceMatrix": "files.imatrix",
     "KVCache": "cache.kv",
     "Options": "llm",
@@ -149,6 +153,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "evaluate_choices": "evaluation",
     "read_gguf": "files.gguf",
+    "read_hessians": "files.hessian",
     "read_imatrix": "files.imatrix",
     "report": "reporting",
     "write_gguf": "files.gguf",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .completion import ModelName
-from .model import fetched_path, plain_warnings
+from .model import find_model, plain_warnings
 from .options import count_option, load_option, quiet_option
 from .output import is_quiet, tell
 
@@ -41,11 +41,12 @@ def calibrate(
       fewbit calibrate checkpoint/ --text book.txt -o imatrix.gguf --hessian
     """
     from ..evaluation import calibrate as measure
-    from ..evaluation.calibration import hessian_path
+    from ..files.hessian import hessian_path
 
+    path = find_model(model)
     with plain_warnings():
         found = measure(
-            fetched_path(model) or model, text, ctx=ctx, hessian=hessian, kv=kv, activations=activations, device=device,
+            path, text, ctx=ctx, hessian=hessian, kv=kv, activations=activations, device=device,
             threads=threads, progress=not is_quiet(),
         )  # fmt: skip
     found.save(output)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .completion import ModelName
-from .model import fetched_path, plain_warnings
+from .model import find_model, plain_warnings
 from .options import SEVERAL, as_json, count_option, load_option, numbers, quiet_option
 from .output import is_quiet, print_json, print_table, tell
+from .progress import Waiting
 
 if TYPE_CHECKING:
     from ..evaluation import ChoiceScores, Evaluation
@@ -70,19 +71,20 @@ def evaluate(
     """
     if text is None and logits is None and choices is None:
         raise click.UsageError("there is nothing to evaluate: give --text, --logits or --choices")
-    name = fetched_path(model) or model
+    path, base = find_model(model), None if against is None else find_model(against)
     ways: dict[str, Any] = {key: _several(value) for key, value in options.items()}
     ways["threads"] = numbers(threads, ",", "--threads") if threads else None
     from ..evaluation import evaluate as measure
 
     found: list[Evaluation] = []
     with plain_warnings():
+        _quantize(path, options["format"])
         if text is not None or logits is not None:
             found = measure(
-                name, text, against=None if against is None else fetched_path(against) or against, logits=logits,
-                save=save, top=top, ctx=ctx, stride=stride, skip=skip, progress=not is_quiet(), **ways,
+                path, text, against=base, logits=logits, save=save, top=top, ctx=ctx, stride=stride, skip=skip,
+                progress=not is_quiet(), **ways,
             )  # fmt: skip
-        rights = [] if choices is None else _choose(name, choices, ways)
+        rights = [] if choices is None else _choose(path, choices, ways)
     if as_json:
         asked = [{**way, **one.to_dict()} for way, one in rights]
         print_json({"text": [one.to_dict() for one in found], "choices": asked})
@@ -93,11 +95,21 @@ def evaluate(
         tell(f"{save}: the logits of {found[0].tokens} tokens")
 
 
+def _quantize(path: Path, formats: str | None) -> None:
+    """Quantize the model to all formats, with progress; they are found in the cache folder from then on."""
+    from ..models import open_model
+    from ..quantizing import quantized
+
+    for name in formats.split(",") if formats else ():
+        with Waiting(f"quantizing to {name}") as waiting:
+            quantized(open_model(path), name, progress=waiting).close()
+
+
 def _several(value: str | None) -> str | list[str] | None:
     return value.split(",") if value is not None and "," in value else value
 
 
-def _choose(model: str, choices: Path, ways: dict[str, Any]) -> list[tuple[dict[str, Any], ChoiceScores]]:
+def _choose(model: Path, choices: Path, ways: dict[str, Any]) -> list[tuple[dict[str, Any], ChoiceScores]]:
     """Multiple choice for each combination."""
     from ..evaluation.choices import evaluate_choices, read_questions
     from ..evaluation.variants import variants

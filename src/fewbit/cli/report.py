@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .completion import ModelName
-from .model import fetched_path, plain_warnings
+from .model import find_model, plain_warnings
 from .options import SEVERAL, count_option, load_option, quiet_option
 from .output import is_quiet, tell
 
@@ -44,10 +44,10 @@ def report(
     """
     from ..reporting import report as measure
 
+    paths, base = [find_model(model) for model in models], None if reference is None else find_model(reference)
     with plain_warnings():
         found = measure(
-            [fetched_path(model) or model for model in models], text,
-            reference=None if reference is None else fetched_path(reference) or reference, kv=kv.split(","), ctx=ctx,
+            paths, text, reference=base, kv=kv.split(","), ctx=ctx,
             activations=activations, device=device, threads=threads, progress=not is_quiet(),
         )  # fmt: skip
     found.save(output)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 
 from ..arrays import Floats
 from ..errors import DataError, OutOfMemory, RequestError
-from ..files.gguf import write_gguf
+from ..files.hessian import hessian_path, write_hessians
 from ..files.imatrix import ImportanceMatrix, SquareSums, write_imatrix
 from ..llm.progress import Progress, ProgressMeter
 from ..loading import Loaded, check_ctx, place
@@ -48,29 +47,7 @@ class Calibration:
         """
         write_imatrix(path, self.imatrix)
         if self.hessians:
-            write_hessians(hessian_path(path), self)
-
-
-def hessian_path(path: str | PathLike[str]) -> Path:
-    """
-    >>> hessian_path("a/imatrix.gguf").as_posix()
-    'a/imatrix.hessian.gguf'
-    """
-    given = Path(path)
-    return given.with_name(f"{given.stem}.hessian.gguf")
-
-
-def write_hessians(path: Path, calibration: Calibration) -> None:
-    """A GGUF file with a tensor for each array; `hessian.names` and `hessian.tensors` say which matrix has which."""
-    tensors: dict[str, Floats] = {}
-    places: dict[int, str] = {}
-    for name, values in calibration.hessians.items():
-        if places.setdefault(id(values), name) == name:
-            tensors[name] = values
-    names = list(calibration.hessians)
-    of_names = [places[id(values)] for values in calibration.hessians.values()]
-    metadata = {"general.type": "hessian", "hessian.names": names, "hessian.tensors": of_names}
-    write_gguf(path, metadata, tensors)
+            write_hessians(hessian_path(path), self.hessians)
 
 
 def calibrate(

@@ -131,9 +131,7 @@ class _Task:
             if own != other:
                 raise RequestError(f"{name} and {source.name} make other tokens of the text: they cannot be compared")
         if self.saved is not None and self.saved.windows != windows:
-            raise RequestError(
-                f"{self.saved.path}: its logits are of another text or other windows; leave text out"
-            )
+            raise RequestError(f"{self.saved.path}: its logits are of another text or other windows; leave text out")
         tokens = [token for window in windows for token in window.tokens]
         if min(tokens) < 0 or max(tokens) >= source.vocab:
             raise RequestError(f"the text has tokens that {source.name} does not: it has 0 to {source.vocab - 1}")
@@ -179,6 +177,7 @@ class _Run:
         self.loaded = [source.load(variant, windows, models) for variant in group]
         used = [source.activations(variant) for variant in group]
         self.collected = [_Collected(*pair) for pair in zip(group, used, strict=True)]
+        self.saved_rows: tuple[int, TopLogprobs] | None = None  # of the last window
         self.reference: Loaded | None = None
         if task.base is not None:
             self.reference = task.base.load(reference_variant(group[0]), windows, models)
@@ -221,7 +220,9 @@ class _Run:
             return rows[-1]
         if self.task.saved is None:
             return None
-        return self.task.saved.rows(window).part(first, first + count)
+        if self.saved_rows is None or self.saved_rows[0] != window:
+            self.saved_rows = window, self.task.saved.rows(window)
+        return self.saved_rows[1].part(first, first + count)
 
     def evaluations(self) -> Iterator[tuple[Variant, Evaluation]]:
         name = self.task.reference_name
