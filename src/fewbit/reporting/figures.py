@@ -99,7 +99,7 @@ def _codes(
 ) -> Chart:
     """How often each code of a format occurs."""
     total = sum(counts.values())
-    caption = f"{model.name}: codes of {name}. A code that is rare in all groups is a bit that could be saved."
+    caption = f"{model.name}: codes of {name}."
     shares = [counts.get(code, 0) / total for code in codes]
     drawing = histogram(caption, "code", [float(code) for code in codes], {name: shares})
     return Chart(f"codes-{number}-{name}", section, caption, drawing)

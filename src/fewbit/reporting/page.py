@@ -19,7 +19,7 @@ CSS = """
 * { box-sizing: border-box; }
 html { color-scheme: light dark; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 66rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
+main { max-width: 70rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; }
 h2 { font-size: 1.2rem; margin: 2.6rem 0 .6rem; padding-top: .8rem; border-top: 1px solid var(--grid); }
 h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
@@ -28,7 +28,7 @@ p { margin: .4rem 0; max-width: 46rem; }
 figure { margin: 1.2rem 0; }
 .wide { overflow-x: auto; }
 svg { display: block; width: 100%; min-width: 34rem; height: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--grid); white-space: nowrap; }
 th { font-weight: 600; color: var(--faint); }
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
