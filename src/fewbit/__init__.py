@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
+    from .quantizing import QuantizedModel, quantize_model
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
 
@@ -82,6 +83,7 @@ __all__ = [
     "PositionError",
     "PromptOptions",
     "QuantTensor",
+    "QuantizedModel",
     "QueueFull",
     "RequestError",
     "SamplingParams",
@@ -101,6 +103,7 @@ __all__ = [
     "linear_many",
     "quantize",
     "quantize_activations",
+    "quantize_model",
     "read_gguf",
     "repack",
     "write_gguf",
@@ -117,10 +120,12 @@ _HOMES = {
     "LLM": "llm",
     "Options": "llm",
     "PromptOptions": "llm",
+    "QuantizedModel": "quantizing",
     "SamplingParams": "ops.sampling",
     "Stream": "llm",
     "TokenLogprob": "llm",
     "Tokenizer": "text.tokenizer",
+    "quantize_model": "quantizing",
     "read_gguf": "files.gguf",
     "write_gguf": "files.gguf",
 }

@@ -1,0 +1,145 @@
+"""`quantize_model`: a model in other formats, as a GGUF file."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError, PathError
+from ..files.hub import find
+from ..files.hub.folder import Progress, silent
+from ..files.model import ModelFile
+from ..models import open_model
+from ..ops.cpu import checked_threads
+from ..validation import to_path
+from .loss import warn_about_loss
+from .mixes import read_mix
+from .output import Importance, file_metadata, output_file, write_tensors
+from .plan import Overrides, TensorPlan, bits_per_weight, fallback_text, packed_format, plan_tensors
+
+KEEP = "keep"  # in place of a format: each tensor keeps its own, or gets the nearest of GGUF files
+
+
+@dataclass(frozen=True)
+class QuantizedModel:
+    """What `quantize_model` wrote, or would write.
+
+    Args:
+        path: The file.
+        format: The mix, or the format of all matrices.
+        tensors: What became of each tensor: `name`, `shape`, `source` and `format`, `source_bytes` and `nbytes`.
+        resumed: Number of tensors that an interrupted call had written.
+    """
+
+    path: Path
+    format: str
+    tensors: tuple[TensorPlan, ...]
+    resumed: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(item.nbytes for item in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return bits_per_weight({item.name: item for item in self.tensors})
+
+
+def quantize_model(
+    model: str | os.PathLike[str] | ModelFile,
+    out: str | os.PathLike[str],
+    format: str = "q4_k_m",
+    *,
+    tensors: Mapping[str, str] | None = None,
+    importance: Mapping[str, Any] | None = None,
+    pure: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> QuantizedModel:
+    """Write a model in other formats, as a GGUF file that llama.cpp reads too.
+
+    Tensors are read, packed and written a few rows at a time, so memory stays small. The file gets its name when it is
+    complete. A call that was interrupted, even by SIGKILL, goes on where it was when it is made again, and the bytes
+    are the same as undisturbed; a call that fails, on a full disk say, leaves nothing behind.
+
+    Args:
+        model: Path to a GGUF file or a safetensors folder, a URL, `hf:org/repo`, a built-in name, or an open model.
+        out: The file to write.
+        format: A mix such as "q4_k_m", which chooses the format of each tensor as llama.cpp does, or one format for all
+            matrices; "keep" keeps the formats, or takes the nearest where GGUF files have none.
+        tensors: Formats of some matrices by regular expressions, such as `{"ffn_down": "q6_k"}`. The first whose
+            pattern is found in a matrix's name counts.
+        importance: A weight for each column of a matrix, by the tensor's name; (experts, columns) for experts apart.
+        pure: Give all matrices the format that most would have in the mix.
+        force: Replace a file that is there.
+        dry_run: Only choose formats; write nothing.
+        threads: Number of threads. Defaults to all usable cores.
+        progress: Called with what is done, bytes done and bytes in all.
+
+    Returns:
+        The path, and what became of each tensor.
+
+    Raises:
+        FormatError: The format is unknown, or a pattern is in no name.
+        PathError: The file exists, or cannot be written.
+
+    >>> import tempfile
+    >>> from fewbit.files.gguf import read_gguf, write_gguf
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> weights = {"blk.0.attn_q.weight": np.ones((8, 256), np.float16)}
+    >>> write_gguf(f"{folder.name}/a.gguf", {"general.architecture": "llama", "llama.block_count": 1}, weights)
+    >>> made = quantize_model(f"{folder.name}/a.gguf", f"{folder.name}/b.gguf", "q4_k_m")
+    >>> made.nbytes, read_gguf(made.path).tensors["blk.0.attn_q.weight"]
+    (1152, QuantTensor(q4_k, 8x256, 1152 bytes, 4.5 bits a weight))
+    >>> folder.cleanup()
+    """
+    report = silent if progress is None else progress
+    name, mix = (KEEP, None) if format == KEEP else read_mix(format, pure)
+    overrides = Overrides(tensors or {})
+    weights = _checked_importance(importance)
+    path, count = to_path(out), checked_threads(threads)
+    file = open_model(find(model, progress=progress)) if isinstance(model, str | os.PathLike) else model
+    plan = plan_tensors(file, mix, overrides, has_importance=bool(weights))
+    made = QuantizedModel(path, name, tuple(plan.values()))
+    if text := fallback_text(name, plan):
+        warnings.warn(text, stacklevel=2)
+    if (packed := packed_format(plan)) and mix is not None:
+        warnings.warn(
+            f"{file.path}: the model is quantized already, mostly to {packed}; its errors stay, and others are added",
+            stacklevel=2,
+        )
+    warn_about_loss(file, plan)
+    if dry_run:
+        return made
+    target = output_file(path, file, file_metadata(file, mix.file_type if mix else None), plan, weights)
+    if target.was_completed():
+        return made
+    _check_place(path, force)
+    resumed = write_tensors(target, file, plan, weights, what=f"quantizing to {name}", report=report, threads=count)
+    return QuantizedModel(path, name, made.tensors, resumed)
+
+
+def _check_place(path: Path, force: bool) -> None:
+    if path.is_dir():
+        raise PathError(f"{path}: this is a folder; name a file in it, such as {path / 'model.gguf'}")
+    if path.exists() and not force:
+        raise PathError(f"{path}: the file exists; force=True replaces it")
+    if not path.parent.is_dir():
+        raise PathError(f"{path}: there is no folder {path.parent}")
+
+
+def _checked_importance(importance: Mapping[str, Any] | None) -> Importance:
+    if importance is None:
+        return {}
+    if not isinstance(importance, Mapping):
+        raise DtypeError(f"importance must be a dictionary by tensor name, not {type(importance).__name__}")
+    return {name: np.asarray(values, np.float32) for name, values in importance.items()}
