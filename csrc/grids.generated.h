@@ -270,6 +270,8 @@ struct iq1_s {
   static constexpr int block = 256, bytes = 50, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq1_points;
+  static constexpr const auto& levels = iq1_levels;
+  static constexpr Reach reach = {0.4f, 1.05f};
   static constexpr Grid codes = {&iq1_points.values[0][0], 8,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {272, 3, 0, 1073741824, {{4, 3}, {0, 16}}, 2}}, 2, 0, 1, false},
                                  {},
@@ -277,7 +279,7 @@ struct iq1_s {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{284, 3, 0, 1073741824, {{0, 16}}, 1}}, 1, -1, 2, false}, 0.125f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 
@@ -287,6 +289,8 @@ struct iq1_m {
   static constexpr int block = 256, bytes = 56, group = 16, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq1_points;
+  static constexpr const auto& levels = iq1_levels;
+  static constexpr Reach reach = {0.4f, 1.05f};
   static constexpr Grid codes = {&iq1_points.values[0][0], 8,
                                  {{{0, 8, 0, 1073741824, {{0, 8}}, 1}, {256, 3, 0, 1073741824, {{0, 4}}, 1}}, 2, 0, 1, false},
                                  {},
@@ -294,7 +298,7 @@ struct iq1_m {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {{{396, 4, 0, 1073741824, {{0, 0}}, 1}, {412, 4, 0, 1073741824, {{0, 0}}, 1}, {428, 4, 0, 1073741824, {{0, 0}}, 1}, {444, 4, 0, 1073741824, {{0, 0}}, 1}}, 4, 0, 1, false}, {{{384, 3, 0, 1073741824, {{4, 3}, {0, 16}}, 2}}, 1, -1, 2, false}, 0.125f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 
@@ -304,6 +308,8 @@ struct iq2_xxs {
   static constexpr int block = 256, bytes = 66, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_xxs_points;
+  static constexpr const auto& levels = iq2_xxs_levels;
+  static constexpr Reach reach = {0.6f, 1.3f};
   static constexpr Grid codes = {&iq2_xxs_points.values[0][0], 8,
                                  {{{16, 8, 0, 1073741824, {{4, 8}, {0, 64}}, 2}}, 1, 0, 1, false},
                                  {{{48, 7, 0, 1073741824, {{4, 7}, {0, 64}}, 2}}, 1, 0, 1, false},
@@ -311,7 +317,7 @@ struct iq2_xxs {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{76, 4, 0, 1073741824, {{0, 64}}, 1}}, 1, -1, 2, false}, 0.125f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 
@@ -321,6 +327,8 @@ struct iq2_xs {
   static constexpr int block = 256, bytes = 74, group = 16, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_xs_points;
+  static constexpr const auto& levels = iq2_xs_levels;
+  static constexpr Reach reach = {0.6f, 1.3f};
   static constexpr Grid codes = {&iq2_xs_points.values[0][0], 8,
                                  {{{16, 9, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false},
                                  {{{25, 7, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false},
@@ -328,7 +336,7 @@ struct iq2_xs {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{528, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 0.125f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 
@@ -338,6 +346,8 @@ struct iq2_s {
   static constexpr int block = 256, bytes = 82, group = 16, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_s_points;
+  static constexpr const auto& levels = iq2_s_levels;
+  static constexpr Reach reach = {0.6f, 1.3f};
   static constexpr Grid codes = {&iq2_s_points.values[0][0], 8,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {528, 2, 0, 1073741824, {{0, 2}}, 1}}, 2, 0, 1, false},
                                  {{{272, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
@@ -345,7 +355,7 @@ struct iq2_s {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{592, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 0.125f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 
@@ -355,6 +365,8 @@ struct iq3_xxs {
   static constexpr int block = 256, bytes = 98, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq3_xxs_points;
+  static constexpr const auto& levels = iq3_xxs_levels;
+  static constexpr Reach reach = {0.7f, 1.25f};
   static constexpr Grid codes = {&iq3_xxs_points.values[0][0], 4,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
                                  {{{528, 7, 0, 1073741824, {{4, 7}, {0, 32}}, 2}}, 1, 0, 1, false},
@@ -362,7 +374,7 @@ struct iq3_xxs {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{556, 4, 0, 1073741824, {{0, 32}}, 1}}, 1, -1, 2, false}, 0.25f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 
@@ -372,6 +384,8 @@ struct iq3_s {
   static constexpr int block = 256, bytes = 110, group = 32, offset_sign = 1;
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq3_s_points;
+  static constexpr const auto& levels = iq3_s_levels;
+  static constexpr Reach reach = {0.7f, 1.15f};
   static constexpr Grid codes = {&iq3_s_points.values[0][0], 4,
                                  {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {528, 1, 0, 1073741824, {{0, 1}}, 1}}, 2, 0, 1, false},
                                  {{{592, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
@@ -379,7 +393,7 @@ struct iq3_s {
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{848, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 1.0f};
   static constexpr Factor offset = {};
   static constexpr Codebook codebook = {0, {}};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::search;
   static constexpr Sums sums = {};
 };
 

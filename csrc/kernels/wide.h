@@ -59,6 +59,16 @@ static FEWBIT_INLINE Wide load_wide(const float* v) {
   std::memcpy(&out, v, sizeof out);
   return out;
 }
+static FEWBIT_INLINE Wide load_bytes(const int8_t* v) {
+  typedef int8_t Bytes __attribute__((vector_size(kPart)));
+  Wide out;
+  for (int p = 0; p < kParts; ++p) {
+    Bytes bytes;
+    std::memcpy(&bytes, v + p * kPart, sizeof bytes);
+    out.part[p] = __builtin_convertvector(__builtin_convertvector(bytes, Wide::Wholes), Wide::Floats);
+  }
+  return out;
+}
 static FEWBIT_INLINE void store_wide(float* out, const Wide& v) { std::memcpy(out, &v, sizeof v); }
 static FEWBIT_INLINE Wholes bits_of(const Wide& v) {
   Wholes out;

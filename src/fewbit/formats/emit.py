@@ -59,6 +59,8 @@ def codes(fmt: Format) -> str:
         return (
             "  static constexpr Kind kind = Kind::grid;\n"
             f"  static constexpr const auto& points = {c.points}_points;\n"
+            f"  static constexpr const auto& levels = {c.points}_levels;\n"
+            f"  static constexpr Reach reach = {{{grids.REACH[c.points][0]}f, {grids.REACH[c.points][1]}f}};\n"
             f"  static constexpr Grid codes = {{&{c.points}_points.values[0][0], {c.width},\n"
             f"                                 {ints(fmt, c.index)},\n"
             f"                                 {ints(fmt, c.signs)},\n"

@@ -19,10 +19,11 @@ import numpy.typing as npt
 from ..arrays import Bytes, Doubles, Floats, Ints
 from ..errors import FormatError
 from .decode import e8m0_half
+from .grid_search import search_grid
 from .pack import Found, pack, write_floats
 from .search import LEAST_WEIGHT, Levels, group, inverse, search_groups, stored, unit_of
 from .shared import search_shared
-from .spec import FIELD_BYTES, GRANULE, Format
+from .spec import FIELD_BYTES, GRANULE, Format, Grid
 
 BATCH = 1 << 14  # values encoded at once
 
@@ -108,11 +109,13 @@ def _find(fmt: Format, x: Floats, weights: Floats, has_importance: bool) -> Foun
 
 
 def _search(fmt: Format, x: Floats, weights: Floats) -> Found:
-    levels = Levels(fmt)
     unit = unit_of(x)
     one = np.float32(1)
     w = np.maximum(weights, np.float32(0))
     w = np.where(weights < 0, np.float32(0), np.maximum(w * (one / unit_of(w)), LEAST_WEIGHT))
+    if isinstance(fmt.codes, Grid):
+        return search_grid(fmt, x * (one / unit), w, unit)
+    levels = Levels(fmt)
     size = fmt.group if fmt.placement == "block" else x.shape[1]
     g = group(levels, (x * (one / unit)).reshape(-1, size), w.reshape(-1, size))
     groups = len(g.x) // len(x)

@@ -15,6 +15,7 @@ from ..files.model import ModelFile
 from ..loading import model_fingerprint
 from .loss import warn_about_loss
 from .mixes import read_mix
+from .moments import Moments
 from .output import VERSION, file_metadata, metadata_text, output_file, write_tensors
 from .plan import fallback_text, packed_format, plan_tensors
 
@@ -53,8 +54,8 @@ def quantized(file: ModelFile, format: str, keep: bool = True, progress: Progres
             warnings.warn(text, stacklevel=3)
         with _place(path, keep) as place:
             make_folder(place.parent)
-            out = output_file(place, file, metadata, plan, {})
-            write_tensors(out, file, plan, {}, what=f"quantizing to {name}", report=report)
+            out = output_file(place, file, metadata, plan, Moments())
+            write_tensors(out, file, plan, Moments(), what=f"quantizing to {name}", report=report)
             return read_gguf(place)
 
 

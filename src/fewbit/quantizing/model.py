@@ -7,11 +7,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from ..errors import DtypeError, PathError
+from ..errors import PathError
 from ..files.hub import find
 from ..files.hub.folder import Progress, silent
 from ..files.model import ModelFile
@@ -20,7 +17,8 @@ from ..ops.cpu import checked_threads
 from ..validation import to_path
 from .loss import warn_about_loss
 from .mixes import read_mix
-from .output import Importance, file_metadata, output_file, write_tensors
+from .moments import Source, read_moments
+from .output import file_metadata, output_file, write_tensors
 from .plan import Overrides, TensorPlan, bits_per_weight, fallback_text, packed_format, plan_tensors
 
 KEEP = "keep"  # in place of a format: each tensor keeps its own, or gets the nearest of GGUF files
@@ -58,7 +56,8 @@ def quantize_model(
     format: str = "q4_k_m",
     *,
     tensors: Mapping[str, str] | None = None,
-    importance: Mapping[str, Any] | None = None,
+    importance: Source = None,
+    error_feedback: Source = None,
     pure: bool = False,
     force: bool = False,
     dry_run: bool = False,
@@ -78,7 +77,12 @@ def quantize_model(
             matrices; "keep" keeps the formats, or takes the nearest where GGUF files have none.
         tensors: Formats of some matrices by regular expressions, such as `{"ffn_down": "q6_k"}`. The first whose
             pattern is found in a matrix's name counts.
-        importance: A weight for each column of a matrix, by the tensor's name; (experts, columns) for experts apart.
+        importance: A weight for each column of a matrix, by the tensor's name; (experts, columns) for experts apart. Or
+            the path of an importance matrix that `fewbit calibrate` or llama.cpp wrote.
+        error_feedback: The sum of x x^T over the inputs x of a matrix, by the tensor's name: (columns, columns), or
+            (experts, columns, columns). Or the path of a file that `fewbit calibrate --hessian` wrote. The columns
+            of such a matrix are rounded one after another, and later ones make up for the errors of earlier ones. It
+            takes longer, and importance is not used there.
         pure: Give all matrices the format that most would have in the mix.
         force: Replace a file that is there.
         dry_run: Only choose formats; write nothing.
@@ -105,10 +109,10 @@ def quantize_model(
     report = silent if progress is None else progress
     name, mix = (KEEP, None) if format == KEEP else read_mix(format, pure)
     overrides = Overrides(tensors or {})
-    weights = _checked_importance(importance)
+    moments = read_moments(importance, error_feedback)
     path, count = to_path(out), checked_threads(threads)
     file = open_model(find(model, progress=progress)) if isinstance(model, str | os.PathLike) else model
-    plan = plan_tensors(file, mix, overrides, has_importance=bool(weights))
+    plan = plan_tensors(file, mix, overrides, has_importance=bool(moments.importance or moments.hessians))
     made = QuantizedModel(path, name, tuple(plan.values()))
     if text := fallback_text(name, plan):
         warnings.warn(text, stacklevel=2)
@@ -120,11 +124,11 @@ def quantize_model(
     warn_about_loss(file, plan)
     if dry_run:
         return made
-    target = output_file(path, file, file_metadata(file, mix.file_type if mix else None), plan, weights)
+    target = output_file(path, file, file_metadata(file, mix.file_type if mix else None), plan, moments)
     if target.was_completed():
         return made
     _check_place(path, force)
-    resumed = write_tensors(target, file, plan, weights, what=f"quantizing to {name}", report=report, threads=count)
+    resumed = write_tensors(target, file, plan, moments, what=f"quantizing to {name}", report=report, threads=count)
     return QuantizedModel(path, name, made.tensors, resumed)
 
 
@@ -135,11 +139,3 @@ def _check_place(path: Path, force: bool) -> None:
         raise PathError(f"{path}: the file exists; force=True replaces it")
     if not path.parent.is_dir():
         raise PathError(f"{path}: there is no folder {path.parent}")
-
-
-def _checked_importance(importance: Mapping[str, Any] | None) -> Importance:
-    if importance is None:
-        return {}
-    if not isinstance(importance, Mapping):
-        raise DtypeError(f"importance must be a dictionary by tensor name, not {type(importance).__name__}")
-    return {name: np.asarray(values, np.float32) for name, values in importance.items()}

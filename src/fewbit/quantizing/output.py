@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Floats
 from ..files.gguf.reader import GGUF, SPLIT_KEYS
 from ..files.gguf.resumable import ResumableGGUF
 from ..files.gguf.writer import TensorSpec
 from ..files.hub.folder import Progress
 from ..files.model import ModelFile
 from ..loading import model_fingerprint
+from .moments import Moments
 from .pieces import packed_pieces
 from .plan import Plan
 
 VERSION = "3"  # of what is written; other files are not gone on with
 QUANTIZATION_VERSION = np.uint32(2)  # of the block formats, as llama.cpp counts
-
-Importance = Mapping[str, Floats]
 
 
 def file_metadata(file: ModelFile, file_type: int | None = None) -> dict[str, Any]:
@@ -49,14 +47,13 @@ def metadata_text(metadata: Mapping[str, Any]) -> str:
 
 
 def output_file(
-    path: Path, file: ModelFile, metadata: Mapping[str, Any], plan: Plan, importance: Importance
+    path: Path, file: ModelFile, metadata: Mapping[str, Any], plan: Plan, moments: Moments
 ) -> ResumableGGUF:
-    """The file to write. Its identity follows from the source, the formats and the importance."""
+    """The file to write. Its identity follows from the source, the formats and the moments."""
     digest = blake2b(digest_size=16)
     formats = [(item.name, item.source.name, item.format.name) for item in plan.values()]
     digest.update(json.dumps([VERSION, model_fingerprint(file), file.file_bytes, formats]).encode())
-    for name in sorted(plan.keys() & importance.keys()):
-        digest.update(name.encode() + np.ascontiguousarray(importance[name], np.float32).tobytes())
+    digest.update(moments.digest(list(plan)).encode())
     specs = {item.name: TensorSpec(item.shape, item.format) for item in plan.values()}
     return ResumableGGUF(path, metadata, specs, digest.hexdigest())
 
@@ -65,7 +62,7 @@ def write_tensors(
     out: ResumableGGUF,
     file: ModelFile,
     plan: Plan,
-    importance: Importance,
+    moments: Moments,
     *,
     what: str,
     report: Progress,
@@ -86,7 +83,6 @@ def write_tensors(
             if name in out.finished:
                 advance(item.source_bytes)
             else:
-                weights = importance.get(name) if item.is_matrix else None
-                out.write(name, packed_pieces(file, item, weights, threads, advance))
+                out.write(name, packed_pieces(file, item, moments, threads, advance))
         out.commit()
     return resumed

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import Bytes, Floats
-from ..errors import DataError, OutOfMemory, ShapeError
+from ..errors import DataError, OutOfMemory
 from ..files.model import ModelFile
 from ..ops.cpu import quantize
+from ..ops.validation import refuse_unfit
 from ..tensor import QuantTensor
+from .feedback import encode_with_feedback, feedback_factor
+from .moments import Moments
 from .plan import TensorPlan
 
 CHUNK_VALUES = 8 << 20  # decoded to floats at a time
@@ -18,15 +22,23 @@ CHUNK_VALUES = 8 << 20  # decoded to floats at a time
 Advance = Callable[[int], None]
 
 
+class Matrix(NamedTuple):
+    """The rows of a tensor, or of one of its experts, and what is known of its inputs."""
+
+    rows: QuantTensor
+    importance: Floats | None = None  # (columns,)
+    factor: Floats | None = None  # of `feedback_factor`
+
+
 def packed_pieces(
-    file: ModelFile, plan: TensorPlan, importance: Floats | None, threads: int | None, advance: Advance
+    file: ModelFile, plan: TensorPlan, moments: Moments, threads: int | None, advance: Advance
 ) -> Iterator[Bytes]:
     """The bytes of a tensor in its new format; then the memory of the file is released.
 
     Args:
         file: The model.
         plan: What becomes of the tensor.
-        importance: A weight for each column, or (experts, columns).
+        moments: What is known of the inputs of matrices.
         threads: Number of threads.
         advance: Called with the number of bytes of the source that are done.
     """
@@ -36,11 +48,11 @@ def packed_pieces(
             yield tensor.data
             advance(tensor.nbytes)
             return
-        for matrix, weights in _matrices(tensor, importance, plan.name):
+        for matrix in _matrices(as_matrix(tensor), plan, moments):
             step = max(1, CHUNK_VALUES // max(1, tensor.shape[-1]))
-            for at in range(0, matrix.rows, step):
-                chunk = matrix[at : at + step]
-                yield packed_chunk(chunk, plan, weights, threads)
+            for at in range(0, matrix.rows.rows, step):
+                chunk = matrix.rows[at : at + step]
+                yield packed_chunk(chunk, plan, matrix, threads)
                 advance(chunk.nbytes)
     except DataError as error:
         raise DataError(f"{file.path}: tensor {plan.name} cannot be quantized: {error}") from None
@@ -50,35 +62,32 @@ def packed_pieces(
         file.forget(plan.name)
 
 
-def packed_chunk(chunk: QuantTensor, plan: TensorPlan, importance: Floats | None, threads: int | None) -> Bytes:
-    return quantize(chunk.dequantize(), plan.format, importance, threads).data
+def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: int | None) -> Bytes:
+    values = chunk.dequantize()
+    if matrix.factor is None:
+        return quantize(values, plan.format, matrix.importance, threads).data
+    refuse_unfit(values, plan.format, True)
+    return encode_with_feedback(plan.format, values, matrix.factor, threads).reshape(-1)
 
 
 def as_matrix(tensor: QuantTensor) -> QuantTensor:
     return QuantTensor(tensor.stored, (tensor.rows, tensor.shape[-1]), tensor.format)
 
 
-def _matrices(
-    tensor: QuantTensor, importance: Floats | None, name: str
-) -> Iterator[tuple[QuantTensor, Floats | None]]:
-    """The rows of a tensor with the importance of its columns: all of them, or expert by expert."""
-    matrix, k = as_matrix(tensor), tensor.shape[-1]
-    if importance is None:
-        yield matrix, None
+def _matrices(rows: QuantTensor, plan: TensorPlan, moments: Moments) -> Iterator[Matrix]:
+    """The matrix of a tensor, or those of its experts, with what is known of their inputs."""
+    if not plan.is_matrix or plan.format.is_scalar:
+        yield Matrix(rows)
         return
-    weights = np.ascontiguousarray(importance, np.float32).reshape(-1, np.shape(importance)[-1])
-    if weights.shape[1] != k or tensor.rows % len(weights):
-        raise ShapeError(
-            f"the importance of {name} has the shape {np.shape(importance)}, its rows have {k} values; "
-            "it belongs to another model"
-        )
-    rows = tensor.rows // len(weights)
-    for expert, one in enumerate(weights):
-        yield matrix[expert * rows : (expert + 1) * rows], usable_importance(one)
+    importance, hessian = moments.importance_of(plan), moments.hessian_of(plan)
+    count = len(importance if importance is not None else hessian if hessian is not None else [0])
+    each = rows.rows // count
+    for number in range(count):
+        weights = None if importance is None else usable(importance[number])
+        factor = None if hessian is None or usable(hessian[number]) is None else feedback_factor(hessian[number])
+        yield Matrix(rows[number * each : (number + 1) * each], weights, factor)
 
 
-def usable_importance(weights: Floats) -> Floats | None:
+def usable(values: Floats) -> Floats | None:
     """None where nothing was measured: an expert that no token chose."""
-    return weights if np.isfinite(weights).all() and (weights > 0).any() else None
-
-
+    return values if np.isfinite(values).all() and (values > 0).any() else None
