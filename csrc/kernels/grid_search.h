@@ -3,7 +3,7 @@
 
 namespace encoding {
 
-constexpr int kGridStarts = 12, kGridRefits = 2, kGridRounds = 2;
+constexpr int kGridStarts = 6, kGridRefits = 1, kGridRounds = 2;
 
 template <class F>
 struct GridShape {
@@ -71,16 +71,20 @@ struct GridSearch {
   static constexpr float high = static_cast<float>(-grid.low);
   static constexpr float int_low = F::scale.ints.low(), int_high = F::scale.ints.high(), step = F::scale.ints.times;
 
-  // The points of a tuple, and the sums of weight times error^2, code^2, value * code.
+  // The point of a tuple, and the sum of weight * error^2.
   struct Tuple {
     int number;
-    float error, qq, xq;
+    float error;
   };
-  // The same of a group.
-  struct Sums {
-    float error, qq, xq;
+  // Those of a group.
+  struct Points {
+    float error;
     uint16_t number[tuples];
     uint8_t shift[tuples];
+  };
+  // Sums of weight times code^2 and value * code.
+  struct Sums {
+    float qq, xq;
   };
 
   alignas(64) float y[F::block], w[F::block];
@@ -110,16 +114,29 @@ struct GridSearch {
 
   // The lattice points that a group's values are nearest to, where 1 / scale is `inverse`.
   static FEWBIT_INLINE void round_to_lattice(const float* v, float inverse, int shift, int* out) {
-    alignas(64) int digits[F::group] = {};
-    for (int m = 0; m + 1 < S::levels; ++m) {
-      const float middle =
-          static_cast<float>(F::levels[m] + F::levels[m + 1]) * 0.5f * static_cast<float>(times) + static_cast<float>(shift);
-      for (int i = 0; i < F::group; ++i) digits[i] += v[i] * inverse >= middle;
-    }
-    for (int t = 0; t < tuples; ++t) {
-      int at = 0;
-      for (int i = width - 1; i >= 0; --i) at = at * S::levels + digits[t * width + i];
-      out[t] = at;
+    static constexpr Lane power = [] {
+      Lane out = {};
+      for (int i = 0, p = 1; i < kWideLanes; ++i) {
+        out.v[i] = static_cast<float>(p);
+        p = (i + 1) % width ? p * S::levels : 1;
+      }
+      return out;
+    }();
+    for (int first = 0; first < F::group; first += kWideLanes) {
+      const Wide t = load_wide(v + first) * splat(inverse);
+      Wide digits = splat(0);
+      for (int m = 0; m + 1 < S::levels; ++m) {
+        const float middle = static_cast<float>(F::levels[m] + F::levels[m + 1]) * 0.5f * static_cast<float>(times);
+        digits = digits + select(t >= splat(middle + static_cast<float>(shift)), load_wide(power.v), splat(0));
+      }
+      const Wholes places = truncated(digits);
+      int32_t place[kWideLanes];
+      std::memcpy(place, &places, sizeof place);
+      for (int i = 0; i < kWideLanes; i += width) {
+        int at = 0;
+        for (int j = 0; j < width; ++j) at += place[i + j];
+        out[(first + i) / width] = at;
+      }
     }
   }
 
@@ -132,17 +149,28 @@ struct GridSearch {
       const Wide r = splat(v[i]) - s * q, e = splat(weight[i]) * (r * r);
       error = i == 0 ? e : error + e;
     }
-    const int lane = least_lane(error);
-    Tuple out = {near.number[at][lane], lane_of(error, lane), 0, 0};
-    for (int i = 0; i < width; ++i) {
-      const float q = static_cast<float>(near.level[at][i][lane] * times + shift), wq = weight[i] * q;
-      out.qq = i == 0 ? wq * q : out.qq + wq * q;
-      out.xq = i == 0 ? wq * v[i] : out.xq + wq * v[i];
+    const int lane = least_lane_of_numbers(error);
+    return {near.number[at][lane], lane_of(error, lane)};
+  }
+
+  Sums sums(int group, const Points& found) const {
+    Sums out;
+    for (int t = 0; t < tuples; ++t) {
+      const float *v = y + group * F::group + t * width, *weight = w + group * F::group + t * width;
+      const int shift = shifts == 1 ? 0 : 1 - 2 * found.shift[t];
+      float qq = 0, xq = 0;
+      for (int i = 0; i < width; ++i) {
+        const float q = static_cast<float>(F::points.values[found.number[t]][i] * times + shift), wq = weight[i] * q;
+        qq = i == 0 ? wq * q : qq + wq * q;
+        xq = i == 0 ? wq * v[i] : xq + wq * v[i];
+      }
+      out.qq = t == 0 ? qq : out.qq + qq;
+      out.xq = t == 0 ? xq : out.xq + xq;
     }
     return out;
   }
 
-  __attribute__((noinline)) void measure(int group, float scale, Sums& out) const {
+  __attribute__((noinline)) void measure(int group, float scale, Points& out) const {
     const float *v = y + group * F::group, *weight = w + group * F::group;
     const float inverse_scale = inverse(scale);
     Tuple found[shifts][tuples];
@@ -168,8 +196,6 @@ struct GridSearch {
         out.number[t] = static_cast<uint16_t>(one.number);
         out.shift[t] = static_cast<uint8_t>(best);
         out.error = t == 0 ? one.error : out.error + one.error;
-        out.qq = t == 0 ? one.qq : out.qq + one.qq;
-        out.xq = t == 0 ? one.xq : out.xq + one.xq;
       }
     }
   }
@@ -184,11 +210,14 @@ struct GridSearch {
     }
     top = top / high;
     float scale = top * least;
-    Sums best, other;
+    Points best, other;
     measure(group, scale, best);
     for (int i = 1; i < kGridStarts + kGridRefits; ++i) {
-      const bool is_start = i < kGridStarts;
-      const float next = is_start ? top * (least + static_cast<float>(i) * spread) : ratio(best.xq, best.qq, scale);
+      float next = top * (least + static_cast<float>(i) * spread);
+      if (i >= kGridStarts) {
+        const Sums s = sums(group, best);
+        next = ratio(s.xq, s.qq, scale);
+      }
       measure(group, next, other);
       if (!(other.error < best.error)) continue;
       best = other;
@@ -203,26 +232,26 @@ struct GridSearch {
   struct Block {
     float d, error;
     float ints[groups];
-    Sums sums[groups];
+    Points points[groups];
 
     void total() {
-      error = sums[0].error;
-      for (int j = 1; j < groups; ++j) error += sums[j].error;
+      error = points[0].error;
+      for (int j = 1; j < groups; ++j) error += points[j].error;
     }
   };
 
   void start(const float* scale, Block& best) const {
-    constexpr float starts[] = {0.97f, 1.0f, 1.04f, 1.09f};
+    constexpr float starts[] = {1.0f, 1.06f};
     float greatest = scale[0];
     for (int j = 1; j < groups; ++j) greatest = scale[j] > greatest ? scale[j] : greatest;
     Block now;
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < 2; ++s) {
       now.d = keep(greatest / (int_high * F::scale.unit) * starts[s]);
       const float each = now.d * F::scale.unit, inverse_each = inverse(each);
       for (int j = 0; j < groups; ++j) {
         const float t = (scale[j] * inverse_each - int_low) * (1 / step);
         now.ints[j] = clip(nearest_int(t) * step + int_low, int_low, int_high);
-        measure(j, each * now.ints[j], now.sums[j]);
+        measure(j, each * now.ints[j], now.points[j]);
       }
       now.total();
       if (s == 0 || now.error < best.error) best = now;
@@ -232,15 +261,15 @@ struct GridSearch {
   // The best of the neighbouring integers for each group.
   void try_neighbours(Block& now) const {
     const float each = now.d * F::scale.unit;
-    Sums other;
+    Points other;
     for (int j = 0; j < groups; ++j) {
-      measure(j, each * now.ints[j], now.sums[j]);
+      measure(j, each * now.ints[j], now.points[j]);
       const float given = now.ints[j];
       for (const float move : {-step, step}) {
         const float next = clip(given + move, int_low, int_high);
         measure(j, each * next, other);
-        if (!(other.error < now.sums[j].error)) continue;
-        now.sums[j] = other;
+        if (!(other.error < now.points[j].error)) continue;
+        now.points[j] = other;
         now.ints[j] = next;
       }
     }
@@ -252,8 +281,9 @@ struct GridSearch {
     float aa = 0, ax = 0;
     for (int j = 0; j < groups; ++j) {
       const float a = now.ints[j] * F::scale.unit;
-      aa = j == 0 ? a * a * now.sums[j].qq : aa + a * a * now.sums[j].qq;
-      ax = j == 0 ? a * now.sums[j].xq : ax + a * now.sums[j].xq;
+      const Sums s = sums(j, now.points[j]);
+      aa = j == 0 ? a * a * s.qq : aa + a * a * s.qq;
+      ax = j == 0 ? a * s.xq : ax + a * s.xq;
     }
     const float d = ratio(ax, aa, now.d);
     now.d = keep(d > 0 ? d : 0);
@@ -285,9 +315,9 @@ struct GridSearch {
       write_int(F::scale.ints, out, j, static_cast<int>(best.ints[j]));
       for (int t = 0; t < tuples; ++t) {
         const int at = j * tuples + t;
-        write_int(grid.index, out, at, best.sums[j].number[t]);
+        write_int(grid.index, out, at, best.points[j].number[t]);
         if constexpr (grid.shift.used > 0) {
-          if (at % sharing == 0) write_int(grid.shift, out, at / sharing, best.sums[j].shift[t]);
+          if (at % sharing == 0) write_int(grid.shift, out, at / sharing, best.points[j].shift[t]);
         }
       }
     }

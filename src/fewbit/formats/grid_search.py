@@ -23,10 +23,10 @@ from .pack import Found
 from .search import in_order, inverse, kept, nearest_int, ratio
 from .spec import Format, Grid
 
-STARTS = 12
-REFITS = 2
+STARTS = 6
+REFITS = 1
 ROUNDS = 2
-SHARED_STARTS = (0.97, 1.0, 1.04, 1.09)  # the shared float beside the one that spans the greatest scale
+SHARED_STARTS = (1.0, 1.06)  # the shared float beside the one that spans the greatest scale
 STEPS = (0, -1, 1)
 
 Index = npt.NDArray[np.intp]

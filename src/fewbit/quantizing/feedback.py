@@ -19,9 +19,9 @@ from ..errors import DataError, FileError
 from ..files.gguf import GGUF, read_gguf
 from ..formats import Format
 from ..formats.decode import read_factor, split
-from ..formats.pack import book_index, write_ints
+from ..formats.pack import book_index, write_ints, write_trits
 from ..formats.search import Levels, inverse
-from ..formats.spec import Integers
+from ..formats.spec import Grid, Integers, Trits
 from ..ops.cpu import decode, encode
 
 DAMPING = 0.01  # of the mean of the diagonal, added to it
@@ -85,16 +85,25 @@ def _encode_block(fmt: Format, w: Floats, u: Floats, threads: int | None) -> tup
     values = np.ascontiguousarray(w)
     importance = (1 / np.square(u.diagonal())).astype(np.float32)
     data = encode(fmt, values, importance, threads)
-    if not isinstance(fmt.codes, Integers):  # points of several values: only later blocks make up for them
+    if isinstance(fmt.codes, Grid):  # points of several values: only later blocks make up for them
         apart = values - decode(fmt, data, fmt.block, threads)
         return data, np.linalg.solve(u.T, apart.T).T.astype(np.float32)
     fields = split(fmt, data)
     scale, offset = _factors(fmt, fields)
     codes, errors = _round_columns(Levels(fmt), values, scale, offset, u)
-    for plane in fmt.codes.planes:
-        fields[plane.field][:] = 0  # a view of the data
-    write_ints(fmt.codes, fields, book_index(fmt, codes) if fmt.codebook else codes)
+    _write_codes(fmt, fields, codes)
     return data, errors
+
+
+def _write_codes(fmt: Format, fields: Mapping[str, Bytes], codes: Ints) -> None:
+    """Other codes into fields, which are views of packed bytes."""
+    if isinstance(fmt.codes, Trits):
+        write_trits(fmt.codes, dict(fields), codes)
+        return
+    assert isinstance(fmt.codes, Integers)
+    for plane in fmt.codes.planes:
+        fields[plane.field][:] = 0
+    write_ints(fmt.codes, dict(fields), book_index(fmt, codes) if fmt.codebook else codes)
 
 
 def _factors(fmt: Format, fields: Mapping[str, Bytes]) -> tuple[Floats, Floats]:

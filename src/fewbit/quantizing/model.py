@@ -136,6 +136,6 @@ def _check_place(path: Path, force: bool) -> None:
     if path.is_dir():
         raise PathError(f"{path}: this is a folder; name a file in it, such as {path / 'model.gguf'}")
     if path.exists() and not force:
-        raise PathError(f"{path}: the file exists; force=True replaces it")
+        raise PathError(f"{path}: the file exists; only force replaces it")
     if not path.parent.is_dir():
         raise PathError(f"{path}: there is no folder {path.parent}")

@@ -20,10 +20,10 @@ from fewbit.quantizing import MIXES, known_formats, quantized, read_mix
 from fewbit.quantizing import loaded, pieces
 from fewbit.quantizing.mixes import FALLBACKS, ModelSizes, choose, fitting, writable_formats
 
-from .files.safetensors_bytes import packed
-from .models.random_llama import llama
+from ..files.safetensors_bytes import packed
+from ..models.random_llama import llama
 
-ZOO = Path(__file__).parent / "zoo"
+ZOO = Path(__file__).parents[1] / "zoo"
 
 
 @pytest.fixture(autouse=True)
