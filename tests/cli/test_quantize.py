@@ -48,7 +48,9 @@ def test_json_and_patterns(source: str, tmp_path: Path) -> None:
 
 def test_a_dry_run_with_every_tensor(source: str, tmp_path: Path) -> None:
     result = call(source, "-o", str(tmp_path / "out.gguf"), "--format", "iq3_xs", "--dry-run", "--list")
-    assert any(line.split()[:4] == ["blk.0.attn_q.weight", "256x256", "f16", "iq3_xxs"] for line in result.stdout.splitlines())
+    assert any(
+        line.split()[:4] == ["blk.0.attn_q.weight", "256x256", "f16", "iq3_xxs"] for line in result.stdout.splitlines()
+    )
     assert result.stdout.endswith("out.gguf: not written\n")
     assert not list(tmp_path.iterdir())
 

@@ -16,9 +16,8 @@ from fewbit.errors import DataError, DtypeError, FileError, FormatError, OutOfMe
 from fewbit.files.hub import folder as cache
 from fewbit.formats import all_formats, get
 from fewbit.models import open_model
-from fewbit.quantizing import MIXES, known_formats, quantized, read_mix
-from fewbit.quantizing import loaded, pieces
-from fewbit.quantizing.mixes import FALLBACKS, ModelSizes, choose, fitting, writable_formats
+from fewbit.quantizing import MIXES, known_formats, loaded, pieces, quantized, read_mix
+from fewbit.quantizing.mixes import FALLBACKS, ModelSizes, choose, fitting
 
 from ..files.safetensors_bytes import packed
 from ..models.random_llama import llama

@@ -72,9 +72,7 @@ def test_wrong_patterns(source: Path, tmp_path: Path, tensors: dict[str, str], m
 
 def test_keep_and_pure(source: Path, tmp_path: Path) -> None:
     kept = fb.quantize_model(source, tmp_path / "kept.gguf", "keep", tensors={"attn_v": "q8_0"})
-    assert formats(kept) == {
-        item.name: "q8_0" if "attn_v" in item.name else item.source.name for item in kept.tensors
-    }
+    assert formats(kept) == {item.name: "q8_0" if "attn_v" in item.name else item.source.name for item in kept.tensors}
     pure = fb.quantize_model(source, tmp_path / "pure.gguf", "q4_k_m", pure=True)
     assert {item.format.name for item in pure.tensors if item.is_matrix} == {"q4_k"}
 
@@ -87,7 +85,7 @@ def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path) -> None:
 
 def test_a_quantized_source_is_warned_of(source: Path, tmp_path: Path) -> None:
     fb.quantize_model(source, tmp_path / "a.gguf", "q8_0")
-    with pytest.warns(UserWarning, match="quantized already, mostly to q8_0; its errors stay"):
+    with pytest.warns(UserWarning, match="quantized already, mostly to q8_0; their errors stay"):
         made = fb.quantize_model(tmp_path / "a.gguf", tmp_path / "b.gguf", "q4_0")
     assert formats(made)[QUERY] == "q4_0"
     copy = fb.quantize_model(tmp_path / "a.gguf", tmp_path / "c.gguf", "keep")

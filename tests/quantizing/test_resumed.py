@@ -53,7 +53,7 @@ def test_killed_again_and_again(source: Path, undisturbed: bytes, tmp_path: Path
             break
         assert not out.exists() or out.read_bytes() == undisturbed
     if not out.exists():
-        assert subprocess.run(command(source, out)).returncode == 0
+        assert subprocess.run(command(source, out), check=False).returncode == 0
     assert out.read_bytes() == undisturbed
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 

@@ -32,14 +32,35 @@ def read_overrides(_: click.Context, option: click.Parameter, values: tuple[str,
 @click.command()
 @click.argument("model", type=ModelName())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write.")
-@click.option("-f", "--format", "format", default="q4_k_m", metavar="NAME",
-              help="A mix (q4_k_m), a format, or keep: as in the source.")
-@click.option("--tensor", "tensors", multiple=True, metavar="PATTERN=FORMAT", callback=read_overrides,
-              help="Format of matrices whose names have PATTERN, a regular expression; may be given again.")
-@click.option("--imatrix", "importance", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Importance of columns: a file of fewbit calibrate or of llama.cpp.")
-@click.option("--error-feedback", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
-              help="Hessians, a file of fewbit calibrate --hessian: later columns make up for earlier ones.")
+@click.option(
+    "-f",
+    "--format",
+    "format",
+    default="q4_k_m",
+    metavar="NAME",
+    help="A mix (q4_k_m), a format, or keep: as in the source.",
+)
+@click.option(
+    "--tensor",
+    "tensors",
+    multiple=True,
+    metavar="PATTERN=FORMAT",
+    callback=read_overrides,
+    help="Format of matrices whose names have PATTERN, a regular expression; may be given again.",
+)
+@click.option(
+    "--imatrix",
+    "importance",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Importance of columns: a file of fewbit calibrate or of llama.cpp.",
+)
+@click.option(
+    "--error-feedback",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Hessians, a file of fewbit calibrate --hessian: later columns make up for earlier ones.",
+)
 @click.option("--pure", is_flag=True, help="All matrices in the format that most have in the mix.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--dry-run", is_flag=True, help="Only choose formats and print them.")

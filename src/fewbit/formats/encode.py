@@ -62,12 +62,12 @@ def _encode_rows(fmt: Format, x: Floats, importance: Floats | None) -> Bytes:
     weights = np.broadcast_to(np.where(np.arange(count * block) < k, weights[index], np.float32(-1)), (n, len(index)))
     found = _find(fmt, blocks, np.ascontiguousarray(weights).reshape(-1, block), importance is not None)
     if fmt.placement == "row":
-        return _pack_rows(fmt, found, n, k)
+        return pack_rows(fmt, found, n, k)
     fields = pack(fmt, found, {name: FIELD_BYTES[kind] * size for name, kind, size in fmt.fields})
     return np.concatenate([fields[name] for name, _, _ in fmt.fields], axis=1).reshape(n, -1)
 
 
-def _pack_rows(fmt: Format, found: Found, n: int, k: int) -> Bytes:
+def pack_rows(fmt: Format, found: Found, n: int, k: int) -> Bytes:
     """Fields apart: the codes of the whole row, then a scale for each group."""
     codes = found.codes.reshape(n, -1)[:, :k]
     padding = np.full((n, -k % GRANULE), -getattr(fmt.codes, "zero", 0), np.int32)  # bits of 0

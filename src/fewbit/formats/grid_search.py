@@ -88,7 +88,7 @@ class GridSums(NamedTuple):
     error: Floats
     qq: Floats
     xq: Floats
-    index: Ints
+    points: Ints
     shift: Ints
 
     def where(self, better: npt.NDArray[np.bool_], other: GridSums) -> GridSums:
@@ -105,7 +105,7 @@ def search_grid(fmt: Format, x: Floats, w: Floats, unit: Floats) -> Found:
     shift = None
     if levels.grid.shift:
         shift = sums.shift.reshape(blocks, -1)[:, :: levels.tuples]
-    return Found(sums.index.reshape(blocks, -1), d * unit, None, ints.reshape(blocks, -1), None, signs, shift)
+    return Found(sums.points.reshape(blocks, -1), d * unit, None, ints.reshape(blocks, -1), None, signs, shift)
 
 
 def magnitudes(x: Floats, w: Floats, is_even: bool) -> tuple[Floats, Ints]:
@@ -139,9 +139,7 @@ def measure(levels: GridLevels, g: GridGroup, scale: Floats) -> GridSums:
     return GridSums(in_order(error), in_order(qq), in_order(xq), index, shift)
 
 
-def _nearest_points(
-    levels: GridLevels, g: GridGroup, scale: Floats, shift: np.float32
-) -> tuple[Ints, Floats, Floats]:
+def _nearest_points(levels: GridLevels, g: GridGroup, scale: Floats, shift: np.float32) -> tuple[Ints, Floats, Floats]:
     """Number, codes and error of the best point for each tuple."""
     s = scale[:, None, None]
     t = g.y * inverse(s)
@@ -171,20 +169,17 @@ def _search_scales(levels: GridLevels, g: GridGroup) -> Floats:
         scale, sums = _better(levels, g, other, scale, sums)
     for _ in range(REFITS):
         scale, sums = _better(levels, g, ratio(sums.xq, sums.qq, scale), scale, sums)
-    return scale
+    found: Floats = scale
+    return found
 
 
-def _better(
-    levels: GridLevels, g: GridGroup, other: Floats, scale: Floats, sums: GridSums
-) -> tuple[Floats, GridSums]:
+def _better(levels: GridLevels, g: GridGroup, other: Floats, scale: Floats, sums: GridSums) -> tuple[Floats, GridSums]:
     found = measure(levels, g, other)
     better = found.error < sums.error
     return np.where(better, other, scale), found.where(better, sums)
 
 
-def _search_shared(
-    levels: GridLevels, g: GridGroup, unit: Floats, scale: Floats
-) -> tuple[Floats, Ints, GridSums]:
+def _search_shared(levels: GridLevels, g: GridGroup, unit: Floats, scale: Floats) -> tuple[Floats, Ints, GridSums]:
     """The float of each block, (blocks, 1), the integers of its groups, and what comes of them."""
     blocks = len(unit)
     start = _start(levels, g, unit, scale)
@@ -257,7 +252,8 @@ def _whole(levels: GridLevels, t: Floats) -> Floats:
     assert ints
     low, high = (np.float32(v) for v in ints.range)
     times = np.float32(ints.times)
-    return np.clip(nearest_int((t - low) * (1 / times)) * times + low, low, high)
+    whole: Floats = np.clip(nearest_int((t - low) * (1 / times)) * times + low, low, high)
+    return whole
 
 
 def _kept(levels: GridLevels, v: Floats, unit: Floats) -> Floats:

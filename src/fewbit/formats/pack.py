@@ -15,8 +15,8 @@ class Found(NamedTuple):
     """The result of an encoder for rows: blocks, or whole rows (row placement).
 
     `codes` are the numbers that are multiplied by the scale, (rows, count); `scale` and `offset` are what their float
-    fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups). Of grids, `codes` are the
-    numbers of points, with signs and shifts beside them.
+    fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups). Of grids, `codes` are
+    the numbers of points, with signs and shifts beside them.
     """
 
     codes: Ints
@@ -41,7 +41,11 @@ def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
     if isinstance(fmt.codes, Trits):
         write_trits(fmt.codes, fields, found.codes)
     elif isinstance(fmt.codes, Grid):
-        for what, values in ((fmt.codes.index, found.codes), (fmt.codes.signs, found.signs), (fmt.codes.shift, found.shift)):
+        for what, values in (
+            (fmt.codes.index, found.codes),
+            (fmt.codes.signs, found.signs),
+            (fmt.codes.shift, found.shift),
+        ):
             if what is not None and values is not None:
                 write_ints(what, fields, values)
     else:

@@ -1,7 +1,7 @@
 """Error feedback: what rounding a column changes in a product is made up for by the columns that are not rounded yet.
 
-This is GPTQ's method for block formats. With H, the sum of x x^T over the inputs x of a matrix, the change of its output
-is (w - q) H (w - q)^T for each row w. U is upper triangular with U^T U = H^-1: after column j is rounded, the others
+This is GPTQ's method for block formats. With H, the sum of x x^T over the inputs x of a matrix, its output changes by
+(w - q) H (w - q)^T for each row w. U is upper triangular with U^T U = H^-1: after column j is rounded, the others
 change by -(w_j - q_j) / U_jj times row j of U. Scales are searched block by block, for values with all changes so far;
 codes are then chosen column by column.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Bytes, Doubles, Floats, Ints
+from ..arrays import Bytes, Floats, Ints
 from ..errors import DataError, FileError
 from ..files.gguf import GGUF, read_gguf
 from ..formats import Format
@@ -61,7 +61,7 @@ def feedback_factor(hessian: Any) -> Floats:
     mean = diagonal.mean() or 1.0
     h[np.diag_indices_from(h)] = np.where(diagonal > 0, diagonal, mean) + DAMPING * mean
     try:
-        root: Doubles = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]  # h is root times its transpose
+        root = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]  # h is root times its transpose
     except np.linalg.LinAlgError:
         raise DataError("a Hessian is not positive definite") from None
     return np.triu(np.linalg.inv(root)).astype(np.float32)
@@ -116,14 +116,15 @@ def _factors(fmt: Format, fields: Mapping[str, Bytes]) -> tuple[Floats, Floats]:
     return scale, np.float32(fmt.offset_sign) * offset
 
 
-def _round_columns(levels: Levels, w: Floats, scale: Floats, offset: Floats, u: Floats) -> tuple[Ints, Floats]:
+def _round_columns(levels: Levels, values: Floats, scales: Floats, offsets: Floats, u: Floats) -> tuple[Ints, Floats]:
     """Codes and errors of a block, column by column. Inside, columns are rows, since they are used one by one."""
-    w, scale, offset, back = (np.array(a.T, np.float32, order="C") for a in (w, scale, offset, inverse(scale)))
+    w, scale, offset = (np.array(a.T, np.float32, order="C") for a in (values, scales, offsets))
+    back, low, high = inverse(scale), np.asarray(levels.low), np.asarray(levels.high)
     errors, codes = np.empty_like(w), np.empty(w.shape, np.int32)
     for first in range(0, len(w), COLUMNS):
         last = min(first + COLUMNS, len(w))
         for j in range(first, last):
-            q = levels.nearest((w[j] - offset[j]) * back[j], levels.low, levels.high)
+            q = levels.nearest((w[j] - offset[j]) * back[j], low, high)
             codes[j] = q
             errors[j] = (w[j] - (q * scale[j] + offset[j])) / u[j, j]
             w[j + 1 : last] -= u[j, j + 1 : last, None] * errors[j]

@@ -85,8 +85,8 @@ CONDITIONS: Mapping[str, Callable[[_Place], bool]] = {
 }
 
 V, K, Q, OUT, DOWN = "attn_v", "attn_k", "attn_q", "attn_output", "ffn_down"
-_MIDDLE_XXS = dict.fromkeys(("ffn_gate", "ffn_up"), {"middle": "iq3_xxs"})
-_BOOSTED = dict.fromkeys((V, DOWN), {"boosted": "q6_k"})
+_MIDDLE_XXS: dict[str, Choice] = {name: {"middle": "iq3_xxs"} for name in ("ffn_gate", "ffn_up")}
+_BOOSTED: dict[str, Choice] = {name: {"boosted": "q6_k"} for name in (V, DOWN)}
 _V_OF_2_BITS = {"grouped or experts": "q4_k", "": "q2_k"}
 _V_OF_3_BITS = {"grouped or experts": "q4_k", "": "iq3_s"}
 _IQ1: dict[str, Choice] = {V: _V_OF_2_BITS, DOWN: {"first eighth": "q2_k"}, OUT: "iq2_xxs"}
@@ -163,7 +163,9 @@ def read_mix(name: Any, is_pure: bool = False) -> tuple[str, Mix]:
         return plain, MIXES[plain]
     usual = MIXES[plain].usual if plain in MIXES else plain
     if usual not in writable_formats():
-        raise FormatError(f"there is no format {name!r} to quantize a model to; there are: {', '.join(known_formats())}")
+        raise FormatError(
+            f"there is no format {name!r} to quantize a model to; there are: {', '.join(known_formats())}"
+        )
     return plain, Mix(usual, output=usual, eight_experts=usual)
 
 

@@ -19,7 +19,7 @@ from .loss import warn_about_loss
 from .mixes import read_mix
 from .moments import Source, read_moments
 from .output import file_metadata, output_file, write_tensors
-from .plan import Overrides, TensorPlan, bits_per_weight, fallback_text, packed_format, plan_tensors
+from .plan import Overrides, TensorPlan, bits_per_weight, fallback_text, packed_again, plan_tensors
 
 KEEP = "keep"  # in place of a format: each tensor keeps its own, or gets the nearest of GGUF files
 
@@ -116,9 +116,9 @@ def quantize_model(
     made = QuantizedModel(path, name, tuple(plan.values()))
     if text := fallback_text(name, plan):
         warnings.warn(text, stacklevel=2)
-    if (packed := packed_format(plan)) and mix is not None:
+    if (packed := packed_again(plan)) and mix is not None:
         warnings.warn(
-            f"{file.path}: the model is quantized already, mostly to {packed}; its errors stay, and others are added",
+            f"{file.path}: weights are quantized already, mostly to {packed}; their errors stay, and others are added",
             stacklevel=2,
         )
     warn_about_loss(file, plan)

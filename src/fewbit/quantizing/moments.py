@@ -90,5 +90,7 @@ def _read(source: Source, what: str, read: Any) -> Mapping[str, Any]:
         found: Mapping[str, Any] = read(to_path(source))
         return found
     if not isinstance(source, Mapping):
-        raise DtypeError(f"{what} must be a dictionary by tensor name or the path of a file, not {type(source).__name__}")
+        raise DtypeError(
+            f"{what} must be a dictionary by tensor name or the path of a file, not {type(source).__name__}"
+        )
     return source

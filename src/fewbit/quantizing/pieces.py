@@ -16,6 +16,7 @@ from ..tensor import QuantTensor
 from .feedback import encode_with_feedback, feedback_factor
 from .moments import Moments
 from .plan import TensorPlan
+from .transcode import can_transcode, transcode
 
 CHUNK_VALUES = 8 << 20  # decoded to floats at a time
 
@@ -63,6 +64,8 @@ def packed_pieces(
 
 
 def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: int | None) -> Bytes:
+    if can_transcode(chunk.format, plan.format):
+        return transcode(chunk, plan.format)
     values = chunk.dequantize()
     if matrix.factor is None:
         return quantize(values, plan.format, matrix.importance, threads).data

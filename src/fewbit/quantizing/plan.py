@@ -148,14 +148,21 @@ def bits_per_weight(plan: Plan) -> float:
 
 
 def packed_format(plan: Plan) -> str | None:
-    """The format of most weights of the source, if they are packed."""
+    """The format of most weights of the source, if none is a float."""
+    matrices = [item for item in plan.values() if item.is_matrix]
+    return None if any(item.source.name in FLOATS for item in matrices) else _most_common(matrices)
+
+
+def packed_again(plan: Plan) -> str | None:
+    """The format of most weights that are packed already and become others."""
+    return _most_common([i for i in plan.values() if i.is_matrix and not i.source.is_scalar and i.format != i.source])
+
+
+def _most_common(matrices: list[TensorPlan]) -> str | None:
     weights: Counter[str] = Counter()
-    for item in plan.values():
-        if item.is_matrix:
-            weights[item.source.name] += prod(item.shape)
-    if not weights or weights.keys() & set(FLOATS):
-        return None
-    return weights.most_common(1)[0][0]
+    for item in matrices:
+        weights[item.source.name] += prod(item.shape)
+    return weights.most_common(1)[0][0] if weights else None
 
 
 def _nbytes(shape: tuple[int, ...], fmt: Format) -> int:

@@ -39,9 +39,7 @@ class ResumableGGUF:
         is_complete: Whether the whole file was.
     """
 
-    def __init__(
-        self, path: Path, metadata: Mapping[str, Any], specs: Mapping[str, TensorSpec], identity: str
-    ) -> None:
+    def __init__(self, path: Path, metadata: Mapping[str, Any], specs: Mapping[str, TensorSpec], identity: str) -> None:
         self.path, self.partial = path, path.with_name(f"{path.name}.partial")
         self._journal_path = path.with_name(f"{self.partial.name}.journal")
         self._header, self.specs = encode_header(metadata, specs)
