@@ -200,7 +200,7 @@ def _read_dat(path: Path) -> ImportanceMatrix:
     if not count:
         raise FileError(f"{path}: not an importance matrix: it has no entries")
     entries = dict(_dat_entry(reader, most) for _ in range(count))
-    chunks, datasets = 0, ()
+    chunks, datasets = 0, tuple[str, ...]()
     if reader.at < most:
         chunks = reader.number("the number of chunks", 1 << 30)
     if reader.at < most:

@@ -8,15 +8,13 @@ codes are then chosen column by column.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Bytes, Floats, Ints
-from ..errors import DataError, FileError
-from ..files.gguf import GGUF, read_gguf
+from ..errors import DataError
 from ..formats import Format
 from ..formats.decode import read_factor, split
 from ..formats.pack import book_index, write_ints, write_trits
@@ -26,26 +24,6 @@ from ..ops.cpu import decode, encode
 
 DAMPING = 0.01  # of the mean of the diagonal, added to it
 COLUMNS = 32  # whose changes are added to each other at once
-
-
-class Hessians(Mapping[str, Floats]):
-    """Sums of products of inputs from a file that `fewbit calibrate --hessian` wrote, read when they are needed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: GGUF = read_gguf(path)
-        names, tensors = (self._file.metadata.get(f"hessian.{key}") for key in ("names", "tensors"))
-        if names is None or tensors is None or len(names) != len(tensors):
-            raise FileError(f"{path}: this file holds no Hessians; `fewbit calibrate --hessian` writes them")
-        self._places = dict(zip(names, tensors, strict=True))
-
-    def __getitem__(self, name: str) -> Floats:
-        return self._file.tensors[self._places[name]].dequantize()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
 
 
 def feedback_factor(hessian: Any) -> Floats:

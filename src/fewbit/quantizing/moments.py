@@ -12,9 +12,9 @@ import numpy as np
 
 from ..arrays import Floats
 from ..errors import DtypeError, ShapeError
+from ..files.hessian import read_hessians
 from ..files.imatrix import ImportanceMatrix, read_imatrix
 from ..validation import to_path
-from .feedback import Hessians
 from .plan import TensorPlan
 
 Source = Mapping[str, Any] | str | os.PathLike[str] | None
@@ -80,7 +80,7 @@ class Moments:
 
 def read_moments(importance: Source, error_feedback: Source) -> Moments:
     """Moments from dictionaries, or from files."""
-    return Moments(_read(importance, "importance", read_imatrix), _read(error_feedback, "error_feedback", Hessians))
+    return Moments(_read(importance, "importance", read_imatrix), _read(error_feedback, "error_feedback", read_hessians))
 
 
 def _read(source: Source, what: str, read: Any) -> Mapping[str, Any]:

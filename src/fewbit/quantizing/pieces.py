@@ -19,6 +19,7 @@ from .plan import TensorPlan
 from .transcode import can_transcode, transcode
 
 CHUNK_VALUES = 8 << 20  # decoded to floats at a time
+SEARCHED_RULES = ("absmax_signed", "minmax", "mxfp4")  # a search finds better scales than these rules
 
 Advance = Callable[[int], None]
 
@@ -68,7 +69,10 @@ def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: 
         return transcode(chunk, plan.format)
     values = chunk.dequantize()
     if matrix.factor is None:
-        return quantize(values, plan.format, matrix.importance, threads).data
+        weights = matrix.importance
+        if weights is None and plan.format.rule in SEARCHED_RULES:
+            weights = np.ones(values.shape[1], np.float32)
+        return quantize(values, plan.format, weights, threads).data
     refuse_unfit(values, plan.format, True)
     return encode_with_feedback(plan.format, values, matrix.factor, threads).reshape(-1)
 
