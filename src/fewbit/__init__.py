@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
+    from .quantizing import QuantizedModel, quantize_model
     from .reporting import Report, report
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
@@ -93,6 +94,7 @@ __all__ = [
     "PositionError",
     "PromptOptions",
     "QuantTensor",
+    "QuantizedModel",
     "QueueFull",
     "Report",
     "RequestError",
@@ -117,6 +119,7 @@ __all__ = [
     "linear_many",
     "quantize",
     "quantize_activations",
+    "quantize_model",
     "read_gguf",
     "read_hessians",
     "read_imatrix",
@@ -143,12 +146,14 @@ _HOMES = {
     "KVCache": "cache.kv",
     "Options": "llm",
     "PromptOptions": "llm",
+    "QuantizedModel": "quantizing",
     "Report": "reporting",
     "SamplingParams": "ops.sampling",
     "Stream": "llm",
     "TokenLogprob": "llm",
     "TokenScores": "evaluation.results",
     "Tokenizer": "text.tokenizer",
+    "quantize_model": "quantizing",
     "calibrate": "evaluation",
     "evaluate": "evaluation",
     "evaluate_choices": "evaluation",

@@ -23,6 +23,7 @@ TABLE = {
     "list": ("models.list_models", "List built-in models and those that were fetched."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
+    "quantize": ("quantize.quantize", "Write a model in other formats, as a GGUF file."),
     "report": ("report.report", "Write an HTML page about quantized models."),
     "rm": ("models.remove", "Remove models that were fetched."),
     "run": ("run.run", "Answer one prompt, or begin a conversation."),
@@ -46,6 +47,7 @@ def main() -> None:
       fewbit pull --list                  the models that have a name
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
+      fewbit quantize model/ -o q4.gguf   a smaller model
       fewbit eval model.gguf --text a.txt perplexity over a text
       fewbit show model.gguf              what a model is and can do
       fewbit inspect model.gguf           what a file holds
