@@ -80,7 +80,9 @@ class Moments:
 
 def read_moments(importance: Source, error_feedback: Source) -> Moments:
     """Moments from dictionaries, or from files."""
-    return Moments(_read(importance, "importance", read_imatrix), _read(error_feedback, "error_feedback", read_hessians))
+    return Moments(
+        _read(importance, "importance", read_imatrix), _read(error_feedback, "error_feedback", read_hessians)
+    )
 
 
 def _read(source: Source, what: str, read: Any) -> Mapping[str, Any]:
