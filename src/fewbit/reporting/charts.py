@@ -86,7 +86,7 @@ def _legend(chart: Frame, names: Sequence[str]) -> None:
 def heat_map(
     title: str, rows: Sequence[str], columns: Sequence[str], values: Mapping[tuple[str, str], float]
 ) -> Drawing:
-    """A cell for each value, the darker the larger; hints say the values."""
+    """A cell for each value, the stronger the larger; hints say the values."""
     left = 12 + 6.6 * max(map(len, rows), default=0)
     width = max(3.0, min(CELL, (WIDTH - left - RIGHT) / max(1, len(columns))))
     drawing = Drawing(WIDTH, TOP + len(rows) * CELL + 40, title)
@@ -105,7 +105,7 @@ def heat_map(
     every = max(1, -(-len(columns) // 16))
     for place in range(0, len(columns), every):
         drawing.label(left + (place + 0.5) * width, bottom + 13, columns[place], "middle", "tick")
-    drawing.label(left, bottom + 32, f"layer; the darkest cell is {short(top)}", kind="label")
+    drawing.label(left, bottom + 32, f"layer; a full cell is {short(top)}", kind="label")
     return drawing
 
 
