@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fewbit.formats import Format, get
 from fewbit.formats.decode import decode, read_codes, split
 from fewbit.formats.encode import encode
 from fewbit.formats.pack import write_ints, write_trits
-from fewbit.formats.spec import FIELD_BYTES, Integers, Trits
+from fewbit.formats.spec import FIELD_BYTES, Grid, Integers, Trits
 from fewbit.ops import cpu
 
 from ..samples import ENCODED, PACKED, random_bytes
@@ -231,7 +232,7 @@ def test_the_last_block_has_a_range_of_its_own(fmt: Format) -> None:
     x = np.concatenate([blocks("normal", 4, fmt.block), np.full((4, 3), 1e-3, np.float32)], axis=1)
     for w in (None, weights("usual", k)):
         error = abs(decode(fmt, encode(fmt, x, w), k)[:, fmt.block :] / np.float32(1e-3) - 1)
-        assert error.max() < 0.1
+        assert error.max() < (0.5 if isinstance(fmt.codes, Grid) else 0.1)  # few points have equal values
 
 
 @pytest.mark.parametrize("fmt", [f for f in PACKED if isinstance(f.codes, Integers)], ids=str)
@@ -282,8 +283,8 @@ def test_integers_are_rounded_to_even_and_kept_in_range(kind: str) -> None:
 
 
 def test_formats_that_cannot_be_written_say_so() -> None:
-    with pytest.raises(FormatError, match="iq2_xxs"):
-        encode(get("iq2_xxs"), np.zeros((1, 256), np.float32))
+    with pytest.raises(FormatError, match="q4_0 cannot be encoded"):
+        encode(replace(get("q4_0"), rule="none"), np.zeros((1, 256), np.float32))
 
 
 FINITE = st.floats(-(2.0**127), 2.0**127, width=32)
