@@ -20,6 +20,7 @@ SMALL_SCALES = [
     for f in ENCODED
     if not f.is_scalar and ({"f16", "ue4m3"} & {kind for _, kind, _ in f.fields} or f.name == "iq1_m")
 ]
+WITHOUT_OFFSET = [f for f in SMALL_SCALES if not f.offset and not f.sums and not isinstance(f.codes, Grid)]
 QUANTIZED = [f for f in ENCODED if not f.is_scalar]
 
 
