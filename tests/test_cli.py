@@ -127,7 +127,7 @@ def test_table_counts_padding() -> None:
     [
         (["table", "-f", "nope"], "unknown format 'nope'"),
         (["table", "-f", "int4:block=3"], "int4: block must be an even number"),
-        (["table", "-f", "int4:size=3", *SMALL], "int4 has no option 'size'"),
+        (["table", "-f", "int4:size=3", *SMALL], "format 'int4' has no option 'size'"),
     ],
 )
 def test_errors_are_one_line_and_status_1(args: list[str], message: str) -> None:
