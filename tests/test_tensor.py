@@ -159,7 +159,6 @@ def test_what_is_refused() -> None:
         (fb.FormatError, "has no option 'size'", lambda: fb.quantize(x, "int4:size=3")),
         (fb.FormatError, "even number", lambda: fb.quantize(x, "int4:block=7")),
         (fb.FormatError, "one of 32, 64, 128", lambda: fb.quantize(x, "int4_group:group=48")),
-        (fb.FormatError, "can be read, not written", lambda: fb.quantize(x, "iq2_xxs")),
         (fb.FormatError, "format must be a name", lambda: fb.quantize(x, 4)),
         (fb.ShapeError, "at least one dimension", lambda: fb.quantize(np.float32(1), "q4_0")),
         (fb.DtypeError, "numbers", lambda: fb.quantize(np.array(["a"]), "q4_0")),

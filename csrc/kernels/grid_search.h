@@ -91,8 +91,8 @@ struct GridSearch {
   float unit, back;
   const NearPoints<S::lattice, width>& near = near_points<F>();
 
-  // Magnitudes in place of values; returns the signs of eight of them. If their number must be even, the value whose sign
-  // costs least to change keeps a magnitude below 0.
+  // Magnitudes in place of values; returns the signs of eight of them. If their number must be even, the value whose
+  // sign costs least to change keeps a magnitude below 0.
   int take_signs(float* v, const float* weight) const {
     int bits = 0, cheapest = 0;
     float least_cost = 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fewbit.formats import Format, get
 from fewbit.formats.decode import decode, read_codes, split
 from fewbit.formats.encode import encode
 from fewbit.formats.pack import write_ints, write_trits
-from fewbit.formats.spec import FIELD_BYTES, Integers, Trits
+from fewbit.formats.spec import FIELD_BYTES, Grid, Integers, Trits
 from fewbit.ops import cpu
 
 from ..samples import ENCODED, PACKED, random_bytes
@@ -227,6 +228,8 @@ def test_zeros_stay_zeros(fmt: Format) -> None:
 
 @pytest.mark.parametrize("fmt", [f for f in SEARCHED if f.block > 1 and f.placement == "block"], ids=str)
 def test_the_last_block_has_a_range_of_its_own(fmt: Format) -> None:
+    if isinstance(fmt.codes, Grid):
+        pytest.skip("few points of grids have equal values")
     k = fmt.block + 3
     x = np.concatenate([blocks("normal", 4, fmt.block), np.full((4, 3), 1e-3, np.float32)], axis=1)
     for w in (None, weights("usual", k)):
@@ -282,8 +285,8 @@ def test_integers_are_rounded_to_even_and_kept_in_range(kind: str) -> None:
 
 
 def test_formats_that_cannot_be_written_say_so() -> None:
-    with pytest.raises(FormatError, match="iq2_xxs"):
-        encode(get("iq2_xxs"), np.zeros((1, 256), np.float32))
+    with pytest.raises(FormatError, match="q4_0 cannot be encoded"):
+        encode(replace(get("q4_0"), rule="none"), np.zeros((1, 256), np.float32))
 
 
 FINITE = st.floats(-(2.0**127), 2.0**127, width=32)

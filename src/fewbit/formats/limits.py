@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Bytes, Floats
-from .decode import decode, read_floats, split
+from .decode import decode, read_floats, read_ints, split
 from .pack import small_floats
 from .spec import Factor, Format, Integers
 
@@ -45,7 +45,7 @@ def is_safe(fmt: Format, most: float) -> bool:
     """Whether no scale, offset or sum overflows where no number is greater than `most`."""
     if fmt.is_scalar:
         return most <= limits(fmt)[1]
-    kinds = {kind for _, kind, _ in fmt.fields}
+    kinds = {kind for _, kind, _ in fmt.fields} | ({"f16"} if isinstance(fmt.scale.field, Integers) else set())
     return most <= (_MOST["f16"] / (fmt.sums[1] if fmt.sums else 1) if "f16" in kinds else 2.0**126)
 
 
@@ -63,12 +63,17 @@ def overflows(fmt: Format, x: Floats, packed: Bytes) -> npt.NDArray[np.bool_]:
     bad = ~np.isfinite(decode(fmt, packed, k))
     if fmt.is_scalar or not n or not k:
         return bad & np.isfinite(x)
-    for name, kind, _ in fmt.fields:
-        if kind in ("f16", "ue4m3"):
-            numbers = read_floats(_field(fmt, name, packed, k), kind)
-            each = fmt.block * n * -(-k // fmt.block) // numbers.size  # values that share a number
-            is_top = ~(abs(numbers) < _greatest(kind))
-            bad |= np.repeat(is_top.reshape(n, -1), each, axis=1)[:, :k]
+    fields = [(kind, read_floats(_field(fmt, name, packed, k), kind))
+              for name, kind, _ in fmt.fields if kind in ("f16", "ue4m3")]  # fmt: skip
+    if isinstance(fmt.scale.field, Integers):
+        blocks = split(fmt, np.ascontiguousarray(packed).reshape(-1, fmt.block_bytes))
+        fields.append(
+            ("f16", read_ints(fmt.scale.field, blocks, 1).astype(np.uint16).view(np.float16).astype(np.float32))
+        )
+    for kind, numbers in fields:
+        each = fmt.block * n * -(-k // fmt.block) // numbers.size  # values that share a number
+        is_top = ~(abs(numbers) < _greatest(kind))
+        bad |= np.repeat(is_top.reshape(n, -1), each, axis=1)[:, :k]
     return bad
 
 
