@@ -14,7 +14,7 @@ def accepts(source: str, text: str) -> bool:
     matcher = llguidance.LLMatcher(TOKENIZER, llguidance.LLMatcher.grammar_from_lark(source))
     assert not matcher.is_error(), matcher.get_error()
     tokens = TOKENIZER.tokenize_bytes(text.encode())
-    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
 
 @pytest.mark.parametrize("name", FAMILIES)

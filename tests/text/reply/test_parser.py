@@ -47,10 +47,10 @@ def test_it_does_not_matter_in_which_pieces_a_reply_comes(name: str, data: st.Da
     parts = st.lists(st.sampled_from([*texts, *markers, *SPECIAL]) | st.text(max_size=5), max_size=6)
     text = "".join(data.draw(parts))
     places = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
-    options = {"opens_thought": family.format.thought is not None and data.draw(st.booleans())}
-    whole = events_of(family.format, [text], **options)
-    assert events_of(family.format, cut(text, places), **options) == whole
-    assert events_of(family.format, text, **options) == whole
+    opens_thought = family.format.thought is not None and data.draw(st.booleans())
+    whole = events_of(family.format, [text], opens_thought=opens_thought)
+    assert events_of(family.format, cut(text, places), opens_thought=opens_thought) == whole
+    assert events_of(family.format, text, opens_thought=opens_thought) == whole
     for _, arguments in fold(whole).calls:
         assert isinstance(arguments, dict)
 

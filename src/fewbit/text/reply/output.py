@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .cursor import Cursor, Malformed
-from .events import AnswerText, CallArguments, CallDropped, CallStart, Event, ThoughtText
+from .events import AnswerText, CallArguments, CallDropped, CallStart, Event, ThoughtText, joined
 
 
 class Prose:
@@ -79,7 +79,7 @@ class Output:
     def take(self) -> list[Event]:
         """The events since the last time."""
         events, self._events = self._events, []
-        return events
+        return joined(events)
 
     def begin_calls(self, marker: str) -> None:
         """Text that should be calls begins with a marker, which was read."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .cursor import Cursor, Malformed, Reading
-from .events import Event
+from .events import Event, joined
 from .formats import ReplyFormat
 from .output import Output
 from .schemas import tool_schemas
@@ -32,9 +32,9 @@ class ReplyParser:
     >>> parser.feed('<think>1 + 1</think>\\n<tool_call>{"name": "ad')
     [ThoughtText(text='1 + 1')]
     >>> parser.feed('d", "arguments": {"x": 1')
-    [CallStart(index=0, name='add'), CallArguments(index=0, text='{'), CallArguments(index=0, text='"x": ')]
+    [CallStart(index=0, name='add'), CallArguments(index=0, text='{"x": ')]
     >>> parser.feed('}}</tool_call>') + parser.finish()
-    [CallArguments(index=0, text='1'), CallArguments(index=0, text='}')]
+    [CallArguments(index=0, text='1}')]
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ReplyParser:
         self._cursor.end()
         events = self._advance()
         self._output.answer.finish()
-        return events + self._output.take()
+        return joined(events + self._output.take())
 
     def _advance(self) -> list[Event]:
         next(self._steps, None)
