@@ -46,7 +46,7 @@ class TextDeltas:
             delta = self._pending.popleft()
             if (fold := self._open.get(delta.request)) is not None:
                 found = self._take(fold, delta)
-                if found.text or found.tokens or found.completion is not None:
+                if found.text or found.tokens or found.completion is not None or found.reasoning or found.calls:
                     return found
         return None
 
@@ -61,7 +61,7 @@ class TextDeltas:
         """Cancel the outputs that are not complete."""
         if self._open:
             for fold in self._open.values():
-                fold.end("cancelled")
+                fold.close()
             self._worker.cancel(list(self._open))
             self._open.clear()
 

@@ -25,13 +25,13 @@ from .anthropic_types import (
     message_usage,
 )
 from .bodies import JsonResponse, read
+from .calls import Call, CallReader
 from .errors import ApiError, anthropic_body
 from .jobs import Delta, Finished, Job
 from .prompts import Conversation
 from .runs import Run, begin, namespace, policy_of
 from .sse import event
 from .tokens import counted, with_model
-from .tool_calls import Call, ToolParser
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -91,8 +91,7 @@ class Writer:
     def __init__(self, run: Run, body: MessagesRequest) -> None:
         self.content: list[TextBlock | ToolUseBlock] = []
         one_call = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
-        names = [tool["function"]["name"] for tool in run.job.tools or ()]
-        self._parser = ToolParser(names, most=1 if one_call else None)
+        self._parser = CallReader(run, max_calls=1 if one_call else None)
         self._texts: list[str] = []
 
     def feed(self, text: str) -> Iterator[bytes]:

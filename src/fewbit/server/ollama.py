@@ -20,6 +20,7 @@ from ..llm import LLM, TokenLogprob
 from ..text.infill import infill_prompt
 from .anthropic import tool_input
 from .bodies import JsonResponse, read
+from .calls import Call, CallReader
 from .errors import ApiError, ollama_body, unsupported
 from .jobs import Delta, Finished, Job, Usage
 from .ollama_types import (
@@ -39,7 +40,6 @@ from .runs import Run, begin, namespace
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread
-from .tool_calls import Call, ToolParser
 from .waiting import unless_gone
 
 NDJSON = "application/x-ndjson"
@@ -107,8 +107,8 @@ class Answer:
     begun: int
     load_ns: int
 
-    def parser(self) -> ToolParser:
-        return ToolParser([tool["function"]["name"] for tool in self.run.job.tools or ()])
+    def parser(self) -> CallReader:
+        return CallReader(self.run)
 
     def record(
         self, text: str, calls: list[Call] | None = None, logprobs: list[TokenLogprob] | None = None

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ..llm import TokenLogprob
 from .bodies import Body, JsonResponse, read
+from .calls import Call, CallReader
 from .errors import ApiError, openai_body, unsupported
 from .jobs import Delta, Finished, Job
 from .openai_messages import Message, Tool, ToolChoice, template_messages, template_tools
@@ -30,7 +31,6 @@ from .openai_types import (
 )
 from .runs import Run, begin, namespace
 from .sse import DONE, event
-from .tool_calls import Call, ToolParser
 
 
 class ResponseFormat(Body):
@@ -214,11 +214,8 @@ async def _chunks(run: Run, body: ChatRequest) -> AsyncGenerator[bytes, None]:
         yield event(openai_body(error))
 
 
-def _parser(run: Run, body: ChatRequest) -> ToolParser:
-    return ToolParser(
-        [tool["function"]["name"] for tool in run.job.tools or ()],
-        most=1 if body.parallel_tool_calls is False else None,
-    )
+def _parser(run: Run, body: ChatRequest) -> CallReader:
+    return CallReader(run, max_calls=1 if body.parallel_tool_calls is False else None)
 
 
 def _reason(end: Finished, calls: list[Call]) -> Literal["stop", "length", "tool_calls"]:

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from ..llm import TokenLogprob
+from .calls import Call, CallReader
 from .jobs import Delta, Finished
 from .openai_responses_types import ResponseRequest, new_id
 from .openai_types import chat_logprob
 from .runs import Run
-from .tool_calls import Call, ToolParser
 
 Events = Iterator[dict[str, Any]]
 
@@ -23,10 +23,7 @@ class Writer:
     def __init__(self, run: Run, body: ResponseRequest) -> None:
         self.output: list[dict[str, Any]] = []
         self.calls: list[Call] = []
-        self._parser = ToolParser(
-            [tool["function"]["name"] for tool in run.job.tools or ()],
-            most=1 if body.parallel_tool_calls is False else None,
-        )
+        self._parser = CallReader(run, max_calls=1 if body.parallel_tool_calls is False else None)
         self._texts: list[str] = []
         self._logprobs: list[Any] = []
         self._tells_logprobs = body.num_logprobs is not None
