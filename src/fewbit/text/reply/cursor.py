@@ -135,6 +135,10 @@ class Cursor:
                 yield
         return ""
 
+    def back(self, count: int) -> None:
+        """Read the last characters again: those of a marker that was just read."""
+        self._at -= count
+
     def char(self) -> Reading[str]:
         """Read one character."""
         if not (yield from self.has_more()):

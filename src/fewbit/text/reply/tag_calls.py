@@ -115,7 +115,7 @@ class TagCalls:
             yield from cursor.expect(self.key)
             key, is_string = yield from self._key(cursor)
             output.arguments(f'{comma}"{quoted(key)}": ')
-            types = types_of(members.get(key), schema) if is_string is None else _STRING if is_string else frozenset()
+            types = types_of(members.get(key), schema) or (_STRING if is_string else frozenset())
             yield from self._value(cursor, types, output.arguments)
             comma = ", "
         output.arguments("}")
