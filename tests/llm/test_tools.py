@@ -10,9 +10,13 @@ import pytest
 from fewbit.errors import DtypeError, RequestError
 from fewbit.llm import LLM, ToolCall
 from fewbit.llm.tools import call_function, describe, read_docstring
+from fewbit.text.byte_level import BYTE_CHARS
+from fewbit.text.grammar import Grammar
+from fewbit.text.tokenizer import Tokenizer
 
 from ..engine.toy import Toy
 from ..llm_toy import TOKENS, byte_tokenizer, one
+from ..text.samples import metadata
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -220,3 +224,32 @@ def test_a_thought_has_its_budget() -> None:
     assert len(output.reasoning) <= 5
     assert output.text
     assert "think" not in output.reasoning
+
+
+def test_parts_of_a_stream_have_calls(llm: LLM) -> None:
+    stream = llm.chat(
+        ASKED, tools=[ping], tool_choice="required", parallel_tool_calls=False, max_tokens=None, stream=True
+    )
+    parts = list(stream.parts())
+    calls = [part for delta in parts for part in delta.calls]
+    assert {part.name for part in calls} == {"ping"}
+    assert [json.loads("".join(part.arguments for part in calls))] == [{}]
+    assert parts[-1].completion is not None
+
+
+def test_control_tokens_of_the_form_reach_the_parser() -> None:
+    """gpt-oss writes messages in channels, between control tokens; they are in no text."""
+    tokens = [*BYTE_CHARS, "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|>", "<|return|>"]
+    kinds = [1] * 256 + [3] * 6
+    tokenizer = Tokenizer.from_metadata(metadata(tokens, token_type=kinds))
+    assert tokenizer.token_id("<|call|>") in tokenizer.end_of_generation
+    assert tokenizer.token_id("<|end|>") not in tokenizer.end_of_generation
+    tokenizer.chat_templates["default"] = "{{ messages[0].content }}<|channel|><|message|><|start|>"
+    source = (
+        'start: <[256]> "analysis" <[257]> "Hm." <[258]> <[259]> "assistant" <[256]> "commentary to=functions.ping "'
+        ' <[257]> "{}"'
+    )
+    with LLM.from_parts(Toy(vocab=len(tokens), ctx=2_000, pages=500).loaded, tokenizer) as llm:
+        constraint = llm.grammars.compile(Grammar.lark(source))
+        output = one(llm.chat(ASKED, tools=[describe(ping)], constraint=constraint))
+    assert (output.reasoning, output.text, [made.name for made in output.tool_calls]) == ("Hm.", "", ["ping"])
