@@ -90,7 +90,7 @@ def test_tool_calls_become_blocks(tool_llm: LLM, monkeypatch: pytest.MonkeyPatch
     client = client_of(tool_llm)
     found = post(client, tools=[TOOL])
     text, call = found["content"]
-    assert text["text"] == "Let me see. "
+    assert text["text"] == "Let me see."
     assert (call["type"], call["name"], call["input"]) == ("tool_use", "weather", {"city": "Riga"})
     assert found["stop_reason"] == "tool_use"
     streamed = events(client.post(URL, json={**ASKED, "tools": [TOOL], "stream": True}).text)

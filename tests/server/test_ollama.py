@@ -124,7 +124,7 @@ def test_tool_calls(tool_llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, tool_llm, "Hm. ", CALL)
     client = client_of(tool_llm)
     message = post(client, CHAT, messages=HELLO, tools=[TOOL])["message"]
-    assert message["content"] == "Hm. "
+    assert message["content"] == "Hm."
     function = {"name": "weather", "arguments": {"city": "Riga"}, "index": 0}
     assert [call["function"] for call in message["tool_calls"]] == [function]
     streamed = lines(client, CHAT, messages=HELLO, tools=[TOOL])

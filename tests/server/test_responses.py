@@ -146,7 +146,7 @@ def test_tool_calls_become_items(tool_llm: LLM, monkeypatch: pytest.MonkeyPatch)
         found = post(client, tools=[TOOL])
         streamed = events(client.post(URL, json={**ASKED, "tools": [TOOL], "stream": True}).text)
     message, call = found["output"]
-    assert message["content"][0]["text"] == "Let me see. "
+    assert message["content"][0]["text"] == "Let me see."
     assert (call["type"], call["name"], call["arguments"]) == ("function_call", "weather", '{"city": "Riga"}')
     assert found["status"] == "completed"
     names = [name.removeprefix("response.") for name, _ in streamed]

@@ -101,24 +101,44 @@ class PromptOptions(TypedDict, total=False):
     """How messages become a prompt: the options of `LLM.count_tokens` and `LLM.chat_prompt`.
 
     Args:
-        tools: Functions that the model may call, as OpenAI's clients describe them.
+        tools: What the model may call: Python functions, described by their signatures and docstrings, or dicts as
+            OpenAI's clients send them.
+        enable_thinking: Whether the model thinks before it answers, if its chat template lets one choose.
+        reasoning_effort: How much it thinks, such as "low", if its chat template lets one choose. "none": not at all.
         template: Names that the chat template looks for, such as `{"enable_thinking": False}`.
         trust_content: Special tokens that are spelled in messages count as such. Defaults to False: they are text.
         continue_final_message: The last message is the assistant's, and the answer continues it. Defaults to False.
     """
 
-    tools: Sequence[Mapping[str, Any]] | None
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None
+    enable_thinking: bool | None
+    reasoning_effort: str | None
     template: Mapping[str, Any] | None
     trust_content: bool
     continue_final_message: bool
 
 
-class ChatStreamOptions(StreamOptions, PromptOptions, total=False):
-    """The options of `LLM.chat` with `stream=True`: those of `LLM.stream` and `PromptOptions`."""
+class ReplyOptions(TypedDict, total=False):
+    """What the answer to a conversation may be: options of `LLM.chat`.
+
+    Args:
+        tool_choice: "auto": the model decides whether it calls tools. "required": it must. "none": it may not. Or the
+            name of a tool that it must call. Defaults to "auto".
+        parallel_tool_calls: There may be several calls. Defaults to True.
+        reasoning_budget: Most tokens of a thought, which is ended then. Defaults to no limit.
+    """
+
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
+    reasoning_budget: int | None
 
 
-class ChatOptions(Options, PromptOptions, total=False):
-    """The options of `LLM.chat`: those of `LLM.generate` and `PromptOptions`."""
+class ChatStreamOptions(StreamOptions, PromptOptions, ReplyOptions, total=False):
+    """The options of `LLM.chat` with `stream=True`: those of `LLM.stream`, `PromptOptions` and `ReplyOptions`."""
+
+
+class ChatOptions(Options, PromptOptions, ReplyOptions, total=False):
+    """The options of `LLM.chat`: those of `LLM.generate`, `PromptOptions` and `ReplyOptions`."""
 
 
 @dataclass(frozen=True, slots=True)

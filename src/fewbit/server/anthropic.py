@@ -25,13 +25,13 @@ from .anthropic_types import (
     message_usage,
 )
 from .bodies import JsonResponse, read
+from .calls import Call
 from .errors import ApiError, anthropic_body
 from .jobs import Finished, Job, OutputDelta
 from .prompts import ChatInput
 from .runs import Run, begin, namespace
 from .sse import event
 from .tokens import count_prompt
-from .tool_calls import Call
 
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -17,6 +17,7 @@ from ..llm import LLM, TokenLogprob
 from ..text.infill import infill_prompt
 from .anthropic import tool_input
 from .bodies import JsonResponse, read, utc_date
+from .calls import Call
 from .errors import ApiError, ollama_body, unsupported
 from .jobs import Finished, Job, OutputDelta, Usage
 from .ollama_types import (
@@ -37,7 +38,6 @@ from .sse import NDJSON, json_line
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread
-from .tool_calls import Call
 
 
 async def chat(request: Request) -> Response:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ..llm import TokenLogprob
 from .bodies import Body, JsonResponse, read
+from .calls import Call
 from .errors import ApiError, openai_body, unsupported
 from .jobs import Finished, Job, OutputDelta
 from .openai_messages import Message, Tool, ToolChoice, template_messages, template_tools
@@ -32,7 +33,6 @@ from .openai_types import (
 )
 from .runs import Run, begin, namespace
 from .sse import DONE, event
-from .tool_calls import Call
 
 
 class ResponseFormat(Body):

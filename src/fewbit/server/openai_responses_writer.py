@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from ..llm import TokenLogprob
+from .calls import Call
 from .jobs import Finished, OutputDelta
 from .openai_responses_types import ResponseRequest, new_id
 from .openai_types import chat_logprob
 from .runs import Run
-from .tool_calls import Call
 
 Events = Iterator[dict[str, Any]]
 

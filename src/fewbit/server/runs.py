@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from ..errors import FewbitError, FileChanged
 from ..llm import LLM
+from .calls import CallReader
 from .errors import ApiError, from_fewbit, shutting_down
 from .ignored import note_ignored
 from .jobs import Event, Finished, Job, OutputDelta, Started, Usage, run
@@ -22,7 +23,6 @@ from .pool import ServedModel
 from .settings import Settings
 from .sse import EventStream
 from .state import State, charge, client_name, state_of
-from .tool_calls import ToolParser
 from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
@@ -77,10 +77,9 @@ class Run:
             media_type=media_type, **({} if media_type is None else {"ping": None}),
         )  # fmt: skip
 
-    def tool_parser(self, is_parallel: bool | None = None) -> ToolParser:
+    def tool_parser(self, is_parallel: bool | None = None) -> CallReader:
         """What finds calls in the text of an output; the first one alone if `is_parallel` is False."""
-        names = [tool["function"]["name"] for tool in self.job.tools or ()]
-        return ToolParser(names, most=1 if is_parallel is False else None)
+        return CallReader(self.llm, self.job.tools or (), max_calls=1 if is_parallel is False else None)
 
     def end(self) -> None:
         """End it with an error, wherever it is."""
