@@ -244,7 +244,7 @@ def test_control_tokens_of_the_form_reach_the_parser() -> None:
     tokenizer = Tokenizer.from_metadata(metadata(tokens, token_type=kinds))
     assert tokenizer.token_id("<|call|>") in tokenizer.end_of_generation
     assert tokenizer.token_id("<|end|>") not in tokenizer.end_of_generation
-    tokenizer.chat_templates["default"] = "{{ messages[0].content }}<|channel|><|message|><|start|>"
+    tokenizer.chat_templates["default"] = "{{ messages[0].content }}{{ tools }}<|channel|><|message|><|start|>"
     source = (
         'start: <[256]> "analysis" <[257]> "Hm." <[258]> <[259]> "assistant" <[256]> "commentary to=functions.ping "'
         ' <[257]> "{}"'

@@ -141,7 +141,11 @@ class TagCalls:
         if is_string:
             write('"')
         inner = _Trimmed(inner).write if self.is_trimmed else inner
-        if not (yield from cursor.until((self.value_end,), inner)):
+        forgotten = (f"\n{self.key}", f"\n{self.call_end}") if self.is_trimmed else ()
+        end = yield from cursor.until((self.value_end, *forgotten), inner)
+        if end in forgotten:  # models forget what ends a value
+            cursor.back(len(end) - 1)
+        elif not end:
             raise Malformed(self.value_end)
         write('"' if is_string else to_json(converted("".join(parts), types)))
 
