@@ -28,7 +28,7 @@ from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
 from .jobs import Delta, Finished, Job
 from .prompts import Conversation
-from .runs import Run, begin, namespace, policy_of
+from .runs import Run, begin, namespace, rules_of
 from .sse import event
 from .tokens import counted, with_model
 from .tool_calls import Call, ToolParser
@@ -75,7 +75,7 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
     said, tools, names = body.template_messages(), body.template_tools(), body.template_names()
-    asked = Conversation(said, tools, names, policy=policy_of(request))
+    asked = Conversation(said, tools, names, **rules_of(request))
     return JsonResponse(TokenCount(await with_model(request, body.model, counted, asked)))
 
 

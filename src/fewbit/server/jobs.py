@@ -42,7 +42,7 @@ class Job:
     default_tokens: int | None = None  # `max_tokens` where the options name none; None: until the context is full
     max_prompt_tokens: int | None = None
     continues: bool | None = None  # the last message; None: if it is the assistant's
-    tool_policy: str = "omit"  # for tools that the template ignores
+    rules: Mapping[str, Any] = field(default_factory=dict)  # of this server, for conversations: see `prompt_rules`
     truncates: bool = False  # the oldest messages are left out if the prompt is too long
     max_context: int | None = None  # tokens of the context that are used; None: all
     suffix: str | None = None  # of prompts: the model writes what is between them
@@ -140,7 +140,7 @@ def _prompts(job: Job, llm: LLM) -> list[list[int]]:
     """Token ids of what was asked, in a thread: long texts take long."""
     check_chars(llm, job.messages, job.tools, *job.prompts, job.suffix)
     if job.messages is not None:
-        asked = Conversation(job.messages, job.tools, job.template, job.continues, job.tool_policy)
+        asked = Conversation(job.messages, job.tools, job.template, job.continues, **job.rules)
         prompt = chat_prompt(llm, asked, _truncation(job, llm))
         found, job.tools = [prompt.tokens], prompt.tools
         job.ignored += prompt.ignored

@@ -20,7 +20,7 @@ from .jobs import Delta, Finished, Job, Usage
 from .openai_messages import Message, Tool, template_messages, template_tools
 from .openai_types import MaxTokens, Sampling, max_tokens_of
 from .prompts import Conversation, chat_prompt
-from .runs import Run, begin, namespace, policy_of
+from .runs import Run, begin, namespace, rules_of
 from .sse import event
 from .state import state_of
 from .text_work import check_chars
@@ -118,8 +118,8 @@ async def slots(request: Request) -> Response:
 
 async def apply_template(request: Request) -> Response:
     body = await read(request, ApplyTemplateRequest)
-    tools, policy = template_tools(body.tools, None), policy_of(request)
-    asked = Conversation(template_messages(body.messages), tools, body.chat_template_kwargs, policy=policy)
+    tools, names = template_tools(body.tools, None), body.chat_template_kwargs
+    asked = Conversation(template_messages(body.messages), tools, names, **rules_of(request))
     return JsonResponse(AppliedTemplate(await with_model(request, body.model, _applied, asked)))
 
 

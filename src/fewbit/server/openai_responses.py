@@ -26,7 +26,7 @@ from .openai_responses_types import (
 )
 from .openai_responses_writer import Writer
 from .prompts import Conversation
-from .runs import Run, begin, namespace, policy_of
+from .runs import Run, begin, namespace, rules_of
 from .sse import event
 from .tokens import counted, with_model
 
@@ -208,7 +208,7 @@ async def input_tokens(request: Request) -> Response:
     body.check()
     said = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
     tools, names = template_tools(body.tools, body.tool_choice), body.template_names
-    asked = Conversation(said, tools, names, policy=policy_of(request))
+    asked = Conversation(said, tools, names, **rules_of(request))
     return JsonResponse(InputTokens(await with_model(request, body.model, counted, asked)))
 
 

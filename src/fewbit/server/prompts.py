@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RequestError, TemplateError, TooLong, ToolsIgnored
 from ..llm import LLM
+from .volatile import without_volatile
 
 Message = Mapping[str, Any]
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Conversation:
         template: Names that the chat template looks for.
         continues: Whether the answer continues the last message; None if that is the assistant's.
         policy: What happens to tools that the template ignores: "omit", "prompt" (a message tells of them) or "refuse".
+        keeps_volatile: Lines of system messages that change in every request stay where they are; see volatile.py.
     """
 
     messages: Sequence[Message]
@@ -40,6 +42,7 @@ class Conversation:
     template: Mapping[str, Any] | None = None
     continues: bool | None = None
     policy: str = "omit"
+    keeps_volatile: bool = False
 
     def options(self) -> dict[str, Any]:
         """The options of `LLM.chat_prompt`."""
@@ -66,13 +69,22 @@ def chat_prompt(llm: LLM, asked: Conversation, truncation: Truncation | None = N
     """The prompt of a conversation."""
     if not llm.can_chat:
         raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
-    asked = with_last_message(asked)
-    return _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
+    asked, changed = _prepared(asked)
+    prompt = _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
+    prompt.ignored += changed
+    return prompt
 
 
 def count_tokens(llm: LLM, asked: Conversation) -> int:
     """Number of tokens of a conversation's prompt, whether they fit into the context or not."""
-    return _rendered(llm.count_tokens, with_last_message(asked))[0]
+    return _rendered(llm.count_tokens, _prepared(asked)[0])[0]
+
+
+def _prepared(asked: Conversation) -> tuple[Conversation, list[str]]:
+    """The conversation as it is rendered, and what was changed in it."""
+    asked = with_last_message(asked)
+    messages, changed = (asked.messages, []) if asked.keeps_volatile else without_volatile(asked.messages)
+    return replace(asked, messages=messages), changed
 
 
 def with_last_message(asked: Conversation) -> Conversation:

@@ -145,6 +145,9 @@ class Run:
         elif isinstance(found, Finished):
             self._num_open -= 1
             metrics.finished.labels(self.model, found.completion.finish_reason).inc()
+            if found.completion.index == 0:  # of one prompt it is the same for all
+                share = found.completion.cached_tokens / max(1, found.completion.prompt_tokens)
+                metrics.cached_share.labels(self.model).observe(share)
         elif isinstance(found, Usage):
             metrics.prompt_tokens.labels(self.model).inc(found.prompt_tokens)
             self._request.scope["fewbit.usage"] = (self.model, found)  # for the log
@@ -196,9 +199,13 @@ def failed(state: State, model: str, llm: LLM, error: FewbitError) -> ApiError:
     return from_fewbit(error)
 
 
-def policy_of(request: Request) -> str:
-    """What happens to tools that the chat template ignores."""
-    return state_of(request).settings.tools_without_template
+def prompt_rules(settings: Settings) -> dict[str, Any]:
+    """The rules of a server for prompts, as `Conversation` takes them."""
+    return {"policy": settings.tools_without_template, "keeps_volatile": settings.keeps_volatile_lines}
+
+
+def rules_of(request: Request) -> dict[str, Any]:
+    return prompt_rules(state_of(request).settings)
 
 
 def namespace(request: Request, salt: str | None) -> str:
@@ -212,7 +219,7 @@ def _limit(job: Job, limits: Settings) -> None:
     if job.num_outputs > limits.max_outputs:
         raise ApiError(400, f"{job.num_outputs} outputs are too many for one request: at most {limits.max_outputs}",
                        "n", "too_many_outputs")  # fmt: skip
-    job.max_prompt_tokens, job.tool_policy = limits.max_prompt_tokens, limits.tools_without_template
+    job.max_prompt_tokens, job.rules = limits.max_prompt_tokens, prompt_rules(limits)
     job.options["deadline"] = limits.request_seconds
     most, asked = limits.max_output_tokens, job.options.get("max_tokens")
     if most is not None and asked is not None and asked > most:

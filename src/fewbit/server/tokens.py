@@ -17,6 +17,7 @@ from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, template_messages, template_tools
 from .prompts import Conversation, chat_prompt, count_tokens
+from .runs import rules_of
 from .state import state_of
 from .text_work import check_chars, max_chars
 from .waiting import on_text, unless_gone
@@ -64,8 +65,8 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_request")
-    policy = state_of(request).settings.tools_without_template
-    return JsonResponse(await with_model(request, body.model, _tokenized, body, policy))
+    rules = rules_of(request)
+    return JsonResponse(await with_model(request, body.model, _tokenized, body, rules))
 
 
 async def detokenize(request: Request) -> Response:
@@ -109,12 +110,12 @@ async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
         raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
 
 
-def _tokenized(llm: LLM, body: TokenizeRequest, policy: str) -> Tokenized:
+def _tokenized(llm: LLM, body: TokenizeRequest, rules: dict[str, Any]) -> Tokenized:
     check_chars(llm, body.prompt)
     if body.messages is not None:
         messages, tools = template_messages(body.messages), template_tools(body.tools, None)
         check_chars(llm, messages, tools)
-        ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
+        ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, **rules)).tokens
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None
