@@ -12,7 +12,8 @@ import pytest
 
 import fewbit as fb
 from fewbit import devices
-from fewbit.devices.cuda import CudaHandle
+from fewbit.devices.batch import resolve_masks
+from fewbit.devices.cuda import CudaExecutor, CudaHandle
 from fewbit.engine.engine import Engine
 from fewbit.errors import OutOfMemory
 from fewbit.models import open_model
@@ -22,6 +23,7 @@ from fewbit.ops.sampling import SamplingParams
 from ..engine import test_batch_invariant
 from ..engine.alone import run
 from ..engine.test_batch_invariant import CROWD, Job, Model, check, check_schedules
+from ..engine.toy_constraints import Pattern
 from ..loading import load
 from ..models.random_llama import write_llama
 
@@ -60,6 +62,8 @@ def both() -> Iterator[tuple[fb.LLM, fb.LLM]]:
 class Odd:
     """Lets odd tokens follow even ones, and the other way round."""
 
+    is_finished = False
+
     def __init__(self, words: int) -> None:
         self.words, self.word = words, 0xAAAAAAAA
 
@@ -68,6 +72,9 @@ class Odd:
 
     def accept(self, token: int) -> None:
         self.word ^= 0xFFFFFFFF
+
+    def forced(self) -> list[int]:
+        return []
 
     def rollback(self, count: int) -> None:
         for _ in range(count):
@@ -107,6 +114,46 @@ def test_constraints_are_kept(both: tuple[fb.LLM, fb.LLM]) -> None:
         bound.append(llm.generate(PROMPT, max_tokens=6, temperature=0.0, constraint=lambda: Odd(words)).tokens)
     assert bound[0] == bound[1] != free.tokens
     assert [token % 2 for token in bound[1]] == [1, 0] * 3
+
+
+def test_masks_that_come_after_the_forward_pass_was_launched(
+    both: tuple[fb.LLM, fb.LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forced tokens and late masks beside free outputs, as graphs and not; a mask that fails ends its output alone."""
+    vocab, log = both[1].loaded.executor.vocab, list[str]()
+    choices = [range(vocab), [7], [8], range(9, vocab), [3, 5], range(0, vocab, 2), range(1, vocab, 2)]
+    launch = CudaExecutor._launch
+    monkeypatch.setattr(CudaExecutor, "_launch", lambda *args: (log.append("forward"), launch(*args))[1])
+    monkeypatch.setattr(
+        "fewbit.devices.cuda.resolve_masks", lambda samples: (log.append("masks"), resolve_masks(samples))[1]
+    )
+
+    class Failing(Pattern):
+        def mask(self) -> Any:
+            if len(self.accepted) == 4:
+                raise ValueError("no mask")
+            return super().mask()
+
+    outputs = []
+    for llm in both:
+        made = [
+            llm.engine.generation(prompt, GREEDY, max_tokens=9, constraint=constraint)[0]
+            for prompt, constraint in (
+                (PROMPT, lambda: Pattern(choices, vocab)),
+                (PROMPT[:3], None),
+                (PROMPT[:5], lambda: Pattern(choices, vocab, repeats=True)),
+                (PROMPT[:7], lambda: Failing(choices, vocab)),
+            )
+        ]
+        llm._worker.call(lambda engine, made=made: [engine.add([request]) for request in made])
+        llm._worker.call(run)
+        outputs.append([(request.output_tokens, request.finish_reason) for request in made])
+    assert outputs[0] == outputs[1]
+    assert [reason for _, reason in outputs[1]] == ["stop", "length", "length", "error"]
+    assert outputs[1][0][0][1:3] == [7, 8]
+    assert log[:2] == ["forward", "masks"]  # and a step without late masks packs its samples first
+    buckets = both[1].loaded.executor.buckets.values()  # type: ignore[attr-defined]
+    assert any(False in bucket.graphs for bucket in buckets)
 
 
 def test_logprobs_and_scores_are_near_those_of_the_cpu(both: tuple[fb.LLM, fb.LLM]) -> None:

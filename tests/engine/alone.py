@@ -9,8 +9,8 @@ from random import Random
 import numpy as np
 
 from fewbit.devices.batch import Executor
+from fewbit.engine.constraint import Constraint
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Constraint
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
@@ -44,6 +44,8 @@ def alone(
         tokens.append(int(chosen[0]))
         if constraint is not None:
             constraint.accept(tokens[-1])
+            if constraint.is_finished:
+                return tokens[len(prompt) :], "stop"
     return tokens[len(prompt) :], "length"
 
 

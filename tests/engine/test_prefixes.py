@@ -220,11 +220,16 @@ def test_the_first_one_fails(kind: type[Toy], when: int) -> None:
 class Refusing:
     """A constraint that fails at its first token."""
 
+    is_finished = False
+
     def mask(self) -> None:
         return None
 
     def accept(self, token: int) -> None:
         raise ValueError("no token will do")
+
+    def forced(self) -> list[int]:
+        return []
 
     def rollback(self, count: int) -> None:
         raise NotImplementedError

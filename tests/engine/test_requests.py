@@ -25,6 +25,8 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 class Evens:
     """Even tokens, then odd ones, by turns; what it was told is kept."""
 
+    is_finished = False
+
     def __init__(self, vocab: int = 40) -> None:
         self.vocab, self.accepted = vocab, list[int]()
 
@@ -36,6 +38,9 @@ class Evens:
 
     def accept(self, token: int) -> None:
         self.accepted.append(token)
+
+    def forced(self) -> list[int]:
+        return []
 
     def rollback(self, count: int) -> None:
         del self.accepted[len(self.accepted) - count :]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from fewbit.arrays import Words
 from fewbit.cache.disk import DiskCache
 from fewbit.devices.batch import Executor
+from fewbit.engine.constraint import Constraint
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Request, Scoring
 from fewbit.engine.scheduling import SchedulingOptions
@@ -29,6 +31,7 @@ from fewbit.ops.sampling import SamplingParams
 
 from .alone import WARM, alone, is_clean, run
 from .toy import HybridToy, Toy, logits_of
+from .toy_constraints import Pattern
 
 EXAMPLES = int(os.environ.get("FEWBIT_EXAMPLES", "100"))
 VOCAB = 8
@@ -43,6 +46,8 @@ PENALTIES = SamplingParams(
 class Alternating:
     """A constraint: no token twice in a row."""
 
+    is_finished = False
+
     def __init__(self) -> None:
         self._mask = np.array([(1 << VOCAB) - 1], np.uint32)
 
@@ -52,8 +57,19 @@ class Alternating:
     def accept(self, token: int) -> None:
         self._mask = np.array([(1 << VOCAB) - 1 - (1 << token)], np.uint32)
 
+    def forced(self) -> list[int]:
+        return []
+
     def rollback(self, count: int) -> None:
         raise NotImplementedError
+
+
+CHOICES = [[1], [2], range(VOCAB), [3, 4], [0], [0], [6], range(VOCAB), [7]]
+CONSTRAINTS: dict[str, Callable[[], Constraint]] = {
+    "alternating": Alternating,
+    "forcing": lambda: Pattern(CHOICES, VOCAB, repeats=True),
+    "ending": lambda: Pattern(CHOICES, VOCAB),
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +83,7 @@ class Job:
     n: int = 1
     seed: int = 0
     params: SamplingParams = WARM
-    alternating: bool = False
+    constraint: str | None = None  # one of CONSTRAINTS
     logprobs: int | None = None
     cancel: int | None = None  # steps after its arrival
     which: int = 0  # of the outputs is cancelled; past the last: all
@@ -95,7 +111,7 @@ jobs = st.builds(
     n=st.integers(1, 3),
     seed=st.integers(0, 3),
     params=st.sampled_from([WARM, PENALTIES]),
-    alternating=st.sampled_from([False, False, False, True]),
+    constraint=st.sampled_from([None, None, None, *CONSTRAINTS]),
     logprobs=st.sampled_from([None, None, 0, 2]),
     cancel=st.none() | st.integers(0, 8),
     which=st.integers(0, 3),
@@ -174,7 +190,7 @@ def make(engine: Engine, job: Job, prompt: list[int]) -> list[Request]:
         n=job.n,
         seed=job.seed,
         logprobs=job.logprobs,
-        constraint=Alternating if job.alternating else None,
+        constraint=CONSTRAINTS.get(job.constraint or ""),
         **options,
     )
 
@@ -186,7 +202,7 @@ def check(job: Job, requests: list[Request], limit: int) -> None:
             check_scores(job.prompt, request.scores, is_whole)
         if isinstance(request, Scoring):
             continue
-        constraint = Alternating() if job.alternating else None
+        constraint = None if job.constraint is None else CONSTRAINTS[job.constraint]()
         output, reason = alone(
             job.prompt, job.max_tokens, job.seed + i, params=job.params, eos_ids=ENDS, limit=limit, vocab=VOCAB,
             constraint=constraint,

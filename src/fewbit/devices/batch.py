@@ -7,7 +7,8 @@ A step is a list of rows. To let rows carry or want something new, such as draft
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ class Sample:
     uniform: float  # from [0, 1)
     seen: tuple[Ints, Ints] | None = None  # token ids, and how often each is in the output
     bias: tuple[Ints, Floats] | None = None  # token ids, and what is added to their logits
-    mask: Words | None = None  # bit i % 32 of word i // 32: token i may be sampled
+    mask: Words | Future[Words | None] | None = None  # bit i % 32 of word i // 32: token i may be sampled
     num_logprobs: int | None = None  # likeliest tokens whose log-probabilities are returned; None: not even its own
     last: int | None = None  # a sample of the previous step, whose token is in the output but not in `seen`
 
@@ -87,6 +88,26 @@ def lay_out(rows: Sequence[Row], view: View) -> Batch:
     return Batch(rows, np.array(tokens, np.int32), view, np.array(indices, np.int32), samples, output)
 
 
+def has_late_masks(batch: Batch) -> bool:
+    """Whether masks of samples are still computed while the step is launched."""
+    return any(isinstance(one.mask, Future) for _, one in batch.samples)
+
+
+def resolve_masks(samples: Sequence[tuple[int, Sample]]) -> tuple[list[tuple[int, Sample]], dict[int, Exception]]:
+    """Samples with the masks that were still computed, and the errors of those that failed, by their number.
+
+    A sample whose mask failed has none: what comes of it is thrown away.
+    """
+    resolved, errors = [*samples], dict[int, Exception]()
+    for number, (index, one) in enumerate(samples):
+        if isinstance(one.mask, Future):
+            error = one.mask.exception()
+            resolved[number] = index, replace(one, mask=None if error else one.mask.result())
+            if isinstance(error, Exception):
+                errors[number] = error
+    return resolved, errors
+
+
 class Logprobs(NamedTuple):
     """How likely a token was, and the likeliest ones with theirs."""
 
@@ -134,7 +155,8 @@ class Executor(Protocol):
 
     - Steps, and what the KV store copies, reads and writes, happen in the order of the calls. So pages may be used
       again at once: a step that still reads or writes them comes first.
-    - `launch` has read all arrays of the batch when it returns, but for the view, which never changes.
+    - `launch` has read all arrays of the batch when it returns, but for the view, which never changes, and masks that
+      are still computed: it or `fetch` waits for these, as late as it can.
     - At most two steps are on their way. They are fetched in order, each once; what is given up after an error, or at
       the end, is not fetched. The results of a step are kept while the next one is launched and runs.
     - A sample that fails gives the next step some token all the same; what comes of it is thrown away.

@@ -27,7 +27,7 @@ from ..ops.cut import weights_of
 from ..ops.graph import Graph
 from ..ops.passes import select_logits, with_output
 from . import Device
-from .batch import Batch, Results
+from .batch import Batch, Results, has_late_masks, resolve_masks
 from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
@@ -117,7 +117,7 @@ class Bucket:
 
     layout: InputLayout
     is_warm: bool = False  # one of them was run: kernels are compiled, and scratch memory is there
-    graph: CapturedGraph | None = None
+    graphs: dict[bool, CapturedGraph] = field(default_factory=dict)  # with the kernels of sampling, and without
     held: list[Any] = field(default_factory=list)
 
 
@@ -158,26 +158,43 @@ class CudaExecutor:
         plan = self._plan(batch.output)
         stage = self._next_stage()
         bucket, layout = self._layout(batch)
-        packed = self._pack_samples(batch, layout.logits if bucket else len(batch.samples), stage)
+        slots = layout.logits if bucket else len(batch.samples)
+        is_late = has_late_masks(batch)
+        packed = None if is_late else self._pack_samples(batch, slots, stage)
         inputs = self._send(batch, layout, stage)
         if given is not None and plan.given is not None:
             wide = np.zeros((len(given), plan.given.stride), np.float32)
             wide[:, : plan.given.width] = given
             self.device.upload(wide, plan.given.pointer)
-        if bucket is not None and bucket.is_warm and bucket.graph is None:
-            bucket.graph = self.device.capture(lambda: self._launch(plan, layout, inputs, packed, bucket.held))
-        if bucket is not None and bucket.graph is not None:
-            bucket.graph.launch()
-        else:
+        self._run(plan, bucket, layout, inputs, packed)
+        if is_late:
+            stage.event = self.device.mark()  # what follows may fail
+            packed = self._pack_samples(batch, slots, stage)
+            self._sample(Launcher(self.device, self.device.stream), plan, packed)
+        return self._finish(batch, plan, packed, stage)
+
+    def _run(self, plan: Plan, bucket: Bucket | None, layout: InputLayout, inputs: int, packed: Packed | None) -> None:
+        """Launch the kernels of a step, as one graph if there is one; those of sampling too, if samples are packed."""
+        if bucket is None or not bucket.is_warm:
             self._launch(plan, layout, inputs, packed, [])
             if bucket is not None:
                 bucket.is_warm = True
-        return self._finish(batch, plan, packed, stage)
+            return
+        graph = bucket.graphs.get(packed is not None)
+        graph = graph or self.device.capture(lambda: self._launch(plan, layout, inputs, packed, bucket.held))
+        if graph is None:
+            self._launch(plan, layout, inputs, packed, [])
+        else:
+            bucket.graphs[packed is not None] = graph
+            graph.launch()
 
     def _launch(self, plan: Plan, layout: InputLayout, inputs: int, packed: Packed | None, held: list[Any]) -> None:
         run = Launcher(self.device, self.device.stream, held)
         previous = self.sampler.tokens if self.sampler else 0
         plan.launch(run, layout.inputs(inputs, previous))
+        self._sample(run, plan, packed)
+
+    def _sample(self, run: Launcher, plan: Plan, packed: Packed | None) -> None:
         if packed is not None and self.sampler is not None and self._samples is not None:
             self.sampler.launch(run, plan.result, int(self._samples.handle), packed.slots)
 
@@ -230,7 +247,9 @@ class CudaExecutor:
     def _pack_samples(self, batch: Batch, slots: int, stage: Stage) -> Packed | None:
         if not batch.samples or self.sampler is None or self._samples is None:
             return None
-        packed = pack_samples(batch.samples, self.vocab, slots)
+        samples, errors = resolve_masks(batch.samples)
+        packed = pack_samples(samples, self.vocab, slots)
+        packed.errors.update(errors)
         if not self.sampler.fits(packed):
             raise RequestError("the penalties and biases of a step are too long for the GPU; send fewer requests")
         data = stage.samples[: packed.words.nbytes]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from ..arrays import Floats, Ints, Words
 from ..errors import DataError
 from ..ops.sampling import SamplingParams
-from .batch import Batch, Logprobs, Results, Row, RowResult, Sample, Top
+from .batch import Batch, Logprobs, Results, Row, RowResult, Sample, Top, resolve_masks
 
 Sampled = tuple[int, float] | Exception  # a token and its log-probability, or why there is none
 _NOTHING = RowResult()  # of a row that wants nothing
@@ -46,7 +46,10 @@ class HostHandle:
         return self._values
 
     def fetch(self) -> Results:
-        sampled = self._sample_each(self._batch.samples)
+        samples, errors = resolve_masks(self._batch.samples)
+        sampled = self._sample_each(samples)
+        for number, error in errors.items():
+            sampled[number] = error
         return decode(self._batch, self._values, sampled, self._sampler, self._threads)
 
     def _sample_each(self, samples: Sequence[tuple[int, Sample]]) -> list[Sampled]:

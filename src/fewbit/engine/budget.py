@@ -12,26 +12,29 @@ MAX_LOGITS = 128  # for one request, in one step
 
 
 class Budget:
-    """Logits are set aside for one token of each active request, and a token for those that need no more.
+    """Logits are set aside for one token of each active request, and tokens for those that write their outputs: one, or
+    several if a constraint has forced them, which may take half of the step.
 
     If prompts of several clients are run, each client gets its share of the rest: a long one does not make others wait.
 
     Args:
         max_tokens: Tokens of a step.
         max_logits: Tokens of a step whose logits are computed.
-        remaining: How many tokens each active request has to run.
+        active: The active requests.
         output: What the step computes. Requests that want something else run no token.
         num_clients: Clients that share the prompt tokens.
         cache: The cache, which may want prompts cut at page ends.
     """
 
-    __slots__ = ("_cache", "_output", "_share", "_taken", "logits", "tokens")
+    __slots__ = ("_cache", "_output", "_reserved", "_share", "_taken", "logits", "tokens")
 
     def __init__(
-        self, max_tokens: int, max_logits: int, remaining: Sequence[int], output: str, num_clients: int, cache: Cache
+        self, max_tokens: int, max_logits: int, active: Sequence[Request], output: str, num_clients: int, cache: Cache
     ) -> None:
-        self.tokens = max_tokens - remaining.count(1)
-        self.logits = max_logits - len(remaining)
+        most = max(1, max_tokens // max(1, 2 * len(active)))
+        self._reserved = {one: min(one.num_remaining, most) for one in active if _is_served_first(one)}
+        self.tokens = max_tokens - sum(self._reserved.values())
+        self.logits = max_logits - len(active)
         self._output, self._cache = output, cache
         self._share = -(-self.tokens // max(1, num_clients))  # of each client
         self._taken: dict[str, int] = {}
@@ -44,24 +47,26 @@ class Budget:
         """The number of tokens that a request may run."""
         if request.output != self._output or request.is_blocked:
             return 0
-        remaining = request.num_remaining
+        remaining, reserved = request.num_remaining, self._reserved.get(request, 0)
         if remaining == 1:
             return 1
         taken = self._taken.get(request.client, 0)
-        count = min(remaining, self.tokens, max(0, self._share - taken))
+        count = min(remaining, reserved + max(0, min(self.tokens, self._share - taken)))
         count = _cut_at_page_end(request, count, self._cache)
         logits = request.num_logits(count)
         if logits > 1:
             count -= max(0, logits - min(self.logits + 1, MAX_LOGITS))
             self.logits -= max(0, request.num_logits(count) - 1)
-        self.tokens -= count
-        self._taken[request.client] = taken + count
+        self.tokens -= count - reserved
+        self._taken[request.client] = taken + count - reserved
         return count
 
     def take_new(self, request: Request) -> int:
         """The same for one for which nothing was set aside."""
         self.logits -= 1
-        self.tokens -= request.num_remaining == 1
+        if _is_served_first(request):
+            self._reserved[request] = 1
+            self.tokens -= 1
         return self.take(request)
 
 
@@ -84,6 +89,11 @@ class WholeBudget(Budget):
 
     def take_new(self, request: Request) -> int:
         return self.take(request)
+
+
+def _is_served_first(request: Request) -> bool:
+    """Prompts wait for each other; outputs do not wait for prompts."""
+    return request.num_remaining == 1 or request.is_writing
 
 
 def _cut_at_page_end(request: Request, count: int, cache: Cache) -> int:

@@ -205,8 +205,7 @@ class Engine(RequestFactory):
 
     def _commit_tokens(self, request: Request, row: Row) -> None:
         first, count = request.num_computed, len(row.tokens)
-        if count > 1 or first < request.prompt_tokens:
-            self._stats.prompt_tokens += count
+        self._stats.prompt_tokens += max(0, min(count, request.num_run - first))
         if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
             tokens = row.tokens if row.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
             self.cache.commit(row.sequence, tokens)
@@ -214,8 +213,7 @@ class Engine(RequestFactory):
 
     def _take(self, request: Request, result: RowResult) -> None:
         if result.tokens and request.finish_reason is None:
-            self._stats.tokens += len(result.tokens)
-            self._scheduler.waiting.charge(request.client, len(result.tokens))
+            self._count(request, len(result.tokens))
             if not request.first_token_time:
                 request.first_token_time = perf_counter()
         num_tokens = len(request.tokens)
@@ -224,10 +222,18 @@ class Engine(RequestFactory):
         except Exception as error:  # of its constraint
             self._finish(request, "error", error)
             return
+        if (num_forced := len(request.tokens) - num_tokens - len(result.tokens)) > 0:
+            self._count(request, num_forced)
+            self._stats.forced_tokens += num_forced
         if reason is None and request.stream and len(request.tokens) > num_tokens and not self._emit(request):
             reason = "cancelled"
         if reason is not None:
             self._finish(request, reason)
+
+    def _count(self, request: Request, num_tokens: int) -> None:
+        """Count tokens of an output."""
+        self._stats.tokens += num_tokens
+        self._scheduler.waiting.charge(request.client, num_tokens)
 
     def _fail(self, request: Request, error: Exception) -> None:
         """End a request, and the other outputs of its prompt if that was not run yet."""

@@ -10,7 +10,8 @@ from ..devices.batch import Executor
 from ..errors import RequestError, TooLong
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
-from .request import Constraint, Embedding, Generation, Scoring
+from .constraint import Constraint, MaskPool
+from .request import Embedding, Generation, Scoring
 from .scheduling import SchedulingOptions, set_scheduling
 from .scores import TokenScores
 from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
@@ -33,7 +34,7 @@ class RequestFactory:
     ) -> None:
         self.executor, self.is_encoder = executor, encoder
         self.eos_ids = frozenset(eos_ids)
-        self._ctx, self._max_seqs = ctx, max_seqs
+        self._ctx, self._max_seqs, self._masks = ctx, max_seqs, MaskPool()
         self.max_length = min(ctx, max_cached)  # tokens of the longest sequence
         if encoder:
             self.max_length = min(self.max_length, executor.max_batched_tokens, executor.max_logits)
@@ -69,7 +70,7 @@ class RequestFactory:
             prompt_logprobs: The same for the prompt, whose tokens are then run even if the cache has them.
             eos_ids: Tokens that end an output, in the place of the model's.
             logit_bias: What is added to the logits of tokens.
-            constraint: Makes a constraint for each output.
+            constraint: Makes a constraint for each output. Its masks are computed in threads.
             namespace: Requests share cached prompts within one only.
             adapter: One of the executor's.
             scheduling: When it is run.
@@ -95,7 +96,7 @@ class RequestFactory:
             Generation(
                 tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
-                num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab),
+                num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
                 constraint=None if constraint is None else constraint(), namespace=namespace, adapter=adapter,
             )
             for i in range(count)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from math import inf
 from random import Random
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
 from ..devices.batch import Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
+from .constraint import Constraint, MaskPool
 from .scores import TokenScores
 from .token_counts import TokenCounts
 
@@ -29,22 +31,6 @@ class Delta(NamedTuple):
 
 
 Sink = Callable[[Delta], object]
-
-
-class Constraint(Protocol):
-    """What an output must look like, such as a grammar. One serves one request."""
-
-    def mask(self) -> Words | None:
-        """The tokens that may come next: bit i % 32 of word i // 32 is token i. None: all."""
-        ...
-
-    def accept(self, token: int) -> None:
-        """A token of the output."""
-        ...
-
-    def rollback(self, count: int) -> None:
-        """The last tokens were not kept."""
-        ...
 
 
 StepRows: TypeAlias = "list[tuple[Request, Row]]"  # the rows of a step, each with the request that takes its result
@@ -92,6 +78,7 @@ class Request(ABC):
         self.awaited: int | None = None  # the sample of that step that is its next token
         self.is_blocked = False  # whether it cannot go on before that step is fetched
         self.cached_tokens = 0  # of the prompt, found in the cache at first
+        self.num_run = len(tokens)  # tokens of the prompt, or that were run before it was preempted
         self.finish_reason: str | None = None
         self.error: Exception | None = None
         self.start_time = self.first_token_time = self.finish_time = 0.0  # by perf_counter; started: admitted
@@ -115,6 +102,11 @@ class Request(ABC):
     def num_remaining(self) -> int:
         """Tokens to run before the request gets further; 1 for one that is writing its output."""
         return self.end - self.num_computed - self.num_in_flight
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether all that is left to run is new: tokens of its output that were not run before."""
+        return self.num_computed + self.num_in_flight >= self.num_run
 
     @property
     def is_finished(self) -> bool:
@@ -189,6 +181,7 @@ class Generation(Request):
         params: SamplingParams,
         max_length: int,
         *,
+        masks: MaskPool,
         min_length: int = 0,
         eos_ids: frozenset[int] = frozenset(),
         seed: int | None = None,
@@ -210,7 +203,8 @@ class Generation(Request):
         self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
         self.logprobs: list[Logprobs] = []
         self.constraint = constraint
-        self.mask = None if constraint is None else constraint.mask()  # of the next token
+        self._masks = masks
+        self.mask = self._next_mask()  # of the next token
         self.stop_token: int | None = None  # that ended the output; no part of it
         self._bias = logit_bias
         self._early_bias = _without_eos(logit_bias, eos_ids) if min_length > len(prompt) else logit_bias
@@ -248,24 +242,49 @@ class Generation(Request):
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None and self.scores is not None:
             self.scores.receive(result.scores, result.tops)
-        if self.finish_reason is not None:  # its siblings go on, and share the scores
+        if self.finish_reason is not None or not result.tokens:  # its siblings go on, and share the scores
             return None
+        if self.constraint is not None and self.constraint.is_finished:  # it allows an empty output only
+            return "stop"
         for place, token in enumerate(result.tokens):
-            if token in self.eos_ids:
-                self.stop_token = token
-                return "stop"
-            self.tokens.append(token)
+            if (reason := self._add(token, result.logprobs[place : place + 1])) is not None:
+                return reason
+        return self._add_forced()
+
+    def _add(self, token: int, logprobs: Sequence[Logprobs] = ()) -> str | None:
+        """Add a token to the output. The reason if that finishes it."""
+        if token in self.eos_ids:
+            self.stop_token = token
+            return "stop"
+        self.tokens.append(token)
+        if self._uniforms:  # a forced token takes one too, so that an output does not depend on what was forced
             self._uniforms.pop(0)
-            if self.seen is not None:
-                self.seen.add(token)
-            if self.num_logprobs is not None:
-                self.logprobs.append(result.logprobs[place])
-            if self.constraint is not None:
-                self.constraint.accept(token)
-                self.mask = self.constraint.mask()
-            if len(self.tokens) >= self.max_length:
-                return "length"
+        else:
+            self._draw()
+        if self.seen is not None:
+            self.seen.add(token)
+        self.logprobs += logprobs
+        if self.constraint is not None:
+            self.constraint.accept(token)
+            if self.constraint.is_finished:
+                return "stop"
+        return "length" if len(self.tokens) >= self.max_length else None
+
+    def _add_forced(self) -> str | None:
+        """Add the tokens that must come next. With log-probabilities each token is sampled, so that it has its own."""
+        if self.constraint is None:
+            return None
+        if self.num_logprobs is None:
+            for token in self.constraint.forced():
+                if (reason := self._add(token)) is not None:
+                    return reason
+        self.mask = self._next_mask()
         return None
+
+    def _next_mask(self) -> Future[Words | None] | None:
+        if self.constraint is None or self.constraint.is_finished:
+            return None
+        return self._masks.submit(self.constraint)
 
     def _sample(self) -> Sample:
         place = 0 if self.awaited is None else 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import add
 from time import perf_counter
 
@@ -84,9 +84,8 @@ class Scheduler:
 
     def _count(self) -> tuple[Budget, list[int], Pages]:
         """What is left of a step when active requests run their tokens, how many those are, and pages for them."""
-        remaining = [request.num_remaining for request in self.active]
-        clients = self._num_clients(remaining)
-        budget = self._budget(self.max_batched_tokens, self.max_logits, remaining, self._output(), clients, self._cache)
+        limits, clients = (self.max_batched_tokens, self.max_logits), self._num_clients()
+        budget = self._budget(*limits, self.active, self._output(), clients, self._cache)
         counts = [budget.take(request) for request in self.active]
         return budget, counts, self._sum(counts)
 
@@ -189,9 +188,9 @@ class Scheduler:
         ]
         return max(candidates, key=lambda one: (places[one.client], one.arrival), default=None)
 
-    def _num_clients(self, remaining: Sequence[int]) -> int:
+    def _num_clients(self) -> int:
         """How many clients share the prompt tokens of a step: those of active requests, and of the one that is next."""
-        clients = {one.client for one, count in zip(self.active, remaining, strict=True) if count > 1}
+        clients = {one.client for one in self.active if one.num_remaining > 1 and not one.is_writing}
         if clients and (request := self._next()) and request is not self._blocked and self._has_place(request):
             clients.add(request.client)
         return len(clients)
@@ -266,6 +265,7 @@ class Scheduler:
     @staticmethod
     def _forget(request: Request) -> None:
         """It has no sequence any more."""
+        request.num_run = max(request.num_run, request.num_computed)
         request.sequence = request.num_computed = 0
         request.settle()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, TypedDict, get_type_hints
 
-from ..engine.request import Constraint
+from ..engine.constraint import Constraint
 from ..engine.validation import check_at_least_zero
 from ..errors import DtypeError
 from ..ops.sampling import SamplingParams
@@ -66,7 +66,7 @@ class Options(StreamOptions, total=False):
         stop_token_ids: Tokens that end the output, in addition to the model's own.
         seed: Output i of a call is sampled with the seed `seed + i`, counted over all prompts.
         logit_bias: A number to add to the logit of a token, by token id.
-        constraint: Makes the `Constraint` of an output, such as a grammar; see `fewbit.engine.request`.
+        constraint: Makes the `Constraint` of an output, such as a grammar; see `fewbit.engine.constraint`.
         namespace: Prompts share cached pages only within a namespace.
         adapter: Name of an adapter that was loaded with the model.
         priority: Requests with a higher one are run first. Defaults to 0.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Packed(NamedTuple):
     """What the samples of a step ask for; those that cannot be sampled have an error and an unused slot."""
 
     words: Words
-    errors: dict[int, DataError]
+    errors: dict[int, Exception]
     slots: int
 
 
@@ -106,14 +106,14 @@ class Sampler:
         return self.device.download(self.results, np.empty((3, self.max_samples), np.int32))
 
 
-def decoded(results: Ints, num_samples: int, errors: dict[int, DataError]) -> list[tuple[int, float] | DataError]:
+def decoded(results: Ints, num_samples: int, errors: dict[int, Exception]) -> list[tuple[int, float] | Exception]:
     """Token and log-probability of each sample, or why there is none; the row is called 0, as it would be alone.
 
     >>> decoded(np.array([[7, 0], [0, 0], [0, 2]], np.int32), 2, {})
     [(7, 0.0), LogitsError('row 0 of the logits holds no token that can be sampled: all are -infinity')]
     """
     tokens, logprobs, status = results[0].tolist(), results[1].view(np.float32).tolist(), results[2].tolist()
-    out: list[tuple[int, float] | DataError] = []
+    out: list[tuple[int, float] | Exception] = []
     for s in range(num_samples):
         if s in errors:
             out.append(errors[s])
@@ -134,7 +134,7 @@ def pack_samples(samples: Sequence[tuple[int, Sample]], vocab: int, slots: int |
         raise ArgumentError(f"{len(samples)} samples do not fit in {count} slots")
     head = bytearray(_NO_SAMPLE * count)
     tail = _Tail(count * _SLOT_WORDS)
-    errors: dict[int, DataError] = {}
+    errors: dict[int, Exception] = {}
     for s, (index, one) in enumerate(samples):
         try:
             _PACK.pack_into(head, s * _PACK.size, *_fields(index, one, vocab, tail))
@@ -169,7 +169,7 @@ def _fields(index: int, one: Sample, vocab: int, tail: _Tail) -> tuple[Any, ...]
     p, last = one.params, one.last
     seen = None if one.seen is None else seen_list([one.seen], 1)[0]
     bias = None if one.bias is None else bias_list([one.bias], 1)[0]
-    mask = None if one.mask is None else mask_list([one.mask], 1, vocab)[0]
+    mask = None if one.mask is None else mask_list([cast("Words", one.mask)], 1, vocab)[0]  # it is there by now
     if not _is_valid(one.uniform, seen, bias, vocab):  # the reference says what is wrong
         sampling.sample(np.zeros((1, vocab)), [p], [one.uniform], [seen], bias=[bias], masks=[mask])
     min_p = p.min_p if p.min_p >= LEAST_MIN_P else 0.0
