@@ -13,6 +13,7 @@ import click
 from ..errors import FewbitError
 from ..load_options import LoadOptions, load_options
 from .output import QUIET
+from .structure import STRUCTURE_OPTIONS, read_structure
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -148,6 +149,7 @@ def answer_options(max_tokens: int) -> Callable[[Command], Command]:
             max_tokens_option(max_tokens),
             click.option("--stop", multiple=True, metavar="TEXT",
                          help="End the answer before this text; may be given again."),
+            *STRUCTURE_OPTIONS,
             *SAMPLING_OPTIONS,
             model_options,
             click.option("--server", metavar="URL",
@@ -182,7 +184,8 @@ def answer_settings(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     """
     loading, rest = split_options(options)
     given = {name: value for name, value in rest.items() if value not in (None, ())}
-    return loading, {name: list(value) if name == "stop" else value for name, value in given.items()}
+    settings = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    return loading, read_structure(settings)
 
 
 def numbers(text: str, separator: str, option: str, count: int | None = None, least: int = 1) -> list[int]:

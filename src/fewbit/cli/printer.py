@@ -54,7 +54,9 @@ def figures(completion: Any) -> str:
 
 
 def cut_note(completion: Any, ctx: int | None, max_tokens: int | None) -> str:
-    """Which limit ended an answer, and what to do about it; empty if none did."""
+    """Which limit ended an answer, and what to do about it, or how it breaks its schema; empty if all is well."""
+    if completion.finish_reason == "invalid":
+        return f"the answer breaks the schema: {completion.error}"
     if completion.finish_reason != "length":
         return ""
     if max_tokens is not None and len(completion.tokens) >= max_tokens:
@@ -64,10 +66,13 @@ def cut_note(completion: Any, ctx: int | None, max_tokens: int | None) -> str:
 
 
 def answer_facts(model: str, completion: Any) -> dict[str, Any]:
-    """An answer as JSON."""
+    """An answer as JSON, with the value of one that had to be JSON."""
+    facts = completion.to_dict()
+    own = {name: facts[name] for name in ("parsed", "error") if facts[name] is not None}
     return {
         "model": model,
         "text": completion.text,
+        **own,
         "tokens": completion.tokens,
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,

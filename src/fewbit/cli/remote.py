@@ -92,7 +92,9 @@ class RemoteModel:
         return self._stream("/v1/completions", {"prompt": prompt, **options})
 
     def _stream(self, path: str, body: dict[str, Any]) -> RemoteStream:
+        structure = _response_format(body)
         body = {"model": self.model_name, "stream": True, "stream_options": {"include_usage": True}, **body}
+        body |= structure
         own = {"return_token_ids": True} if self.ctx is not None else {}  # other servers may refuse it
         return RemoteStream(self._server, path, body | own)
 
@@ -175,6 +177,20 @@ class RemoteStream:
                     yield json.loads(line.removeprefix(b"data:"))
         except (OSError, HTTPException, ValueError) as error:
             raise FetchError(f"the answer broke off: {error or type(error).__name__}") from None
+
+
+def _response_format(body: dict[str, Any]) -> dict[str, Any]:
+    """What the answer must look like, as OpenAI's API has it, in place of the options of `LLM`."""
+    schema, is_object = body.pop("schema", None), body.pop("json", False)
+    for name in ("regex", "choice", "grammar"):
+        if name in body:
+            raise ArgumentError(
+                f"--{name} is for models that are loaded here; a server takes --schema or --json-object"
+            )
+    if schema is not None:
+        named = {"name": "answer", "schema": json.loads(schema)}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
+    return {"response_format": {"type": "json_object"}} if is_object else {}
 
 
 def _error_text(error: HTTPError) -> str:

@@ -58,6 +58,8 @@ def run(
       fewbit run model.gguf "Write a haiku." --temp 0 -n 64
       fewbit run "Sum this up:" < report.txt
       fewbit run model.gguf --raw "Once upon a time" --stop "The end"
+      fewbit run "Anna, 34, lives in Oslo." --schema person.json --json
+      fewbit run "Is the sky blue?" --choice yes --choice no -q
       fewbit run checkpoint/ "Name three colours." --format q4_k_m
       fewbit run --server http://127.0.0.1:8000 "Why is the sky blue?" -q
     """
@@ -171,6 +173,8 @@ def answer(llm: LLM | RemoteModel, stream: Stream | RemoteStream, max_tokens: in
     else:
         tell(figures(completion))
     if note := cut_note(completion, llm.ctx, max_tokens):
+        if completion.finish_reason == "invalid":
+            raise FewbitError(note)
         tell(note)
     return interrupted
 

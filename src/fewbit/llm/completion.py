@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,8 +55,8 @@ class Completion:
         text: The text, without the stop string or the token that ended it.
         tokens: The fewest tokens that hold all of `text`. A stop string may begin inside a token: that token is kept as
             the last one, and its text continues past the end of `text`.
-        finish_reason: "stop" (a stop token or a stop string), "length" or "deadline"; for a stream also "cancelled"
-            or "error".
+        finish_reason: "stop" (a stop token, a stop string or the end of its grammar), "length" or "deadline";
+            "invalid" if the text ended but breaks its schema, see `error`; for a stream also "cancelled" or "error".
         logprobs: One for each of `tokens`, or None if they were not requested.
         stop_token: The token that ended the output, if one did. It is not in `tokens`.
         prompt_tokens: Number of tokens in the prompt.
@@ -66,6 +67,9 @@ class Completion:
         prompt_index: Position of the prompt in the list of prompts.
         index: Position among the `n` outputs for the prompt.
         prompt_logprobs: One for each token of the prompt, None for the first; or None if they were not requested.
+        parsed: With the options `schema` and `json`, the object that the text describes: plain values, or an instance
+            of the type. None if the text is cut off or invalid.
+        error: How the text breaks its schema, if the finish reason is "invalid".
         others: With `n` > 1, the outputs 1 to n - 1, in output 0. See `outputs`.
     """
 
@@ -82,6 +86,8 @@ class Completion:
     prompt_index: int = 0
     index: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
+    parsed: Any = None
+    error: str | None = None
     others: tuple[Completion, ...] = ()
 
     @property
@@ -109,7 +115,7 @@ class Completion:
         return _rate(self.generated_tokens - 1, self.decode_seconds)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values, for JSON; bytes are lists of numbers.
+        """All fields as plain values, for JSON; bytes are lists of numbers, `parsed` is what the text says.
 
         >>> Completion("Hi", [7], "stop").to_dict()["tokens"]
         [7]
@@ -119,7 +125,8 @@ class Completion:
         if self.prompt_logprobs is not None:
             found["prompt_logprobs"] = [one and one.to_dict() for one in self.prompt_logprobs]
         others = [one.to_dict() for one in self.others]
-        return {**found, "tokens": list(self.tokens), "logprobs": logprobs, "others": others}
+        parsed = None if self.parsed is None else json.loads(self.text)
+        return {**found, "tokens": list(self.tokens), "logprobs": logprobs, "parsed": parsed, "others": others}
 
     def __str__(self) -> str:
         return self.text

@@ -6,13 +6,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from ..engine.request import Delta, Generation
+from ..errors import RequestError
 from ..text.stream import StopStrings, TextStream
 from ..text.tokenizer import Tokenizer
 from .callers import raise_error
 from .completion import Completion, TokenLogprob
 from .logprobs import scored_tokens, token_logprob
+from .structure import OutputStructure
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class TextFold:
         n: Number of outputs for each prompt.
         stops: Stop strings.
         prompt_only: The prompt is computed, and the one token that the engine samples is dropped.
+        structure: What the text must look like; see `check`.
     """
 
     def __init__(
@@ -56,9 +60,12 @@ class TextFold:
         n: int = 1,
         stops: Sequence[str] = (),
         prompt_only: bool = False,
+        structure: OutputStructure | None = None,
     ) -> None:
-        self.request, self.index = request, index
+        self.request, self.index, self.structure = request, index, structure
         self.finish_reason: str | None = None
+        self._parsed: Any = None
+        self._error: str | None = None
         self._tokenizer, self._n, self._prompt_only = tokenizer, n, prompt_only
         _, starts = tokenizer.decode_next(request.tokens[-1], False, True)
         self._decoder = TextStream(tokenizer, continues=not starts)
@@ -92,6 +99,15 @@ class TextFold:
         if self.finish_reason is None:
             self.finish_reason, self._finish_time = reason, perf_counter()
 
+    def check(self) -> Completion:
+        """The output, read as its structure says if it is complete. It may take a while."""
+        if self.structure is not None and self.finish_reason == "stop":
+            try:
+                self._parsed = self.structure.parse("".join(self._texts))
+            except RequestError as error:
+                self.finish_reason, self._error = "invalid", str(error)
+        return self.completion()
+
     def completion(self) -> Completion:
         """The output as it stands."""
         request, count = self.request, self._num_visible
@@ -110,6 +126,8 @@ class TextFold:
             prompt_index=self.index // self._n,
             index=self.index % self._n,
             prompt_logprobs=self._prompt_logprobs(),
+            parsed=self._parsed,
+            error=self._error,
         )
 
     @property

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from functools import partial
-from typing import Any, Literal, Unpack, overload
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
@@ -33,6 +34,9 @@ from .sampling_options import (
     read_options,
 )
 from .stream import AsyncStream, Stream, complete, text_deltas
+
+if TYPE_CHECKING:
+    from ..text.grammar import GrammarCompiler
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
@@ -155,7 +159,7 @@ class LLM(TextReader):
         caller = LoopCaller()
         checked = read_options(options, self.sampling)
         _refuse_progress(checked)
-        if sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT:
+        if checked.structure is None and sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT:
             return text_deltas(self._worker, self._folds(prompt, checked)[0], caller)
         groups = await caller.compute(lambda: self._folds(prompt, checked)[0])
         return text_deltas(self._worker, groups, caller)
@@ -214,6 +218,13 @@ class LLM(TextReader):
         prompt, rest = await LoopCaller().compute(lambda: self._chat.encode_all(messages, stream, options))
         return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
 
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Makes constraints of grammars. What it compiled is kept for later calls."""
+        from ..text.grammar import GrammarCompiler
+
+        return GrammarCompiler(self.tokenizer, self.engine.eos_ids, self.engine.executor.vocab)
+
     def __repr__(self) -> str:
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
 
@@ -226,6 +237,7 @@ class LLM(TextReader):
     def _folds(self, prompt: Prompts, options: GenerationOptions) -> tuple[list[list[TextFold]], bool]:
         """The outputs of each prompt, and whether a list of prompts was given."""
         prompts, several = split_prompts(prompt)
+        options = self._compiled(options)
         eos_ids = {*self.engine.eos_ids, *options.stop_token_ids} if options.stop_token_ids else None
         groups = []
         for number, text in enumerate(prompts):
@@ -233,9 +245,19 @@ class LLM(TextReader):
                 self._prompts.encode(text), options.params, n=options.n, eos_ids=eos_ids, **options.for_prompt(number)
             )
             first, n = number * len(requests), len(requests)
-            make = partial(TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only)
+            make = partial(
+                TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only,
+                structure=options.structure,
+            )  # fmt: skip
             groups.append([make(request, index) for index, request in enumerate(requests, first)])
         return groups, several
+
+    def _compiled(self, options: GenerationOptions) -> GenerationOptions:
+        """The structure of the outputs as their constraint."""
+        if options.structure is None:
+            return options
+        constraint = self.grammars.compile(options.structure.grammar)
+        return replace(options, request={**options.request, "constraint": constraint})
 
     def _fold(self, prompt: Prompt, options: GenerationOptions) -> TextFold:
         return self._folds(prompt, options)[0][0][0]

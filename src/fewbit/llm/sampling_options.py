@@ -13,6 +13,7 @@ from ..errors import DtypeError
 from ..ops.sampling import SamplingParams
 from ..validation import to_integer
 from .progress import Progress
+from .structure import OutputStructure, pop_structure
 
 _GGUF_KEYS = {  # general.sampling.*: our name, least and most
     "temp": ("temperature", 0.0, 100.0),
@@ -36,6 +37,11 @@ class StreamOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int] | None
     seed: int | None
     logit_bias: Mapping[int, float] | None
+    schema: Any
+    regex: str | None
+    choice: Sequence[str] | None
+    grammar: Any
+    json: bool
     constraint: Callable[[], Constraint] | None
     namespace: str
     adapter: str | None
@@ -66,7 +72,14 @@ class Options(StreamOptions, total=False):
         stop_token_ids: Tokens that end the output, in addition to the model's own.
         seed: Output i of a call is sampled with the seed `seed + i`, counted over all prompts.
         logit_bias: A number to add to the logit of a token, by token id.
-        constraint: Makes the `Constraint` of an output, such as a grammar; see `fewbit.engine.constraint`.
+        schema: A JSON schema that the output must match, as a dict or JSON text; or a Python type whose instance it
+            describes: a pydantic model, a dataclass, a TypedDict, `list[int]`. `Completion.parsed` is the object. Of
+            this and the next five options one can be given.
+        regex: A regular expression that the output must match as a whole.
+        choice: Texts of which the output must be one.
+        grammar: A grammar that the output must follow, as text in GBNF or Lark syntax.
+        json: The output must be a JSON object. Defaults to False.
+        constraint: Makes the `Constraint` of an output; see `fewbit.engine.constraint`.
         namespace: Prompts share cached pages only within a namespace.
         adapter: Name of an adapter that was loaded with the model.
         priority: Requests with a higher one are run first. Defaults to 0.
@@ -119,6 +132,7 @@ class GenerationOptions:
     request: dict[str, Any]  # what else `Engine.generation` takes
     params: SamplingParams
     prompt_only: bool  # nothing is written
+    structure: OutputStructure | None = None
 
     def for_prompt(self, index: int) -> dict[str, Any]:
         """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
@@ -141,7 +155,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
     rest: dict[str, Any] = {**options}
     check_names(rest, Options)
     stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
-    n, progress = rest.pop("n", 1), rest.pop("progress", False)
+    n, progress, structure = rest.pop("n", 1), rest.pop("progress", False), pop_structure(rest)
     request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
     most = request["max_tokens"]
     prompt_only = most is not None and check_at_least_zero(most, "max_tokens") == 0
@@ -149,7 +163,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
         request |= {"max_tokens": 1, "min_tokens": 0}
     stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
     params = replace(defaults or SamplingParams(), **rest)
-    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only)
+    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure)
 
 
 def check_names(options: Mapping[str, Any], kind: type) -> None:

@@ -46,6 +46,8 @@ class TextDeltas:
             delta = self._pending.popleft()
             if (fold := self._open.get(delta.request)) is not None:
                 found = self._take(fold, delta)
+                if found.completion is not None and fold.structure is not None:
+                    found = replace(found, completion=await self._caller.compute(fold.check))
                 if found.text or found.tokens or found.completion is not None:
                     return found
         return None
