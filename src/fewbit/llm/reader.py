@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
@@ -26,6 +27,7 @@ from .sampling_options import PromptOptions
 from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
 
 if TYPE_CHECKING:
+    from ..text.reply import ReplyFormat
     from ..text.template import ChatTemplate
 
 
@@ -118,6 +120,23 @@ class TextReader:
     def can_chat(self) -> bool:
         """Whether `chat` works: the file has a template, or the tokens of ChatML."""
         return self._chat.can_chat
+
+    @cached_property
+    def reply_format(self) -> ReplyFormat:
+        """How the model writes thoughts and tool calls, by its chat template."""
+        from ..text.reply import find_format
+        from ..text.template import find_source
+
+        return find_format(find_source(self.tokenizer, "tool_use") or find_source(self.tokenizer), self._has_token)
+
+    @cached_property
+    def control_ids(self) -> dict[str, int]:
+        """The ids of control tokens by their texts."""
+        ids = ((text, self.tokenizer.token_id(text)) for text in self.tokenizer.control_texts())
+        return {text: token for text, token in ids if token is not None}
+
+    def _has_token(self, text: str) -> bool:
+        return self.tokenizer.token_id(text) is not None
 
     @property
     def template(self) -> ChatTemplate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,8 @@ from starlette.routing import BaseRoute, Route
 from ..errors import TooLong
 from ..llm import LLM, TokenLogprob
 from ..text.infill import infill_prompt
-from .anthropic import tool_input
+from ..text.reply import ThoughtText
+from .anthropic_writer import tool_input
 from .bodies import JsonResponse, read
 from .errors import ApiError, ollama_body, unsupported
 from .jobs import Delta, Finished, Job, Usage
@@ -31,15 +32,15 @@ from .ollama_types import (
     OllamaGenerateRequest,
     OllamaRecord,
     keep_seconds,
+    read_tools,
     template_messages,
-    template_tools,
 )
 from .openai_types import chat_logprob
+from .replies import Call
 from .runs import Run, begin, namespace
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread
-from .tool_calls import Call, ToolParser
 from .waiting import unless_gone
 
 NDJSON = "application/x-ndjson"
@@ -50,7 +51,7 @@ async def chat(request: Request) -> Response:
     body.check()
     if not body.messages:
         return await _load(request, body)
-    said, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
+    said, tools, names = template_messages(body.messages), read_tools(body.tools), body.template_names
     return await _respond(request, body, lambda llm: Job(messages=said, tools=tools, template=names))
 
 
@@ -59,7 +60,7 @@ async def generate(request: Request) -> Response:
     body.check()
     if not body.prompt:
         return await _load(request, body)
-    return await _respond(request, body, lambda llm: Job(prompts=[prompt_of(body, llm)]))
+    return await _respond(request, body, lambda llm: job_of(body, llm))
 
 
 ROUTES: list[BaseRoute] = [
@@ -68,8 +69,16 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
+def job_of(body: OllamaGenerateRequest, llm: LLM) -> Job:
+    """What `/api/generate` is asked: by the chat template, unless the prompt is raw or there is none."""
+    if not llm.can_chat or body.raw or body.suffix or body.context:
+        return Job(prompts=[prompt_of(body, llm)])
+    system = [{"role": "system", "content": body.system}] if body.system else []
+    return Job(messages=[*system, {"role": "user", "content": body.prompt}], template=body.template_names)
+
+
 def prompt_of(body: OllamaGenerateRequest, llm: LLM) -> list[int]:
-    """The token ids of what `/api/generate` is asked: by the chat template, unless it is raw or there is none."""
+    """Token ids of a prompt that is raw, has a suffix, or follows the tokens of an earlier one."""
     check_chars(llm, body.prompt, body.suffix, body.system)
     if body.suffix:
         return infill_prompt(llm.tokenizer, body.prompt, body.suffix)
@@ -107,13 +116,14 @@ class Answer:
     begun: int
     load_ns: int
 
-    def parser(self) -> ToolParser:
-        return ToolParser([tool["function"]["name"] for tool in self.run.job.tools or ()])
-
     def record(
-        self, text: str, calls: list[Call] | None = None, logprobs: list[TokenLogprob] | None = None
+        self, text: str, thought: str = "", calls: Sequence[Call] = (), logprobs: list[TokenLogprob] | None = None
     ) -> OllamaRecord:
         found = _record(self.run.model, self.body, text)
+        if thought and isinstance(found.message, OllamaAnswer):
+            found.message.thinking = thought
+        elif thought:
+            found.thinking = thought
         if calls and isinstance(found.message, OllamaAnswer):
             found.message.tool_calls = [_call(number, call) for number, call in enumerate(calls)]
         if self.body.logprobs and logprobs:
@@ -124,6 +134,8 @@ class Answer:
         """The last record of an answer, with what it took."""
         of = end.completion
         record.done, record.done_reason = True, end.reason
+        if end.error is not None:
+            record.error = end.error
         record.total_duration, record.load_duration = perf_counter_ns() - self.begun, self.load_ns
         record.prompt_eval_count, record.eval_count = usage.prompt_tokens, usage.completion_tokens
         record.prompt_eval_duration = int(of.prefill_seconds * 1e9)
@@ -144,6 +156,7 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
         job.truncates, job.max_context = body.truncate is not False, body.given().num_ctx or None
         job.ignored += body.given().ignored(llm.ctx)
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
+        job.output = body.output()
         run = await begin(request, body.model, job, is_held=True)
         keep(request, body.model, body.keep_alive)
     answer = Answer(run, body, begun, load_ns)
@@ -159,28 +172,24 @@ def keep(request: Request, model: str, keep_alive: float | str | None) -> None:
 
 
 async def _whole(answer: Answer) -> OllamaRecord:
-    deltas, finished, usage = await answer.run.collect()
-    parser = answer.parser()
-    text = "".join(parser.feed(delta.text) for delta in deltas[0])
-    rest, calls = parser.finish()
+    deltas, (end,), usage = await answer.run.collect()
     logprobs = [one for delta in deltas[0] for one in delta.logprobs or ()]
-    return answer.done(answer.record(text + rest, calls, logprobs), finished[0], usage)
+    reply = end.reply
+    return answer.done(answer.record(reply.text, reply.thought, reply.calls, logprobs), end, usage)
 
 
 async def _lines(answer: Answer) -> AsyncGenerator[bytes, None]:
-    parser = answer.parser()
     end: Finished | None = None
     try:
         async for one in answer.run:
             if isinstance(one, Delta):
-                text = parser.feed(one.text)
-                if text or (answer.body.logprobs and one.logprobs):
-                    yield _line(answer.record(text, logprobs=one.logprobs))
+                thought = "".join(event.text for event in one.events if isinstance(event, ThoughtText))
+                if one.text or thought or (answer.body.logprobs and one.logprobs):
+                    yield _line(answer.record(one.text, thought, logprobs=one.logprobs))
             elif isinstance(one, Finished):
                 end = one
-                rest, calls = parser.finish()
-                if rest or calls:
-                    yield _line(answer.record(rest, calls))
+                if end.reply.calls:
+                    yield _line(answer.record("", calls=end.reply.calls))
             elif end is not None:
                 yield _line(answer.done(answer.record(""), end, one))
     except ApiError as error:  # the status is sent already

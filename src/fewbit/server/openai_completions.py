@@ -16,11 +16,12 @@ from ..llm import LLM, Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Delta, Finished, Job
-from .openai_types import MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, usage_info
+from .openai_types import MaxTokens, OutputError, Sampling, UsageInfo, finite, max_tokens_of, output_error, usage_info
 from .runs import Run, begin, namespace
 from .sse import DONE, event
 
 DEFAULT_TOKENS = 16  # as OpenAI has it
+Reason = Literal["stop", "length", "invalid"]
 
 Token = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -51,6 +52,7 @@ class CompletionRequest(Sampling, kw_only=True):
             client=self.user_name,
             logprobs=self.logprobs,
             echo=bool(self.echo),
+            output=self.output(),
         )
 
 
@@ -66,9 +68,10 @@ class Logprobs(msgspec.Struct):
 class CompletionChoice(msgspec.Struct):
     index: int
     text: str
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Reason
     logprobs: Logprobs | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    error: OutputError | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionAnswer(msgspec.Struct):
@@ -128,7 +131,7 @@ def _choice(run: Run, body: CompletionRequest, deltas: list[Delta], end: Finishe
     if logprobs is not None:
         _extend(logprobs, [one for delta in deltas for one in delta.logprobs or []], len(text))
     ids = end.completion.tokens if body.return_token_ids else msgspec.UNSET
-    return CompletionChoice(end.index, text + end.completion.text, _reason(end), logprobs, ids)
+    return CompletionChoice(end.index, text + end.completion.text, _reason(end), logprobs, ids, output_error(end))
 
 
 async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
@@ -139,9 +142,10 @@ async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, No
     offsets = [len(text) for text in texts for _ in range(run.job.n)]  # of the next token
 
     def chunk(
-        index: int, text: str, logprobs: Logprobs | None = None, reason: str | None = None, ids: Any = None
-    ) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        index: int, text: str, logprobs: Logprobs | None = None, reason: str | None = None, ids: Any = None,
+        **error: Any,
+    ) -> bytes:  # fmt: skip
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason, **error}
         if body.return_token_ids:
             choice["token_ids"] = ids or []
         return event({**base, "choices": [choice], **more})
@@ -156,7 +160,7 @@ async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, No
                 offsets[one.index] += sum(map(len, found.tokens)) if found else 0
                 yield chunk(one.index, one.text, found, ids=one.tokens)
             elif isinstance(one, Finished):
-                yield chunk(one.index, "", None, _reason(one))
+                yield chunk(one.index, "", None, _reason(one), **({"error": output_error(one)} if one.error else {}))
             elif body.wants_usage:
                 yield event({**base, "choices": [], "usage": usage_info(one)})
         yield DONE
@@ -207,8 +211,8 @@ def _top(of: TokenLogprob) -> dict[str, float]:
     return found
 
 
-def _reason(end: Finished) -> Literal["stop", "length"]:
-    return "length" if end.reason == "length" else "stop"
+def _reason(end: Finished) -> Reason:
+    return "invalid" if end.is_invalid else "length" if end.reason == "length" else "stop"
 
 
 def _new_id() -> str:

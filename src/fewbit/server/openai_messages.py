@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from .bodies import Body
-from .errors import ApiError, unsupported
+from .errors import ApiError
 from .openai_types import NOTHING
+from .tools import Tools, function
 
 Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -36,7 +38,7 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    """A message of a conversation. What stands after `tool_call_id` comes back from clients."""
+    """A message of a conversation. What stands after `reasoning` comes back from clients."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"function_call": NOTHING}
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -44,7 +46,8 @@ class Message(Body):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None  # what a model thought is not told to it again
+    reasoning_content: str | None = None  # chat templates say whether a model is told again what it thought
+    reasoning: str | None = None  # the same, as some clients call it
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: Any = None
@@ -54,7 +57,7 @@ class Function(Body):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # arguments are not constrained
+    strict: bool | None = None  # all of the schema is held, or the tool is refused
 
 
 class Tool(Body):
@@ -71,7 +74,20 @@ class NamedTool(Body):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedTools(Body):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class ToolChoiceObject(Body):
+    """One tool that must be called, or several that may or must be."""
+
+    type: Literal["function", "allowed_tools"]
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+ToolChoice = Literal["none", "auto", "required"] | ToolChoiceObject
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
@@ -79,23 +95,19 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
-def template_tools(tools: list[Tool] | None, choice: ToolChoice | None) -> list[dict[str, Any]] | None:
-    """Tools as chat templates expect them; none where the model is told not to call any."""
-    if choice is not None and choice not in ("none", "auto"):
-        raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
-    if not tools or choice == "none":
-        return None
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.function.name,
-                "description": tool.function.description or "",
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
-            },
-        }
-        for tool in tools
-    ]
+def read_tools(tools: list[Tool] | None, choice: ToolChoice | None, parallel: bool | None) -> Tools:
+    """Tools as chat templates expect them, and whether one must be called."""
+    described = [function(one.function.name, one.function.description, one.function.parameters) for one in tools or ()]
+    strict = frozenset(one.function.name for one in tools or () if one.function.strict)
+    found = Tools(described, parallel=parallel is not False, strict=strict)
+    if choice is None or isinstance(choice, str):
+        return replace(found, choice=choice or "auto")
+    if choice.function is not None:
+        return replace(found, choice="required", name=choice.function.name)
+    if choice.allowed_tools is None:
+        raise ApiError(400, f"tool_choice {choice.type} needs {choice.type}", "tool_choice", "invalid_request")
+    allowed = [one.function.name for one in choice.allowed_tools.tools]
+    return replace(found.only(allowed), choice=choice.allowed_tools.mode)
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
@@ -109,6 +121,8 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
         found["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         found["name"] = message.name
+    if message.role == "assistant" and (thought := message.reasoning_content or message.reasoning):
+        found["reasoning_content"] = thought
     if message.tool_calls:
         found["tool_calls"] = [
             {

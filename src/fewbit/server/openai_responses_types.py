@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, cast
 from uuid import uuid4
 
 from msgspec import Meta
@@ -11,7 +12,9 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_messages import Name
-from .openai_types import Count, Share, effort_names
+from .openai_types import Count, Share, ThoughtTokens, effort_names, max_tokens_of
+from .output_formats import OutputFormat, Schema, named_format
+from .tools import Choice, Tools, function
 
 LOGPROBS = "message.output_text.logprobs"
 TEXT_PARTS = ("input_text", "output_text", "text")
@@ -34,7 +37,7 @@ class Part(Body):
 
 
 class Item(Body):
-    """A message, a function call, its output, or reasoning, which is not told to the model again."""
+    """A message, a function call, its output, or reasoning."""
 
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -61,7 +64,7 @@ class FunctionTool(Body):
 class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    schema: Any = None
+    schema: Schema | None = None
     strict: bool | None = None
     description: str | None = None
 
@@ -75,6 +78,21 @@ class Reasoning(Body):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
+    max_tokens: ThoughtTokens | None = None  # after which a thought is ended
+
+
+class NamedChoice(Body):
+    type: str
+    name: str | None = None
+
+
+class ResponseToolChoice(Body):
+    """One function that must be called, or several that may or must be."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[NamedChoice] | None = None
 
 
 class ResponseStreamOptions(Body):
@@ -90,23 +108,26 @@ class InputTokensRequest(Body):
     instructions: SystemText | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=1024)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
-    def check(self) -> None:
-        """Refuse what is known and cannot be served."""
-        given = self.text or TextOptions()
-        if given.format is not None and given.format.type != "text":
-            raise unsupported(f"text.format {given.format.type}", "ask for JSON in the input")
-        if self.tool_choice not in (None, "none", "auto"):
-            raise unsupported("tool_choice", "a call cannot be forced; use auto or none")
+    def output(self) -> OutputFormat | None:
+        given = None if self.text is None else self.text.format
+        return None if given is None else named_format(given.type, given.schema, given.strict, "text.format", "schema")
+
+    def read_tools(self) -> Tools:
+        return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
     def template_names(self) -> dict[str, Any] | None:
         return effort_names(self.reasoning.effort if self.reasoning else None)
+
+    @property
+    def thought_tokens(self) -> int | None:
+        return max_tokens_of(self.reasoning.max_tokens) if self.reasoning else None
 
 
 class ResponseRequest(InputTokensRequest, kw_only=True):
@@ -149,6 +170,7 @@ def items_of(given: str | list[Item]) -> list[dict[str, Any]]:
 def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Items, of input and of output, as messages that `LLM.chat` takes."""
     found: list[dict[str, Any]] = []
+    thought = ""  # that the next item followed
     for item in items:
         if item["type"] == "message":
             said = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
@@ -159,13 +181,19 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             _add_call(found, {"id": item["call_id"], "type": "function", "function": function})
         elif item["type"] == "function_call_output":
             found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+        elif text := "".join(part["text"] for part in item.get("content") or ()):
+            thought = text
+            continue
+        if thought and found[-1]["role"] == "assistant":
+            found[-1]["reasoning_content"] = thought
+        thought = ""
     return found
 
 
-def template_tools(
-    tools: list[FunctionTool] | None, choice: str | dict[str, Any] | None
-) -> list[dict[str, Any]] | None:
-    """Functions as chat templates expect them; none where the model is told not to call any.
+def read_tools(
+    tools: list[FunctionTool] | None, choice: str | ResponseToolChoice | None, parallel: bool | None
+) -> Tools:
+    """Functions as chat templates expect them, and whether one must be called.
 
     Tools of other types beside functions are left out: they may be called, but need not.
     """
@@ -175,20 +203,16 @@ def template_tools(
     for number, tool in enumerate(functions):
         if tool.name is None:
             raise ApiError(400, f"tools[{number}] needs a name", f"tools[{number}].name", "invalid_request")
-    if not functions or choice == "none":
-        return None
-    empty = {"type": "object", "properties": {}}
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description or "",
-                "parameters": tool.parameters or empty,
-            },
-        }
-        for tool in functions
-    ]
+    described = [function(tool.name or "", tool.description, tool.parameters) for tool in functions]
+    strict = frozenset(tool.name or "" for tool in functions if tool.strict)
+    found = Tools(described, parallel=parallel is not False, strict=strict)
+    if choice is None or isinstance(choice, str):
+        return replace(found, choice=cast("Choice", choice or "auto"))
+    if choice.type == "function" and choice.name is not None:
+        return replace(found, choice="required", name=choice.name)
+    if choice.type == "allowed_tools" and choice.tools is not None:
+        return replace(found.only([one.name or "" for one in choice.tools]), choice=choice.mode or "auto")
+    raise unsupported(f"tool_choice of the type {choice.type[:40]!r}", "name a function")
 
 
 def left_out_tools(tools: list[FunctionTool] | None) -> list[str]:
@@ -229,7 +253,9 @@ def _item(of: Item, at: str) -> dict[str, Any]:
         return {"type": kind, "id": of.id or new_id("fco"), "call_id": of.call_id, "output": "\n".join(texts),
                 "status": "completed"}  # fmt: skip
     if kind == "reasoning":
-        return {"type": kind, "id": of.id or new_id("rs"), "summary": of.summary or []}
+        thoughts = of.content if isinstance(of.content, list) else []
+        content = [{"type": "reasoning_text", "text": part.text} for part in thoughts if part.text]
+        return {"type": kind, "id": of.id or new_id("rs"), "summary": of.summary or [], "content": content}
     raise ApiError(400, f"{at}: an item of type {kind[:40]!r} is not supported", at, "unsupported_content")
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RequestError, TemplateError, TooLong, ToolsIgnored
 from ..llm import LLM
+from ..text.reply import HERMES, ReplyFormat
+from .replies import ReplyStyle
 from .volatile import without_volatile
 
 Message = Mapping[str, Any]
 T = TypeVar("T")
+TAIL_TOKENS = 16  # of a prompt, among which is what opens a thought
 
 _TOOL_PROMPT = """You can call these functions:
 {tools}
@@ -31,6 +35,8 @@ class Conversation:
     Args:
         messages: As `LLM.chat` takes them.
         tools: Functions that the model may call.
+        needs_call: It must call one: if the template ignores tools, a message tells of them.
+        is_parallel: There may be several calls in an answer.
         template: Names that the chat template looks for.
         continues: Whether the answer continues the last message; None if that is the assistant's.
         policy: What happens to tools that the template ignores: "omit", "prompt" (a message tells of them) or "refuse".
@@ -43,6 +49,8 @@ class Conversation:
     continues: bool | None = None
     policy: str = "omit"
     keeps_volatile: bool = False
+    needs_call: bool = False
+    is_parallel: bool = True
 
     def options(self) -> dict[str, Any]:
         """The options of `LLM.chat_prompt`."""
@@ -51,9 +59,10 @@ class Conversation:
 
 @dataclass(slots=True)
 class Prompt:
-    """Token ids, the tools that the model knows of, and what was left out of the request."""
+    """Token ids, the tools that the model knows of, how it writes its reply, and what was left out of the request."""
 
     tokens: list[int]
+    style: ReplyStyle
     tools: Sequence[Message] | None = None
     ignored: list[str] = field(default_factory=list)
 
@@ -102,26 +111,61 @@ def with_last_message(asked: Conversation) -> Conversation:
 
 
 def _prompt(llm: LLM, asked: Conversation) -> Prompt:
-    tokens, has_tools = _rendered(llm.chat_prompt, asked)
-    is_omitted = bool(asked.tools) and not has_tools
-    return Prompt(tokens, asked.tools if has_tools else None, ["tools"] if is_omitted else [])
+    tokens, found = _rendered(llm.chat_prompt, asked)
+    is_omitted = bool(asked.tools) and found is not Told.TEMPLATE and found is not Told.MESSAGE
+    tools = None if is_omitted else asked.tools or None
+    return Prompt(tokens, _style(llm, asked, tokens, tools, found), tools, ["tools"] if is_omitted else [])
 
 
-def _rendered(render: Callable[..., T], asked: Conversation) -> tuple[T, bool]:
-    """What a function of the LLM makes of a conversation, and whether the model is told of tools."""
+class Told(Enum):
+    """Who tells the model of its tools."""
+
+    NOBODY = 0
+    TEMPLATE = 1
+    MESSAGE = 2
+
+
+def _rendered(render: Callable[..., T], asked: Conversation) -> tuple[T, Told]:
+    """What a function of the LLM makes of a conversation, and who tells the model of tools."""
     try:
-        return render(asked.messages, refuse_ignored_tools=True, **asked.options()), bool(asked.tools)
+        found = render(asked.messages, refuse_ignored_tools=True, **asked.options())
+        return found, Told.TEMPLATE if asked.tools else Told.NOBODY
     except ToolsIgnored:
         if asked.policy == "refuse":
             raise
     options = replace(asked, tools=None).options()
-    if asked.policy == "omit":
-        return render(asked.messages, **options), False
+    if asked.policy == "omit" and not asked.needs_call:
+        return render(asked.messages, **options), Told.NOBODY
     text, told = tool_prompt(asked.tools or ()), as_text(asked.messages)
     try:
-        return render(joined(told, "system", text), **options), True
+        return render(joined(told, "system", text), **options), Told.MESSAGE
     except TemplateError:  # it has no system messages
-        return render(joined(told, "user", text), **options), True
+        return render(joined(told, "user", text), **options), Told.MESSAGE
+
+
+def _style(llm: LLM, asked: Conversation, tokens: list[int], tools: Sequence[Message] | None, told: Told) -> ReplyStyle:
+    """How the model writes its reply; in the form that the message asks for, if a message tells of tools."""
+    found = llm.reply_format
+    form = replace(found, calls=HERMES.calls) if told is Told.MESSAGE else found
+    tail = llm.tokenizer.decode(tokens[-TAIL_TOKENS:])
+    opens = form.opens_thought(tail) or _continues_thought(asked, form)
+    may_think = not asked.continues and _knows_thoughts(llm, form, tail)
+    return ReplyStyle(form, tools or (), opens, may_think, None if asked.is_parallel else 1)
+
+
+def _knows_thoughts(llm: LLM, form: ReplyFormat, tail: str) -> bool:
+    """Whether a reply may begin with a thought: the model has the tag, and the prompt ends no thought."""
+    if form.thought is None or tail.rstrip().endswith(form.thought.end):
+        return False
+    return llm.tokenizer.token_id(form.thought.begin) is not None or form.thought.begin in llm.template.source
+
+
+def _continues_thought(asked: Conversation, form: ReplyFormat) -> bool:
+    """Whether the text that the answer continues ends inside a thought."""
+    text = asked.messages[-1].get("content") if asked.continues else None
+    if form.thought is None or not isinstance(text, str):
+        return False
+    return text.rfind(form.thought.begin) > text.rfind(form.thought.end)
 
 
 def tool_prompt(tools: Sequence[Message]) -> str:

@@ -15,7 +15,7 @@ from ..errors import FewbitError, FileChanged
 from ..llm import LLM
 from .errors import ApiError, from_fewbit, shutting_down
 from .ignored import note_ignored
-from .jobs import Delta, Event, Finished, Job, Started, Usage, run
+from .jobs import Delta, Finished, Job, RunEvent, Started, Usage, run
 from .log import log
 from .metrics import disk_stats
 from .pool import Entry
@@ -36,7 +36,7 @@ class Run:
         self.started = Started([])
         self._request, self._state, self._stack = request, state_of(request), stack
         self._begun = asyncio.get_running_loop().time()
-        self._events: AsyncGenerator[Event, None] = run(job, llm, partial(on_text, request))
+        self._events: AsyncGenerator[RunEvent, None] = run(job, llm, partial(on_text, request))
         self._last_token: dict[int, float] = {}  # when each output got its last
         self._num_open, self._reason, self._is_over = 0, "cancelled", False  # outputs, and how they would end
         self._reader: asyncio.Task[Any] | None = None  # that waits for the next event
@@ -106,7 +106,7 @@ class Run:
             await parts.aclose()
             await self.aclose()
 
-    async def _next(self) -> Event:
+    async def _next(self) -> RunEvent:
         if self._is_over:
             raise shutting_down()
         self._reader = asyncio.current_task()
@@ -144,7 +144,8 @@ class Run:
             self._count_tokens(found, asyncio.get_running_loop().time())
         elif isinstance(found, Finished):
             self._num_open -= 1
-            metrics.finished.labels(self.model, found.completion.finish_reason).inc()
+            reason = "invalid" if found.is_invalid else found.completion.finish_reason
+            metrics.finished.labels(self.model, reason).inc()
             if found.completion.index == 0:  # of one prompt it is the same for all
                 share = found.completion.cached_tokens / max(1, found.completion.prompt_tokens)
                 metrics.cached_share.labels(self.model).observe(share)

@@ -15,7 +15,7 @@ from ..errors import FewbitError, TooLong
 from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
-from .openai_messages import Message, Tool, template_messages, template_tools
+from .openai_messages import Message, Tool, read_tools, template_messages
 from .prompts import Conversation, chat_prompt, count_tokens
 from .runs import rules_of
 from .state import state_of
@@ -113,7 +113,7 @@ async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
 def _tokenized(llm: LLM, body: TokenizeRequest, rules: dict[str, Any]) -> Tokenized:
     check_chars(llm, body.prompt)
     if body.messages is not None:
-        messages, tools = template_messages(body.messages), template_tools(body.tools, None)
+        messages, tools = template_messages(body.messages), read_tools(body.tools, None, None).shown
         check_chars(llm, messages, tools)
         ids = chat_prompt(llm, Conversation(messages, tools, body.chat_template_kwargs, **rules)).tokens
     else:

@@ -1,8 +1,8 @@
 """Lines of system messages that change in every request, and so keep prompts from sharing a prefix.
 
-Agents put them near the start of the prompt: a header for billing, the time to the second, the id of the request. Nothing
-after such a line is found in the KV cache again. A line that means nothing to a model is dropped, the others are moved to
-the end of the last message, where only the newest tokens follow.
+Agents put them near the start of the prompt: a header for billing, the time to the second, the id of the request.
+Nothing after such a line is found in the KV cache again. A line that means nothing to a model is dropped, the others
+are moved to the end of the last message, where only the newest tokens follow.
 
 To handle another line: a `VolatileLine` in `VOLATILE_LINES`.
 """
@@ -34,7 +34,9 @@ class VolatileLine(NamedTuple):
 
 VOLATILE_LINES = (
     VolatileLine("x-anthropic-billing-header", re.compile(r"x-anthropic-billing-header:"), is_dropped=True),
-    VolatileLine("request id", re.compile(r"[-*# ]{0,4}(x-)?(request|message|trace|correlation)[-_ ]id: ?\S{6,}$", re.I)),
+    VolatileLine(
+        "request id", re.compile(r"[-*# ]{0,4}(x-)?(request|message|trace|correlation)[-_ ]id: ?\S{6,}$", re.I)
+    ),
     VolatileLine(
         "time",
         re.compile(r"[-*# ]{0,4}((it is|the|today|right) ){0,3}(current|now|today|date|time(stamp)?)\b"
