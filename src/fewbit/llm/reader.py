@@ -27,6 +27,7 @@ from .sampling_options import PromptOptions
 from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
 
 if TYPE_CHECKING:
+    from ..text.grammar import GrammarCompiler
     from ..text.reply import ReplyFormat
     from ..text.template import ChatTemplate
 
@@ -53,7 +54,7 @@ class TextReader:
         )  # fmt: skip
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
-        self._chat = ChatEncoder(self._prompts)
+        self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text.
@@ -116,27 +117,29 @@ class TextReader:
         """
         return self._chat.count(messages, refuse_ignored_tools, options)
 
+    def reply_format(self, has_tools: bool = False) -> ReplyFormat:
+        """How the model writes reasoning and tool calls, by its chat template.
+
+        Args:
+            has_tools: The one for tools, if the model has a template of its own for them.
+        """
+        return self._chat.templates.format(has_tools)
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Makes constraints of grammars. What it compiled is kept for later calls."""
+        from ..text.grammar import GrammarCompiler
+
+        return GrammarCompiler(self.tokenizer, self.engine.eos_ids, self.engine.executor.vocab)
+
     @property
     def can_chat(self) -> bool:
         """Whether `chat` works: the file has a template, or the tokens of ChatML."""
         return self._chat.can_chat
 
-    @cached_property
-    def reply_format(self) -> ReplyFormat:
-        """How the model writes thoughts and tool calls, by its chat template."""
-        from ..text.reply import find_format
-        from ..text.template import find_source
-
-        return find_format(find_source(self.tokenizer, "tool_use") or find_source(self.tokenizer), self._has_token)
-
-    @cached_property
-    def control_ids(self) -> dict[str, int]:
-        """The ids of control tokens by their texts."""
-        ids = ((text, self.tokenizer.token_id(text)) for text in self.tokenizer.control_texts())
-        return {text: token for text, token in ids if token is not None}
-
-    def _has_token(self, text: str) -> bool:
-        return self.tokenizer.token_id(text) is not None
+    def control_tokens(self, format: ReplyFormat) -> dict[str, int]:
+        """The control tokens that are part of a format of replies, with their ids."""
+        return self._chat.control_tokens(format)
 
     @property
     def template(self) -> ChatTemplate:

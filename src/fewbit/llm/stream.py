@@ -48,7 +48,7 @@ class TextDeltas:
                 found = self._take(fold, delta)
                 if found.completion is not None and fold.structure is not None:
                     found = replace(found, completion=await self._caller.compute(fold.check))
-                if found.text or found.tokens or found.completion is not None:
+                if found.text or found.tokens or found.completion is not None or found.reasoning or found.calls:
                     return found
         return None
 
@@ -63,7 +63,7 @@ class TextDeltas:
         """Cancel the outputs that are not complete."""
         if self._open:
             for fold in self._open.values():
-                fold.end("cancelled")
+                fold.close()
             self._worker.cancel(list(self._open))
             self._open.clear()
 

@@ -51,7 +51,7 @@ def _with_calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyl
 
 def _calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, schemas: Sequence[Tool]) -> Factory:
     compiler, is_parallel = llm.grammars, style.max_calls is None
-    found: CallGrammar = call_grammar(style.format, schemas, tools.name, is_parallel, llm.control_ids)
+    found: CallGrammar = call_grammar(style.format, schemas, tools.name, is_parallel, llm.control_tokens(style.format))
     if tools.choice == "required":
         return compiler.compile(Grammar.lark(found.whole))
     triggers = [Trigger(text, Grammar.lark(source)) for text, source in found.triggers]

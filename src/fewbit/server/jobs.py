@@ -205,6 +205,8 @@ def _asked(job: Job, llm: LLM) -> Asked:
         if job.max_prompt_tokens is not None and len(tokens) > job.max_prompt_tokens:
             raise TooLong(f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read",
                           len(tokens), job.max_prompt_tokens)  # fmt: skip
+    if style is not None:
+        job.options["visible_tokens"] = [*llm.control_tokens(style.format).values()]
     grammar, answer = (None, None) if job.output is None else job.output.compiled(llm.grammars)
     constraint = constraint_of(llm, answer, job.tools, style, job.thought_tokens)
     if constraint is not None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RequestError, TemplateError, TooLong, ToolsIgnored
 from ..llm import LLM
-from ..text.reply import HERMES, ReplyFormat
+from ..text.reply import HERMES
 from .replies import ReplyStyle
 from .volatile import without_volatile
 
@@ -145,27 +145,13 @@ def _rendered(render: Callable[..., T], asked: Conversation) -> tuple[T, Told]:
 
 def _style(llm: LLM, asked: Conversation, tokens: list[int], tools: Sequence[Message] | None, told: Told) -> ReplyStyle:
     """How the model writes its reply; in the form that the message asks for, if a message tells of tools."""
-    found = llm.reply_format
+    found = llm.reply_format(bool(tools))
     form = replace(found, calls=HERMES.calls) if told is Told.MESSAGE else found
     tail = llm.tokenizer.decode(tokens[-TAIL_TOKENS:])
-    opens = form.opens_thought(tail) or _continues_thought(asked, form)
-    may_think = not asked.continues and _knows_thoughts(llm, form, tail)
+    answer = asked.messages[-1].get("content") if asked.continues else None
+    opens = form.opens_thought(tail, answer if isinstance(answer, str) else None)
+    may_think = form.thinks and not asked.continues and not form.ends_thought(tail)
     return ReplyStyle(form, tools or (), opens, may_think, None if asked.is_parallel else 1)
-
-
-def _knows_thoughts(llm: LLM, form: ReplyFormat, tail: str) -> bool:
-    """Whether a reply may begin with a thought: the model has the tag, and the prompt ends no thought."""
-    if form.thought is None or tail.rstrip().endswith(form.thought.end):
-        return False
-    return llm.tokenizer.token_id(form.thought.begin) is not None or form.thought.begin in llm.template.source
-
-
-def _continues_thought(asked: Conversation, form: ReplyFormat) -> bool:
-    """Whether the text that the answer continues ends inside a thought."""
-    text = asked.messages[-1].get("content") if asked.continues else None
-    if form.thought is None or not isinstance(text, str):
-        return False
-    return text.rfind(form.thought.begin) > text.rfind(form.thought.end)
 
 
 def tool_prompt(tools: Sequence[Message]) -> str:

@@ -4,6 +4,7 @@ from .events import AnswerText, CallArguments, CallDropped, CallStart, Event, Th
 from .formats import FORMATS, HERMES, ReplyFormat, ThoughtTags, find_format
 from .grammar import CallGrammar, call_grammar
 from .parser import ReplyParser
+from .schemas import tool_schemas
 
 __all__ = [
     "FORMATS",
@@ -21,4 +22,5 @@ __all__ = [
     "call_grammar",
     "find_format",
     "joined",
+    "tool_schemas",
 ]

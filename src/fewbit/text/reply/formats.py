@@ -72,12 +72,14 @@ class ReplyFormat:
         calls: How it writes tool calls.
         thought: What is around a thought; None if `calls` has channels.
         is_known: The chat template tells the form of calls; otherwise it is a guess.
+        thinks: The chat template tells of thoughts.
     """
 
     name: str
     calls: CallSyntax
     thought: ThoughtTags | None = ThoughtTags("<think>", "</think>")
     is_known: bool = True
+    thinks: bool = False
 
     def visible_tokens(self, control_texts: Iterable[str]) -> frozenset[str]:
         """The control tokens that are part of the form: they must reach the parser as text."""
@@ -85,13 +87,25 @@ class ReplyFormat:
         literals = (*self.calls.literals, *tags)
         return frozenset(text for text in control_texts if text and any(text in literal for literal in literals))
 
-    def opens_thought(self, prompt: str) -> bool:
-        """Whether a prompt ends with what begins a thought, so that the reply begins inside it.
+    def opens_thought(self, prompt: str, answer: str | None = None) -> bool:
+        """Whether a reply begins inside a thought: the prompt ends with what begins one.
+
+        Args:
+            prompt: The prompt.
+            answer: The end of the prompt that is the answer's own beginning, if it is continued.
 
         >>> HERMES.opens_thought("<|im_start|>assistant\\n<think>\\n"), HERMES.opens_thought("<think>\\n</think>\\n")
         (True, False)
         """
-        return self.thought is not None and prompt.rstrip().endswith(self.thought.begin.strip())
+        if self.thought is None:
+            return False
+        if answer is not None and (self.thought.begin in answer or self.thought.end in answer):
+            return answer.rfind(self.thought.begin) > answer.rfind(self.thought.end)
+        return prompt.rstrip().endswith(self.thought.begin)
+
+    def ends_thought(self, prompt: str) -> bool:
+        """Whether a prompt ends with what ends a thought: the model is not to think."""
+        return self.thought is not None and prompt.rstrip().endswith(self.thought.end)
 
 
 _BAR, _SPACE = "\uff5c", "\u2581"  # as DeepSeek's tokens write them
@@ -244,6 +258,6 @@ def find_format(template: str | None, has_token: Callable[[str], bool] = lambda 
     known = (found for found, texts in _TELLING if all(text in source for text in texts))
     found = next(known, LFM2 if has_token("<|tool_call_start|>") else UNKNOWN)
     if found.thought is None or found.thought.begin in source:
-        return found
-    tags = next((tags for tags in _THOUGHTS if tags.begin in source), found.thought)
-    return replace(found, thought=tags)
+        return replace(found, thinks=True)
+    tags = next((tags for tags in _THOUGHTS if tags.begin in source), None)
+    return found if tags is None else replace(found, thought=tags, thinks=True)

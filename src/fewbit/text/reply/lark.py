@@ -45,7 +45,7 @@ class Lark:
 
     def until(self, end: str) -> str:
         """Any text up to the first `end`, and `end`."""
-        before, *rest = self._pattern.split(end) if self._pattern else [end]
+        before, *rest = self._pattern.split(end) if self._pattern else [end]  # a token is no part of a regex
         if not rest:
             return self._add(f"[suffix={json.dumps(end, ensure_ascii=False)}]", "/(?s:.*)/")
         return self.rule(f"/(?s:.*){re.escape(before).replace('/', '[/]')}/ {self.text(*rest)}")
