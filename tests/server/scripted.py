@@ -44,7 +44,7 @@ def says(monkeypatch: pytest.MonkeyPatch, llm: LLM, *texts: str, error: Exceptio
 
 
 def quick_ends(llm: LLM) -> dict[int, float]:
-    """A bias by which JSON of random weights ends soon: strings, lists and objects are closed as early as they may be."""
+    """A bias by which JSON of random weights ends soon: strings, lists and objects are closed as early as possible."""
     tokens = range(llm.tokenizer.vocab_size)
     return {token: 100.0 for token in tokens if llm.tokenizer.token_bytes(token)[:1] in (b'"', b"}", b"]")}
 

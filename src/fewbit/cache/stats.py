@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 DIVERGENCE_BUCKETS = (0, 64, 256, 1024, 4096, 16384, 65536)  # tokens
@@ -55,7 +55,7 @@ class CacheStats(PageCounts):
     nbytes: int = 0  # of the pages that hold something
     f32_bytes: int = 0  # that the same pages would take in f32
     groups: tuple[PageCounts, ...] = ()
-    divergence: Divergence = Divergence()
+    divergence: Divergence = field(default_factory=Divergence)
 
     @property
     def hit_rate(self) -> float:

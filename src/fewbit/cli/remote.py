@@ -133,6 +133,7 @@ class RemoteStream:
     def __init__(self, server: Server, path: str, body: dict[str, Any]) -> None:
         self._start = perf_counter()
         self._first = 0.0
+        self._is_json = "response_format" in body
         self._response = server.open(path, body)
         self._texts: list[str] = []
         self._tokens: list[int] = []
@@ -165,6 +166,7 @@ class RemoteStream:
             cached_tokens=details.get("cached_tokens", 0),
             prefill_seconds=(self._first or now) - self._start,
             decode_seconds=now - (self._first or now),
+            parsed=_value("".join(self._texts)) if self._is_json and self._reason == "stop" else None,
         )
 
     def close(self) -> None:
@@ -191,6 +193,13 @@ def _response_format(body: dict[str, Any]) -> dict[str, Any]:
         named = {"name": "answer", "schema": json.loads(schema)}
         return {"response_format": {"type": "json_schema", "json_schema": named}}
     return {"response_format": {"type": "json_object"}} if is_object else {}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # the server did not keep to it
+        return None
 
 
 def _error_text(error: HTTPError) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ..engine.request import Constraint
+from ..engine.constraint import Constraint
 from ..errors import DtypeError, RequestError
 from ..validation import to_flag
 from .call_constraints import read_choice, reply_constraint

@@ -12,7 +12,7 @@ from ...errors import RequestError
 from ..tokenizer import Tokenizer
 from .constraint import GrammarConstraint, StepwiseConstraint
 from .grammar import Grammar
-from .holding import one_sentence
+from .holding import one_sentence, unforced
 from .limits import bounded, parser_limits
 from .packages import grammar_extra
 from .staged import Stage, StagedConstraint, Trigger
@@ -39,8 +39,8 @@ class GrammarCompiler:
     ...             "tokenizer.ggml.merges": ["a b"]}
     >>> compiler = GrammarCompiler(Tokenizer.from_metadata(metadata))
     >>> constraint = compiler.compile(Grammar.regex("ab+"))()
-    >>> constraint.forced()
-    [2]
+    >>> bin(constraint.mask()[0])
+    '0b101'
     >>> constraint.accept(2)
     >>> bin(constraint.mask()[0])
     '0b1010'
@@ -133,6 +133,7 @@ def _compiled(grammar: Grammar, vocabulary: GrammarVocabulary) -> LLMatcher:
     tokenizer, limits = vocabulary.llguidance, parser_limits()
 
     def compile_source(source: str) -> LLMatcher:
+        source = source if vocabulary.is_complete else unforced(source)
         return bounded(lambda: LLMatcher(tokenizer, source, log_level=0, limits=limits))
 
     matcher = compile_source(grammar.source)

@@ -69,6 +69,8 @@ class Grammar:
     def regex(cls, pattern: str) -> Grammar:
         r"""Text that a regex matches as a whole, in the syntax of Rust's regex crate: no lookarounds or backreferences.
 
+        `\d` is a digit from 0 to 9; `\w` and `\s` are those of Unicode.
+
         >>> Grammar.regex(r"\d+(\.\d+)?").kind
         'regex'
         """
@@ -128,8 +130,8 @@ class Grammar:
             return "start: " + "|".join(json.dumps(option, ensure_ascii=False) for option in json.loads(self.text))
         if self.kind == "regex":
             with grammar_extra():
-                from llguidance import LLMatcher
-            return LLMatcher.grammar_from_regex(self.text)
+                from llguidance import regex_to_lark
+            return f"start: /{regex_to_lark(self.text, use_ascii='d')}/"
         return self.text
 
     @cached_property

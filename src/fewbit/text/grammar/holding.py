@@ -41,6 +41,19 @@ def schema_grammar(styled_schema: str) -> str:
     return f'{{"grammars": [{{"json_schema": {styled_schema}}}]}}'
 
 
+def unforced(source: str) -> str:
+    """A grammar in which no token is forced, for vocabularies that cannot write every text.
+
+    >>> unforced("start: /a/")
+    '%llguidance {"no_forcing": true}\\nstart: /a/'
+    """
+    option = '%llguidance {"no_forcing": true}\n'
+    if not source.startswith("{"):
+        return option + source
+    grammars = [{"lark_grammar": f"{option}start: @schema"}, {"name": "schema", **json.loads(source)["grammars"][0]}]
+    return json.dumps({"grammars": grammars})
+
+
 def hold(schema: dict[str, Any]) -> HeldSchema:
     """Find what of a schema can be held. Patterns that llguidance does not support are left out."""
     source, patterns = styled(schema), set[str]()

@@ -44,14 +44,14 @@ class Stage:
 
     def free_mask(self, tail: bytes) -> Words | None:
         """The tokens that may follow in free text."""
-        refused = self.watch.refused(tail)
-        if not refused:
-            return self._mask_without_eos if self.needs_end else None
-        return ~self.vocabulary.words(refused + (self.vocabulary.eos_ids if self.needs_end else []))
+        if tail not in self._masks:
+            refused = self.watch.refused(tail) + (self.vocabulary.eos_ids if self.needs_end else [])
+            self._masks[tail] = self.vocabulary.words_without(refused) if refused else None
+        return self._masks[tail]
 
     @cached_property
-    def _mask_without_eos(self) -> Words:
-        return ~self.vocabulary.words(self.vocabulary.eos_ids)
+    def _masks(self) -> dict[bytes, Words | None]:
+        return {}
 
 
 class State(NamedTuple):

@@ -45,7 +45,6 @@ class TriggerWatch:
         self._followers = followers
         self._vocabulary = vocabulary
         self.allows_space = allows_space
-        self._refused: dict[bytes, list[int]] = {}
 
     def feed(self, tail: bytes, data: bytes) -> Found:
         """More bytes of free text after a tail."""
@@ -75,11 +74,9 @@ class TriggerWatch:
 
     def refused(self, tail: bytes) -> list[int]:
         """The tokens after a tail that complete a trigger and go on with what its constraint does not allow."""
-        if tail not in self._refused:
-            tokens = self._vocabulary.bytes
-            crossing = dict.fromkeys([*self._inside, *self._completing(tail)])
-            self._refused[tail] = [i for i in crossing if not self.is_allowed(self.feed(tail, tokens[i]))]
-        return self._refused[tail]
+        tokens = self._vocabulary.bytes
+        crossing = dict.fromkeys([*self._inside, *self._completing(tail)])
+        return [token for token in crossing if not self.is_allowed(self.feed(tail, tokens[token]))]
 
     def _completing(self, tail: bytes) -> Iterator[int]:
         for text in self._texts:

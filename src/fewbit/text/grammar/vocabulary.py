@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -88,15 +88,24 @@ class GrammarVocabulary:
         return [i for i in self._sorted if data in self.bytes[i] and not self.bytes[i].endswith(data)]
 
     @cached_property
+    def is_complete(self) -> bool:
+        """Whether there is a token for every ASCII character that can be seen, and so for most texts."""
+        return all(bytes([byte]) in self._ids for byte in range(0x20, 0x7F))
+
+    @cached_property
     def whitespace(self) -> Words:
         """The tokens that are nothing but a little whitespace."""
         return self.words(i for i in self._sorted if len(self.bytes[i]) <= 8 and self.bytes[i].isspace())
 
-    def words(self, ids: Iterator[int] | list[int]) -> Words:
+    def words(self, ids: Iterable[int]) -> Words:
         """A mask with the bits of these tokens."""
         bits = np.zeros(self.num_words * 32, np.uint8)
         bits[list(ids)] = 1
         return np.packbits(bits, bitorder="little").view(np.uint32)
+
+    def words_without(self, ids: Iterable[int]) -> Words:
+        """A mask with the bits of all tokens but these."""
+        return self.words(np.delete(np.arange(self.size), list(ids)).tolist())
 
     @cached_property
     def _sorted(self) -> list[int]:
