@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ExtraError, FetchError
@@ -72,11 +72,18 @@ def open_mcp(servers: Sequence[str]) -> Iterator[McpTools]:
                 target = StdioServerParameters(command=command, args=args)
             try:
                 client = Client(target, read_timeout_seconds=SECONDS)
-                stack.enter_context(portal.wrap_async_context_manager(client))
+                connection = portal.wrap_async_context_manager(client)
+                connection.__enter__()
             except Exception as error:
                 raise FetchError(f"the MCP server {shown(server)} does not answer: {_reason(error)}") from None
+            stack.callback(_close, connection)  # it would wrap errors of others in groups
             found.add(server, client)
         yield found
+
+
+def _close(connection: AbstractContextManager[Any]) -> None:
+    with suppress(Exception):  # the server may have ended before
+        connection.__exit__(None, None, None)
 
 
 def split_command(text: str) -> list[str]:

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RequestError, TemplateError, TooLong, ToolsIgnored
 from ..llm import LLM
 from ..text.reply import HERMES
+from .log import log
 from .replies import ReplyStyle
 from .volatile import without_volatile
 
@@ -147,11 +149,19 @@ def _style(llm: LLM, asked: Conversation, tokens: list[int], tools: Sequence[Mes
     """How the model writes its reply; in the form that the message asks for, if a message tells of tools."""
     found = llm.reply_format(bool(tools))
     form = replace(found, calls=HERMES.calls) if told is Told.MESSAGE else found
+    if tools and not form.is_known:
+        log_unknown_form(llm.model_name, form.name)
     tail = llm.tokenizer.decode(tokens[-TAIL_TOKENS:])
     answer = asked.messages[-1].get("content") if asked.continues else None
     opens = form.opens_thought(tail, answer if isinstance(answer, str) else None)
     may_think = form.thinks and not asked.continues and not form.ends_thought(tail)
     return ReplyStyle(form, tools or (), opens, may_think, None if asked.is_parallel else 1)
+
+
+@cache
+def log_unknown_form(model: str, form: str) -> None:
+    """Say once for each model that its template does not tell how calls are written."""
+    log("unknown template", model=model, reason=f"it does not tell how tool calls are written; assumed: {form}")
 
 
 def tool_prompt(tools: Sequence[Message]) -> str:
