@@ -16,7 +16,7 @@ import pytest
 
 from fewbit.formats.emit import FILES
 
-from .cli.tiny import write_tiny
+from .cli.tiny import TEMPLATE, write_tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -43,7 +43,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """As in a notebook: one block after another, `await` allowed, with a model and a checkpoint in the folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
-    write_tiny(tmp_path / "model.gguf")
+    write_tiny(tmp_path / "model.gguf", TEMPLATE + "{{ tools | tojson if tools }}")
     shutil.copytree(ROOT / "tests/zoo/llama/hf", tmp_path / "checkpoint")
     names: dict[str, Any] = {"__name__": "example"}
     with asyncio.Runner() as runner:

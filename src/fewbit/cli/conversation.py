@@ -149,8 +149,8 @@ class Conversation:
         try:
             self._stream = stream = self.llm.chat(prompt, stream=True, **self._settings())
             try:
-                for text in stream:
-                    parts.append(text)
+                for text, answer in answer_texts(stream):
+                    parts.append(answer)
                     yield text
             finally:
                 stream.close()
@@ -166,6 +166,23 @@ class Conversation:
         seed = self.settings.get("seed")
         tools = {} if self.caller is None else {"tools": self.caller.tools.described}
         return {**self.settings, **tools, **({} if seed is None else {"seed": seed + self._retries})}
+
+
+def answer_texts(stream: Any) -> Iterator[tuple[str, str]]:
+    """The texts of a stream, and what of them is the answer. Reasoning is shown between tags."""
+    if not hasattr(stream, "parts"):  # of a server
+        yield from ((text, text) for text in stream)
+        return
+    is_thinking = False
+    for part in stream.parts():
+        if part.reasoning:
+            yield ("" if is_thinking else "<think>\n") + part.reasoning, ""
+            is_thinking = True
+        if is_thinking and (part.text or part.completion is not None):
+            yield "\n</think>\n\n", ""
+            is_thinking = False
+        if part.text:
+            yield part.text, part.text
 
 
 def read_messages(path: str) -> list[Message]:

@@ -27,7 +27,10 @@ def test_replies_are_read_whole(case: str) -> None:
         assert reply.answer == transcript.answer
 
 
-@pytest.mark.parametrize("case", CASES)
+SIMILAR = ("the same call twice", "numbers", "text before", "whitespace around", "unknown tool after a call")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case.endswith(SIMILAR)])
 def test_it_does_not_matter_where_a_reply_is_cut(case: str) -> None:
     family, transcript = CASES[case]
     text = transcript.text
@@ -146,3 +149,25 @@ def test_long_and_hostile_text_is_read_once(name: str, size: int) -> None:
         text = opening + unit * count
         reply = fold(events_of(family.format, cut(text, range(0, len(text), size))))
         assert not reply.calls
+
+
+def test_qwen_forgets_what_ends_an_argument() -> None:
+    text = "<tool_call>\n<function=add>\n<parameter=x>\n1\n<parameter=y>\n2\n</function>\n</tool_call>"
+    for pieces in ([text], text):
+        assert fold(events_of(FAMILIES["Qwen3-Coder"].format, pieces)).calls == (("add", {"x": 1, "y": 2}),)
+
+
+def test_llama_writes_calls_among_text() -> None:
+    text = 'It is {"a": 1}. {"name": "add", "parameters": {"x": 1, "y": 2}}'
+    for pieces in ([text], text):
+        reply = fold(events_of(FAMILIES["Llama 3"].format, pieces))
+        assert (reply.answer, reply.calls) == ('It is {"a": 1}.', (("add", {"x": 1, "y": 2}),))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "add", "parameters": {}', 'So: {"name": "Bob", "age": 3}', '{"name": "ping"}']
+)
+def test_json_that_is_an_answer(text: str) -> None:
+    for pieces in ([text], text):
+        reply = fold(events_of(FAMILIES["Llama 3"].format, pieces))
+        assert (reply.answer, reply.calls) == (text, ())

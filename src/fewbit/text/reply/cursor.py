@@ -135,6 +135,12 @@ class Cursor:
                 yield
         return ""
 
+    def back(self, count: int) -> None:
+        """Read the last characters again: those of a marker that was just read."""
+        self._at -= count
+        if self._recorded:
+            self._recorded.append(self._recorded.pop()[:-count])
+
     def char(self) -> Reading[str]:
         """Read one character."""
         if not (yield from self.has_more()):

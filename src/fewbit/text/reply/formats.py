@@ -119,7 +119,7 @@ def _token(name: str) -> str:
 _SEPARATOR = _token("tool sep")
 
 HERMES = ReplyFormat("Hermes", JsonCalls("<tool_call>", "</tool_call>"))
-LLAMA3 = ReplyFormat("Llama 3", JsonCalls("<|python_tag|>", key="parameters"))
+LLAMA3 = ReplyFormat("Llama 3", JsonCalls("<|python_tag|>", key="parameters", aliases=('{"name"', '{"type"')))
 GRANITE3 = ReplyFormat("Granite 3", JsonCalls("<|tool_call|>", form="list", aliases=("<tool_call>",)))
 PHI4 = ReplyFormat(
     "Phi-4-mini", JsonCalls("functools", "", "arguments", "list", ("<|tool_call|>",), ("<|/tool_call|>",))

@@ -103,6 +103,8 @@ class _CallObject:
         if self._name is None:
             raise Malformed("a name")
         if not self._has_arguments:
+            if self._is_bare:
+                raise Malformed("arguments")
             self._output.arguments("{}")
 
     def _object(self) -> Reading[None]:

@@ -48,7 +48,8 @@ class Lark:
         before, *rest = self._pattern.split(end) if self._pattern else [end]  # a token is no part of a regex
         if not rest:
             return self._add(f"[suffix={json.dumps(end, ensure_ascii=False)}]", "/(?s:.*)/")
-        return self.rule(f"/(?s:.*){re.escape(before).replace('/', '[/]')}/ {self.text(*rest)}")
+        pattern = re.escape(before).replace("/", "[/]").replace("\\\n", "\\n")
+        return self.rule(f"/(?s:.*){pattern}/ {self.text(*rest)}")
 
     def members(self, members: list[tuple[str, bool]], comma: str = ", ") -> str:
         """Members in their order, with commas between; the flags say which must be there."""

@@ -98,6 +98,9 @@ class ReplyParser:
         self._output.answer.seam()
 
     def _read_calls(self, marker: str) -> Reading[None]:
+        if marker[:1] in self._calls.bare and marker.startswith("{"):  # it is a part of the call
+            self._cursor.back(len(marker))
+            marker = ""
         self._output.begin_calls(marker)
         try:
             yield from self._calls.read(self._cursor, self._output, marker)

@@ -115,7 +115,7 @@ class TagCalls:
             yield from cursor.expect(self.key)
             key, is_string = yield from self._key(cursor)
             output.arguments(f'{comma}"{quoted(key)}": ')
-            types = types_of(members.get(key), schema) if is_string is None else _STRING if is_string else frozenset()
+            types = types_of(members.get(key), schema) or (_STRING if is_string else frozenset())
             yield from self._value(cursor, types, output.arguments)
             comma = ", "
         output.arguments("}")
@@ -141,7 +141,11 @@ class TagCalls:
         if is_string:
             write('"')
         inner = _Trimmed(inner).write if self.is_trimmed else inner
-        if not (yield from cursor.until((self.value_end,), inner)):
+        forgotten = (f"\n{self.key}", f"\n{self.call_end}") if self.is_trimmed else ()
+        end = yield from cursor.until((self.value_end, *forgotten), inner)
+        if end in forgotten:  # models forget what ends a value
+            cursor.back(len(end) - 1)
+        elif not end:
             raise Malformed(self.value_end)
         write('"' if is_string else to_json(converted("".join(parts), types)))
 

@@ -193,7 +193,7 @@ def _code_point(digits: str) -> str:
 
 
 def _python_number(word: str) -> str:
-    for kind in (lambda: int(word, 0), lambda: float(word)):
+    for kind in (lambda: int(word, 0), lambda: int(word), lambda: float(word)):
         try:
             number: float = kind()
         except ValueError:
