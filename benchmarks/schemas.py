@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "schemas": len(files[: options.sample]),
         **counts,
         "compile ms p50, p99, max": percentiles(seconds, 1e3),
-        "mask us p50, p99, max": percentiles(walker.seconds, 1e6),
+        "mask us p50, p99, max": percentiles(walker.seconds or [0.0], 1e6),
         "masks": len(walker.seconds),
         "refusals": refused,
         "bad walks": bad,

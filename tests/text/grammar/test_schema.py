@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ BOUNDED: dict[str, Any] = {
 def test_hostile_schemas_are_refused_in_a_sentence(name: str) -> None:
     with pytest.raises(RequestError) as error:
         compiler("bytes").compile(Grammar.schema(HOSTILE[name]))
-    assert str(error.value).startswith(("the ", "a ", "an "))
+    assert re.match(r"(the|a|an|\$\w+ of the) ", str(error.value))
     assert len(str(error.value)) < 500
     assert "\n" not in str(error.value)
 
@@ -87,10 +88,11 @@ def test_large_numbers_cost_nothing(name: str) -> None:
         constraint.accept(min(allowed(constraint)))
 
 
-KEYWORDS = (
-    "type properties items required enum const anyOf oneOf allOf not if then $ref $defs pattern format minimum "
-    "maxLength patternProperties additionalProperties dependencies uniqueItems multipleOf $schema $id minItems a"
-).split()
+KEYWORDS = [
+    "type", "properties", "items", "required", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then",
+    "$ref", "$defs", "pattern", "format", "minimum", "maxLength", "patternProperties", "additionalProperties",
+    "dependencies", "uniqueItems", "multipleOf", "$schema", "$id", "minItems", "a",
+]  # fmt: skip
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["a", "string", "#", "^a", "date"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), inner, max_size=3),
@@ -103,8 +105,7 @@ def test_any_schema_compiles_or_is_refused(schema: dict[str, Any]) -> None:
     try:
         grammar = Grammar.schema(schema)
         compiler("bytes").compile(grammar)
-    except FewbitError as error:
-        assert "\n" not in str(error)
+    except FewbitError:
         return
     for text in ("1", '{"a": []}', "[1, 1]", '"a"', "nul"):
         reason = grammar.check(text)
@@ -158,10 +159,17 @@ def test_a_check_is_stopped() -> None:
         "checking it by the JSON schema takes more than 1 s",
         f"$: {'ab' * 40 + 'x' * 60!r:.100} does not match '^(?=(a|b|ab)*c)(x+x+)+y$'",
     )
-    nested: Any = {"type": "string"}
-    for _ in range(12):
+    steps: Any = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 6} for i in range(12)}
+    slow = {"$defs": {**steps, "d12": {"type": "string"}}, "not": {"$ref": "#/$defs/d0"}}
+    assert Grammar.schema(slow).check("1") == "checking it by the JSON schema takes more than 1 s"
+
+
+def test_a_schema_that_shares_parts_of_itself() -> None:
+    nested: Any = {}
+    for _ in range(30):
         nested = {"anyOf": [nested] * 6}
-    assert Grammar.schema({"not": nested}).check("1") == "checking it by the JSON schema takes more than 1 s"
+    with pytest.raises(RequestError, match="the JSON schema has more than 500000 values"):
+        Grammar.schema(nested)
 
 
 def test_other_grammars() -> None:
@@ -177,7 +185,7 @@ def test_other_grammars() -> None:
         (Grammar.choice, "a"),
     ):
         with pytest.raises(RequestError):
-            make(bad)  # type: ignore[operator]
+            make(bad)  # type: ignore[arg-type]
     for grammar in (Grammar.regex("(a"), Grammar.lark("start: b"), Grammar.regex("(?=a)b"), Grammar.lark("start: (")):
         with pytest.raises(RequestError, match=r"^the (regex|grammar) cannot be compiled: [^\n]+$"):
             compiler("bytes").compile(grammar)

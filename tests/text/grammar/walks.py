@@ -14,7 +14,7 @@ from fewbit.text.tokenizer import Tokenizer
 from ..samples import metadata, pieces, tokenizer
 
 BYTE_CHARS = [chr(c) for c in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100), *range(0x100, 0x144))]
-MERGED = ["ab", '"a', '":', "Ġb", "ĠĠ", 'Ġ"', '","', "}}", "12", "tr", "ue", "true", "Ã©", "â–ģ", "<|im_end|>"]
+MERGED = ["ab", '"a', '":', "Ġb", "ĠĠ", 'Ġ"', '","', "}}", "12", "tr", "ue", "true", "Ã©", "<|im_end|>"]
 NAMES = ["bytes", "sentencepiece", "wordpiece", "smollm2"]
 
 
@@ -27,7 +27,8 @@ def make_tokenizer(name: str) -> Tokenizer:
     if name == "sentencepiece":
         return Tokenizer.from_metadata(pieces("▁", "ab", '"a', "▁b", '▁"', "true", "12", "é", "▁▁", eos_token_id=2))
     if name == "wordpiece":
-        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *'▁{ ▁} ▁" " : , a b ab 1 12 ▁[ ] true ▁a {'.split()]
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        words = [*special, "▁{", "▁}", '▁"', '"', ":", ",", "a", "b", "ab", "1", "12", "▁[", "]", "true", "▁a", "{"]
         ids = {"eos_token_id": 3, "seperator_token_id": 3, "unknown_token_id": 1}
         return Tokenizer.from_metadata(metadata(words, "bert", token_type=[3, 2, 3, 3] + [1] * (len(words) - 4), **ids))
     return tokenizer(name)

@@ -137,11 +137,12 @@ def _compiled(grammar: Grammar, vocabulary: GrammarVocabulary) -> LLMatcher:
         return bounded(lambda: LLMatcher(tokenizer, source, log_level=0, limits=limits))
 
     matcher = compile_source(grammar.source)
-    if matcher.is_error() and grammar.kind == "schema":
+    is_relaxed = matcher.is_error() and grammar.kind == "schema"
+    if is_relaxed:
         matcher = compile_source(grammar.relaxed_source)
     if matcher.is_error():
         raise RequestError(f"the {_NAMES[grammar.kind]} cannot be compiled: {one_sentence(matcher.get_error())}")
-    if grammar.kind == "schema" and matcher.get_grammar_warnings():
+    if is_relaxed or (grammar.kind == "schema" and matcher.get_grammar_warnings()):
         grammar.check_schema()
     return matcher
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MAX_SCHEMA_BYTES = 2 << 20
 MAX_GRAMMAR_BYTES = 1 << 18
 MAX_REGEX_BYTES = 1 << 14
+MAX_VALUES = 500_000  # in a schema
 MAX_DEPTH = 120  # of a schema; the parser of llguidance goes a little deeper
 MAX_OPTIONS = 10_000  # choices, and values of all enums of a schema
 MAX_PROPERTIES = 1_000  # of one object: compile time grows with the square

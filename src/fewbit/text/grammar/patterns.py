@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import RequestError
 from .holding import is_supported, schema_grammar
-from .limits import parser_limits
+from .limits import check_bytes, parser_limits
 from .packages import grammar_extra
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+MAX_BACKTRACKING_BYTES = 1024  # of a regex that may take exponential time to compile or match
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 
 
@@ -70,10 +71,13 @@ def _matcher(keyword: str, value: str) -> LLMatcher:
 
 @lru_cache(maxsize=256)
 def _backtracking(pattern: str) -> Any:
+    check_bytes(pattern, f"the pattern {pattern!r:.40}, which llguidance does not support,", MAX_BACKTRACKING_BYTES)
     with grammar_extra():
         import regex
     try:
         return regex.compile(pattern)
+    except RecursionError:
+        raise RequestError(f"the pattern {pattern!r:.80} is nested too deeply") from None
     except regex.error as error:
         raise RequestError(f"the pattern {pattern!r:.80} is not a valid regex: {error.msg}") from None
 

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ...errors import RequestError
-from .limits import MAX_DEPTH, MAX_OPTIONS, MAX_PROPERTIES, MAX_REGEX_BYTES, MAX_SCHEMA_BYTES, check_bytes
+from .limits import MAX_DEPTH, MAX_OPTIONS, MAX_PROPERTIES, MAX_REGEX_BYTES, MAX_SCHEMA_BYTES, MAX_VALUES, check_bytes
 
 DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
 
 _NAME_MAPS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+
+_TEXTS = {"$schema", "$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor"}
 
 
 class Node(NamedTuple):
@@ -89,7 +91,11 @@ def _checked(schema: Mapping[str, Any]) -> list[Node]:
             num_values += len(node.value)
         if node.keyword == "pattern" and isinstance(node.value, str):
             check_bytes(node.value, "a pattern of the JSON schema", MAX_REGEX_BYTES)
+        if node.keyword in _TEXTS and not isinstance(node.value, str):
+            raise RequestError(f"{node.keyword} of the JSON schema must be a string, not {node.value!r:.60}")
         nodes.append(node)
+        if len(nodes) > MAX_VALUES:
+            raise RequestError(f"the JSON schema has more than {MAX_VALUES} values")
     if num_values > MAX_OPTIONS:
         raise RequestError(f"the enums of the JSON schema have {num_values} values, the limit is {MAX_OPTIONS}")
     return nodes

@@ -44,7 +44,10 @@ class SchemaValidator:
             checker.checks(name)(_format_check(name))
         self._schema, self._meta_schema = schema, draft.META_SCHEMA
         self._class = extend(draft, {name: _timed(keyword) for name, keyword in keywords.items()})
-        self._validator = self._class(schema, format_checker=checker, registry=Registry())
+        try:
+            self._validator = self._class(schema, format_checker=checker, registry=Registry())
+        except (TypeError, AttributeError, ValueError) as error:
+            raise RequestError(f"the JSON schema is invalid: {error}") from None
 
     def check_schema(self) -> None:
         """Refuse a schema that is invalid. One that takes too long to check is let through."""
@@ -71,6 +74,8 @@ class SchemaValidator:
             return "it, or the JSON schema, is nested too deeply to be checked"
         except ValueError as error:
             return f"not JSON: {error}"
+        except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+            return f"it cannot be checked, since the JSON schema is invalid: {error}"
         finally:
             _deadline.reset(token)
 
