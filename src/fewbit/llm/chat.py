@@ -121,14 +121,15 @@ class ChatEncoder:
         is_parallel = to_flag(reply.get("parallel_tool_calls", True), "parallel_tool_calls")
         if rest.get("constraint") is not None and choice not in ("auto", "none"):
             raise RequestError("constraint and a tool_choice that demands a call cannot be used together")
+        control = self.control_tokens(format)
         hold = partial(
-            reply_constraint, self._compiler, format, self._control(format), tools, choice, is_parallel,
+            reply_constraint, self._compiler, format, control, tools, choice, is_parallel,
             format.thinks and not format.ends_thought(prompt.unmarked), opens, reply.get("reasoning_budget"),
         )  # fmt: skip
-        plan = ReplyPlan(format, tools, opens, None if is_parallel else 1, frozenset(self._control(format).values()))
+        plan = ReplyPlan(format, tools, opens, None if is_parallel else 1, frozenset(control.values()))
         return ChatPlan(tokens, plan, hold, rest)
 
-    def _control(self, format: ReplyFormat) -> dict[str, int]:
+    def control_tokens(self, format: ReplyFormat) -> dict[str, int]:
         """The control tokens that are part of a format, with their ids."""
         if format.name not in self._controls:
             tokenizer = self._prompts.tokenizer

@@ -55,6 +55,7 @@ class TextFold:
         stops: Stop strings.
         prompt_only: The prompt is computed, and the one token that the engine samples is dropped.
         structure: What the text must look like; see `check`.
+        visible_tokens: Control tokens that are part of the text.
         reply: How the text is read in a conversation; None: it is plain text.
     """
 
@@ -67,6 +68,7 @@ class TextFold:
         stops: Sequence[str] = (),
         prompt_only: bool = False,
         structure: OutputStructure | None = None,
+        visible_tokens: frozenset[int] = frozenset(),
         reply: ReplyPlan | None = None,
     ) -> None:
         self.request, self.index, self.structure = request, index, structure
@@ -75,7 +77,7 @@ class TextFold:
         self._error: str | None = None
         self._tokenizer, self._n, self._prompt_only = tokenizer, n, prompt_only
         _, starts = tokenizer.decode_next(request.tokens[-1], False, True)
-        visible = frozenset[int]() if reply is None else reply.visible
+        visible = visible_tokens if reply is None else visible_tokens | reply.visible
         self._decoder = TextStream(tokenizer, continues=not starts, visible=visible)
         self._reply = None if reply is None else ReplyFold(reply)
         self._stops = StopStrings(stops) if stops else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from functools import partial
+from typing import Any, Literal, Unpack, overload
 
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
@@ -36,9 +36,6 @@ from .sampling_options import (
 from .stream import AsyncStream, Stream, complete, text_deltas
 from .tool_runs import OnCall, run_rounds
 from .tools import Tool
-
-if TYPE_CHECKING:
-    from ..text.grammar import GrammarCompiler
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
@@ -284,13 +281,6 @@ class LLM(TextReader):
         conversation: Any = messages if isinstance(messages, list) else [*messages]
         return run_rounds(answer, conversation, tools, max_rounds, on_call, first)
 
-    @cached_property
-    def grammars(self) -> GrammarCompiler:
-        """Makes constraints of grammars. What it compiled is kept for later calls."""
-        from ..text.grammar import GrammarCompiler
-
-        return GrammarCompiler(self.tokenizer, self.engine.eos_ids, self.engine.executor.vocab)
-
     def __repr__(self) -> str:
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
 
@@ -328,7 +318,8 @@ class LLM(TextReader):
             first, n = number * len(requests), len(requests)
             make = partial(
                 TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only,
-                structure=options.structure, reply=plans[number].reply if plans else None,
+                structure=options.structure, visible_tokens=options.visible_tokens,
+                reply=plans[number].reply if plans else None,
             )  # fmt: skip
             groups.append([make(request, index) for index, request in enumerate(requests, first)])
         return groups, several

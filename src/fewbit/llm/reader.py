@@ -137,6 +137,10 @@ class TextReader:
         """Whether `chat` works: the file has a template, or the tokens of ChatML."""
         return self._chat.can_chat
 
+    def control_tokens(self, format: ReplyFormat) -> dict[str, int]:
+        """The control tokens that are part of a format of replies, with their ids."""
+        return self._chat.control_tokens(format)
+
     @property
     def template(self) -> ChatTemplate:
         """The chat template of the model."""

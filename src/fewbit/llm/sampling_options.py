@@ -43,6 +43,7 @@ class StreamOptions(TypedDict, total=False):
     grammar: Any
     json: bool
     constraint: Callable[[], Constraint] | None
+    visible_tokens: Sequence[int]
     namespace: str
     adapter: str | None
     priority: int
@@ -79,6 +80,7 @@ class Options(StreamOptions, total=False):
         choice: Texts of which the output must be one.
         grammar: A grammar that the output must follow, as text in GBNF or Lark syntax.
         json: The output must be a JSON object. Defaults to False.
+        visible_tokens: Control tokens that are part of the text. Others are left out of it.
         constraint: Makes the `Constraint` of an output; see `fewbit.engine.constraint`.
         namespace: Prompts share cached pages only within a namespace.
         adapter: Name of an adapter that was loaded with the model.
@@ -153,6 +155,7 @@ class GenerationOptions:
     params: SamplingParams
     prompt_only: bool  # nothing is written
     structure: OutputStructure | None = None
+    visible_tokens: frozenset[int] = frozenset()
 
     def for_prompt(self, index: int) -> dict[str, Any]:
         """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
@@ -176,6 +179,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
     check_names(rest, Options)
     stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
     n, progress, structure = rest.pop("n", 1), rest.pop("progress", False), pop_structure(rest)
+    visible = frozenset(to_list(rest.pop("visible_tokens", ()), "visible_tokens must be a list of token ids"))
     request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
     most = request["max_tokens"]
     prompt_only = most is not None and check_at_least_zero(most, "max_tokens") == 0
@@ -183,7 +187,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
         request |= {"max_tokens": 1, "min_tokens": 0}
     stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
     params = replace(defaults or SamplingParams(), **rest)
-    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure)
+    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure, visible)
 
 
 def check_names(options: Mapping[str, Any], kind: type) -> None:
