@@ -16,13 +16,15 @@ import pytest
 
 from fewbit.formats.emit import FILES
 
-from .cli.tiny import write_tiny
+from .cli.tiny import TEMPLATE, write_tiny
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {  # pages whose examples need a server or a GPU
     "docs/server.md": "tests/server/test_server_docs.py",
+    "docs/cookbook/agent.md": "tests/server/test_recipes.py",
+    "docs/cookbook/extraction.md": "tests/server/test_recipes.py",
     "docs/gpu.md": "tests/cuda/test_emulated.py",
     "docs/cookbook/gpu.md": "tests/cuda/test_emulated.py",
 }
@@ -41,7 +43,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """As in a notebook: one block after another, `await` allowed, with a model and a checkpoint in the folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
-    write_tiny(tmp_path / "model.gguf")
+    write_tiny(tmp_path / "model.gguf", TEMPLATE + "{{ tools | tojson if tools }}")
     shutil.copytree(ROOT / "tests/zoo/llama/hf", tmp_path / "checkpoint")
     names: dict[str, Any] = {"__name__": "example"}
     with asyncio.Runner() as runner:

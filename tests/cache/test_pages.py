@@ -390,3 +390,15 @@ def test_sizes_that_make_no_sense(sizes: dict[str, int]) -> None:
         make_pages(**sizes)
     with pytest.raises(DtypeError):
         make_pages("8")  # type: ignore[arg-type]
+
+
+def test_where_a_prompt_leaves_a_cached_text_is_counted() -> None:
+    pages = make_pages(64, page_tokens=32)
+    for text in ([1] * 320, [1] * 384):  # the second goes on where the first ends
+        computed(pages, text)
+    assert sum(pages.stats().divergence.counts) == 0
+    pages.new([2] * 64)
+    pages.new([1] * 128 + [2] * 64)
+    pages.new([1] * 100)
+    pages.new([1] * 320 + [3] * 64)
+    assert pages.stats().divergence == ((1, 0, 1, 1, 0, 0, 0, 0), 128 + 320)

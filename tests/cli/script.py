@@ -93,6 +93,10 @@ class Typist:
         self.notes.append(question)
         return self.read("") == "y"
 
+    def choose(self, question: str, options: str) -> str:
+        self.notes.append(question)
+        return self.read("")
+
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterator[str]:
         for text in texts:
             self.progress.append(done())

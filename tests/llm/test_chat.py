@@ -83,7 +83,7 @@ def test_messages_that_are_refused(llm: LLM, messages: Any, kind: type[Exception
 
 
 def test_tools_that_are_refused(llm: LLM) -> None:
-    with pytest.raises(DtypeError, match="tools must be a list of dicts, got str at 0"):
+    with pytest.raises(DtypeError, match="tools must be a list of functions or dicts, got str at 0"):
         llm.chat([{"role": "user", "content": "hi"}], tools=["a"])  # type: ignore[list-item]
 
 
@@ -117,7 +117,7 @@ def test_more_tokens_than_fit_are_counted(llm: LLM) -> None:
     assert llm.count_tokens([{"role": "user", "content": text}]) > len(text)
     with pytest.raises(
         DtypeError,
-        match="unknown option seed; known options are tools, template, trust_content, continue_final_message",
+        match="unknown option seed; known options are tools, enable_thinking, reasoning_effort, template",
     ):
         llm.count_tokens(HI, seed=1)  # type: ignore[call-arg]
 

@@ -9,6 +9,7 @@ Clients that need different versions of the same package are checked one after t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,23 +20,35 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
+import jsonschema
 import pytest
 
 from fewbit.llm import LLM, Completion, TextDelta
 
 from .conftest import Live
-from .scripted import CALL, SCHEMA, write_tool_model
+from .scripted import CALL, SCHEMA, quick_ends, write_tool_model
 
 PAGE = Path(__file__).parents[2] / "docs/server.md"
 BEGIN, END = "<!-- clients -->\n", "<!-- /clients -->"
-FEATURES = ("chat", "stream", "tools", "embeddings", "errors")
+FEATURES = ("chat", "stream", "tools", "structured", "embeddings", "errors")
 HELLO: Any = [{"role": "user", "content": "hello"}]
 LONG: Any = [{"role": "user", "content": "x" * 6000}]
 FUNCTION = {"name": "weather", "description": "It.", "parameters": SCHEMA}
 TOOL: Any = {"type": "function", "function": FUNCTION}
 CITY = {"city": "Riga"}
+PERSON: Any = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "home": {"type": "object", "properties": {"city": {"enum": ["Riga", "Oslo"]}}, "required": ["city"],
+                 "additionalProperties": False},
+    },
+    "required": ["name", "age", "home"],
+    "additionalProperties": False,
+}  # fmt: skip
 
 Check = Callable[[str], None]
 
@@ -49,18 +62,17 @@ class Client(NamedTuple):
 
 
 class Caller(LLM):
-    """A small model that calls a tool if it has one, and writes JSON if that is asked for."""
+    """A small model that calls the weather tool if it has it, and ends what a grammar holds early."""
 
     async def aparts(self, prompt: Any, **options: Any) -> AsyncGenerator[TextDelta, None]:
         text = self.tokenizer.decode(prompt[0])
         last = text.removesuffix("assistant:").strip().splitlines()[-1]
         if "say hi" in text:
             return self._written("Hi there.")
-        if "json" in text.lower() and "schema" in text.lower() and "tool: " not in text:
-            return self._written('```json\n{"city": "Riga"}\n```')
-        if "tool: " in text and last.startswith("user: "):
+        if '"weather"' in text and last.startswith("user: "):
             return self._written(CALL)
-        return await super().aparts(prompt, **options)
+        is_held = options.get("constraint") is not None
+        return await super().aparts(prompt, **options, **({"logit_bias": quick_ends(self)} if is_held else {}))
 
     async def _written(self, text: str) -> AsyncGenerator[TextDelta, None]:
         for part in (text[:7], text[7:]):
@@ -82,6 +94,18 @@ def raises(kind: Any, call: Callable[[], Any], words: str = "") -> None:
     """Check that a call fails as the client expects it."""
     with pytest.raises(kind, match=re.escape(words)):
         call()
+
+
+def person() -> Any:
+    """A nested model of pydantic."""
+    from pydantic import Field, create_model
+
+    home: Any = create_model("Home", city=(Literal["Riga", "Oslo"], ...))
+    return create_model("Person", name=(str, ...), age=(Annotated[int, Field(ge=0, le=99)], ...), home=(home, ...))
+
+
+def check_person(text: str) -> None:
+    jsonschema.validate(json.loads(text), PERSON)
 
 
 def _openai(url: str) -> Any:
@@ -107,6 +131,14 @@ def openai_tools(url: str) -> None:
     with _openai(url) as client:
         found = client.chat.completions.create(model="tiny", messages=HELLO, tools=[TOOL])
         assert found.choices[0].message.tool_calls[0].function.name == "weather"
+
+
+def openai_structured(url: str) -> None:
+    with _openai(url) as client:
+        found = client.chat.completions.parse(model="tiny", messages=HELLO, response_format=person(), max_tokens=400)
+        assert found.choices[0].message.parsed.home.city in ("Riga", "Oslo")
+        given = client.responses.parse(model="tiny", input="hello", text_format=person(), max_output_tokens=400)
+        assert given.output_parsed.age < 100
 
 
 def openai_embeddings(url: str) -> None:
@@ -147,6 +179,13 @@ def anthropic_tools(url: str) -> None:
         assert found.content[-1].input == CITY
 
 
+def anthropic_structured(url: str) -> None:
+    config: Any = {"format": {"type": "json_schema", "schema": PERSON}}
+    with _anthropic(url) as client:
+        found = client.messages.create(model="tiny", messages=HELLO, max_tokens=400, output_config=config)
+        check_person(found.content[0].text)
+
+
 def anthropic_errors(url: str) -> None:
     import anthropic
 
@@ -175,6 +214,10 @@ def ollama_stream(url: str) -> None:
 def ollama_tools(url: str) -> None:
     (call,) = _ollama(url).chat("tiny", HELLO, tools=[TOOL]).message.tool_calls
     assert call.function.arguments == CITY
+
+
+def ollama_structured(url: str) -> None:
+    check_person(_ollama(url).chat("tiny", HELLO, format=PERSON, options={"num_predict": 400}).message.content)
 
 
 def ollama_embeddings(url: str) -> None:
@@ -206,6 +249,11 @@ def litellm_stream(url: str) -> None:
 
 def litellm_tools(url: str) -> None:
     assert _litellm(url, tools=[TOOL]).choices[0].message.tool_calls[0].function.name == "weather"
+
+
+def litellm_structured(url: str) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    check_person(_litellm(url, response_format=schema, max_tokens=400).choices[0].message.content)
 
 
 def litellm_embeddings(url: str) -> None:
@@ -240,6 +288,12 @@ def langchain_stream(url: str) -> None:
 
 def langchain_tools(url: str) -> None:
     assert _langchain(url).bind_tools([TOOL]).invoke("hello").tool_calls[0]["args"] == CITY
+
+
+def langchain_structured(url: str) -> None:
+    for method in ("json_schema", "function_calling"):
+        found = _langchain(url, max_tokens=400).with_structured_output(person(), method=method).invoke("hello")
+        assert found.home.city in ("Riga", "Oslo")
 
 
 def langchain_embeddings(url: str) -> None:
@@ -279,6 +333,12 @@ def llama_index_tools(url: str) -> None:
     assert llm.get_tool_calls_from_response(found)[0].tool_kwargs == CITY
 
 
+def llama_index_structured(url: str) -> None:
+    llm = _llama_index(url)
+    llm.max_tokens = 400
+    assert llm.as_structured_llm(person()).complete("hello").raw.age < 100
+
+
 def llama_index_embeddings(url: str) -> None:
     from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 
@@ -311,27 +371,69 @@ def llm_tools(url: str) -> None:
     assert _llm(url).prompt("hello", stream=False, tools=[tool]).tool_calls()[0].arguments == CITY
 
 
+def llm_structured(url: str) -> None:
+    llm = _llm(url)
+    llm.supports_schema = True
+    check_person(llm.prompt("hello", stream=False, schema=PERSON, max_tokens=400).text())
+
+
 def llm_errors(url: str) -> None:
     raises(Exception, lambda: _llm(url).prompt("x" * 6000, stream=False).text(), "maximum context length")
 
 
-def _instructor(url: str) -> Any:
+def _instructor(url: str, mode: str) -> Any:
     import instructor
 
-    return instructor.from_openai(_openai(url), mode=instructor.Mode.MD_JSON)
+    return instructor.from_openai(_openai(url), mode=instructor.Mode[mode])
 
 
-def instructor_chat(url: str) -> None:
-    from pydantic import create_model
-
-    place: Any = create_model("Place", city=(str, ...))
-    found = _instructor(url).chat.completions.create(model="tiny", messages=HELLO, response_model=place, max_retries=1)
-    assert found.city == "Riga"
+def instructor_structured(url: str) -> None:
+    for mode in ("TOOLS", "JSON_SCHEMA"):
+        create = _instructor(url, mode).chat.completions.create
+        found = create(model="tiny", messages=HELLO, response_model=person(), max_retries=0, max_tokens=400)
+        assert found.home.city in ("Riga", "Oslo")
 
 
 def instructor_errors(url: str) -> None:
-    create = _instructor(url).chat.completions.create
+    create = _instructor(url, "TOOLS").chat.completions.create
     raises(Exception, lambda: create(model="tiny", messages=LONG, response_model=None), "maximum context length")
+
+
+def _pydantic_ai(url: str, output: Any) -> Any:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    model = OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="none"))
+    return Agent(model, output_type=output, model_settings={"max_tokens": 400})
+
+
+def pydantic_ai_chat(url: str) -> None:
+    assert _pydantic_ai(url, str).run_sync("say hi").output == "Hi there."
+
+
+def pydantic_ai_tools(url: str) -> None:
+    asked = []
+
+    def weather(city: str) -> str:
+        asked.append(city)
+        return "say hi"
+
+    agent = _pydantic_ai(url, str)
+    agent.tool_plain(weather)
+    assert agent.run_sync("hello").output == "Hi there."
+    assert asked == ["Riga"]
+
+
+def pydantic_ai_structured(url: str) -> None:
+    from pydantic_ai import NativeOutput
+
+    for output in (person(), NativeOutput(person())):
+        assert _pydantic_ai(url, output).run_sync("hello").output.home.city in ("Riga", "Oslo")
+
+
+def pydantic_ai_errors(url: str) -> None:
+    raises(Exception, lambda: _pydantic_ai(url, str).run_sync("x" * 6000), "maximum context length")
 
 
 def _aider(url: str, message: str, *options: str) -> str:
@@ -368,14 +470,17 @@ def _of(name: str, *features: str) -> dict[str, Check]:
 
 CLIENTS = {
     "OpenAI": Client("openai", _of("openai")),
-    "Anthropic": Client("anthropic", _of("anthropic", "chat", "stream", "tools", "errors")),
+    "Anthropic": Client("anthropic", _of("anthropic", "chat", "stream", "tools", "structured", "errors")),
     "Ollama": Client("ollama", _of("ollama")),
     "LiteLLM": Client("litellm", _of("litellm"), "with the providers openai, ollama_chat and anthropic"),
     "LangChain": Client("langchain-openai", _of("langchain")),
     "LlamaIndex": Client("llama-index-llms-openai-like", _of("llama_index")),
-    "llm": Client("llm", _of("llm", "chat", "stream", "tools", "errors")),
+    "llm": Client("llm", _of("llm", "chat", "stream", "tools", "structured", "errors")),
     "aider": Client("aider-chat", _of("aider", "chat", "stream", "errors")),
-    "instructor": Client("instructor", _of("instructor", "chat", "errors"), "mode `MD_JSON`: calls cannot be forced"),
+    "instructor": Client("instructor", _of("instructor", "structured", "errors"), "modes `TOOLS` and `JSON_SCHEMA`"),
+    "Pydantic AI": Client(
+        "pydantic-ai", _of("pydantic_ai", "chat", "tools", "structured", "errors"), "tool and native output"
+    ),
 }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,14 +91,15 @@ def test_tool_calls_become_blocks(tool_llm: LLM, monkeypatch: pytest.MonkeyPatch
     client = client_of(tool_llm)
     found = post(client, tools=[TOOL])
     text, call = found["content"]
-    assert text["text"] == "Let me see. "
+    assert text["text"] == "Let me see."
     assert (call["type"], call["name"], call["input"]) == ("tool_use", "weather", {"city": "Riga"})
     assert found["stop_reason"] == "tool_use"
     streamed = events(client.post(URL, json={**ASKED, "tools": [TOOL], "stream": True}).text)
     starts = [data["content_block"]["type"] for name, data in streamed if name == "content_block_start"]
     deltas = [data["delta"] for name, data in streamed if name == "content_block_delta"]
     assert starts == ["text", "tool_use"]
-    assert deltas[-1] == {"type": "input_json_delta", "partial_json": '{"city": "Riga"}'}
+    parts = [delta["partial_json"] for delta in deltas if delta["type"] == "input_json_delta"]
+    assert json.loads("".join(parts)) == {"city": "Riga"}
     assert streamed[-2][1]["delta"]["stop_reason"] == "tool_use"
 
 
@@ -148,10 +150,10 @@ def test_what_changes_nothing_is_accepted(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"tool_choice": {"type": "any"}}, "tool_choice any is not supported"),
+        ({"tool_choice": {"type": "any"}}, "there are no tools"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"mcp_servers": [{"type": "url", "url": "http://x"}]}, "mcp_servers is not supported"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format is not supported"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "type 'image'"),
         ({"messages": []}, "messages"),
         ({"temperature": 1.5}, "temperature"),

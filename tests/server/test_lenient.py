@@ -124,8 +124,8 @@ def test_reasoning_effort_reaches_the_template(client: TestClient, llm: LLM, mon
         {"reasoning_effort": "none", "enable_thinking": False},
         {"reasoning_effort": "high", "enable_thinking": True},
         {"reasoning_effort": "low"},
-        {"enable_thinking": True},
-        {"enable_thinking": True},
+        {"enable_thinking": True, "thinking": True},
+        {"enable_thinking": True, "thinking": True},
     ]
 
 

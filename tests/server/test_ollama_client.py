@@ -106,7 +106,6 @@ def test_embeddings(client: Any, server: Live) -> None:
 
 def test_errors(client: Any) -> None:
     for call in (
-        lambda: client.chat(**CHAT, format="json"),
         lambda: client.pull("other"),
         lambda: client.push("other"),
         lambda: client.create("new", from_="tiny"),

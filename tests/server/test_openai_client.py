@@ -85,9 +85,9 @@ def test_completions(client: Any, llm: LLM) -> None:
 
 def test_errors(client: Any) -> None:
     with pytest.raises(openai.BadRequestError) as found:
-        client.chat.completions.create(messages=HELLO, response_format={"type": "json_object"}, **GREEDY)
+        client.chat.completions.create(messages=HELLO, functions=[{"name": "f"}], **GREEDY)
     assert found.value.code == "unsupported_parameter"
-    assert "response_format" in found.value.message
+    assert "functions" in found.value.message
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="none", messages=HELLO)
     for prompt in ("x" * 100_000, [1] * 1024, [1] * 1025):

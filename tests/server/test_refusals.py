@@ -27,17 +27,24 @@ def refused(client: TestClient, body: dict[str, Any], path: str = CHAT) -> str:
 @pytest.mark.parametrize(
     "more",
     [
-        {"response_format": {"type": "json_object"}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}},
+        {"response_format": {"type": "xml"}},
         {"functions": [{"name": "f"}]},
-        {"grammar": "root ::= [a-z]"},
-        {"guided_choice": ["a", "b"]},
+        {"grammar": "root ::= ("},
+        {"guided_choice": []},
+        {"guided_regex": "(?=a)b"},
+        {"structured_outputs": {"structural_tag": "{}"}},
         {"typical_p": 0.5},
         {"best_of": 3},
         {"audio": {"voice": "alloy", "format": "wav"}},
         {"modalities": ["text", "audio"]},
         {"web_search_options": {}},
-        {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"tool_choice": "required"},
+        {
+            "tool_choice": {"type": "function", "function": {"name": "g"}},
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+        },
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(client: TestClient, more: dict[str, Any]) -> None:

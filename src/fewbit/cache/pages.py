@@ -29,7 +29,7 @@ from .groups import PAGE_TOKENS, LayerGroup
 from .pool import OnEvict, PagePool, never_short
 from .sequences import Copies, SequenceState, begin_sequence
 from .space import PageSpace, usable_pages
-from .stats import CacheStats, PageCounts
+from .stats import CacheStats, Divergence, PageCounts
 from .tree import path
 
 MAX_TOKENS = (1 << 31) - 1  # a position has 32 bits
@@ -81,6 +81,7 @@ class Pages:
         self._pins: dict[int, list[tuple[PagePool, int]]] = {}
         self._ids = itertools.count(1)  # never reused, so that a stale id is noticed
         self._lookups = self._hits = self._copies = 0
+        self._divergence = Divergence()
 
     def new(self, tokens: Iterable[int] = (), namespace: str = "") -> int:
         """A new sequence, which starts with the cached full pages of a prompt; `length` tells how many tokens.
@@ -95,9 +96,12 @@ class Pages:
         """
         prompt = to_tokens(tokens)
         check_type(namespace, str, "namespace")
-        nodes = self.space.find(prompt, namespace)
+        known = self.space.tree.find(namespace, prompt)
+        nodes = self.space.usable(known)
         self._lookups += len(prompt) // self.page_tokens
         self._hits += len(nodes)
+        if len(known) < len(prompt) // self.page_tokens and self.space.tree.goes_on(namespace, known):
+            self._divergence = self._divergence.added(len(known) * self.page_tokens)
         return self._add(begin_sequence(self.space, nodes, prompt, namespace))
 
     def lookup(self, tokens: Iterable[int], namespace: str = "") -> int:
@@ -258,10 +262,10 @@ class Pages:
             namespace: As for `new`.
             is_counted: Whether `stats` counts the lookup.
         """
-        counts = self._lookups, self._hits
+        counts = self._lookups, self._hits, self._divergence
         sequence = self.new(tokens, namespace)
         if not is_counted:
-            self._lookups, self._hits = counts
+            self._lookups, self._hits, self._divergence = counts
         state = self.state(sequence)
         for number, start in enumerate(starts):
             if start > state.length:
@@ -340,6 +344,7 @@ class Pages:
             nbytes=sum(pages * group.page_bytes for pages, group in filled),
             f32_bytes=sum(pages * group.page_f32_bytes for pages, group in filled),
             groups=counts,
+            divergence=self._divergence,
         )
 
     def _add(self, state: SequenceState) -> int:

@@ -39,7 +39,10 @@ class PageSpace:
 
     def find(self, tokens: array[int], namespace: str) -> list[PrefixNode]:
         """The nodes of the full pages of a prompt that a sequence can begin with."""
-        nodes = self.tree.find(namespace, tokens)
+        return self.usable(self.tree.find(namespace, tokens))
+
+    def usable(self, nodes: list[PrefixNode]) -> list[PrefixNode]:
+        """The first of the nodes of a text, as far as a sequence can begin with them."""
         return nodes[: usable_pages(self.groups, nodes, self.page_tokens)]
 
     def kept(self, nodes: Sequence[PrefixNode]) -> list[tuple[PagePool, int]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+DIVERGENCE_BUCKETS = (0, 64, 256, 1024, 4096, 16384, 65536)  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,24 @@ class PageCounts:
     evictions: int = 0
 
 
+class Divergence(NamedTuple):
+    """Where prompts left the cached text that they began like: prompts by that position, in tokens.
+
+    A prompt that goes on where a cached text ends is not counted, only one that differs from how it goes on.
+
+    >>> Divergence().added(0).added(100)
+    Divergence(counts=(1, 0, 1, 0, 0, 0, 0, 0), tokens=100)
+    """
+
+    counts: tuple[int, ...] = (0,) * (len(DIVERGENCE_BUCKETS) + 1)  # up to each of the buckets, and beyond the last
+    tokens: int = 0  # the sum of all positions
+
+    def added(self, position: int) -> Divergence:
+        counts = [*self.counts]
+        counts[bisect_left(DIVERGENCE_BUCKETS, position)] += 1
+        return Divergence(tuple(counts), self.tokens + position)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheStats(PageCounts):
     """Pages of all groups now, and events since the start. A slot of the recurrent group counts as a page.
@@ -33,6 +55,7 @@ class CacheStats(PageCounts):
     nbytes: int = 0  # of the pages that hold something
     f32_bytes: int = 0  # that the same pages would take in f32
     groups: tuple[PageCounts, ...] = ()
+    divergence: Divergence = field(default_factory=Divergence)
 
     @property
     def hit_rate(self) -> float:

@@ -77,6 +77,11 @@ class PrefixTree:
             found.append(node)
         return found
 
+    def goes_on(self, namespace: str, nodes: list[PrefixNode]) -> bool:
+        """Whether a text is known that begins with these nodes and has pages after them."""
+        node = nodes[-1] if nodes else self._top.children.get(name_key(namespace))
+        return node is not None and bool(node.children)
+
     def nodes(self) -> Iterator[PrefixNode]:
         """All nodes, parents before children."""
         left = [self._top]

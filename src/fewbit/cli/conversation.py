@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import FewbitError, RequestError
 from .files import read_bytes, write_text
 
-ROLES = ("system", "user", "assistant")
+if TYPE_CHECKING:
+    from .tool_calls import ToolCaller
 
-Message = dict[str, str]
+ROLES = ("system", "user", "assistant", "tool")
+
+Message = dict[str, Any]
 
 
 class AnswerStream(Protocol):
@@ -47,6 +50,7 @@ class Conversation:
         system: A system message.
         settings: Options of `LLM.chat`, such as temperature, seed and max_tokens.
         count: Called with messages; returns how many tokens they take.
+        caller: Makes the calls of tools that the user agrees to.
     """
 
     def __init__(
@@ -55,8 +59,9 @@ class Conversation:
         system: str | None = None,
         settings: dict[str, Any] | None = None,
         count: Callable[[list[Message]], int] = len,
+        caller: ToolCaller | None = None,
     ) -> None:
-        self.llm = llm
+        self.llm, self.caller = llm, caller
         self.settings = dict(settings or {})
         self.messages: list[Message] = []
         self.last: Any = None  # the last whole Completion
@@ -92,6 +97,16 @@ class Conversation:
         question = self._last_question()
         self._retries += 1
         return self._prepared(self.messages[: question + 1])
+
+    @property
+    def calls(self) -> Sequence[Any]:
+        """Calls of tools that the last answer asks for and that have no results."""
+        has_calls = bool(self.messages) and bool(self.messages[-1].get("tool_calls"))
+        return self.last.tool_calls if has_calls and self.last is not None else ()
+
+    def go_on(self, results: list[Message]) -> Generator[str, None, None]:
+        """Stream the answer to the results of calls."""
+        return self._prepared([*self.messages, *results])
 
     def undo(self) -> None:
         """Take back the last message and its answer."""
@@ -134,8 +149,8 @@ class Conversation:
         try:
             self._stream = stream = self.llm.chat(prompt, stream=True, **self._settings())
             try:
-                for text in stream:
-                    parts.append(text)
+                for text, answer in answer_texts(stream):
+                    parts.append(answer)
                     yield text
             finally:
                 stream.close()
@@ -143,11 +158,31 @@ class Conversation:
         finally:  # an answer that was stopped is kept as far as it came
             self._stream = None
             if parts or finished:
-                self.messages = [*messages, {"role": "assistant", "content": "".join(parts)}]
+                calls = getattr(self.last, "tool_calls", ()) if finished else ()
+                told = {"tool_calls": [call.to_message() for call in calls]} if calls else {}
+                self.messages = [*messages, {"role": "assistant", "content": "".join(parts), **told}]
 
     def _settings(self) -> dict[str, Any]:
         seed = self.settings.get("seed")
-        return self.settings if seed is None else {**self.settings, "seed": seed + self._retries}
+        tools = {} if self.caller is None else {"tools": self.caller.tools.described}
+        return {**self.settings, **tools, **({} if seed is None else {"seed": seed + self._retries})}
+
+
+def answer_texts(stream: Any) -> Iterator[tuple[str, str]]:
+    """The texts of a stream, and what of them is the answer. Reasoning is shown between tags."""
+    if not hasattr(stream, "parts"):  # of a server
+        yield from ((text, text) for text in stream)
+        return
+    is_thinking = False
+    for part in stream.parts():
+        if part.reasoning:
+            yield ("" if is_thinking else "<think>\n") + part.reasoning, ""
+            is_thinking = True
+        if is_thinking and (part.text or part.completion is not None):
+            yield "\n</think>\n\n", ""
+            is_thinking = False
+        if part.text:
+            yield part.text, part.text
 
 
 def read_messages(path: str) -> list[Message]:
@@ -165,7 +200,7 @@ def read_messages(path: str) -> list[Message]:
 def _is_message(entry: object) -> bool:
     return (
         isinstance(entry, dict)
-        and entry.keys() == {"role", "content"}
+        and {"role", "content"} <= entry.keys() <= {"role", "content", "tool_calls", "tool_call_id"}
         and entry["role"] in ROLES
         and isinstance(entry["content"], str)
     )

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from ..errors import ArgumentError, FetchError
 from ..llm import Completion
+from ..llm.completion import ToolCall
 from ..load_options import load_options
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -137,6 +138,7 @@ class RemoteStream:
         self._response = server.open(path, body)
         self._texts: list[str] = []
         self._tokens: list[int] = []
+        self._calls: dict[int, dict[str, str]] = {}
         self._reason = "cancelled"
         self._usage: dict[str, Any] = {}
         self.prompt_done = 0.0
@@ -150,6 +152,8 @@ class RemoteStream:
                 self._reason = choice.get("finish_reason") or self._reason
                 self._tokens += choice.get("token_ids") or []
                 text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+                for part in choice.get("delta", {}).get("tool_calls") or []:
+                    add_call(self._calls, part)
                 if text:
                     self._first, self.prompt_done = self._first or perf_counter(), 1.0
                     self._texts.append(text)
@@ -166,6 +170,7 @@ class RemoteStream:
             cached_tokens=details.get("cached_tokens", 0),
             prefill_seconds=(self._first or now) - self._start,
             decode_seconds=now - (self._first or now),
+            tool_calls=[*map(_tool_call, self._calls.values())],
             parsed=_value("".join(self._texts)) if self._is_json and self._reason == "stop" else None,
         )
 
@@ -179,6 +184,26 @@ class RemoteStream:
                     yield json.loads(line.removeprefix(b"data:"))
         except (OSError, HTTPException, ValueError) as error:
             raise FetchError(f"the answer broke off: {error or type(error).__name__}") from None
+
+
+def add_call(calls: dict[int, dict[str, str]], part: dict[str, Any]) -> None:
+    """Add a part of a call, as it is streamed.
+
+    >>> calls = {}
+    >>> for text in ('{"x"', ': 1}'): add_call(calls, {"index": 0, "id": "a", "function": {"arguments": text}})
+    >>> calls
+    {0: {'id': 'a', 'name': '', 'arguments': '{"x": 1}'}}
+    """
+    call = calls.setdefault(part.get("index") or 0, {"id": "", "name": "", "arguments": ""})
+    function = part.get("function") or {}
+    call["id"] = part.get("id") or call["id"]
+    call["name"] = function.get("name") or call["name"]
+    call["arguments"] += function.get("arguments") or ""
+
+
+def _tool_call(call: dict[str, str]) -> ToolCall:
+    arguments = _value(call["arguments"])
+    return ToolCall(call["id"], call["name"], arguments if isinstance(arguments, dict) else {}, call["arguments"])
 
 
 def _response_format(body: dict[str, Any]) -> dict[str, Any]:

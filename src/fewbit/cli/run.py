@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from .remote import RemoteModel, RemoteServer, RemoteStream, open_remote, remote
 
 if TYPE_CHECKING:
     from ..llm import LLM, Completion, Stream
+    from .tool_calls import ToolCaller
 
 CHAT_TOKENS = 1024  # of an answer in a conversation
 
@@ -88,7 +89,17 @@ def run(
 @click.argument("model", required=False, type=ModelName())
 @answer_options(CHAT_TOKENS)
 @click.option("--json", "as_json", is_flag=True, help="Print each answer as JSON, on a line.")
-def chat(model: str | None, system: str | None, server: str | None, as_json: bool, **options: Any) -> None:
+@click.option("--mcp", "mcp_servers", multiple=True, metavar="SERVER",
+              help="An MCP server whose tools the model may call: a command with its arguments, or an address; may be "
+                   "given again. Each call is confirmed.")  # fmt: skip
+def chat(
+    model: str | None,
+    system: str | None,
+    server: str | None,
+    as_json: bool,
+    mcp_servers: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Talk with a model.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a name; without one the default model answers. Ctrl-C stops an answer,
@@ -103,13 +114,28 @@ def chat(model: str | None, system: str | None, server: str | None, as_json: boo
       fewbit chat model.gguf --system "Answer in one sentence."
       fewbit chat --server http://127.0.0.1:8000
       fewbit chat hf:org/repo --temp 0.2 --kv q8_0
+      fewbit chat --mcp "python files.py" --mcp http://127.0.0.1:9000/mcp
       printf 'Hi!\\nWhat did I just say?\\n' | fewbit chat --json
     """
     if sys.stdin is None:
         raise FewbitError("there is no standard input to read messages from")
     loading, settings = answer_settings(options)
-    with open_model(None if server is None else RemoteServer(server), model, loading) as llm:
-        converse(llm, system, settings, as_json)
+    with ExitStack() as stack:
+        caller = open_tools(mcp_servers, stack) if mcp_servers else None
+        remote = None if server is None else RemoteServer(server)
+        llm = stack.enter_context(open_model(remote, model, loading))
+        converse(llm, system, settings, as_json, caller)
+
+
+def open_tools(servers: tuple[str, ...], stack: ExitStack) -> ToolCaller:
+    """The tools of MCP servers, until the stack is closed."""
+    from .mcp import open_mcp
+    from .tool_calls import ToolCaller
+
+    tools = stack.enter_context(open_mcp(servers))
+    names = ", ".join(one["function"]["name"] for one in tools.described)
+    tell(f"tools: {shown(names or 'none')}")
+    return ToolCaller(tools)
 
 
 def open_model(
@@ -118,7 +144,13 @@ def open_model(
     return load(model, **loading) if server is None else open_remote(server, model)
 
 
-def converse(llm: LLM | RemoteModel, system: str | None, settings: dict[str, Any], as_json: bool = False) -> None:
+def converse(
+    llm: LLM | RemoteModel,
+    system: str | None,
+    settings: dict[str, Any],
+    as_json: bool = False,
+    caller: ToolCaller | None = None,
+) -> None:
     """Hold a conversation on the terminal, or with the lines of standard input."""
     from ..files.hub import cache_folder
     from .conversation import Conversation
@@ -127,7 +159,7 @@ def converse(llm: LLM | RemoteModel, system: str | None, settings: dict[str, Any
 
     if not llm.can_chat:
         raise FewbitError('the model has no chat template, so it cannot chat; fewbit run MODEL "TEXT" continues a text')
-    conversation = Conversation(llm, system, settings, llm.count_tokens)
+    conversation = Conversation(llm, system, settings, llm.count_tokens, caller)
     if as_json or not sys.stdin.isatty():
         talk(conversation, JsonLines(llm.model_name) if as_json else InputLines())
         return

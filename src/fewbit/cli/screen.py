@@ -37,6 +37,10 @@ class StandardStreams(Printer):
     def confirm(self, question: str) -> bool:
         return True  # nobody can be asked
 
+    def choose(self, question: str, options: str) -> str:
+        self.note(f"{question} (nobody can be asked, so it is not made)")
+        return ""
+
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
         return after_prefill(texts, done)
 
@@ -62,6 +66,10 @@ class Terminal(StandardStreams):
     def confirm(self, question: str) -> bool:
         self.note(question)
         return self.read("[y/N] ").strip().lower() in ("y", "yes")
+
+    def choose(self, question: str, options: str) -> str:
+        self.note(question)
+        return self.read(f"[{options}] ")
 
     def note(self, text: str) -> None:
         """Dim, and wrapped between words."""

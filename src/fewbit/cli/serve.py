@@ -56,6 +56,9 @@ OPTIONS = [
     click.option("--tools-without-template", type=click.Choice(["omit", "prompt", "refuse"]), default="omit",
                  help="Tools that the model's chat template ignores: leave them out, describe them in a message, or "
                       "refuse them."),
+    click.option("--keep-volatile-lines", is_flag=True,
+                 help="Leave system messages as they are: a header for billing, the time and ids of requests, which "
+                      "change in every request, keep prompts from sharing a prefix."),
     click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models."),
     click.option("--log-json", is_flag=True, help="Log lines are JSON."),
     serve_options,
@@ -135,6 +138,7 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: options[name] for name in same},
         "api_keys": (*(() if lines is None else read_keys(lines)), *(() if table is None else read_key_table(table))),
+        "keeps_volatile_lines": options["keep_volatile_lines"],
         "request_seconds": options["max_seconds"],
         "max_output_tokens": options["max_tokens"],
         "max_body_bytes": options["max_body"] << 20,

@@ -11,6 +11,7 @@ from .conversation import Conversation
 from .printer import cut_note
 from .slash import QUOTES, Reply, respond
 
+MAX_ROUNDS = 20  # of calls for one message
 MANY_LINES = 10  # of a message: from here on their number is shown
 
 
@@ -34,6 +35,9 @@ class Screen(Protocol):
 
     def confirm(self, question: str) -> bool:
         """Whether the user agrees; True if nobody can be asked."""
+
+    def choose(self, question: str, options: str) -> str:
+        """What the user answers; "" if nobody can be asked."""
 
     def watched(self, texts: Iterable[str], done: Callable[[], float]) -> Iterable[str]:
         """The same texts; progress of the prompt may be shown until the first one."""
@@ -113,12 +117,24 @@ def respond_to(conversation: Conversation, screen: Screen, text: str) -> bool:
             screen.note(reply.note)
         if reply.stream:
             print_answer(conversation, screen, reply)
+            answer_calls(conversation, screen)
     except FewbitError as error:
         if not screen.interactive:
             raise
         screen.note(" ".join(str(error).split()))
         return True
     return not reply.over
+
+
+def answer_calls(conversation: Conversation, screen: Screen) -> None:
+    """Make the calls that the user agrees to, and print what the model makes of their results."""
+    for _ in range(MAX_ROUNDS):
+        if conversation.caller is None or not conversation.calls:
+            return
+        results = conversation.caller.results(conversation.calls, screen)
+        print_answer(conversation, screen, Reply(stream=conversation.go_on(results)))
+    if conversation.calls:
+        screen.note(f"the model called tools {MAX_ROUNDS} times without an answer; another message goes on")
 
 
 def print_answer(conversation: Conversation, screen: Screen, reply: Reply) -> None:

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .completion import Completion, TokenLogprob
+    from .completion import Completion, TokenLogprob, ToolCall
     from .fold import TextDelta
     from .llm import LLM
     from .prompts import Prompt
@@ -22,6 +22,7 @@ __all__ = [
     "Stream",
     "TextDelta",
     "TokenLogprob",
+    "ToolCall",
 ]
 
 
@@ -29,5 +30,5 @@ def __getattr__(name: str) -> Any:
     """Loaded when first needed: a command that talks to a server has completions, and no engine."""
     if name not in __all__:
         raise AttributeError(f"module 'fewbit.llm' has no attribute {name!r}")
-    home = "completion" if name in ("Completion", "TokenLogprob") else "llm"
+    home = "completion" if name in ("Completion", "TokenLogprob", "ToolCall") else "llm"
     return getattr(import_module(f".{home}", __name__), name)

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ..errors import DtypeError, RequestError
 from ..validation import to_flag
+from .call_constraints import read_choice, reply_constraint
 from .prompts import PromptEncoder
-from .sampling_options import ChatOptions, PromptOptions, check_names, to_list
+from .replies import ReplyPlan
+from .sampling_options import ChatOptions, PromptOptions, ReplyOptions, check_names, to_list
+from .tools import describe, tool_name
 
 if TYPE_CHECKING:
     from ..text.chat import ChatPrompt, ChatTemplates
+    from ..text.grammar import ConstraintFactory, GrammarCompiler
+    from ..text.reply import ReplyFormat
+
+logger = logging.getLogger(__name__)
 
 ChatMessage = Mapping[str, Any]
 Messages = Sequence[ChatMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """A conversation as it is run: what the model reads, and how its reply is read.
+
+    Args:
+        prompt: Token ids.
+        reply: How the reply is read.
+        hold: Makes what holds the reply of what holds its answer; None for either is nothing.
+        options: The options that are those of `LLM.generate`.
+    """
+
+    prompt: list[int]
+    reply: ReplyPlan
+    hold: Callable[[ConstraintFactory | None], ConstraintFactory | None]
+    options: dict[str, Any]
+
+    def constraint(self, given: Any) -> Any:
+        """What holds the reply: a constraint that is given as such, or else one with the structure that is given."""
+        return given if self.options.get("constraint") is not None else self.hold(given)
 
 
 class ChatEncoder:
@@ -23,10 +53,13 @@ class ChatEncoder:
 
     Args:
         prompts: Encodes their text.
+        compiler: Gives the grammars of the model.
     """
 
-    def __init__(self, prompts: PromptEncoder) -> None:
-        self._prompts = prompts
+    def __init__(self, prompts: PromptEncoder, compiler: Callable[[], GrammarCompiler]) -> None:
+        self._prompts, self._compiler = prompts, compiler
+        self._has_warned = False
+        self._controls: dict[str, dict[str, int]] = {}  # of each format
 
     @property
     def can_chat(self) -> bool:
@@ -45,30 +78,73 @@ class ChatEncoder:
     def encode(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> list[int]:
         """The token ids of a conversation's prompt. Messages that cannot fit are refused before they are rendered."""
         self._prompts.engine.check_writes()
-        for message in check_messages(messages):
-            if message["role"] != "assistant" and isinstance(message.get("content"), str):
-                self._prompts.refuse_long(message["content"])
-        prompt = self._render(messages, refuse_ignored_tools, options)
-        self._prompts.refuse_long(prompt.unmarked)
-        return prompt.encode(self._prompts.tokenizer)
+        return self._prompt(messages, refuse_ignored_tools, options).encode(self._prompts.tokenizer)
 
     def count(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> int:
         """Number of tokens of a conversation's prompt, whether it fits or not."""
         prompt = self._render(check_messages(messages), refuse_ignored_tools, options)
         return len(prompt.encode(self._prompts.tokenizer))
 
-    def encode_all(
+    def plan_all(
         self, messages: Messages | Sequence[Messages], stream: bool, options: ChatOptions
-    ) -> tuple[Any, dict[str, Any]]:
-        """The prompt of a conversation, or a list for several, and the options that are not `PromptOptions`."""
-        self._prompts.engine.check_writes()
-        rest: dict[str, Any] = {**options}
-        own: Any = {name: rest.pop(name) for name in get_type_hints(PromptOptions) if name in rest}
+    ) -> tuple[list[ChatPlan], bool]:
+        """The plan of each conversation, and whether a list of them was given."""
         conversations, several = split_conversations(messages)
         if stream and several:
             raise RequestError("stream=True takes one conversation, got a list of them")
-        prompts = [self.encode(conversation, False, own) for conversation in conversations]
-        return (prompts if several else prompts[0]), rest
+        return [self.plan(conversation, False, options) for conversation in conversations], several
+
+    def plan(self, messages: Messages, refuse_ignored_tools: bool, options: ChatOptions) -> ChatPlan:
+        """How a conversation is run."""
+        self._prompts.engine.check_writes()
+        rest: dict[str, Any] = {**options}
+        own: Any = {name: rest.pop(name) for name in get_type_hints(PromptOptions) if name in rest}
+        reply: Any = {name: rest.pop(name) for name in get_type_hints(ReplyOptions) if name in rest}
+        tools = to_list(own.get("tools") or [], "tools must be a list of functions or dicts")
+        choice = read_choice(reply.get("tool_choice") or "auto", [tool_name(tool) for tool in tools])
+        if choice == "none":
+            own["tools"], tools = None, []
+        prompt = self._prompt(messages, refuse_ignored_tools, own)
+        tokens = prompt.encode(self._prompts.tokenizer)
+        described = [describe(tool) for tool in tools]
+        return self._planned(prompt, tokens, described, choice, reply, rest)
+
+    def _planned(
+        self, prompt: ChatPrompt, tokens: list[int], tools: list[dict[str, Any]], choice: Any,
+        reply: ReplyOptions, rest: dict[str, Any],
+    ) -> ChatPlan:  # fmt: skip
+        format = self.templates.format(bool(tools))
+        if tools and not format.is_known and not self._has_warned:
+            self._has_warned = True
+            logger.warning("the chat template does not tell how tool calls are written: %s", format.name)
+        opens = format.opens_thought(prompt.unmarked, prompt.answer)
+        is_parallel = to_flag(reply.get("parallel_tool_calls", True), "parallel_tool_calls")
+        if rest.get("constraint") is not None and choice not in ("auto", "none"):
+            raise RequestError("constraint and a tool_choice that demands a call cannot be used together")
+        control = self.control_tokens(format)
+        hold = partial(
+            reply_constraint, self._compiler, format, control, tools, choice, is_parallel,
+            format.thinks and not format.ends_thought(prompt.unmarked), opens, reply.get("reasoning_budget"),
+        )  # fmt: skip
+        plan = ReplyPlan(format, tools, opens, None if is_parallel else 1, frozenset(control.values()))
+        return ChatPlan(tokens, plan, hold, rest)
+
+    def control_tokens(self, format: ReplyFormat) -> dict[str, int]:
+        """The control tokens that are part of a format, with their ids."""
+        if format.name not in self._controls:
+            tokenizer = self._prompts.tokenizer
+            ids = {text: tokenizer.token_id(text) for text in format.visible_tokens(tokenizer.control_texts())}
+            self._controls[format.name] = {text: token for text, token in ids.items() if token is not None}
+        return self._controls[format.name]
+
+    def _prompt(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> ChatPrompt:
+        """A prompt that may fit."""
+        for message in check_messages(messages):
+            if message["role"] != "assistant" and isinstance(message.get("content"), str):
+                self._prompts.refuse_long(message["content"])
+        prompt = self._render(messages, refuse_ignored_tools, options)
+        self._prompts.refuse_long(prompt.unmarked)
+        return prompt
 
     def _render(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> ChatPrompt:
         check_names(options, PromptOptions)
@@ -101,14 +177,30 @@ def check_messages(messages: Messages, where: str = "") -> list[ChatMessage]:
 def _check_options(options: PromptOptions) -> dict[str, Any]:
     tools, names = options.get("tools"), options.get("template")
     if tools is not None:
-        tools = to_list(tools, "tools must be a list of dicts")
+        tools = to_list(tools, "tools must be a list of functions or dicts")
         for number, tool in enumerate(tools):
-            if not isinstance(tool, Mapping):
-                raise DtypeError(f"tools must be a list of dicts, got {type(tool).__name__} at {number}")
+            if not isinstance(tool, Mapping) and not callable(tool):
+                raise DtypeError(f"tools must be a list of functions or dicts, got {type(tool).__name__} at {number}")
+        tools = [describe(tool) for tool in tools]
     if names is not None and (not isinstance(names, Mapping) or not all(isinstance(name, str) for name in names)):
         raise DtypeError(f'template must be a dict such as {{"enable_thinking": False}}, got {names!r}')
+    names = {**_thinking(options), **(names or {})} or None
     flags = ("trust_content", "continue_final_message")
     return {"tools": tools, "names": names, **{name: to_flag(options.get(name, False), name) for name in flags}}
+
+
+def _thinking(options: PromptOptions) -> dict[str, Any]:
+    """The names by which chat templates are told how much to think."""
+    effort, enabled = options.get("reasoning_effort"), options.get("enable_thinking")
+    if effort is not None and not isinstance(effort, str):
+        raise DtypeError(f'reasoning_effort must be a str such as "low", got {effort!r}')
+    if enabled is None and effort == "none":
+        enabled = False
+    found: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if enabled is not None:
+        flag = to_flag(enabled, "enable_thinking")
+        found |= {"enable_thinking": flag, "thinking": flag}  # some templates look for the one, some for the other
+    return found
 
 
 def _check_message(message: Any, which: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,6 +37,30 @@ class TokenLogprob:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that a model asks for.
+
+    Args:
+        id: An id, which the message with its result refers to.
+        name: Name of the tool.
+        arguments: Its arguments.
+        text: The arguments as JSON text.
+
+    >>> ToolCall("0", "add", {"x": 1}, '{"x": 1}').to_message()
+    {'id': '0', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x": 1}'}}
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    text: str
+
+    def to_message(self) -> dict[str, Any]:
+        """The call as a message's `tool_calls` holds it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.text}}
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Completion:
     """What a model wrote for a prompt. It is printed, formatted, compared and hashed as its text.
@@ -64,6 +88,8 @@ class Completion:
         prefill_seconds: Seconds until the first token.
         decode_seconds: Seconds from the first token to the end.
         cut_tokens: Number of tokens sampled after `tokens`: those of the stop string.
+        reasoning: Of `LLM.chat`: the model's thoughts, which are not in `text`.
+        tool_calls: Of `LLM.chat` with tools: the calls that the model asks for, which are not in `text`.
         prompt_index: Position of the prompt in the list of prompts.
         index: Position among the `n` outputs for the prompt.
         prompt_logprobs: One for each token of the prompt, None for the first; or None if they were not requested.
@@ -83,6 +109,8 @@ class Completion:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     cut_tokens: int = 0
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
     prompt_index: int = 0
     index: int = 0
     prompt_logprobs: list[TokenLogprob | None] | None = None
@@ -98,6 +126,20 @@ class Completion:
         [Completion('a', 1 token, stop, first of 2), Completion('b', 1 token, stop)]
         """
         return [self, *self.others]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The output as a message of the assistant, to go on with the conversation.
+
+        >>> Completion("Hello!", [1], "stop").message
+        {'role': 'assistant', 'content': 'Hello!'}
+        """
+        found: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            found["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            found["tool_calls"] = [call.to_message() for call in self.tool_calls]
+        return found
 
     @property
     def generated_tokens(self) -> int:
@@ -124,6 +166,7 @@ class Completion:
         logprobs = None if self.logprobs is None else [one.to_dict() for one in self.logprobs]
         if self.prompt_logprobs is not None:
             found["prompt_logprobs"] = [one and one.to_dict() for one in self.prompt_logprobs]
+        found["tool_calls"] = [asdict(one) for one in self.tool_calls]
         others = [one.to_dict() for one in self.others]
         parsed = None if self.parsed is None else json.loads(self.text)
         return {**found, "tokens": list(self.tokens), "logprobs": logprobs, "parsed": parsed, "others": others}
@@ -134,7 +177,8 @@ class Completion:
     def __repr__(self) -> str:
         tokens = "1 token" if len(self.tokens) == 1 else f"{len(self.tokens)} tokens"
         position = f", first of {len(self.outputs)}" if self.others else ""
-        return f"Completion({self.text!r}, {tokens}, {self.finish_reason}{position})"
+        calls = "".join(f", {call.name}({call.text})" for call in self.tool_calls)
+        return f"Completion({self.text!r}{calls}, {tokens}, {self.finish_reason}{position})"
 
     def __format__(self, spec: str) -> str:
         return format(self.text, spec)

@@ -15,6 +15,7 @@ from ..text.tokenizer import Tokenizer
 from .callers import raise_error
 from .completion import Completion, TokenLogprob
 from .logprobs import scored_tokens, token_logprob
+from .replies import CallDelta, ReplyDelta, ReplyFold, ReplyPlan
 from .structure import OutputStructure
 
 
@@ -29,6 +30,8 @@ class TextDelta:
         logprobs: One for each of `tokens`, or None if they were not requested.
         completion: The whole output, at its end.
         stop_string: The stop string that ended it, if one did.
+        reasoning: The new text of the model's thoughts, in a conversation.
+        calls: New parts of tool calls, in a conversation.
     """
 
     index: int
@@ -37,6 +40,8 @@ class TextDelta:
     logprobs: list[TokenLogprob] | None = None
     completion: Completion | None = None
     stop_string: str | None = None
+    reasoning: str = ""
+    calls: Sequence[CallDelta] = ()
 
 
 class TextFold:
@@ -50,6 +55,8 @@ class TextFold:
         stops: Stop strings.
         prompt_only: The prompt is computed, and the one token that the engine samples is dropped.
         structure: What the text must look like; see `check`.
+        visible_tokens: Control tokens that are part of the text.
+        reply: How the text is read in a conversation; None: it is plain text.
     """
 
     def __init__(
@@ -61,6 +68,8 @@ class TextFold:
         stops: Sequence[str] = (),
         prompt_only: bool = False,
         structure: OutputStructure | None = None,
+        visible_tokens: frozenset[int] = frozenset(),
+        reply: ReplyPlan | None = None,
     ) -> None:
         self.request, self.index, self.structure = request, index, structure
         self.finish_reason: str | None = None
@@ -68,7 +77,9 @@ class TextFold:
         self._error: str | None = None
         self._tokenizer, self._n, self._prompt_only = tokenizer, n, prompt_only
         _, starts = tokenizer.decode_next(request.tokens[-1], False, True)
-        self._decoder = TextStream(tokenizer, continues=not starts)
+        visible = visible_tokens if reply is None else visible_tokens | reply.visible
+        self._decoder = TextStream(tokenizer, continues=not starts, visible=visible)
+        self._reply = None if reply is None else ReplyFold(reply)
         self._stops = StopStrings(stops) if stops else None
         self._texts: list[str] = []
         self._tokens: list[int] = []
@@ -91,8 +102,11 @@ class TextFold:
             text += self._finish(delta.finish)
         tokens = self._tokens[first : self._num_visible]
         logprobs = self._add_logprobs(first, tokens)
+        found = ReplyDelta(text) if self._reply is None else self._reply.take(text, self.finish_reason is not None)
         completion = self.completion() if self.finish_reason is not None else None
-        return TextDelta(self.index, text, tokens, logprobs, completion, self._stop_string)
+        return TextDelta(
+            self.index, found.text, tokens, logprobs, completion, self._stop_string, found.reasoning, found.calls
+        )
 
     def end(self, reason: str) -> None:
         """End the output, unless it is complete."""
@@ -103,17 +117,24 @@ class TextFold:
         """The output, read as its structure says if it is complete. It may take a while."""
         if self.structure is not None and self.finish_reason == "stop":
             try:
-                self._parsed = self.structure.parse("".join(self._texts))
+                self._parsed = self.structure.parse("".join(self._texts) if self._reply is None else self._reply.text)
             except RequestError as error:
                 self.finish_reason, self._error = "invalid", str(error)
         return self.completion()
+
+    def close(self) -> None:
+        """End an output that nobody reads any more."""
+        self.end("cancelled")
+        if self._reply is not None:
+            self._reply.take("", True)
 
     def completion(self) -> Completion:
         """The output as it stands."""
         request, count = self.request, self._num_visible
         first_time = request.first_token_time
+        reply = self._reply
         return Completion(
-            text="".join(self._texts),
+            text="".join(self._texts) if reply is None else reply.text,
             tokens=self._tokens[:count],
             finish_reason=self.finish_reason or "cancelled",
             logprobs=None if self._logprobs is None else self._logprobs[:count],
@@ -123,6 +144,8 @@ class TextFold:
             prefill_seconds=first_time - request.start_time if first_time else 0.0,
             decode_seconds=max(0.0, self._finish_time - first_time) if first_time else 0.0,
             cut_tokens=len(self._tokens) - count,
+            reasoning="" if reply is None else reply.reasoning,
+            tool_calls=[] if reply is None else reply.calls,
             prompt_index=self.index // self._n,
             index=self.index % self._n,
             prompt_logprobs=self._prompt_logprobs(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from functools import partial
+from typing import Any, Literal, Unpack, overload
 
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
@@ -17,7 +17,7 @@ from ..ops.sampling import SamplingParams
 from ..quantizing import quantized
 from ..text.tokenizer import Tokenizer
 from .callers import BlockingCaller, Caller, LoopCaller, drive
-from .chat import Messages
+from .chat import ChatPlan, Messages
 from .completion import Completion
 from .fold import TextDelta, TextFold
 from .pooling import file_pooling
@@ -34,9 +34,8 @@ from .sampling_options import (
     read_options,
 )
 from .stream import AsyncStream, Stream, complete, text_deltas
-
-if TYPE_CHECKING:
-    from ..text.grammar import GrammarCompiler
+from .tool_runs import OnCall, run_rounds
+from .tools import Tool
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
@@ -196,8 +195,10 @@ class LLM(TextReader):
         Returns:
             A `Completion`; for a list of conversations a list of the same length; a `Stream` with `stream=True`.
         """
-        prompt, rest = self._chat.encode_all(messages, stream, options)
-        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
+        plans, several = self._chat.plan_all(messages, stream, options)
+        if stream:
+            return Stream(self._worker, self._chat_fold(plans[0]))
+        return drive(self._answer(BlockingCaller(), plans, several))
 
     @overload
     async def achat(
@@ -215,15 +216,70 @@ class LLM(TextReader):
         self, messages: Messages | Sequence[Messages], *, stream: bool = False, **options: Unpack[ChatOptions]
     ) -> Completion | list[Completion] | AsyncStream:
         """`chat` that does not block the event loop."""
-        prompt, rest = await LoopCaller().compute(lambda: self._chat.encode_all(messages, stream, options))
-        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
+        caller = LoopCaller()
+        plans, several = await caller.compute(lambda: self._chat.plan_all(messages, stream, options))
+        if stream:
+            return AsyncStream(self._worker, lambda: self._chat_fold(plans[0]))
+        return await self._answer(caller, plans, several)
 
-    @cached_property
-    def grammars(self) -> GrammarCompiler:
-        """Makes constraints of grammars. What it compiled is kept for later calls."""
-        from ..text.grammar import GrammarCompiler
+    def plan_chat(
+        self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[ChatOptions]
+    ) -> ChatPlan:
+        """How `chat` runs a conversation: the prompt, what holds the reply, and how it is read. For `achat_parts`.
 
-        return GrammarCompiler(self.tokenizer, self.engine.eos_ids, self.engine.executor.vocab)
+        Args:
+            messages: Dicts with `role` and `content`.
+            refuse_ignored_tools: Raise an error, and not a warning, if the chat template ignores tools.
+            options: See `ChatOptions`.
+        """
+        return self._chat.plan(messages, refuse_ignored_tools, options)
+
+    async def achat_parts(self, plan: ChatPlan) -> AsyncGenerator[TextDelta, None]:
+        """The replies to a conversation while they are written, as `aparts` gives texts.
+
+        Args:
+            plan: Of `plan_chat`.
+        """
+        caller = LoopCaller()
+        checked = read_options(plan.options, self.sampling)  # type: ignore[arg-type]
+        _refuse_progress(checked)
+        groups, _ = await caller.compute(lambda: self._folds([plan.prompt], checked, [plan]))
+        return text_deltas(self._worker, groups, caller)
+
+    def run_tools(
+        self,
+        messages: Messages,
+        tools: Sequence[Tool],
+        max_rounds: int = 8,
+        on_call: OnCall | None = None,
+        **options: Any,
+    ) -> Completion:
+        """Answer a conversation, calling tools until there is an answer.
+
+            def weather(city: str) -> str:
+                "The weather of a city."
+                return "sunny"
+
+            answer = llm.run_tools([{"role": "user", "content": "How is the weather in Rome?"}], [weather])
+
+        Each function that the model calls is run, and its result goes back to the model; so does the text of an error.
+        A call of a tool that is a dict ends the loop: it is in `Completion.tool_calls`.
+
+        Args:
+            messages: The conversation. If it is a list, the rounds and the answer are appended to it.
+            tools: Python functions, or dicts.
+            max_rounds: Most rounds of calls. Then the model must answer without tools.
+            on_call: Called with each `ToolCall` before it is made; False refuses the call.
+            options: See `ChatOptions`. `tool_choice` is that of the first round.
+        """
+        first = options.pop("tool_choice", None) or "auto"
+
+        def answer(messages: list[Any], choice: Any) -> Completion:
+            found: Completion = self.chat(messages, **options, tools=tools, tool_choice=choice)
+            return found
+
+        conversation: Any = messages if isinstance(messages, list) else [*messages]
+        return run_rounds(answer, conversation, tools, max_rounds, on_call, first)
 
     def __repr__(self) -> str:
         return f"LLM({self.model_name}, {self.ctx} tokens of context)"
@@ -234,20 +290,36 @@ class LLM(TextReader):
         completions = await complete(self._worker, groups, caller, checked.progress)
         return completions if several else completions[0]
 
-    def _folds(self, prompt: Prompts, options: GenerationOptions) -> tuple[list[list[TextFold]], bool]:
-        """The outputs of each prompt, and whether a list of prompts was given."""
+    async def _answer(self, caller: Caller, plans: list[ChatPlan], several: bool) -> Completion | list[Completion]:
+        checked = read_options(plans[0].options, self.sampling)  # type: ignore[arg-type]
+        groups, _ = await caller.compute(lambda: self._folds([plan.prompt for plan in plans], checked, plans))
+        completions = await complete(self._worker, groups, caller, checked.progress)
+        return completions if several else completions[0]
+
+    def _chat_fold(self, plan: ChatPlan) -> TextFold:
+        checked = self._stream_options(plan.prompt, plan.options)
+        return self._folds([plan.prompt], checked, [plan])[0][0][0]
+
+    def _folds(
+        self, prompt: Prompts, options: GenerationOptions, plans: Sequence[ChatPlan] = ()
+    ) -> tuple[list[list[TextFold]], bool]:
+        """The outputs of each prompt, and whether a list of prompts was given. `plans`: of prompts of conversations."""
         prompts, several = split_prompts(prompt)
         options = self._compiled(options)
         eos_ids = {*self.engine.eos_ids, *options.stop_token_ids} if options.stop_token_ids else None
         groups = []
         for number, text in enumerate(prompts):
+            given = options.for_prompt(number)
+            if plans:
+                given = {**given, "constraint": plans[number].constraint(given.get("constraint"))}
             requests = self.engine.generation(
-                self._prompts.encode(text), options.params, n=options.n, eos_ids=eos_ids, **options.for_prompt(number)
+                self._prompts.encode(text), options.params, n=options.n, eos_ids=eos_ids, **given
             )
             first, n = number * len(requests), len(requests)
             make = partial(
                 TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only,
-                structure=options.structure,
+                structure=options.structure, visible_tokens=options.visible_tokens,
+                reply=plans[number].reply if plans else None,
             )  # fmt: skip
             groups.append([make(request, index) for index, request in enumerate(requests, first)])
         return groups, several

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
@@ -26,6 +27,8 @@ from .sampling_options import PromptOptions
 from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
 
 if TYPE_CHECKING:
+    from ..text.grammar import GrammarCompiler
+    from ..text.reply import ReplyFormat
     from ..text.template import ChatTemplate
 
 
@@ -51,7 +54,7 @@ class TextReader:
         )  # fmt: skip
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
-        self._chat = ChatEncoder(self._prompts)
+        self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text.
@@ -114,10 +117,29 @@ class TextReader:
         """
         return self._chat.count(messages, refuse_ignored_tools, options)
 
+    def reply_format(self, has_tools: bool = False) -> ReplyFormat:
+        """How the model writes reasoning and tool calls, by its chat template.
+
+        Args:
+            has_tools: The one for tools, if the model has a template of its own for them.
+        """
+        return self._chat.templates.format(has_tools)
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Makes constraints of grammars. What it compiled is kept for later calls."""
+        from ..text.grammar import GrammarCompiler
+
+        return GrammarCompiler(self.tokenizer, self.engine.eos_ids, self.engine.executor.vocab)
+
     @property
     def can_chat(self) -> bool:
         """Whether `chat` works: the file has a template, or the tokens of ChatML."""
         return self._chat.can_chat
+
+    def control_tokens(self, format: ReplyFormat) -> dict[str, int]:
+        """The control tokens that are part of a format of replies, with their ids."""
+        return self._chat.control_tokens(format)
 
     @property
     def template(self) -> ChatTemplate:

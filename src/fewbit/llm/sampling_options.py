@@ -43,6 +43,7 @@ class StreamOptions(TypedDict, total=False):
     grammar: Any
     json: bool
     constraint: Callable[[], Constraint] | None
+    visible_tokens: Sequence[int]
     namespace: str
     adapter: str | None
     priority: int
@@ -79,6 +80,7 @@ class Options(StreamOptions, total=False):
         choice: Texts of which the output must be one.
         grammar: A grammar that the output must follow, as text in GBNF or Lark syntax.
         json: The output must be a JSON object. Defaults to False.
+        visible_tokens: Control tokens that are part of the text. Others are left out of it.
         constraint: Makes the `Constraint` of an output; see `fewbit.engine.constraint`.
         namespace: Prompts share cached pages only within a namespace.
         adapter: Name of an adapter that was loaded with the model.
@@ -101,24 +103,44 @@ class PromptOptions(TypedDict, total=False):
     """How messages become a prompt: the options of `LLM.count_tokens` and `LLM.chat_prompt`.
 
     Args:
-        tools: Functions that the model may call, as OpenAI's clients describe them.
+        tools: What the model may call: Python functions, described by their signatures and docstrings, or dicts as
+            OpenAI's clients send them.
+        enable_thinking: Whether the model thinks before it answers, if its chat template lets one choose.
+        reasoning_effort: How much it thinks, such as "low", if its chat template lets one choose. "none": not at all.
         template: Names that the chat template looks for, such as `{"enable_thinking": False}`.
         trust_content: Special tokens that are spelled in messages count as such. Defaults to False: they are text.
         continue_final_message: The last message is the assistant's, and the answer continues it. Defaults to False.
     """
 
-    tools: Sequence[Mapping[str, Any]] | None
+    tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None
+    enable_thinking: bool | None
+    reasoning_effort: str | None
     template: Mapping[str, Any] | None
     trust_content: bool
     continue_final_message: bool
 
 
-class ChatStreamOptions(StreamOptions, PromptOptions, total=False):
-    """The options of `LLM.chat` with `stream=True`: those of `LLM.stream` and `PromptOptions`."""
+class ReplyOptions(TypedDict, total=False):
+    """What the answer to a conversation may be: options of `LLM.chat`.
+
+    Args:
+        tool_choice: "auto": the model decides whether it calls tools. "required": it must. "none": it may not. Or the
+            name of a tool that it must call. Defaults to "auto".
+        parallel_tool_calls: There may be several calls. Defaults to True.
+        reasoning_budget: Most tokens of a thought, which is ended then. Defaults to no limit.
+    """
+
+    tool_choice: str | Mapping[str, Any]
+    parallel_tool_calls: bool
+    reasoning_budget: int | None
 
 
-class ChatOptions(Options, PromptOptions, total=False):
-    """The options of `LLM.chat`: those of `LLM.generate` and `PromptOptions`."""
+class ChatStreamOptions(StreamOptions, PromptOptions, ReplyOptions, total=False):
+    """The options of `LLM.chat` with `stream=True`: those of `LLM.stream`, `PromptOptions` and `ReplyOptions`."""
+
+
+class ChatOptions(Options, PromptOptions, ReplyOptions, total=False):
+    """The options of `LLM.chat`: those of `LLM.generate`, `PromptOptions` and `ReplyOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +155,7 @@ class GenerationOptions:
     params: SamplingParams
     prompt_only: bool  # nothing is written
     structure: OutputStructure | None = None
+    visible_tokens: frozenset[int] = frozenset()
 
     def for_prompt(self, index: int) -> dict[str, Any]:
         """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
@@ -156,6 +179,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
     check_names(rest, Options)
     stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
     n, progress, structure = rest.pop("n", 1), rest.pop("progress", False), pop_structure(rest)
+    visible = frozenset(to_list(rest.pop("visible_tokens", ()), "visible_tokens must be a list of token ids"))
     request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
     most = request["max_tokens"]
     prompt_only = most is not None and check_at_least_zero(most, "max_tokens") == 0
@@ -163,7 +187,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
         request |= {"max_tokens": 1, "min_tokens": 0}
     stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
     params = replace(defaults or SamplingParams(), **rest)
-    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure)
+    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure, visible)
 
 
 def check_names(options: Mapping[str, Any], kind: type) -> None:

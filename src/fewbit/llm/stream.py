@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from threading import Lock
@@ -48,7 +48,7 @@ class TextDeltas:
                 found = self._take(fold, delta)
                 if found.completion is not None and fold.structure is not None:
                     found = replace(found, completion=await self._caller.compute(fold.check))
-                if found.text or found.tokens or found.completion is not None:
+                if found.text or found.tokens or found.completion is not None or found.reasoning or found.calls:
                     return found
         return None
 
@@ -63,7 +63,7 @@ class TextDeltas:
         """Cancel the outputs that are not complete."""
         if self._open:
             for fold in self._open.values():
-                fold.end("cancelled")
+                fold.close()
             self._worker.cancel(list(self._open))
             self._open.clear()
 
@@ -128,6 +128,16 @@ class Stream:
             return text
         raise StopIteration
 
+    def parts(self) -> Iterator[TextDelta]:
+        """The deltas, in place of their texts: of a conversation, with reasoning and tool calls."""
+        assert self._deltas is not None
+        while True:
+            with self._lock:
+                delta = drive(self._deltas.next())
+            if delta is None:
+                return
+            yield delta
+
     @property
     def prompt_done(self) -> float:
         """The share of the prompt that is computed, from 0 to 1."""
@@ -177,15 +187,17 @@ class AsyncStream:
         return self
 
     async def __anext__(self) -> str:
-        if self._deltas is None and not self._closed:
-            caller = LoopCaller()
-            fold = await caller.compute(self._make)
-            if not self._closed:  # meanwhile
-                self._fold, self._deltas = fold, TextDeltas(self._worker, [[fold]], caller)
+        await self._begin()
         text = "" if self._deltas is None else await self._deltas.next_text()
         if text:
             return text
         raise StopAsyncIteration
+
+    async def parts(self) -> AsyncIterator[TextDelta]:
+        """The deltas, in place of their texts: of a conversation, with reasoning and tool calls."""
+        await self._begin()
+        while self._deltas is not None and (delta := await self._deltas.next()) is not None:
+            yield delta
 
     @property
     def completion(self) -> Completion:
@@ -209,6 +221,13 @@ class AsyncStream:
 
     def __del__(self) -> None:
         self._close()
+
+    async def _begin(self) -> None:
+        if self._deltas is None and not self._closed:
+            caller = LoopCaller()
+            fold = await caller.compute(self._make)
+            if not self._closed:  # meanwhile
+                self._fold, self._deltas = fold, TextDeltas(self._worker, [[fold]], caller)
 
     def _close(self) -> None:
         self._closed = True

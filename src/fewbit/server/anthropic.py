@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import wraps
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -18,20 +16,18 @@ from .anthropic_types import (
     CountTokensRequest,
     MessagesRequest,
     MessageUsage,
-    StopReason,
-    TextBlock,
     TokenCount,
-    ToolUseBlock,
     message_usage,
 )
+from .anthropic_writer import MessageWriter, anthropic_event, problem, stop_reason
 from .bodies import JsonResponse, read
 from .errors import ApiError, anthropic_body
 from .jobs import Finished, Job, OutputDelta
 from .prompts import ChatInput
+from .replies import settled
 from .runs import Run, begin, namespace
 from .sse import event
 from .tokens import count_prompt
-from .tool_calls import Call
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -59,7 +55,9 @@ async def messages(request: Request) -> Response:
     body = await read(request, MessagesRequest)
     job = Job(
         messages=body.template_messages(),
-        tools=body.template_tools(),
+        tools=body.read_tools(),
+        output=body.output(),
+        thought_tokens=None if body.thinking is None else body.thinking.budget_tokens,
         template=body.template_names(),
         options=body.options(),
         namespace=namespace(request, None),
@@ -74,7 +72,7 @@ async def messages(request: Request) -> Response:
 @with_status_codes
 async def count_tokens(request: Request) -> Response:
     body = await read(request, CountTokensRequest)
-    asked = ChatInput(body.template_messages(), body.template_tools(), body.template_names())
+    asked = ChatInput(body.template_messages(), body.read_tools().shown, body.template_names())
     return JsonResponse(TokenCount(await count_prompt(request, body.model, asked)))
 
 
@@ -84,100 +82,39 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-class MessageWriter:
-    """Text of a model in, content blocks and the events that tell of them out."""
-
-    def __init__(self, run: Run, body: MessagesRequest) -> None:
-        self.content: list[TextBlock | ToolUseBlock] = []
-        self._parser = run.tool_parser(not (body.tool_choice and body.tool_choice.disable_parallel_tool_use))
-        self._texts: list[str] = []
-
-    def feed(self, text: str) -> Iterator[bytes]:
-        yield from self._text(self._parser.feed(text))
-
-    def finish(self) -> Iterator[bytes]:
-        rest, calls = self._parser.finish()
-        yield from self._text(rest)
-        if self._texts:
-            self.content[0] = TextBlock("".join(self._texts))
-            yield _event("content_block_stop", index=0)
-        for call in calls:
-            yield from self._call(call)
-
-    def _text(self, text: str) -> Iterator[bytes]:
-        if not text:
-            return
-        if not self._texts:
-            self.content.append(TextBlock(""))
-            yield _event("content_block_start", index=0, content_block=TextBlock(""))
-        self._texts.append(text)
-        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-
-    def _call(self, call: Call) -> Iterator[bytes]:
-        number, given = len(self.content), tool_input(call.arguments)
-        block = ToolUseBlock(f"toolu_{uuid4().hex[:24]}", call.name, given)
-        self.content.append(block)
-        yield _event("content_block_start", index=number, content_block=msgspec.structs.replace(block, input={}))
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(given, ensure_ascii=False)}
-        yield _event("content_block_delta", index=number, delta=delta)
-        yield _event("content_block_stop", index=number)
-
-
-def tool_input(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object, which they must be here.
-
-    >>> tool_input('{"x": 1}'), tool_input("[1]"), tool_input("oops")
-    ({'x': 1}, {'arguments': [1]}, {'arguments': 'oops'})
-    """
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        value = arguments
-    return value if isinstance(value, dict) else {"arguments": value}
-
-
 async def _answer(run: Run, body: MessagesRequest) -> AnswerMessage:
     deltas, finished, usage = await run.collect()
-    writer = MessageWriter(run, body)
-    for delta in deltas[0]:
-        list(writer.feed(delta.text))
-    list(writer.finish())
-    reason, stop = _reason(finished[0], writer)
-    return AnswerMessage(_new_id(), run.model, writer.content, message_usage(usage), reason, stop)
+    writer, end = MessageWriter(body.shows_thoughts), finished[0]
+    events = [event for delta in deltas[0] for event in delta.events]
+    for _ in (*writer.feed(settled(events)), *writer.finish()):
+        pass
+    found = AnswerMessage(_new_id(), run.model, writer.content, message_usage(usage), *stop_reason(end))
+    found.error = problem(end)
+    return found
 
 
 async def _events(run: Run, body: MessagesRequest) -> AsyncGenerator[bytes, None]:
-    writer = MessageWriter(run, body)
-    reason: tuple[StopReason, str | None] = "end_turn", None
+    writer, end = MessageWriter(body.shows_thoughts), None
     prompt_tokens = sum(map(len, run.started.prompts))
     message = AnswerMessage(_new_id(), run.model, [], MessageUsage(prompt_tokens, 0))
-    yield _event("message_start", message=message) + _event("ping")
+    yield anthropic_event("message_start", message=message) + anthropic_event("ping")
     try:
         async for one in run:
             if isinstance(one, OutputDelta):
-                part = b"".join(writer.feed(one.text))
-                if part:
+                if part := b"".join(writer.feed(one.events)):
                     yield part
             elif isinstance(one, Finished):
+                end = one
                 yield b"".join(writer.finish())
-                reason = _reason(one, writer)
-            else:
-                delta = {"stop_reason": reason[0], "stop_sequence": reason[1]}
-                yield _event("message_delta", delta=delta, usage=message_usage(one)) + _event("message_stop")
+            elif end is not None:
+                reason, stop = stop_reason(end)
+                delta: dict[str, Any] = {"stop_reason": reason, "stop_sequence": stop}
+                if end.is_invalid:
+                    delta["error"] = problem(end)
+                yield anthropic_event("message_delta", delta=delta, usage=message_usage(one))
+                yield anthropic_event("message_stop")
     except ApiError as error:  # the status is sent already
         yield event(anthropic_body(with_status(error)), "error")
-
-
-def _reason(end: Finished, writer: MessageWriter) -> tuple[StopReason, str | None]:
-    if any(isinstance(block, ToolUseBlock) for block in writer.content):
-        return "tool_use", None
-    if end.stop_string is not None:
-        return "stop_sequence", end.stop_string
-    return ("max_tokens" if end.reason == "length" else "end_turn"), None
-
-
-def _event(name: str, **fields: Any) -> bytes:
-    return event({"type": name, **fields}, name)
 
 
 def _new_id() -> str:

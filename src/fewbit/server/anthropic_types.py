@@ -12,12 +12,14 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError, unsupported
 from .jobs import Usage
-from .openai_types import Share, effort_names
-from .template_input import check_tool_choice, function_call, function_tool, given, part_text
+from .openai_types import Share, effort_names, thinking_names
+from .output_formats import OutputFormat
+from .template_input import function_call, function_tool, given, part_text
+from .tools import Choice, Tools
 
 Role = Literal["user", "assistant", "system"]
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-_THOUGHTS = ("thinking", "redacted_thinking")  # what a model thought is not told to it again
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "invalid"]
+SIGNATURE = "fewbit"  # of thoughts: clients send it back, and nothing looks at it
 
 
 class Block(Body):
@@ -75,15 +77,20 @@ class Thinking(Body):
     display: str | None = None
 
 
+class AnthropicFormat(Body):
+    type: Literal["json_schema"]
+    schema: dict[str, Any] | bool
+
+
 class OutputConfig(Body):
-    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"format": ()}
     effort: str | None = None
+    format: AnthropicFormat | None = None
 
 
 class CountTokensRequest(Body):
     """What tokens are counted of."""
 
-    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"mcp_servers": ([],), "output_format": ()}
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"mcp_servers": ([],)}
     model: str
     messages: Annotated[list[InputMessage], Meta(min_length=1)]
     system: str | list[Block] | None = None
@@ -91,17 +98,30 @@ class CountTokensRequest(Body):
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: AnthropicFormat | None = None  # the same as that of `output_config`, as older clients send it
 
     def template_messages(self) -> list[dict[str, Any]]:
         return template_messages(self.system, self.messages)
 
-    def template_tools(self) -> list[dict[str, Any]] | None:
-        return template_tools(self.tools, self.tool_choice)
+    def read_tools(self) -> Tools:
+        return read_tools(self.tools, self.tool_choice)
+
+    def output(self) -> OutputFormat | None:
+        given = None if self.output_config is None else self.output_config.format
+        if given is not None:
+            return OutputFormat("schema", given.schema, "output_config.format")
+        old = self.output_format
+        return None if old is None else OutputFormat("schema", old.schema, "output_format")
+
+    @property
+    def shows_thoughts(self) -> bool:
+        """Clients that did not ask for thoughts expect a text as the first block."""
+        return self.thinking is not None and self.thinking.type != "disabled" and self.thinking.display != "omitted"
 
     def template_names(self) -> dict[str, Any] | None:
         effort = None if self.output_config is None else self.output_config.effort
-        thinking = {} if self.thinking is None else {"enable_thinking": self.thinking.type != "disabled"}
-        return effort_names(effort, thinking) or None
+        is_enabled = None if self.thinking is None else self.thinking.type != "disabled"
+        return effort_names(effort, thinking_names(is_enabled))
 
     def left_out_tools(self) -> list[str]:
         """The names under which tools of the server are noted."""
@@ -138,6 +158,11 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text"):
     citations: None = None
 
 
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+    thinking: str
+    signature: str
+
+
 class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use"):
     id: str
     name: str
@@ -154,13 +179,21 @@ class MessageUsage(msgspec.Struct):
     service_tier: Literal["standard"] = "standard"
 
 
+class OutputProblem(msgspec.Struct):
+    """Why an answer is not what was asked for."""
+
+    message: str
+    type: str = "invalid_output"
+
+
 class AnswerMessage(msgspec.Struct):
     id: str
     model: str
-    content: list[TextBlock | ToolUseBlock]
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
     usage: MessageUsage
     stop_reason: StopReason | None = None
     stop_sequence: str | None = None
+    error: OutputProblem | msgspec.UnsetType = msgspec.UNSET
     type: Literal["message"] = "message"
     role: Literal["assistant"] = "assistant"
 
@@ -179,19 +212,23 @@ def template_messages(system: str | list[Block] | None, messages: Sequence[Input
     return found
 
 
-def template_tools(tools: list[CustomTool] | None, choice: AnthropicToolChoice | None) -> list[dict[str, Any]] | None:
-    """Tools as chat templates expect them; none where the model is told not to call any.
+def read_tools(tools: list[CustomTool] | None, choice: AnthropicToolChoice | None) -> Tools:
+    """Tools as chat templates expect them, and whether one must be called.
 
     Tools of the server beside others are left out: they may be called, but need not.
     """
-    if choice is not None:
-        check_tool_choice(choice.type, f"tool_choice {choice.type}")
     custom = [tool for tool in tools or () if tool.is_custom]
     if tools and not custom:
         raise unsupported(f"tools[0]: the type {(tools[0].type or '')[:40]!r}", "describe the tool yourself")
-    if not custom or (choice is not None and choice.type == "none"):
-        return None
-    return [function_tool(tool.name, tool.description, tool.input_schema) for tool in custom]
+    described = [function_tool(tool.name, tool.description, tool.input_schema) for tool in custom]
+    strict = frozenset(tool.name for tool in custom if tool.strict)
+    if choice is None:
+        return Tools(described, strict=strict)
+    if choice.type == "tool" and choice.name is None:
+        raise ApiError(400, "tool_choice of the type tool needs a name", "tool_choice.name", "invalid_request")
+    kinds: dict[str, Choice] = {"none": "none", "auto": "auto", "any": "required", "tool": "required"}
+    name = choice.name if choice.type == "tool" else None
+    return Tools(described, kinds[choice.type], name, not choice.disable_parallel_tool_use, strict)
 
 
 def _template_message(message: InputMessage, where: str) -> list[dict[str, Any]]:
@@ -215,13 +252,18 @@ def _template_message(message: InputMessage, where: str) -> list[dict[str, Any]]
 def _assistant(blocks: list[Block], where: str) -> dict[str, Any]:
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
     for number, block in enumerate(blocks):
         at = f"{where}.content[{number}]"
         if block.type == "tool_use":
             calls.append(_call(block, at))
-        elif block.type not in _THOUGHTS:
+        elif block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type != "redacted_thinking":
             texts.append(_text(block, at))
     found: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) if texts or not calls else None}
+    if thought := "\n".join(filter(None, thoughts)):
+        found["reasoning_content"] = thought
     return {**found, "tool_calls": calls} if calls else found
 
 

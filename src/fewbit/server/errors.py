@@ -101,6 +101,11 @@ def unsupported(name: str, hint: str = "") -> ApiError:
     return ApiError(400, f"{name} is not supported{hint and '; ' + hint}", name, "unsupported_parameter")
 
 
+def invalid_output(reason: str) -> ApiError:
+    """An answer that is complete, and is not what the request asked for."""
+    return ApiError(500, reason, code="invalid_output")
+
+
 def out_of_time() -> ApiError:
     """A request that had nothing to show at its deadline."""
     return ApiError(503, "the request took longer than this server allows; try again later, or ask for less",

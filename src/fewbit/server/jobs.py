@@ -10,10 +10,16 @@ from typing import Any
 
 from ..errors import RequestError, TooLong
 from ..llm import LLM, Completion, Prompt, TextDelta, TokenLogprob
+from ..text.grammar import Grammar
 from ..text.infill import infill_prompt
+from ..text.reply import Event
+from .constraining import constraint_of
 from .errors import out_of_time
+from .output_formats import OutputFormat
 from .prompts import ChatInput, Truncation, chat_prompt
+from .replies import ReplyReader, ReplyStyle, answer_text
 from .text_work import check_chars, count_chars
+from .tools import Tools
 
 SHORT_ITEMS, SHORT_CHARS = 8, 512  # of a prompt that takes well below a millisecond
 OPTIONS = frozenset(
@@ -30,7 +36,9 @@ class Job:
 
     prompts: Sequence[Prompt] = ()
     messages: Sequence[Mapping[str, Any]] | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
+    tools: Tools = field(default_factory=Tools)
+    output: OutputFormat | None = None  # what an answer must look like
+    thought_tokens: int | None = None  # after which a thought is ended
     template: Mapping[str, Any] | None = None  # names that the chat template looks for
     options: dict[str, Any] = field(default_factory=dict)
     n: int = 1  # outputs of each prompt
@@ -42,7 +50,7 @@ class Job:
     default_tokens: int | None = None  # `max_tokens` where the options name none; None: until the context is full
     max_prompt_tokens: int | None = None
     continues: bool | None = None  # the last message; None: if it is the assistant's
-    tool_policy: str = "omit"  # for tools that the template ignores
+    rules: Mapping[str, Any] = field(default_factory=dict)  # of this server, for conversations: see `prompt_rules`
     truncates: bool = False  # the oldest messages are left out if the prompt is too long
     max_context: int | None = None  # tokens of the context that are used; None: all
     suffix: str | None = None  # of prompts: the model writes what is between them
@@ -55,7 +63,9 @@ class Job:
     @property
     def is_short(self) -> bool:
         """Whether its prompt is made faster than a thread for it would be found."""
-        texts = (self.messages or (), self.tools or (), self.prompts, self.suffix)
+        if self.output is not None or self.thought_tokens is not None:
+            return False
+        texts = (self.messages or (), self.tools.functions, self.prompts, self.suffix)
         return sum(map(len, texts[:3])) <= SHORT_ITEMS and count_chars(texts) <= SHORT_CHARS
 
 
@@ -69,22 +79,29 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """Some more of output `index`: the `n` of the first prompt, those of the second ..."""
+    """What is new of output `index`: the `n` of the first prompt, those of the second ..."""
 
     index: int
-    text: str
+    text: str  # of the answer
     tokens: list[int]
     logprobs: list[TokenLogprob] | None = None
+    events: Sequence[Event] = ()  # thoughts, text and calls
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An output is complete: "stop" or "length"."""
+    """An output is complete: "stop", "length", or "invalid" if it is not what it had to be, with the `error`."""
 
     index: int
     reason: str
     completion: Completion
+    reply: ReplyReader
     stop_string: str | None = None  # that ended it
+    error: str | None = None
+
+    @property
+    def is_invalid(self) -> bool:
+        return self.error is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,55 +111,93 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int  # of the prompts, known from before
+    thought_tokens: int = 0  # of the outputs
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
 
-Event = Started | OutputDelta | Finished | Usage
+RunEvent = Started | OutputDelta | Finished | Usage
 InThread = Callable[..., Awaitable[Any]]
 
 
-async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> AsyncGenerator[Event, None]:
+async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> AsyncGenerator[RunEvent, None]:
     """`Started`, then `Delta`s, a `Finished` for each output, and `Usage`. Long prompts are made `in_thread`.
 
     What cannot be done is refused before `Started`. `aclose` ends it at once, and its requests in the engine too.
     """
-    prompts: list[list[int]] = _prompts(job, llm) if job.is_short else await in_thread(_prompts, job, llm)
+    asked: PreparedJob = _asked(job, llm) if job.is_short else await in_thread(_asked, job, llm)
     options = {
         **job.options, "n": job.n, "logprobs": job.logprobs, "namespace": job.namespace, "priority": job.priority,
         "client": job.client,
     }  # fmt: skip
-    parts = await llm.aparts(prompts, **options)
+    parts = await llm.aparts(asked.prompts, **options)
+    readers = [ReplyReader(asked.style) for _ in range(job.num_outputs)]
     async with aclosing(parts):
-        yield Started(prompts, await _echo(job, llm, prompts))
+        yield Started(asked.prompts, await _echo(job, llm, asked.prompts))
         finished: list[Completion] = []
         async for part in parts:
-            if part.text or part.tokens:
-                yield OutputDelta(part.index, part.text, part.tokens, part.logprobs)
+            reader = readers[part.index]
+            events = reader.feed(part.text, len(part.tokens))
+            if part.completion is not None:
+                events += reader.finish()
+            if events or part.tokens:
+                yield OutputDelta(part.index, answer_text(events), part.tokens, part.logprobs, events)
             if part.completion is not None:
                 finished.append(part.completion)
-                yield _finished(part, part.completion)
-    yield _usage(prompts, finished, job.n)
+                yield await _finished(part, part.completion, reader, asked, in_thread)
+    yield _usage(asked.prompts, finished, job.n, sum(reader.thought_tokens for reader in readers))
 
 
-def _finished(part: TextDelta, completion: Completion) -> Finished:
+async def _finished(
+    part: TextDelta, completion: Completion, reply: ReplyReader, asked: PreparedJob, in_thread: InThread
+) -> Finished:
     """What ran out of time ends like what ran out of room; it is an error if nothing was written."""
-    if completion.finish_reason != "deadline":
-        return Finished(part.index, completion.finish_reason, completion, part.stop_string)
-    if not completion.tokens:
-        raise out_of_time()
-    return Finished(part.index, "length", completion)
+    if completion.finish_reason == "deadline":
+        if not completion.tokens:
+            raise out_of_time()
+        return Finished(part.index, "length", completion, reply)
+    is_checked = completion.finish_reason == "stop" and asked.is_checked
+    error = await in_thread(asked.error, reply) if is_checked else None
+    reason = completion.finish_reason if error is None else "invalid"
+    return Finished(part.index, reason, completion, reply, part.stop_string, error)
 
 
-def _prompts(job: Job, llm: LLM) -> list[list[int]]:
-    """Token ids of what was asked, in a thread: long texts take long."""
-    check_chars(llm, job.messages, job.tools, *job.prompts, job.suffix)
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """Token ids of the prompts, how the model writes its replies, and the grammar of its answers."""
+
+    prompts: list[list[int]]
+    style: ReplyStyle | None = None
+    grammar: Grammar | None = None
+    needs_call: bool = False
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a complete reply may be wrong."""
+        return self.needs_call or self.grammar is not None
+
+    def error(self, reply: ReplyReader) -> str | None:
+        """What is wrong with a complete reply."""
+        if reply.calls:
+            return None
+        if self.needs_call:
+            return "the model had to call a function, and called none"
+        return None if self.grammar is None else self.grammar.check(reply.text)
+
+
+def _asked(job: Job, llm: LLM) -> PreparedJob:
+    """What is asked of the engine, made in a thread: long texts and large grammars take long."""
+    check_chars(llm, job.messages, job.tools.functions, *job.prompts, job.suffix)
+    style = None
     if job.messages is not None:
-        asked = ChatInput(job.messages, job.tools, job.template, job.continues, job.tool_policy)
+        asked = ChatInput(
+            job.messages, job.tools.shown, job.template, job.continues, needs_call=job.tools.choice == "required",
+            is_parallel=job.tools.parallel, **job.rules,
+        )  # fmt: skip
         prompt = chat_prompt(llm, asked, _truncation(job, llm))
-        found, job.tools = [prompt.tokens], prompt.tools
+        found, style = [prompt.tokens], prompt.style
         job.ignored += prompt.ignored
     else:
         found = [_encoded(llm, prompt, job.suffix) for prompt in job.prompts]
@@ -150,7 +205,13 @@ def _prompts(job: Job, llm: LLM) -> list[list[int]]:
         if job.max_prompt_tokens is not None and len(tokens) > job.max_prompt_tokens:
             raise TooLong(f"a prompt of {len(tokens)} tokens is too long: at most {job.max_prompt_tokens} are read",
                           len(tokens), job.max_prompt_tokens)  # fmt: skip
-    return found
+    if style is not None:
+        job.options["visible_tokens"] = [*llm.control_tokens(style.format).values()]
+    grammar, answer = (None, None) if job.output is None else job.output.compiled(llm.grammars)
+    constraint = constraint_of(llm, answer, job.tools, style, job.thought_tokens)
+    if constraint is not None:
+        job.options["constraint"] = constraint
+    return PreparedJob(found, style, grammar, job.tools.choice == "required")
 
 
 def _truncation(job: Job, llm: LLM) -> Truncation | None:
@@ -179,9 +240,10 @@ async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[list[Token
     return await llm.atoken_logprobs(prompts, job.logprobs, namespace=job.namespace)
 
 
-def _usage(prompts: list[list[int]], finished: list[Completion], n: int) -> Usage:
+def _usage(prompts: list[list[int]], finished: list[Completion], n: int, thought_tokens: int) -> Usage:
     return Usage(
         sum(map(len, prompts)),
         sum(one.generated_tokens for one in finished),
         sum(one.cached_tokens for one in finished) // n,  # of one prompt it is the same for all
+        thought_tokens,
     )

@@ -17,10 +17,10 @@ from ..text.infill import File, infill_prompt
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Finished, Job, OutputDelta, Usage
-from .openai_messages import Message, Tool, template_messages, template_tools
-from .openai_types import MaxTokens, Sampling, max_tokens_of
+from .openai_messages import Message, Tool, read_tools, template_messages
+from .openai_types import MaxTokens, OutputError, Sampling, max_tokens_of, output_error
 from .prompts import ChatInput, chat_prompt
-from .runs import Run, begin, held, namespace, policy_of
+from .runs import Run, begin, held, namespace, rules_of
 from .sse import event
 from .text_work import check_chars
 from .tokens import in_thread, loaded_model, with_model
@@ -77,7 +77,7 @@ class InfillRequest(Sampling, kw_only=True):
         check_chars(llm, self.input_prefix, self.input_suffix, self.prompt, *(file.text for file in files))
         tokens = infill_prompt(llm.tokenizer, self.input_prefix, self.input_suffix, files=files, middle=self.prompt)
         options = {**self.options(), "max_tokens": max_tokens_of(self.n_predict)}
-        return Job(prompts=[tokens], options=options, priority=self.priority or 0)
+        return Job(prompts=[tokens], options=options, priority=self.priority or 0, output=self.output())
 
 
 class Infilled(msgspec.Struct):
@@ -86,11 +86,12 @@ class Infilled(msgspec.Struct):
     tokens_predicted: int
     tokens_evaluated: int
     tokens_cached: int
-    stop_type: Literal["eos", "limit", "word"]
+    stop_type: Literal["eos", "limit", "word", "invalid"]
     stopping_word: str
     stop: Literal[True] = True
     index: int = 0
     truncated: bool = False
+    error: OutputError | msgspec.UnsetType = msgspec.UNSET
 
 
 async def props(request: Request) -> Response:
@@ -116,8 +117,8 @@ async def slots(request: Request) -> Response:
 
 async def apply_template(request: Request) -> Response:
     body = await read(request, ApplyTemplateRequest)
-    tools, policy = template_tools(body.tools, None), policy_of(request)
-    asked = ChatInput(template_messages(body.messages), tools, body.chat_template_kwargs, policy=policy)
+    tools, names = read_tools(body.tools, None, None).shown, body.chat_template_kwargs
+    asked = ChatInput(template_messages(body.messages), tools, names, **rules_of(request))
     return JsonResponse(AppliedTemplate(await with_model(request, body.model, _applied, asked)))
 
 
@@ -162,8 +163,10 @@ async def _chunks(run: Run) -> AsyncGenerator[bytes, None]:
 
 
 def _infilled(run: Run, text: str, end: Finished, usage: Usage) -> Infilled:
-    how: Literal["eos", "limit", "word"] = "limit" if end.reason == "length" else "eos"
+    how: Literal["eos", "limit", "word", "invalid"] = "limit" if end.reason == "length" else "eos"
+    if end.stop_string or end.is_invalid:
+        how = "invalid" if end.is_invalid else "word"
     return Infilled(
-        text, run.model, usage.completion_tokens, usage.prompt_tokens, usage.cached_tokens,
-        "word" if end.stop_string else how, end.stop_string or "",
+        text, run.model, usage.completion_tokens, usage.prompt_tokens, usage.cached_tokens, how, end.stop_string or "",
+        error=output_error(end),
     )  # fmt: skip

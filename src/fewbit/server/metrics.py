@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..cache.disk import DiskStats
+from ..cache.stats import DIVERGENCE_BUCKETS
 from .pool import Pool
 
 if TYPE_CHECKING:
     from ..llm import LLM
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0)
 _BETWEEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,6 +33,7 @@ _GAUGES = {
     "fewbit_pages_free": "Pages that hold nothing.",
     "fewbit_prefix_hit_rate": "Part of the full prompt pages that were found in the cache, since the start.",
 }
+_DIVERGENCE = "Tokens of a prompt up to the page in which it leaves the text in the cache that it begins like."
 _COUNTERS = {
     "fewbit_steps": "Steps that were run.",
     "fewbit_generated_tokens": "Tokens that were generated.",
@@ -64,6 +68,10 @@ class Metrics:
         self.between = Histogram(
             "fewbit_inter_token_seconds", "Between two tokens of an output.", ["model"], buckets=_BETWEEN, registry=own
         )
+        self.cached_share = Histogram(
+            "fewbit_prompt_cached_share", "Part of a prompt that was found in the cache.", ["model"], buckets=_SHARES,
+            registry=own,
+        )  # fmt: skip
         self.registry.register(_Engines(pool))
 
     def text(self) -> bytes:
@@ -79,14 +87,19 @@ class _Engines:
     def collect(self) -> Iterator[Metric]:
         gauges = {name: GaugeMetricFamily(name, text, labels=["model"]) for name, text in _GAUGES.items()}
         counters = {name: CounterMetricFamily(name, text, labels=["model"]) for name, text in _COUNTERS.items()}
+        divergence = HistogramMetricFamily("fewbit_prefix_divergence_tokens", _DIVERGENCE, labels=["model"])
         for model, llm in self._pool.loaded():
             values = read(llm)
+            found = llm.engine.cache.stats().divergence
+            names = (*(f"{float(bucket)}" for bucket in DIVERGENCE_BUCKETS), "+Inf")
+            divergence.add_metric([model], [*zip(names, accumulate(found.counts), strict=True)], found.tokens)
             for name, gauge in gauges.items():
                 gauge.add_metric([model], values[name])
             for name, counter in counters.items():
                 counter.add_metric([model], values[name])
         yield from gauges.values()
         yield from counters.values()
+        yield divergence
 
 
 def read(llm: LLM) -> dict[str, float]:

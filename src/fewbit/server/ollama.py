@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -15,7 +15,8 @@ from starlette.routing import BaseRoute, Route
 from ..errors import TooLong
 from ..llm import LLM, TokenLogprob
 from ..text.infill import infill_prompt
-from .anthropic import tool_input
+from ..text.reply import ThoughtText
+from .anthropic_writer import tool_input
 from .bodies import JsonResponse, read, utc_date
 from .errors import ApiError, ollama_body, unsupported
 from .jobs import Finished, Job, OutputDelta, Usage
@@ -28,16 +29,16 @@ from .ollama_types import (
     OllamaGenerateRequest,
     OllamaRecord,
     keep_seconds,
+    read_tools,
     template_messages,
-    template_tools,
 )
 from .openai_types import chat_logprob
+from .replies import Call
 from .runs import Run, begin, held, namespace
 from .sse import NDJSON, json_line
 from .state import state_of
 from .text_work import check_chars
 from .tokens import in_thread
-from .tool_calls import Call
 
 
 async def chat(request: Request) -> Response:
@@ -45,7 +46,7 @@ async def chat(request: Request) -> Response:
     body.check()
     if not body.messages:
         return await _load(request, body)
-    messages, tools, names = template_messages(body.messages), template_tools(body.tools), body.template_names
+    messages, tools, names = template_messages(body.messages), read_tools(body.tools), body.template_names
     return await _respond(request, body, lambda llm: Job(messages=messages, tools=tools, template=names))
 
 
@@ -54,7 +55,7 @@ async def generate(request: Request) -> Response:
     body.check()
     if not body.prompt:
         return await _load(request, body)
-    return await _respond(request, body, lambda llm: Job(prompts=[prompt_of(body, llm)]))
+    return await _respond(request, body, lambda llm: job_of(body, llm))
 
 
 ROUTES: list[BaseRoute] = [
@@ -63,8 +64,16 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
+def job_of(body: OllamaGenerateRequest, llm: LLM) -> Job:
+    """What `/api/generate` is asked: by the chat template, unless the prompt is raw or there is none."""
+    if not llm.can_chat or body.raw or body.suffix or body.context:
+        return Job(prompts=[prompt_of(body, llm)])
+    system = [{"role": "system", "content": body.system}] if body.system else []
+    return Job(messages=[*system, {"role": "user", "content": body.prompt}], template=body.template_names)
+
+
 def prompt_of(body: OllamaGenerateRequest, llm: LLM) -> list[int]:
-    """The token ids of what `/api/generate` is asked: by the chat template, unless it is raw or there is none."""
+    """Token ids of a prompt that is raw, has a suffix, or follows the tokens of an earlier one."""
     check_chars(llm, body.prompt, body.suffix, body.system)
     if body.suffix:
         return infill_prompt(llm.tokenizer, body.prompt, body.suffix)
@@ -103,9 +112,13 @@ class RecordWriter:
     load_ns: int
 
     def record(
-        self, text: str, calls: list[Call] | None = None, logprobs: list[TokenLogprob] | None = None
+        self, text: str, thought: str = "", calls: Sequence[Call] = (), logprobs: list[TokenLogprob] | None = None
     ) -> OllamaRecord:
         found = _record(self.run.model, self.body, text)
+        if thought and isinstance(found.message, OllamaAnswer):
+            found.message.thinking = thought
+        elif thought:
+            found.thinking = thought
         if calls and isinstance(found.message, OllamaAnswer):
             found.message.tool_calls = [_call(number, call) for number, call in enumerate(calls)]
         if self.body.logprobs and logprobs:
@@ -116,6 +129,8 @@ class RecordWriter:
         """The last record of an answer, with what it took."""
         completion = end.completion
         record.done, record.done_reason = True, end.reason
+        if end.error is not None:
+            record.error = end.error
         record.total_duration, record.load_duration = perf_counter_ns() - self.begun, self.load_ns
         record.prompt_eval_count, record.eval_count = usage.prompt_tokens, usage.completion_tokens
         record.prompt_eval_duration = int(completion.prefill_seconds * 1e9)
@@ -136,6 +151,7 @@ async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) ->
         job.truncates, job.max_context = body.truncate is not False, body.given().num_ctx or None
         job.ignored += body.given().ignored(llm.ctx)
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
+        job.output = body.output()
         run = await begin(request, body.model, job, is_held=True)
         keep(request, body.model, body.keep_alive)
     answer = RecordWriter(run, body, begun, load_ns)
@@ -151,28 +167,24 @@ def keep(request: Request, model: str, keep_alive: float | str | None) -> None:
 
 
 async def _whole(answer: RecordWriter) -> OllamaRecord:
-    deltas, finished, usage = await answer.run.collect()
-    parser = answer.run.tool_parser()
-    text = "".join(parser.feed(delta.text) for delta in deltas[0])
-    rest, calls = parser.finish()
+    deltas, (end,), usage = await answer.run.collect()
     logprobs = [one for delta in deltas[0] for one in delta.logprobs or ()]
-    return answer.done(answer.record(text + rest, calls, logprobs), finished[0], usage)
+    reply = end.reply
+    return answer.done(answer.record(reply.text, reply.thought, reply.calls, logprobs), end, usage)
 
 
 async def _lines(answer: RecordWriter) -> AsyncGenerator[bytes, None]:
-    parser = answer.run.tool_parser()
     end: Finished | None = None
     try:
         async for one in answer.run:
             if isinstance(one, OutputDelta):
-                text = parser.feed(one.text)
-                if text or (answer.body.logprobs and one.logprobs):
-                    yield json_line(answer.record(text, logprobs=one.logprobs))
+                thought = "".join(event.text for event in one.events if isinstance(event, ThoughtText))
+                if one.text or thought or (answer.body.logprobs and one.logprobs):
+                    yield json_line(answer.record(one.text, thought, logprobs=one.logprobs))
             elif isinstance(one, Finished):
                 end = one
-                rest, calls = parser.finish()
-                if rest or calls:
-                    yield json_line(answer.record(rest, calls))
+                if end.reply.calls:
+                    yield json_line(answer.record("", calls=end.reply.calls))
             elif end is not None:
                 yield json_line(answer.done(answer.record(""), end, one))
     except ApiError as error:  # the status is sent already

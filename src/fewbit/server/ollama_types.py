@@ -11,8 +11,10 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
-from .openai_types import ChatLogprob, Seed, Share, Stop, effort_names, seed_of
+from .openai_types import ChatLogprob, Seed, Share, Stop, effort_names, seed_of, thinking_names
+from .output_formats import OutputFormat, Schema
 from .template_input import function_call, function_tool, given
+from .tools import Tools
 
 KeepAlive = float | Annotated[str, Meta(pattern=r"^-?([0-9]+|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$")]
 MAX_KEEP_SECONDS = 100 * 365 * 24 * 3600.0  # what is longer is for ever
@@ -108,7 +110,7 @@ class Asked(Body):
     model: str
     stream: bool = True
     options: OllamaOptions | None = None
-    format: Any = None
+    format: Schema | None = None  # "json" or a schema
     keep_alive: KeepAlive | None = None
     think: bool | str | None = None
     logprobs: bool | None = None
@@ -117,10 +119,15 @@ class Asked(Body):
     shift: bool | None = None  # the output ends when the context is full
 
     def check(self) -> None:
-        if self.format not in (None, ""):
-            raise unsupported("format", "ask for JSON in the prompt")
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "top_logprobs", "invalid_request")
+
+    def output(self) -> OutputFormat | None:
+        if self.format is None or self.format in ("", {}):
+            return None
+        if self.format == "json":
+            return OutputFormat("json", field="format")
+        return OutputFormat("schema", self.format, "format")
 
     def given(self) -> OllamaOptions:
         return self.options or OllamaOptions()
@@ -133,7 +140,7 @@ class Asked(Body):
     def template_names(self) -> dict[str, Any] | None:
         if isinstance(self.think, str):
             return effort_names(self.think or None)
-        return None if self.think is None else {"enable_thinking": self.think}
+        return thinking_names(self.think)
 
     @property
     def unloads(self) -> bool:
@@ -154,7 +161,7 @@ class OllamaCall(Body):
 
 
 class OllamaMessage(Body):
-    """A message of a conversation. What a model thought is not told to it again."""
+    """A message of a conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
@@ -209,6 +216,7 @@ class OllamaCallOut(msgspec.Struct):
 class OllamaAnswer(msgspec.Struct):
     content: str
     role: Literal["assistant"] = "assistant"
+    thinking: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[OllamaCallOut] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -220,6 +228,8 @@ class OllamaRecord(msgspec.Struct):
     done: bool
     message: OllamaAnswer | msgspec.UnsetType = msgspec.UNSET
     response: str | msgspec.UnsetType = msgspec.UNSET
+    thinking: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET
     logprobs: list[ChatLogprob] | msgspec.UnsetType = msgspec.UNSET
     done_reason: str | msgspec.UnsetType = msgspec.UNSET
     context: list[int] | msgspec.UnsetType = msgspec.UNSET
@@ -236,10 +246,10 @@ def template_messages(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
     return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
-def template_tools(tools: list[OllamaTool] | None) -> list[dict[str, Any]] | None:
+def read_tools(tools: list[OllamaTool] | None) -> Tools:
     """Tools as chat templates expect them."""
     functions = [tool.function for tool in tools or ()]
-    return [function_tool(one.name, one.description, one.parameters) for one in functions] or None
+    return Tools([function_tool(one.name, one.description, one.parameters) for one in functions])
 
 
 def _template_message(message: OllamaMessage, where: str) -> dict[str, Any]:
@@ -252,6 +262,8 @@ def _template_message(message: OllamaMessage, where: str) -> dict[str, Any]:
         found["tool_call_id"] = message.tool_call_id
     if message.tool_name is not None:
         found["name"] = message.tool_name
+    if message.role == "assistant" and message.thinking:
+        found["reasoning_content"] = message.thinking
     if message.tool_calls:
         found["tool_calls"] = [
             function_call(call.id or f"call_{number}", call.function.name, call.function.arguments)

@@ -16,7 +16,20 @@ from ..llm import LLM, Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Finished, Job, OutputDelta
-from .openai_types import ChunkWriter, MaxTokens, Sampling, UsageInfo, finite, max_tokens_of, stop_reason, usage_info
+from .openai_types import (
+    ChunkWriter,
+    MaxTokens,
+    OutputError,
+    Sampling,
+    StopReason,
+    UsageInfo,
+    error_field,
+    finite,
+    max_tokens_of,
+    output_error,
+    stop_reason,
+    usage_info,
+)
 from .runs import Run, begin, namespace
 from .sse import DONE, event
 
@@ -51,6 +64,7 @@ class CompletionRequest(Sampling, kw_only=True):
             client=self.user_name,
             logprobs=self.logprobs,
             echo=bool(self.echo),
+            output=self.output(),
         )
 
 
@@ -66,9 +80,10 @@ class CompletionLogprobs(msgspec.Struct):
 class CompletionChoice(msgspec.Struct):
     index: int
     text: str
-    finish_reason: Literal["stop", "length"]
+    finish_reason: StopReason
     logprobs: CompletionLogprobs | None = None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    error: OutputError | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionAnswer(msgspec.Struct):
@@ -128,7 +143,8 @@ def _choice(run: Run, body: CompletionRequest, deltas: list[OutputDelta], end: F
     if logprobs is not None:
         _extend(logprobs, [one for delta in deltas for one in delta.logprobs or []], len(text))
     ids = end.completion.tokens if body.return_token_ids else msgspec.UNSET
-    return CompletionChoice(end.index, text + end.completion.text, stop_reason(end), logprobs, ids)
+    reason = stop_reason(end)
+    return CompletionChoice(end.index, text + end.completion.text, reason, logprobs, ids, output_error(end))
 
 
 async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
@@ -147,7 +163,7 @@ async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, No
                 offsets[one.index] += sum(map(len, found.tokens)) if found else 0
                 yield writer.chunk(one.index, {"text": one.text}, logprobs=found, ids=one.tokens)
             elif isinstance(one, Finished):
-                yield writer.chunk(one.index, {"text": ""}, stop_reason(one))
+                yield writer.chunk(one.index, {"text": "", **error_field(one)}, stop_reason(one))
             elif body.wants_usage:
                 yield writer.usage(one)
         yield DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
@@ -10,7 +11,8 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError
 from .openai_types import NOTHING
-from .template_input import check_tool_choice, function_call, function_tool, part_text
+from .template_input import function_call, function_tool, part_text
+from .tools import Tools
 
 Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -29,7 +31,7 @@ class FunctionCall(Body):
     arguments: str
 
 
-class ToolCall(Body):
+class MessageCall(Body):
     id: str
     function: FunctionCall
     type: Literal["function"] = "function"
@@ -37,15 +39,16 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    """A message of a conversation. What stands after `tool_call_id` comes back from clients."""
+    """A message of a conversation. What stands after `reasoning` comes back from clients."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"function_call": NOTHING}
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[MessageCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None  # what a model thought is not told to it again
+    reasoning_content: str | None = None  # chat templates say whether a model is told again what it thought
+    reasoning: str | None = None  # the same, as some clients call it
     refusal: str | None = None
     annotations: list[Any] | None = None
     audio: Any = None
@@ -55,7 +58,7 @@ class Function(Body):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: bool | None = None  # arguments are not constrained
+    strict: bool | None = None  # all of the schema is held, or the tool is refused
 
 
 class Tool(Body):
@@ -72,7 +75,20 @@ class NamedTool(Body):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class AllowedTools(Body):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class ToolChoiceObject(Body):
+    """One tool that must be called, or several that may or must be."""
+
+    type: Literal["function", "allowed_tools"]
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+ToolChoice = Literal["none", "auto", "required"] | ToolChoiceObject
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
@@ -80,13 +96,20 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
-def template_tools(tools: list[Tool] | None, choice: ToolChoice | None) -> list[dict[str, Any]] | None:
-    """Tools as chat templates expect them; none where the model is told not to call any."""
-    check_tool_choice(choice)
-    if not tools or choice == "none":
-        return None
-    functions = [tool.function for tool in tools]
-    return [function_tool(one.name, one.description, one.parameters) for one in functions]
+def read_tools(tools: list[Tool] | None, choice: ToolChoice | None, parallel: bool | None) -> Tools:
+    """Tools as chat templates expect them, and whether one must be called."""
+    functions = [tool.function for tool in tools or ()]
+    described = [function_tool(one.name, one.description, one.parameters) for one in functions]
+    strict = frozenset(one.name for one in functions if one.strict)
+    found = Tools(described, parallel=parallel is not False, strict=strict)
+    if choice is None or isinstance(choice, str):
+        return replace(found, choice=choice or "auto")
+    if choice.function is not None:
+        return replace(found, choice="required", name=choice.function.name)
+    if choice.allowed_tools is None:
+        raise ApiError(400, f"tool_choice {choice.type} needs {choice.type}", "tool_choice", "invalid_request")
+    allowed = [one.function.name for one in choice.allowed_tools.tools]
+    return replace(found.only(allowed), choice=choice.allowed_tools.mode)
 
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
@@ -100,6 +123,8 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
         found["tool_call_id"] = message.tool_call_id
     if message.name is not None:
         found["name"] = message.name
+    if message.role == "assistant" and (thought := message.reasoning_content or message.reasoning):
+        found["reasoning_content"] = thought
     if message.tool_calls:
         found["tool_calls"] = [
             function_call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls

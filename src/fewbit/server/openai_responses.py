@@ -22,7 +22,6 @@ from .openai_responses_types import (
     left_out_tools,
     new_id,
     template_messages,
-    template_tools,
 )
 from .openai_responses_writer import ResponseWriter
 from .prompts import ChatInput
@@ -39,15 +38,15 @@ class InputDetails(msgspec.Struct):
 
 
 class OutputDetails(msgspec.Struct):
-    reasoning_tokens: int = 0
+    reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct):
     input_tokens: int
     input_tokens_details: InputDetails
     output_tokens: int
+    output_tokens_details: OutputDetails
     total_tokens: int
-    output_tokens_details: OutputDetails = msgspec.field(default_factory=OutputDetails)
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
@@ -67,7 +66,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     temperature: float
     top_p: float
     top_logprobs: int
-    tool_choice: str
+    tool_choice: Any
     tools: Items
     user: str | None
     usage: ResponseUsage | None = None
@@ -107,7 +106,7 @@ class Answering:
     def __init__(self, request: Request, body: ResponseRequest, run: Run, given: Items, context: Items) -> None:
         self._request, self._body, self._given, self._context = request, body, given, context
         self.run, self.id = run, new_id("resp")
-        self.writer = ResponseWriter(run, body)
+        self.writer = ResponseWriter(body.num_logprobs is not None)
 
     def response(self, status: Status, **fields: Any) -> ResponseObject:
         body, sampling = self._body, self.run.llm.sampling
@@ -118,20 +117,27 @@ class Answering:
             previous_response_id=body.previous_response_id, user=body.user, top_logprobs=body.top_logprobs or 0,
             temperature=sampling.temperature if body.temperature is None else body.temperature,
             top_p=sampling.top_p if body.top_p is None else body.top_p,
-            tool_choice="none" if body.tool_choice == "none" else "auto", tools=_told(body),
-            truncation=body.truncation or "disabled", **fields,
+            tool_choice=body.tool_choice or "auto", tools=_told(body), truncation=body.truncation or "disabled",
+            reasoning={"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
+            text={"format": _told_format(body)}, **fields,
         )  # fmt: skip
 
     def finish(self, end: Finished, usage: Usage) -> ResponseObject:
         """The response at its end; it is kept if that was not refused."""
-        cut = end.reason == "length" and not self.writer.calls
+        cut = end.reason == "length" and not end.reply.calls
+        status: Status = "failed" if end.error is not None else "incomplete" if cut else "completed"
         found = self.response(
-            "incomplete" if cut else "completed",
+            status,
             usage=ResponseUsage(
-                usage.prompt_tokens, InputDetails(usage.cached_tokens), usage.completion_tokens, usage.total_tokens
+                usage.prompt_tokens,
+                InputDetails(usage.cached_tokens),
+                usage.completion_tokens,
+                OutputDetails(usage.thought_tokens),
+                usage.total_tokens,
             ),
-            completed_at=None if cut else int(time.time()),
+            completed_at=int(time.time()) if status == "completed" else None,
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            error=None if end.error is None else {"code": "invalid_output", "message": end.error},
         )
         if self._body.store is not False:
             items = [*self._context, *self._given, *found.output]
@@ -141,11 +147,12 @@ class Answering:
 
 async def create(request: Request) -> Response:
     body = await read(request, ResponseRequest)
-    body.check()
     given, context = items_of(body.input), [*previous_items(request, body.previous_response_id)]
     job = Job(
         messages=_messages(body, [*context, *given]),
-        tools=template_tools(body.tools, body.tool_choice),
+        tools=body.read_tools(),
+        output=body.output(),
+        thought_tokens=body.thought_tokens,
         template=body.template_names,
         options=body.options(),
         logprobs=body.num_logprobs,
@@ -158,8 +165,7 @@ async def create(request: Request) -> Response:
     if body.stream:
         return run.stream(_stream(answering))
     deltas, finished, usage = await run.collect()
-    for _ in answering.writer.write(deltas[0], finished[0]):
-        pass
+    answering.writer.write(deltas[0], finished[0])
     return JsonResponse(answering.finish(finished[0], usage))
 
 
@@ -205,9 +211,8 @@ async def cancel(request: Request) -> Response:
 
 async def input_tokens(request: Request) -> Response:
     body = await read(request, InputTokensRequest)
-    body.check()
     messages = _messages(body, [*previous_items(request, body.previous_response_id), *items_of(body.input)])
-    asked = ChatInput(messages, template_tools(body.tools, body.tool_choice), body.template_names)
+    asked = ChatInput(messages, body.read_tools().shown, body.template_names)
     return JsonResponse(InputTokens(await count_prompt(request, body.model, asked)))
 
 
@@ -261,7 +266,12 @@ def _messages(body: InputTokensRequest, items: Items) -> list[dict[str, Any]]:
 def _told(body: ResponseRequest) -> Items:
     return [
         {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters,
-         "strict": False}
+         "strict": bool(tool.strict)}
         for tool in body.tools or ()
         if tool.type == "function"
     ]  # fmt: skip
+
+
+def _told_format(body: ResponseRequest) -> dict[str, Any]:
+    given = None if body.text is None else body.text.format
+    return {"type": "text"} if given is None else msgspec.to_builtins(given)

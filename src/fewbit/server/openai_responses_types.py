@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, cast
 from uuid import uuid4
 
 from msgspec import Meta
@@ -11,8 +12,10 @@ from msgspec import Meta
 from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_messages import Name
-from .openai_types import Count, Share, effort_names
-from .template_input import check_tool_choice, function_call, function_tool, given, part_text
+from .openai_types import Count, Share, ThoughtTokens, effort_names, max_tokens_of
+from .output_formats import OutputFormat, Schema, named_format
+from .template_input import function_call, function_tool, given, part_text
+from .tools import Choice, Tools
 
 LOGPROBS = "message.output_text.logprobs"
 TEXT_PARTS = ("input_text", "output_text", "text")
@@ -35,7 +38,7 @@ class Part(Body):
 
 
 class Item(Body):
-    """A message, a function call, its output, or reasoning, which is not told to the model again."""
+    """A message, a function call, its output, or reasoning."""
 
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -62,7 +65,7 @@ class FunctionTool(Body):
 class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
-    schema: Any = None
+    schema: Schema | None = None
     strict: bool | None = None
     description: str | None = None
 
@@ -76,6 +79,21 @@ class Reasoning(Body):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
+    max_tokens: ThoughtTokens | None = None  # after which a thought is ended
+
+
+class NamedChoice(Body):
+    type: str
+    name: str | None = None
+
+
+class ResponseToolChoice(Body):
+    """One function that must be called, or several that may or must be."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[NamedChoice] | None = None
 
 
 class ResponseStreamOptions(Body):
@@ -91,22 +109,26 @@ class InputTokensRequest(Body):
     instructions: SystemText | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=1024)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
 
-    def check(self) -> None:
-        """Refuse what is known and cannot be served."""
-        form = self.text.format if self.text is not None else None
-        if form is not None and form.type != "text":
-            raise unsupported(f"text.format {form.type}", "ask for JSON in the input")
-        check_tool_choice(self.tool_choice)
+    def output(self) -> OutputFormat | None:
+        given = None if self.text is None else self.text.format
+        return None if given is None else named_format(given.type, given.schema, given.strict, "text.format", "schema")
+
+    def read_tools(self) -> Tools:
+        return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
     def template_names(self) -> dict[str, Any] | None:
         return effort_names(self.reasoning.effort if self.reasoning else None)
+
+    @property
+    def thought_tokens(self) -> int | None:
+        return max_tokens_of(self.reasoning.max_tokens) if self.reasoning else None
 
 
 class ResponseRequest(InputTokensRequest, kw_only=True):
@@ -147,6 +169,7 @@ def items_of(items: str | list[Item]) -> list[dict[str, Any]]:
 def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Items, of input and of output, as messages that `LLM.chat` takes."""
     found: list[dict[str, Any]] = []
+    thought = ""  # that the next item followed
     for item in items:
         if item["type"] == "message":
             text = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
@@ -156,13 +179,19 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             _add_call(found, function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "function_call_output":
             found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+        elif text := "".join(part["text"] for part in item.get("content") or ()):
+            thought = text
+            continue
+        if thought and found[-1]["role"] == "assistant":
+            found[-1]["reasoning_content"] = thought
+        thought = ""
     return found
 
 
-def template_tools(
-    tools: list[FunctionTool] | None, choice: str | dict[str, Any] | None
-) -> list[dict[str, Any]] | None:
-    """Functions as chat templates expect them; none where the model is told not to call any.
+def read_tools(
+    tools: list[FunctionTool] | None, choice: str | ResponseToolChoice | None, parallel: bool | None
+) -> Tools:
+    """Functions as chat templates expect them, and whether one must be called.
 
     Tools of other types beside functions are left out: they may be called, but need not.
     """
@@ -172,9 +201,16 @@ def template_tools(
     for number, tool in enumerate(functions):
         if tool.name is None:
             raise ApiError(400, f"tools[{number}] needs a name", f"tools[{number}].name", "invalid_request")
-    if not functions or choice == "none":
-        return None
-    return [function_tool(tool.name, tool.description, tool.parameters) for tool in functions]
+    described = [function_tool(tool.name or "", tool.description, tool.parameters) for tool in functions]
+    strict = frozenset(tool.name or "" for tool in functions if tool.strict)
+    found = Tools(described, parallel=parallel is not False, strict=strict)
+    if choice is None or isinstance(choice, str):
+        return replace(found, choice=cast("Choice", choice or "auto"))
+    if choice.type == "function" and choice.name is not None:
+        return replace(found, choice="required", name=choice.name)
+    if choice.type == "allowed_tools" and choice.tools is not None:
+        return replace(found.only([one.name or "" for one in choice.tools]), choice=choice.mode or "auto")
+    raise unsupported(f"tool_choice of the type {choice.type[:40]!r}", "name a function")
 
 
 def left_out_tools(tools: list[FunctionTool] | None) -> list[str]:
@@ -215,7 +251,9 @@ def _item(item: Item, at: str) -> dict[str, Any]:
         return {"type": kind, "id": item.id or new_id("fco"), "call_id": item.call_id, "output": "\n".join(texts),
                 "status": "completed"}  # fmt: skip
     if kind == "reasoning":
-        return {"type": kind, "id": item.id or new_id("rs"), "summary": item.summary or []}
+        thoughts = item.content if isinstance(item.content, list) else []
+        content = [{"type": "reasoning_text", "text": part.text} for part in thoughts if part.text]
+        return {"type": kind, "id": item.id or new_id("rs"), "summary": item.summary or [], "content": content}
     raise ApiError(400, f"{at}: an item of type {kind[:40]!r} is not supported", at, "unsupported_content")
 
 

@@ -10,7 +10,9 @@ from msgspec import Meta
 
 from ..llm import TokenLogprob
 from .bodies import Body
+from .errors import invalid_output, openai_body
 from .jobs import Finished, Usage
+from .output_formats import Guided
 from .runs import Run
 from .sse import event
 from .template_input import given
@@ -27,8 +29,7 @@ NOTHING: tuple[Any, ...] = (False, [], {}, "")
 NOT_HERE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         (
-            "grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-            "structured_outputs", "structural_tag", "lora", "adapter", "use_beam_search", "bad_words",
+            "structural_tag", "guided_whitespace_pattern", "lora", "adapter", "use_beam_search", "bad_words",
             "allowed_token_ids", "logits_processors",
         ),
         NOTHING,
@@ -38,6 +39,8 @@ NOT_HERE: dict[str, tuple[Any, ...]] = {
     "epsilon_cutoff": (0,), "eta_cutoff": (0,), "no_repeat_ngram_size": (0,), "best_of": (1,),
 }  # fmt: skip
 MaxTokens = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: until the context is full
+ThoughtTokens = MaxTokens  # of a thought, until it is ended; -1: any number
+StopReason = Literal["stop", "length", "invalid"]
 NO_END = 1 << 30  # tokens before the model may end its output: more than any context has
 
 
@@ -46,7 +49,7 @@ class StreamSettings(Body):
     include_obfuscation: bool | None = None  # events are as long as their text
 
 
-class Sampling(Body):
+class Sampling(Guided):
     """Options of both completion APIs. Those after `user` are extensions."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_HERE
@@ -126,8 +129,21 @@ def effort_names(effort: str | None, names: dict[str, Any] | None = None) -> dic
     return {"reasoning_effort": effort, **thinking, **(names or {})}
 
 
+def thinking_names(is_enabled: bool | None, names: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """The names by which chat templates ask whether to think, beside others.
+
+    >>> thinking_names(False), thinking_names(None)
+    ({'enable_thinking': False, 'thinking': False}, None)
+    """
+    return names if is_enabled is None else {"enable_thinking": is_enabled, "thinking": is_enabled, **(names or {})}
+
+
 class PromptDetails(msgspec.Struct):
     cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct):
+    reasoning_tokens: int
 
 
 class UsageInfo(msgspec.Struct):
@@ -135,12 +151,33 @@ class UsageInfo(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
 
 
 def usage_info(usage: Usage) -> UsageInfo:
     return UsageInfo(
-        usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, PromptDetails(usage.cached_tokens)
-    )
+        usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, PromptDetails(usage.cached_tokens),
+        CompletionDetails(usage.thought_tokens),
+    )  # fmt: skip
+
+
+class OutputError(msgspec.Struct):
+    """Why an output is not what was asked for."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+def error_field(end: Finished) -> dict[str, OutputError]:
+    """`output_error` as a field, if there is one."""
+    found = output_error(end)
+    return {} if found is msgspec.UNSET else {"error": found}
+
+
+def output_error(end: Finished) -> OutputError | msgspec.UnsetType:
+    return msgspec.UNSET if end.error is None else OutputError(**openai_body(invalid_output(end.error))["error"])
 
 
 class ChunkWriter:
@@ -164,8 +201,8 @@ class ChunkWriter:
         return event({**self._base, "choices": [], "usage": usage_info(usage)})
 
 
-def stop_reason(end: Finished) -> Literal["stop", "length"]:
-    return "length" if end.reason == "length" else "stop"
+def stop_reason(end: Finished) -> StopReason:
+    return "invalid" if end.is_invalid else "length" if end.reason == "length" else "stop"
 
 
 class TopLogprob(msgspec.Struct):

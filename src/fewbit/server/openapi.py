@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from .bodies import JsonResponse
 from .health import Health, Stats
-from .openai_chat import ChatCompletion, ChatRequest
+from .openai_chat import ChatRequest
+from .openai_chat_writer import ChatCompletion
 from .openai_completions import CompletionAnswer, CompletionRequest
 from .openai_models import Model, ModelList
 from .operations import OTHERS, errors_of, stream_of

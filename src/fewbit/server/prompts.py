@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RequestError, TemplateError, TooLong, ToolsIgnored
 from ..llm import LLM
+from ..text.reply import HERMES
+from .log import log
+from .replies import ReplyStyle
+from .volatile import without_volatile
 
 Message = Mapping[str, Any]
 T = TypeVar("T")
+TAIL_TOKENS = 16  # of a prompt, among which is what opens a thought
 
 _TOOL_PROMPT = """You can call these functions:
 {tools}
@@ -30,9 +37,12 @@ class ChatInput:
     Args:
         messages: As `LLM.chat` takes them.
         tools: Functions that the model may call.
+        needs_call: It must call one: if the template ignores tools, a message tells of them.
+        is_parallel: There may be several calls in an answer.
         template: Names that the chat template looks for.
         continues: Whether the answer continues the last message; None if that is the assistant's.
         policy: What happens to tools that the template ignores: "omit", "prompt" (a message tells of them) or "refuse".
+        keeps_volatile: Lines of system messages that change in every request stay where they are; see volatile.py.
     """
 
     messages: Sequence[Message]
@@ -40,6 +50,9 @@ class ChatInput:
     template: Mapping[str, Any] | None = None
     continues: bool | None = None
     policy: str = "omit"
+    keeps_volatile: bool = False
+    needs_call: bool = False
+    is_parallel: bool = True
 
     def options(self) -> dict[str, Any]:
         """The options of `LLM.chat_prompt`."""
@@ -48,9 +61,10 @@ class ChatInput:
 
 @dataclass(slots=True)
 class Prompt:
-    """Token ids, the tools that the model knows of, and what was left out of the request."""
+    """Token ids, the tools that the model knows of, how it writes its reply, and what was left out of the request."""
 
     tokens: list[int]
+    style: ReplyStyle
     tools: Sequence[Message] | None = None
     ignored: list[str] = field(default_factory=list)
 
@@ -66,20 +80,29 @@ def chat_prompt(llm: LLM, asked: ChatInput, truncation: Truncation | None = None
     """The prompt of a conversation."""
     if not llm.can_chat:
         raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
-    asked = with_last_message(asked)
-    return _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
+    asked, changed = _prepared(asked)
+    prompt = _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
+    prompt.ignored += changed
+    return prompt
 
 
 def count_tokens(llm: LLM, asked: ChatInput) -> int:
     """Number of tokens of a conversation's prompt, whether they fit into the context or not."""
-    return _rendered(llm.count_tokens, with_last_message(asked))[0]
+    return _rendered(llm.count_tokens, _prepared(asked)[0])[0]
+
+
+def _prepared(asked: ChatInput) -> tuple[ChatInput, list[str]]:
+    """The conversation as it is rendered, and what was changed in it."""
+    asked = with_last_message(asked)
+    messages, changed = (asked.messages, []) if asked.keeps_volatile else without_volatile(asked.messages)
+    return replace(asked, messages=messages), changed
 
 
 def with_last_message(asked: ChatInput) -> ChatInput:
     """The same, knowing whether the last message is an answer to continue. An empty one is none.
 
-    >>> asked = with_last_message(Conversation([{"role": "assistant", "content": "I"}]))
-    >>> asked.continues, with_last_message(Conversation([{"role": "user", "content": "I"}])).continues
+    >>> asked = with_last_message(ChatInput([{"role": "assistant", "content": "I"}]))
+    >>> asked.continues, with_last_message(ChatInput([{"role": "user", "content": "I"}])).continues
     (True, False)
     """
     last = asked.messages[-1] if asked.messages else {}
@@ -90,26 +113,55 @@ def with_last_message(asked: ChatInput) -> ChatInput:
 
 
 def _prompt(llm: LLM, asked: ChatInput) -> Prompt:
-    tokens, has_tools = _rendered(llm.chat_prompt, asked)
-    is_omitted = bool(asked.tools) and not has_tools
-    return Prompt(tokens, asked.tools if has_tools else None, ["tools"] if is_omitted else [])
+    tokens, found = _rendered(llm.chat_prompt, asked)
+    is_omitted = bool(asked.tools) and found is not Told.TEMPLATE and found is not Told.MESSAGE
+    tools = None if is_omitted else asked.tools or None
+    return Prompt(tokens, _style(llm, asked, tokens, tools, found), tools, ["tools"] if is_omitted else [])
 
 
-def _rendered(render: Callable[..., T], asked: ChatInput) -> tuple[T, bool]:
-    """What a function of the LLM makes of a conversation, and whether the model is told of tools."""
+class Told(Enum):
+    """Who tells the model of its tools."""
+
+    NOBODY = 0
+    TEMPLATE = 1
+    MESSAGE = 2
+
+
+def _rendered(render: Callable[..., T], asked: ChatInput) -> tuple[T, Told]:
+    """What a function of the LLM makes of a conversation, and who tells the model of tools."""
     try:
-        return render(asked.messages, refuse_ignored_tools=True, **asked.options()), bool(asked.tools)
+        found = render(asked.messages, refuse_ignored_tools=True, **asked.options())
+        return found, Told.TEMPLATE if asked.tools else Told.NOBODY
     except ToolsIgnored:
         if asked.policy == "refuse":
             raise
     options = replace(asked, tools=None).options()
-    if asked.policy == "omit":
-        return render(asked.messages, **options), False
+    if asked.policy == "omit" and not asked.needs_call:
+        return render(asked.messages, **options), Told.NOBODY
     text, messages = tool_prompt(asked.tools or ()), as_text(asked.messages)
     try:
-        return render(joined(messages, "system", text), **options), True
+        return render(joined(messages, "system", text), **options), Told.MESSAGE
     except TemplateError:  # it has no system messages
-        return render(joined(messages, "user", text), **options), True
+        return render(joined(messages, "user", text), **options), Told.MESSAGE
+
+
+def _style(llm: LLM, asked: ChatInput, tokens: list[int], tools: Sequence[Message] | None, told: Told) -> ReplyStyle:
+    """How the model writes its reply; in the form that the message asks for, if a message tells of tools."""
+    found = llm.reply_format(bool(tools))
+    form = replace(found, calls=HERMES.calls) if told is Told.MESSAGE else found
+    if tools and not form.is_known:
+        log_unknown_form(llm.model_name, form.name)
+    tail = llm.tokenizer.decode(tokens[-TAIL_TOKENS:])
+    answer = asked.messages[-1].get("content") if asked.continues else None
+    opens = form.opens_thought(tail, answer if isinstance(answer, str) else None)
+    may_think = form.thinks and not asked.continues and not form.ends_thought(tail)
+    return ReplyStyle(form, tools or (), opens, may_think, None if asked.is_parallel else 1)
+
+
+@cache
+def log_unknown_form(model: str, form: str) -> None:
+    """Say once for each model that its template does not tell how calls are written."""
+    log("unknown template", model=model, reason=f"it does not tell how tool calls are written; assumed: {form}")
 
 
 def tool_prompt(tools: Sequence[Message]) -> str:

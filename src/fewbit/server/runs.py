@@ -15,14 +15,13 @@ from ..errors import FewbitError, FileChanged
 from ..llm import LLM
 from .errors import ApiError, from_fewbit, shutting_down
 from .ignored import note_ignored
-from .jobs import Event, Finished, Job, OutputDelta, Started, Usage, run
+from .jobs import Finished, Job, OutputDelta, RunEvent, Started, Usage, run
 from .log import log
 from .metrics import disk_stats
 from .pool import ServedModel
 from .settings import Settings
 from .sse import EventStream
 from .state import State, charge, client_name, state_of
-from .tool_calls import ToolParser
 from .waiting import on_text, unless_gone
 
 T = TypeVar("T")
@@ -37,7 +36,7 @@ class Run:
         self.started = Started([])
         self._request, self._state, self._stack = request, state_of(request), stack
         self._begun = asyncio.get_running_loop().time()
-        self._events: AsyncGenerator[Event, None] = run(job, llm, partial(on_text, request))
+        self._events: AsyncGenerator[RunEvent, None] = run(job, llm, partial(on_text, request))
         self._last_token: dict[int, float] = {}  # when each output got its last
         self._num_open, self._reason, self._is_over = 0, "cancelled", False  # outputs, and how they would end
         self._reader: asyncio.Task[Any] | None = None  # that waits for the next event
@@ -77,11 +76,6 @@ class Run:
             media_type=media_type, **({} if media_type is None else {"ping": None}),
         )  # fmt: skip
 
-    def tool_parser(self, is_parallel: bool | None = None) -> ToolParser:
-        """What finds calls in the text of an output; the first one alone if `is_parallel` is False."""
-        names = [tool["function"]["name"] for tool in self.job.tools or ()]
-        return ToolParser(names, most=1 if is_parallel is False else None)
-
     def end(self) -> None:
         """End it with an error, wherever it is."""
         self._is_over = True
@@ -112,7 +106,7 @@ class Run:
             await parts.aclose()
             await self.aclose()
 
-    async def _next(self) -> Event:
+    async def _next(self) -> RunEvent:
         if self._is_over:
             raise shutting_down()
         self._reader = asyncio.current_task()
@@ -150,7 +144,11 @@ class Run:
             self._count_tokens(found, asyncio.get_running_loop().time())
         elif isinstance(found, Finished):
             self._num_open -= 1
-            metrics.finished.labels(self.model, found.completion.finish_reason).inc()
+            reason = "invalid" if found.is_invalid else found.completion.finish_reason
+            metrics.finished.labels(self.model, reason).inc()
+            if found.completion.index == 0:  # of one prompt it is the same for all
+                share = found.completion.cached_tokens / max(1, found.completion.prompt_tokens)
+                metrics.cached_share.labels(self.model).observe(share)
         elif isinstance(found, Usage):
             metrics.prompt_tokens.labels(self.model).inc(found.prompt_tokens)
             self._request.scope["fewbit.usage"] = (self.model, found)  # for the log
@@ -202,9 +200,13 @@ def failed(state: State, model: str, llm: LLM, error: FewbitError) -> ApiError:
     return from_fewbit(error)
 
 
-def policy_of(request: Request) -> str:
-    """What happens to tools that the chat template ignores."""
-    return state_of(request).settings.tools_without_template
+def prompt_rules(settings: Settings) -> dict[str, Any]:
+    """The rules of a server for prompts, as `ChatInput` takes them."""
+    return {"policy": settings.tools_without_template, "keeps_volatile": settings.keeps_volatile_lines}
+
+
+def rules_of(request: Request) -> dict[str, Any]:
+    return prompt_rules(state_of(request).settings)
 
 
 def namespace(request: Request, salt: str | None) -> str:
@@ -218,7 +220,7 @@ def _limit(job: Job, limits: Settings) -> None:
     if job.num_outputs > limits.max_outputs:
         raise ApiError(400, f"{job.num_outputs} outputs are too many for one request: at most {limits.max_outputs}",
                        "n", "too_many_outputs")  # fmt: skip
-    job.max_prompt_tokens, job.tool_policy = limits.max_prompt_tokens, limits.tools_without_template
+    job.max_prompt_tokens, job.rules = limits.max_prompt_tokens, prompt_rules(limits)
     job.options["deadline"] = limits.request_seconds
     most, asked = limits.max_output_tokens, job.options.get("max_tokens")
     if most is not None and asked is not None and asked > most:

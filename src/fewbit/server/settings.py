@@ -44,6 +44,7 @@ class Settings:
     log_json: bool = False
     strict: bool = False  # refuse unknown fields instead of ignoring them
     tools_without_template: str = "omit"  # tools that the chat template ignores: "omit", "prompt" or "refuse"
+    keeps_volatile_lines: bool = False  # of system messages; see volatile.py
     allow_changes: bool = False  # clients may add, load, unload and remove models
 
     @property

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import ApiError, unsupported
+from .errors import ApiError
 
 Plain = dict[str, Any]
 
 
 def function_tool(name: str | None, description: str | None, parameters: Plain | None) -> Plain:
-    """A tool as chat templates expect it."""
+    """A tool as chat templates expect it.
+
+    >>> function_tool("now", None, None)["function"]
+    {'name': 'now', 'description': '', 'parameters': {'type': 'object', 'properties': {}}}
+    """
     schema = parameters or {"type": "object", "properties": {}}
     return {"type": "function", "function": {"name": name, "description": description or "", "parameters": schema}}
 
@@ -18,12 +22,6 @@ def function_tool(name: str | None, description: str | None, parameters: Plain |
 def function_call(call_id: str, name: str, arguments: str | Plain) -> Plain:
     """A call in a message of the model."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def check_tool_choice(choice: object, what: str = "tool_choice") -> None:
-    """Refuse a choice that forces a call."""
-    if choice not in (None, "none", "auto"):
-        raise unsupported(what, "a call cannot be forced; use auto or none")
 
 
 def part_text(kind: str, text: str | None, at: str, kinds: tuple[str, ...] = ("text",), what: str = "part") -> str:

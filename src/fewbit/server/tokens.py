@@ -16,9 +16,9 @@ from ..errors import FewbitError, TooLong
 from ..llm import LLM
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
-from .openai_messages import Message, Tool, template_messages, template_tools
+from .openai_messages import Message, Tool, read_tools, template_messages
 from .prompts import ChatInput, chat_prompt, count_tokens
-from .runs import held, policy_of
+from .runs import held, rules_of
 from .state import state_of
 from .text_work import check_chars, max_chars
 from .waiting import on_text
@@ -66,7 +66,7 @@ async def tokenize(request: Request) -> Response:
     body = await read(request, TokenizeRequest)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages", "prompt", "invalid_request")
-    return JsonResponse(await with_model(request, body.model, _tokenized, body, policy_of(request)))
+    return JsonResponse(await with_model(request, body.model, _tokenized, body, rules_of(request)))
 
 
 async def detokenize(request: Request) -> Response:
@@ -104,7 +104,7 @@ async def count_prompt(request: Request, model: str | None, asked: ChatInput) ->
 
     def count(llm: LLM) -> int:
         check_chars(llm, asked.messages, asked.tools)
-        return count_tokens(llm, replace(asked, policy=policy_of(request)))
+        return count_tokens(llm, replace(asked, **rules_of(request)))
 
     return await with_model(request, model, count)
 
@@ -119,12 +119,12 @@ async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
         raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
 
 
-def _tokenized(llm: LLM, body: TokenizeRequest, policy: str) -> Tokenized:
+def _tokenized(llm: LLM, body: TokenizeRequest, rules: dict[str, Any]) -> Tokenized:
     check_chars(llm, body.prompt)
     if body.messages is not None:
-        messages, tools = template_messages(body.messages), template_tools(body.tools, None)
+        messages, tools = template_messages(body.messages), read_tools(body.tools, None, None).shown
         check_chars(llm, messages, tools)
-        ids = chat_prompt(llm, ChatInput(messages, tools, body.chat_template_kwargs, policy=policy)).tokens
+        ids = chat_prompt(llm, ChatInput(messages, tools, body.chat_template_kwargs, **rules)).tokens
     else:
         ids = llm.tokenize(body.prompt or "", add_special=body.add_special_tokens)
     texts = [llm.tokenizer.token_text(token) for token in ids] if body.return_token_strs else None

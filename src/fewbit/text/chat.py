@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import RequestError, TemplateError, ToolsIgnored
 from .marks import Marker, choose_mark
 from .messages import render_messages, text_of
+from .reply import ReplyFormat, find_format
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
 
@@ -28,6 +29,7 @@ class ChatPrompt(NamedTuple):
 
     text: str
     mark: str = ""
+    answer: str | None = None  # the text that the answer continues
 
     @property
     def unmarked(self) -> str:
@@ -48,6 +50,7 @@ class ChatTemplates:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._templates: dict[str, tuple[ChatTemplate, Marker]] = {}
+        self._formats: dict[str, ReplyFormat] = {}
 
     def template(self, has_tools: bool = False) -> ChatTemplate:
         """The usual template; where there are tools the one for them, if the model has one."""
@@ -103,7 +106,15 @@ class ChatTemplates:
             if refuse_ignored_tools:
                 raise ToolsIgnored(_IGNORED)
             warnings.warn(_IGNORED, stacklevel=_caller_level())
-        return ChatPrompt(text, mark)
+        return ChatPrompt(text, mark, None if final is None else final.text)
+
+    def format(self, has_tools: bool = False) -> ReplyFormat:
+        """How the model writes replies, by its template."""
+        template, _ = self._find(has_tools)
+        if template.source not in self._formats:
+            known = find_format(template.source, lambda text: self._tokenizer.token_id(text) is not None)
+            self._formats[template.source] = known
+        return self._formats[template.source]
 
     def _find(self, has_tools: bool) -> tuple[ChatTemplate, Marker]:
         name = "tool_use" if has_tools and "tool_use" in self._tokenizer.chat_templates else "default"

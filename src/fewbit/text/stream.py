@@ -12,7 +12,8 @@ from .tokenizer import Tokenizer
 class TextStream:
     """Turns token ids into text, as soon as characters are complete.
 
-    The concatenated results of `feed` and `finish` are what `Tokenizer.decode` returns for all the ids.
+    The concatenated results of `feed` and `finish` are what `Tokenizer.decode` returns for all the ids. Of control
+    tokens that are left out those in `visible` are not.
 
     >>> metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "Ã", "©"],
     ...             "tokenizer.ggml.merges": []}
@@ -21,15 +22,22 @@ class TextStream:
     (['a', '', 'é', ''], '\ufffd')
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, continues: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_special: bool = True,
+        continues: bool = False,
+        visible: frozenset[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
-        self._skip_special = skip_special
+        self._skip_special, self._visible = skip_special, visible
         self._starts = not continues
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """The text that this token completes."""
-        data, self._starts = self._tokenizer.decode_next(token, self._starts, self._skip_special)
+        skips = self._skip_special and token not in self._visible
+        data, self._starts = self._tokenizer.decode_next(token, self._starts, skips)
         return self._decoder.decode(data)
 
     def finish(self) -> str:

@@ -31,6 +31,8 @@ class Fake:
     part_chars: int = 7
     part_seconds: float = 0.0
     thoughts: list[str] = field(default_factory=list)  # the next ones, sent apart from their answers
+    calls: list[tuple[str, str]] = field(default_factory=list)  # names and arguments, after the next answer
+    problem: str = ""  # what is wrong with the next answer
     loaded: list[str] = field(default_factory=lambda: MODELS[:1])
     context: int = 100  # tokens
     embeds: str = ""  # a model that only embeds, listed before the others
@@ -99,6 +101,10 @@ class Fake:
     def parts(self, text: str) -> list[str]:
         return [text[at : at + self.part_chars] for at in range(0, len(text), self.part_chars)]
 
+    def call_deltas(self, index: int, name: str, arguments: str) -> list[dict[str, Any]]:
+        begun = {"index": index, "id": f"c{index}", "type": "function", "function": {"name": name, "arguments": ""}}
+        return [begun, *({"index": index, "function": {"arguments": part}} for part in self.parts(arguments))]
+
     async def stream(self, text: str, thought: str) -> AsyncIterator[str]:
         parts = self.parts(text)
         try:
@@ -111,7 +117,15 @@ class Fake:
                     return
                 yield _event(choices=[{"delta": {"content": part}, "finish_reason": None}], usage=None)
                 await asyncio.sleep(self.part_seconds)
-            yield _event(choices=[{"delta": {}, "finish_reason": "stop"}], usage=None)
+            calls, self.calls = self.calls, []
+            for number, (name, arguments) in enumerate(calls):
+                for delta in self.call_deltas(number, name, arguments):
+                    yield _event(choices=[{"delta": {"tool_calls": [delta]}, "finish_reason": None}], usage=None)
+                    await asyncio.sleep(self.part_seconds)
+            end: dict[str, Any] = {"delta": {}, "finish_reason": "tool_calls" if calls else "stop"}
+            if self.problem:
+                end = {"delta": {}, "finish_reason": "invalid", "error": {"message": self.problem}}
+            yield _event(choices=[end], usage=None)
             usage: dict[str, Any] = {
                 "prompt_tokens": 40,
                 "completion_tokens": len(parts),

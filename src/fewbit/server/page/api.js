@@ -92,7 +92,7 @@ export async function getStats(signal) {
   return (await request("stats", { signal }, false)).json();
 }
 
-/** Streams an answer: gives `{ text }`, `{ thought }`, `{ reason }` and `{ usage }` as they come. */
+/** Streams an answer: gives `{ text }`, `{ thought }`, `{ call }`, `{ reason }`, `{ problem }` and `{ usage }` as they come. */
 export async function* streamChat(body, signal) {
   const response = await request("v1/chat/completions", {
     method: "POST",
@@ -112,6 +112,8 @@ export async function* streamChat(body, signal) {
     const thought = choice?.delta?.reasoning_content ?? choice?.delta?.reasoning;
     if (thought) yield { thought };
     if (choice?.delta?.content) yield { text: choice.delta.content };
+    for (const call of choice?.delta?.tool_calls ?? []) yield { call };
+    if (choice?.error) yield { problem: sentence(choice.error.message) };
     if (choice?.finish_reason) yield { reason: choice.finish_reason };
     if (chunk.usage) yield { usage: chunk.usage };
   }

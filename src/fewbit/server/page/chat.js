@@ -1,10 +1,11 @@
 // A conversation on the page: sends, streams, stops, continues; edits and new answers are branches.
 import { ApiError, streamChat } from "./api.js";
+import { addCall, messagesOf } from "./calls.js";
 import { $, announce, oneLine, toast } from "./dom.js";
 import { contentOf } from "./files.js";
 import { MessageView } from "./message.js";
 import { Scroll } from "./scroll.js";
-import { samplerFields } from "./settings.js";
+import { samplerFields, schemaOf } from "./settings.js";
 import * as store from "./store.js";
 import { partsOf, splitThought } from "./thought.js";
 import * as tree from "./tree.js";
@@ -102,7 +103,7 @@ export class Chat {
   async regenerate(message) {
     const question = tree.parentOf(this.conversation, message);
     this.stop();
-    if (message.content || message.reasoning) await this.answer(question);
+    if (message.content || message.reasoning || message.calls) await this.answer(question);
     else await this.resume(message);
   }
 
@@ -134,6 +135,7 @@ export class Chat {
 
   /** Goes on with an answer that ended too early: it is the last message of the request. */
   async resume(message) {
+    delete message.calls;
     for (const name of ["usage", "seconds", "reason", "error"]) delete message[name];
     if (!message.content) for (const name of ["reasoning", "thought_seconds"]) delete message[name];
     await this.run(this.conversation, message);
@@ -141,7 +143,7 @@ export class Chat {
 
   async run(conversation, message) {
     const model = this.hooks.model();
-    Object.assign(message, { model, isPartial: true });
+    Object.assign(message, { model, isPartial: true, isJson: schemaOf(conversation.settings) !== null });
     const body = { ...(model ? { model } : {}), messages: requestOf(conversation), ...samplerFields(conversation.settings) };
     conversation.model = model;
     conversation.updated = Date.now();
@@ -163,7 +165,9 @@ export class Chat {
         if (controller.signal.aborted) break;
         if (part.thought) message.reasoning = (message.reasoning ?? "") + part.thought;
         if (part.text) message.content += part.text;
-        if (part.text || part.thought) {
+        if (part.call) addCall(message, part.call);
+        if (part.problem) message.error = part.problem;
+        if (part.text || part.thought || part.call) {
           clock.tick();
           this.schedule(run);
         }
@@ -310,11 +314,11 @@ function requestOf(conversation) {
   const { settings } = conversation;
   const shown = tree.path(conversation);
   const system = settings.system ? [{ role: "system", content: settings.system }] : [];
-  const said = shown.map((one, at) => {
+  const said = shown.flatMap((one, at) => {
     const isWhole = one.role === "user" || at === shown.length - 1;
-    return { role: one.role, content: isWhole ? contentOf(one) : splitThought(one.content)[1] };
+    return messagesOf(one, isWhole ? contentOf(one) : splitThought(one.content)[1], shown[at - 1]);
   });
-  return [...system, ...said.filter((one) => one.role === "user" || one.content)];
+  return [...system, ...said];
 }
 
 /** How long an answer takes from its first token on, and its thought. */

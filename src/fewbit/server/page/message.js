@@ -1,4 +1,5 @@
 // One message on the page: its text, what can be done with it, and what it cost.
+import { CallsView, isJson, pretty } from "./calls.js";
 import { copy, el, iconButton, textNodes, toast } from "./dom.js";
 import { chip } from "./files.js";
 import { MarkdownView } from "./markdown.js";
@@ -59,6 +60,7 @@ export class MessageView {
       this.title = el("summary");
       this.thinking = el("details", { class: "thought" }, this.title, this.thought.root);
       this.answer = new Growing(el("div", { class: "markdown" }));
+      this.calls = new CallsView();
       this.body.replaceChildren(this.answer.root);
       this.grow();
     }
@@ -69,12 +71,24 @@ export class MessageView {
   grow() {
     const [thought, answer] = partsOf(this.message);
     if (thought.trim() && !this.thinking.parentNode) this.body.prepend(this.thinking);
-    const isThinking = this.state === "running" && !answer;
+    const isThinking = this.state === "running" && !answer && !this.message.calls;
     const title = thoughtTitle(this.message, isThinking);
     if (this.title.textContent !== title) this.title.textContent = title;
     this.node.classList.toggle("thinking", isThinking && Boolean(thought.trim()));
     this.thought.show(thought);
-    this.answer.show(answer);
+    this.answer.show(this.shownAnswer(answer));
+    const { calls } = this.message;
+    if (calls?.length) {
+      if (!this.calls.root.parentNode) this.body.append(this.calls.root);
+      this.calls.show(calls, this.state === "running");
+    }
+  }
+
+  /** An answer that is JSON is shown as code, with an indent when it is complete. */
+  shownAnswer(text) {
+    const isRunning = this.state === "running";
+    if (!text || !(this.message.isJson || (!isRunning && isJson(text)))) return text;
+    return `\`\`\`json\n${isRunning ? text : `${pretty(text)}\n\`\`\``}`;
   }
 
   get state() {

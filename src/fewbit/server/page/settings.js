@@ -5,6 +5,7 @@ import { $ } from "./dom.js";
 const SETTINGS = "fewbit.settings";
 const THEME = "fewbit.theme";
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed"];
+const TEXTS = ["system", "stop", "schema", "tools"];
 
 export function read(name) {
   try {
@@ -35,7 +36,7 @@ export function defaults() {
 export function clean(found) {
   const settings = {};
   for (const name of NUMBERS) if (Number.isFinite(found?.[name])) settings[name] = found[name];
-  for (const name of ["system", "stop"]) {
+  for (const name of TEXTS) {
     if (typeof found?.[name] === "string" && found[name]) settings[name] = found[name];
   }
   return settings;
@@ -46,7 +47,41 @@ export function samplerFields(settings) {
   const fields = {};
   for (const name of NUMBERS) if (name in settings) fields[name] = settings[name];
   const stop = (settings.stop ?? "").split("\n").filter(Boolean).map((one) => one.replaceAll("\\n", "\n"));
-  return stop.length ? { ...fields, stop } : fields;
+  if (stop.length) fields.stop = stop;
+  const schema = schemaOf(settings);
+  if (schema) fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  const tools = toolsOf(settings);
+  return tools.length ? { ...fields, tools } : fields;
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** The schema that answers follow, or null. */
+export function schemaOf({ schema }) {
+  const found = parsed(schema);
+  return isObject(found) ? found : null;
+}
+
+/** Tools as a request has them; those of the settings may be functions alone. */
+function toolsOf({ tools }) {
+  const found = parsed(tools);
+  if (!Array.isArray(found)) return [];
+  return found.filter(isObject).map((one) => (one.function ? one : { type: "function", function: one }));
+}
+
+/** Says under a field of JSON what is wrong with it. */
+function checkJson(field, isRight, expected) {
+  const check = () => field.setCustomValidity(!field.value.trim() || isRight(parsed(field.value)) ? "" : expected);
+  field.addEventListener("input", check);
+  check();
 }
 
 /** Opens the dialog; gives the new settings, or null where it was left. */
@@ -54,10 +89,12 @@ export function editSettings(settings) {
   const dialog = $("settings");
   const form = dialog.querySelector("form");
   fill(form, settings);
+  checkJson(form.elements.schema, isObject, "This is not a JSON object.");
+  checkJson(form.elements.tools, (found) => Array.isArray(found) && found.every(isObject), "This is not a JSON list of functions.");
   return shown(dialog, () => {
     const found = {};
     for (const name of NUMBERS) if (form.elements[name].value !== "") found[name] = form.elements[name].valueAsNumber;
-    for (const name of ["system", "stop"]) found[name] = form.elements[name].value;
+    for (const name of TEXTS) found[name] = form.elements[name].value;
     const saved = clean(found);
     write(SETTINGS, JSON.stringify(saved));
     return saved;
@@ -65,7 +102,7 @@ export function editSettings(settings) {
 }
 
 export function fill(form, settings) {
-  for (const name of [...NUMBERS, "system", "stop"]) form.elements[name].value = settings[name] ?? "";
+  for (const name of [...NUMBERS, ...TEXTS]) form.elements[name].value = settings[name] ?? "";
 }
 
 let asking = null;

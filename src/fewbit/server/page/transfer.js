@@ -78,6 +78,8 @@ function messageOf({ role, content, files, ...rest }) {
   for (const name of ["id", "parent", "model", "reason"]) if (isText(rest[name])) message[name] = oneLine(rest[name], 200);
   for (const name of ["created", "updated", "thought_seconds"]) if (Number.isFinite(rest[name])) message[name] = rest[name];
   if (isText(rest.reasoning)) message.reasoning = rest.reasoning;
-  if (rest.isPartial === true) message.isPartial = true;
+  const calls = Array.isArray(rest.calls) ? rest.calls.filter((one) => ["id", "name", "arguments"].every((key) => isText(one?.[key]))) : [];
+  if (calls.length) message.calls = calls.map(({ id, name, arguments: text }) => ({ id: oneLine(id, 200), name: oneLine(name, 200), arguments: text }));
+  for (const name of ["isJson", "isPartial"]) if (rest[name] === true) message[name] = true;
   return message;
 }
