@@ -184,7 +184,7 @@ def test_a_format_that_there_is_not(home: Home) -> None:
     folder = str(Path(__file__).parents[1] / "zoo" / "llama" / "hf")
     result = home.run("run", folder, "hi", "--format", "q9")
     assert result.exit_code == 1
-    assert "there is no format 'q9' to load a model in; there are: q3_k_m" in result.stderr
+    assert "there is no format 'q9' to quantize a model to; there are: " in result.stderr
 
 
 def test_a_checkpoint_of_a_repository_has_its_name(home: Home) -> None:

@@ -121,10 +121,11 @@ def test_several_choices_are_one_run(pair: tuple[Path, Path]) -> None:
 
 def test_formats_of_weights(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path))
-    base, small = pair
-    plain, packed = fb.evaluate(base, TEXT, format=[None, "q4_0"], against=base, ctx=CTX, **EXACT)  # type: ignore[list-item]
+    base, small = pair[0], tmp_path / "q8_0.gguf"
+    fb.quantize_model(base, small, "q8_0")
+    plain, packed = fb.evaluate(base, TEXT, format=[None, "q8_0"], against=base, ctx=CTX, **EXACT)  # type: ignore[list-item]
     (written,) = fb.evaluate(small, TEXT, against=base, ctx=CTX, **EXACT)
-    assert (plain.format, packed.format) == (None, "q4_0")
+    assert (plain.format, packed.format) == (None, "q8_0")
     assert packed.file_bytes < plain.file_bytes
     assert packed.divergence is not None
     assert written.divergence is not None

@@ -56,7 +56,7 @@ def run(case: KernelCase, rounds: int = 5, memory_bytes: int | None = None) -> T
     """Time one case.
 
     >>> from fewbit.formats import get
-    >>> run(Case(get("q8_0"), 32, 256, 1, 1), rounds=1, memory_bytes=1 << 20).format
+    >>> run(KernelCase(get("q8_0"), 32, 256, 1, 1), rounds=1, memory_bytes=1 << 20).format
     'q8_0'
     """
     matrices, memory = rotating(case, memory_bytes or MEMORY_BYTES)

@@ -77,7 +77,7 @@ def quantize(model: str, out: Path, lists: bool, as_json: bool, **options: Any) 
     \b
     Examples:
       fewbit quantize model-f16.gguf -o model-q4_k_m.gguf
-      fewbit quantize checkpoint/ -o model.gguf --format q3_k_m --tensor ffn_down=q5_k
+      fewbit quantize checkpoint/ -o q3.gguf -f q3_k_m --tensor ffn_down=q5_k
       fewbit quantize hf:org/repo -o model.gguf --format iq4_xs --dry-run --list
     """
     with plain_warnings(), Waiting(f"reading {shown(model, 60)}") as waiting:

@@ -29,8 +29,8 @@ COLUMNS = 32  # whose changes are added to each other at once
 def feedback_factor(hessian: Any) -> Floats:
     """U, upper triangular, with U^T U the inverse of a damped Hessian.
 
-    >>> feedback_factor(np.eye(2) * 4).round(3).tolist()
-    [[0.498, 0.0], [0.0, 0.498]]
+    >>> np.allclose(feedback_factor(np.eye(2) * 4), np.eye(2) * 0.498, atol=1e-3)
+    True
     """
     h = np.array(hessian, np.float64)
     if not np.isfinite(h).all():

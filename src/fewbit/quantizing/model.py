@@ -97,6 +97,7 @@ def quantize_model(
         PathError: The file exists, or cannot be written.
 
     >>> import tempfile
+    >>> import numpy as np
     >>> from fewbit.files.gguf import read_gguf, write_gguf
     >>> folder = tempfile.TemporaryDirectory()
     >>> weights = {"blk.0.attn_q.weight": np.ones((8, 256), np.float16)}
