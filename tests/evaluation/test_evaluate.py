@@ -11,7 +11,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.errors import DataError, DtypeError, FormatError, PathError, RequestError
-from fewbit.evaluation.windows import cut_windows
+from fewbit.text.windows import cut_windows
 
 from .reference import EXACT, TEXT, divergences, logprobs, models, of_windows
 

@@ -36,9 +36,16 @@ def read_overrides(_: click.Context, option: click.Parameter, values: tuple[str,
     "-f",
     "--format",
     "format",
-    default="q4_k_m",
     metavar="NAME",
-    help="A mix (q4_k_m), a format, or keep: as in the source.",
+    help="A mix, a format, or keep: as in the source. Default: q4_k_m.",
+)
+@click.option("--bits", type=float, metavar="N", help="In place of a format: bits a weight, where they matter most.")
+@click.option("--size", metavar="SIZE", help="The same for the size of the file: bytes, or 800MB, 3.5GB, 3.2GiB.")
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Text that shows which matrices matter, for --bits and --size; slower and better than without.",
 )
 @click.option(
     "--tensor",
@@ -79,6 +86,7 @@ def quantize(model: str, out: Path, lists: bool, as_json: bool, **options: Any) 
       fewbit quantize model-f16.gguf -o model-q4_k_m.gguf
       fewbit quantize checkpoint/ -o q3.gguf -f q3_k_m --tensor ffn_down=q5_k
       fewbit quantize hf:org/repo -o model.gguf --format iq4_xs --dry-run --list
+      fewbit quantize model-f16.gguf -o model.gguf --bits 4.2 --text book.txt
     """
     with plain_warnings(), Waiting(f"reading {shown(model, 60)}") as waiting:
         from ..quantizing import quantize_model
@@ -109,13 +117,17 @@ def tensor_facts(item: TensorPlan) -> dict[str, Any]:
         "format": item.format.name,
         "wanted": item.wanted.name,
         "bytes": item.nbytes,
+        "loss": item.loss,
     }
 
 
 def print_made(made: QuantizedModel, lists: bool, is_plan: bool) -> None:
-    if lists:
+    has_losses = any(item.loss is not None for item in made.tensors)
+    if lists or has_losses:
         heads = {"tensor": "left", "shape": "right", "from": "left", "to": "left", "size": "right"}
-        print_table(heads, [tensor_cells(item) for item in made.tensors])
+        heads |= {"loss": "right"} if has_losses else {}
+        shown_items = [item for item in made.tensors if lists or item.loss is not None]
+        print_table(heads, [tensor_cells(item)[: len(heads)] for item in shown_items])
         click.echo()
     heads = {"format": "left", "tensors": "right", "size": "right", "bits": "right"}
     formats = sorted({item.format for item in made.tensors}, key=lambda fmt: fmt.bits_per_weight)
@@ -127,7 +139,8 @@ def print_made(made: QuantizedModel, lists: bool, is_plan: bool) -> None:
 
 def tensor_cells(item: TensorPlan) -> list[str]:
     shape = "x".join(map(str, item.shape))
-    return [shown(item.name), shape, item.source.name, item.format.name, size_text(item.nbytes)]
+    loss = "" if item.loss is None else f"{item.loss:.3g}"
+    return [shown(item.name), shape, item.source.name, item.format.name, size_text(item.nbytes), loss]
 
 
 def format_cells(made: QuantizedModel, fmt: Format) -> list[str]:

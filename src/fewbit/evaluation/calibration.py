@@ -17,10 +17,10 @@ from ..llm.progress import Progress, ProgressMeter
 from ..loading import Loaded, check_ctx, place
 from ..ops.memory import available_memory, readable
 from ..ops.taps import Tap, tap
+from ..text.windows import DEFAULT_WINDOW, Text, Window, cut_windows, leading_token, read_tokens
 from .inputs import InputKey, ProductInputs, product_inputs
 from .steps import LOGITS_BYTES, cache_tokens, run_windows
 from .variants import Source, Variant, options
-from .windows import DEFAULT_WINDOW, Text, Window, cut_windows, leading_token, read_tokens
 
 TAPS_BYTES = LOGITS_BYTES // 2  # of a step's inputs
 LEAST_STEP, MOST_STEP = 16, 512  # tokens

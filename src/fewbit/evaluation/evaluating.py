@@ -15,12 +15,12 @@ from ..errors import RequestError
 from ..llm.progress import Progress, ProgressMeter
 from ..load_options import KvFormats
 from ..loading import Loaded
+from ..text.windows import DEFAULT_WINDOW, Text, Window, cut_windows, leading_token, read_tokens
 from .logprobs import BLOCK_VALUES, TopLogprobs, compare, compare_top, joined, log_softmax, of_targets, top_logprobs
 from .results import Evaluation, TokenScores
 from .saved import SavedLogits, read_logits, save_logits
 from .steps import Chunk, StepValues, run_windows
 from .variants import Several, Source, Variant, variants
-from .windows import DEFAULT_WINDOW, Text, Window, cut_windows, leading_token, read_tokens
 
 DEFAULT_TOP = 256  # tokens of a row that are saved
 

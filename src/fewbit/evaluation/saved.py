@@ -20,8 +20,8 @@ import numpy.typing as npt
 from ..arrays import Floats, Ints
 from ..errors import FileError
 from ..files.gguf import GGUF, Deferred, read_gguf, write_gguf
+from ..text.windows import Window
 from .logprobs import CODES, RANGE, TopLogprobs
-from .windows import Window
 
 Shorts = npt.NDArray[np.int16]
 

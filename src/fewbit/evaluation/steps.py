@@ -11,7 +11,7 @@ from ..arrays import Floats
 from ..cache.groups import PAGE_TOKENS
 from ..devices.batch import Row
 from ..loading import Loaded
-from .windows import Window
+from ..text.windows import Window
 
 LOGITS_BYTES = 256 << 20  # of a step, of all models
 LEAST_STEP, MOST_STEP = 32, 512  # tokens

@@ -18,8 +18,8 @@ from ..loading import Loaded, check_ctx, load_weights, place, with_activations
 from ..models import LoadedModel, open_model
 from ..quantizing import quantized
 from ..text.tokenizer import Tokenizer
+from ..text.windows import Window
 from .steps import cache_tokens, step_tokens
-from .windows import Window
 
 Several = str | Sequence[str] | None
 

@@ -30,7 +30,7 @@ def warn_about_loss(file: ModelFile, plan: Plan) -> None:
         warnings.warn(
             f"{item.format} is made for {item.format.made_for}: the weights of this model change by {loss:.0%} and its "
             "output will be nonsense; q4_k_m suits other models",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

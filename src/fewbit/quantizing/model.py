@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import PathError
+from ..files.gguf.resumable import has_journal
 from ..files.hub import find
 from ..files.hub.folder import Progress, silent
 from ..files.model import ModelFile
 from ..models import open_model
 from ..ops.cpu import checked_threads
+from ..text.windows import Text
 from ..validation import to_path
 from .loss import warn_about_loss
 from .mixes import read_mix
 from .moments import Source, read_moments
 from .output import file_metadata, output_file, write_tensors
-from .plan import Overrides, TensorPlan, bits_per_weight, fallback_text, packed_again, plan_tensors
+from .plan import Overrides, Plan, TensorPlan, bits_per_weight, fallback_text, packed_again, plan_tensors
+from .target import plan_for_target, read_target, target_metadata
 
+DEFAULT = "q4_k_m"
 KEEP = "keep"  # in place of a format: each tensor keeps its own, or gets the nearest of GGUF files
 
 
@@ -30,8 +34,9 @@ class QuantizedModel:
 
     Args:
         path: The file.
-        format: The mix, or the format of all matrices.
-        tensors: What became of each tensor: `name`, `shape`, `source` and `format`, `source_bytes` and `nbytes`.
+        format: The mix, the format of all matrices, or the size that was asked for.
+        tensors: What became of each tensor: `name`, `shape`, `source` and `format`, `source_bytes` and `nbytes`,
+            and the `loss` that was predicted if formats were chosen for a size.
         resumed: Number of tensors that an interrupted call had written.
     """
 
@@ -53,8 +58,11 @@ class QuantizedModel:
 def quantize_model(
     model: str | os.PathLike[str] | ModelFile,
     out: str | os.PathLike[str],
-    format: str = "q4_k_m",
+    format: str | None = None,
     *,
+    bits: float | None = None,
+    size: int | str | None = None,
+    text: Text | None = None,
     tensors: Mapping[str, str] | None = None,
     importance: Source = None,
     error_feedback: Source = None,
@@ -74,7 +82,12 @@ def quantize_model(
         model: Path to a GGUF file or a safetensors folder, a URL, `hf:org/repo`, a built-in name, or an open model.
         out: The file to write.
         format: A mix such as "q4_k_m", which chooses the format of each tensor as llama.cpp does, or one format for all
-            matrices; "keep" keeps the formats, or takes the nearest where GGUF files have none.
+            matrices; "keep" keeps the formats, or takes the nearest where GGUF files have none. Default: "q4_k_m".
+        bits: In place of a format: bits for each weight. The format of each matrix is chosen by the loss that is
+            measured, so that the model loses least within that size.
+        size: The same for the size of the file: bytes, or a text such as "3.5GB".
+        text: A text, its path or token ids, that shows which matrices change the output most, for `bits` and `size`. It
+            takes a short run of the model for each matrix. Without it the relative error of each matrix counts.
         tensors: Formats of some matrices by regular expressions, such as `{"ffn_down": "q6_k"}`. The first whose
             pattern is found in a matrix's name counts.
         importance: A weight for each column of a matrix, by the tensor's name; (experts, columns) for experts apart. Or
@@ -93,6 +106,7 @@ def quantize_model(
         The path, and what became of each tensor.
 
     Raises:
+        ArgumentError: No choice of formats has the size.
         FormatError: The format is unknown, or a pattern is in no name.
         PathError: The file exists, or cannot be written.
 
@@ -108,29 +122,42 @@ def quantize_model(
     >>> folder.cleanup()
     """
     report = silent if progress is None else progress
-    name, mix = (KEEP, None) if format == KEEP else read_mix(format, pure)
+    target = read_target(bits, size, text, format, pure)
+    name, mix = (KEEP, None) if format == KEEP else read_mix(format or DEFAULT, pure)
     overrides = Overrides(tensors or {})
     moments = read_moments(importance, error_feedback)
     path, count = to_path(out), checked_threads(threads)
     file = open_model(find(model, progress=progress)) if isinstance(model, str | os.PathLike) else model
-    plan = plan_tensors(file, mix, overrides, has_importance=bool(moments.importance or moments.hessians))
+    if target is None:
+        plan = plan_tensors(file, mix, overrides, has_importance=bool(moments.importance or moments.hessians))
+        metadata = file_metadata(file, mix.file_type if mix else None)
+    else:
+        if not (dry_run or has_journal(path)):  # measuring takes long
+            _check_place(path, force)
+        plan = plan_for_target(file, target, overrides, moments, count, report)
+        name, metadata = target.name, target_metadata(file, target, plan)
     made = QuantizedModel(path, name, tuple(plan.values()))
-    if text := fallback_text(name, plan):
-        warnings.warn(text, stacklevel=2)
-    if (packed := packed_again(plan)) and mix is not None:
-        warnings.warn(
-            f"{file.path}: weights are quantized already, mostly to {packed}; their errors stay, and others are added",
-            stacklevel=2,
-        )
-    warn_about_loss(file, plan)
+    _warn(file, made, plan, is_kept=format == KEEP)
     if dry_run:
         return made
-    target = output_file(path, file, file_metadata(file, mix.file_type if mix else None), plan, moments)
-    if target.was_completed():
+    written = output_file(path, file, metadata, plan, moments)
+    if written.was_completed():
         return made
     _check_place(path, force)
-    resumed = write_tensors(target, file, plan, moments, what=f"quantizing to {name}", report=report, threads=count)
+    resumed = write_tensors(written, file, plan, moments, what=f"quantizing to {name}", report=report, threads=count)
     return QuantizedModel(path, name, made.tensors, resumed)
+
+
+def _warn(file: ModelFile, made: QuantizedModel, plan: Plan, is_kept: bool) -> None:
+    """Warn of fallbacks, of weights that are quantized already, and of formats that spoil the model."""
+    if text := fallback_text(made.format, plan):
+        warnings.warn(text, stacklevel=3)
+    if (packed := packed_again(plan)) and not is_kept:
+        warnings.warn(
+            f"{file.path}: weights are quantized already, mostly to {packed}; their errors stay, and others are added",
+            stacklevel=3,
+        )
+    warn_about_loss(file, plan)
 
 
 def _check_place(path: Path, force: bool) -> None:

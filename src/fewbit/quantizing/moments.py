@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Floats
+from ..arrays import Doubles, Floats
 from ..errors import DtypeError, ShapeError
 from ..files.hessian import read_hessians
 from ..files.imatrix import ImportanceMatrix, read_imatrix
@@ -58,6 +58,19 @@ class Moments:
         values = values.reshape(-1, *shape[-2:])
         self._check(plan, values, "Hessian", shape)
         return values
+
+    def counts_of(self, plan: TensorPlan, matrices: int) -> Doubles:
+        """The share of inputs that each matrix of a tensor is given; the same for all where it is not known."""
+        entries = self.importance.entries if isinstance(self.importance, ImportanceMatrix) else {}
+        counts = entries[plan.name].counts if plan.name in entries else np.ones(matrices)
+        fits = counts.shape == (matrices,) and counts.sum() > 0
+        return np.asarray(counts / counts.sum() if fits else np.full(matrices, 1 / matrices), np.float64)
+
+    def without_feedback(self) -> Moments:
+        """Importance alone; that of Hessians is their diagonal."""
+        if self.importance or not self.hessians:
+            return Moments(self.importance)
+        return Moments({name: np.asarray(value).diagonal(0, -2, -1) for name, value in self.hessians.items()})
 
     def _check(self, plan: TensorPlan, values: Floats, what: str, given: tuple[int, ...]) -> None:
         matrices = int(np.prod(plan.shape[:-2]))

@@ -50,7 +50,7 @@ def packed_pieces(
             yield tensor.data
             advance(tensor.nbytes)
             return
-        for matrix in _matrices(as_matrix(tensor), plan, moments):
+        for matrix in matrices_of(as_matrix(tensor), plan, moments):
             step = max(1, CHUNK_VALUES // max(1, tensor.shape[-1]))
             for at in range(0, matrix.rows.rows, step):
                 chunk = matrix.rows[at : at + step]
@@ -77,11 +77,17 @@ def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: 
     return encode_with_feedback(plan.format, values, matrix.factor, threads).reshape(-1)
 
 
+def packed_tensor(file: ModelFile, plan: TensorPlan, moments: Moments, threads: int | None) -> QuantTensor:
+    """A whole tensor in its new format."""
+    pieces = list(packed_pieces(file, plan, moments, threads, lambda nbytes: None))
+    return QuantTensor.from_bytes(np.concatenate(pieces), plan.shape, plan.format)
+
+
 def as_matrix(tensor: QuantTensor) -> QuantTensor:
     return QuantTensor(tensor.stored, (tensor.rows, tensor.shape[-1]), tensor.format)
 
 
-def _matrices(rows: QuantTensor, plan: TensorPlan, moments: Moments) -> Iterator[Matrix]:
+def matrices_of(rows: QuantTensor, plan: TensorPlan, moments: Moments) -> Iterator[Matrix]:
     """The matrix of a tensor, or those of its experts, with what is known of their inputs."""
     if not plan.is_matrix or plan.format.is_scalar:
         yield Matrix(rows)

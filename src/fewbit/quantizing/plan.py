@@ -23,13 +23,15 @@ NEAREST = {
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """What becomes of a tensor. `wanted` is the format before a fallback for rows that are not whole blocks."""
+    """What becomes of a tensor. `wanted` is the format before a fallback for rows that are not whole blocks, `loss` is
+    predicted for a format that was chosen by loss."""
 
     name: str
     shape: tuple[int, ...]
     source: Format
     wanted: Format
     format: Format
+    loss: float | None = None
 
     @property
     def source_bytes(self) -> int:

@@ -14,9 +14,9 @@ from pathlib import Path
 from ..errors import PathError, RequestError
 from ..evaluation import Evaluation, calibrate, evaluate
 from ..evaluation.variants import Source
-from ..evaluation.windows import Text, read_tokens
 from ..files.imatrix import ImportanceMatrix
 from ..llm.progress import Progress, ProgressMeter
+from ..text.windows import Text, read_tokens
 from .figures import draw_all
 from .page import page
 from .weights import WeightFigures, matrix_names, weight_figures

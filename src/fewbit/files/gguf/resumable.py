@@ -160,16 +160,22 @@ def _lock(file: BinaryIO, path: Path) -> None:
         raise BusyPath(f"{path}: another process is writing it") from None
 
 
+def has_journal(path: Path) -> bool:
+    """Whether a call that was stopped has left a journal for a file."""
+    return path.with_name(f"{path.name}.partial.journal").exists()
+
+
 def _offsets(start: int, specs: Mapping[str, TensorSpec]) -> tuple[dict[str, int], int]:
     """Where each tensor begins, and the size of the file."""
-    offsets, at = {}, _aligned(start)
+    offsets, at = {}, aligned(start)
     for name, spec in specs.items():
         offsets[name] = at
-        at += _aligned(spec.nbytes)
+        at += aligned(spec.nbytes)
     return offsets, at
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """Bytes that a tensor of a size takes of a file."""
     return -(-size // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
 
 

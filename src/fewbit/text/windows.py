@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 
 from ..errors import DataError, DtypeError, PathError, RequestError
-from ..text.tokenizer import Tokenizer
 from ..validation import to_size
+from .tokenizer import Tokenizer
 
 Text = str | PathLike[str] | Sequence[int]
 
