@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import RequestError
 from ..llm import LLM
 from ..text.grammar import Grammar, Trigger
-from ..text.grammar.holding import hold
+from ..text.grammar.holding import STYLE, hold
 from ..text.reply import CallGrammar, call_grammar
 from .errors import ApiError
 from .openings import Factory, OpeningConstraint, OpeningMark
@@ -16,6 +17,7 @@ from .replies import ReplyStyle
 from .tools import Tools
 
 Tool = Mapping[str, Any]
+FINAL = "<|channel|>final<|message|>"  # begins an answer in Harmony, the form of gpt-oss
 
 
 def constraint_of(
@@ -32,6 +34,8 @@ def constraint_of(
     """
     if style is None:
         return answer
+    if style.format.calls.has_channels:
+        return _in_channels(llm, answer, tools, style, thought_tokens)
     rest = _with_calls(llm, answer, tools, style) if style.tools else answer
     return rest if rest is None and thought_tokens is None else _after_thought(llm, rest, style, thought_tokens)
 
@@ -51,7 +55,10 @@ def _with_calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyl
 
 def _calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, schemas: Sequence[Tool]) -> Factory:
     compiler, is_parallel = llm.grammars, style.max_calls is None
-    found: CallGrammar = call_grammar(style.format, schemas, tools.name, is_parallel, llm.control_tokens(style.format))
+    found: CallGrammar = call_grammar(
+        style.format, schemas, tools.name, is_parallel, llm.control_tokens(style.format),
+        has_thought=style.format.calls.has_channels,
+    )  # fmt: skip
     if tools.choice == "required":
         return compiler.compile(Grammar.lark(found.whole))
     triggers = [Trigger(text, Grammar.lark(source)) for text, source in found.triggers]
@@ -59,6 +66,17 @@ def _calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, sc
         return compiler.lazily(triggers, repeats=is_parallel)
     marks = [_mark(llm, trigger.text, compiler.compile(trigger.grammar)) for trigger in triggers]
     return lambda: OpeningConstraint(marks, answer, compiler.vocabulary)
+
+
+def _in_channels(
+    llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, thought_tokens: int | None
+) -> Factory | None:
+    """The same for a model whose thoughts, answers and calls stand in channels: with tools its answer is not held."""
+    if style.tools:
+        return _with_calls(llm, None, tools, style)
+    if answer is None and thought_tokens is None:
+        return None
+    return llm.grammars.after(FINAL, answer, thought_tokens)
 
 
 def _after_thought(llm: LLM, rest: Factory | None, style: ReplyStyle, thought_tokens: int | None) -> Factory | None:
@@ -80,16 +98,22 @@ def _mark(llm: LLM, text: str, follower: Factory) -> OpeningMark:
 
 def _schemas(tools: Sequence[Tool]) -> list[Sequence[Tool]]:
     """Tools with their schemas, with what a grammar can hold of these, and with any object."""
-    return [tools, [_relaxed(tool, is_held=True) for tool in tools], [_relaxed(tool, is_held=False) for tool in tools]]
+    return [[_with_schema(tool, relax(tool["function"]["parameters"])) for tool in tools] for relax in _RELAXATIONS]
 
 
-def _relaxed(tool: Tool, is_held: bool) -> Tool:
-    function = tool["function"]
+def _held(schema: Any) -> Any:
     try:
-        schema = hold(function["parameters"]).source if is_held else {"type": "object"}
+        return json.loads(hold(schema).source)
     except (RequestError, RecursionError):
-        schema = {"type": "object"}
-    return {**tool, "function": {**function, "parameters": schema}}
+        return {"type": "object"}
+
+
+_RELAXATIONS: tuple[Callable[[Any], Any], ...] = (lambda schema: schema, _held, lambda _: {"type": "object"})
+
+
+def _with_schema(tool: Tool, schema: Any) -> Tool:
+    """A tool whose arguments are written with spaces as JSON usually has them."""
+    return {**tool, "function": {**tool["function"], "parameters": {**schema, "x-guidance": STYLE}}}
 
 
 def _check_strict(tools: Tools) -> None:
