@@ -8,21 +8,19 @@ from typing import Any
 
 from ..errors import RequestError
 from ..llm import LLM
-from ..text.grammar import Grammar, Trigger
+from ..text.grammar import ConstraintFactory, Grammar, Trigger
 from ..text.grammar.holding import STYLE, hold
-from ..text.reply import CallGrammar, call_grammar
+from ..text.reply import FINAL, CallGrammar, call_grammar
 from .errors import ApiError
-from .openings import Factory, OpeningConstraint, OpeningMark
 from .replies import ReplyStyle
 from .tools import Tools
 
 Tool = Mapping[str, Any]
-FINAL = "<|channel|>final<|message|>"  # begins an answer in Harmony, the form of gpt-oss
 
 
 def constraint_of(
-    llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle | None, thought_tokens: int | None
-) -> Factory | None:
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle | None, thought_tokens: int | None
+) -> ConstraintFactory | None:
     """Makes the constraint of each output; None: nothing holds it.
 
     Args:
@@ -40,7 +38,9 @@ def constraint_of(
     return rest if rest is None and thought_tokens is None else _after_thought(llm, rest, style, thought_tokens)
 
 
-def _with_calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle) -> Factory | None:
+def _with_calls(
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle
+) -> ConstraintFactory | None:
     """Calls are held to the schemas of their tools: from the start where one must come, else once one has begun."""
     _check_strict(tools)
     for schemas in _schemas(style.tools):
@@ -53,7 +53,9 @@ def _with_calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyl
     return None  # calls are free, and found in the text
 
 
-def _calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, schemas: Sequence[Tool]) -> Factory:
+def _calls(
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle, schemas: Sequence[Tool]
+) -> ConstraintFactory:
     compiler, is_parallel = llm.grammars, style.max_calls is None
     found: CallGrammar = call_grammar(
         style.format, schemas, tools.name, is_parallel, llm.control_tokens(style.format),
@@ -64,13 +66,12 @@ def _calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, sc
     triggers = [Trigger(text, Grammar.lark(source)) for text, source in found.triggers]
     if answer is None:
         return compiler.lazily(triggers, repeats=is_parallel)
-    marks = [_mark(llm, trigger.text, compiler.compile(trigger.grammar)) for trigger in triggers]
-    return lambda: OpeningConstraint(marks, answer, compiler.vocabulary)
+    return compiler.opening([(trigger.text, compiler.compile(trigger.grammar)) for trigger in triggers], answer)
 
 
 def _in_channels(
-    llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, thought_tokens: int | None
-) -> Factory | None:
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle, thought_tokens: int | None
+) -> ConstraintFactory | None:
     """The same for a model whose thoughts, answers and calls stand in channels: with tools its answer is not held."""
     if style.tools:
         return _with_calls(llm, None, tools, style)
@@ -79,7 +80,9 @@ def _in_channels(
     return llm.grammars.after(FINAL, answer, thought_tokens)
 
 
-def _after_thought(llm: LLM, rest: Factory | None, style: ReplyStyle, thought_tokens: int | None) -> Factory | None:
+def _after_thought(
+    llm: LLM, rest: ConstraintFactory | None, style: ReplyStyle, thought_tokens: int | None
+) -> ConstraintFactory | None:
     """The same for a model that may think first."""
     compiler, tags = llm.grammars, style.format.thought
     if tags is None:
@@ -88,12 +91,7 @@ def _after_thought(llm: LLM, rest: Factory | None, style: ReplyStyle, thought_to
         return compiler.after(tags.end, rest, thought_tokens)
     if not style.may_think:
         return rest
-    mark = _mark(llm, tags.begin, compiler.after(tags.end, rest, thought_tokens))
-    return lambda: OpeningConstraint([mark], rest, compiler.vocabulary)
-
-
-def _mark(llm: LLM, text: str, follower: Factory) -> OpeningMark:
-    return OpeningMark(tuple(llm.grammars.vocabulary.marker(text)), follower)
+    return compiler.opening([(tags.begin, compiler.after(tags.end, rest, thought_tokens))], rest)
 
 
 def _schemas(tools: Sequence[Tool]) -> list[Sequence[Tool]]:

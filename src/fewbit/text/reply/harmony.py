@@ -12,6 +12,7 @@ from .output import Output
 from .values import JSON, read_value
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+FINAL = "<|channel|>final<|message|>"  # begins an answer
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _MAX_HEADER = 512  # characters
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
