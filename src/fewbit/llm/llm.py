@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack, overload
@@ -311,7 +311,7 @@ class LLM(TextReader):
         for number, text in enumerate(prompts):
             given = options.for_prompt(number)
             if plans:
-                given = {**given, "constraint": plans[number].constraint}
+                given = {**given, "constraint": self._held(plans[number], given.get("constraint"))}
             requests = self.engine.generation(
                 self._prompts.encode(text), options.params, n=options.n, eos_ids=eos_ids, **given
             )
@@ -323,6 +323,15 @@ class LLM(TextReader):
             )  # fmt: skip
             groups.append([make(request, index) for index, request in enumerate(requests, first)])
         return groups, several
+
+    def _held(self, plan: ChatPlan, answer: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        """The constraint of a reply whose answer has one: it begins after the thought."""
+        if answer is None or plan.constraint is not None:  # beside calls the answer is checked when it is complete
+            return plan.constraint
+        thought = plan.reply.format.thought
+        if thought is not None and plan.reply.opens_thought:
+            return self.grammars.after(thought.end, answer)
+        return answer
 
     def _compiled(self, options: GenerationOptions) -> GenerationOptions:
         """The structure of the outputs as their constraint."""
