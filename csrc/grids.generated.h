@@ -123,71 +123,92 @@ struct iq1_s : BlockRecord<256, 50, 32> {
   static constexpr const char* name = "iq1_s";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq1_points;
+  static constexpr const auto& levels = iq1_levels;
+  static constexpr Reach reach = {0.4f, 1.05f};
   static constexpr Grid codes = {&points.values[0][0], 8,
     {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {272, 3, 0, 1073741824, {{4, 3}, {0, 16}}, 2}}, 2, 0, 1, false},
     {},
     {{{287, 1, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false}, 32, -9};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{284, 3, 0, 1073741824, {{0, 16}}, 1}}, 1, -1, 2, false}, 0.125f};
+  static constexpr Rule rule = Rule::search;
 };
 struct iq1_m : BlockRecord<256, 56, 16> {
   static constexpr const char* name = "iq1_m";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq1_points;
+  static constexpr const auto& levels = iq1_levels;
+  static constexpr Reach reach = {0.4f, 1.05f};
   static constexpr Grid codes = {&points.values[0][0], 8,
     {{{0, 8, 0, 1073741824, {{0, 8}}, 1}, {256, 3, 0, 1073741824, {{0, 4}}, 1}}, 2, 0, 1, false},
     {},
     {{{259, 1, 0, 1073741824, {{0, 4}}, 1}}, 1, 0, 1, false}, 8, -9};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {{{396, 4, 0, 1073741824, {{0, 0}}, 1}, {412, 4, 0, 1073741824, {{0, 0}}, 1}, {428, 4, 0, 1073741824, {{0, 0}}, 1}, {444, 4, 0, 1073741824, {{0, 0}}, 1}}, 4, 0, 1, false}, {{{384, 3, 0, 1073741824, {{4, 3}, {0, 16}}, 2}}, 1, -1, 2, false}, 0.125f};
+  static constexpr Rule rule = Rule::search;
 };
 struct iq2_xxs : BlockRecord<256, 66, 32> {
   static constexpr const char* name = "iq2_xxs";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_xxs_points;
+  static constexpr const auto& levels = iq2_xxs_levels;
+  static constexpr Reach reach = {0.6f, 1.3f};
   static constexpr Grid codes = {&points.values[0][0], 8,
     {{{16, 8, 0, 1073741824, {{4, 8}, {0, 64}}, 2}}, 1, 0, 1, false},
     {{{48, 7, 0, 1073741824, {{4, 7}, {0, 64}}, 2}}, 1, 0, 1, false},
     {}, 0, -43};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{76, 4, 0, 1073741824, {{0, 64}}, 1}}, 1, -1, 2, false}, 0.125f};
+  static constexpr Rule rule = Rule::search;
 };
 struct iq2_xs : BlockRecord<256, 74, 16> {
   static constexpr const char* name = "iq2_xs";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_xs_points;
+  static constexpr const auto& levels = iq2_xs_levels;
+  static constexpr Reach reach = {0.6f, 1.3f};
   static constexpr Grid codes = {&points.values[0][0], 8,
     {{{16, 9, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false},
     {{{25, 7, 0, 1073741824, {{0, 16}}, 1}}, 1, 0, 1, false},
     {}, 0, -43};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{528, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 0.125f};
+  static constexpr Rule rule = Rule::search;
 };
 struct iq2_s : BlockRecord<256, 82, 16> {
   static constexpr const char* name = "iq2_s";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq2_s_points;
+  static constexpr const auto& levels = iq2_s_levels;
+  static constexpr Reach reach = {0.6f, 1.3f};
   static constexpr Grid codes = {&points.values[0][0], 8,
     {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {528, 2, 0, 1073741824, {{0, 2}}, 1}}, 2, 0, 1, false},
     {{{272, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
     {}, 0, -43};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{592, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 0.125f};
+  static constexpr Rule rule = Rule::search;
 };
 struct iq3_xxs : BlockRecord<256, 98, 32> {
   static constexpr const char* name = "iq3_xxs";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq3_xxs_points;
+  static constexpr const auto& levels = iq3_xxs_levels;
+  static constexpr Reach reach = {0.7f, 1.25f};
   static constexpr Grid codes = {&points.values[0][0], 4,
     {{{16, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
     {{{528, 7, 0, 1073741824, {{4, 7}, {0, 32}}, 2}}, 1, 0, 1, false},
     {}, 0, -62};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{556, 4, 0, 1073741824, {{0, 32}}, 1}}, 1, -1, 2, false}, 0.25f};
+  static constexpr Rule rule = Rule::search;
 };
 struct iq3_s : BlockRecord<256, 110, 32> {
   static constexpr const char* name = "iq3_s";
   static constexpr Kind kind = Kind::grid;
   static constexpr const auto& points = iq3_s_points;
+  static constexpr const auto& levels = iq3_s_levels;
+  static constexpr Reach reach = {0.7f, 1.15f};
   static constexpr Grid codes = {&points.values[0][0], 4,
     {{{16, 8, 0, 1073741824, {{0, 8}}, 1}, {528, 1, 0, 1073741824, {{0, 1}}, 1}}, 2, 0, 1, false},
     {{{592, 8, 0, 1073741824, {{0, 8}}, 1}}, 1, 0, 1, false},
     {}, 0, -15};
   static constexpr Factor scale = {true, Real::f16, 0, 0, {}, {{{848, 4, 0, 1073741824, {{0, 4}}, 1}}, 1, -1, 2, false}, 1.0f};
+  static constexpr Rule rule = Rule::search;
 };
 }  // namespace formats
 }  // namespace fewbit

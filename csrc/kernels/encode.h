@@ -5,6 +5,8 @@
 //
 #include "kernels/rules.h"
 #include "kernels/shared.h"
+//
+#include "kernels/grid_search.h"
 
 namespace encoding {
 
@@ -92,6 +94,18 @@ void write_sums(const uint8_t* codes, float d, uint8_t* out) {
   }
 }
 
+// Values and weights of a block, brought near 1; padding has no weight.
+template <class F>
+void scale_block(const float* x, int n, const float* importance, float back, float* xs, float* ws) {
+  const float weight_back = importance ? 1 / unit_of(greatest(importance, static_cast<size_t>(n))) : 1;
+  for (int i = 0; i < F::block; ++i) xs[i] = x[i] * back;
+  for (int i = 0; i < F::block; ++i) ws[i] = 0;
+  for (int i = 0; i < n; ++i) {
+    const float w = importance ? importance[i] * weight_back : 1;
+    ws[i] = w > kLeastWeight ? w : kLeastWeight;
+  }
+}
+
 template <class F>
 struct BlockEncoder {
   using T = Levels<F>;
@@ -104,13 +118,7 @@ struct BlockEncoder {
   // A block of n values; `importance` has as many.
   void search(const float* x, int n, const float* importance, uint8_t* out) {
     const float unit = unit_of(greatest(x, F::block)), back = 1 / unit;
-    const float weight_back = importance ? 1 / unit_of(greatest(importance, static_cast<size_t>(n))) : 1;
-    for (int i = 0; i < F::block; ++i) xs[i] = x[i] * back;
-    for (int i = 0; i < F::block; ++i) ws[i] = 0;
-    for (int i = 0; i < n; ++i) {
-      const float w = importance ? importance[i] * weight_back : 1;
-      ws[i] = w > kLeastWeight ? w : kLeastWeight;
-    }
+    scale_block<F>(x, n, importance, back, xs, ws);
     Group g[groups];
     Choice found[groups];
     for (int j = 0; j < groups; ++j) {
@@ -172,6 +180,23 @@ struct BlockEncoder {
           rule(values, n, out);
       }
       pack_codes<F>(codes.v, F::block, out);
+    }
+  }
+};
+
+template <class F>
+struct GridEncoder {
+  GridSearch<F> search;
+  alignas(64) float padded[F::block];
+
+  void run(const float* x, size_t k, const float* importance, uint8_t* out) {
+    for (size_t first = 0; first < k; first += F::block, out += F::bytes) {
+      const int n = static_cast<int>(k - first < F::block ? k - first : F::block);
+      for (int i = 0; i < F::block; ++i) padded[i] = x[first + static_cast<size_t>(i < n ? i : n - 1)];
+      search.unit = unit_of(greatest(padded, F::block));
+      search.back = 1 / search.unit;
+      scale_block<F>(padded, n, importance ? importance + first : nullptr, search.back, search.y, search.w);
+      search.run(out);
     }
   }
 };
@@ -254,6 +279,9 @@ void encode_row(const float* x, size_t k, const float* importance, const Layout&
     std::memset(out, 0, at.row_bytes);
     if constexpr (F::placement == Placement::row) {
       encoding::RowEncoder<F>::run(x, k, importance, at, out);
+    } else if constexpr (F::kind == Kind::grid) {
+      encoding::GridEncoder<F> encoder;
+      encoder.run(x, k, importance, out);
     } else {
       encoding::BlockEncoder<F> encoder;
       encoder.run(x, k, importance, out);

@@ -59,6 +59,18 @@ static FEWBIT_INLINE Wide load_wide(const float* v) {
   std::memcpy(&out, v, sizeof out);
   return out;
 }
+static FEWBIT_INLINE Wide load_bytes(const int8_t* v) {
+  typedef int8_t Bytes __attribute__((vector_size(kPart)));
+  typedef int16_t Words __attribute__((vector_size(2 * kPart)));
+  Wide out;
+  for (int p = 0; p < kParts; ++p) {
+    Bytes bytes;
+    std::memcpy(&bytes, v + p * kPart, sizeof bytes);
+    const Words words = __builtin_convertvector(bytes, Words);  // in steps, which compilers have instructions for
+    out.part[p] = __builtin_convertvector(__builtin_convertvector(words, Wide::Wholes), Wide::Floats);
+  }
+  return out;
+}
 static FEWBIT_INLINE void store_wide(float* out, const Wide& v) { std::memcpy(out, &v, sizeof v); }
 static FEWBIT_INLINE Wholes bits_of(const Wide& v) {
   Wholes out;
@@ -84,6 +96,21 @@ static FEWBIT_INLINE int least_lane(const Wide& v) {
   int at = 0;
   for (int l = 1; l < kWideLanes; ++l) at = lanes[l] < lanes[at] ? l : at;
   return at;
+}
+// The same without a chain of sixteen comparisons, for lanes that hold no NaN.
+static FEWBIT_INLINE int least_lane_of_numbers(const Wide& v) {
+  typedef float Four __attribute__((vector_size(16)));
+  typedef int32_t FourWholes __attribute__((vector_size(16)));
+  Four part[4];
+  std::memcpy(part, &v, sizeof part);
+  const Four a = part[0] < part[1] ? part[0] : part[1], b = part[2] < part[3] ? part[2] : part[3];
+  const Four least = a < b ? a : b;
+  const float c = least[0] < least[1] ? least[0] : least[1], d = least[2] < least[3] ? least[2] : least[3];
+  const Four all = (c < d ? c : d) - Four{};
+  FourWholes at = FourWholes{} + kWideLanes;
+  for (int p = 3; p >= 0; --p) at = part[p] == all ? FourWholes{0, 1, 2, 3} + 4 * p : at;
+  const int e = at[0] < at[1] ? at[0] : at[1], f = at[2] < at[3] ? at[2] : at[3];
+  return e < f ? e : f;
 }
 static FEWBIT_INLINE float lane_of(const Wide& v, int lane) {
   float lanes[kWideLanes];

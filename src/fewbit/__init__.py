@@ -44,10 +44,16 @@ from .tensor import BACKENDS, QuantTensor
 
 if TYPE_CHECKING:
     from .cache.kv import KVCache
+    from .evaluation import Calibration, ChoiceScores, Divergence, Evaluation, calibrate, evaluate, evaluate_choices
+    from .evaluation.results import TokenScores
     from .files.gguf import read_gguf, write_gguf
+    from .files.hessian import Hessians, read_hessians
+    from .files.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
+    from .quantizing import QuantizedModel, quantize_model
+    from .reporting import Report, report
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
 
@@ -58,12 +64,16 @@ __all__ = [
     "Activations",
     "ArgumentError",
     "AsyncStream",
+    "Calibration",
     "ChatOptions",
     "ChatTemplate",
+    "ChoiceScores",
     "Completion",
     "DataError",
     "DeviceError",
+    "Divergence",
     "DtypeError",
+    "Evaluation",
     "ExtraError",
     "FetchError",
     "FewbitError",
@@ -71,6 +81,8 @@ __all__ = [
     "FileError",
     "Format",
     "FormatError",
+    "Hessians",
+    "ImportanceMatrix",
     "KVCache",
     "LayoutError",
     "LogitsError",
@@ -82,18 +94,24 @@ __all__ = [
     "PositionError",
     "PromptOptions",
     "QuantTensor",
+    "QuantizedModel",
     "QueueFull",
+    "Report",
     "RequestError",
     "SamplingParams",
     "ShapeError",
     "Stream",
     "TemplateError",
     "TokenLogprob",
+    "TokenScores",
     "Tokenizer",
     "TokenizerError",
     "TooLong",
     "ToolsIgnored",
     "UnknownId",
+    "calibrate",
+    "evaluate",
+    "evaluate_choices",
     "format",
     "formats",
     "linear",
@@ -101,28 +119,50 @@ __all__ = [
     "linear_many",
     "quantize",
     "quantize_activations",
+    "quantize_model",
     "read_gguf",
+    "read_hessians",
+    "read_imatrix",
     "repack",
+    "report",
     "write_gguf",
+    "write_imatrix",
 ]
 
 # Where names are found that are not loaded at once: `import fewbit` takes little time, and the emitter that the native
 # module is built from must do without it.
 _HOMES = {
+    "LLM": "llm",
     "AsyncStream": "llm",
+    "Calibration": "evaluation",
     "ChatOptions": "llm",
     "ChatTemplate": "text.template",
+    "ChoiceScores": "evaluation",
     "Completion": "llm",
+    "Divergence": "evaluation",
+    "Evaluation": "evaluation",
+    "Hessians": "files.hessian",
+    "ImportanceMatrix": "files.imatrix",
     "KVCache": "cache.kv",
-    "LLM": "llm",
     "Options": "llm",
     "PromptOptions": "llm",
+    "QuantizedModel": "quantizing",
+    "Report": "reporting",
     "SamplingParams": "ops.sampling",
     "Stream": "llm",
     "TokenLogprob": "llm",
+    "TokenScores": "evaluation.results",
     "Tokenizer": "text.tokenizer",
+    "quantize_model": "quantizing",
+    "calibrate": "evaluation",
+    "evaluate": "evaluation",
+    "evaluate_choices": "evaluation",
     "read_gguf": "files.gguf",
+    "read_hessians": "files.hessian",
+    "read_imatrix": "files.imatrix",
+    "report": "reporting",
     "write_gguf": "files.gguf",
+    "write_imatrix": "files.imatrix",
 }
 
 

@@ -147,7 +147,6 @@ def test_forced_tokens_are_counted_and_have_no_log_probabilities_of_their_own(ll
         ({"grammar": "root ::= ("}, RequestError, "grammar"),
         ({"grammar": 5}, RequestError, "a grammar must be a text"),
     ],
-    ids=str,
 )
 def test_what_is_refused(llm: LLM, options: dict[str, Any], kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match):

@@ -96,7 +96,7 @@ def test_tensors_that_need_no_change_share_the_map(llama: Path) -> None:
         ({"architectures": ["NopeForCausalLM"]}, "'NopeForCausalLM' checkpoints are not known; there are: .*Llama"),
         ({"architectures": None}, "must name the model's class in architectures"),
         ({"architectures": [3]}, "must name the model's class"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized by 'gptq', which is not read; look for"),
+        ({"quantization_config": {"quant_method": "aqlm"}}, "quantized by 'aqlm', which is not read; there are: awq"),
         ({"num_attention_heads": "x", "head_dim": None}, r"config.json does not fit llama models"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": "x"}}, r"config.json does not fit llama models"),
         ({"rope_parameters": {"rope_type": "longrope"}}, r"does not fit llama models: 'long_factor' is missing"),

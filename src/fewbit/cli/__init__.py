@@ -12,15 +12,19 @@ from .group import Commands
 
 TABLE = {
     "bench": ("bench.bench", "Speed beside the machine's own limits."),
+    "calibrate": ("calibrate.calibrate", "Measure which inputs of each matrix matter, while a model reads a text."),
     "chat": ("run.chat", "Talk with a model."),
     "completion": ("completion.completion", "Let the shell complete commands, options and models on Tab."),
     "doctor": ("doctor.doctor", "What this machine offers, and what fewbit chose."),
     "embed": ("embed.embed", "Embed texts: print their similarities or their vectors."),
+    "eval": ("evaluate.evaluate", "Perplexity of a model, KL divergence from a reference, multiple choice."),
     "formats": ("formats.formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect.inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("models.list_models", "List built-in models and those that were fetched."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
+    "quantize": ("quantize.quantize", "Write a model in other formats, as a GGUF file."),
+    "report": ("report.report", "Write an HTML page about quantized models."),
     "rm": ("models.remove", "Remove models that were fetched."),
     "run": ("run.run", "Answer one prompt, or begin a conversation."),
     "serve": ("serve.serve", "Serve models to OpenAI's clients and others, over HTTP."),
@@ -43,6 +47,8 @@ def main() -> None:
       fewbit pull --list                  the models that have a name
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
+      fewbit quantize model/ -o q4.gguf   a smaller model
+      fewbit eval model.gguf --text a.txt perplexity over a text
       fewbit show model.gguf              what a model is and can do
       fewbit inspect model.gguf           what a file holds
       fewbit doctor                       what this machine can do

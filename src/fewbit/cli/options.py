@@ -46,7 +46,7 @@ def max_tokens_option(
 def check_value(_: click.Context, option: click.Parameter, value: Any) -> Any:
     """A value of a field of `LoadOptions`, checked before a model is fetched. One that cannot be right is refused."""
     try:
-        for one in value.split(",") if option.metavar == SEVERAL else [value]:
+        for one in value.split(",") if value and option.metavar == SEVERAL else [value]:
             LoadOptions(**{str(option.name): one})
     except FewbitError as error:
         raise click.BadParameter(str(error), param=option) from None

@@ -64,6 +64,8 @@ def codes(fmt: Format) -> list[str]:
         return [
             field("Kind", "kind", "Kind::grid"),
             field("const auto&", "points", f"{c.points}_points"),
+            field("const auto&", "levels", f"{c.points}_levels"),
+            field("Reach", "reach", "{{{}f, {}f}}".format(*grids.REACH[c.points])),
             field(
                 "Grid", "codes", f"{{&points.values[0][0], {c.width},\n    {numbers}, {c.shift_every}, {c.range[0]}}}"
             ),

@@ -19,10 +19,11 @@ import numpy.typing as npt
 from ..arrays import Bytes, Doubles, Floats, Ints
 from ..errors import FormatError
 from .decode import e8m0_half
+from .grid_search import search_grid
 from .pack import Found, pack, write_floats
 from .search import LEAST_WEIGHT, Levels, group, inverse, search_groups, stored, unit_of
 from .shared import search_shared
-from .spec import FIELD_BYTES, GRANULE, Format
+from .spec import FIELD_BYTES, GRANULE, Format, Grid
 
 BATCH = 1 << 14  # values encoded at once
 
@@ -61,12 +62,12 @@ def _encode_rows(fmt: Format, x: Floats, importance: Floats | None) -> Bytes:
     weights = np.broadcast_to(np.where(np.arange(count * block) < k, weights[index], np.float32(-1)), (n, len(index)))
     found = _find(fmt, blocks, np.ascontiguousarray(weights).reshape(-1, block), importance is not None)
     if fmt.placement == "row":
-        return _pack_rows(fmt, found, n, k)
+        return pack_rows(fmt, found, n, k)
     fields = pack(fmt, found, {name: FIELD_BYTES[kind] * size for name, kind, size in fmt.fields})
     return np.concatenate([fields[name] for name, _, _ in fmt.fields], axis=1).reshape(n, -1)
 
 
-def _pack_rows(fmt: Format, found: Found, n: int, k: int) -> Bytes:
+def pack_rows(fmt: Format, found: Found, n: int, k: int) -> Bytes:
     """Fields apart: the codes of the whole row, then a scale for each group."""
     codes = found.codes.reshape(n, -1)[:, :k]
     padding = np.full((n, -k % GRANULE), -getattr(fmt.codes, "zero", 0), np.int32)  # bits of 0
@@ -108,11 +109,13 @@ def _find(fmt: Format, x: Floats, weights: Floats, has_importance: bool) -> Foun
 
 
 def _search(fmt: Format, x: Floats, weights: Floats) -> Found:
-    levels = Levels(fmt)
     unit = unit_of(x)
     one = np.float32(1)
     w = np.maximum(weights, np.float32(0))
     w = np.where(weights < 0, np.float32(0), np.maximum(w * (one / unit_of(w)), LEAST_WEIGHT))
+    if isinstance(fmt.codes, Grid):
+        return search_grid(fmt, x * (one / unit), w, unit)
+    levels = Levels(fmt)
     size = fmt.group if fmt.placement == "block" else x.shape[1]
     g = group(levels, (x * (one / unit)).reshape(-1, size), w.reshape(-1, size))
     groups = len(g.x) // len(x)

@@ -21,6 +21,18 @@ LEVELS = {
     "iq3_s": (1, 3, 5, 7, 9, 11, 13, 15),
 }
 
+# Where searches for a scale begin: the least and the greatest beside the one that spans all values.
+REACH = {
+    "iq1": (0.4, 1.05),
+    "iq2_xxs": (0.6, 1.3),
+    "iq2_xs": (0.6, 1.3),
+    "iq2_s": (0.6, 1.3),
+    "iq3_xxs": (0.7, 1.25),
+    "iq3_s": (0.7, 1.15),
+}
+
+NEIGHBOURS = 16  # points that are compared with values
+
 WIDTH = {"iq3_xxs": 4, "iq3_s": 4}  # the others: 8
 
 MAPS = {
@@ -110,3 +122,18 @@ def points(name: str) -> npt.NDArray[np.int8]:
     bits = np.unpackbits(np.frombuffer(base64.b85decode(MAPS[name]), np.uint8), bitorder="little")
     digits = np.flatnonzero(bits)[:, None] // len(levels) ** np.arange(width) % len(levels)
     return np.take(levels, digits)
+
+
+@cache
+def near(name: str) -> npt.NDArray[np.intp]:
+    """The numbers of the points nearest to each point of the whole lattice, (lattice, NEIGHBOURS); of equally near ones
+    the first.
+
+    >>> near("iq3_s").shape
+    (4096, 16)
+    """
+    levels, width = np.array(LEVELS[name], np.int32), WIDTH.get(name, 8)
+    lattice = levels[np.arange(len(levels) ** width)[:, None] // len(levels) ** np.arange(width) % len(levels)]
+    found = points(name).astype(np.int32)
+    distances = ((lattice * lattice).sum(axis=1)[:, None] - 2 * lattice @ found.T) + (found * found).sum(axis=1)
+    return np.argsort(distances, axis=1, kind="stable")[:, :NEIGHBOURS]

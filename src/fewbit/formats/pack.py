@@ -8,14 +8,15 @@ import numpy as np
 
 from ..arrays import Bytes, Floats, Ints
 from .decode import Fields, _positions, read_floats
-from .spec import FIELD_BYTES, Factor, Format, Integers, Trits
+from .spec import FIELD_BYTES, Factor, Format, Grid, Integers, Trits
 
 
 class Found(NamedTuple):
     """The result of an encoder for rows: blocks, or whole rows (row placement).
 
     `codes` are the numbers that are multiplied by the scale, (rows, count); `scale` and `offset` are what their float
-    fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups).
+    fields hold, (rows, floats), and the integers that these are multiplied by, (rows, groups). Of grids, `codes` are
+    the numbers of points, with signs and shifts beside them.
     """
 
     codes: Ints
@@ -23,6 +24,8 @@ class Found(NamedTuple):
     offset: Floats | None = None
     scale_ints: Ints | None = None
     offset_ints: Ints | None = None
+    signs: Ints | None = None
+    shift: Ints | None = None
 
 
 def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
@@ -37,6 +40,14 @@ def pack(fmt: Format, found: Found, sizes: dict[str, int]) -> Fields:
     fields = {name: np.zeros((rows, size), np.uint8) for name, size in sizes.items()}
     if isinstance(fmt.codes, Trits):
         write_trits(fmt.codes, fields, found.codes)
+    elif isinstance(fmt.codes, Grid):
+        for what, values in (
+            (fmt.codes.index, found.codes),
+            (fmt.codes.signs, found.signs),
+            (fmt.codes.shift, found.shift),
+        ):
+            if what is not None and values is not None:
+                write_ints(what, fields, values)
     else:
         assert isinstance(fmt.codes, Integers)
         write_ints(fmt.codes, fields, book_index(fmt, found.codes) if fmt.codebook else found.codes)
@@ -84,8 +95,11 @@ def write_trits(what: Trits, fields: Fields, values: Ints) -> None:
 
 
 def write_factor(fmt: Format, factor: Factor, fields: Fields, values: Floats | None, ints: Ints | None) -> None:
-    assert isinstance(factor.field, str)
-    if values is not None:  # a zero point has no float of its own
+    if isinstance(factor.field, Integers):
+        assert values is not None
+        with np.errstate(over="ignore"):
+            write_ints(factor.field, fields, values.astype(np.float16).view(np.uint16).astype(np.int32))
+    elif values is not None:  # a zero point has no float of its own
         fields[factor.field][:] = write_floats(values, fmt.field_type(factor.field))
     if factor.ints is not None:
         assert ints is not None

@@ -92,7 +92,7 @@ def progress_text(what: str, done: int, total: int, tokens: int, seconds: float)
     'outputs: 16/64 [#####...............] 400 tokens/s, 0:30 left'
     """
     bar = "#" * (BAR * done // total)
-    rate = f"{tokens / seconds:.0f} tokens/s" if seconds > 0 else "- tokens/s"
+    rate = "" if not tokens else f"{tokens / seconds:.0f} tokens/s, " if seconds > 0 else "- tokens/s, "
     left = round(seconds / done * (total - done))
     time = f"{left // 60}:{left % 60:02} left" if done < total else f"{seconds:.1f} s"
-    return f"{what}: {done}/{total} [{bar:.<{BAR}}] {rate}, {time}"
+    return f"{what}: {done}/{total} [{bar:.<{BAR}}] {rate}{time}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -13,6 +14,7 @@ from ..errors import FileError
 from ..files.model import ModelFile
 from ..ops.graph import Graph, Value
 from ..ops.recorder import Ops, record
+from ..tensor import QuantTensor
 from ..validation import to_path
 from .checkpoint import Checkpoint, Prepare
 from .config import Config
@@ -47,6 +49,7 @@ class LoadedModel:
     model: Model
     graph: Graph
     step_bytes: int  # of weights
+    matrices: Sequence[tuple[str, QuantTensor]] = ()  # that inputs are multiplied by, and their tensors' names
 
     @property
     def config(self) -> Config:
@@ -96,7 +99,7 @@ def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None 
     if checkpoint.flag("attention.causal", default=graph.is_causal) != graph.is_causal:
         kind = "do not see" if graph.is_causal else "see"
         raise FileError(f"{file.path}: attention.causal does not fit: tokens of {name} models {kind} later ones")
-    return LoadedModel(model, graph, checkpoint.step_bytes)
+    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices)
 
 
 def _unknown(name: str) -> str:

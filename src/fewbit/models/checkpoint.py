@@ -28,6 +28,7 @@ class Checkpoint:
         self._file, self._config, self._prepare = file, file.config, prepare
         self._used: set[str] = set()
         self._step_bytes: dict[tuple[str, Rows | None], int] = {}  # of the tensors that each step reads
+        self.matrices: list[tuple[str, QuantTensor]] = []  # that inputs are multiplied by, and their tensors' names
 
     @property
     def step_bytes(self) -> int:
@@ -200,6 +201,7 @@ class Checkpoint:
         prepared = tensor if self._prepare is None else self._prepare(tensor)
         if prepared is not tensor:
             self._file.forget(name)
+        self.matrices.append((name, prepared))
         return prepared
 
     def _refuse(self, key: str, expected: str, value: object) -> NoReturn:

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import FewbitError, FileError, MissingError, ShapeError
 from ..files.maps import FileMap
-from ..files.safetensors import FORMATS, read_json, read_safetensors
+from ..files.prequantized import Prequantized, Weight, open_prequantized
+from ..files.safetensors import FORMATS, Safetensors, read_json, read_safetensors
 from ..files.shown import short
 from ..files.tokenizer_json import read_tokenizer
 from ..formats import Format, get
@@ -49,7 +50,7 @@ class Directory:
         self.path = path
         self._raw = read_config(path / "config.json")
         self.architecture, self._adapter = find_adapter(self._raw, names, path)
-        self._stored = read_safetensors(path)
+        self._stored = open_tensors(path, self._raw)
         self.file_bytes = self._stored.file_bytes
         self.config = self._checked("config.json", lambda: self._adapter.hyperparameters(self._raw))
         self._made = self._checked("config.json", lambda: self._adapter.made(self._raw))
@@ -76,7 +77,7 @@ class Directory:
         for name in sorted(self._stored):
             info, data = self._stored.infos[name], self._stored.data(name)
             yield f"{name} {info.dtype} {info.shape}".encode()
-            yield data[:nbytes].tobytes() + data[info.nbytes // 2 :][:nbytes].tobytes()
+            yield data[:nbytes].tobytes() + data[data.nbytes // 2 :][:nbytes].tobytes()
 
     @property
     def maps(self) -> WeakSet[FileMap]:
@@ -105,11 +106,15 @@ class Directory:
         recipe = self._recipes[name]
         if recipe.transform is None and not recipe.stacked:
             tensor = self._stored[recipe.sources[0][0]]
-            return tensor if tensor.format.name in _VIEWS else _packed(tensor.dequantize(), get("f32"))
+            is_kept = tensor.format.name in _VIEWS or not tensor.format.is_scalar
+            return tensor if is_kept else _packed(tensor.dequantize(), get("f32"))
         made = [self._checked(name, lambda s=s: self._transformed(recipe, s)) for s in recipe.sources]
         if len({array.shape for array in made}) > 1:
             raise ShapeError(f"{self.path}: the experts of {name} have different shapes")
-        return _packed(np.stack(made) if recipe.stacked else made[0], self._format(recipe))
+        array = np.stack(made) if recipe.stacked else made[0]
+        if (fmt := self._format(recipe)).placement == "row":
+            return QuantTensor.from_bytes(np.ascontiguousarray(array).reshape(-1), self.infos[name].shape, fmt)
+        return _packed(array, fmt)
 
     def _transformed(self, recipe: Recipe, sources: tuple[str, ...]) -> Array:
         arrays = [self._array(source, recipe) for source in sources]
@@ -119,6 +124,8 @@ class Directory:
         if recipe.transform is not None and recipe.transform.packs:
             return self._stored.data(source).reshape(self._stored.infos[source].shape)
         tensor = self._stored[source]
+        if self._format(recipe).placement == "row":
+            return tensor.data.reshape(tensor.shape[0], -1)
         if self._format(recipe).name == "f32" and tensor.format.name != "f32":
             return tensor.dequantize()
         return tensor.data.view(_VIEWS[tensor.format.name]).reshape(tensor.shape)
@@ -127,7 +134,10 @@ class Directory:
         """The format of the sources; f32 where they differ, are not plain floats, or are transformed arithmetically."""
         if recipe.transform is not None and recipe.transform.packs:
             return get(recipe.transform.packs)
-        kinds = {self._stored.infos[source].dtype for sources in recipe.sources for source in sources}
+        infos = [self._stored.infos[source] for sources in recipe.sources for source in sources]
+        kinds = {info.dtype for info in infos}
+        if isinstance(infos[0], Weight) and infos[0].format.placement == "row" and len(kinds) == 1:
+            return infos[0].format if recipe.transform is None or recipe.transform.moves_rows else get("f32")
         name = FORMATS.get(kinds.pop(), "") if len(kinds) == 1 else ""
         computes = recipe.transform is not None and recipe.transform.computes
         return get(name if name in _VIEWS and not computes else "f32")
@@ -189,14 +199,17 @@ def read_config(path: Path) -> dict[str, Any]:
         raise FileError(f"{path}: it must hold an object with hyperparameters, not {short(given)}")
     text = given.get("text_config")
     config = {**given, **text, "architectures": given.get("architectures")} if isinstance(text, dict) else dict(given)
-    quantized = config.get("quantization_config")
-    method = quantized.get("quant_method") if isinstance(quantized, dict) else None
-    if quantized and method != "mxfp4":
-        raise FileError(
-            f"{path}: the weights are quantized by {short(method)}, which is not read; "
-            "look for a version in bf16 or f16, or for a GGUF file"
-        )
     return config | _rope(config) | _pooling(path.parent)
+
+
+def open_tensors(path: Path, config: Mapping[str, Any]) -> Safetensors | Prequantized:
+    """The tensors of a checkpoint; matrices that a library quantized are single tensors."""
+    stored, given = read_safetensors(path), config.get("quantization_config")
+    if not given:
+        return stored
+    if not isinstance(given, dict):
+        raise FileError(f"{path}: quantization_config must be an object, it is {short(given)}")
+    return stored if given.get("quant_method") == "mxfp4" else open_prequantized(stored, given)
 
 
 def _pooling(folder: Path) -> dict[str, int]:

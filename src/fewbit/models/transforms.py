@@ -25,6 +25,7 @@ class Transform:
     function: Callable[..., Array]
     computes: bool = False
     packs: str = ""
+    moves_rows: bool = False  # only whole rows, so packed ones too
 
     def __call__(self, *arrays: Array, config: Config) -> Array:
         return self.function(*arrays, config)
@@ -44,7 +45,7 @@ def interleaved_rope(heads: str) -> Transform:
         count = config[heads]
         return w.reshape(count, 2, w.shape[0] // count // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
-    return Transform(move)
+    return Transform(move, moves_rows=True)
 
 
 def part(number: int, count: int, axis: int = 0) -> Transform:
@@ -53,7 +54,7 @@ def part(number: int, count: int, axis: int = 0) -> Transform:
     >>> part(1, 2)(np.arange(6), config={}).tolist()
     [3, 4, 5]
     """
-    return Transform(lambda w, config: np.split(w, count, axis)[number])
+    return Transform(lambda w, config: np.split(w, count, axis)[number], moves_rows=axis == 0)
 
 
 def every(start: int, step: int, axis: int = 0) -> Transform:
@@ -78,7 +79,7 @@ TRANSPOSED = Transform(lambda w, config: np.swapaxes(w, -1, -2))
 PLUS_ONE = Transform(lambda w, config: w + 1, computes=True)  # norms that scale by 1 + weight
 NEGATIVE_EXP = Transform(lambda w, config: -np.exp(w), computes=True)
 SQUEEZED = Transform(lambda w, config: w.reshape(w.shape[0], w.shape[-1]))  # a convolution of each channel for itself
-JOINED = Transform(lambda *given: np.concatenate(given[:-1]))
+JOINED = Transform(lambda *given: np.concatenate(given[:-1]), moves_rows=True)
 
 
 def tiled_heads(width: str = "", axis: int = 0, negative_exp: bool = False) -> Transform:

@@ -83,7 +83,7 @@ def write_gguf(
     for what, given in (("metadata", metadata), ("tensors", tensors)):
         if not isinstance(given, Mapping):
             raise DtypeError(f"{what} must be a dictionary, not {type(given).__name__}")
-    header, specs = _header(metadata, tensors, size)
+    header, specs = encode_header(metadata, tensors, size)
     hidden = path.parent / f".fewbit-{secrets.token_hex(8)}"
     try:
         with open(hidden, "xb") as file:
@@ -145,9 +145,10 @@ def _little(tensor: Any) -> npt.NDArray[np.uint8]:
     return to_bytes_view(np.ascontiguousarray(array, array.dtype.newbyteorder("<")))
 
 
-def _header(
-    metadata: Mapping[str, Any], tensors: Mapping[str, Any], alignment: int
+def encode_header(
+    metadata: Mapping[str, Any], tensors: Mapping[str, Any], alignment: int = DEFAULT_ALIGNMENT
 ) -> tuple[bytes, dict[str, TensorSpec]]:
+    """The header of a file, and what it says of each tensor: a `TensorSpec`, or one of what `write_gguf` takes."""
     pairs = {key: value for key, value in metadata.items() if key != "general.alignment"}
     if alignment != DEFAULT_ALIGNMENT:
         pairs["general.alignment"] = np.uint32(alignment)
@@ -167,7 +168,7 @@ def _header(
 
 def _spec(name: str, tensor: Any) -> TensorSpec:
     what = f"tensor {short(name)}"
-    if isinstance(tensor, QuantTensor | Deferred):
+    if isinstance(tensor, QuantTensor | Deferred | TensorSpec):
         fmt, shape = get(tensor.format), tuple(to_integer(n, f"a size of {what}") for n in tensor.shape)
     else:
         array = to_array(tensor, what)

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import fewbit as fb
-from fewbit import quantizing
 from fewbit.errors import DataError, DtypeError, FileError, FormatError, OutOfMemory, PathError
 from fewbit.files.hub import folder as cache
 from fewbit.formats import all_formats, get
 from fewbit.models import open_model
-from fewbit.quantizing import FALLBACKS, MIXES, choose, fitting, known_formats, quantized, read_mix
+from fewbit.quantizing import MIXES, known_formats, loaded, pieces, quantized, read_mix
+from fewbit.quantizing.mixes import FALLBACKS, ModelSizes, choose, fitting
 
-from .files.safetensors_bytes import packed
-from .models.random_llama import llama
+from ..files.safetensors_bytes import packed
+from ..models.random_llama import llama
 
-ZOO = Path(__file__).parent / "zoo"
+ZOO = Path(__file__).parents[1] / "zoo"
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,9 @@ def test_every_matrix_is_packed_and_the_rest_is_f32() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
 def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = quantized(open_model(ZOO / name / "hf"), "q4_0", keep=False)
-    monkeypatch.setattr(quantizing, "CHUNK_VALUES", 100)
-    parts = quantized(open_model(ZOO / name / "hf"), "q4_0", keep=False)
+    whole = quantized(open_model(ZOO / name / "hf"), "q8_0", keep=False)
+    monkeypatch.setattr(pieces, "CHUNK_VALUES", 100)
+    parts = quantized(open_model(ZOO / name / "hf"), "q8_0", keep=False)
     assert all(parts.tensors[name] == tensor for name, tensor in whole.tensors.items())
 
 
@@ -58,7 +58,7 @@ def test_it_is_made_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls[0] == ("quantizing to q8_0", 0, calls[0][2])
     assert calls[-1] == ("quantizing to q8_0", calls[0][2], calls[0][2])
     assert [done for _, done, _ in calls] == sorted(done for _, done, _ in calls)
-    monkeypatch.setattr(quantizing, "_write", None)
+    monkeypatch.setattr(loaded, "write_tensors", None)
     assert quantized(open_model(ZOO / "llama" / "hf"), "q8_0").path == made.path
 
 
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_made_again_and_another_model_is_another_file() -> Non
     assert again.path == made.path
     assert len(again.tensors) == 21
     assert quantized(open_model(ZOO / "llama-linear" / "hf"), "q8_0").path != made.path
-    assert quantized(open_model(ZOO / "llama" / "hf"), "q4_0").path != made.path
+    assert quantized(open_model(ZOO / "llama" / "hf"), "f16").path != made.path
 
 
 def test_a_changed_tokenizer_is_another_file(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_not_kept(home: Path) -> None:
 
 def test_without_keep_a_kept_file_is_used_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = quantized(open_model(ZOO / "llama" / "hf"), "q8_0")
-    monkeypatch.setattr(quantizing, "_write", None)
+    monkeypatch.setattr(loaded, "write_tensors", None)
     assert quantized(open_model(ZOO / "llama" / "hf"), "q8_0", keep=False).path == kept.path
     assert kept.path.exists()
 
@@ -122,17 +122,17 @@ def test_the_format_of_most_weights_is_named(tmp_path: Path) -> None:
 def test_formats_of_a_mix() -> None:
     mix = MIXES["q4_k_m"]
     shapes = {"blk.3.attn_v.weight": (8, 256), "blk.3.attn_q.weight": (8, 256), "token_embd.weight": (8, 256)}
-    assert [choose(mix, name, shape, 16, False).name for name, shape in shapes.items()] == ["q4_k"] * 3
-    assert choose(mix, "token_embd.weight", (8, 256), 16, True).name == "q6_k"
-    assert choose(mix, "blk.15.attn_v.weight", (8, 256), 16, True).name == "q6_k"
-    assert choose(mix, "blk.0.ffn_down_exps.weight", (4, 8, 256), 16, True).name == "q6_k"
-    assert choose(mix, "blk.0.ffn_gate_inp.weight", (4, 256), 16, True).name == "f32"
+    assert [choose(mix, name, shape, ModelSizes(16)).name for name, shape in shapes.items()] == ["q4_k"] * 3
+    assert choose(mix, "token_embd.weight", (8, 256), ModelSizes(16, is_tied=True)).name == "q6_k"
+    assert choose(mix, "blk.15.attn_v.weight", (8, 256), ModelSizes(16, is_tied=True)).name == "q6_k"
+    assert choose(mix, "blk.0.ffn_down_exps.weight", (4, 8, 256), ModelSizes(16, is_tied=True)).name == "q6_k"
+    assert choose(mix, "blk.0.ffn_gate_inp.weight", (4, 256), ModelSizes(16, is_tied=True)).name == "f32"
 
 
 def test_embeddings_stay_when_a_format_is_for_trained_weights() -> None:
     mix = read_mix("tq2_0")[1]
     names = ["token_embd.weight", "output.weight", "blk.0.attn_v.weight"]
-    assert [choose(mix, name, (8, 256), 4, False).name for name in names] == ["q4_k", "q6_k", "tq2_0"]
+    assert [choose(mix, name, (8, 256), ModelSizes(4)).name for name in names] == ["q4_k", "q6_k", "tq2_0"]
 
 
 @pytest.mark.parametrize("name", [name for name in known_formats() if name not in MIXES])
@@ -162,7 +162,7 @@ def bits_per_weight(file: Any) -> float:
 @pytest.mark.parametrize(
     ("name", "bits", "fallback"),
     [("q3_k_m", 5.0, "q4_0"), ("q4_k_m", 6.5, "q5_0"), ("q4_k", 5.6, "q5_0"), ("q5_k_m", 7, "q5_1"),
-     ("q2_k", 4.2, "q4_0"), ("iq4_xs", 4.6, "iq4_nl"), ("q6_k", 8.2, "q8_0")],
+     ("q2_k", 4.4, "q4_0"), ("iq4_xs", 4.6, "iq4_nl"), ("q6_k", 8.2, "q8_0")],
 )  # fmt: skip
 def test_widths_that_are_no_multiple_of_256(narrow: Path, name: str, bits: float, fallback: str) -> None:
     with pytest.warns(UserWarning, match=f"^{name}: .* matrices fall back, since") as caught:
@@ -218,7 +218,7 @@ def test_every_format_can_be_loaded(name: str) -> None:
 
 
 def test_wrong_formats() -> None:
-    with pytest.raises(FormatError, match=r"no format 'q9' to load a model in; there are: q3_k_m, .*q4_k_m.*q8_0"):
+    with pytest.raises(FormatError, match=r"no format 'q9' to quantize a model to; there are: iq1_s, .*q4_k_m.*q8_0"):
         read_mix("q9")
     with pytest.raises(FormatError, match="no format 'int8'"):
         read_mix("int8")
@@ -256,7 +256,7 @@ def test_too_little_memory_or_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(quantizing, "_encoded", full)
+        patch.setattr(pieces, "packed_chunk", full)
         with pytest.raises(OutOfMemory, match=r"no memory to quantize tensor token_embd.weight; close other programs"):
             quantized(file, "q8_0")
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))  # type: ignore[attr-defined]

@@ -1,0 +1,100 @@
+"""Tensors in new formats, piece by piece: a few rows are decoded and packed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Bytes, Floats
+from ..errors import DataError, OutOfMemory
+from ..files.model import ModelFile
+from ..ops.cpu import quantize
+from ..ops.validation import refuse_unfit
+from ..tensor import QuantTensor
+from .feedback import encode_with_feedback, feedback_factor
+from .moments import Moments
+from .plan import TensorPlan
+from .transcode import can_transcode, transcode
+
+CHUNK_VALUES = 8 << 20  # decoded to floats at a time
+SEARCHED_RULES = ("absmax_signed", "minmax", "mxfp4")  # a search finds better scales than these rules
+
+Advance = Callable[[int], None]
+
+
+class Matrix(NamedTuple):
+    """The rows of a tensor, or of one of its experts, and what is known of its inputs."""
+
+    rows: QuantTensor
+    importance: Floats | None = None  # (columns,)
+    factor: Floats | None = None  # of `feedback_factor`
+
+
+def packed_pieces(
+    file: ModelFile, plan: TensorPlan, moments: Moments, threads: int | None, advance: Advance
+) -> Iterator[Bytes]:
+    """The bytes of a tensor in its new format; then the memory of the file is released.
+
+    Args:
+        file: The model.
+        plan: What becomes of the tensor.
+        moments: What is known of the inputs of matrices.
+        threads: Number of threads.
+        advance: Called with the number of bytes of the source that are done.
+    """
+    try:
+        tensor = file.tensors[plan.name]
+        if tensor.format == plan.format:
+            yield tensor.data
+            advance(tensor.nbytes)
+            return
+        for matrix in _matrices(as_matrix(tensor), plan, moments):
+            step = max(1, CHUNK_VALUES // max(1, tensor.shape[-1]))
+            for at in range(0, matrix.rows.rows, step):
+                chunk = matrix.rows[at : at + step]
+                yield packed_chunk(chunk, plan, matrix, threads)
+                advance(chunk.nbytes)
+    except DataError as error:
+        raise DataError(f"{file.path}: tensor {plan.name} cannot be quantized: {error}") from None
+    except MemoryError:
+        raise OutOfMemory(f"{file.path}: no memory to quantize tensor {plan.name}; close other programs") from None
+    finally:
+        file.forget(plan.name)
+
+
+def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: int | None) -> Bytes:
+    if can_transcode(chunk.format, plan.format):
+        return transcode(chunk, plan.format)
+    values = chunk.dequantize()
+    if matrix.factor is None:
+        weights = matrix.importance
+        if weights is None and plan.format.rule in SEARCHED_RULES:
+            weights = np.ones(values.shape[1], np.float32)
+        return quantize(values, plan.format, weights, threads).data
+    refuse_unfit(values, plan.format, True)
+    return encode_with_feedback(plan.format, values, matrix.factor, threads).reshape(-1)
+
+
+def as_matrix(tensor: QuantTensor) -> QuantTensor:
+    return QuantTensor(tensor.stored, (tensor.rows, tensor.shape[-1]), tensor.format)
+
+
+def _matrices(rows: QuantTensor, plan: TensorPlan, moments: Moments) -> Iterator[Matrix]:
+    """The matrix of a tensor, or those of its experts, with what is known of their inputs."""
+    if not plan.is_matrix or plan.format.is_scalar:
+        yield Matrix(rows)
+        return
+    importance, hessian = moments.importance_of(plan), moments.hessian_of(plan)
+    count = len(importance if importance is not None else hessian if hessian is not None else [0])
+    each = rows.rows // count
+    for number in range(count):
+        weights = None if importance is None else usable(importance[number])
+        factor = None if hessian is None or usable(hessian[number]) is None else feedback_factor(hessian[number])
+        yield Matrix(rows[number * each : (number + 1) * each], weights, factor)
+
+
+def usable(values: Floats) -> Floats | None:
+    """None where nothing was measured: an expert that no token chose."""
+    return values if np.isfinite(values).all() and (values > 0).any() else None
