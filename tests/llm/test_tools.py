@@ -260,3 +260,9 @@ def test_an_answer_after_a_thought_has_its_structure(end: str) -> None:
     with chatting("{{ messages[0].content }}" + end) as llm:
         output = one(llm.chat(ASKED, choice=["yes", "no"], max_tokens=200, reasoning_budget=5 if end else None))
     assert output.text in ("yes", "no")
+
+
+def test_an_answer_with_tools_has_its_structure(llm: LLM) -> None:
+    for _ in range(3):
+        output = one(llm.chat(ASKED, tools=[ping], choice=["yes", "no"], max_tokens=100))
+        assert output.text in ("yes", "no") or output.tool_calls

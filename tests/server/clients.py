@@ -361,7 +361,7 @@ def llm_chat(url: str) -> None:
 
 
 def llm_stream(url: str) -> None:
-    assert len([*_llm(url).prompt("hello", max_tokens=4)]) > 1
+    assert len([*_llm(url).prompt("hello", max_tokens=16)]) > 1
 
 
 def llm_tools(url: str) -> None:

@@ -12,7 +12,7 @@ from fewbit.llm import LLM
 
 from ..cli.tiny import write_tiny
 from .conftest import client_of
-from .scripted import events, says
+from .scripted import events, quick_ends, says
 from .test_chat import chunks
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -172,3 +172,42 @@ def test_what_was_thought_reaches_the_template(thinker: LLM) -> None:
         *HELLO,
     ]
     assert client.post(f"{RESPONSES}/input_tokens", json={"input": items}).json()["input_tokens"] == expected
+
+
+HARMONY = (
+    "{% for t in tools or [] %}tool: {{ t | tojson }}\n{% endfor %}{% for m in messages %}"
+    "<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}<|start|>assistant{# <|channel|> #}"
+)
+
+
+@pytest.fixture(scope="module")
+def harmony(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    path = write_tiny(tmp_path_factory.mktemp("models") / "tiny.gguf", HARMONY)
+    with LLM(path, ctx=1024, threads=1, batch_invariant=True) as found:
+        yield found
+
+
+def test_channels_of_harmony(harmony: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "<|channel|>analysis<|message|>One and one.<|end|><|start|>assistant<|channel|>final<|message|>It is 2."
+    says(monkeypatch, harmony, said[:40], said[40:])
+    message = client_of(harmony).post(CHAT, json={"messages": HELLO}).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("One and one.", "It is 2.")
+
+
+def test_a_format_begins_in_the_final_channel(harmony: LLM) -> None:
+    body = {"messages": HELLO, "guided_json": NUMBER, "reasoning_budget": 0, "max_tokens": 100}
+    choice = client_of(harmony).post(CHAT, json=body).json()["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert 10 <= int(choice["message"]["content"][-2:]) <= 99
+
+
+def test_a_call_that_must_come_in_a_channel(harmony: LLM) -> None:
+    schema = {"type": "object", "properties": {"n": NUMBER}, "required": ["n"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = {"messages": HELLO, "tools": tools, "tool_choice": "required", "max_tokens": 200, "temperature": 0}
+    ends = {str(token): bias for token, bias in quick_ends(harmony).items()}
+    bias = {**ends, str(harmony.tokenize("a")[0]): -100}  # no analysis: random weights would not end it
+    found = client_of(harmony).post(CHAT, json={**body, "logit_bias": bias}).json()["choices"][0]
+    (call,) = found["message"]["tool_calls"]
+    assert 10 <= json.loads(call["function"]["arguments"])["n"] <= 99
+    assert client_of(harmony).post(CHAT, json={**body, "tool_choice": "auto", "max_tokens": 9}).status_code == 200

@@ -121,13 +121,13 @@ def test_arguments_are_streamed(tool_client: TestClient) -> None:
     body = asked(CHAT, "required", stream=True, parallel_tool_calls=False)
     deltas = [one["choices"][0]["delta"] for one in chunks(tool_client.post(CHAT, json=body).text)]
     calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-    assert len(calls) > 3
+    assert len(calls) > 1
     assert [bool(call.get("id")) for call in calls].count(True) == 1
     validate(json.loads("".join(call["function"]["arguments"] for call in calls)), MONTHS)
     body = asked(MESSAGES, {"type": "any", "disable_parallel_tool_use": True}, stream=True)
     found = [data["delta"] for name, data in events(tool_client.post(MESSAGES, json=body).text)
              if name == "content_block_delta"]  # fmt: skip
-    assert len(found) > 3
+    assert len(found) > 1
     validate(json.loads("".join(delta["partial_json"] for delta in found)), MONTHS)
 
 
@@ -190,3 +190,15 @@ def test_a_format_and_tools(tool_llm: LLM, tool_client: TestClient, monkeypatch:
             validate(json.loads(call["function"]["arguments"]), MONTHS)
         if found["finish_reason"] == "stop":
             validate(json.loads(found["message"]["content"]), MONTHS)
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "thing"}, {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}},
+    {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=a)b"}}},
+    {"type": "object", "not": {"required": ["a"]}, "properties": {"a": {"oneOf": [{"type": "null"}, {"not": {}}]}}},
+])  # fmt: skip
+def test_a_schema_that_is_wrong_or_too_hard_keeps_no_answer_from_being_written(
+    tool_client: TestClient, schema: dict[str, Any]
+) -> None:
+    """Agents bring tools of others."""
+    assert tool_client.post(CHAT, json=asked(CHAT, schema=schema, max_tokens=4)).status_code == 200

@@ -159,8 +159,8 @@ class Conversation:
             self._stream = None
             if parts or finished:
                 calls = getattr(self.last, "tool_calls", ()) if finished else ()
-                told = {"tool_calls": [call.to_message() for call in calls]} if calls else {}
-                self.messages = [*messages, {"role": "assistant", "content": "".join(parts), **told}]
+                made = {"tool_calls": [call.to_message() for call in calls]} if calls else {}
+                self.messages = [*messages, {"role": "assistant", "content": "".join(parts), **made}]
 
     def _settings(self) -> dict[str, Any]:
         seed = self.settings.get("seed")

@@ -45,15 +45,16 @@ def reply_constraint(
     from ..text.reply import call_grammar, tool_schemas
 
     is_free = choice == "none" or not tool_schemas(tools)
-    if answer is not None and not is_free and choice == "auto":
-        raise RequestError("a structure of the answer and tools cannot be used together, unless a tool must be called")
+    in_channels = format.calls.has_channels and not is_free  # calls are held, and the answer is checked
+    if answer is not None and (is_free or choice == "auto") and not in_channels:
+        marks = [] if is_free else call_grammar(format, tools, None, is_parallel, control).triggers
+        calls = [(text, compiler().compile(Grammar.lark(source))) for text, source in marks]
+        return _held_answer(compiler(), format, calls, answer, thinks, opens_thought, budget)
     if is_free and budget is None:
-        if answer is None or not opens_thought or format.thought is None:
-            return answer
-        return compiler().after(format.thought.end, answer)
+        return None
     if choice == "auto" and budget is None and find_spec("llguidance") is None:
         return None  # calls are read as the model writes them
-    found = answer
+    found = None
     if not is_free:
         name = choice.get("name") if isinstance(choice, Mapping) else None
         is_before = budget is None
@@ -72,6 +73,31 @@ def reply_constraint(
     if format.thought is None or not (thinks or opens_thought):
         raise RequestError(_NO_BUDGET)
     return compiler().after(format.thought.end, found, budget)
+
+
+def _held_answer(
+    compiler: GrammarCompiler,
+    format: ReplyFormat,
+    calls: list[tuple[str, ConstraintFactory]],
+    answer: ConstraintFactory,
+    thinks: bool,
+    opens_thought: bool,
+    budget: int | None,
+) -> ConstraintFactory:
+    """A reply that is an answer or calls, both held, and may think first."""
+    from ..text.reply import FINAL
+
+    if format.calls.has_channels:
+        return compiler.after(FINAL, answer, budget)
+    rest = compiler.opening(calls, answer) if calls else answer
+    tags = format.thought
+    if tags is not None and opens_thought:
+        return compiler.after(tags.end, rest, budget)
+    if tags is not None and thinks:
+        return compiler.opening([(tags.begin, compiler.after(tags.end, rest, budget))], rest)
+    if budget is not None:
+        raise RequestError(_NO_BUDGET)
+    return rest
 
 
 def read_choice(choice: Any, names: Sequence[str]) -> str | Mapping[str, Any]:

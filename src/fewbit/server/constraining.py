@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import RequestError
 from ..llm import LLM
-from ..text.grammar import Grammar, Trigger
-from ..text.grammar.holding import hold
-from ..text.reply import CallGrammar, call_grammar
+from ..text.grammar import ConstraintFactory, Grammar, Trigger
+from ..text.grammar.holding import STYLE, hold
+from ..text.reply import FINAL, CallGrammar, call_grammar
 from .errors import ApiError
-from .openings import Factory, OpeningConstraint, OpeningMark
 from .replies import ReplyStyle
 from .tools import Tools
 
@@ -19,8 +19,8 @@ Tool = Mapping[str, Any]
 
 
 def constraint_of(
-    llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle | None, thought_tokens: int | None
-) -> Factory | None:
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle | None, thought_tokens: int | None
+) -> ConstraintFactory | None:
     """Makes the constraint of each output; None: nothing holds it.
 
     Args:
@@ -32,11 +32,15 @@ def constraint_of(
     """
     if style is None:
         return answer
+    if style.format.calls.has_channels:
+        return _in_channels(llm, answer, tools, style, thought_tokens)
     rest = _with_calls(llm, answer, tools, style) if style.tools else answer
     return rest if rest is None and thought_tokens is None else _after_thought(llm, rest, style, thought_tokens)
 
 
-def _with_calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle) -> Factory | None:
+def _with_calls(
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle
+) -> ConstraintFactory | None:
     """Calls are held to the schemas of their tools: from the start where one must come, else once one has begun."""
     _check_strict(tools)
     for schemas in _schemas(style.tools):
@@ -49,19 +53,36 @@ def _with_calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyl
     return None  # calls are free, and found in the text
 
 
-def _calls(llm: LLM, answer: Factory | None, tools: Tools, style: ReplyStyle, schemas: Sequence[Tool]) -> Factory:
+def _calls(
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle, schemas: Sequence[Tool]
+) -> ConstraintFactory:
     compiler, is_parallel = llm.grammars, style.max_calls is None
-    found: CallGrammar = call_grammar(style.format, schemas, tools.name, is_parallel, llm.control_tokens(style.format))
+    found: CallGrammar = call_grammar(
+        style.format, schemas, tools.name, is_parallel, llm.control_tokens(style.format),
+        has_thought=style.format.calls.has_channels,
+    )  # fmt: skip
     if tools.choice == "required":
         return compiler.compile(Grammar.lark(found.whole))
     triggers = [Trigger(text, Grammar.lark(source)) for text, source in found.triggers]
     if answer is None:
         return compiler.lazily(triggers, repeats=is_parallel)
-    marks = [_mark(llm, trigger.text, compiler.compile(trigger.grammar)) for trigger in triggers]
-    return lambda: OpeningConstraint(marks, answer, compiler.vocabulary)
+    return compiler.opening([(trigger.text, compiler.compile(trigger.grammar)) for trigger in triggers], answer)
 
 
-def _after_thought(llm: LLM, rest: Factory | None, style: ReplyStyle, thought_tokens: int | None) -> Factory | None:
+def _in_channels(
+    llm: LLM, answer: ConstraintFactory | None, tools: Tools, style: ReplyStyle, thought_tokens: int | None
+) -> ConstraintFactory | None:
+    """The same for a model whose thoughts, answers and calls stand in channels: with tools its answer is not held."""
+    if style.tools:
+        return _with_calls(llm, None, tools, style)
+    if answer is None and thought_tokens is None:
+        return None
+    return llm.grammars.after(FINAL, answer, thought_tokens)
+
+
+def _after_thought(
+    llm: LLM, rest: ConstraintFactory | None, style: ReplyStyle, thought_tokens: int | None
+) -> ConstraintFactory | None:
     """The same for a model that may think first."""
     compiler, tags = llm.grammars, style.format.thought
     if tags is None:
@@ -70,26 +91,27 @@ def _after_thought(llm: LLM, rest: Factory | None, style: ReplyStyle, thought_to
         return compiler.after(tags.end, rest, thought_tokens)
     if not style.may_think:
         return rest
-    mark = _mark(llm, tags.begin, compiler.after(tags.end, rest, thought_tokens))
-    return lambda: OpeningConstraint([mark], rest, compiler.vocabulary)
-
-
-def _mark(llm: LLM, text: str, follower: Factory) -> OpeningMark:
-    return OpeningMark(tuple(llm.grammars.vocabulary.marker(text)), follower)
+    return compiler.opening([(tags.begin, compiler.after(tags.end, rest, thought_tokens))], rest)
 
 
 def _schemas(tools: Sequence[Tool]) -> list[Sequence[Tool]]:
     """Tools with their schemas, with what a grammar can hold of these, and with any object."""
-    return [tools, [_relaxed(tool, is_held=True) for tool in tools], [_relaxed(tool, is_held=False) for tool in tools]]
+    return [[_with_schema(tool, relax(tool["function"]["parameters"])) for tool in tools] for relax in _RELAXATIONS]
 
 
-def _relaxed(tool: Tool, is_held: bool) -> Tool:
-    function = tool["function"]
+def _held(schema: Any) -> Any:
     try:
-        schema = hold(function["parameters"]).source if is_held else {"type": "object"}
+        return json.loads(hold(schema).source)
     except (RequestError, RecursionError):
-        schema = {"type": "object"}
-    return {**tool, "function": {**function, "parameters": schema}}
+        return {"type": "object"}
+
+
+_RELAXATIONS: tuple[Callable[[Any], Any], ...] = (lambda schema: schema, _held, lambda _: {"type": "object"})
+
+
+def _with_schema(tool: Tool, schema: Any) -> Tool:
+    """A tool whose arguments are written with spaces as JSON usually has them."""
+    return {**tool, "function": {**tool["function"], "parameters": {**schema, "x-guidance": STYLE}}}
 
 
 def _check_strict(tools: Tools) -> None:

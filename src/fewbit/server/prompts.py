@@ -145,10 +145,10 @@ def _rendered(render: Callable[..., T], asked: ChatInput) -> tuple[T, Told]:
         return render(joined(messages, "user", text), **options), Told.MESSAGE
 
 
-def _style(llm: LLM, asked: ChatInput, tokens: list[int], tools: Sequence[Message] | None, told: Told) -> ReplyStyle:
+def _style(llm: LLM, asked: ChatInput, tokens: list[int], tools: Sequence[Message] | None, teller: Told) -> ReplyStyle:
     """How the model writes its reply; in the form that the message asks for, if a message tells of tools."""
     found = llm.reply_format(bool(tools))
-    form = replace(found, calls=HERMES.calls) if told is Told.MESSAGE else found
+    form = replace(found, calls=HERMES.calls) if teller is Told.MESSAGE else found
     if tools and not form.is_known:
         log_unknown_form(llm.model_name, form.name)
     tail = llm.tokenizer.decode(tokens[-TAIL_TOKENS:])

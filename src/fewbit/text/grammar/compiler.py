@@ -14,6 +14,7 @@ from .constraint import GrammarConstraint, StepwiseConstraint
 from .grammar import Grammar
 from .holding import one_sentence, unforced
 from .limits import bounded, parser_limits
+from .openings import OpeningConstraint, OpeningMark
 from .packages import grammar_extra
 from .staged import Stage, StagedConstraint, Trigger
 from .triggers import TriggerWatch
@@ -102,6 +103,19 @@ class GrammarCompiler:
         watch = TriggerWatch([end.encode()], [constraint], self.vocabulary, allows_space=True)
         stage = Stage(watch, self.vocabulary, end=end, max_tokens=max_tokens, needs_end=constraint is not None)
         return lambda: StagedConstraint(stage)
+
+    def opening(
+        self, marks: Sequence[tuple[str, ConstraintFactory]], otherwise: ConstraintFactory | None
+    ) -> ConstraintFactory:
+        """An output whose beginning decides what holds the rest.
+
+        Args:
+            marks: Texts that it may begin with, such as "<think>", each with the constraint of what follows.
+            otherwise: Of an output that begins with none of them. None: it is free.
+        """
+        vocabulary = self.vocabulary
+        found = [OpeningMark(tuple(vocabulary.marker(text)), follower) for text, follower in marks]
+        return lambda: OpeningConstraint(found, otherwise, vocabulary)
 
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:

@@ -3,10 +3,12 @@
 from .events import AnswerText, CallArguments, CallDropped, CallStart, Event, ThoughtText, joined
 from .formats import FORMATS, HERMES, ReplyFormat, ThoughtTags, find_format
 from .grammar import CallGrammar, call_grammar
+from .harmony import FINAL
 from .parser import ReplyParser
 from .schemas import tool_schemas
 
 __all__ = [
+    "FINAL",
     "FORMATS",
     "HERMES",
     "AnswerText",

@@ -52,8 +52,8 @@ class GemmaCalls:
         yield from cursor.take(self.end)
 
     def grammar(self, lark: Lark, tools: dict[str, Any], is_parallel: bool) -> str:
-        words = {word: word for word in ("true", "false", "null")}
-        values = ValueRules(lark, QUOTE, "{}:", ",", words)
+        constants = {word: word for word in ("true", "false", "null")}
+        values = ValueRules(lark, QUOTE, "{}:", ",", constants)
         rules = (
             lark.rule(f"{lark.text('call:', name)} {values.object(schema, schema)} {lark.text(self.end)}")
             for name, schema in tools.items()

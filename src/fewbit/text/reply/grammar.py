@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import RequestError
 from .formats import ReplyFormat
+from .harmony import HarmonyCalls
 from .lark import Lark
 from .schemas import tool_schemas
 
@@ -58,6 +59,9 @@ def call_grammar(
     openings = format.calls.openings[:1]
     thought = _thought(lark, format, opens_thought) if has_thought or opens_thought else ""
     whole = lark.source(f"{thought} {lark.text(*openings)} {rule}")
+    if isinstance(format.calls, HarmonyCalls):
+        text, rule = format.calls.lazy_grammar(lark, schemas)
+        return CallGrammar(whole, ((text, lark.source(rule)),))
     return CallGrammar(whole, tuple((text, lark.source(rule)) for text in openings))
 
 

@@ -12,6 +12,7 @@ from .output import Output
 from .values import JSON, read_value
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+FINAL = "<|channel|>final<|message|>"  # begins an answer
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _MAX_HEADER = 512  # characters
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -50,6 +51,13 @@ class HarmonyCalls:
 
     def grammar(self, lark: Lark, tools: dict[str, Any], is_parallel: bool) -> str:
         return lark.any_of(self._rule(lark, name, schema) for name, schema in tools.items())
+
+    def lazy_grammar(self, lark: Lark, tools: dict[str, Any]) -> tuple[str, str]:
+        """What begins a call and nothing else, and a rule for what follows: channels hold thoughts and answers too."""
+        head = f"{CHANNEL}commentary to="
+        rules = (f"{lark.text(f'functions.{name} ', CONSTRAIN, 'json', MESSAGE)} {lark.json(schema)}"
+                 for name, schema in tools.items())  # fmt: skip
+        return head, lark.any_of(map(lark.rule, rules))
 
     def _rule(self, lark: Lark, name: str, schema: Any) -> str:
         head = lark.text(f"commentary to=functions.{name} ", CONSTRAIN, "json", MESSAGE)

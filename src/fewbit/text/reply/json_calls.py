@@ -59,8 +59,8 @@ class JsonCalls:
         """A rule for calls, after what begins them."""
         objects = [lark.any_of([self._object(lark, name, schema) for name, schema in tools.items()])]
         if self.form == "list":
-            more = f' (", " {objects[0]})*' if is_parallel else ""
-            return f'" "? "[" {objects[0]}{more} "]" {lark.text(self.end)}'
+            repeated = f' (", " {objects[0]})*' if is_parallel else ""
+            return f'" "? "[" {objects[0]}{repeated} "]" {lark.text(self.end)}'
         space = '"\\n"' if self.end else ""
         call = f"{space} {objects[0]} {space} {lark.text(self.end)}"
         separator = '"; "' if not self.end else f'"\\n" {lark.text(self.begin)}'

@@ -72,8 +72,8 @@ class NamedCalls:
         calls = [self._rule(lark, name, schema) for name, schema in tools.items()]
         call = lark.any_of(calls)
         begin = lark.text(self.begin)
-        more = f" ({begin} {call})*" if is_parallel else ""
-        return lark.rule(f"{begin if self.section[0] else ''} {call}{more} {lark.text(self.section[1])}")
+        repeated = f" ({begin} {call})*" if is_parallel else ""
+        return lark.rule(f"{begin if self.section[0] else ''} {call}{repeated} {lark.text(self.section[1])}")
 
     def _rule(self, lark: Lark, name: str, schema: Any) -> str:
         head, end = lark.text(self.before + name + self.between), lark.text(self.fence and f"\n{self.fence}", self.end)

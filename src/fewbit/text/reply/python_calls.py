@@ -61,10 +61,10 @@ class PythonCalls:
     def grammar(self, lark: Lark, tools: dict[str, Any], is_parallel: bool) -> str:
         call = lark.any_of(self._call_rule(lark, name, schema) for name, schema in tools.items())
         if self.has_list:
-            more = f' (", " {call})*' if is_parallel else ""
-            return lark.rule(f'"[" {call}{more} "]" {lark.text(self.end)}')
-        more = f' ("\\n" {call})*' if is_parallel else ""
-        return lark.rule(f'"\\n" {call}{more} "\\n" {lark.text(self.end)}')
+            repeated = f' (", " {call})*' if is_parallel else ""
+            return lark.rule(f'"[" {call}{repeated} "]" {lark.text(self.end)}')
+        repeated = f' ("\\n" {call})*' if is_parallel else ""
+        return lark.rule(f'"\\n" {call}{repeated} "\\n" {lark.text(self.end)}')
 
     def _call_rule(self, lark: Lark, name: str, schema: Any) -> str:
         needed = required(schema)

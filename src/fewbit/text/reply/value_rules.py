@@ -22,14 +22,14 @@ class ValueRules:
         quote: What is around a string; "": it is written as in JSON.
         key: How a key is written, with `{}` in its place.
         comma: What stands between members.
-        words: What stands for the words of JSON.
+        constants: What stands for true, false and null.
     """
 
     lark: Lark
     quote: str
     key: str
     comma: str
-    words: Mapping[str, str]
+    constants: Mapping[str, str]
 
     def object(self, schema: Any, root: Any, depth: int = 0) -> str:
         """An object with the members of a schema."""
@@ -59,8 +59,8 @@ class ValueRules:
         if kind == "array" and "items" in schema:
             return self._list(self.value(schema["items"], root, depth + 1))
         if kind in ("boolean", "null"):
-            words = ("true", "false") if kind == "boolean" else ("null",)
-            return self.lark.any_of(self.lark.text(self.words[word]) for word in words)
+            names = ("true", "false") if kind == "boolean" else ("null",)
+            return self.lark.any_of(self.lark.text(self.constants[name]) for name in names)
         return self._any() if kind in ("array", "object") else self.lark.json({**schema, "type": kind})
 
     def _string(self, schema: Any) -> str:
@@ -75,7 +75,7 @@ class ValueRules:
         if isinstance(value, str):
             return self.lark.text(self.quote, value, self.quote) if self.quote else self.lark.text(_json(value))
         text = _json(value)
-        return self.lark.text(self.words.get(text, text))
+        return self.lark.text(self.constants.get(text, text))
 
     def _any(self) -> str:
         scalars = [self._typed(kind, {}, {}, 0) for kind in ("string", "number", "boolean", "null")]

@@ -30,7 +30,7 @@ class Notation:
         quotes: What begins and ends a string, longer ones first.
         escapes: What a character after a backslash stands for, as JSON text; None: a backslash is a backslash.
         code_escapes: Number of hexadecimal digits after a backslash and a letter.
-        words: Words and the JSON that they stand for.
+        constants: Words and the JSON that they stand for.
         brackets: What begins a list or an object, and what ends it.
         has_bare_keys: Keys of objects may be without quotes.
         is_python: Numbers as in Python; a comma may end a list.
@@ -38,7 +38,7 @@ class Notation:
 
     quotes: tuple[str, ...]
     escapes: Mapping[str, str] | None
-    words: Mapping[str, str]
+    constants: Mapping[str, str]
     code_escapes: Mapping[str, int] = field(default_factory=dict)
     brackets: Mapping[str, str] = field(default_factory=lambda: {"[": "]", "{": "}"})
     has_bare_keys: bool = False
@@ -135,8 +135,8 @@ def _scalar(cursor: Cursor, notation: Notation, write: Write) -> Reading[None]:
         yield from _string(cursor, notation, write)
         return
     word = yield from cursor.run(_WORD)
-    if word in notation.words:
-        write(notation.words[word])
+    if word in notation.constants:
+        write(notation.constants[word])
     elif _NUMBER.match(word):
         write(word)
     else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ..arrays import Words
-from ..errors import RequestError
-from ..text.grammar.constraint import StepwiseConstraint
-from ..text.grammar.vocabulary import GrammarVocabulary
+from ...arrays import Words
+from ...errors import RequestError
+from .constraint import StepwiseConstraint
+from .vocabulary import GrammarVocabulary
 
 Factory: TypeAlias = Callable[[], StepwiseConstraint]
 
