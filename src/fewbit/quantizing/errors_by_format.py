@@ -54,7 +54,7 @@ def measure_errors(
     """
     chosen = replace(item, format=get("q8_0"))  # any that importance is used for
     matrices = list(matrices_of(as_matrix(file.tensors[item.name]), chosen, moments))
-    counts = moments.counts_of(item, len(matrices))
+    counts = moments.counts_of(item, len(matrices)).tolist()
     errors, energy = dict.fromkeys((fmt.name for fmt in formats), 0.0), 0.0
     for matrix, count in zip(matrices, counts, strict=True):
         values, share = _sampled(matrix, SAMPLED_VALUES // len(matrices))
@@ -62,9 +62,8 @@ def measure_errors(
         energy += count * share * _weighted(values, weights)
         for name in errors:
             if name != item.source.name:
-                errors[name] += (
-                    count * share * _weighted(values - _packed(item, values, name, weights, threads), weights)
-                )
+                difference = values - _packed(item, values, name, weights, threads)
+                errors[name] += count * share * _weighted(difference, weights)
     file.forget(item.name)
     return MatrixErrors(errors, energy)
 
