@@ -9,7 +9,7 @@ import pytest
 
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Scoring
-from fewbit.engine.scores import TokenScores
+from fewbit.engine.scores import PositionScores
 from fewbit.engine.sharing import MIN_TOKENS
 from fewbit.ops import sampling
 
@@ -276,7 +276,7 @@ def test_a_full_queue_takes_all_or_none() -> None:
 
 def test_scores_are_copied_up_to_the_last_token_of_the_prompt() -> None:
     """A request that was preempted has written tokens that another prompt goes on with: its own scores are complete."""
-    mine, other = TokenScores(4), TokenScores(8)
+    mine, other = PositionScores(4), PositionScores(8)
     other.receive(np.arange(7, dtype=np.float32))
     mine.copy(other, 2)
     assert (mine.num_scored, mine.values[:2].tolist()) == (2, [0, 1])

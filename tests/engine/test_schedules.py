@@ -25,7 +25,7 @@ from fewbit.engine.constraint import Constraint
 from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Request, Scoring
 from fewbit.engine.scheduling import SchedulingOptions
-from fewbit.engine.scores import TokenScores
+from fewbit.engine.scores import PositionScores
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
@@ -219,7 +219,7 @@ def check(job: Job, requests: list[Request], limit: int) -> None:
             assert (request.output_tokens, request.finish_reason) == (output, reason)
 
 
-def check_scores(prompt: list[int], scores: TokenScores, is_whole: bool) -> None:
+def check_scores(prompt: list[int], scores: PositionScores, is_whole: bool) -> None:
     wanted = sampling.log_probabilities(logits_of(prompt, VOCAB)[:-1], prompt[1:])[scores.first - 1 :]
     count = scores.num_scored + 1 - scores.first
     assert not is_whole or count == len(wanted)

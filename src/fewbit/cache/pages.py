@@ -29,7 +29,7 @@ from .groups import PAGE_TOKENS, LayerGroup
 from .pool import OnEvict, PagePool, never_short
 from .sequences import Copies, SequenceState, begin_sequence
 from .space import PageSpace, usable_pages
-from .stats import CacheStats, Divergence, PageCounts
+from .stats import CacheStats, PageCounts, PrefixDivergence
 from .tree import path
 
 MAX_TOKENS = (1 << 31) - 1  # a position has 32 bits
@@ -81,7 +81,7 @@ class Pages:
         self._pins: dict[int, list[tuple[PagePool, int]]] = {}
         self._ids = itertools.count(1)  # never reused, so that a stale id is noticed
         self._lookups = self._hits = self._copies = 0
-        self._divergence = Divergence()
+        self._divergence = PrefixDivergence()
 
     def new(self, tokens: Iterable[int] = (), namespace: str = "") -> int:
         """A new sequence, which starts with the cached full pages of a prompt; `length` tells how many tokens.

@@ -23,22 +23,22 @@ class PageCounts:
     evictions: int = 0
 
 
-class Divergence(NamedTuple):
+class PrefixDivergence(NamedTuple):
     """Where prompts left the cached text that they began like: prompts by that position, in tokens.
 
     A prompt that goes on where a cached text ends is not counted, only one that differs from how it goes on.
 
-    >>> Divergence().added(0).added(100)
-    Divergence(counts=(1, 0, 1, 0, 0, 0, 0, 0), tokens=100)
+    >>> PrefixDivergence().added(0).added(100)
+    PrefixDivergence(counts=(1, 0, 1, 0, 0, 0, 0, 0), tokens=100)
     """
 
     counts: tuple[int, ...] = (0,) * (len(DIVERGENCE_BUCKETS) + 1)  # up to each of the buckets, and beyond the last
     tokens: int = 0  # the sum of all positions
 
-    def added(self, position: int) -> Divergence:
+    def added(self, position: int) -> PrefixDivergence:
         counts = [*self.counts]
         counts[bisect_left(DIVERGENCE_BUCKETS, position)] += 1
-        return Divergence(tuple(counts), self.tokens + position)
+        return PrefixDivergence(tuple(counts), self.tokens + position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class CacheStats(PageCounts):
     nbytes: int = 0  # of the pages that hold something
     f32_bytes: int = 0  # that the same pages would take in f32
     groups: tuple[PageCounts, ...] = ()
-    divergence: Divergence = field(default_factory=Divergence)
+    divergence: PrefixDivergence = field(default_factory=PrefixDivergence)
 
     @property
     def hit_rate(self) -> float:

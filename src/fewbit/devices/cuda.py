@@ -98,7 +98,7 @@ class CudaDevice(Device):
 
 
 @dataclass
-class Stage:
+class StagingMemory:
     """Host memory of a step in flight; it is used again when the step is over."""
 
     inputs: npt.NDArray[np.uint8]
@@ -134,7 +134,7 @@ class CudaExecutor:
         self.sampler = GpuSampler(self.device, min(options.max_logits, MAX_LOGITS), vocab) if graph.has_head else None
         self.plans: dict[str, Plan] = {}
         self.buckets: dict[tuple[Any, ...], Bucket] = {}
-        self._stages: list[Stage] = []
+        self._stages: list[StagingMemory] = []
         self._turn = 0
         self._inputs: Any = None  # device memory, grows
         self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
@@ -223,16 +223,16 @@ class CudaExecutor:
 
     # Memory that a step's inputs and results go through
 
-    def _next_stage(self) -> Stage:
+    def _next_stage(self) -> StagingMemory:
         if len(self._stages) < STAGES:
             sizes = (0, self.sampler.max_packed_bytes, self.sampler.nbytes) if self.sampler else (0, 0, 0)
-            self._stages.append(Stage(*(self.device.pinned(size) for size in sizes)))
+            self._stages.append(StagingMemory(*(self.device.pinned(size) for size in sizes)))
         self._turn = (self._turn + 1) % len(self._stages)
         stage = self._stages[self._turn]
         stage.wait()
         return stage
 
-    def _send(self, batch: Batch, layout: InputLayout, stage: Stage) -> int:
+    def _send(self, batch: Batch, layout: InputLayout, stage: StagingMemory) -> int:
         nbytes = 4 * layout.total
         if len(stage.inputs) < nbytes:
             stage.inputs = self.device.pinned(2 * nbytes)
@@ -244,7 +244,7 @@ class CudaExecutor:
         self.device.send(inputs[:used], int(self._inputs.handle))
         return int(self._inputs.handle)
 
-    def _pack_samples(self, batch: Batch, slots: int, stage: Stage) -> Packed | None:
+    def _pack_samples(self, batch: Batch, slots: int, stage: StagingMemory) -> Packed | None:
         if not batch.samples or self.sampler is None or self._samples is None:
             return None
         samples, errors = resolve_masks(batch.samples)
@@ -257,7 +257,7 @@ class CudaExecutor:
         self.device.send(data, int(self._samples.handle))
         return packed
 
-    def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: Stage) -> CudaHandle:
+    def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: StagingMemory) -> CudaHandle:
         needs_values = any(row.needs_values for row in batch.rows)  # tokens alone are sampled on the GPU
         values = self._fetch_values(plan, len(batch.logits_indices)) if needs_values else None
         if packed is not None and self.sampler is not None:
@@ -283,7 +283,7 @@ class CudaHandle:
         batch: Batch,
         plan: Plan,
         packed: Packed | None,
-        stage: Stage,
+        stage: StagingMemory,
         values: Floats | None,
     ) -> None:
         self._executor, self._batch, self._plan, self._packed = executor, batch, plan, packed

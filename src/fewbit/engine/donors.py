@@ -13,7 +13,7 @@ from ..cache.cache import Cache
 from .request import Request
 
 
-class Source(NamedTuple):
+class Donor(NamedTuple):
     """The first `length` tokens of a request, in a sequence of the cache."""
 
     request: Request
@@ -26,20 +26,20 @@ class Donors:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._sources: list[Source] = []
+        self._sources: list[Donor] = []
 
-    def __iter__(self) -> Iterator[Source]:
+    def __iter__(self) -> Iterator[Donor]:
         return iter(self._sources)
 
     def retire(self, request: Request) -> None:
         """Keep the sequence of a request that has finished."""
-        self._sources.append(Source(request, request.sequence, request.num_computed))
+        self._sources.append(Donor(request, request.sequence, request.num_computed))
 
     def snapshot(self, request: Request) -> None:
         """Keep what an active request has computed."""
         sequence, length = request.sequence, request.num_computed
         if all((source.request, source.length) != (request, length) for source in self._sources):
-            self._sources.append(Source(request, self._cache.fork(sequence, length), length))
+            self._sources.append(Donor(request, self._cache.fork(sequence, length), length))
 
     def prune(self, waiting: Iterable[Request]) -> None:
         """Release those that nobody follows."""
@@ -51,7 +51,7 @@ class Donors:
         """Release all. Were there any?"""
         return self._release([*self._sources])
 
-    def _release(self, sources: list[Source]) -> bool:
+    def _release(self, sources: list[Donor]) -> bool:
         for source in sources:
             self._cache.free(source.sequence)
             self._sources.remove(source)

@@ -13,7 +13,7 @@ from ..validation import check_type
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
 from .scheduling import SchedulingOptions, set_scheduling
-from .scores import TokenScores
+from .scores import PositionScores
 from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
 
 
@@ -146,9 +146,9 @@ class RequestFactory:
                           len(tokens), self.max_length)  # fmt: skip
         return tokens
 
-    def _scores(self, tokens: list[int], count: int) -> TokenScores:
+    def _scores(self, tokens: list[int], count: int) -> PositionScores:
         most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")
-        return TokenScores(len(tokens), num_logprobs=most)
+        return PositionScores(len(tokens), num_logprobs=most)
 
     def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)

@@ -18,7 +18,7 @@ from ..arrays import Floats, Ints, Words
 from ..devices.batch import Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
-from .scores import TokenScores
+from .scores import PositionScores
 from .token_counts import TokenCounts
 
 
@@ -52,7 +52,7 @@ class Request(ABC):
         self.namespace = namespace  # pages of the cache are shared within one only
         self.adapter = adapter
         self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
-        self.scores: TokenScores | None = None  # of its tokens, if they are asked for
+        self.scores: PositionScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
         self.num_emitted = len(tokens)  # tokens that the sink has, or knew from the start
@@ -186,7 +186,7 @@ class Generation(Request):
         eos_ids: frozenset[int] = frozenset(),
         seed: int | None = None,
         num_logprobs: int | None = None,
-        scores: TokenScores | None = None,
+        scores: PositionScores | None = None,
         logit_bias: tuple[Ints, Floats] | None = None,
         constraint: Constraint | None = None,
         namespace: str = "",
@@ -304,7 +304,7 @@ class Generation(Request):
 class Scoring(Request):
     """A text whose tokens are scored from `first` on; there is no output."""
 
-    scores: TokenScores
+    scores: PositionScores
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class Scoring(Request):
         first: int = 1,
     ) -> None:
         super().__init__(tokens, namespace, adapter)
-        self.scores = TokenScores(len(tokens), first, num_logprobs)
+        self.scores = PositionScores(len(tokens), first, num_logprobs)
 
     @property
     def end(self) -> int:

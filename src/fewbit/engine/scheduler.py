@@ -20,7 +20,7 @@ from time import perf_counter
 
 from ..cache.cache import Cache
 from .budget import Budget, WholeBudget
-from .donors import Donors, Source
+from .donors import Donor, Donors
 from .queue import WaitingQueue
 from .request import Request, StepRows
 from .sharing import begin, is_following
@@ -251,8 +251,8 @@ class Scheduler:
                 if self._cache.fits(needed):
                     self._donors.snapshot(leader)
 
-    def _sources(self) -> list[Source]:
-        return [*(Source(one, one.sequence, one.num_computed) for one in self.active), *self._donors]
+    def _sources(self) -> list[Donor]:
+        return [*(Donor(one, one.sequence, one.num_computed) for one in self.active), *self._donors]
 
     def _fits(self, needed: Pages) -> bool:
         """Whether pages could be had now; finished requests are not kept at the cost of others."""

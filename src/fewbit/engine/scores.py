@@ -10,12 +10,12 @@ from ..arrays import Floats
 from ..devices.batch import Score, Top
 
 
-class TokenScores:
+class PositionScores:
     """Scores of the tokens of a text from `first` on. The logits at position i score token i + 1.
 
     Positions before `num_scored` need no logits any more: their tokens are scored, or not asked for.
 
-    >>> scores = TokenScores(num_tokens=4, first=2)
+    >>> scores = PositionScores(num_tokens=4, first=2)
     >>> scores.num_scored, scores.num_positions
     (1, 3)
     >>> scores.receive(np.float32([-0.5, -1.5]))
@@ -53,11 +53,11 @@ class TokenScores:
         self.tops += tops
         self.num_scored += len(values)
 
-    def can_copy(self, other: TokenScores) -> bool:
+    def can_copy(self, other: PositionScores) -> bool:
         """Whether another text that begins alike has all that is asked for here, up to where the two differ."""
         return other.first <= self.first and other.num_logprobs == self.num_logprobs
 
-    def copy(self, other: TokenScores, end: int) -> None:
+    def copy(self, other: PositionScores, end: int) -> None:
         """Take the scores at positions before `end` from another text that begins alike."""
         end = min(end, self.num_positions)
         if self.num_scored < end <= other.num_scored and self.can_copy(other):

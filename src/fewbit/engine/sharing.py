@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..cache.cache import Cache
-from .donors import Source
+from .donors import Donor
 from .request import Request
 
 MIN_PAGES = 2
@@ -32,7 +32,7 @@ def is_following(request: Request, active: Iterable[Request], cache: Cache) -> b
     return False
 
 
-def begin(request: Request, sources: Iterable[Source], cache: Cache) -> int:
+def begin(request: Request, sources: Iterable[Donor], cache: Cache) -> int:
     """A sequence with as much of a text as the cache knows, or one of these sources has."""
     best, length = None, cache.lookup(request.reusable(), request.cache_namespace)
     for source in sources:
@@ -46,7 +46,7 @@ def begin(request: Request, sources: Iterable[Source], cache: Cache) -> int:
     return cache.fork(best.sequence, length)
 
 
-def _forkable(request: Request, source: Source) -> int:
+def _forkable(request: Request, source: Donor) -> int:
     count = min(_shared(request, source.request), source.length)
     scores = source.request.scores
     return min(count, max(scores.num_scored, len(request.reusable()))) if scores is not None else count

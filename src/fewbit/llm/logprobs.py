@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..devices.batch import Logprobs, Top
-from ..engine.scores import TokenScores
+from ..engine.scores import PositionScores
 from ..text.tokenizer import Tokenizer
 from .completion import TokenLogprob
 
@@ -20,7 +20,7 @@ def token_logprob(tokenizer: Tokenizer, token: int, logprobs: Logprobs) -> Token
     return _record(tokenizer, token, logprobs.own, [_record(tokenizer, *pair) for pair in pairs])
 
 
-def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: TokenScores) -> list[TokenLogprob]:
+def scored_tokens(tokenizer: Tokenizer, tokens: Sequence[int], scores: PositionScores) -> list[TokenLogprob]:
     """The tokens of a text that are scored so far."""
     targets = tokens[scores.first : scores.num_scored + 1]
     tops = scores.tops[: len(targets)] or [_NO_TOP] * len(targets)

@@ -71,7 +71,7 @@ class Header:
 
 def parse_header(data: mmap, path: str, part: int = 0) -> Header:
     """Read and check a header; `path` is for errors."""
-    cursor = Cursor(data, path)
+    cursor = HeaderCursor(data, path)
     version = cursor.version()
     tensor_count = cursor.count(TENSOR_BYTES, MAX_TENSORS, "tensors")
     pair_count = cursor.count(PAIR_BYTES, MAX_KEYS, "metadata pairs")
@@ -84,7 +84,7 @@ def parse_header(data: mmap, path: str, part: int = 0) -> Header:
     return Header(version, alignment, metadata, tensors)
 
 
-class Cursor:
+class HeaderCursor:
     """Reads a header from its start. Errors name the byte."""
 
     def __init__(self, data: mmap, path: str) -> None:

@@ -16,7 +16,7 @@ _NAME_MAPS = {"properties", "patternProperties", "$defs", "definitions", "depend
 _TEXTS = {"$schema", "$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor"}
 
 
-class Node(NamedTuple):
+class SchemaNode(NamedTuple):
     """A value in a schema, and the keyword that it belongs to; "" for values that have a name or a number."""
 
     value: Any
@@ -50,21 +50,21 @@ def read_schema(schema: Mapping[str, Any] | bool | str) -> str:
     return text
 
 
-def nodes_of(schema: Any) -> Iterator[Node]:
+def nodes_of(schema: Any) -> Iterator[SchemaNode]:
     """All values in a schema.
 
     >>> [(node.keyword, node.depth) for node in nodes_of({"properties": {"a": True}})]
     [('', 1), ('properties', 2), ('', 3)]
     """
-    stack = [Node(schema, "", 1)]
+    stack = [SchemaNode(schema, "", 1)]
     while stack:
         node = stack.pop()
         yield node
         if isinstance(node.value, Mapping):
             named = node.keyword in _NAME_MAPS
-            stack += [Node(value, "" if named else str(key), node.depth + 1) for key, value in node.value.items()]
+            stack += [SchemaNode(value, "" if named else str(key), node.depth + 1) for key, value in node.value.items()]
         elif isinstance(node.value, list | tuple):
-            stack += [Node(value, "", node.depth + 1) for value in node.value]
+            stack += [SchemaNode(value, "", node.depth + 1) for value in node.value]
 
 
 def without_patterns(value: Any, patterns: set[str]) -> Any:
@@ -77,7 +77,7 @@ def without_patterns(value: Any, patterns: set[str]) -> Any:
     return {key: without_patterns(item, patterns) for key, item in kept.items()}
 
 
-def _checked(schema: Mapping[str, Any]) -> list[Node]:
+def _checked(schema: Mapping[str, Any]) -> list[SchemaNode]:
     """The values of a schema that is within the limits."""
     nodes, num_values = [], 0
     for node in nodes_of(schema):
@@ -101,7 +101,7 @@ def _checked(schema: Mapping[str, Any]) -> list[Node]:
     return nodes
 
 
-def _old_draft(nodes: list[Node]) -> str | None:
+def _old_draft(nodes: list[SchemaNode]) -> str | None:
     """The draft that gave a meaning to keywords of a schema which the current one does not know."""
     draft = None
     for node in nodes:

@@ -54,7 +54,7 @@ class Stage:
         return {}
 
 
-class State(NamedTuple):
+class StagedState(NamedTuple):
     """Where an output is.
 
     Attributes:
@@ -81,8 +81,8 @@ class StagedConstraint:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._state = self._with_forced(State())
-        self._history: list[tuple[State, bool]] = []  # before each token, and whether `inner` took it
+        self._state = self._with_forced(StagedState())
+        self._history: list[tuple[StagedState, bool]] = []  # before each token, and whether `inner` took it
 
     def mask(self) -> Words | None:
         """The tokens that may come next; None: all."""
@@ -170,17 +170,17 @@ class StagedConstraint:
         if not took and not (watch.allows_space and found.rest.isspace()):
             return False
         space = 0 if not watch.allows_space or (took and found.rest) else max(MAX_SPACE - len(found.rest), 0)
-        self._enter(State(inner=inner, space=space, is_open=inner is None), inner_took=False)
+        self._enter(StagedState(inner=inner, space=space, is_open=inner is None), inner_took=False)
         return True
 
-    def _enter(self, state: State, inner_took: bool) -> None:
+    def _enter(self, state: StagedState, inner_took: bool) -> None:
         """Go on to the state after a token."""
         self._history.append((self._state, inner_took))
         if state.inner is not None and state.inner.is_finished and self._stage.repeats:
-            state = State()
+            state = StagedState()
         self._state = self._with_forced(state)
 
-    def _with_forced(self, state: State) -> State:
+    def _with_forced(self, state: StagedState) -> StagedState:
         """The same state, with the end forced if the free text has had all its tokens."""
         limit, is_free = self._stage.max_tokens, state.inner is None and not state.is_open
         if limit is None or not is_free or state.forced or state.partial or state.num_free < limit:

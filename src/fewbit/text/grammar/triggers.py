@@ -10,7 +10,7 @@ from .constraint import StepwiseConstraint
 from .vocabulary import GrammarVocabulary
 
 
-class Found(NamedTuple):
+class TriggerMatch(NamedTuple):
     """What some bytes of free text lead to.
 
     Attributes:
@@ -46,18 +46,18 @@ class TriggerWatch:
         self._vocabulary = vocabulary
         self.allows_space = allows_space
 
-    def feed(self, tail: bytes, data: bytes) -> Found:
+    def feed(self, tail: bytes, data: bytes) -> TriggerMatch:
         """More bytes of free text after a tail."""
         data = tail + data
         ends = [(at + len(text), at, i) for i, text in enumerate(self._texts) if (at := data.find(text)) >= 0]
         if ends:
             end, _, index = min(ends)
-            return Found(b"", index, data[end:])
+            return TriggerMatch(b"", index, data[end:])
         longest = min(max(map(len, self._texts)) - 1, len(data))
         starts = (data[-length:] for length in range(longest, 0, -1))
-        return Found(next((end for end in starts if any(text.startswith(end) for text in self._texts)), b""))
+        return TriggerMatch(next((end for end in starts if any(text.startswith(end) for text in self._texts)), b""))
 
-    def follow(self, found: Found) -> tuple[StepwiseConstraint | None, bool]:
+    def follow(self, found: TriggerMatch) -> tuple[StepwiseConstraint | None, bool]:
         """The constraint after a trigger, and whether it took the rest. If not, the rest is whitespace before it."""
         assert found.trigger is not None
         follower = self._followers[found.trigger]
@@ -66,7 +66,7 @@ class TriggerWatch:
         constraint = follower()
         return constraint, not found.rest or constraint.accept_bytes(found.rest)
 
-    def is_allowed(self, found: Found) -> bool:
+    def is_allowed(self, found: TriggerMatch) -> bool:
         """Whether the bytes after a trigger are what its constraint allows."""
         if found.trigger is None or not found.rest:
             return True
