@@ -205,7 +205,8 @@ $(VENV)/.native: $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
 # The checks read the sources only, so their tools are installed without building fewbit.
 $(VENV)/.dev: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-	  more = p['optional-dependencies']; print(*p['dependencies'], *more['server'], *more['dev'], sep='\n')" > $(VENV)/dev.txt
+	  more = p['optional-dependencies']; names = p['dependencies'] + more['server'] + more['grammar'] + more['dev']; \
+	  print(*(name for name in names if not name.startswith('fewbit[')), sep='\n')" > $(VENV)/dev.txt
 	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/dev.txt
 	@touch $@
 

@@ -33,8 +33,8 @@ __device__ __forceinline__ float compute(float a, float b, float by) {
     return activated<M>(a);
 }
 
-// A block has some columns of row blockIdx.x. `b` is not read where the maths has one input. `by4`: pointers and strides
-// allow four values at once.
+// A block has some columns of row blockIdx.x. `b` is not read where the maths has one input. `by4`: pointers and
+// strides allow four values at once.
 template <Maths M, bool is_gate>
 __device__ __forceinline__ void elementwise(ConstRows a, ConstRows b, Rows out, int width, float by, bool by4) {
   constexpr bool two = is_gate || M == Maths::add;
