@@ -363,7 +363,8 @@ def test_a_stream_gives_one_output(llm: LLM, options: dict[str, Any], match: str
 
 OWN = (
     "max_tokens", "min_tokens", "stop", "stop_token_ids", "seed", "logit_bias", "schema", "regex", "choice", "grammar",
-    "json", "constraint", "namespace", "adapter", "priority", "client", "deadline", "logprobs", "prompt_logprobs",
+    "json", "constraint", "visible_tokens", "namespace", "adapter", "priority", "client", "deadline", "logprobs",
+    "prompt_logprobs",
 )  # fmt: skip
 
 
