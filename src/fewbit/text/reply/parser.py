@@ -77,8 +77,8 @@ class ReplyParser:
             if self._has_calls and self._calls.bare and answer.is_fresh:
                 yield from self._cursor.stream(_SPACE, answer.write)
                 marker = yield from self._cursor.take_any(markers)
-                char = yield from self._cursor.peek()
-                if not marker and char and char in self._calls.bare:
+                char = "" if marker else (yield from self._cursor.peek())
+                if char and char in self._calls.bare:
                     yield from self._read_calls("")
             marker = marker or (yield from self._cursor.until(markers, answer.write))
             if marker in openings:
