@@ -73,6 +73,7 @@ class ReplyFormat:
         thought: What is around a thought; None if `calls` has channels.
         is_known: The chat template tells the form of calls; otherwise it is a guess.
         thinks: The chat template tells of thoughts.
+        calls_in_thoughts: The model may call tools without ending its thought.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ReplyFormat:
     thought: ThoughtTags | None = ThoughtTags("<think>", "</think>")
     is_known: bool = True
     thinks: bool = False
+    calls_in_thoughts: bool = False
 
     def visible_tokens(self, control_texts: Iterable[str]) -> frozenset[str]:
         """The control tokens that are part of the form: they must reach the parser as text."""
@@ -163,6 +165,7 @@ KIMI_K2 = ReplyFormat(
         end="<|tool_call_end|>",
         section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     ),
+    calls_in_thoughts=True,
 )
 GLM4 = ReplyFormat(
     "GLM 4.5",
@@ -173,6 +176,7 @@ QWEN_XML = ReplyFormat(
     "Qwen3-Coder",
     TagCalls("<tool_call>", "<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", "</tool_call>",
              is_trimmed=True),
+    calls_in_thoughts=True,
 )  # fmt: skip
 SEED = ReplyFormat(
     "Seed-OSS",
@@ -190,6 +194,7 @@ DEEPSEEK_V32 = ReplyFormat(
     "DeepSeek V3.2",
     TagCalls(f"<{_DSML}function_calls>", f'<{_DSML}invoke name="', '">', f'<{_DSML}parameter name="', '"', ">",
              f"</{_DSML}parameter>", f"</{_DSML}invoke>", f"</{_DSML}function_calls>", says_string=True),
+    calls_in_thoughts=True,
 )  # fmt: skip
 DEEPSEEK_V4 = replace(
     DEEPSEEK_V32,
