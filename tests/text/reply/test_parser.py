@@ -213,3 +213,11 @@ def test_a_second_end_of_a_thought_is_left_out() -> None:
     for pieces in ([text], text):
         reply = fold(events_of(FAMILIES["Gemma 4"].format, pieces))
         assert (reply.answer, reply.thought) == ("Seven. Or eight.", "Hm")
+
+
+@pytest.mark.parametrize("call", ["<tool_calls>[{}]</tool_calls>", "<|function_call|>{}"])
+def test_what_stands_in_place_of_the_hermes_form(call: str) -> None:
+    text = "Sums. " + call.format('{"name": "add", "arguments": {"x": 3, "y": 4}}')
+    for pieces in ([text], text):
+        reply = fold(events_of(HERMES, pieces))
+        assert (reply.answer, reply.calls) == ("Sums.", CALLED.calls)

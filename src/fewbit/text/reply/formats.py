@@ -120,7 +120,12 @@ def _token(name: str) -> str:
 
 _SEPARATOR = _token("tool sep")
 
-HERMES = ReplyFormat("Hermes", JsonCalls("<tool_call>", "</tool_call>"))
+HERMES = ReplyFormat(  # with what Apriel and GigaChat write
+    "Hermes",
+    JsonCalls(
+        "<tool_call>", "</tool_call>", aliases=("<tool_calls>", "<|function_call|>"), aliases_end=("</tool_calls>",)
+    ),
+)
 LLAMA3 = ReplyFormat("Llama 3", JsonCalls("<|python_tag|>", key="parameters", aliases=('{"name"', '{"type"')))
 GRANITE3 = ReplyFormat("Granite 3", JsonCalls("<|tool_call|>", form="list", aliases=("<tool_call>",)))
 PHI4 = ReplyFormat(
