@@ -14,6 +14,7 @@ CASES = {
     for name in FAMILIES
     for what, transcript in transcripts(FAMILIES[name]).items()
 }
+CALLED = Transcript("", (("add", {"x": 3, "y": 4}),))
 SPECIAL = ["<", "|", ">", "{", "}", "[", "]", '"', "'", "\\", "\n", " ", ":", ",", "(", ")", "=", "a", "1", "-", "é"]
 
 
@@ -171,3 +172,52 @@ def test_json_that_is_an_answer(text: str) -> None:
     for pieces in ([text], text):
         reply = fold(events_of(FAMILIES["Llama 3"].format, pieces))
         assert (reply.answer, reply.calls) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        (' to=functions.add<|channel|>commentary <|constrain|>json<|message|>{"x": 3, "y": 4}<|call|>', CALLED),
+        (' to=functions.add<|channel|>analysis<|message|>{"x": 3, "y": 4}', CALLED),
+        ("<|channel|>commentary<|channel|>analysis<|message|>Sums<|end|>", Transcript("", thought="Sums")),
+        (" to= be or not to be", Transcript("", answer=" to= be or not to be")),
+        (" to=functions.launch<|message|>{}", Transcript("", answer=" to=functions.launch<|message|>{}")),
+    ],
+)
+def test_harmony_headers_begin_in_the_prompt_and_may_name_channels_twice(text: str, reply: Transcript) -> None:
+    for pieces in ([text], text):
+        found = fold(events_of(FAMILIES["Harmony"].format, pieces))
+        assert (found.answer, found.thought, found.calls) == (reply.answer, reply.thought, reply.calls)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].format.calls_in_thoughts])
+def test_calls_in_thoughts(name: str) -> None:
+    family = FAMILIES[name]
+    call, opening = family.write(("add", {"x": 3, "y": 4})), family.format.calls.openings[0]
+    cases = {
+        f"<think>Sums.\n{call}": Transcript("", CALLED.calls, thought="Sums."),
+        f"<think>Sums.\n{call}\nMore.</think>Seven.": Transcript("", CALLED.calls, "Seven.", "Sums.\nMore."),
+        f"<think>Is {opening} right?</think>Yes.": Transcript("", (), "Yes.", f"Is {opening} right?"),
+        f"<think>{call[: -len(family.end) - 20]}</think>No.": Transcript(
+            "", (), "No.", call[: -len(family.end) - 20].strip()
+        ),
+    }
+    for text, reply in cases.items():
+        for pieces in ([text], text):
+            found = fold(events_of(family.format, pieces))
+            assert (found.answer, found.thought, found.calls) == (reply.answer, reply.thought, reply.calls), text
+
+
+def test_a_second_end_of_a_thought_is_left_out() -> None:
+    text = "<|channel>thought\nHm<channel|>Seven.<channel|> Or eight.<channel|>"
+    for pieces in ([text], text):
+        reply = fold(events_of(FAMILIES["Gemma 4"].format, pieces))
+        assert (reply.answer, reply.thought) == ("Seven. Or eight.", "Hm")
+
+
+@pytest.mark.parametrize("call", ["<tool_calls>[{}]</tool_calls>", "<|function_call|>{}"])
+def test_what_stands_in_place_of_the_hermes_form(call: str) -> None:
+    text = "Sums. " + call.format('{"name": "add", "arguments": {"x": 3, "y": 4}}')
+    for pieces in ([text], text):
+        reply = fold(events_of(HERMES, pieces))
+        assert (reply.answer, reply.calls) == ("Sums.", CALLED.calls)

@@ -73,6 +73,7 @@ class ReplyFormat:
         thought: What is around a thought; None if `calls` has channels.
         is_known: The chat template tells the form of calls; otherwise it is a guess.
         thinks: The chat template tells of thoughts.
+        calls_in_thoughts: The model may call tools without ending its thought.
     """
 
     name: str
@@ -80,6 +81,7 @@ class ReplyFormat:
     thought: ThoughtTags | None = ThoughtTags("<think>", "</think>")
     is_known: bool = True
     thinks: bool = False
+    calls_in_thoughts: bool = False
 
     def visible_tokens(self, control_texts: Iterable[str]) -> frozenset[str]:
         """The control tokens that are part of the form: they must reach the parser as text."""
@@ -118,7 +120,12 @@ def _token(name: str) -> str:
 
 _SEPARATOR = _token("tool sep")
 
-HERMES = ReplyFormat("Hermes", JsonCalls("<tool_call>", "</tool_call>"))
+HERMES = ReplyFormat(  # with what Apriel and GigaChat write
+    "Hermes",
+    JsonCalls(
+        "<tool_call>", "</tool_call>", aliases=("<tool_calls>", "<|function_call|>"), aliases_end=("</tool_calls>",)
+    ),
+)
 LLAMA3 = ReplyFormat("Llama 3", JsonCalls("<|python_tag|>", key="parameters", aliases=('{"name"', '{"type"')))
 GRANITE3 = ReplyFormat("Granite 3", JsonCalls("<|tool_call|>", form="list", aliases=("<tool_call>",)))
 PHI4 = ReplyFormat(
@@ -163,6 +170,7 @@ KIMI_K2 = ReplyFormat(
         end="<|tool_call_end|>",
         section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     ),
+    calls_in_thoughts=True,
 )
 GLM4 = ReplyFormat(
     "GLM 4.5",
@@ -173,6 +181,7 @@ QWEN_XML = ReplyFormat(
     "Qwen3-Coder",
     TagCalls("<tool_call>", "<function=", ">", "<parameter=", ">", "", "</parameter>", "</function>", "</tool_call>",
              is_trimmed=True),
+    calls_in_thoughts=True,
 )  # fmt: skip
 SEED = ReplyFormat(
     "Seed-OSS",
@@ -190,6 +199,7 @@ DEEPSEEK_V32 = ReplyFormat(
     "DeepSeek V3.2",
     TagCalls(f"<{_DSML}function_calls>", f'<{_DSML}invoke name="', '">', f'<{_DSML}parameter name="', '"', ">",
              f"</{_DSML}parameter>", f"</{_DSML}invoke>", f"</{_DSML}function_calls>", says_string=True),
+    calls_in_thoughts=True,
 )  # fmt: skip
 DEEPSEEK_V4 = replace(
     DEEPSEEK_V32,

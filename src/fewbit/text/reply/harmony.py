@@ -13,6 +13,7 @@ from .values import JSON, read_value
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 FINAL = "<|channel|>final<|message|>"  # begins an answer
+RECIPIENT = " to="  # begins a reply that is a call: the prompt ends within the header
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _MAX_HEADER = 512  # characters
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -34,8 +35,8 @@ class HarmonyCalls:
             header: list[str] = [marker]
             found = marker == MESSAGE or (yield from cursor.until((MESSAGE,), header.append, _MAX_HEADER))
             text = "".join(header)
-            recipient, channel = _RECIPIENT.search(text), _CHANNEL.search(text)
-            if not found and recipient is None:  # cut off before it holds anything
+            recipient, channels = _RECIPIENT.search(text), _CHANNEL.findall(text)
+            if not found and recipient is None and marker != RECIPIENT:  # cut off before it holds anything
                 return
             if not found:
                 raise Malformed(MESSAGE)
@@ -45,7 +46,7 @@ class HarmonyCalls:
             output.end_calls()
             output.thought.seam()
             output.answer.seam()
-            prose = output.thought if channel is not None and channel[1] == "analysis" else output.answer
+            prose = output.thought if channels[-1:] == ["analysis"] else output.answer
             marker = yield from cursor.until((*ENDS, START, CHANNEL), prose.write)
             output.begin_calls(marker)
 

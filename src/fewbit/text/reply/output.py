@@ -81,9 +81,14 @@ class Output:
         events, self._events = self._events, []
         return joined(events)
 
-    def begin_calls(self, marker: str) -> None:
-        """Text that should be calls begins with a marker, which was read."""
-        self._cursor.record(self.answer.held() + marker)
+    def begin_calls(self, marker: str, prose: Prose | None = None) -> None:
+        """Text that should be calls begins with a marker, which was read.
+
+        Args:
+            marker: The marker.
+            prose: What is before it; None: the answer.
+        """
+        self._cursor.record((prose or self.answer).held() + marker)
 
     def start_call(self, name: str) -> Any:
         """A call begins; returns the schema of its arguments."""
@@ -103,6 +108,7 @@ class Output:
     def end_call(self) -> None:
         """The call is complete."""
         self._index = None
+        self.thought.seam()
         self.answer.seam()
         self._cursor.record()
 
@@ -110,12 +116,12 @@ class Output:
         """All calls are complete, and what belongs to them was read."""
         self._cursor.recorded()
 
-    def drop_call(self) -> None:
-        """What was read since the last complete call is part of the answer."""
+    def drop_call(self) -> str:
+        """The call is none; returns what was read since the last complete one, which is prose."""
         if self._index is not None and self._is_visible:
             self._emit(CallDropped(self._index))
         self._index = None
-        self.answer.write(self._cursor.recorded())
+        return self._cursor.recorded()
 
     @property
     def _is_visible(self) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 
 from .cursor import Cursor, Malformed, Reading
 from .events import Event, joined
-from .formats import ReplyFormat
-from .output import Output
+from .formats import ReplyFormat, ThoughtTags
+from .harmony import RECIPIENT
+from .output import Output, Prose
 from .schemas import tool_schemas
 
 _SPACE = re.compile(r"\s+")
@@ -48,6 +49,8 @@ class ReplyParser:
         self._cursor = Cursor()
         self._output = Output(self._cursor, tool_schemas(tools), max_calls)
         self._has_calls = bool(self._output.tools) or format.calls.has_channels
+        self._openings = format.calls.openings if self._has_calls else ()
+        self._openings_in_thoughts = self._openings if format.calls_in_thoughts else ()
         self._steps = self._reply(opens_thought)
 
     def feed(self, text: str) -> list[Event]:
@@ -68,10 +71,11 @@ class ReplyParser:
 
     def _reply(self, opens_thought: bool) -> Reading[None]:
         answer, tags = self._output.answer, self._thought
-        openings = self._calls.openings if self._has_calls else ()
-        markers = openings if tags is None else (*openings, tags.begin)
+        markers = (*self._openings, *_tags(tags))
         if opens_thought:
             yield from self._read_thought()
+        if self._calls.has_channels and (yield from self._cursor.take(RECIPIENT)):
+            yield from self._read_answer_calls(RECIPIENT)
         while (yield from self._cursor.has_more()):
             marker = ""
             if self._has_calls and self._calls.bare and answer.is_fresh:
@@ -80,11 +84,11 @@ class ReplyParser:
                 if not marker:  # peeking past a marker would lose it, if no more text is there yet
                     char = yield from self._cursor.peek()
                     if char and char in self._calls.bare:
-                        yield from self._read_calls("")
+                        yield from self._read_answer_calls("")
             marker = marker or (yield from self._cursor.until(markers, answer.write))
-            if marker in openings:
-                yield from self._read_calls(marker)
-            elif tags is not None and marker:
+            if marker in self._openings:
+                yield from self._read_answer_calls(marker)
+            elif tags is not None and marker == tags.begin:
                 if tags.is_anywhere or answer.is_fresh:
                     yield from self._read_thought()
                 else:
@@ -92,20 +96,40 @@ class ReplyParser:
 
     def _read_thought(self) -> Reading[None]:
         assert self._thought is not None
+        thought, end, answer = self._output.thought, self._thought.end, ""
         yield from self._cursor.skip_space()
         yield from self._cursor.take(self._thought.begin)  # models repeat what the prompt ends with
-        yield from self._cursor.until((self._thought.end,), self._output.thought.write)
-        self._output.thought.seam()
+        while True:
+            marker = yield from self._cursor.until((end, *self._openings_in_thoughts), thought.write)
+            if marker in ("", end):
+                break
+            inside, ended, answer = (yield from self._read_calls(marker, thought)).partition(end)
+            thought.write(inside)
+            if ended:
+                break
+        thought.seam()
         self._output.answer.seam()
+        self._output.answer.write(answer)
 
-    def _read_calls(self, marker: str) -> Reading[None]:
+    def _read_answer_calls(self, marker: str) -> Reading[None]:
+        self._output.answer.write((yield from self._read_calls(marker, self._output.answer)))
+
+    def _read_calls(self, marker: str, prose: Prose) -> Reading[str]:
+        """Read calls after prose; returns what was read if they are none."""
         if marker[:1] in self._calls.bare and marker.startswith("{"):  # it is a part of the call
             self._cursor.back(len(marker))
             marker = ""
-        self._output.begin_calls(marker)
+        self._output.begin_calls(marker, prose)
         try:
             yield from self._calls.read(self._cursor, self._output, marker)
         except Malformed:
-            self._output.drop_call()
-        else:
-            self._output.end_calls()
+            return self._output.drop_call()
+        self._output.end_calls()
+        return ""
+
+
+def _tags(tags: ThoughtTags | None) -> tuple[str, ...]:
+    """The marks of thoughts that mean something in an answer. An end without a beginning is left out of it."""
+    if tags is None:
+        return ()
+    return (tags.begin, tags.end) if tags.is_anywhere else (tags.begin,)
