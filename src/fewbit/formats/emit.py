@@ -100,8 +100,8 @@ def record(fmt: Format) -> str:
 def point_table(name: str) -> str:
     levels, width, count = grids.LEVELS[name], grids.WIDTH.get(name, 8), len(grids.points(name))
     bits = base64.b85decode(grids.MAPS[name])
-    words = [f"0x{int.from_bytes(bits[i : i + 8], 'little'):x}" for i in range(0, len(bits), 8)]
-    body = textwrap.fill(", ".join(words), 118, initial_indent="    ", subsequent_indent="    ")
+    numbers = [f"0x{int.from_bytes(bits[i : i + 8], 'little'):x}" for i in range(0, len(bits), 8)]
+    body = textwrap.fill(", ".join(numbers), 118, initial_indent="    ", subsequent_indent="    ")
     return (
         f"inline constexpr int8_t {name}_levels[] = {{{', '.join(map(str, levels))}}};\n"
         f"inline constexpr uint64_t {name}_numbers[] = {{\n{body}}};\n"

@@ -49,8 +49,8 @@ def read_tokens(text: Text, tokenizer: Tokenizer) -> list[int]:
 
 def leading_token(tokenizer: Tokenizer) -> int | None:
     """The token that the model expects before every text."""
-    around = tokenizer.encode("", add_special=True)
-    return around[0] if around and around[0] == tokenizer.bos_id else None
+    special = tokenizer.encode("", add_special=True)
+    return special[0] if special and special[0] == tokenizer.bos_id else None
 
 
 def cut_windows(

@@ -38,10 +38,10 @@ class GrammarConstraint:
 
     def mask(self) -> Words | None:
         """The tokens that may come next: bit i % 32 of word i // 32 is token i."""
-        words = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: self._vocabulary.num_words]
+        mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[: self._vocabulary.num_words]
         if self._matcher.is_error():
             raise RequestError(f"the grammar cannot go on: {_reason(self._matcher)}")
-        return words
+        return mask
 
     def accept(self, token: int) -> None:
         """A token of the output."""
