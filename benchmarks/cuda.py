@@ -70,6 +70,7 @@ extern "C" __global__ void __launch_bounds__(512) read_all(const uint4* p, uint3
   if (sum == 12345) out[0] = sum;
 }
 """,
+    codes="QQi",
 )
 GEMV = [(wr, wk, u, tr) for wr, wk, u, tr in (
     (1, 8, 4, 1), (1, 16, 2, 1), (1, 4, 8, 1), (1, 4, 4, 1), (1, 8, 2, 2), (1, 8, 4, 2), (1, 4, 4, 2), (1, 16, 2, 2),

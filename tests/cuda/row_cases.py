@@ -75,7 +75,7 @@ def make_step(
 ) -> Inputs:
     """A step whose host side has the ids that `previous` stands for."""
     ids = tokens if previous is None else np.where(tokens < 0, previous[np.maximum(-1 - tokens, 0)], tokens)
-    host = reference.Step(ids, positions, logits, more.get("cache"), [0])  # type: ignore[arg-type]
+    host = reference.NumpyStep(ids, positions, logits, more.get("cache"), [0])  # type: ignore[arg-type]
     zero = np.zeros(1, np.int32)
     arrays = [tokens, zero if previous is None else previous, positions, zero, zero, zero, logits]
     arrays += [more.get("reads", zero), more.get("writes", zero)]

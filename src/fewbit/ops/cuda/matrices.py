@@ -37,7 +37,7 @@ def linear(
     if not isinstance(w, CudaTensor):
         raise DtypeError(f"w must be on the GPU, not {type(w).__name__}; w.to('cuda') sends it there")
     if activations is not None and activations not in ACTIVATIONS:
-        raise ArgumentError(f"activations are {', '.join(ACTIVATIONS)} on a GPU, or None, not {activations!r}")
+        raise ArgumentError(f"activations must be {', '.join(ACTIVATIONS)} on a GPU, or None, not {activations!r}")
     with w.device.lock:
         w.device.use()
         return _linear(x, w, out, activations, bias, residual)
