@@ -134,7 +134,7 @@ class LoadOptions:
     progress: Annotated[LoadProgress | None, Choice(scope="python")] = None
 
     def __post_init__(self) -> None:
-        from .ops.validation import chosen_activations
+        from .ops.arguments import chosen_activations
 
         for option in load_options():
             value = option.check(vars(self)[option.name])

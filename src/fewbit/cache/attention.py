@@ -10,8 +10,8 @@ import numpy as np
 from ..arrays import Floats, to_floats
 from ..errors import DataError, ShapeError
 from ..formats import Format
+from ..ops.arguments import result_array
 from ..ops.specs import AttentionParams, AttentionSpec
-from ..ops.validation import result_array
 from ..validation import check_shape, to_number, to_size
 from .kernels import Kernels
 from .store import HostStore

@@ -12,13 +12,13 @@ from ..cache.store import HostStore
 from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops import cpu
+from ..ops.arguments import ACTIVATIONS
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
 from ..ops.memory import host_memory
 from ..ops.passes import select_logits, with_output
 from ..ops.sampling_arrays import MAX_INT
 from ..ops.specs import AttentionSpec
-from ..ops.validation import ACTIVATIONS
 from ..tensor import QuantTensor
 from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch

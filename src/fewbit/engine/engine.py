@@ -23,9 +23,9 @@ from .factory import RequestFactory
 from .in_flight import InFlightStep
 from .limits import make_limits
 from .request import Request, StepRows
+from .request_checks import check_count
 from .scheduler import Scheduler
 from .stats import EngineStats
-from .validation import check_count
 
 MAX_SEQS = 64
 

@@ -12,9 +12,9 @@ from ..ops.sampling import SamplingParams
 from ..validation import check_type
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
+from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
 from .scheduling import SchedulingOptions, set_scheduling
 from .scores import PositionScores
-from .validation import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
 
 
 class RequestFactory:

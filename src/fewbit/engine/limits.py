@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..errors import QueueFull, RequestError
 from ..validation import to_size
 from .request import Request
-from .validation import check_count
+from .request_checks import check_count
 
 
 class QueueLimits:

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, TypedDict, get_type_hints
 
 from ..engine.constraint import Constraint
-from ..engine.validation import check_at_least_zero
+from ..engine.request_checks import check_at_least_zero
 from ..errors import DtypeError
 from ..ops.sampling import SamplingParams
 from ..validation import to_integer

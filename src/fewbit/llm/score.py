@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..engine.request import Scoring
+from ..engine.request_checks import check_logprobs
 from ..engine.sharing import common_prefix
-from ..engine.validation import check_logprobs
 from ..errors import DtypeError, RequestError
 from .chat import ChatMessage
 from .prompts import Prompt, PromptEncoder, split_prompts

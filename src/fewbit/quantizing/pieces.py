@@ -10,8 +10,8 @@ import numpy as np
 from ..arrays import Bytes, Floats
 from ..errors import DataError, OutOfMemory
 from ..files.model import ModelFile
+from ..ops.arguments import refuse_unfit
 from ..ops.cpu import quantize
-from ..ops.validation import refuse_unfit
 from ..tensor import QuantTensor
 from .feedback import encode_with_feedback, feedback_factor
 from .moments import Moments

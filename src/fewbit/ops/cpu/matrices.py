@@ -15,8 +15,7 @@ from ...errors import ArgumentError, DtypeError, FormatError, ShapeError
 from ...formats import K_BLOCK, Format, all_formats, get
 from ...interleave import ROWS
 from ...tensor import QuantTensor
-from ..recorder import FUSED_GATES
-from ..validation import (
+from ..arguments import (
     as_many,
     bias_array,
     chosen_activations,
@@ -32,6 +31,7 @@ from ..validation import (
     result_array,
     to_list,
 )
+from ..recorder import FUSED_GATES
 from .machine import checked_threads, inputs_of, number, packed
 
 

@@ -17,7 +17,7 @@ from .packages import grammar_extra
 from .schema import read_schema
 
 if TYPE_CHECKING:
-    from .validation import SchemaValidator
+    from .schema_validator import SchemaValidator
 
 _GBNF_RULE = re.compile(r"^[ \t]*[\w-]+[ \t]*::=", re.MULTILINE)
 
@@ -162,7 +162,7 @@ class Grammar:
 
     @cached_property
     def _validator(self) -> SchemaValidator:
-        from .validation import SchemaValidator
+        from .schema_validator import SchemaValidator
 
         return SchemaValidator(json.loads(self.text))
 
