@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ..errors import DtypeError, RequestError
 from ..validation import to_flag
-from .call_constraints import read_choice, reply_constraint
 from .prompts import PromptEncoder
 from .replies import ReplyPlan
+from .reply_constraint import ReplyRules, read_choice, reply_constraint
 from .sampling_options import ChatOptions, PromptOptions, ReplyOptions, check_names, to_list
 from .tools import describe, tool_name
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..text.grammar import ConstraintFactory, GrammarCompiler
     from ..text.reply import ReplyFormat
 
+NO_BUDGET = "reasoning_budget needs a model that thinks between tags, and a prompt that lets it think"
 logger = logging.getLogger(__name__)
 
 ChatMessage = Mapping[str, Any]
@@ -113,6 +114,8 @@ class ChatEncoder:
         self, prompt: ChatPrompt, tokens: list[int], tools: list[dict[str, Any]], choice: Any,
         reply: ReplyOptions, rest: dict[str, Any],
     ) -> ChatPlan:  # fmt: skip
+        from ..text.reply import tool_schemas
+
         format = self.templates.format(bool(tools))
         if tools and not format.is_known and not self._has_warned:
             self._has_warned = True
@@ -122,10 +125,17 @@ class ChatEncoder:
         if rest.get("constraint") is not None and choice not in ("auto", "none"):
             raise RequestError("constraint and a tool_choice that demands a call cannot be used together")
         control = self.control_tokens(format)
-        hold = partial(
-            reply_constraint, self._compiler, format, control, tools, choice, is_parallel,
-            format.thinks and not format.ends_thought(prompt.unmarked), opens, reply.get("reasoning_budget"),
+        may_think, budget = format.thinks and not format.ends_thought(prompt.unmarked), reply.get("reasoning_budget")
+        if budget is not None and not (format.calls.has_channels or (format.thought and (may_think or opens))):
+            raise RequestError(
+                "reasoning_budget needs a model that thinks between tags, and a prompt that lets it think"
+            )
+        rules = ReplyRules(
+            format, control, tool_schemas(tools), choice["name"] if isinstance(choice, Mapping) else None,
+            choice not in ("auto", "none"), is_parallel, may_think=may_think, opens_thought=opens,
+            thought_tokens=budget,
         )  # fmt: skip
+        hold = partial(reply_constraint, self._compiler, rules)
         plan = ReplyPlan(format, tools, opens, None if is_parallel else 1, frozenset(control.values()))
         return ChatPlan(tokens, plan, hold, rest)
 

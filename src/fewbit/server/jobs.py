@@ -10,11 +10,11 @@ from typing import Any
 
 from ..errors import RequestError, TooLong
 from ..llm import LLM, Completion, Prompt, TextDelta, TokenLogprob
-from ..text.grammar import Grammar
+from ..llm.reply_constraint import ReplyRules, reply_constraint
+from ..text.grammar import ConstraintFactory, Grammar
 from ..text.infill import infill_prompt
-from ..text.reply import Event
-from .constraining import constraint_of
-from .errors import out_of_time
+from ..text.reply import Event, tool_schemas
+from .errors import ApiError, out_of_time
 from .output_formats import OutputFormat
 from .prompts import ChatInput, Truncation, chat_prompt
 from .replies import ReplyReader, ReplyStyle, answer_text
@@ -208,10 +208,26 @@ def _asked(job: Job, llm: LLM) -> PreparedJob:
     if style is not None:
         job.options["visible_tokens"] = [*llm.control_tokens(style.format).values()]
     grammar, answer = (None, None) if job.output is None else job.output.compiled(llm.grammars)
-    constraint = constraint_of(llm, answer, job.tools, style, job.thought_tokens)
+    constraint = _constraint(job, llm, answer, style)
     if constraint is not None:
         job.options["constraint"] = constraint
     return PreparedJob(found, style, grammar, job.tools.choice == "required")
+
+
+def _constraint(
+    job: Job, llm: LLM, answer: ConstraintFactory | None, style: ReplyStyle | None
+) -> ConstraintFactory | None:
+    if style is None:
+        return answer
+    rules = ReplyRules(
+        style.format, llm.control_tokens(style.format), tool_schemas(style.tools), job.tools.name,
+        job.tools.choice == "required", style.max_calls is None, job.tools.strict, style.may_think,
+        style.opens_thought, job.thought_tokens,
+    )  # fmt: skip
+    try:
+        return reply_constraint(lambda: llm.grammars, rules, answer)
+    except RequestError as error:
+        raise ApiError(400, str(error), "tools", "invalid_grammar") from None
 
 
 def _truncation(job: Job, llm: LLM) -> Truncation | None:
