@@ -86,8 +86,8 @@ def main() -> None:
         return
     print(f"{'format':8} {'batch':>5} {'kernel':7} {'ms':>8} {'x batch 1':>9} {'per row':>8}  cheaper before")
     for r in results:
-        told = "" if r.cheaper_before is None else str(r.cheaper_before)
-        print(f"{r.format:8} {r.batch:5} {r.kernel:7} {r.ms:8.3f} {r.times_batch_1:9.2f} {r.per_row:8.3f}  {told}")
+        threshold = "" if r.cheaper_before is None else str(r.cheaper_before)
+        print(f"{r.format:8} {r.batch:5} {r.kernel:7} {r.ms:8.3f} {r.times_batch_1:9.2f} {r.per_row:8.3f}  {threshold}")
 
 
 if __name__ == "__main__":

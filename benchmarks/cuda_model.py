@@ -40,9 +40,9 @@ def write_model(path: Path, layers: int) -> None:
 
     def matrix(n: int, k: int, format: str = "q4_k") -> QuantTensor:
         if (n, k, format) not in made:
-            some = fb.quantize(rng.standard_normal((ROWS, k), np.float32) / np.float32(np.sqrt(k)), format)
-            rows = np.tile(some.data, -(-n // ROWS))[: n * some.nbytes // ROWS]
-            made[n, k, format] = QuantTensor.from_bytes(rows, (n, k), some.format)
+            repeated = fb.quantize(rng.standard_normal((ROWS, k), np.float32) / np.float32(np.sqrt(k)), format)
+            rows = np.tile(repeated.data, -(-n // ROWS))[: n * repeated.nbytes // ROWS]
+            made[n, k, format] = QuantTensor.from_bytes(rows, (n, k), repeated.format)
         return made[n, k, format]
 
     ones = np.ones(HIDDEN, np.float32)
@@ -52,7 +52,7 @@ def write_model(path: Path, layers: int) -> None:
         "output_norm.weight": ones,
     }
     for layer in range(layers):
-        parts = {name: matrix(*of) for name, of in matrices(layer, layers).items()}
+        parts = {name: matrix(*shape) for name, shape in matrices(layer, layers).items()}
         parts |= {"attn_norm": ones, "ffn_norm": ones}
         tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in parts.items()}
     fb.write_gguf(path, metadata(layers), tensors)
@@ -61,17 +61,17 @@ def write_model(path: Path, layers: int) -> None:
 def matrices(layer: int, layers: int) -> dict[str, tuple[int, int, str]]:
     """Sizes and formats of a layer's matrices, as Q4_K_M chooses them."""
     exact = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-    more, values = "q6_k" if exact else "q4_k", KV_HEADS * DIM
+    finer, values = "q6_k" if exact else "q4_k", KV_HEADS * DIM
     return {
-        "attn_q": (HEADS * DIM, HIDDEN, "q4_k"), "attn_k": (values, HIDDEN, "q4_k"), "attn_v": (values, HIDDEN, more),
+        "attn_q": (HEADS * DIM, HIDDEN, "q4_k"), "attn_k": (values, HIDDEN, "q4_k"), "attn_v": (values, HIDDEN, finer),
         "attn_output": (HIDDEN, HEADS * DIM, "q4_k"), "ffn_gate": (FEED_FORWARD, HIDDEN, "q4_k"),
-        "ffn_up": (FEED_FORWARD, HIDDEN, "q4_k"), "ffn_down": (HIDDEN, FEED_FORWARD, more),
+        "ffn_up": (FEED_FORWARD, HIDDEN, "q4_k"), "ffn_down": (HIDDEN, FEED_FORWARD, finer),
     }  # fmt: skip
 
 
 def bytes_of_step(layers: int, tokens: int, kv: str) -> int:
     """What a step must read: weights as they lie on the GPU, K and V of all tokens before it."""
-    every = [of for layer in range(layers) for of in matrices(layer, layers).values()]
+    every = [shape for layer in range(layers) for shape in matrices(layer, layers).values()]
     weights = 0
     for n, k, format in [*every, (VOCAB, HIDDEN, "q6_k")]:
         tiles = tile_layout(get(format))
@@ -153,14 +153,14 @@ class Bench:
         inputs = bucket.layout.inputs(int(executor._inputs.handle), executor.sampler.tokens)
         times = {}
         for label in dict.fromkeys(plan.labels):
-            some = [one for one, of in zip(plan.launches, plan.labels, strict=True) if of == label]
+            labelled = [one for one, its in zip(plan.launches, plan.labels, strict=True) if its == label]
 
-            def launch(some: list[Any] = some) -> None:
+            def launch(labelled: list[Any] = labelled) -> None:
                 run = Launcher(device, device.stream, bucket.held)
-                for one in some:
+                for one in labelled:
                     one(run, inputs)
 
-            times[label] = round(1e6 * seconds(device, device.capture(launch).launch) / len(some), 2)
+            times[label] = round(1e6 * seconds(device, device.capture(launch).launch) / len(labelled), 2)
         self.found[f"parts_us_{batch}"] = times
         idle = self.found[f"idle_decode_batch_{batch}"]
         print(f"  graph {ms:.3f} ms, idle {idle:.1%}, us: {times}", flush=True)
@@ -197,8 +197,8 @@ class Bench:
             ):
                 with HostTimes(executor) as times:
                     for turn in range(1 if tokens > 1 else 12):
-                        some = [self.prompt(100 + 7 * turn)] if name == "prompt_any" else prompts
-                        llm.generate([self.prompt(len(one)) for one in some], max_tokens=tokens, temperature=0.0)
+                        lengths = [100 + 7 * turn] if name == "prompt_any" else map(len, prompts)
+                        llm.generate([self.prompt(length) for length in lengths], max_tokens=tokens, temperature=0.0)
                 skip = 8 if tokens > 1 else 2
                 for part, found in times.found.items():
                     self.found[f"host_ms_{name}_{part}"] = ms = round(1e3 * median(found[skip:]), 3)

@@ -37,17 +37,17 @@ def tensors(vocab: int) -> dict[str, Any]:
     }
     for layer in range(LAYERS):
         exact = layer < LAYERS // 8 or layer >= 7 * LAYERS // 8 or layer % 3 == 2
-        more = "q6_k" if exact else "q4_k"  # as Q4_K_M chooses them
+        finer = "q6_k" if exact else "q4_k"  # as Q4_K_M chooses them
         layer_tensors = {
             "attn_norm": ones,
             "attn_q": matrix(HIDDEN, HIDDEN),
             "attn_k": matrix(KV_HEADS * HEAD_DIM, HIDDEN),
-            "attn_v": matrix(KV_HEADS * HEAD_DIM, HIDDEN, more),
+            "attn_v": matrix(KV_HEADS * HEAD_DIM, HIDDEN, finer),
             "attn_output": matrix(HIDDEN, HIDDEN),
             "ffn_norm": ones,
             "ffn_gate": matrix(FEED_FORWARD, HIDDEN),
             "ffn_up": matrix(FEED_FORWARD, HIDDEN),
-            "ffn_down": matrix(HIDDEN, FEED_FORWARD, more),
+            "ffn_down": matrix(HIDDEN, FEED_FORWARD, finer),
         }
         out |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in layer_tensors.items()}
     return out
@@ -77,8 +77,8 @@ def main() -> None:
     parser.add_argument("donor", help="a GGUF file with a tokenizer")
     parser.add_argument("out")
     args = parser.parse_args()
-    words = metadata(args.donor)
-    fb.write_gguf(args.out, words, tensors(len(words["tokenizer.ggml.tokens"])))
+    header = metadata(args.donor)
+    fb.write_gguf(args.out, header, tensors(len(header["tokenizer.ggml.tokens"])))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ void py_row_norms(const nb::tuple& w, size_t k, MutableRow out, int threads) {
 
 void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importance, MutableBytes out, int threads) {
   const Kernels& kernels = kernels_of(format);
-  if (!kernels.encode) throw std::invalid_argument(std::string(kernels.format) + " has no encoder");
   const size_t n = x.shape(0), k = x.shape(1);
   const Layout at = checked_layout(kernels, k, group);
   expect(out.size() == times(n, at.row_bytes), "bytes of the result", out.size(), times(n, at.row_bytes));

@@ -133,7 +133,7 @@ using Int64s = Array<const int64_t, 1>;
 // them, (pages, heads, 32s of tokens of a page, bytes of 32 rows).
 inline Store store_of(size_t format, const Pages4& data, size_t dim, bool is_value) {
   const Kernels& kernels = kernels_of(format);
-  if (!kernels.kv.scores || !kernels.encode) {
+  if (!kernels.kv.scores) {
     throw std::invalid_argument(std::string(kernels.format) + " cannot be used for the KV cache");
   }
   if (dim == 0 || dim > 65536) throw std::invalid_argument("a head has 1 to 65536 values");

@@ -11,7 +11,7 @@ from fewbit.arrays import Doubles
 from fewbit.formats import all_formats
 
 KV_FORMATS = ["f32", "f16", "bf16", "f8_e4m3"] + [
-    f.name for f in all_formats().values() if f.block == 32 and f.placement == "block" and f.rule != "none"
+    f.name for f in all_formats().values() if f.block == 32 and f.placement == "block"
 ]
 PACKED = [name for name in KV_FORMATS if name != "f32"]
 

@@ -23,7 +23,6 @@ ALL = [*FORMATS, *NATIVE_VARIANTS] + [
     )
 ]
 PACKED = [f for f in ALL if not f.is_scalar]
-ENCODED = [f for f in ALL if f.rule != "none"]
 ISAS = ["amx", "avx512", "avx512bw", "avx2", "neon_i8mm", "neon_dotprod", "neon", "scalar"]
 
 SCALES = {

@@ -83,15 +83,14 @@ def test_formats_json_has_every_format() -> None:
     found = {f["name"]: f for f in run_json("formats")}
     assert list(found) == list(fb.formats())
     assert found["q4_k"] == {
-        "name": "q4_k", "bits_per_weight": 4.5, "block": 256, "group": 32, "gguf": 12, "encodes": True, "about": "",
+        "name": "q4_k", "bits_per_weight": 4.5, "block": 256, "group": 32, "gguf": 12, "about": "",
     }  # fmt: skip
-    assert all(fmt["encodes"] for fmt in found.values())
 
 
 def test_formats_text_is_plain_when_piped() -> None:
     output = run("formats").output
     lines = output.splitlines()
-    assert lines[0].split() == ["format", "bits", "block", "group", "GGUF", "encodes", "about"]
+    assert lines[0].split() == ["format", "bits", "block", "group", "GGUF", "about"]
     assert len(lines) == len(fb.formats()) + 1
     assert "\x1b" not in output
 

@@ -14,14 +14,14 @@ import pytest
 import fewbit as fb
 from fewbit.formats import Format, get
 
-from .samples import ALL, ENCODED, random_bytes
+from .samples import ALL, random_bytes
 
 
 def weights(*shape: int) -> np.ndarray:
     return np.random.default_rng(3).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("fmt", ENCODED, ids=str)
+@pytest.mark.parametrize("fmt", ALL, ids=str)
 @pytest.mark.parametrize("k", [1, 31, 33, 257])
 def test_rows_of_any_length(fmt: Format, k: int) -> None:
     x = weights(3, k)
@@ -143,7 +143,7 @@ def test_repr_and_bits() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 32), (4, 0), (0, 0), (0,), (1,)])
-@pytest.mark.parametrize("fmt", ENCODED, ids=str)
+@pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_empty_and_single(fmt: Format, shape: tuple[int, ...]) -> None:
     w = fb.quantize(np.ones(shape, np.float32), fmt)
     assert w.dequantize().shape == shape

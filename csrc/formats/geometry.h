@@ -112,7 +112,7 @@ struct Factor {
 
 enum class Kind { scalar, planes, grid, trits };
 enum class Placement { block, row };
-enum class Rule { none, cast, absmax, absmax_signed, minmax, zero_point, mean, mxfp4, q8_k, search };
+enum class Rule { cast, absmax, absmax_signed, minmax, zero_point, mean, mxfp4, q8_k, search };
 
 struct Sums {
   int at = -1;  // byte of the block; -1: none
@@ -146,7 +146,7 @@ struct Record {
   static constexpr Kind kind = Kind::planes;
   static constexpr Factor scale = {}, offset = {};
   static constexpr Codebook codebook = {};
-  static constexpr Rule rule = Rule::none;
+  static constexpr Rule rule = Rule::cast;
   static constexpr Sums sums = {};
 };
 template <int block_, int bytes_, int group_>

@@ -272,7 +272,6 @@ struct RowEncoder {
 // A row of k floats to at.row_bytes bytes; `importance` is null or a weight for each value.
 template <class F>
 void encode_row(const float* x, size_t k, const float* importance, const Layout& at, uint8_t* out) {
-  static_assert(F::rule != Rule::none);
   if constexpr (F::kind == Kind::scalar) {
     for (size_t i = 0; i < k; ++i) write_real(F::real, out + i * F::bytes, x[i]);
   } else {

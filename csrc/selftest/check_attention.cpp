@@ -269,7 +269,7 @@ void attention_case(Run& run, size_t format, const Case& c) {
 
 void check_attention(Run& run, size_t format) {
   const Kernels& kernels = run.target.kernels()[format];
-  if (!kernels.kv.scores || !kernels.encode) return;
+  if (!kernels.kv.scores) return;
   for (size_t i = 0; i < run.draws(3, 60); ++i) attention_case(run, format, random_case(run, i % 3 == 2));
 }
 

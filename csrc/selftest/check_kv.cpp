@@ -154,7 +154,7 @@ void weigh_case(Run& run, size_t rows, size_t tokens, Edge edge) {
 
 void check_kv_rows(Run& run, size_t format) {
   const Kernels& kernels = run.target.kernels()[format];
-  if (!kernels.kv.scores || !kernels.encode) return;
+  if (!kernels.kv.scores) return;
   for (const size_t dim : kDims) {
     for (const size_t tokens : kTokens) {
       for (size_t i = 0; i < run.draws(1, 8); ++i) {

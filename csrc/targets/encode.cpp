@@ -9,16 +9,8 @@ namespace fewbit::FEWBIT_ISA {
 //
 #include "kernels/encode.h"
 
-template <class F>
-constexpr Encode encoder() {
-  if constexpr (F::rule == Rule::none)
-    return nullptr;
-  else
-    return encode_row<F>;
-}
-
 extern const Encode encoders[];
-#define FEWBIT_ENCODER(F) encoder<formats::F>(),
+#define FEWBIT_ENCODER(F) encode_row<formats::F>,
 const Encode encoders[] = {FEWBIT_FORMATS(FEWBIT_ENCODER)};
 #undef FEWBIT_ENCODER
 

@@ -13,15 +13,13 @@ from fewbit.formats.limits import is_safe, limits, overflows
 from fewbit.formats.spec import Grid
 from fewbit.ops import cpu
 
-from ..samples import ENCODED
+from ..samples import ALL
 
 SMALL_SCALES = [
-    f
-    for f in ENCODED
-    if not f.is_scalar and ({"f16", "ue4m3"} & {kind for _, kind, _ in f.fields} or f.name == "iq1_m")
+    f for f in ALL if not f.is_scalar and ({"f16", "ue4m3"} & {kind for _, kind, _ in f.fields} or f.name == "iq1_m")
 ]
 WITHOUT_OFFSET = [f for f in SMALL_SCALES if not f.offset and not f.sums and not isinstance(f.codes, Grid)]
-QUANTIZED = [f for f in ENCODED if not f.is_scalar]
+QUANTIZED = [f for f in ALL if not f.is_scalar]
 
 
 def row(fmt: Format, value: float, fill: float = 0) -> np.ndarray:

@@ -17,7 +17,7 @@ from fewbit.formats.decode import decode
 from fewbit.ops import activations as oracle
 from fewbit.ops import cpu
 
-from ..samples import ALL, ENCODED, ISAS, PACKED, random_rows
+from ..samples import ALL, ISAS, PACKED, random_rows
 from .products import check, inputs, tensor, to_bf16
 
 ROWS = (0, 1, 3, 63, 64, 65)
@@ -74,7 +74,7 @@ def test_same_bits_for_any_number_of_threads(fmt: Format, activations: str | Non
         assert all(np.array_equal(one, other) for other in others), f"batch {m}"
 
 
-@pytest.mark.parametrize("fmt", ENCODED, ids=str)
+@pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_errors_on_gaussian_data(fmt: Format, isa: str) -> None:
     if fmt.name.startswith("i") and fmt.is_scalar:
         pytest.skip("whole numbers hold no Gaussian weights")

@@ -86,9 +86,7 @@ def test_effects_of_experts_have_their_own_inputs(tmp_path: Path) -> None:
     assert len(done) == 1
 
 
-@pytest.mark.parametrize(
-    "name", [f.name for f in all_formats().values() if f.gguf and f.codes is not None and f.rule != "none"]
-)
+@pytest.mark.parametrize("name", [f.name for f in all_formats().values() if f.gguf and f.codes is not None])
 def test_codes_of_every_format(name: str) -> None:
     w = fb.quantize(np.random.default_rng(0).standard_normal((4, 512), np.float32), name)
     counts = code_counts(w)

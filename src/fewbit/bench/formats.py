@@ -29,12 +29,12 @@ class FormatRow:
 
 
 def weight_formats() -> list[Format]:
-    """The formats that encode and make sense for weights: all but the plain integers.
+    """The formats that make sense for weights: all but the plain integers.
 
     >>> {"q4_k", "int8", "f16"} <= {f.name for f in weight_formats()}
     True
     """
-    return [f for f in all_formats().values() if f.rule != "none" and not (f.is_scalar and f.name.startswith("i"))]
+    return [f for f in all_formats().values() if not (f.is_scalar and f.name.startswith("i"))]
 
 
 def gaussian(rows: int, columns: int) -> Floats:

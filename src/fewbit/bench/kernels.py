@@ -99,17 +99,10 @@ def rotating(case: KernelCase, memory_bytes: int) -> tuple[list[QuantTensor], By
 
 
 def sample(fmt: Format, n: int, k: int) -> QuantTensor:
-    """A Gaussian matrix, packed; for formats without an encoder, random codes with scales of about one size."""
+    """A Gaussian matrix, packed."""
     rng = np.random.default_rng(0)
     rows = min(n, 64)  # repeated: encoding is slow, and time does not depend on the numbers
-    if fmt.rule != "none":
-        data = cpu.encode(fmt, rng.standard_normal((rows, k), np.float32) * np.float32(0.02))
-    else:
-        data = rng.integers(0, 256, (rows, fmt.row_bytes(k)), dtype=np.uint8)
-        blocks = data.reshape(-1, fmt.block_bytes)
-        if any(name == "d" for name, _, _ in fmt.fields):
-            at = fmt.field_offset("d")
-            blocks[:, at : at + 2] = np.array([0.01], "<f2").view(np.uint8)
+    data = cpu.encode(fmt, rng.standard_normal((rows, k), np.float32) * np.float32(0.02))
     packed = np.tile(data, (-(-n // max(rows, 1)), 1))[:n]
     return QuantTensor(packed.reshape(-1), (n, k), fmt)
 

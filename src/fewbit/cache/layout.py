@@ -145,4 +145,4 @@ def _fits(fmt: Format) -> bool:
     """Floats of at most 32 bits, and what can be packed in blocks of 32 values."""
     if fmt.is_scalar:
         return "f" in fmt.name and fmt.bits_per_weight <= 32
-    return fmt.placement == "block" and fmt.block == 32 and fmt.rule != "none"
+    return fmt.placement == "block" and fmt.block == 32

@@ -31,7 +31,7 @@ def formats(as_json: bool) -> None:
         print_json([format_facts(f) for f in every])
         return
     columns = {
-        "format": "left", "bits": "right", "block": "right", "group": "right", "GGUF": "right", "encodes": "left",
+        "format": "left", "bits": "right", "block": "right", "group": "right", "GGUF": "right",
         "about": "left",
     }  # fmt: skip
     print_table(columns, [format_cells(f) for f in every])
@@ -44,20 +44,17 @@ def format_facts(fmt: Format) -> dict[str, Any]:
         "block": fmt.block,
         "group": fmt.group,
         "gguf": fmt.gguf,
-        "encodes": fmt.rule != "none",
         "about": fmt.description,
     }
 
 
 def format_cells(fmt: Format) -> list[str]:
-    facts = format_facts(fmt)
     return [
         fmt.name,
         f"{fmt.bits_per_weight:g}",
         str(fmt.block or "row"),
         str(fmt.group or "row"),
         "-" if fmt.gguf is None else str(fmt.gguf),
-        "yes" if facts["encodes"] else "no",
         fmt.description,
     ]
 

@@ -86,8 +86,7 @@ def record(fmt: Format) -> str:
     if fmt.codebook:
         book = ", ".join(map(str, fmt.codebook))
         lines.append(field("Codebook", "codebook", f"{{{len(fmt.codebook)}, {{{book}}}}}"))
-    if fmt.rule != "none":
-        lines.append(field("Rule", "rule", f"Rule::{fmt.rule}"))
+    lines.append(field("Rule", "rule", f"Rule::{fmt.rule}"))
     if fmt.sums:
         source, every = fmt.sums
         value = f"{{{fmt.field_offset(source)}, {every}, Real::{fmt.field_type(source)}}}"
@@ -152,7 +151,7 @@ def _namespaced(before: list[str], formats: list[Format]) -> list[str]:
 def docs() -> str:
     rows = [
         f"| `{f.name}` | {f.bits_per_weight:g} | {f.block or 'row'} | {f.group or 'row'} | "
-        f"{'-' if f.gguf is None else f.gguf} | {'no' if f.rule == 'none' else 'yes'} | {f.description} |"
+        f"{'-' if f.gguf is None else f.gguf} | {f.description} |"
         for f in FORMATS
     ]
     return "\n".join(
@@ -161,11 +160,10 @@ def docs() -> str:
             "# Formats",
             "",
             "`value = code * scale + offset`, a scale and an offset for each group. Families take options after a",
-            'colon: `"int4_group:group=64,zero=true"`. Every format decodes and multiplies; "encodes" tells which ones',
-            "`fb.quantize` writes.",
+            'colon: `"int4_group:group=64,zero=true"`. Every format is quantized to, decoded and multiplied.',
             "",
-            "| format | bits a weight | block | group | GGUF type | encodes | |",
-            "|---|---|---|---|---|---|---|",
+            "| format | bits a weight | block | group | GGUF type | |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]

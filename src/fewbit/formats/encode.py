@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Bytes, Doubles, Floats, Ints
-from ..errors import FormatError
 from .decode import e8m0_half
 from .grid_search import search_grid
 from .pack import Found, pack, write_floats
@@ -35,8 +34,6 @@ def encode(fmt: Format, x: Floats, importance: Floats | None = None) -> Bytes:
     >>> encode(get("q8_0"), np.ones((1, 32), np.float32)).shape
     (1, 34)
     """
-    if fmt.rule == "none":
-        raise FormatError(f"{fmt} cannot be encoded")
     n, k = x.shape
     x = np.ascontiguousarray(x, np.float32)
     if n == 0 or k == 0:

@@ -138,7 +138,7 @@ class Factor:
     unit: float = 1.0
 
 
-Rule = Literal["none", "cast", "absmax", "absmax_signed", "minmax", "zero_point", "mean", "mxfp4", "q8_k", "search"]
+Rule = Literal["cast", "absmax", "absmax_signed", "minmax", "zero_point", "mean", "mxfp4", "q8_k", "search"]
 
 
 @dataclass(frozen=True)

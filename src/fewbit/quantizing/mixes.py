@@ -171,7 +171,7 @@ def read_mix(name: Any, is_pure: bool = False) -> tuple[str, Mix]:
 
 def writable_formats() -> list[str]:
     """The formats of weights that GGUF files can hold and fewbit can write."""
-    usable = [fmt for fmt in all_formats().values() if fmt.gguf is not None and fmt.rule != "none" and not fmt.sums]
+    usable = [fmt for fmt in all_formats().values() if fmt.gguf is not None and not fmt.sums]
     return [fmt.name for fmt in usable if fmt.block > 1 or fmt.name in FLOATS]
 
 

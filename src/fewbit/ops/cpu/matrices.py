@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ... import _native
 from ...arrays import Arena, Bytes, Floats, bytes_for, to_floats
 from ...errors import ArgumentError, DtypeError, FormatError, ShapeError
-from ...formats import K_BLOCK, Format, all_formats, get
+from ...formats import K_BLOCK, Format, get
 from ...interleave import ROWS
 from ...tensor import QuantTensor
 from ..arguments import (
@@ -79,7 +79,7 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
         The packed tensor, with the shape of x.
 
     Raises:
-        FormatError: The format is unknown, or can be read but not written.
+        FormatError: The format is unknown.
         DataError: x holds NaN, infinity or a value too large for the format's scales.
 
     >>> import numpy as np
@@ -87,8 +87,6 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
     72
     """
     fmt = get(format)
-    if fmt.rule == "none":
-        raise FormatError(f"{fmt} can be read, not written; formats that can: {', '.join(_encodable())}")
     values = to_floats(x, "weights")
     if values.ndim == 0:
         raise ShapeError("weights need at least one dimension, a single number was given")
@@ -383,10 +381,6 @@ def _inputs(x: Any, k: int, activations: str | None) -> tuple[tuple[int, ...], n
     values = to_floats(x, "x")
     match(values.shape, k)
     return values.shape, values.reshape(count_rows(values.shape), k), "f32"
-
-
-def _encodable() -> list[str]:
-    return [f.name for f in all_formats().values() if f.rule != "none"]
 
 
 def _aligned(size: int) -> Bytes:
