@@ -88,6 +88,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         from ..llm import LLM
         from ..server.app import make_app
         from ..server.listening import listen
+        from ..server.local import LocalBackend
         from ..server.log import use_json
         from ..server.pool import Pool, fetch_within
         from ..server.serving import raise_file_limit
@@ -113,7 +114,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     )  # fmt: skip
     with listen(settings) as at:
         for name in dict.fromkeys([next(iter(names)), *settings.pinned]):
-            pool.entries[name].llm = load(names[name], **loading)
+            pool.entries[name].backend = LocalBackend(load(names[name], **loading), name)
         app = make_app(settings, pool)
         scheme = "https" if settings.tls_cert else "http"
         url = f"{scheme}://{url_host(settings.host)}:{at.getsockname()[1]}"

@@ -80,7 +80,7 @@ async def unload(request: Request) -> Response:
     pool = state_of(request).pool
     entry = pool.find(body.model)
     await pool.unload(entry.name)
-    if entry.llm is not None:
+    if entry.backend is not None:
         raise ApiError(409, f"the model {entry.name} is in use or pinned, so it stays loaded", "model", "model_in_use")
     return JsonResponse(Changed())
 

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-import numpy as np
 from starlette.requests import Request
 
 from ..arrays import Floats
@@ -17,7 +16,7 @@ from .jobs import Job, Usage
 from .runs import enter, failed, held
 from .state import charge, state_of
 from .text_work import check_chars, max_chars
-from .tokens import in_thread
+from .tokens import work
 from .waiting import unless_gone
 
 
@@ -37,17 +36,17 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
     entry = state.pool.find(model)
     async with AsyncExitStack() as stack:
         enter(state, entry, Job(prompts=texts[:1]), stack)  # one place, however many texts
-        llm = await held(request, model, stack)
+        backend = await held(request, model, stack)
         load_ns = perf_counter_ns() - begun
-        prompts = await in_thread(request, _encoded, llm, texts, truncate, state.settings.max_prompt_tokens)
+        prompts = await work(request, backend, _encoded, texts, truncate, state.settings.max_prompt_tokens)
         charge(request, sum(map(len, prompts)))
         try:
-            rows = await unless_gone(request, llm.aembed(prompts), state.settings.request_seconds)
+            rows = await unless_gone(request, backend.embed(prompts), state.settings.request_seconds)
         except FewbitError as error:
-            raise failed(state, entry.name, llm, error) from error
+            raise failed(state, entry.name, backend, error) from error
     num_tokens = sum(map(len, prompts))
     request.scope["fewbit.usage"] = (entry.name, Usage(num_tokens, 0, 0))  # for the log
-    return Embedded(entry.name, np.asarray(rows, np.float32), num_tokens, load_ns)
+    return Embedded(entry.name, rows, num_tokens, load_ns)
 
 
 def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None) -> list[list[int]]:

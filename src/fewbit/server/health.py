@@ -9,14 +9,23 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .backend import Counts
 from .bodies import JsonResponse
-from .metrics import read
 from .pool import ServedModel
 from .state import state_of
 
 
 class Health(msgspec.Struct):
     status: Literal["ok"] = "ok"
+
+
+class ReplicaStats(msgspec.Struct):
+    replica: str
+    running: int
+    waiting: int
+    queued_tokens: int
+    generated_tokens: int
+    prefix_hit_rate: float
 
 
 class ModelStats(msgspec.Struct):
@@ -36,6 +45,7 @@ class ModelStats(msgspec.Struct):
     pages_cached: int = 0
     pages_free: int = 0
     prefix_hit_rate: float = 0.0
+    replicas: list[ReplicaStats] | msgspec.UnsetType = msgspec.UNSET  # of a model on several machines
 
 
 class Stats(msgspec.Struct):
@@ -53,20 +63,25 @@ async def health(request: Request) -> Response:
 
 async def stats(request: Request) -> Response:
     state = state_of(request)
-    models = [_stats(entry) for entry in state.pool.allowed()]
+    models = [await _stats(entry) for entry in state.pool.allowed()]
     return JsonResponse(Stats(time.time() - state.started, time.time(), state.open_runs, state.pauses.longest, models))
 
 
-def _stats(entry: ServedModel) -> ModelStats:
-    if entry.llm is None:
+async def _stats(entry: ServedModel) -> ModelStats:
+    if entry.backend is None:
         return ModelStats(entry.name, False)
-    counts = read(entry.llm)
-    names = {
-        "running": "requests_running", "waiting": "requests_waiting", "steps": "steps",
-        "generated_tokens": "generated_tokens", "prompt_tokens": "computed_prompt_tokens",
-        "pages_total": "pages_total", "pages_used": "pages_used", "pages_shared": "pages_shared",
-        "pages_cached": "pages_cached", "pages_free": "pages_free",
-    }  # fmt: skip
-    whole = {name: int(counts[f"fewbit_{other}"]) for name, other in names.items()}
-    rate = counts["fewbit_prefix_hit_rate"]
-    return ModelStats(entry.name, True, entry.llm.ctx, prefix_hit_rate=rate, **whole)
+    found = await entry.backend.counts()
+    counts = sum(found.values(), Counts())
+    stats = ModelStats(
+        entry.name, True, entry.backend.facts.ctx, counts.active, counts.waiting, counts.steps, counts.tokens,
+        counts.prompt_tokens, counts.pages_total, counts.pages_used, counts.pages_shared, counts.pages_cached,
+        counts.pages_free, counts.hit_rate,
+    )  # fmt: skip
+    named = [_replica(name, one) for name, one in found.items() if name]
+    return msgspec.structs.replace(stats, replicas=named) if named else stats
+
+
+def _replica(name: str, counts: Counts) -> ReplicaStats:
+    return ReplicaStats(
+        name, counts.active, counts.waiting, counts.queued_tokens, counts.tokens, round(counts.hit_rate, 4)
+    )

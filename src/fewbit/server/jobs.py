@@ -17,7 +17,7 @@ from ..text.reply import Event, tool_schemas
 from .errors import ApiError, out_of_time
 from .output_formats import OutputFormat
 from .prompts import ChatInput, Truncation, chat_prompt
-from .replies import ReplyReader, ReplyStyle, answer_text
+from .replies import ReplyReader, ReplyStyle, WholeReply, answer_text
 from .text_work import check_chars, count_chars
 from .tools import Tools
 
@@ -70,11 +70,29 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """What was asked can be done. `echo` holds for each prompt how likely its tokens after the first were."""
+class Echo:
+    """A prompt as an output repeats it: its text, that of its first token, and how likely those after it were."""
 
-    prompts: list[list[int]]  # token ids
-    echo: list[list[TokenLogprob]] | None = None
+    text: str
+    first: str
+    logprobs: list[TokenLogprob] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What was asked can be done.
+
+    Args:
+        prompts: Their token ids.
+        echo: One for each prompt, if the job wants them.
+        ignored: What was left out of the request.
+        active: Outputs that run already.
+    """
+
+    prompts: list[list[int]]
+    echo: list[Echo] | None = None
+    ignored: Sequence[str] = ()
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,7 @@ class Finished:
     index: int
     reason: str
     completion: Completion
-    reply: ReplyReader
+    reply: WholeReply
     stop_string: str | None = None  # that ended it
     error: str | None = None
 
@@ -135,7 +153,8 @@ async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> As
     parts = await llm.aparts(asked.prompts, **options)
     readers = [ReplyReader(asked.style) for _ in range(job.num_outputs)]
     async with aclosing(parts):
-        yield Started(asked.prompts, await _echo(job, llm, asked.prompts))
+        echo = await _echo(job, llm, asked.prompts) if job.echo else None
+        yield Started(asked.prompts, echo, [*job.ignored], llm.engine.stats().active)
         finished: list[Completion] = []
         async for part in parts:
             reader = readers[part.index]
@@ -146,12 +165,12 @@ async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> As
                 yield OutputDelta(part.index, answer_text(events), part.tokens, part.logprobs, events)
             if part.completion is not None:
                 finished.append(part.completion)
-                yield await _finished(part, part.completion, reader, asked, in_thread)
+                yield await _finished(part, part.completion, reader.whole(), asked, in_thread)
     yield _usage(asked.prompts, finished, job.n, sum(reader.thought_tokens for reader in readers))
 
 
 async def _finished(
-    part: TextDelta, completion: Completion, reply: ReplyReader, asked: PreparedJob, in_thread: InThread
+    part: TextDelta, completion: Completion, reply: WholeReply, asked: PreparedJob, in_thread: InThread
 ) -> Finished:
     """What ran out of time ends like what ran out of room; it is an error if nothing was written."""
     if completion.finish_reason == "deadline":
@@ -178,7 +197,7 @@ class PreparedJob:
         """Whether a complete reply may be wrong."""
         return self.needs_call or self.grammar is not None
 
-    def error(self, reply: ReplyReader) -> str | None:
+    def error(self, reply: WholeReply) -> str | None:
         """What is wrong with a complete reply."""
         if reply.calls:
             return None
@@ -250,10 +269,14 @@ def _encoded(llm: LLM, prompt: Prompt, suffix: str | None) -> list[int]:
     return infill_prompt(llm.tokenizer, prompt, suffix)
 
 
-async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[list[TokenLogprob]] | None:
-    if not job.echo or job.logprobs is None:
-        return None
-    return await llm.atoken_logprobs(prompts, job.logprobs, namespace=job.namespace)
+async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[Echo]:
+    """Tokens that are no text, such as BOS, are left out of the texts."""
+    logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(prompts)
+    if job.logprobs is not None:
+        logprobs = await llm.atoken_logprobs(prompts, job.logprobs, namespace=job.namespace)
+    texts = [llm.tokenizer.decode(tokens, skip_special=True) for tokens in prompts]
+    firsts = [llm.tokenizer.token_bytes(tokens[0]).decode("utf-8", "replace") for tokens in prompts]
+    return [*map(Echo, texts, firsts, logprobs)]
 
 
 def _usage(prompts: list[list[int]], finished: list[Completion], n: int, thought_tokens: int) -> Usage:

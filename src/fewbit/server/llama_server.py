@@ -23,7 +23,7 @@ from .prompts import ChatInput, chat_prompt
 from .runs import Run, begin, held, namespace, rules_of
 from .sse import event
 from .text_work import check_chars
-from .tokens import in_thread, loaded_model, with_model
+from .tokens import loaded_model, with_model, work
 
 
 class Props(msgspec.Struct):
@@ -95,24 +95,24 @@ class Infilled(msgspec.Struct):
 
 
 async def props(request: Request) -> Response:
-    name, llm = loaded_model(request)
-    params, tokenizer = msgspec.to_builtins(llm.sampling), llm.tokenizer
+    name, backend = loaded_model(request)
+    facts = backend.facts
     found = Props(
-        default_generation_settings={"n_ctx": llm.engine.max_length, "params": params},
-        total_slots=llm.loaded.max_seqs,
+        default_generation_settings={"n_ctx": facts.max_length, "params": msgspec.to_builtins(facts.sampling)},
+        total_slots=facts.max_seqs,
         model_path=name,
-        chat_template=tokenizer.chat_templates.get("default", ""),
-        bos_token=tokenizer.bos_token or "",
-        eos_token=tokenizer.eos_token or "",
+        chat_template=facts.chat_template or "",
+        bos_token=facts.bos_token or "",
+        eos_token=facts.eos_token or "",
         modalities={"vision": False, "audio": False},
     )
     return JsonResponse(found)
 
 
 async def slots(request: Request) -> Response:
-    _, llm = loaded_model(request)
-    active = llm.engine.stats().active
-    return JsonResponse([Slot(number, llm.engine.max_length, number < active) for number in range(llm.loaded.max_seqs)])
+    _, backend = loaded_model(request)
+    facts, active = backend.facts, sum(one.active for one in (await backend.counts()).values())
+    return JsonResponse([Slot(number, facts.max_length, number < active) for number in range(facts.max_seqs)])
 
 
 async def apply_template(request: Request) -> Response:
@@ -125,8 +125,8 @@ async def apply_template(request: Request) -> Response:
 async def infill(request: Request) -> Response:
     body = await read(request, InfillRequest)
     async with AsyncExitStack() as stack:
-        llm = await held(request, body.model, stack)
-        job = await in_thread(request, body.job, llm)
+        backend = await held(request, body.model, stack)
+        job = await work(request, backend, _job, body)
         job.namespace = namespace(request, body.cache_salt)
         run = await begin(request, body.model, job, is_held=True)
     if body.stream:
@@ -141,6 +141,10 @@ ROUTES: list[BaseRoute] = [
     Route("/apply-template", apply_template, methods=["POST"]),
     Route("/infill", infill, methods=["POST"]),
 ]
+
+
+def _job(llm: LLM, body: InfillRequest) -> Job:
+    return body.job(llm)
 
 
 def _applied(llm: LLM, asked: ChatInput) -> str:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Any
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -38,7 +39,8 @@ from .runs import Run, begin, held, namespace
 from .sse import NDJSON, json_line
 from .state import state_of
 from .text_work import check_chars
-from .tokens import in_thread
+from .tokens import work
+from .tools import Tools
 
 
 async def chat(request: Request) -> Response:
@@ -47,7 +49,7 @@ async def chat(request: Request) -> Response:
     if not body.messages:
         return await _load(request, body)
     messages, tools, names = template_messages(body.messages), read_tools(body.tools), body.template_names
-    return await _respond(request, body, lambda llm: Job(messages=messages, tools=tools, template=names))
+    return await _respond(request, body, _chat_job, messages, tools, names)
 
 
 async def generate(request: Request) -> Response:
@@ -55,7 +57,7 @@ async def generate(request: Request) -> Response:
     body.check()
     if not body.prompt:
         return await _load(request, body)
-    return await _respond(request, body, lambda llm: job_of(body, llm))
+    return await _respond(request, body, job_of, body)
 
 
 ROUTES: list[BaseRoute] = [
@@ -64,7 +66,11 @@ ROUTES: list[BaseRoute] = [
 ]
 
 
-def job_of(body: OllamaGenerateRequest, llm: LLM) -> Job:
+def _chat_job(llm: LLM, messages: list[dict[str, Any]], tools: Tools, names: dict[str, Any] | None) -> Job:
+    return Job(messages=messages, tools=tools, template=names)
+
+
+def job_of(llm: LLM, body: OllamaGenerateRequest) -> Job:
     """What `/api/generate` is asked: by the chat template, unless the prompt is raw or there is none."""
     if not llm.can_chat or body.raw or body.suffix or body.context:
         return Job(prompts=[prompt_of(body, llm)])
@@ -141,15 +147,16 @@ class RecordWriter:
         return record
 
 
-async def _respond(request: Request, body: Asked, make: Callable[[LLM], Job]) -> Response:
+async def _respond(request: Request, body: Asked, make: Callable[..., Job], *given: Any) -> Response:
+    """Answer a job: `make(llm, *given)`."""
     begun = perf_counter_ns()
     options = body.given().generate()
     async with AsyncExitStack() as stack:
-        llm = await held(request, body.model, stack)
+        backend = await held(request, body.model, stack)
         load_ns = perf_counter_ns() - begun
-        job = await in_thread(request, make, llm)
+        job = await work(request, backend, make, *given)
         job.truncates, job.max_context = body.truncate is not False, body.given().num_ctx or None
-        job.ignored += body.given().ignored(llm.ctx)
+        job.ignored += body.given().ignored(backend.facts.ctx)
         job.options, job.logprobs, job.namespace = options, body.num_logprobs, namespace(request, None)
         job.output = body.output()
         run = await begin(request, body.model, job, is_held=True)
@@ -197,7 +204,7 @@ async def _load(request: Request, body: Asked) -> Response:
     entry = pool.find(body.model)
     if body.unloads:
         await pool.unload(entry.name)
-        if entry.llm is not None:
+        if entry.backend is not None:
             raise ApiError(400, f"the model {entry.name} is in use or pinned, so it stays loaded", "keep_alive")
     else:
         async with AsyncExitStack() as stack:

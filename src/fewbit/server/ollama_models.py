@@ -17,9 +17,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..errors import FewbitError
-from ..llm import LLM
 from ..models import open_model
-from ..text.infill import infill_tokens
+from ..ops.sampling import SamplingParams
 from .bodies import JsonResponse, NamedModel, read, utc_date
 from .errors import ApiError
 from .pool import ServedModel
@@ -96,10 +95,12 @@ async def tags(request: Request) -> Response:
 async def ps(request: Request) -> Response:
     found = []
     for entry in state_of(request).pool.allowed():
-        if (llm := entry.llm) is not None:
+        if (backend := entry.backend) is not None:
             listed = await asyncio.to_thread(_listed, entry)
             until = NEVER if entry.expires is None else utc_date(entry.expires)
-            found.append(RunningModel(**msgspec.structs.asdict(listed), expires_at=until, context_length=llm.ctx))
+            found.append(
+                RunningModel(**msgspec.structs.asdict(listed), expires_at=until, context_length=backend.facts.ctx)
+            )
     return JsonResponse(RunningModels(found))
 
 
@@ -142,11 +143,11 @@ def _shown(entry: ServedModel, has_tools: bool) -> ShownModel:
     can = ["embedding"] if any(key.endswith(".pooling_type") for key in about.info) else ["completion"]
     if "completion" in can and (has_tools or "tools" in about.template):
         can.append("tools")
-    if entry.llm is not None and infill_tokens(entry.llm.tokenizer) is not None:
+    if entry.backend is not None and entry.backend.facts.can_infill:
         can.append("insert")
     return ShownModel(
         modelfile=f"FROM {entry.name}\n",
-        parameters="" if entry.llm is None else _parameters(entry.llm),
+        parameters="" if entry.backend is None else _parameters(entry.backend.facts.sampling),
         template=about.template,
         details=about.details,
         model_info=about.info,
@@ -155,8 +156,7 @@ def _shown(entry: ServedModel, has_tools: bool) -> ShownModel:
     )
 
 
-def _parameters(llm: LLM) -> str:
-    sampling = llm.sampling
+def _parameters(sampling: SamplingParams) -> str:
     given = {
         "temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p,
         "min_p": sampling.min_p, "repeat_penalty": sampling.repetition_penalty,
@@ -166,7 +166,7 @@ def _parameters(llm: LLM) -> str:
 
 def _path(entry: ServedModel) -> Path | None:
     """Where the model is on this machine, if that is known without fetching it."""
-    path = entry.llm.path if entry.llm is not None else Path(entry.source)
+    path = entry.backend.facts.path if entry.backend is not None else Path(entry.source)
     return path if path is not None and path.exists() else None
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..llm import LLM, Prompt, TokenLogprob
+from ..llm import Prompt, TokenLogprob
 from .bodies import JsonResponse, read
 from .errors import ApiError, openai_body
 from .jobs import Finished, Job, OutputDelta
@@ -149,7 +149,7 @@ def _choice(run: Run, body: CompletionRequest, deltas: list[OutputDelta], end: F
 
 async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
     writer = ChunkWriter(run, body, _new_id(), "text_completion")
-    texts = [prompt_text(run.llm, tokens) if run.job.echo else "" for tokens in run.started.prompts]
+    texts = [one.text for one in run.started.echo or ()] or [""] * len(run.started.prompts)
     offsets = [len(text) for text in texts for _ in range(run.job.n)]  # of the next token
 
     try:
@@ -174,21 +174,13 @@ async def _chunks(run: Run, body: CompletionRequest) -> AsyncGenerator[bytes, No
 def _echoed(run: Run, index: int) -> tuple[str, CompletionLogprobs | None]:
     """The text of a prompt and how likely it was, as far as that was asked for."""
     wants = run.job.logprobs is not None
-    if not run.job.echo:
+    if run.started.echo is None:
         return "", _empty() if wants else None
-    number = index // run.job.n
-    tokens = run.started.prompts[number]
-    text = prompt_text(run.llm, tokens)
-    if not wants or run.started.echo is None:
-        return text, None
-    first = run.llm.tokenizer.token_bytes(tokens[0]).decode("utf-8", "replace")
-    found = CompletionLogprobs([first], [None], [None], [0])
-    return text, _extend(found, run.started.echo[number], len(first))
-
-
-def prompt_text(llm: LLM, tokens: Sequence[int]) -> str:
-    """The text of a prompt; tokens that are no text, such as BOS, are left out."""
-    return llm.tokenizer.decode(tokens, skip_special=True)
+    echo = run.started.echo[index // run.job.n]
+    if echo.logprobs is None:
+        return echo.text, None
+    found = CompletionLogprobs([echo.first], [None], [None], [0])
+    return echo.text, _extend(found, echo.logprobs, len(echo.first))
 
 
 def _empty() -> CompletionLogprobs:

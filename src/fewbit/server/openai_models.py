@@ -63,5 +63,6 @@ def _anthropic_model(entry: ServedModel) -> AnthropicModel:
 
 
 def _model(entry: ServedModel) -> Model:
-    llm = entry.llm
-    return Model(entry.name, entry.created, None if llm is None else llm.engine.max_length, llm is not None)
+    backend = entry.backend
+    length = None if backend is None else backend.facts.max_length
+    return Model(entry.name, entry.created, length, backend is not None)

@@ -109,7 +109,7 @@ class Answering:
         self.writer = ResponseWriter(body.num_logprobs is not None)
 
     def response(self, status: Status, **fields: Any) -> ResponseObject:
-        body, sampling = self._body, self.run.llm.sampling
+        body, sampling = self._body, self.run.backend.facts.sampling
         return ResponseObject(
             id=self.id, created_at=self.run.created, model=self.run.model, status=status, output=self.writer.output,
             instructions=body.instructions, max_output_tokens=body.max_output_tokens, metadata=body.metadata or {},

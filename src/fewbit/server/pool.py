@@ -17,7 +17,9 @@ from math import inf
 
 from ..errors import FetchError, FewbitError, OutOfMemory, RequestError
 from ..llm import LLM
+from .backend import Backend
 from .errors import ApiError
+from .local import LocalBackend
 from .log import log
 from .text_work import in_daemon
 
@@ -35,31 +37,30 @@ class ServedModel:
     name: str
     source: str  # what `LLM` takes
     created: int
-    llm: LLM | None = None
+    backend: Backend | None = None
     users: int = 0
     outputs: int = 0  # that run or wait
     last_used: float = 0.0
     keep_seconds: float | None = None  # that it stays loaded unused; inf: as long as it can; None: nobody said
     expires: float | None = None  # when that is over, by `time.time`
     timer: asyncio.TimerHandle | None = None
-    loading: asyncio.Task[LLM] | None = None
+    loading: asyncio.Task[Backend] | None = None
     loaded_at: float = 0.0
     gives_way: asyncio.Event | None = None  # it is to be put away, and new requests wait
     failed: tuple[float, ApiError] | None = None
-    disk_error: str = ""  # of --cache-dir, that the log has already
     aliases: set[str] = field(default_factory=set)
 
     @property
     def is_ready(self) -> bool:
         """Whether nobody has to wait for it."""
-        return self.llm is not None and self.gives_way is None
+        return self.backend is not None and self.gives_way is None
 
 
 class Pool:
     """Models by name. `load` makes one, in a thread; one that fails disturbs no other.
 
         pool = Pool({"tiny": "tiny.gguf"}, LLM)
-        async with pool.use("tiny") as llm:
+        async with pool.use("tiny") as backend:
             ...
 
     `pinned` models are never put away. `max_models` bounds how many are loaded; when memory is short, idle ones go.
@@ -89,7 +90,15 @@ class Pool:
         """Models that are loaded already."""
         pool = cls({llm.model_name: llm.model_name for llm in llms}, _never, pinned=[llm.model_name for llm in llms])
         for llm in llms:
-            pool.entries[llm.model_name].llm = llm
+            pool.entries[llm.model_name].backend = LocalBackend(llm, llm.model_name)
+        return pool
+
+    @classmethod
+    def of_backends(cls, backends: Mapping[str, Backend]) -> Pool:
+        """Models that run elsewhere, by name. They stay."""
+        pool = cls({name: name for name in backends}, _never, pinned=backends)
+        for name, backend in backends.items():
+            pool.entries[name].backend = backend
         return pool
 
     def find(self, name: str | None) -> ServedModel:
@@ -108,11 +117,11 @@ class Pool:
         names = ALLOWED.get()
         return [entry for entry in self.entries.values() if names is None or entry.name in names]
 
-    def loaded(self) -> list[tuple[str, LLM]]:
-        return [(entry.name, entry.llm) for entry in self.entries.values() if entry.llm is not None]
+    def loaded(self) -> list[tuple[str, Backend]]:
+        return [(entry.name, entry.backend) for entry in self.entries.values() if entry.backend is not None]
 
     @asynccontextmanager
-    async def use(self, name: str | None, is_held: bool = False) -> AsyncIterator[LLM]:
+    async def use(self, name: str | None, is_held: bool = False) -> AsyncIterator[Backend]:
         """A model that stays until the end of the block. It is loaded if it is not there.
 
         Whoever holds it already says so with `is_held`: it does not wait while the model gives way to another.
@@ -123,7 +132,7 @@ class Pool:
         entry.users += 1
         _stop_timer(entry)
         try:
-            yield entry.llm if entry.llm is not None else await self._wait_for(entry)
+            yield entry.backend if entry.backend is not None else await self._wait_for(entry)
         finally:
             entry.users -= 1
             entry.last_used = time.monotonic()
@@ -147,7 +156,7 @@ class Pool:
         """Serve a model no more, if nobody uses it and it is not pinned."""
         entry = self.find(name)
         await self.unload(entry.name)
-        if entry.llm is not None or entry.users:
+        if entry.backend is not None or entry.users:
             raise ApiError(409, f"the model {entry.name} is in use or pinned, so it stays", "model", "model_in_use")
         del self.entries[entry.name]
 
@@ -157,11 +166,11 @@ class Pool:
         if not entry.users and entry.name not in self._pinned:
             await self._put_away(entry)
 
-    def drop(self, name: str, llm: LLM) -> None:
+    def drop(self, name: str, backend: Backend) -> None:
         """Put a model away that failed: the next request loads it anew. It ends with the last request that has it."""
         entry = self.entries[name]
-        if entry.llm is llm:
-            entry.llm = entry.keep_seconds = None
+        if entry.backend is backend:
+            entry.backend = entry.keep_seconds = None
             _stop_timer(entry)
 
     async def close(self) -> None:
@@ -173,7 +182,7 @@ class Pool:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
-    async def _wait_for(self, entry: ServedModel) -> LLM:
+    async def _wait_for(self, entry: ServedModel) -> Backend:
         if entry.failed is not None:
             when, error = entry.failed
             if time.monotonic() - when < RETRY_SECONDS:
@@ -184,14 +193,14 @@ class Pool:
             entry.loading.add_done_callback(lambda task: _done(entry, task))
         return await asyncio.shield(entry.loading)  # others may wait for it too
 
-    async def _bring(self, entry: ServedModel) -> LLM:
+    async def _bring(self, entry: ServedModel) -> Backend:
         """Load a model; idle ones go if there are too many, or if memory is short."""
         try:
             async with self._bounded if self._max else nullcontext():
                 while self._max and len(self.loaded()) >= self._max:
                     await self._make_room(wait=True)
                 async with asyncio.timeout(self._load_seconds):  # waiting for room is not its fault
-                    entry.llm = llm = await self._load_fitting(entry.source)
+                    entry.backend = backend = await self._load_fitting(entry)
                 entry.loaded_at = time.monotonic()
         except TimeoutError:
             raise ApiError(503, f"the model {entry.name} took too long to load; try again", "model", "model_loading",
@@ -200,19 +209,19 @@ class Pool:
             log("model failed", model=entry.name, reason=str(error) or type(error).__name__)  # it may name a path
             raise ApiError(503, f"the model {entry.name} could not be loaded: {_kind(error)}; the server's log says "
                                 "more", "model", "model_failed", retry_after=10) from error  # fmt: skip
-        return llm
+        return backend
 
-    async def _load_fitting(self, source: str) -> LLM:
+    async def _load_fitting(self, entry: ServedModel) -> Backend:
         while True:
             try:
-                return await self._load_in_thread(source)
+                return await self._load_in_thread(entry)
             except OutOfMemory:
                 if not await self._make_room(wait=False):
                     raise
 
-    async def _load_in_thread(self, source: str) -> LLM:
+    async def _load_in_thread(self, entry: ServedModel) -> Backend:
         """Load a model; one that nobody waits for any more when it is there is closed."""
-        loading = in_daemon(lambda: self._load(source))
+        loading = in_daemon(lambda: LocalBackend(self._load(entry.source), entry.name))
         try:
             return await asyncio.shield(loading)
         except asyncio.CancelledError:
@@ -222,7 +231,7 @@ class Pool:
     async def _make_room(self, wait: bool) -> bool:
         """Put away the idle model that was used least recently; if asked to, wait for one, or have one give way."""
         while True:
-            movable = [one for one in self.entries.values() if one.llm and one.name not in self._pinned]
+            movable = [one for one in self.entries.values() if one.backend and one.name not in self._pinned]
             idle = [one for one in movable if not one.users]
             if idle:
                 await self._put_away(min(idle, key=lambda one: (one.keep_seconds == inf, one.last_used)))
@@ -256,18 +265,18 @@ class Pool:
             gave_way.set()
 
     async def _put_away(self, entry: ServedModel) -> None:
-        llm, entry.llm = entry.llm, None
+        backend, entry.backend = entry.backend, None
         entry.keep_seconds = None
         _stop_timer(entry)
-        if llm is not None:
-            await asyncio.to_thread(llm.close)
-            del llm
+        if backend is not None:
+            await asyncio.to_thread(backend.close)
+            del backend
             await asyncio.to_thread(gc.collect)  # its memory is wanted now
 
     def _start_timer(self, entry: ServedModel) -> None:
         _stop_timer(entry)
         seconds = entry.keep_seconds
-        if entry.llm is None or entry.name in self._pinned or seconds is None or seconds == inf:
+        if entry.backend is None or entry.name in self._pinned or seconds is None or seconds == inf:
             return
         entry.expires = time.time() + seconds
         entry.timer = asyncio.get_running_loop().call_later(seconds, self._expire, entry)
@@ -299,7 +308,7 @@ def fetch_within(seconds: float) -> Callable[[str, int, int | None], None]:
     return check
 
 
-def _close_late(loading: asyncio.Future[LLM]) -> None:
+def _close_late(loading: asyncio.Future[LocalBackend]) -> None:
     if not loading.cancelled() and loading.exception() is None:
         loading.result().close()
 
@@ -315,7 +324,7 @@ def _kind(error: BaseException) -> str:
     return "its file cannot be read" if isinstance(error, OSError) else "its file is damaged or not supported"
 
 
-def _done(entry: ServedModel, task: asyncio.Task[LLM]) -> None:
+def _done(entry: ServedModel, task: asyncio.Task[Backend]) -> None:
     entry.loading = None
     error = None if task.cancelled() else task.exception()
     if isinstance(error, ApiError):

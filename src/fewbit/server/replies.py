@@ -54,6 +54,15 @@ class Call:
     id: str = field(default_factory=new_call_id)
 
 
+@dataclass(frozen=True, slots=True)
+class WholeReply:
+    """What the deltas of an output add up to."""
+
+    text: str
+    thought: str
+    calls: list[Call]
+
+
 class ReplyReader:
     """Deltas of one output in, events out; and what they add up to.
 
@@ -80,6 +89,9 @@ class ReplyReader:
     @property
     def calls(self) -> list[Call]:
         return [*self._calls.values()]
+
+    def whole(self) -> WholeReply:
+        return WholeReply(self.text, self.thought, self.calls)
 
     def feed(self, text: str, num_tokens: int = 0) -> list[Event]:
         """The events that a text of so many tokens completes."""

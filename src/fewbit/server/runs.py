@@ -6,23 +6,21 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from ..errors import FewbitError, FileChanged
-from ..llm import LLM
+from .backend import Backend
 from .errors import ApiError, from_fewbit, shutting_down
 from .ignored import note_ignored
-from .jobs import Finished, Job, OutputDelta, RunEvent, Started, Usage, run
+from .jobs import Finished, Job, OutputDelta, RunEvent, Started, Usage
 from .log import log
-from .metrics import disk_stats
 from .pool import ServedModel
 from .settings import Settings
 from .sse import EventStream
 from .state import State, charge, client_name, state_of
-from .waiting import on_text, unless_gone
+from .waiting import asker_of, unless_gone
 
 T = TypeVar("T")
 
@@ -30,13 +28,13 @@ T = TypeVar("T")
 class Run:
     """The events of a job after `started`. It must be closed: by `stream`, `collect` or `aclose`."""
 
-    def __init__(self, request: Request, model: str, llm: LLM, job: Job, stack: AsyncExitStack) -> None:
-        self.model, self.llm, self.job = model, llm, job
+    def __init__(self, request: Request, model: str, backend: Backend, job: Job, stack: AsyncExitStack) -> None:
+        self.model, self.backend, self.job = model, backend, job
         self.created = int(time.time())
         self.started = Started([])
         self._request, self._state, self._stack = request, state_of(request), stack
         self._begun = asyncio.get_running_loop().time()
-        self._events: AsyncGenerator[RunEvent, None] = run(job, llm, partial(on_text, request))
+        self._events: AsyncGenerator[RunEvent, None] = backend.run(job, asker_of(request))
         self._last_token: dict[int, float] = {}  # when each output got its last
         self._num_open, self._reason, self._is_over = 0, "cancelled", False  # outputs, and how they would end
         self._reader: asyncio.Task[Any] | None = None  # that waits for the next event
@@ -50,7 +48,7 @@ class Run:
         self.started, self._num_open = first, self.job.num_outputs
         charge(self._request, sum(map(len, first.prompts)))
         metrics = self._state.metrics
-        metrics.batch.labels(self.model).observe(self.llm.engine.stats().active + self.job.num_outputs)
+        metrics.batch.labels(self.model).observe(first.active + self.job.num_outputs)
 
     def __aiter__(self) -> Run:
         return self
@@ -87,16 +85,8 @@ class Run:
 
     def _leave(self) -> None:
         self._state.runs.discard(self)
-        self._report_disk()
         if self._num_open:
             self._state.metrics.finished.labels(self.model, self._reason).inc(self._num_open)
-
-    def _report_disk(self) -> None:
-        """Log a `--cache-dir` that fails, once until it works again."""
-        entry, error = self._state.pool.entries[self.model], disk_stats(self.llm).error
-        if error and not entry.disk_error:
-            log("cache-dir failed", model=self.model, reason=error)
-        entry.disk_error = error
 
     async def _closing(self, parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         try:
@@ -118,7 +108,7 @@ class Run:
             raise shutting_down() from None
         except FewbitError as error:
             self._reason = "error"
-            raise failed(self._state, self.model, self.llm, error) from error
+            raise failed(self._state, self.model, self.backend, error) from error
         except RecursionError:
             raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
         finally:
@@ -174,17 +164,17 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
     stack = AsyncExitStack()
     try:
         enter(state, entry, job, stack)
-        llm = await held(request, model, stack, is_held)
-        run = Run(request, entry.name, llm, job, stack)
+        backend = await held(request, model, stack, is_held)
+        run = Run(request, entry.name, backend, job, stack)
         await unless_gone(request, run.start(), state.settings.request_seconds)
-        note_ignored(request, job.ignored)
+        note_ignored(request, run.started.ignored)
     except BaseException:
         await stack.aclose()
         raise
     return run
 
 
-async def held(request: Request, model: str | None, stack: AsyncExitStack, is_held: bool = False) -> LLM:
+async def held(request: Request, model: str | None, stack: AsyncExitStack, is_held: bool = False) -> Backend:
     """A model, until the stack is closed; who must wait for it may disconnect."""
     pool = state_of(request).pool
     is_ready = pool.find(model).is_ready
@@ -192,11 +182,11 @@ async def held(request: Request, model: str | None, stack: AsyncExitStack, is_he
     return await (using if is_ready else unless_gone(request, using))
 
 
-def failed(state: State, model: str, llm: LLM, error: FewbitError) -> ApiError:
+def failed(state: State, model: str, backend: Backend, error: FewbitError) -> ApiError:
     """An error of a model as a client is told it. A model whose file changed is put away, and loaded anew."""
     if isinstance(error, FileChanged):
         log("model failed", model=model, reason=str(error))
-        state.pool.drop(model, llm)
+        state.pool.drop(model, backend)
     return from_fewbit(error)
 
 
@@ -233,7 +223,7 @@ def _limit(job: Job, limits: Settings) -> None:
 def enter(state: State, entry: ServedModel, job: Job, stack: AsyncExitStack) -> None:
     """Take a place in the queue, until the stack is closed."""
     state.check_open()
-    seqs = 0 if entry.llm is None else entry.llm.loaded.max_seqs
+    seqs = 0 if entry.backend is None else entry.backend.facts.max_seqs
     if entry.outputs and entry.outputs + job.num_outputs > seqs + state.settings.max_queue:
         raise ApiError(429, f"{entry.outputs} outputs run or wait already; try again later", code="queue_full",
                        retry_after=2)  # fmt: skip

@@ -113,6 +113,7 @@ def make_config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
+        loop="asyncio",  # uvloop, where it is installed, accepts connections past the `Listener`
         log_config=None,
         access_log=False,
         server_header=False,

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.requests import Request
 
@@ -14,11 +14,13 @@ from .errors import ApiError, shutting_down
 from .keys import Quota
 from .listening import Connections
 from .memory import Trimmer
-from .metrics import Metrics
 from .pauses import PauseWatch
-from .pool import Pool
 from .settings import Settings
 from .text_work import TextWork
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
+    from .pool import Pool
 
 
 class Endable(Protocol):

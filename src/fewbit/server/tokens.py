@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from ..errors import FewbitError, TooLong
 from ..llm import LLM
+from .backend import Backend
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
 from .openai_messages import Message, Tool, read_tools, template_messages
@@ -21,7 +22,7 @@ from .prompts import ChatInput, chat_prompt, count_tokens
 from .runs import held, rules_of
 from .state import state_of
 from .text_work import check_chars, max_chars
-from .waiting import on_text
+from .waiting import asker_of, unless_gone
 
 T = TypeVar("T")
 
@@ -76,47 +77,46 @@ async def detokenize(request: Request) -> Response:
 
 async def tokenizer_info(request: Request) -> Response:
     """What is known of a model that is loaded: a GET loads none, since any web page can make a browser send one."""
-    tokenizer = loaded_model(request)[1].tokenizer
-    eos = tokenizer.eos_token or None
-    template = tokenizer.chat_templates.get("default")
-    return JsonResponse(TokenizerInfo(tokenizer.bos_token or None, eos, eos, template, tokenizer.vocab_size))
+    facts = loaded_model(request)[1].facts
+    eos = facts.eos_token
+    return JsonResponse(TokenizerInfo(facts.bos_token, eos, eos, facts.chat_template, facts.vocab_size))
 
 
-def loaded_model(request: Request) -> tuple[str, LLM]:
+def loaded_model(request: Request) -> tuple[str, Backend]:
     """The model that a GET asks about, and its name."""
     entry = state_of(request).pool.find(request.query_params.get("model"))
-    if entry.llm is None:
+    if entry.backend is None:
         raise ApiError(503, f"the model {entry.name} is not loaded; a POST loads it", "model", "model_not_loaded",
                        retry_after=10)  # fmt: skip
-    return entry.name, entry.llm
+    return entry.name, entry.backend
 
 
 async def with_model(request: Request, model: str | None, call: Callable[..., T], *given: Any) -> T:
-    """What a call with a model gives that takes long for long texts. It ends when its client disconnects."""
+    """What `call(llm, *given)` gives that takes long for long texts. It ends when its client disconnects."""
     state_of(request).check_open()
     async with AsyncExitStack() as stack:
-        llm = await held(request, model, stack)
-        return await in_thread(request, call, llm, *given)
+        backend = await held(request, model, stack)
+        return await work(request, backend, call, *given)
 
 
 async def count_prompt(request: Request, model: str | None, asked: ChatInput) -> int:
     """The tokens of a conversation's prompt."""
-
-    def count(llm: LLM) -> int:
-        check_chars(llm, asked.messages, asked.tools)
-        return count_tokens(llm, replace(asked, **rules_of(request)))
-
-    return await with_model(request, model, count)
+    return await with_model(request, model, _counted, replace(asked, **rules_of(request)))
 
 
-async def in_thread(request: Request, call: Callable[..., T], *given: Any) -> T:
+async def work(request: Request, backend: Backend, call: Callable[..., T], *given: Any) -> T:
     """Work on the text of a request, beside the event loop, until its client disconnects."""
     try:
-        return await on_text(request, call, *given)
+        return await unless_gone(request, backend.work(asker_of(request), call, *given))
     except FewbitError as error:
         raise from_fewbit(error) from error
     except RecursionError:
         raise ApiError(400, "the request is nested too deeply", code="invalid_request") from None
+
+
+def _counted(llm: LLM, asked: ChatInput) -> int:
+    check_chars(llm, asked.messages, asked.tools)
+    return count_tokens(llm, asked)
 
 
 def _tokenized(llm: LLM, body: TokenizeRequest, rules: dict[str, Any]) -> Tokenized:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from .backend import Asker
 from .errors import ApiError, out_of_time, shutting_down
 from .state import client_name, state_of
 
@@ -41,14 +42,11 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def on_text(request: Request, call: Callable[..., T], *given: Any) -> T:
-    """What a call gives that takes long for long texts, made in a thread."""
-    nbytes = request.scope.get("fewbit.body_bytes", 0)
-    work = state_of(request).text.run(client_name(request), nbytes, lambda: call(*given))
-    return await unless_gone(request, work)
+def asker_of(request: Request) -> Asker:
+    return Asker(state_of(request).text, client_name(request), request.scope.get("fewbit.body_bytes", 0))
 
 
 async def on_body(request: Request, call: Callable[..., T], *given: Any) -> T:
-    """The same for reading a large body."""
+    """What a call gives that reads a large body, made in a thread."""
     work = state_of(request).text.read(client_name(request), lambda: call(*given))
     return await unless_gone(request, work)
