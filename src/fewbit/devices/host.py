@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from ..arrays import Floats, Ints, Words
 from ..errors import DataError
+from ..ops.sampler_chain import ChainStep, sample_chain
 from ..ops.sampling import SamplingParams
 from .batch import Batch, Logprobs, Results, Row, RowResult, Sample, Top, resolve_masks
 
 Sampled = tuple[int, float] | Exception  # a token and its log-probability, or why there is none
 _NOTHING = RowResult()  # of a row that wants nothing
+_LATER = (0, 0.0)  # a sample of a chain: `decode` makes it
 
 
 class Sampler(Protocol):
@@ -47,7 +50,10 @@ class HostHandle:
 
     def fetch(self) -> Results:
         samples, errors = resolve_masks(self._batch.samples)
-        sampled = self._sample_each(samples)
+        plain = [number for number, (_, one) in enumerate(samples) if one.chain is None]
+        sampled: list[Sampled] = [_LATER] * len(samples)
+        for number, result in zip(plain, self._sample_each([samples[number] for number in plain]), strict=True):
+            sampled[number] = result
         for number, error in errors.items():
             sampled[number] = error
         return decode(self._batch, self._values, sampled, self._sampler, self._threads)
@@ -105,7 +111,7 @@ def decode(
             assert values is not None
             try:
                 results.append(_result(row, values[:end], first, token, sampler, threads))
-            except DataError as error:
+            except Exception as error:  # of the logits, or of a sampler that the caller wrote
                 results.append(error)
     return results
 
@@ -122,9 +128,21 @@ def _result(
         scores = sampler.log_probabilities(scored, row.score.targets, threads=threads)
         if row.score.num_logprobs is not None:
             tops = [Top(*sampler.top_tokens(logits, row.score.num_logprobs)) for logits in scored]
+    if row.sample is not None and row.sample.chain is not None:
+        token = _chain_sample(row.sample, values[-1], sampler, threads)
     if token is not None and row.sample is not None and row.sample.num_logprobs is not None:
         logprobs = [Logprobs(token[1], *sampler.top_tokens(values[-1], row.sample.num_logprobs))]
     return RowResult(() if token is None else (token[0],), logprobs, scores, tops)
+
+
+def _chain_sample(one: Sample, logits: Floats, sampler: Sampler, threads: int | None) -> tuple[int, float]:
+    assert one.chain is not None
+    mask = one.mask.result() if isinstance(one.mask, Future) else one.mask
+    step = ChainStep(one.params, one.chain, one.seen)
+    token = sample_chain(logits, step, one.uniform, bias=one.bias, mask=mask, top_tokens=sampler.top_tokens)
+    if one.num_logprobs is None:
+        return token, 0.0  # nobody reads it
+    return token, float(sampler.log_probabilities(logits[None], [token], threads=threads)[0])
 
 
 def _given(values: list[Any]) -> list[Any] | None:

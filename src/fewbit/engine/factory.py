@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Unpack
 
+from ..arrays import Words
 from ..devices.batch import Executor
 from ..errors import RequestError, TooLong
 from ..ops.sampling import SamplingParams
@@ -13,6 +14,7 @@ from ..validation import check_type
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
 from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
+from .sampling_extras import SamplingExtras, token_mask
 from .scheduling import SchedulingOptions, set_scheduling
 from .scores import PositionScores
 
@@ -53,6 +55,7 @@ class RequestFactory:
         eos_ids: Iterable[int] | None = None,
         logit_bias: Mapping[int, float] | None = None,
         constraint: Callable[[], Constraint] | None = None,
+        extras: SamplingExtras | None = None,
         namespace: str = "",
         adapter: str | None = None,
         **scheduling: Unpack[SchedulingOptions],
@@ -71,6 +74,7 @@ class RequestFactory:
             eos_ids: Tokens that end an output, in the place of the model's.
             logit_bias: What is added to the logits of tokens.
             constraint: Makes a constraint for each output. Its masks are computed in threads.
+            extras: Samplers beyond `params`, and tokens that may not come.
             namespace: Requests share cached prompts within one only.
             adapter: One of the executor's.
             scheduling: When it is run.
@@ -87,12 +91,14 @@ class RequestFactory:
         check_names(namespace, adapter, self.executor.adapters)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
+        allowed = None if extras is None else self._allowed(extras, ends, least)
         requests = [
             Generation(
                 tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
                 num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
-                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=adapter,
+                constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
+                namespace=namespace, adapter=adapter,
             )
             for i in range(count)
         ]  # fmt: skip
@@ -145,6 +151,16 @@ class RequestFactory:
             raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
                           len(tokens), self.max_length)  # fmt: skip
         return tokens
+
+    def _allowed(self, extras: SamplingExtras, ends: frozenset[int], min_tokens: int) -> Words | None:
+        if extras.allowed is None:
+            return None
+        tokens, vocab = {*extras.allowed}, self.executor.vocab
+        if not tokens or not 0 <= min(tokens) <= max(tokens) < vocab:
+            raise RequestError(f"allowed_token_ids must be tokens from 0 to {vocab - 1}, at least one")
+        if min_tokens and ends.issuperset(tokens):
+            raise RequestError("min_tokens cannot be kept: every allowed token ends the output")
+        return token_mask(tokens, vocab)
 
     def _scores(self, tokens: list[int], count: int) -> PositionScores:
         most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")

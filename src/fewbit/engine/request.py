@@ -18,6 +18,7 @@ from ..arrays import Floats, Ints, Words
 from ..devices.batch import Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
+from .sampling_extras import AllowedTokens, OutputExtras, SamplingExtras
 from .scores import PositionScores
 from .token_counts import TokenCounts
 
@@ -189,6 +190,8 @@ class Generation(Request):
         scores: PositionScores | None = None,
         logit_bias: tuple[Ints, Floats] | None = None,
         constraint: Constraint | None = None,
+        extras: SamplingExtras | None = None,
+        allowed: Words | None = None,
         namespace: str = "",
         adapter: str | None = None,
     ) -> None:
@@ -202,8 +205,9 @@ class Generation(Request):
         self.seen = TokenCounts(prompt) if params.has_penalties else None
         self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
         self.logprobs: list[Logprobs] = []
-        self.constraint = constraint
-        self._masks = masks
+        self.extras = OutputExtras(extras, prompt, seed) if extras is not None and extras.needs_tokens else None
+        self.constraint = constraint if constraint is None or allowed is None else AllowedTokens(constraint, allowed)
+        self._masks, self._allowed = masks, allowed
         self.mask = self._next_mask()  # of the next token
         self.stop_token: int | None = None  # that ended the output; no part of it
         self._bias = logit_bias
@@ -235,9 +239,11 @@ class Generation(Request):
                 rows.append((sibling, Row(self.sequence, (), sample=sibling._sample())))
 
     def advance(self, row: Row, number: int) -> None:
-        """A constraint says only after a token which may come next. Outputs of one prompt part after it."""
+        """A constraint and other samplers must know a token before the next. Outputs of one prompt part after it."""
         super().advance(row, number)
-        self.is_blocked |= row.num_logits > 0 and (self.constraint is not None or bool(self.siblings))
+        self.is_blocked |= row.num_logits > 0 and (
+            self.constraint is not None or self.extras is not None or bool(self.siblings)
+        )
 
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None and self.scores is not None:
@@ -263,6 +269,8 @@ class Generation(Request):
             self._draw()
         if self.seen is not None:
             self.seen.add(token)
+        if self.extras is not None:
+            self.extras.add(token)
         self.logprobs += logprobs
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -281,23 +289,25 @@ class Generation(Request):
         self.mask = self._next_mask()
         return None
 
-    def _next_mask(self) -> Future[Words | None] | None:
+    def _next_mask(self) -> Future[Words | None] | Words | None:
         if self.constraint is None or self.constraint.is_finished:
-            return None
+            return self._allowed
         return self._masks.submit(self.constraint)
 
     def _sample(self) -> Sample:
         place = 0 if self.awaited is None else 1
         if place == len(self._uniforms):
             self._uniforms.append(self._draw())
+        bias = self._early_bias if len(self.tokens) + place < self.min_length else self._bias
         return Sample(
             self.params,
             self._uniforms[place],
             None if self.seen is None else self.seen.arrays(),
-            self._early_bias if len(self.tokens) + place < self.min_length else self._bias,
+            bias if self.extras is None else self.extras.bias(bias),
             self.mask,
             self.num_logprobs,
             None if self.seen is None else self.awaited,
+            None if self.extras is None else self.extras.state,
         )
 
 

@@ -158,7 +158,11 @@ class LLM(TextReader):
         caller = LoopCaller()
         checked = read_options(options, self.sampling)
         _refuse_progress(checked)
-        if checked.structure is None and sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT:
+        if (
+            checked.structure is None
+            and checked.samplers is None
+            and sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT
+        ):
             return text_deltas(self._worker, self._folds(prompt, checked)[0], caller)
         groups = await caller.compute(lambda: self._folds(prompt, checked)[0])
         return text_deltas(self._worker, groups, caller)
@@ -305,7 +309,7 @@ class LLM(TextReader):
     ) -> tuple[list[list[TextFold]], bool]:
         """The outputs of each prompt, and whether a list of prompts was given. `plans`: of prompts of conversations."""
         prompts, several = split_prompts(prompt)
-        options = self._compiled(options)
+        options = self._with_samplers(self._compiled(options))
         eos_ids = {*self.engine.eos_ids, *options.stop_token_ids} if options.stop_token_ids else None
         groups = []
         for number, text in enumerate(prompts):
@@ -330,6 +334,14 @@ class LLM(TextReader):
             return options
         constraint = self.grammars.compile(options.structure.grammar)
         return replace(options, request={**options.request, "constraint": constraint})
+
+    def _with_samplers(self, options: GenerationOptions) -> GenerationOptions:
+        """Samplers and words as the engine takes them."""
+        if options.samplers is None:
+            return options
+        ends = {*self.engine.eos_ids, *options.stop_token_ids}
+        extras = self._token_texts.extras(options.samplers, options.request.get("logit_bias"), ends)
+        return replace(options, request={**options.request, **extras})
 
     def _fold(self, prompt: Prompt, options: GenerationOptions) -> TextFold:
         return self._folds(prompt, options)[0][0][0]

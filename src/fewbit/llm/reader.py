@@ -19,6 +19,7 @@ from ..validation import refuse_pickle, to_flag
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .chat import ChatEncoder, ChatMessage, Messages
 from .completion import TokenLogprob
+from .extra_options import TokenTexts
 from .logprobs import scored_tokens
 from .pooling import Pooler, Pooling, check_pooling, file_pooling
 from .progress import Progress
@@ -54,6 +55,7 @@ class TextReader:
         )  # fmt: skip
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
+        self._token_texts = TokenTexts(self.tokenizer)
         self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:

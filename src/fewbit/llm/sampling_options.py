@@ -12,6 +12,7 @@ from ..engine.request_checks import check_at_least_zero
 from ..errors import DtypeError
 from ..ops.sampling import SamplingParams
 from ..validation import to_integer
+from .extra_options import SamplerOptions, SamplerSettings, pop_samplers
 from .progress import Progress
 from .structure import OutputStructure, pop_structure
 
@@ -28,7 +29,7 @@ _REQUEST_OPTIONS = (
 )  # fmt: skip
 
 
-class StreamOptions(TypedDict, total=False):
+class StreamOptions(SamplerOptions, total=False):
     """The options of `LLM.stream`: `Options` without `n` and `progress`."""
 
     max_tokens: int | None
@@ -91,6 +92,19 @@ class Options(StreamOptions, total=False):
         prompt_logprobs: The same for the tokens of the prompt, which is then computed whole, whatever the cache holds.
         temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: As in
             `SamplingParams`.
+        samplers: The order in which samplers run; those that are not listed do not run. Names of them, and functions of
+            the logits, a NumPy array, that return logits. Defaults to "penalties", "dry", "top_n_sigma", "top_k",
+            "temperature", "typical_p", "top_p", "min_p", "xtc". A function runs between two steps: it must not call the
+            model.
+        typical_p, top_n_sigma, xtc_probability, xtc_threshold, dry_multiplier, dry_base, dry_allowed_length,
+            dry_penalty_last_n, mirostat, mirostat_tau, mirostat_eta, dynatemp_range, dynatemp_exponent: As in
+            `SamplerChain`.
+        dry_sequence_breakers: Texts at which repetitions begin anew. Defaults to line ends, ":", '"' and "*".
+        no_repeat_ngram_size: No so many tokens in a row come twice, those of the prompt included. 0: off.
+        bad_words: Texts that do not occur in the output, not even within longer words.
+        allowed_words: Texts whose tokens alone may be sampled, and those that end the output.
+        allowed_token_ids: Token ids that alone may be sampled.
+        banned_token_ids: Token ids that are never sampled.
         n: Outputs for each prompt, in `Completion.outputs`. Defaults to 1.
         progress: Show the progress of a batch on standard error, or call a function with (done, total).
     """
@@ -156,6 +170,7 @@ class GenerationOptions:
     prompt_only: bool  # nothing is written
     structure: OutputStructure | None = None
     visible_tokens: frozenset[int] = frozenset()
+    samplers: SamplerSettings | None = None  # beyond `params`
 
     def for_prompt(self, index: int) -> dict[str, Any]:
         """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
@@ -178,6 +193,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
     rest: dict[str, Any] = {**options}
     check_names(rest, Options)
     stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
+    samplers = pop_samplers(rest)
     n, progress, structure = rest.pop("n", 1), rest.pop("progress", False), pop_structure(rest)
     visible = frozenset(to_list(rest.pop("visible_tokens", ()), "visible_tokens must be a list of token ids"))
     request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
@@ -187,7 +203,7 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
         request |= {"max_tokens": 1, "min_tokens": 0}
     stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
     params = replace(defaults or SamplingParams(), **rest)
-    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure, visible)
+    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure, visible, samplers)
 
 
 def check_names(options: Mapping[str, Any], kind: type) -> None:
