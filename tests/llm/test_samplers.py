@@ -106,7 +106,7 @@ def test_a_function_is_a_sampler_and_its_errors_end_its_request(llm: LLM) -> Non
         raise RuntimeError("mine")
 
     assert one(llm.generate(PROMPT, samplers=[lambda x: x / 2, "temperature"], temperature=0, max_tokens=3)).tokens
-    with pytest.raises(RuntimeError, match="mine"):
+    with pytest.raises(DataError, match="the sampler fail failed: RuntimeError: mine"):
         llm.generate(PROMPT, samplers=[fail], max_tokens=3)
     assert len(calls) == 1
     with pytest.raises(DataError, match="must return"):

@@ -111,7 +111,7 @@ def decode(
             assert values is not None
             try:
                 results.append(_result(row, values[:end], first, token, sampler, threads))
-            except Exception as error:  # of the logits, or of a sampler that the caller wrote
+            except DataError as error:
                 results.append(error)
     return results
 

@@ -205,8 +205,8 @@ def custom(left: CandidateLogits, function: Callable[[Floats], Any]) -> None:
     row, name = left.row(), getattr(function, "__name__", type(function).__name__)
     try:
         found = np.asarray(function(row.copy()), np.float32)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the sampler {name} failed: {error}") from error
+    except Exception as error:
+        raise DataError(f"the sampler {name} failed: {type(error).__name__}: {error}") from error
     if found.shape != row.shape:
         raise DataError(f"the sampler {name} must return {len(row)} logits, the shape of its result is {found.shape}")
     if np.isnan(found).any() or np.isposinf(found).any():
