@@ -20,9 +20,10 @@ from .callers import BlockingCaller, Caller, LoopCaller, drive
 from .chat import ChatPlan, Messages
 from .completion import Completion
 from .fold import TextDelta, TextFold
+from .labels import LabelReader
 from .pooling import file_pooling
 from .prompts import Prompt, Prompts, split_prompts
-from .reader import TextReader
+from .ranking import find_head
 from .sampling_options import (
     ChatOptions,
     ChatStreamOptions,
@@ -42,7 +43,7 @@ __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOpti
 SHORT_PROMPT = 512  # characters or tokens that are encoded in the event loop: starting a thread takes longer
 
 
-class LLM(TextReader):
+class LLM(LabelReader):
     """A language model loaded from a file and ready to generate.
 
         llm = LLM("model.gguf", kv="q8_0")
@@ -69,6 +70,7 @@ class LLM(TextReader):
         sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, options)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
+        self.head = find_head(loaded, self.tokenizer, file.architecture)
 
     @classmethod
     def from_parts(
@@ -84,6 +86,7 @@ class LLM(TextReader):
         """
         llm = cls.__new__(cls)
         llm._join(loaded, tokenizer, name, None, sampling or SamplingParams(), LoadOptions())
+        llm.head = find_head(loaded, llm.tokenizer, "")
         return llm
 
     @overload

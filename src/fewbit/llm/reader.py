@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
@@ -17,7 +17,7 @@ from ..ops.sampling import SamplingParams
 from ..text.tokenizer import Tokenizer
 from ..validation import refuse_pickle, to_flag
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
-from .chat import ChatEncoder, ChatMessage, Messages
+from .chat import ChatEncoder, Messages
 from .completion import TokenLogprob
 from .extra_options import TokenTexts
 from .logprobs import scored_tokens
@@ -25,7 +25,7 @@ from .pooling import Pooler, Pooling, check_pooling, file_pooling
 from .progress import Progress
 from .prompts import Prompt, PromptEncoder, Prompts, split_prompts
 from .sampling_options import PromptOptions
-from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
+from .score import Scored, ScoredText, ScoredTexts, scorings
 
 if TYPE_CHECKING:
     from ..text.grammar import GrammarCompiler
@@ -46,7 +46,7 @@ class TextReader:
         options: LoadOptions,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
-        self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
+        self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab - loaded.second_text)
         self.ctx, self.pooling = loaded.ctx, file_pooling({}, loaded.is_encoder)
         self.engine = Engine(
             loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
@@ -266,34 +266,6 @@ class TextReader:
         """`token_logprobs` that does not block the event loop."""
         return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace)
 
-    def classify(
-        self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
-        *, separator: str | None = None, per_token: bool = False, namespace: str = "",
-    ) -> dict[str, float]:  # fmt: skip
-        """How likely each label is to continue a prompt: probabilities that add up to 1, the likeliest label first.
-
-            llm.classify("The capital of France is", ["Paris", "London"])
-
-        Only the labels are compared: how likely the model is to write something else does not count. The prompt runs
-        once for all of them.
-
-        Args:
-            prompt: Text, token ids, or messages, which the chat template turns into a prompt for an answer.
-            labels: Different texts. After token ids and messages they are tokenized on their own.
-            separator: What stands between the prompt and a label. Default: a space after text that does not end with
-                white space, if the label does not begin with it; else nothing.
-            per_token: Compare the mean log-probability of a label's tokens, not the sum, which favours short labels.
-            namespace: Requests share cached prefixes within one namespace only.
-        """
-        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace))
-
-    async def aclassify(
-        self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
-        *, separator: str | None = None, per_token: bool = False, namespace: str = "",
-    ) -> dict[str, float]:  # fmt: skip
-        """`classify` that does not block the event loop."""
-        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace)
-
     def flush(self) -> None:
         """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""
         self._worker.call(lambda engine: engine.cache.flush())
@@ -357,14 +329,3 @@ class TextReader:
             lambda: [scored_tokens(self.tokenizer, request.tokens, request.scores) for request in requests]
         )
         return found if several else found[0]
-
-    async def _classify(
-        self, caller: Caller, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str], separator: str | None,
-        per_token: bool, namespace: str,
-    ) -> dict[str, float]:  # fmt: skip
-        is_mean = to_flag(per_token, "per_token")
-        requests = await caller.compute(
-            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace)
-        )
-        await run(self._worker, requests, caller)
-        return probabilities(labels, requests, is_mean)
