@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -103,7 +103,7 @@ class Checkpoint:
         value = self._config.get(key)
         if value is None:
             return ()
-        found = list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+        found = [*value] if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value]
         if not all(isinstance(text, str) for text in found):
             self._refuse(key, "a list of texts", value)
         return tuple(map(str, found))

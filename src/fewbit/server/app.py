@@ -28,6 +28,7 @@ from . import (
     openai_embeddings,
     openai_responses,
     page,
+    rerank,
 )
 from .errors import ApiError, from_fewbit
 from .guard import Guard, error_response
@@ -59,6 +60,7 @@ ROUTES: list[BaseRoute] = [
     *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
+    *rerank.ROUTES,
     *anthropic.ROUTES,
     *ollama.ROUTES,
     *ollama_models.ROUTES,

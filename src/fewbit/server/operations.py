@@ -15,6 +15,7 @@ from .ollama_types import OllamaChatRequest, OllamaGenerateRequest, OllamaRecord
 from .openai_embeddings import EmbeddingList, EmbeddingsRequest
 from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
 from .openai_responses_types import InputTokensRequest, ResponseRequest
+from .rerank import ClassifyAnswer, ClassifyRequest, RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from .sse import NDJSON
 
 
@@ -39,6 +40,9 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("get", "/v1/responses/{response_id}/input_items", "The input of a stored response.", None, ItemList, False),
     ("post", "/v1/responses/input_tokens", "Count tokens of input.", InputTokensRequest, InputTokens, False),
     ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, EmbeddingList, False),
+    ("post", "/v1/rerank", "Sort documents by how well they answer a query.", RerankRequest, RerankAnswer, False),
+    ("post", "/v1/score", "Score pairs of texts.", ScoreRequest, ScoreAnswer, False),
+    ("post", "/v1/classify", "Give texts labels.", ClassifyRequest, ClassifyAnswer, False),
     ("post", "/v1/messages", "Answer messages.", MessagesRequest, AnswerMessage, True),
     ("post", "/v1/messages/count_tokens", "Count tokens of messages.", CountTokensRequest, TokenCount, False),
     ("post", "/api/chat", "Answer messages.", OllamaChatRequest, OllamaRecord, True),
