@@ -21,7 +21,7 @@ from .chat import ChatPlan, Messages
 from .completion import Completion
 from .fold import TextDelta, TextFold
 from .labels import LabelReader
-from .pooling import file_pooling
+from .pooling import embedding_prompts, file_pooling
 from .prompts import Prompt, Prompts, split_prompts
 from .ranking import find_head
 from .sampling_options import (
@@ -71,6 +71,7 @@ class LLM(LabelReader):
         self._join(loaded, tokenizer, model_name(path), path, sampling, options)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
         self.head = find_head(loaded, self.tokenizer, file.architecture)
+        self.prompts, self.default_prompt = embedding_prompts(path)
 
     @classmethod
     def from_parts(

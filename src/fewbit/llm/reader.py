@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 from ..arrays import Floats
@@ -15,13 +16,13 @@ from ..load_options import LoadOptions
 from ..loading import Loaded
 from ..ops.sampling import SamplingParams
 from ..text.tokenizer import Tokenizer
-from ..validation import refuse_pickle, to_flag
+from ..validation import check_type, refuse_pickle, to_flag, to_size
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .chat import ChatEncoder, Messages
 from .completion import TokenLogprob
 from .extra_options import TokenTexts
 from .logprobs import scored_tokens
-from .pooling import Pooler, Pooling, check_pooling, file_pooling
+from .pooling import Pooler, Pooling, check_pooling, file_pooling, with_prefix
 from .progress import Progress
 from .prompts import Prompt, PromptEncoder, Prompts, split_prompts
 from .sampling_options import PromptOptions
@@ -34,7 +35,13 @@ if TYPE_CHECKING:
 
 
 class TextReader:
-    """A model that reads text: it joins a tokenizer, and an engine in a thread of its own."""
+    """A model that reads text: it joins a tokenizer, and an engine in a thread of its own.
+
+    `prompts` are what its makers put before texts to embed, by name, and `default_prompt` before all of them.
+    """
+
+    prompts: Mapping[str, str]
+    default_prompt: str | None
 
     def _join(
         self,
@@ -53,6 +60,7 @@ class TextReader:
             encoder=loaded.is_encoder, max_waiting=options.max_waiting, max_per_client=options.max_per_client,
             maps=loaded.maps,
         )  # fmt: skip
+        self.prompts, self.default_prompt = {}, None
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
         self._token_texts = TokenTexts(self.tokenizer)
@@ -148,19 +156,50 @@ class TextReader:
         """The chat template of the model."""
         return self._chat.templates.template()
 
+    def with_prompt(
+        self, texts: Sequence[Prompt], prompt: str | None = None, prompt_name: str | None = None
+    ) -> list[Prompt]:
+        """Texts as `embed` reads them: with what is put before each.
+
+        Args:
+            texts: Text, or token ids, which nothing can be put before.
+            prompt: As in `embed`.
+            prompt_name: As in `embed`.
+        """
+        prefix = self._prefix(prompt, prompt_name)
+        is_default = prompt is None and prompt_name is None
+        return [*texts] if prefix is None else with_prefix(texts, prefix, is_default)
+
+    def _prefix(self, prompt: str | None, name: str | None) -> str | None:
+        """What is put before texts to embed."""
+        if prompt is not None and name is not None:
+            raise RequestError("prompt and prompt_name cannot be used together")
+        check_type(prompt, (str, NoneType), "prompt")
+        if prompt is not None or (name is None and self.default_prompt is None):
+            return prompt
+        if name is None:
+            return self.default_prompt
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise RequestError(f"the model has no prompt {name!r}; there are: {known}")
+        return self.prompts[name]
+
     @overload
     def embed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False,
     ) -> Floats: ...  # fmt: skip
     @overload
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]:  # fmt: skip
         """Embed a text as a vector, or several texts as the rows of a matrix.
 
@@ -175,28 +214,43 @@ class TextReader:
             pooling: "mean", "cls" (the first token), "last", or "none", which returns an array with a row for each
                 token. Defaults to `LLM.pooling`: what the file says, else "mean" for encoders and "last" for others.
             normalize: Scale vectors to length 1, so that their products are cosines.
+            dimensions: Keep the first numbers of each vector only, as models trained for it (Matryoshka) allow. They
+                are of length 1 again if `normalize` says so.
+            prompt: What is put before each text: an instruction, or a prefix such as "search_query: ".
+            prompt_name: The same by its name in the model's `prompts`. Defaults to the one that the model's makers
+                chose for all texts, if there is one; `prompt=""` is none.
             truncate: Cut texts that are longer than the context, and keep the special tokens at their end. Otherwise
                 they are refused.
             progress: Show the progress of a batch on standard error, or call a function with (done, total).
         """
-        return drive(self._embed(BlockingCaller(), texts, pooling, normalize, truncate, progress))
+        return drive(
+            self._embed(
+                BlockingCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate,
+                progress,
+            )
+        )  # fmt: skip
 
     @overload
     async def aembed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False,
     ) -> Floats: ...  # fmt: skip
     @overload
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False,
     ) -> Floats | list[Floats]:  # fmt: skip
         """`embed` that does not block the event loop."""
-        return await self._embed(LoopCaller(), texts, pooling, normalize, truncate, progress)
+        return await self._embed(
+            LoopCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate, progress
+        )
 
     @overload
     def score(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
@@ -291,8 +345,8 @@ class TextReader:
         await LoopCaller().compute(self.close)  # it waits for the end of a step
 
     async def _embed(
-        self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, truncate: bool,
-        progress: Progress,
+        self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, dimensions: int | None,
+        prompt: str | None, prompt_name: str | None, truncate: bool, progress: Progress,
     ) -> Floats | list[Floats]:  # fmt: skip
         kind, is_cut, is_scaled = (
             check_pooling(pooling, self.pooling),
@@ -302,11 +356,13 @@ class TextReader:
         if isinstance(texts, list | tuple) and not texts:
             raise RequestError("texts must not be empty")
         prompts, several = split_prompts(texts)
+        prompts = self.with_prompt(prompts, prompt, prompt_name)
+        most = None if dimensions is None else to_size(dimensions, "dimensions", 1, error=RequestError)
 
         def make() -> Pooler:
             names = [f"text {index}" if several else "the text" for index in range(len(prompts))]
             encoded = [self.encode_text(*pair, is_cut) for pair in zip(prompts, names, strict=True)]
-            return Pooler(self.engine, encoded, kind, is_scaled)
+            return Pooler(self.engine, encoded, kind, is_scaled, most)
 
         pooler = await caller.compute(make)
         await run(self._worker, pooler.requests, caller, pooler.take, progress)
