@@ -44,7 +44,7 @@ def main() -> None:
       fewbit run "Why is the sky blue?"   an answer from the default model
       fewbit run qwen3:4b                 a conversation
       fewbit serve model.gguf             a server for OpenAI's clients
-      fewbit batch model.gguf in.jsonl -o out.jsonl   answers to a file of requests
+      fewbit batch a.gguf in.jsonl -o o.jsonl  answers to a file of requests
       fewbit embed model.gguf "a" "b"     similarities of texts
       fewbit pull --list                  the models that have a name
       fewbit list                         the models that are here
