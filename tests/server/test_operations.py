@@ -16,7 +16,7 @@ from fewbit.server.operations import OTHERS, errors_of
 from .conftest import client_of
 
 HELLO = [{"role": "user", "content": "hello"}]
-REFUSED = ("/api/push", "/api/create", "/api/copy", "/api/blobs", "/cancel")
+REFUSED = ("/api/push", "/api/create", "/api/copy", "/api/blobs", "{response_id}/cancel")
 LLAMA_SERVER = ("/props", "/slots", "/apply-template", "/infill")
 CALLS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hello", "max_output_tokens": 3},
