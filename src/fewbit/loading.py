@@ -24,6 +24,7 @@ from .files.model import ModelFile
 from .load_options import KvFormats, LoadOptions, kv_formats
 from .models import LoadedModel, load_model
 from .models.classifier import Classifier
+from .models.rope_scaling import stretched
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -58,6 +59,7 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
         preferred_activations: The activations that the model needs, if `options` say nothing and the device has them.
     """
     targets = find_devices(options)
+    file = stretched(file, options.rope_scaling)
     model = load_model(file)  # its weights stay in the file for now
     *_, device = targets.values()
     options = with_activations(options, device, preferred_activations)
@@ -172,7 +174,9 @@ def model_fingerprint(file: ModelFile) -> str:
 
 
 def kv_fingerprint(file: ModelFile, ctx: int) -> str:
-    """The same for K and V: those of a model with two sets of rope factors also depend on which of them is used."""
+    """The same for K and V: those of a model with two sets of rope factors also depend on which of them is used, those
+    with dynamic scaling on the longest sequence."""
     original = file.config.get("rope.scaling.original_context_length", ctx)
     is_long = "rope_factors_long.weight" in file.tensors and ctx > original
-    return model_fingerprint(file) + ("-long" if is_long else "")
+    is_dynamic = file.config.get("rope.scaling.type") == "dynamic"
+    return model_fingerprint(file) + ("-long" if is_long else "") + (f"-{ctx}" if is_dynamic else "")

@@ -30,6 +30,7 @@ _PARTS = {
     "experts",
     "gemma4_parts",
     "layers",
+    "rope_scaling",
     "rotary",
     "transforms",
 }  # no architecture
