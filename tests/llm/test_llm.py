@@ -15,6 +15,7 @@ import pytest
 from fewbit.devices.batch import Batch
 from fewbit.errors import DtypeError, FewbitError, RequestError, TokenizerError
 from fewbit.llm import LLM, Completion
+from fewbit.llm.extra_options import SamplerOptions
 from fewbit.llm.sampling_options import Options, PromptOptions, model_sampling, read_options
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
@@ -370,7 +371,8 @@ OWN = (
 
 def test_options_are_those_of_sampling_and_of_a_request() -> None:
     params = list(SamplingParams.__dataclass_fields__)
-    assert list(get_type_hints(Options)) == [*OWN, *params, "n", "progress"]
+    others = ["n", "beams", "length_penalty", "early_stopping", "progress"]
+    assert list(get_type_hints(Options)) == [*OWN, *params, *get_type_hints(SamplerOptions), *others]
     assert read_options({}).params == SamplingParams()
 
 

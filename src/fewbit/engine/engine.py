@@ -200,6 +200,9 @@ class Engine(RequestFactory):
                 if request.siblings and not request.num_remaining:
                     self._scheduler.split(request)
                 self._take(request, result)
+        for request, _ in step.rows:
+            for member, reason in request.end_step(self.cache):
+                self._finish(member, reason)
         if any(request.finish_reason is not None for request, _ in step.rows):
             self._scheduler.drop_finished()
 
@@ -247,6 +250,9 @@ class Engine(RequestFactory):
             request.finish_reason = reason
             self.limits.release(request)
             self._emit(request)
+            if reason in ("error", "cancelled", "deadline"):
+                for mate in request.mates:
+                    self._finish(mate, reason, error)
 
     @staticmethod
     def _emit(request: Request) -> bool:

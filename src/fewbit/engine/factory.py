@@ -11,6 +11,7 @@ from ..devices.batch import Executor
 from ..errors import RequestError, TooLong
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
+from .beam_search import Beam, BeamGroup, BeamOptions
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
 from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
@@ -105,6 +106,43 @@ class RequestFactory:
         requests[0].siblings = requests[1:]
         set_scheduling(requests, scheduling)
         return requests
+
+    def beams(
+        self,
+        prompt: Iterable[int],
+        options: BeamOptions,
+        *,
+        max_tokens: int | None = None,
+        min_tokens: int = 0,
+        eos_ids: Iterable[int] | None = None,
+        namespace: str = "",
+        adapter: str | None = None,
+        **scheduling: Unpack[SchedulingOptions],
+    ) -> list[Beam]:
+        """Requests for the outputs of a beam search, the best first. All of them must be added together.
+
+        Args:
+            prompt: Its tokens.
+            options: How beams are searched.
+            max_tokens: Tokens of an output. None: until the context is full.
+            min_tokens: Tokens before which no output ends.
+            eos_ids: Tokens that end an output, in the place of the model's.
+            namespace: Requests share cached prompts within one only.
+            adapter: One of the executor's.
+            scheduling: When it is run.
+        """
+        tokens, vocab = self._prompt(prompt), self.executor.vocab
+        most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
+        least = check_count(min_tokens, "min_tokens", least=0)
+        check_count(options.count, "beams", min(self._max_seqs, self.executor.max_logits))
+        ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
+        check_names(namespace, adapter, self.executor.adapters)
+        group = BeamGroup(options, ends, min(len(tokens) + most, self.max_length), len(tokens) + least, vocab)
+        for _ in range(options.count):
+            Beam(tokens, group, masks=self._masks, eos_ids=ends, namespace=namespace, adapter=adapter)
+        group.beams[0].siblings = [*group.beams[1:]]
+        set_scheduling(group.beams, scheduling)
+        return group.beams
 
     def scoring(
         self,

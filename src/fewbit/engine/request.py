@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
+from ..cache.cache import Cache
 from ..devices.batch import Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
@@ -53,6 +54,7 @@ class Request(ABC):
         self.namespace = namespace  # pages of the cache are shared within one only
         self.adapter = adapter
         self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
+        self.mates: Sequence[Request] = ()  # requests that end with it if it does not come to its end
         self.scores: PositionScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
@@ -155,6 +157,10 @@ class Request(ABC):
     def take(self, result: RowResult) -> str | None:
         """Take what a row gave. The reason if that finishes the request."""
 
+    def end_step(self, cache: Cache) -> list[tuple[Request, str]]:
+        """All rows of a step were taken. The requests that this finishes, and why."""
+        return []
+
     def advance(self, row: Row, number: int) -> None:
         """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
         self.num_in_flight = len(row.tokens)
@@ -210,6 +216,7 @@ class Generation(Request):
         self._masks, self._allowed = masks, allowed
         self.mask = self._next_mask()  # of the next token
         self.stop_token: int | None = None  # that ended the output; no part of it
+        self.beam_score: float | None = None  # of beam search
         self._bias = logit_bias
         self._early_bias = _without_eos(logit_bias, eos_ids) if min_length > len(prompt) else logit_bias
 

@@ -151,6 +151,7 @@ class TextFold:
             prompt_logprobs=self._prompt_logprobs(),
             parsed=self._parsed,
             error=self._error,
+            beam_score=request.beam_score,
         )
 
     @property
