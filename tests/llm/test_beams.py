@@ -107,7 +107,7 @@ def test_in_a_batch_with_others_and_with_few_pages() -> None:
 
 def test_cancelled_searches_leave_nothing(llm: LLM) -> None:
     async def give_up() -> None:
-        task = asyncio.create_task(llm.agenerate(PROMPT, beams=4, max_tokens=300))
+        task = asyncio.create_task(llm.agenerate(PROMPT, beams=4, max_tokens=300, min_tokens=300))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -129,8 +129,8 @@ def test_least_lengths_and_stops(llm: LLM) -> None:
 
 
 def test_the_outputs_of_transformers() -> None:
-    """Made by `generate(torch.tensor([prompt]), num_beams=4, num_return_sequences=4, max_new_tokens=12, do_sample=False,
-    length_penalty=..., early_stopping=...)` of tests/zoo/llama/hf in float32."""
+    """Made by `generate` of tests/zoo/llama/hf in float32 with num_beams=4, num_return_sequences=4, max_new_tokens=12,
+    do_sample=False, and the end tokens that we find."""
     expected = np.load(Path(__file__).parents[1] / "golden/beams.npz")
     with LLM(ZOO / "llama/hf", activations="exact", kv="f32", threads=1) as llm:
         for penalty, early in ((1.0, False), (0.0, "never"), (2.0, True)):
