@@ -171,6 +171,12 @@ def test_what_does_not_go_with_beams(llm: LLM, options: dict[str, Any], error: t
         llm.generate(PROMPT, **options)
 
 
-def test_a_search_is_no_stream(llm: LLM) -> None:
-    with pytest.raises(RequestError, match="cannot be streamed"):
-        llm.stream(PROMPT, beams=2)  # type: ignore[call-arg]
+def test_a_stream_has_the_best_output_at_its_end(llm: LLM) -> None:
+    best = one(llm.generate(PROMPT, beams=3, max_tokens=9))
+    with llm.stream(PROMPT, beams=3, max_tokens=9) as stream:
+        assert "".join(stream) == best.text
+    assert stream.completion.tokens == best.tokens
+    assert stream.completion.beam_score == best.beam_score
+    with llm.stream(PROMPT, beams=3, max_tokens=300, min_tokens=300) as stream:
+        pass
+    assert one(llm.generate(PROMPT, beams=3, max_tokens=9)).tokens == best.tokens

@@ -70,3 +70,21 @@ def test_what_is_wrong_is_refused(client: TestClient, more: dict[str, Any]) -> N
     found = client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 2, **more})
     assert found.status_code == 400
     assert next(iter(more)).split("_")[0] in found.json()["error"]["message"]
+
+
+def test_beams(client: TestClient, llm: LLM) -> None:
+    options: dict[str, Any] = {"max_tokens": 6, "length_penalty": 0.5}
+    expected = llm.generate(PROMPT, beams=3, n=3, **options).outputs
+    body = {"prompt": PROMPT, **options, "return_token_ids": True}
+    found = client.post("/v1/completions", json={**body, "use_beam_search": True, "n": 3}).json()["choices"]
+    assert [one["token_ids"] for one in found] == [one.tokens for one in expected]
+    found = client.post("/v1/completions", json={**body, "beams": 3}).json()["choices"]
+    assert [one["token_ids"] for one in found] == [expected[0].tokens]
+    messages = [{"role": "user", "content": "hi"}]
+    found = client.post("/v1/chat/completions", json={"messages": messages, "beams": 2, "max_tokens": 4}).json()
+    best = llm.chat(messages, beams=2, max_tokens=4)
+    assert found["choices"][0]["message"]["content"] == best.text
+    for more in ({"beams": 1000}, {"beams": 2, "n": 3}, {"beams": 2, "logit_bias": {"5": 1}}):
+        refused = client.post("/v1/completions", json={**body, **more})
+        assert refused.status_code == 400
+        assert "beams" in refused.json()["error"]["message"]

@@ -177,6 +177,10 @@ SAMPLING_OPTIONS = [
                  help="This text does not occur in the answer; may be given again."),
     click.option("--allowed-word", "allowed_words", multiple=True, metavar="TEXT",
                  help="Only tokens of this text are sampled; may be given again."),
+    click.option("--beams", type=click.IntRange(1), metavar="N",
+                 help="Search the likeliest answer with N beams; it is printed when it is complete."),
+    click.option("--length-penalty", type=float, metavar="X", show_default="1.0",
+                 help="Power of the length that scores of beams are divided by."),
     click.option("-s", "--seed", type=click.IntRange(0), metavar="N",
                  help="The same number gives the same answer again; after other messages, with --batch-invariant."),
 ]  # fmt: skip

@@ -119,7 +119,7 @@ class RequestFactory:
         adapter: str | None = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Beam]:
-        """Requests for the outputs of a beam search, the best first. All of them must be added together.
+        """Requests for the outputs of a beam search, the best first. Adding the first adds all of them.
 
         Args:
             prompt: Its tokens.

@@ -165,7 +165,6 @@ class LLM(LabelReader):
         caller = LoopCaller()
         checked = read_options(options, self.sampling)
         _refuse_progress(checked)
-        _refuse_hidden_beams(checked)
         if (
             checked.structure is None
             and checked.samplers is None
@@ -299,13 +298,13 @@ class LLM(LabelReader):
     async def _generate(self, caller: Caller, prompt: Prompts, options: Options) -> Completion | list[Completion]:
         checked = read_options(options, self.sampling)
         groups, several = await caller.compute(lambda: self._folds(prompt, checked))
-        completions = best(await complete(self._worker, groups, caller, checked.progress), checked)
+        completions = await complete(self._worker, groups, caller, checked.progress)
         return completions if several else completions[0]
 
     async def _answer(self, caller: Caller, plans: list[ChatPlan], several: bool) -> Completion | list[Completion]:
         checked = read_options(plans[0].options, self.sampling)  # type: ignore[arg-type]
         groups, _ = await caller.compute(lambda: self._folds([plan.prompt for plan in plans], checked, plans))
-        completions = best(await complete(self._worker, groups, caller, checked.progress), checked)
+        completions = await complete(self._worker, groups, caller, checked.progress)
         return completions if several else completions[0]
 
     def _chat_fold(self, plan: ChatPlan) -> TextFold:
@@ -328,10 +327,11 @@ class LLM(LabelReader):
             requests: Sequence[Generation]
             if options.beams is not None:
                 refuse_beside_beams({"what holds the reply": given.get("constraint")})
-                requests = self.engine.beams(tokens, options.beams, eos_ids=eos_ids, **beam_request(given))
+                beams = self.engine.beams(tokens, options.beams, eos_ids=eos_ids, **beam_request(given))
+                requests = beams[: options.n]
             else:
                 requests = self.engine.generation(tokens, options.params, n=options.n, eos_ids=eos_ids, **given)
-            first, n = number * len(requests), len(requests)  # of a search, all beams
+            first, n = number * len(requests), len(requests)
             make = partial(
                 TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only,
                 structure=options.structure, visible_tokens=options.visible_tokens,
@@ -361,8 +361,6 @@ class LLM(LabelReader):
     def _stream_options(self, prompt: Prompt, options: Any) -> GenerationOptions:
         checked = read_options(options, self.sampling)
         _refuse_progress(checked)
-        if checked.beams is not None:
-            raise RequestError("a search with beams has its outputs at its end: it cannot be streamed; use generate")
         if checked.n != 1:
             raise RequestError(f"a stream gives one output: n must be 1, got {checked.n}; use generate")
         if split_prompts(prompt)[1]:
@@ -370,21 +368,9 @@ class LLM(LabelReader):
         return checked
 
 
-def best(completions: list[Completion], options: GenerationOptions) -> list[Completion]:
-    """The `n` best outputs of searches."""
-    if options.beams is None:
-        return completions
-    return [replace(one, others=one.others[: options.n - 1]) for one in completions]
-
-
 def beam_request(given: dict[str, Any]) -> dict[str, Any]:
     """What `Engine.beams` takes of the options of a request."""
     return {name: value for name, value in given.items() if name in BEAM_REQUEST}
-
-
-def _refuse_hidden_beams(options: GenerationOptions) -> None:
-    if options.beams is not None and options.beams.count != options.n:
-        raise RequestError(f"the parts of a search are those of all its beams: n must be {options.beams.count} too")
 
 
 def _refuse_progress(options: GenerationOptions) -> None:

@@ -66,8 +66,16 @@ class PlainOptions(TypedDict, total=False):
     frequency_penalty: float
 
 
-class StreamOptions(PlainOptions, SamplerOptions, total=False):
-    """The options of `LLM.stream`: `Options` without `n`, `progress` and those of beams."""
+class BeamSettings(TypedDict, total=False):
+    """Options of beam search."""
+
+    beams: int | None
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+
+
+class StreamOptions(PlainOptions, SamplerOptions, BeamSettings, total=False):
+    """The options of `LLM.stream`: `Options` without `n` and `progress`."""
 
 
 class Options(StreamOptions, total=False):
@@ -115,8 +123,9 @@ class Options(StreamOptions, total=False):
         allowed_token_ids: Token ids that alone may be sampled.
         banned_token_ids: Token ids that are never sampled.
         n: Outputs for each prompt, in `Completion.outputs`. Defaults to 1.
-        beams: Search the likeliest outputs with so many beams, and return the `n` best of them. Nothing is sampled
-            then: temperature and the like have no effect, and options that change what is likely are refused.
+        beams: Search the likeliest outputs with so many beams, and return the `n` best at the end, in a stream too.
+            Nothing is sampled: temperature and the like have no effect, and options that change what is likely are
+            refused.
         length_penalty: Power of the number of tokens that scores of beams are divided by. Defaults to 1.
         early_stopping: When a search ends: True, as soon as `beams` outputs are complete; False, when it looks as if no
             better one comes; "never", when none can. Defaults to False.
@@ -124,9 +133,6 @@ class Options(StreamOptions, total=False):
     """
 
     n: int
-    beams: int | None
-    length_penalty: float
-    early_stopping: bool | Literal["never"]
     progress: Progress
 
 

@@ -28,7 +28,7 @@ NOTHING: tuple[Any, ...] = (False, [], {}, "")
 # What other servers have and this one has not, with values that have no effect.
 NOT_HERE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
-        ("structural_tag", "guided_whitespace_pattern", "lora", "adapter", "use_beam_search", "logits_processors"),
+        ("structural_tag", "guided_whitespace_pattern", "lora", "adapter", "logits_processors"),
         NOTHING,
     ),
     "tfs_z": (0, 1), "top_a": (0,), "smoothing_factor": (0,), "epsilon_cutoff": (0,), "eta_cutoff": (0,),
@@ -72,6 +72,10 @@ class Sampling(SamplerFields):
     min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
     stop_token_ids: list[Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]] | None = None
     return_token_ids: bool | None = None
+    use_beam_search: bool | None = None  # with `n` beams, as vLLM has it
+    beams: Annotated[int, Meta(ge=1, le=1024)] | None = None  # of which the `n` best are returned
+    length_penalty: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None  # higher ones are run first
     cache_salt: Annotated[str, Meta(max_length=256)] | None = None
 
@@ -93,12 +97,18 @@ class Sampling(SamplerFields):
             seed=seed_of(self.seed), repetition_penalty=repetition, stop=self.stop or None,
             top_k=None if self.top_k is None else max(self.top_k, 0),
         )  # fmt: skip
-        found |= self.sampler_options()
+        found |= self.sampler_options() | self._beam_options()
         if self.ignore_eos:
             found["min_tokens"] = NO_END
         if self.logit_bias is not None:
             found["logit_bias"] = {int(token): value for token, value in self.logit_bias.items()}
         return found
+
+    def _beam_options(self) -> dict[str, Any]:
+        count = self.beams or ((self.n or 1) if self.use_beam_search else None)
+        if count is None:
+            return {}
+        return {"beams": count, **given(length_penalty=self.length_penalty, early_stopping=self.early_stopping)}
 
 
 def seed_of(seed: int | None) -> int | None:
