@@ -39,7 +39,7 @@ def forward(executor: Executor, cache: Cache, rows: Sequence[Row], output: str =
 
 def sample_greedily(executor: Executor, cache: Cache, rows: Sequence[Row]) -> Results:
     """The same, but each row gets the likeliest token after its last one."""
-    with _committed(executor, cache, [replace(row, sample=GREEDY) for row in rows]) as batch:
+    with _committed(executor, cache, [replace(row, samples=[GREEDY]) for row in rows]) as batch:
         return executor.launch(batch).fetch()
 
 
