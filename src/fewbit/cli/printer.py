@@ -49,8 +49,14 @@ def figures(completion: Any) -> str:
         return f"prompt: {completion.prompt_tokens} tokens{cached}; answer: {completion.decode_seconds:.1f} s"
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
-        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"
+        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s{_guesses(completion)}"
     )
+
+
+def _guesses(completion: Any) -> str:
+    if not completion.draft_tokens:
+        return ""
+    return f", {completion.accepted_tokens} of {completion.draft_tokens} guesses right"
 
 
 def cut_note(completion: Any, ctx: int | None, max_tokens: int | None) -> str:
@@ -77,6 +83,8 @@ def answer_facts(model: str, completion: Any) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
         "cached_tokens": completion.cached_tokens,
+        "draft_tokens": completion.draft_tokens,
+        "accepted_tokens": completion.accepted_tokens,
         "seconds": completion.prefill_seconds + completion.decode_seconds,
         "tokens_per_second": completion.decode_tokens_per_second,
     }
