@@ -1,8 +1,8 @@
 """Tokens/s with guesses beside plain decoding, in turns: text that is copied, and text that is not.
 
-    python benchmarks/speculation.py model.gguf --tokens 200 --rounds 5
-    python benchmarks/speculation.py model.gguf --batch 32 --tokens 64
-    python benchmarks/speculation.py model.gguf --draft model.gguf
+python benchmarks/speculation.py model.gguf --tokens 200 --rounds 5
+python benchmarks/speculation.py model.gguf --batch 32 --tokens 64
+python benchmarks/speculation.py model.gguf --draft model.gguf
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import fewbit as fb
 
 SOURCE = Path(fb.__file__).parent / "engine" / "queue.py"
-SUBJECTS = "dragon lighthouse clock river baker comet violin glacier orchard submarine".split()
+SUBJECTS = ["dragon", "lighthouse", "clock", "river", "baker", "comet", "violin", "glacier", "orchard", "submarine"]
 
 
 def prompts(kind: str, number: int, count: int) -> list[list[dict[str, str]]]:

@@ -124,7 +124,18 @@ def bench_model(
         return
     where, activations = cpu.isa() if options["device"] == "cpu" else options["device"], speeds[0].activations
     click.echo(f"{path.name}, {where}" + (f", activations: {activations}" if activations else ""))
-    heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "drafts", "prefill tokens/s", "decode tokens/s", "of read"]
+    heads = [
+        "prompt",
+        "gen",
+        "depth",
+        "batch",
+        "threads",
+        "kv",
+        "drafts",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "of read",
+    ]
     print_table(dict.fromkeys(heads, "right"), [speed_cells(speed) for speed in speeds])
 
 

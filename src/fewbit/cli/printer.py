@@ -47,16 +47,12 @@ def figures(completion: Any) -> str:
     cached = f", {completion.cached_tokens} of them cached" if completion.cached_tokens else ""
     if not completion.tokens and completion.text:  # a server that reports no token ids
         return f"prompt: {completion.prompt_tokens} tokens{cached}; answer: {completion.decode_seconds:.1f} s"
+    guessed = completion.draft_tokens
+    guesses = f", {completion.accepted_tokens} of {guessed} guesses right" if guessed else ""
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
-        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s{_guesses(completion)}"
+        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s{guesses}"
     )
-
-
-def _guesses(completion: Any) -> str:
-    if not completion.draft_tokens:
-        return ""
-    return f", {completion.accepted_tokens} of {completion.draft_tokens} guesses right"
 
 
 def cut_note(completion: Any, ctx: int | None, max_tokens: int | None) -> str:

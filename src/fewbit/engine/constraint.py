@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
-import numpy as np
-
 from ..arrays import Words
 
 MAX_THREADS = 8

@@ -162,6 +162,8 @@ class Request(ABC):
         self.num_in_flight = len(row.tokens)
         self.awaited = number if len(row.samples) == 1 else None
         self.is_blocked = row.score is not None or row.hidden or bool(row.drafts)
+        if not row.drafts:  # there was no room for any
+            self.draft = ()
 
     def settle(self) -> None:
         """Nothing is in flight any more."""

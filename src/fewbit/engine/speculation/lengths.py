@@ -36,19 +36,14 @@ class StepCosts:
 
     def seconds(self, num_tokens: int) -> float:
         """How long a step of so many tokens takes. Larger ones never take less."""
-        below = max((size for size in self._times if size <= num_tokens), default=None)
-        above = min((size for size in self._times if size >= num_tokens), default=None)
-        if below is None and above is None:
+        if not self._times:
             return 1.0 + EXTRA_ROW * num_tokens
-        if below is None or above is None:
-            return self._extrapolate(num_tokens, above if below is None else below)
+        below = max((size for size in self._times if size <= num_tokens), default=min(self._times))
+        above = min((size for size in self._times if size >= num_tokens), default=below)
         first, last = self._times[below][0], self._times[above][0]
-        share = 0.0 if above == below else (num_tokens - below) / (above - below)
-        return first + share * max(0.0, last - first)
-
-    def _extrapolate(self, num_tokens: int, nearest: int) -> float:
-        seconds = self._times[nearest][0]
-        return seconds * max(1.0, 1 + EXTRA_ROW * (num_tokens - nearest))
+        if below == above:
+            return first * (1 + EXTRA_ROW * max(0, num_tokens - below))
+        return first + (num_tokens - below) / (above - below) * max(0.0, last - first)
 
 
 @dataclass(slots=True)
@@ -86,7 +81,7 @@ def choose_lengths(
     costs: StepCosts,
     draft_seconds: Callable[[int], float],
 ) -> list[int]:
-    """How many tokens to guess for each request, so that a second gives the most tokens. All 0 if guessing gains little.
+    """How many tokens to guess for each request, for the most tokens a second; none if guessing gains little.
 
     >>> costs = StepCosts()
     >>> costs.record(1, 0.010), costs.record(8, 0.012), costs.record(16, 0.030)
