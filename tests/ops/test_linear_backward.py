@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fewbit as fb
-from fewbit.formats import Format, get
+from fewbit.formats import Format
 from fewbit.formats.decode import decode
 from fewbit.ops import cpu
 
@@ -90,8 +90,7 @@ def test_a_result_over_its_input_is_refused() -> None:
     w, both = fb.quantize(inputs(40, 40), "q8_0"), inputs(2, 40)
     with pytest.raises(fb.LayoutError, match="overlaps"):
         fb.linear_backward(both, w, both)
+    out = np.empty((2, 40), np.float32)
+    out.flags.writeable = False
     with pytest.raises(fb.LayoutError, match="read-only"):
-        out = np.empty((2, 40), np.float32)
-        out.flags.writeable = False
         fb.linear_backward(both, w, out)
-    assert get("q8_0") == w.format

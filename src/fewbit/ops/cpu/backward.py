@@ -15,9 +15,9 @@ from .machine import checked_threads, packed
 def linear_backward(grad: Any, w: QuantTensor, out: Floats | None = None, threads: int | None = None) -> Floats:
     """grad @ w, the gradient of the inputs of `linear(x, w)`: w is decoded inside the product, some rows at a time.
 
-    Everything is multiplied and added in float32. The result is the same for any number of threads, and a row of it does
-    not depend on the others. If w is on a GPU (`w.to("cuda")`), grad may be in host memory or there, and the result is
-    there.
+    Everything is multiplied and added in float32. The result is the same for any number of threads, and a row of it
+    does not depend on the others. If w is on a GPU (`w.to("cuda")`), grad may be in host memory or there, and the
+    result is there.
 
     Args:
         grad: Array of (..., n) values, the gradient of the result of `linear`.
@@ -36,7 +36,7 @@ def linear_backward(grad: Any, w: QuantTensor, out: Floats | None = None, thread
     if not isinstance(w, QuantTensor) and hasattr(w, "linear_backward"):
         if threads is not None:
             raise ArgumentError("threads are for weights in host memory, w is on a GPU")
-        return w.linear_backward(grad, out)  # type: ignore[no-any-return]
+        return w.linear_backward(grad, out)
     expect_tensor(w)
     if len(w.shape) != 2:
         raise ShapeError(f"w must be a matrix (n, k), its shape is {w.shape}")
