@@ -173,6 +173,7 @@ class Beam(Generation):
         super().__init__(prompt, GREEDY, group.max_length, **options)
         self.group = group
         self.mates = group.beams  # they end together
+        self.takes_drafts = False
         group.beams.append(self)
 
     def advance(self, row: Row, number: int) -> None:
@@ -189,8 +190,8 @@ class Beam(Generation):
     def end_step(self, cache: Cache) -> list[tuple[Request, str]]:
         return self.group.advance(cache)
 
-    def _sample(self) -> Sample:
-        return Sample(GREEDY, 0.0, num_logprobs=self.group.num_tops)
+    def _samples(self, drafts: Sequence[int] = ()) -> list[Sample]:
+        return [Sample(GREEDY, 0.0, num_logprobs=self.group.num_tops)]
 
 
 def refuse_beside_beams(given: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from ..text.tokenizer import Tokenizer
 from .callers import BlockingCaller, Caller, LoopCaller, drive
 from .chat import ChatPlan, Messages
 from .completion import Completion
+from .drafting import make_speculation
 from .fold import TextDelta, TextFold
 from .labels import LabelReader
 from .pooling import embedding_prompts, file_pooling
@@ -70,8 +71,9 @@ class LLM(LabelReader):
         metadata = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(metadata)
         loaded = load(file, options, recommended_activations(metadata))
+        speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
-        self._join(loaded, tokenizer, model_name(path), path, sampling, options)
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
         self.head = find_head(loaded, self.tokenizer, file.architecture)
         self.prompts, self.default_prompt = embedding_prompts(path)
