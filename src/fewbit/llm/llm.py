@@ -338,6 +338,7 @@ class LLM(LabelReader):
                 TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only,
                 structure=options.structure, visible_tokens=options.visible_tokens,
                 reply=plans[number].reply if plans else None,
+                dropped_messages=plans[number].dropped if plans else 0,
             )  # fmt: skip
             groups.append([make(request, index) for index, request in enumerate(requests, first)])
         return groups, several

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
@@ -321,6 +322,44 @@ class TextReader:
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`token_logprobs` that does not block the event loop."""
         return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace)
+
+    def save_prompt(self, path: str | PathLike[str], prompt: Prompt) -> int:
+        """Write what the KV cache holds of a prompt to a file: so many of its tokens. Without any there is no file.
+
+        Args:
+            path: The file. Keep it as private as the prompt.
+            prompt: Text or token ids.
+        """
+        tokens, found = self.encode_prompt(prompt), [0]
+
+        def save(engine: Engine) -> None:
+            cache = engine.cache
+            sequence = cache.new(tokens)
+            try:
+                found[0] = cache.length(sequence)
+                if found[0]:
+                    cache.save(sequence, path)
+            finally:
+                cache.free(sequence)
+
+        self._worker.call(save)
+        return found[0]
+
+    def load_prompt(self, path: str | PathLike[str]) -> int:
+        """Read a file of `save_prompt` into the KV cache: so many tokens that prompts need not compute again.
+
+        Args:
+            path: The file, of the same model and `kv`. Load only files that you trust.
+        """
+        found = [0]
+
+        def load(engine: Engine) -> None:
+            sequence = engine.cache.load(path)
+            found[0] = engine.cache.length(sequence)
+            engine.cache.free(sequence)
+
+        self._worker.call(load)
+        return found[0]
 
     def flush(self) -> None:
         """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""

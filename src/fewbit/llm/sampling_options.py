@@ -165,11 +165,15 @@ class ReplyOptions(TypedDict, total=False):
             name of a tool that it must call. Defaults to "auto".
         parallel_tool_calls: There may be several calls. Defaults to True.
         reasoning_budget: Most tokens of a thought, which is ended then. Defaults to no limit.
+        truncate: Leave out the oldest messages of a conversation that does not fit into the context with room for an
+            answer; `Completion.dropped_messages` is their number. System messages and the last question stay. Defaults
+            to False: it is refused.
     """
 
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     reasoning_budget: int | None
+    truncate: bool
 
 
 class ChatStreamOptions(StreamOptions, PromptOptions, ReplyOptions, total=False):
