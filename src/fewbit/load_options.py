@@ -72,7 +72,7 @@ class LoadOptions:
     Args:
         model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
             name.
-        device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", "webgpu" (any GPU), or "auto": a GPU where
+        device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", "webgpu" (any GPU), or "auto": a GPU if
             there is one.
         kv: Format of the KV cache, such as "q8_0" or "f8_e4m3"; K/V where they differ: "q8_0/q4_0".
         ctx: Maximum sequence length, prompt and answer, in tokens. Defaults to 8192 or the model's own, whichever is

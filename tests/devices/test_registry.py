@@ -164,7 +164,7 @@ def test_a_device_that_has_the_protocol_alone(abacus: list[Abacus], tmp_path: Pa
 
 
 def test_a_device_that_nobody_knows() -> None:
-    with pytest.raises(FewbitError, match="there is no device 'abacus'; there are: cpu, cuda, numpy"):
+    with pytest.raises(FewbitError, match="there is no device 'abacus'; there are: cpu, cuda, numpy, webgpu"):
         devices.get("abacus")
 
 

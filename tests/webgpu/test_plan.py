@@ -107,7 +107,9 @@ def test_experts(gpu: Gpu, fmt: fb.Format) -> None:
 
 
 def test_gates_of_two_formats_and_matrices_that_are_split(small_bindings: Gpu) -> None:
-    up, gate = (fb.quantize(np.random.default_rng(i).standard_normal((32, 64)), f) for i, f in enumerate(("q8_0", "q4_0")))
+    up, gate = (
+        fb.quantize(np.random.default_rng(i).standard_normal((32, 64)), f) for i, f in enumerate(("q8_0", "q4_0"))
+    )
     heads = fb.quantize(np.asarray(stack(4, 8, 16).dequantize()), "f16")
 
     def forward_of(ops: Ops) -> Value:
@@ -130,7 +132,10 @@ def test_pages_that_are_copied_saved_and_read_again(gpu: Gpu) -> None:
         made = devices.get("webgpu", LoadOptions(device="webgpu", max_batched_tokens=64))
         layout = make_layout(graph.specs, kv)
         store: Any = made.make_store(layout, (6,))
-        parts = [np.random.default_rng(i).integers(0, 255, (7, 2, b), np.uint8) for i, b in enumerate(layout.row_bytes(graph.specs[0]))]  # type: ignore[arg-type]
+        parts = [
+            np.random.default_rng(i).integers(0, 255, (7, 2, b), np.uint8)
+            for i, b in enumerate(layout.row_bytes(graph.specs[0]))
+        ]  # type: ignore[arg-type]
         store.write(0, 2, parts, first=3)
         store.copy(0, [(2, 4), (4, 1)])
         for page in (1, 2, 4):

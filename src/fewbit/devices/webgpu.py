@@ -113,9 +113,7 @@ class WebGpuExecutor:
 
     runs_ahead = False
 
-    def __init__(
-        self, graph: Graph, store: PageStore, vocab: int, weights: ModelWeights, options: PlanOptions
-    ) -> None:
+    def __init__(self, graph: Graph, store: PageStore, vocab: int, weights: ModelWeights, options: PlanOptions) -> None:
         self.vocab, self.adapters = vocab, frozenset[str]()
         self.max_batched_tokens, self.max_logits = options.max_tokens, options.max_logits
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
@@ -133,9 +131,7 @@ class WebGpuExecutor:
         """What makes the programs of an output, "logits" or "hidden"."""
         if output not in self._builders:
             graph = select_logits(with_output(self.graph, output))
-            self._builders[output] = Builder(
-                graph, self.store, self.weights, self._step, self.layout, self.options
-            )
+            self._builders[output] = Builder(graph, self.store, self.weights, self._step, self.layout, self.options)
             if output == "logits":
                 self._sampler = Sampler(self.gpu, self.options.max_logits, self.vocab, self._builders[output])
         return self._builders[output]

@@ -1,6 +1,6 @@
 """Kernels of attention over pages: K and V of new tokens are packed into pages, and read from there by all queries.
 
-A row, what a head keeps of a token, is a row of a format whose fields lie apart: codes first, in whole words, then scales.
+A row, what a head keeps of a token, is in a format whose fields lie apart: codes first, in whole words, then scales.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from ...errors import FormatError
-from ...formats import Format, get
+from ...formats import Format
 from ...formats.spec import Integers, ints, runs
 from .activations import ACTIVATIONS
 from .decoders import decoder, parameters, row_stride
@@ -138,6 +138,7 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
     """A workgroup attends for one head of one token: pages one by one, with an online softmax."""
     chunks = -(-v_dim // 16)
     sharing = THREADS // chunks
+    last = "16u" if k_dim % 16 == 0 else f"min(16u, {k_dim}u - n * 16u)"
     start = "sinks[head]" if has_sinks else "-3e38"
     body = f"""\
   let token = wg.y;
@@ -160,7 +161,7 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
     if (i < {k_dim}u) {{ query[i] = q[at + i]; }} else {{ query[i] = 0.0; }}
   }}
   var most = {start};
-  var total = {'1.0' if has_sinks else '0.0'};
+  var total = {"1.0" if has_sinks else "0.0"};
   var acc = array<vec4<f32>, 4>();
   let c = t % {chunks}u;
   let own = t / {chunks}u;
@@ -173,7 +174,7 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
       var sum = 0.0;
       for (var n = t / 32u; n < {-(-k_dim // 16)}u; n += 2u) {{
         let v = k_chunk(k_row, n);
-        for (var e = 0u; e < {16 if k_dim % 16 == 0 else f'min(16u, {k_dim}u - n * 16u)'}{'u' if k_dim % 16 == 0 else ''}; e++) {{
+        for (var e = 0u; e < {last}; e++) {{
           sum += v[e / 4u][e % 4u] * query[n * 16u + e];
         }}
       }}

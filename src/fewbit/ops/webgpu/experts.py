@@ -35,7 +35,7 @@ def route(has_bias: bool, has_scale: bool) -> Kernel:
     if (P.score == 0u) {{ p = exp(p - most) / sum; }}
     if (P.score == 1u) {{ p = 1.0 / (1.0 + exp(-p)); }}
     ranked[row + i] = p;
-    ranked[row + P.experts + i] = p{' + bias[i]' if has_bias else ''};
+    ranked[row + P.experts + i] = p{" + bias[i]" if has_bias else ""};
   }}
   if (P.expert_groups > 1u) {{
     let each = P.experts / P.expert_groups;
@@ -78,7 +78,7 @@ def route(has_bias: bool, has_scale: bool) -> Kernel:
     var w = weights[token * P.top_k + n];
     if (P.score == 2u) {{ w = w / total; }} else if (P.normalize == 1u) {{ w = w / (total + 1e-20); }}
     w *= P.scale;
-{'    w *= expert_scale[chosen[token * P.top_k + n]];' if has_scale else ''}
+{"    w *= expert_scale[chosen[token * P.top_k + n]];" if has_scale else ""}
     weights[token * P.top_k + n] = w;
   }}"""
     bindings = [
@@ -96,7 +96,7 @@ def route(has_bias: bool, has_scale: bool) -> Kernel:
 def expert_rows(fmt: Format, has_bias: bool, is_first: bool) -> Kernel:
     """Products of a token, or of what its chosen experts made of it, with rows of the matrices of these experts.
 
-    A thread group of 32 makes a number; experts outside `first` to `first + held` are left alone. `is_first`: x has a row
+    A workgroup of 32 makes a number; experts outside `first` to `first + held` are left alone. `is_first`: x has a row
     for each token; else one for each chosen expert.
     """
     x_row = "token" if is_first else "wg.y"
@@ -120,7 +120,7 @@ def expert_rows(fmt: Format, has_bias: bool, is_first: bool) -> Kernel:
     if (t < off) {{ part[t] += part[t + off]; }}
   }}
   if (t == 0u && here) {{
-    y[wg.y * P.y_stride + row] = part[0]{' + bias[(expert + P.first) * P.n + row]' if has_bias else ''};
+    y[wg.y * P.y_stride + row] = part[0]{" + bias[(expert + P.first) * P.n + row]" if has_bias else ""};
   }}"""
     names = ("n", "k", "row_bytes", "count_at", "top_k", "first", "held", "x_offset", "x_stride", "y_stride")
     bindings = [
@@ -160,9 +160,7 @@ def combine() -> Kernel:
   }
   y[P.y_offset + wg.y * P.y_stride + i] = sum;"""
     numbers = u32s("count_at", "top_k", "width", "x_stride", "y_offset", "y_stride")
-    return Kernel(
-        "combine", (reads("step", "i32"), reads("x"), reads("weights"), writes("y")), numbers, main(body, 64)
-    )
+    return Kernel("combine", (reads("step", "i32"), reads("x"), reads("weights"), writes("y")), numbers, main(body, 64))
 
 
 @cache

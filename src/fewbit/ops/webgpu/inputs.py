@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from ...arrays import Ints
 from .wgsl import COUNTS
@@ -34,7 +35,7 @@ class StepLayout:
     def pack(self, tokens: Ints, view: View, logits_indices: Ints, counts: Mapping[str, int]) -> Ints:
         """The integers of a step."""
         own = np.repeat(np.arange(len(view.lengths)), np.diff(view.q_starts))
-        arrays = {
+        arrays: dict[str, npt.NDArray[np.integer]] = {
             "tokens": tokens, "positions": view.positions(), "sequences": own, "q_starts": view.q_starts,
             "lengths": view.lengths, "logits_indices": logits_indices, "reads": view.reads, "writes": view.writes,
         }  # fmt: skip

@@ -11,9 +11,9 @@ from ...arrays import Floats
 from ...errors import OutOfMemory
 from ...tensor import QuantTensor
 from ..graph import Rope
-from .decoders import device_format, row_stride
+from .decoders import decoder, device_format, row_stride
 from .device import Gpu, Memory
-from .weights import Matrix, RowPart, device_rows, send_matrix, send_pairs, table_memory
+from .weights import Matrix, RowPart, device_rows, send_matrix, send_pairs, sources_of, table_memory
 
 Progress = Callable[[int], None]  # bytes of weights that were sent
 NEAR = 256  # positions of the second table of angles
@@ -48,7 +48,7 @@ class ModelWeights:
     def __init__(self, gpu: Gpu, progress: Progress | None = None) -> None:
         self.gpu, self._progress = gpu, progress
         self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # the host's arrays stay, so that no id comes twice
-        self.owned: list[Memory] = []
+        self.sources: dict[int, list[tuple[int, Any]]] = {}  # by the buffer's id: where its bytes come from
 
     def floats(self, values: Floats, name: str = "") -> Memory:
         made: Memory = self._once((id(values),), values, lambda: self._array(np.asarray(values, np.float32)))
@@ -56,9 +56,9 @@ class ModelWeights:
 
     def joined_floats(self, parts: Sequence[Floats]) -> Memory:
         """Several vectors behind each other."""
-        return self._once(
-            ("floats", *map(id, parts)), parts, lambda: self._array(np.concatenate([np.ravel(p) for p in parts]))
-        )  # type: ignore[no-any-return]
+        key = ("floats", *map(id, parts))
+        made: Memory = self._once(key, parts, lambda: self._array(np.concatenate([np.ravel(p) for p in parts])))
+        return made
 
     def matrix(self, w: QuantTensor) -> Matrix:
         return self._sent(("matrix", id(w)), [w], lambda: send_matrix(self.gpu, [w], "weights"))
@@ -92,11 +92,14 @@ class ModelWeights:
             for w in weights:
                 offsets.append(column)
                 column += w.shape[0]
-            matrix = self.matrix(weights[0]) if len(weights) == 1 else self._sent(
-                ("rows", *map(id, weights)), weights, lambda weights=weights: send_matrix(self.gpu, weights, "weights")
-            )
+            matrix = self._rows(weights)
             segments.append(Segment(matrix, first, self._bias(group)))
         return Joined(tuple(segments), tuple(offsets), column)
+
+    def _rows(self, weights: Sequence[QuantTensor]) -> Matrix:
+        if len(weights) == 1:
+            return self.matrix(weights[0])
+        return self._sent(("rows", *map(id, weights)), weights, lambda: send_matrix(self.gpu, weights, "weights"))
 
     def _bias(self, group: Sequence[tuple[QuantTensor, Floats | None]]) -> Memory | None:
         if all(bias is None for _, bias in group):
@@ -117,14 +120,15 @@ class ModelWeights:
 
     def _array(self, values: Floats) -> Memory:
         memory = self.gpu.array(values, "floats")
-        self.owned.append(memory)
+        self.sources[id(memory)] = [(0, values)]
         return memory
 
     def _sent(self, key: tuple[Any, ...], parts: Sequence[QuantTensor], make: Callable[[], Matrix]) -> Matrix:
         is_new = key not in self._kept
         made: Matrix = self._once(key, parts, make)
         if is_new:
-            self.owned += [part.memory for part in made.parts]
+            self.sources |= {id(part.memory): list(part.sources) for part in made.parts}
+            self.sources |= {id(table): [(0, decoder(made.format).table)] for table in made.tables}
             if self._progress is not None:
                 self._progress(sum(w.nbytes for w in parts))
         return made
@@ -147,5 +151,5 @@ def _send_stack(gpu: Gpu, w: QuantTensor) -> Matrix:
         held = min(most, count - first)
         memory = gpu.allocate(held * each + 4, "weights")
         gpu.upload(rows[first * n : (first + held) * n], memory)
-        parts.append(RowPart(memory, first * n, held * n))
+        parts.append(RowPart(memory, first * n, held * n, sources_of([w], first * n, (first + held) * n)))
     return Matrix(fmt, count * n, k, parts, table_memory(gpu, fmt))

@@ -101,7 +101,7 @@ class PageStore:
             most = self.gpu.binding_bytes // max(1, page_bytes) * PAGE_TOKENS
             raise OutOfMemory(
                 f"a layer's K or V of {readable(nbytes)} does not fit: {self.gpu.info.name} lets kernels see "
-                f"{readable(self.gpu.binding_bytes)} of a buffer, about {most} tokens; take a smaller ctx or cache_bytes"
+                f"{readable(self.gpu.binding_bytes)}, about {most} tokens; take a smaller ctx or cache_bytes"
             )
         return PageArray(self.gpu.allocate(nbytes + 4, "pages"), page_bytes, row_bytes)
 

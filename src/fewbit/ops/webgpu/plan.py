@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,14 @@ class Program:
 
     dispatches: tuple[Dispatch, ...]
     result: RowsAt
+    tokens: int  # classes of `token_class`: how many tokens and logits it is for
+    logits: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of packed weights that a step of one token reads, but for those of tables and experts."""
+        read = {id(m): m for d in self.dispatches for m in d.buffers if m.name == "weights" and d.label != "embed"}
+        return sum(memory.nbytes for memory in read.values())
 
 
 class Builder:
@@ -64,7 +72,7 @@ class Builder:
         out: list[Dispatch] = []
         for node in self.graph.nodes:
             out += getattr(self, node.operation)(node, **node.attributes)
-        return Program(tuple(out), self.rows[self.graph.result])
+        return Program(tuple(out), self.rows[self.graph.result], tokens, logits)
 
     def buffers(self) -> list[Memory]:
         """Memory of rows and of intermediate results."""
@@ -80,9 +88,7 @@ class Builder:
             placement.add(node, (joined.width, joined.offsets) if joined else None)
         counts = placement.counts(self._count)
         widths = [-(-width // 4) * 4 for width in placement.widths]
-        memories = [
-            self.gpu.allocate(4 * width * counts[slot] + 64, "rows") for slot, width in enumerate(widths)
-        ]
+        memories = [self.gpu.allocate(4 * width * counts[slot] + 64, "rows") for slot, width in enumerate(widths)]
         return {
             value: RowsAt(memories[slot], value.width, widths[slot], first)
             for value, (_, slot, first) in placement.places.items()
@@ -109,20 +115,21 @@ class Builder:
         return ("logits", self.logits) if value.logits_only else ("tokens", self.tokens)
 
     def _each(
-        self, kernel: Kernel, node: Node, inputs: Sequence[RowsAt], more: Sequence[Memory] = (), threads: int = 64,
-        out: RowsAt | None = None, items: int | None = None, names: str = "xb", **values: float,
+        self, kernel: Kernel, node: Node, inputs: Sequence[RowsAt], more: Sequence[Memory] = (),
+        values: Mapping[str, float] | None = None, *, threads: int = 64, out: RowsAt | None = None,
+        items: int | None = None,
     ) -> list[Dispatch]:  # fmt: skip
         """A kernel of row maths: a thread for each number of a row, or for each of `items`."""
         y, count = out or self.rows[node.outputs[0]], self._rows_of(node.outputs[0])[0]
-        for name, one in zip(names, inputs, strict=False):
-            values |= {f"{name}_offset": one.offset, f"{name}_stride": one.stride}
-        values |= {"y_offset": y.offset, "y_stride": y.stride, "count_at": COUNTS.index(count)}
-        known = {name for name, _ in kernel.parameters}
-        values = {"width": y.width} | values
+        known: dict[str, float] = {"width": y.width, **(values or {}), "count_at": COUNTS.index(count)}
+        for name, one in zip("xb", inputs, strict=False):
+            known |= {f"{name}_offset": one.offset, f"{name}_stride": one.stride}
+        known |= {"y_offset": y.offset, "y_stride": y.stride}
         x, z = blocks(-(-(y.width if items is None else items) // threads))
         memories = (self.step, *(one.memory for one in inputs), *more, y.memory)
         grid: tuple[Size, Size, Size] = (("one", x), (count, 1), ("one", z))
-        return [Dispatch(kernel, memories, {k: v for k, v in values.items() if k in known}, grid, node.operation)]
+        taken = {name: known[name] for name, _ in kernel.parameters}
+        return [Dispatch(kernel, memories, taken, grid, node.operation)]
 
     def _inputs(self, node: Node) -> list[RowsAt]:
         return [self.rows[value] for value in node.inputs]
@@ -132,7 +139,7 @@ class Builder:
     def embed(self, node: Node, *, table: QuantTensor, scale: float = 1.0, ids: str = "tokens") -> list[Dispatch]:
         matrix, y = self.weights.matrix(table), self.rows[node.outputs[0]]
         kernel, out = table_rows(matrix.format), []
-        x, z = blocks(-(-(-(-matrix.k // 16)) // 64))
+        x, z = blocks(-(-matrix.k // (16 * 64)))
         for part in matrix.parts:
             values = {
                 **matrix.values, "n": part.rows, "first": part.first, "y_offset": y.offset, "y_stride": y.stride,
@@ -158,7 +165,8 @@ class Builder:
     ) -> list[Dispatch]:  # fmt: skip
         more = [self.weights.floats(weight), *([self.weights.floats(bias)] if bias is not None else [])]
         kernel = rows.norm(has_mean, bias is not None)
-        return self._each(kernel, node, [x], more, 1, y, heads, dim=x.width // heads, eps=eps)
+        sizes = {"dim": x.width // heads, "eps": eps}
+        return self._each(kernel, node, [x], more, sizes, threads=1, out=y, items=heads)
 
     def layer_norm(self, node: Node, *, weight: Floats, bias: Floats | None, eps: float) -> list[Dispatch]:
         x, y = self._inputs(node)[0], self.rows[node.outputs[0]]
@@ -168,32 +176,32 @@ class Builder:
         return self._each(rows.add(), node, self._inputs(node))
 
     def gate(self, node: Node, *, kind: str) -> list[Dispatch]:
-        return self._each(rows.gate(), node, self._inputs(node), kind=KINDS[kind])
+        return self._each(rows.gate(), node, self._inputs(node), (), {"kind": KINDS[kind]})
 
     def activate(self, node: Node, *, kind: str) -> list[Dispatch]:
-        return self._each(rows.activate(), node, self._inputs(node), kind=KINDS[kind])
+        return self._each(rows.activate(), node, self._inputs(node), (), {"kind": KINDS[kind]})
 
     def scale(self, node: Node, *, by: float) -> list[Dispatch]:
-        return self._each(rows.scale(), node, self._inputs(node), by=by)
+        return self._each(rows.scale(), node, self._inputs(node), (), {"by": by})
 
     def softcap(self, node: Node, *, cap: float) -> list[Dispatch]:
-        return self._each(rows.softcap(), node, self._inputs(node), cap=cap)
+        return self._each(rows.softcap(), node, self._inputs(node), (), {"cap": cap})
 
     def shift(self, node: Node, *, by: Floats) -> list[Dispatch]:
         return self._each(rows.shift(), node, self._inputs(node), [self.weights.floats(by)])
 
     def columns(self, node: Node, *, start: int, width: int, heads: int) -> list[Dispatch]:
         x = self._inputs(node)[0]
-        return self._each(rows.columns(), node, [x], part=width, dim=x.width // heads, start=start)
+        return self._each(rows.columns(), node, [x], (), {"part": width, "dim": x.width // heads, "start": start})
 
     def join(self, node: Node, *, heads: int, b_heads: int | None) -> list[Dispatch]:
         a, b = self._inputs(node)
         own = heads if b_heads is None else b_heads
         sizes = {"a_dim": a.width // heads, "b_dim": b.width // own, "b_heads": own}
-        return self._each(rows.join(), node, [a, b], **sizes)
+        return self._each(rows.join(), node, [a, b], (), sizes)
 
     def gather(self, node: Node) -> list[Dispatch]:
-        return self._each(rows.gather(), node, self._inputs(node), ids_at=self.layout.at("logits_indices"))
+        return self._each(rows.gather(), node, self._inputs(node), (), {"ids_at": self.layout.at("logits_indices")})
 
     def rope(self, node: Node, *, heads: int, rope: Rope) -> list[Dispatch]:
         x, y = self._inputs(node)[0], self.rows[node.outputs[0]]
@@ -205,7 +213,7 @@ class Builder:
             "scale": rope.scale, "ids_at": self.layout.at("positions"), "x_offset": x.offset, "x_stride": x.stride,
         }  # fmt: skip
         inputs = [] if in_place else [x]
-        return self._each(rows.rope(in_place), node, inputs, [angles.memory], items=items, **values)
+        return self._each(rows.rope(in_place), node, inputs, [angles.memory], values, items=items)
 
     # Products
 
@@ -243,8 +251,8 @@ class Builder:
             product = Product(self.weights.matrix(w), self.step, x, target, tokens, count, f16=self.options.f16)
             out += product.dispatches(self.gpu)
         both = self._scratch("gated", self._count(node.outputs[0]), gate.shape[0])
-        out += self._each(rows.gate(), node, [scratch, y], out=both, kind=KINDS[kind])
-        return out + self._each(rows.scale(), node, [both], by=1.0)
+        out += self._each(rows.gate(), node, [scratch, y], (), {"kind": KINDS[kind]}, out=both)
+        return out + self._each(rows.scale(), node, [both], (), {"by": 1.0})
 
     def _normed(self, node: Node, norm: tuple[Floats, float] | None) -> tuple[RowsAt, list[Dispatch]]:
         """Rows as a product takes them."""
@@ -259,7 +267,7 @@ class Builder:
         if x.offset % 4 == 0:
             return x, []
         target = self._scratch("aligned", max(self.options.max_tokens, self.options.max_logits), x.width)
-        return target, self._each(rows.scale(), node, [x], out=target, by=1.0)
+        return target, self._each(rows.scale(), node, [x], (), {"by": 1.0}, out=target)
 
     def linear_heads(self, node: Node, *, w: QuantTensor) -> list[Dispatch]:
         (x,), y = self._inputs(node), self.rows[node.outputs[0]]
@@ -383,7 +391,7 @@ class Builder:
 
     def _rotate(self, node: Node, x: RowsAt, name: str, dim: int, heads: int) -> list[Dispatch]:
         target = self._scratch(name, self.options.max_tokens, x.width)
-        return self._each(rows.hadamard(dim), node, [x], (), 1, target, heads)
+        return self._each(rows.hadamard(dim), node, [x], threads=1, out=target, items=heads)
 
     def _write(self, fmt: Any, dim: int, heads: int, x: RowsAt, pages: Memory, group: int) -> list[Dispatch]:
         each = 2 if fmt.is_scalar else attention.PAIR
@@ -436,9 +444,7 @@ class Builder:
         return self._recurrent(node, recurrent.scan(), [*memories, gains], [], layer, offset, x.width, values)
 
     def _at(self, **inputs: RowsAt) -> dict[str, float]:
-        return {
-            f"{name}_{what}": getattr(one, what) for name, one in inputs.items() for what in ("offset", "stride")
-        }
+        return {f"{name}_{what}": getattr(one, what) for name, one in inputs.items() for what in ("offset", "stride")}
 
     def _recurrent(
         self, node: Node, kernel: Kernel, before: Sequence[Memory], after: Sequence[Memory], layer: int, offset: int,

@@ -28,7 +28,7 @@ def conv(has_bias: bool) -> Kernel:
   if (i >= P.width) {{ return; }}
   let kept = P.taps - 1u;
   for (var token = begin; token < end; token++) {{
-    var sum = {'bias[i]' if has_bias else '0.0'};
+    var sum = {"bias[i]" if has_bias else "0.0"};
     for (var tap = 0u; tap < P.taps; tap++) {{
       let place = token - begin + tap;
       var v = 0.0;

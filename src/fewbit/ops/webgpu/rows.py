@@ -97,11 +97,11 @@ def norm(has_mean: bool = False, has_bias: bool = False) -> Kernel:
   for (var i = t; i < P.dim; i += {THREADS}u) {{ sum += x[at + i]; }}
 {mean}  var square = 0.0;
   for (var i = t; i < P.dim; i += {THREADS}u) {{ let v = x[at + i] - mean; square += v * v; }}
-{_total('square').replace('let total', 'let squares')}\
+{_total("square").replace("let total", "let squares")}\
   let by = 1.0 / sqrt(squares / f32(P.dim) + P.eps);
   let to = P.y_offset + token * P.y_stride + wg.x * P.dim;
   for (var i = t; i < P.dim; i += {THREADS}u) {{
-    y[to + i] = (x[at + i] - mean) * by * weight[i]{' + bias[i]' if has_bias else ''};
+    y[to + i] = (x[at + i] - mean) * by * weight[i]{" + bias[i]" if has_bias else ""};
   }}"""
     if not has_mean:
         body = body.replace("  var sum = 0.0;\n", "").replace(
@@ -110,9 +110,7 @@ def norm(has_mean: bool = False, has_bias: bool = False) -> Kernel:
     more = (reads("weight"), *([reads("bias")] if has_bias else []))
     text = f"var<workgroup> part: array<f32, {THREADS}>;\n{main(body, THREADS)}"
     name = "layer_norm" if has_mean else "norm"
-    return Kernel(
-        name, (_STEP, _IN, *more, _OUT), (*ROW, *u32s("dim"), *f32s("eps")), text
-    )
+    return Kernel(name, (_STEP, _IN, *more, _OUT), (*ROW, *u32s("dim"), *f32s("eps")), text)
 
 
 def _total(name: str) -> str:
@@ -137,14 +135,18 @@ def rope(in_place: bool) -> Kernel:
     """
     source = "y" if in_place else "x"
     places = "P.y_offset + token * P.y_stride" if in_place else "P.x_offset + token * P.x_stride"
-    rest = "" if in_place else f"""
-  if (i >= P.pairs) {{
+    rest = (
+        ""
+        if in_place
+        else """
+  if (i >= P.pairs) {
     let place = i + P.pairs;
     y[to + place] = x[at + place];
     return;
-  }}"""
+  }"""
+    )
     body = f"""\
-{_COUNT}  let each = {'P.pairs' if in_place else '(P.dim - P.pairs)'};
+{_COUNT}  let each = {"P.pairs" if in_place else "(P.dim - P.pairs)"};
   let thread = block * {THREADS}u + t;
   if (thread >= P.heads * each) {{ return; }}
   let i = thread % each;

@@ -35,7 +35,6 @@ class PackedSamples(NamedTuple):
 
     data: Words
     errors: dict[int, Exception]
-    count: int
 
 
 def pack_samples(samples: Sequence[tuple[int, Sample]], vocab: int) -> PackedSamples:
@@ -70,7 +69,7 @@ def pack_samples(samples: Sequence[tuple[int, Sample]], vocab: int) -> PackedSam
             p.frequency_penalty, 0.0, int(p.temperature == 0),
         )  # fmt: skip
     data = np.concatenate([np.frombuffer(bytes(head), np.uint32), *tail])
-    return PackedSamples(data, errors, len(samples))
+    return PackedSamples(data, errors)
 
 
 def _checked(one: Sample, vocab: int) -> tuple[Seen | None, Bias | None, Words | None]:
