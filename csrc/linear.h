@@ -61,8 +61,8 @@ struct Importance {
   const float* data;
   size_t stride;
 };
-void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, Importance weights, uint8_t* out,
-            int threads);
+void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, Importance weights,
+            uint8_t* out, int threads);
 
 // Several products of the same inputs. Forms that are missing are made in memory that is kept for the next call.
 void multiply(std::span<const Product> products, Inputs inputs, Activations activations, int threads);
