@@ -31,7 +31,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 HANDLERS: dict[str, Handler] = {
     "/v1/chat/completions": chat_completions, "/v1/completions": completions, "/v1/embeddings": embeddings,
 }  # fmt: skip
-RETRIED = frozenset(("queue_full", "rate_limit_exceeded", "overloaded", "model_failed"))
+RETRIED = frozenset(("queue_full", "overloaded", "model_failed"))
 MAX_TRIES = 20
 
 
@@ -74,9 +74,9 @@ async def answer(
         found = decode_line(line, repeated)
     except LineError as error:
         return refused(line, error)
-    for attempt in range(MAX_TRIES):
+    for _ in range(MAX_TRIES):
         status, body, again = await ask(app, found.url, bytes(found.body), submitter)
-        if again is None or attempt == MAX_TRIES - 1:
+        if again is None:
             break
         await asyncio.sleep(again)
     return answered(line, found.custom_id, status, body, created)
@@ -86,9 +86,8 @@ async def ask(app: Starlette, url: str, body: bytes, submitter: Submitter) -> tu
     """The status and body of an answer, and after how many seconds it is worth asking again."""
     ALLOWED.set(submitter.models)
     request = _request(app, url, body, submitter)
+    await _admit(submitter.quota)
     try:
-        if submitter.quota is not None:
-            submitter.quota.admit()
         response = await HANDLERS[url](request)
     except FewbitError as error:
         return _failed(from_fewbit(error))
@@ -102,6 +101,16 @@ async def ask(app: Starlette, url: str, body: bytes, submitter: Submitter) -> tu
         if (nbytes := request.scope.get("fewbit.body_bytes")) is not None:
             state.release_body(request.scope["fewbit.client"], nbytes)
     return response.status_code, bytes(response.body), None
+
+
+async def _admit(quota: Quota | None) -> None:
+    """Wait until the quota has room for a request."""
+    while quota is not None:
+        try:
+            quota.admit()
+            return
+        except ApiError as error:
+            await asyncio.sleep(error.retry_after or 1)
 
 
 def _failed(error: ApiError) -> tuple[int, bytes, float | None]:

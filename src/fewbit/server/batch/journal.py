@@ -68,6 +68,10 @@ class Journal:
     def __contains__(self, index: int) -> bool:
         return index in self._places
 
+    @property
+    def nbytes(self) -> int:
+        return self._end
+
     def add(self, record: Record) -> bool:
         """Keep a record, unless there is one of the same line. It survives the end of this process."""
         if record.index in self:
