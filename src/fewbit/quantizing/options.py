@@ -39,8 +39,8 @@ class QuantizeOptions:
             by the tensor's name; (experts, columns) for experts apart.
         error_feedback: Hessians, a file of `fewbit calibrate --hessian`: later columns make up for earlier ones. Or
             the sum of x x^T over the inputs x of a matrix, by the tensor's name: (columns, columns), or (experts,
-            columns, columns). The columns of such a matrix are rounded one after another. It takes longer, and
-            importance is not used there.
+            columns, columns). The columns of such a matrix are rounded one after another, then scales and codes are
+            improved in turn. It takes longer, and importance is not used there.
         pure: Give all matrices the format that most would have in the mix.
         force: Replace a file that is there.
         dry_run: Only choose formats; write nothing.
