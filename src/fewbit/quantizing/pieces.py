@@ -10,7 +10,6 @@ import numpy as np
 from ..arrays import Bytes, Floats
 from ..errors import DataError, OutOfMemory
 from ..files.model import ModelFile
-from ..formats import Format
 from ..ops.arguments import refuse_unfit
 from ..ops.cpu import quantize
 from ..tensor import QuantTensor
@@ -71,16 +70,11 @@ def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: 
     values = chunk.dequantize()
     if matrix.feedback is None:
         weights = matrix.importance
-        if weights is None and is_searched(plan.format):
+        if weights is None and plan.format.rule in SEARCHED_RULES:
             weights = magnitude_weights(values)
         return quantize(values, plan.format, weights, threads).data
     refuse_unfit(values, plan.format, True)
     return encode_with_feedback(plan.format, values, matrix.feedback, threads).reshape(-1)
-
-
-def is_searched(fmt: Format) -> bool:
-    """Whether scales are searched for where no importance is known. Formats of trained weights keep their rules."""
-    return fmt.rule in SEARCHED_RULES or fmt.name == "q8_0"
 
 
 def magnitude_weights(values: Floats) -> Floats:
