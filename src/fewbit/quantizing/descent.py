@@ -24,7 +24,8 @@ COLUMNS = 32  # whose changes are added to each other at once
 
 def output_errors(apart: Floats, hessian: Floats) -> Floats:
     """E H E^T of each row."""
-    return np.einsum("ij,ij->i", apart @ hessian, apart)
+    errors: Floats = np.einsum("ij,ij->i", apart @ hessian, apart)
+    return errors
 
 
 def descend(fmt: Format, rows: Floats, data: Bytes, apart: Floats, hessian: Floats, threads: int | None) -> Bytes:
