@@ -14,8 +14,8 @@ from fewbit.cli.model import load
 from fewbit.cli.options import model_options
 from fewbit.errors import FewbitError
 from fewbit.load_options import LoadOptions
-from fewbit.option_fields import takes_options
 from fewbit.ops import cpu
+from fewbit.option_fields import takes_options
 
 from .tiny import write_tiny
 
