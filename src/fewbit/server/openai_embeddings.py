@@ -49,7 +49,7 @@ class EmbeddingsRequest(Body):
 
 class EmbeddingRow(msgspec.Struct):
     index: int
-    embedding: list[float] | list[int] | str
+    embedding: list[float | int] | str
     object: Literal["embedding"] = "embedding"
 
 
