@@ -1,14 +1,13 @@
 """The application on Ray Serve: frontends that answer HTTP, and replicas that have an engine each.
 
-A replica is an actor of Serve, which restarts, scales and updates it, and which starts the engine's actor in a process of
-its own. Frontends call that one directly: a call through Serve's handles would cost milliseconds.
+A replica is an actor of Serve, which restarts, scales and updates it. It starts the engine's actor, a process of its
+own. Frontends call that one directly: a call through Serve's handles would cost milliseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,6 @@ from ray.exceptions import RayActorError
 from ray.serve.config import RequestRouterConfig
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from starlette.applications import Starlette
 
 from ..server.app import make_app
 from ..server.backend import ModelFacts
@@ -25,7 +23,7 @@ from ..server.pool import Pool
 from ..server.settings import Settings
 from . import membership
 from .engine_actor import actor_name, find_engine, start_engine
-from .options import ClusterOptions, read_options
+from .options import ClusterOptions, deployment_name, read_options
 from .replicas import ReplicaBackend, Replicas
 from .scaling import QUEUED_TOKENS
 
@@ -45,7 +43,7 @@ class Replica:
         resources: What is reserved for the engine.
     """
 
-    async def __init__(self, source: str, loading: dict[str, Any], resources: dict[str, float]) -> None:
+    async def __init__(self, source: str, loading: dict[str, Any], resources: dict[str, float]) -> None:  # type: ignore[misc]
         context = serve.get_replica_context()
         name = actor_name(context.app_name, context.deployment, context.replica_id.unique_id)
         placed = PlacementGroupSchedulingStrategy(get_current_placement_group())
@@ -84,10 +82,10 @@ class Frontend:
         engines: Handles to the deployments of replicas, by the models' names.
     """
 
-    async def __init__(self, settings: Settings, engines: Mapping[str, Any]) -> None:
+    async def __init__(self, settings: Settings, engines: Mapping[str, Any]) -> None:  # type: ignore[misc]
         self._settings, self._backends = settings, {name: await connect(one) for name, one in engines.items()}
 
-    def __serve_build_asgi_app__(self) -> Starlette:
+    def __serve_build_asgi_app__(self) -> Any:
         return make_app(self._settings, Pool.of_backends(self._backends))
 
     async def check_health(self) -> None:
@@ -99,7 +97,11 @@ async def connect(handle: Any) -> ReplicaBackend:
     app, deployment = serve.get_replica_context().app_name, handle.deployment_name
     replicas = Replicas(lambda replica: find_engine(app, deployment, replica))
     loop = asyncio.get_running_loop()
-    membership.listen(app, deployment, lambda names: loop.call_soon_threadsafe(replicas.update, names))
+
+    def update(names: list[str]) -> None:
+        loop.call_soon_threadsafe(replicas.update, names)
+
+    membership.listen(app, deployment, update)
     return ReplicaBackend(replicas, await handle.facts.remote())
 
 
@@ -146,11 +148,3 @@ def replica_numbers(options: ClusterOptions) -> dict[str, Any]:
         "min_replicas": options.replicas, "max_replicas": options.max_replicas, "policy": policy,
         "upscale_delay_s": 5.0, "downscale_delay_s": 120.0,
     }}  # fmt: skip
-
-
-def deployment_name(model: str) -> str:
-    """
-    >>> deployment_name("org/model:q4")
-    'model-org-model-q4'
-    """
-    return "model-" + re.sub(r"[^\w.-]", "-", model)

@@ -1,8 +1,7 @@
 """A backend for frontends in other processes: jobs come in, batches of events go out.
 
-A frontend starts jobs and asks for events again and again; an answer has all that came since the last one, of all its
-jobs. So the cost of a message is shared by the streams, and the more of them there are the less each of them pays. What a
-frontend that is gone had started is ended.
+A frontend starts jobs and asks for events again and again. An answer has all that came since the last one, of all its
+jobs: streams share the cost of a message. Jobs of a frontend that is gone are ended.
 """
 
 from __future__ import annotations
@@ -83,9 +82,7 @@ class EngineHost:
         except Exception as error:
             return dumps((None, portable(error)))
 
-    async def _run(
-        self, request: JobRequest, first: asyncio.Future[JobEvent], number: int, outbox: Outbox
-    ) -> None:
+    async def _run(self, request: JobRequest, first: asyncio.Future[JobEvent], number: int, outbox: Outbox) -> None:
         last = JobEnded()
 
         def put(event: JobEvent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -47,7 +48,9 @@ class ClusterOptions:
         most = self.replicas if self.max_replicas is None else self.max_replicas
         if not 1 <= self.replicas <= most:
             raise ArgumentError(f"replicas must be at least 1 and at most max_replicas, got {self.replicas} and {most}")
+        _check_names(self.loading, LoadOptions, "loading")
         LoadOptions(**self.load_options)
+        _ = self.server_settings
 
     @property
     def load_options(self) -> dict[str, Any]:
@@ -57,7 +60,9 @@ class ClusterOptions:
 
     @property
     def server_settings(self) -> Settings:
-        given = {name: tuple(one) if isinstance(one, list) else one for name, one in self.settings.items()}
+        given: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in self.settings.items()
+        }
         _check_names(given, Settings, "settings")
         return Settings(**given)
 
@@ -77,6 +82,14 @@ def read_options(args: Mapping[str, Any]) -> ClusterOptions:
     if not isinstance(args.get("models"), Mapping):
         raise ArgumentError("args must have models by name, such as models: {tiny: /models/tiny.gguf}")
     return ClusterOptions(**args)
+
+
+def deployment_name(model: str) -> str:
+    """
+    >>> deployment_name("org/model:q4")
+    'model-org-model-q4'
+    """
+    return "model-" + re.sub(r"[^\w.-]", "-", model)
 
 
 def _check_names(given: Mapping[str, Any], record: type, what: str) -> None:

@@ -1,7 +1,7 @@
 """Which replica is to run a job: the one that has most of its prompt in its cache, unless it has much more to do.
 
-Frontends do not tokenize. They hash the text of a prompt in chunks, each with all before it, and remember which replica got
-which chunks. That a replica has evicted some of them only costs time.
+Frontends do not tokenize. They hash the text of a prompt in chunks, each with all before it, and remember which
+replica got which chunks. That a replica has evicted some of them only costs time.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PrefixIndex:
 
     def depth(self, replica: str, key: Key) -> int:
         """How many chunks a prompt has in common with those that a replica got."""
-        seen = self._seen.get(replica, {})
+        seen = self._seen.get(replica, OrderedDict())
         return next((depth for depth, chunk in enumerate(key) if chunk not in seen), len(key))
 
 

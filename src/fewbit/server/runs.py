@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 MAX_RESTARTS = 2  # of a job whose replica ended
 
+
 class Run:
     """The events of a job after `started`. It must be closed: by `stream`, `collect` or `aclose`."""
 
