@@ -28,7 +28,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .NOTPARALLEL:
 .PHONY: help test test-all run table bench runnable check check-python check-types check-native check-imports check-emitted \
         check-macos sanitize emulate selftest test-cross test-cross-all test-cuda test-cuda-emulated \
-        test-cuda-compile emit format docs build wheel wheels sdist clean
+        test-cuda-compile test-cluster emit format docs build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -113,6 +113,9 @@ test-cuda-compile: build $(VENV)/.cuda ## Compile every GPU kernel for each arch
 	FEWBIT_CUDA_REPORT=build/cuda_kernels.json \
 	  $(BIN)/python -m pytest -n auto --dist worksteal tests/cuda/test_compile*.py
 	@echo "Registers and spills are in build/cuda_kernels.json."
+
+test-cluster: build $(VENV)/.cluster ## Run the tests over a Ray cluster of two nodes on this machine
+	$(BIN)/python -m pytest tests/cluster -m cluster
 
 wheel: $(WHEEL_VENV)/.tools $(GENERATED) ## Build a wheel into dist/, and try it in a fresh environment
 	rm -rf dist build/wheels $(TRIAL_VENV)
@@ -215,6 +218,10 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.tools
 	  print(*p['dependencies'], *p['optional-dependencies']['docs'], sep='\n')" > $(VENV)/docs.txt
 	@$(BIN)/python -m pip $(INSTALL) -r $(VENV)/docs.txt
 	@touch $@
+
+$(VENV)/.cluster: pyproject.toml | $(VENV)/.tools
+	$(BIN)/pip $(QUIET) --upgrade-strategy only-if-needed 'ray[serve,data]>=2.60'
+	touch $@
 
 $(VENV)/.cuda: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -m pip $(QUIET) 'cuda-core>=1.2' 'cuda-bindings>=13' 'cuda-pathfinder>=1.3' 'nvidia-cuda-nvrtc>=13'
