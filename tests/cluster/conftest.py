@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,23 @@ import pytest
 
 from ..cli.tiny import write_tiny
 
+ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no address but loopback
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
+def cluster() -> Any:
     """Two nodes of two CPUs, and this process connected to them."""
-    os.environ.update(
-        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_USAGE_STATS_ENABLED="0"
-    )  # "0": no address but loopback
+    return start_cluster()
+
+
+@cache
+def start_cluster() -> Any:
+    """The cluster of this process, until its end."""
+    os.environ.update(ENVIRONMENT)
     ray: Any = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -29,9 +40,13 @@ def cluster() -> Iterator[Any]:
     found = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder})
     found.add_node(**node)
     ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield found
+    atexit.register(_stop, ray, found, folder)
+    return found
+
+
+def _stop(ray: Any, cluster: Any, folder: str) -> None:
     ray.shutdown()
-    found.shutdown()
+    cluster.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -70,4 +70,4 @@ def kill_actor(part: str) -> None:
     import ray
 
     namespace, name = actor_names(part)[0]
-    ray.kill(ray.get_actor(name, namespace=namespace), no_restart=False)
+    ray.kill(ray.get_actor(name, namespace=namespace))

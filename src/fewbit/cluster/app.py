@@ -17,12 +17,14 @@ from ray.serve.config import RequestRouterConfig
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from ..llm import LLM
 from ..server.app import make_app
 from ..server.backend import ModelFacts
+from ..server.log import use_json
 from ..server.pool import Pool
 from ..server.settings import Settings
 from . import membership
-from .engine_actor import actor_name, find_engine, start_engine
+from .engine_actor import Load, actor_name, find_engine, start_engine
 from .options import ClusterOptions, deployment_name, read_options
 from .replicas import ReplicaBackend, Replicas
 from .scaling import QUEUED_TOKENS
@@ -38,17 +40,16 @@ class Replica:
     """Has an engine in a process of its own, and ends with it.
 
     Args:
-        source: The model, as `LLM` takes it.
-        loading: Options of `LLM`.
+        given: What `EngineActor` takes: the model, options of `LLM`, and what loads it.
         resources: What is reserved for the engine.
     """
 
-    async def __init__(self, source: str, loading: dict[str, Any], resources: dict[str, float]) -> None:  # type: ignore[misc]
+    async def __init__(self, given: tuple[Any, ...], resources: dict[str, float]) -> None:  # type: ignore[misc]
         context = serve.get_replica_context()
         name = actor_name(context.app_name, context.deployment, context.replica_id.unique_id)
         placed = PlacementGroupSchedulingStrategy(get_current_placement_group())
         options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0)}
-        self._engine = start_engine(name, source, loading, options, placed)
+        self._engine = start_engine(name, given, options, placed)
         self._facts: ModelFacts = await self._engine.facts.remote()
         self._watch = asyncio.ensure_future(self._end_with_engine())
 
@@ -83,6 +84,7 @@ class Frontend:
     """
 
     async def __init__(self, settings: Settings, engines: Mapping[str, Any]) -> None:  # type: ignore[misc]
+        use_json(settings.log_json)
         self._settings, self._backends = settings, {name: await connect(one) for name, one in engines.items()}
 
     def __serve_build_asgi_app__(self) -> Any:
@@ -110,10 +112,18 @@ def build(args: Mapping[str, Any]) -> Any:
     return application(read_options(args))
 
 
-def application(options: ClusterOptions) -> Any:
-    """The application, bound: for `serve.run`."""
+def application(options: ClusterOptions, load: Load = LLM) -> Any:
+    """The application, bound: for `serve.run`.
+
+    Args:
+        options: What is deployed.
+        load: What makes an `LLM` of a model and options, in the process of each engine.
+    """
     settings = options.server_settings
-    engines = {name: replica_deployment(name, source, options) for name, source in options.models.items()}
+    engines = {
+        name: replica_deployment(name, (source, options.load_options, load), options)
+        for name, source in options.models.items()
+    }
     frontend = serve.deployment(serve.ingress()(Frontend)).options(
         name="frontend", num_replicas=options.frontends, max_ongoing_requests=MAX_REQUESTS,
         ray_actor_options={"num_cpus": 0}, graceful_shutdown_timeout_s=settings.drain_seconds,
@@ -122,7 +132,7 @@ def application(options: ClusterOptions) -> Any:
     return frontend.bind(settings, engines)
 
 
-def replica_deployment(model: str, source: str, options: ClusterOptions) -> Any:
+def replica_deployment(model: str, given: tuple[Any, ...], options: ClusterOptions) -> Any:
     """The replicas of a model, bound."""
     name = deployment_name(model)
     router = RequestRouterConfig(
@@ -133,7 +143,7 @@ def replica_deployment(model: str, source: str, options: ClusterOptions) -> Any:
         placement_group_bundles=[options.resources], max_ongoing_requests=MAX_REQUESTS,
         graceful_shutdown_timeout_s=options.server_settings.drain_seconds,
         health_check_period_s=HEALTH_SECONDS, health_check_timeout_s=HEALTH_TIMEOUT_SECONDS, logging_config=QUIET,
-    ).bind(source, options.load_options, options.resources)  # fmt: skip
+    ).bind(given, options.resources)  # fmt: skip
 
 
 def replica_numbers(options: ClusterOptions) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -17,6 +18,8 @@ from ..server.local import LocalBackend
 from ..server.serving import SWITCH_SECONDS
 from .engine_host import EngineHost
 
+Load = Callable[..., LLM]
+
 NAMESPACE = "fewbit"  # of the actors' names
 MAX_CALLS = 10_000  # at a time; what an engine has to do is limited by the frontends
 
@@ -27,11 +30,12 @@ class EngineActor(EngineHost):
     Args:
         source: What `LLM` takes for the model.
         loading: Options of `LLM`.
+        load: What makes an `LLM` of them.
     """
 
-    def __init__(self, source: str, loading: dict[str, Any]) -> None:
+    def __init__(self, source: str, loading: dict[str, Any], load: Load = LLM) -> None:
         memory.set_up()
-        llm = LLM(source, **loading)
+        llm = load(source, **loading)
         super().__init__(LocalBackend(llm, llm.model_name))
         gc.collect()
         gc.freeze()
@@ -62,20 +66,19 @@ def actor_name(app: str, deployment: str, replica: str) -> str:
     return f"{app}/{deployment}/{replica}"
 
 
-def start_engine(name: str, source: str, loading: dict[str, Any], resources: dict[str, float], strategy: Any) -> Any:
+def start_engine(name: str, given: tuple[Any, ...], resources: dict[str, float], strategy: Any) -> Any:
     """An engine's actor. It ends with the process that starts it.
 
     Args:
         name: The actor's, see `actor_name`.
-        source: The model.
-        loading: Options of `LLM`.
+        given: What `EngineActor` takes.
         resources: What Ray reserves for it, by the names of Ray's options.
         strategy: Where it is placed.
     """
     actor = ray.remote(EngineActor).options(
         name=name, namespace=NAMESPACE, max_concurrency=MAX_CALLS, scheduling_strategy=strategy, **resources
     )
-    return actor.remote(source, loading)
+    return actor.remote(*given)
 
 
 def find_engine(app: str, deployment: str, replica: str) -> ActorClient | None:
