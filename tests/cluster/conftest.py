@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import shutil
 import tempfile
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,17 @@ import pytest
 
 from ..cli.tiny import write_tiny
 
-ENVIRONMENT = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no address but loopback
-    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+os.environ.update(
+    RAY_DISABLE_IMPORT_WARNING="1", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", RAY_USAGE_STATS_ENABLED="0",
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # clusters on the loopback address, as on other systems
+    RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S="1",
+)  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Any:
+@contextmanager
+def two_nodes() -> Iterator[Any]:
     """Two nodes of two CPUs, and this process connected to them."""
-    return start_cluster()
-
-
-@cache
-def start_cluster() -> Any:
-    """The cluster of this process, until its end."""
-    os.environ.update(ENVIRONMENT)
-    ray: Any = pytest.importorskip("ray")
+    import ray
     from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # the paths of sockets are short
@@ -40,14 +33,17 @@ def start_cluster() -> Any:
     found = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, "temp_dir": folder})
     found.add_node(**node)
     ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
-    atexit.register(_stop, ray, found, folder)
-    return found
-
-
-def _stop(ray: Any, cluster: Any, folder: str) -> None:
+    yield found
     ray.shutdown()
-    cluster.shutdown()
+    found.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    pytest.importorskip("ray")
+    with two_nodes() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import AsyncGenerator
-from functools import partial
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from fewbit.llm import LLM, Completion, TextDelta
 from fewbit.server.settings import Settings
 
-from .conftest import start_cluster
+from .conftest import two_nodes
 from .deployed import URL, num_replicas, start_http, wait_until
 
 
@@ -55,6 +57,14 @@ async def written(lines: list[str]) -> AsyncGenerator[TextDelta, None]:
     yield TextDelta(0, "", [], completion=Completion("".join(lines), [1] * len(lines), "stop"))
 
 
+@cache
+def join_cluster() -> None:
+    """A cluster for this process, until its end."""
+    stack = ExitStack()
+    stack.enter_context(two_nodes())
+    atexit.register(stack.close)
+
+
 class RayLive:
     """A server over replicas of a model, on the cluster of the tests."""
 
@@ -64,7 +74,7 @@ class RayLive:
         from fewbit.cluster.app import application
         from fewbit.cluster.options import ClusterOptions
 
-        start_cluster()
+        join_cluster()
         start_http()
         Settings(**settings)
         self.llm, self.url = llm, URL
