@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from click.testing import CliRunner
-from fewbit.cli.main import main
+from fewbit.cli import main
 
 WRONG = [
     (["--max-replicas", "2"], "--max-replicas needs --replicas"),
