@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from fewbit.llm import LLM, Completion, TextDelta
 from fewbit.server.settings import Settings
 
 from .conftest import two_nodes
-from .deployed import URL, num_replicas, start_http, wait_until
+from .deployed import URL, num_replicas, start_http, stats, wait_until
 
 
 class Script:
@@ -83,6 +83,13 @@ class RayLive:
         options = ClusterOptions({llm.model_name: str(llm.path)}, 2, cpus=0.5, loading=loading, settings=settings)
         serve.run(application(options, partial(load_scripted, kind)), name="fewbit", route_prefix="/")
         wait_until(lambda: num_replicas() == 2)
+
+    def is_idle(self) -> bool:
+        found = stats()
+        return not (found["running"] or found["waiting"] or found["pages_used"])
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        wait_until(is_so)
 
     def close(self) -> None:
         from ray import serve

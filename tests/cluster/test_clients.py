@@ -21,9 +21,16 @@ SUITES = [
 @pytest.mark.parametrize("backend", ["replicas", "ray"])
 def test_suites_of_clients(backend: str) -> None:
     pytest.importorskip("ray")
-    folder = Path(__file__).parents[1] / "server"
+    root = Path(__file__).parents[2]
+    folder = root / "tests/server"
     command = [sys.executable, "-m", "pytest", "-p", "no:asyncio", *(str(folder / f"{one}.py") for one in SUITES)]
-    environment: dict[str, Any] = {**os.environ, "FEWBIT_TEST_BACKEND": backend}
-    done = subprocess.run([*command, "-W", "ignore"], env=environment, capture_output=True, text=True, check=False)
+    environment: dict[str, Any] = {
+        **os.environ,
+        "FEWBIT_TEST_BACKEND": backend,
+        "PYTHONPATH": str(root),
+    }  # workers import tests too
+    done = subprocess.run(
+        [*command, "-W", "ignore"], env=environment, cwd=root, capture_output=True, text=True, check=False
+    )
     print(done.stdout[-2000:])
     assert done.returncode == 0, done.stdout[-5000:]
