@@ -28,7 +28,7 @@ def test_an_llm_in_an_actor_and_in_map_batches(cluster: Any, path: Path) -> None
     import ray
 
     names, prompts = examples(), [f"prompt {number}" for number in range(20)]
-    with LLM(path, threads=1) as llm:
+    with LLM(path, threads=1, batch_invariant=True) as llm:
         expected = [llm.generate(prompt, max_tokens=8, temperature=0).text for prompt in prompts]
     model = names["Model"].remote(str(path))
     assert ray.get([model.generate.remote(prompt) for prompt in prompts[:4]]) == expected[:4]
