@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from ..llm import LLM
 from ..server import memory
@@ -85,5 +85,5 @@ def find_engine(app: str, deployment: str, replica: str) -> ActorClient | None:
     """The engine of a replica, if it is there."""
     try:
         return ActorClient(ray.get_actor(actor_name(app, deployment, replica), namespace=NAMESPACE))
-    except ValueError:
+    except (ValueError, RayError):
         return None

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from ..arrays import Floats
-from ..server.backend import Asker, Counts
+from ..server.backend import Asker, Counts, ModelFacts
 from ..server.errors import Interrupted
 from ..server.jobs import Job, RunEvent
 from .messages import Batch, JobEnded, JobEvent, JobRequest, WorkRequest, dumps, loads
@@ -71,6 +71,10 @@ class Link:
     async def embed(self, prompts: list[list[int]]) -> Floats:
         rows: Floats = _result(await self._call("embed", dumps(prompts)))
         return rows
+
+    async def facts(self) -> ModelFacts:
+        facts: ModelFacts = await self._call("facts")
+        return facts
 
     async def counts(self) -> Counts:
         counts: Counts = await self._call("counts")

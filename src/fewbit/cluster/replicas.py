@@ -33,6 +33,7 @@ class Replicas:
 
     def __init__(self, connect: Connect) -> None:
         self._connect, self._index = connect, PrefixIndex()
+        self.facts: ModelFacts | None = None  # of the replica that came last
         self._names: set[str] = set()
         self._links: dict[str, Link] = {}
         self._leaving: set[Link] = set()  # that get no new jobs
@@ -82,9 +83,7 @@ class Replicas:
         while True:
             self._changed.clear()
             for name in self._names - self._links.keys():
-                engine = await asyncio.to_thread(self._connect, name)
-                if engine is not None and name in self._names:
-                    self._links[name] = Link(name, engine, self._lost)
+                await self._join(name)
             self._leaving = {link for link in self._leaving if not self._is_idle(link)}
             is_whole = self._links.keys() == self._names and not self._leaving
             try:
@@ -92,6 +91,21 @@ class Replicas:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+    async def _join(self, name: str) -> None:
+        """Have a link to a replica, once it tells the facts: those of an update differ."""
+        engine = await asyncio.to_thread(self._connect, name)
+        if engine is None:
+            return
+        link = Link(name, engine, self._lost)
+        try:
+            facts = await link.facts()
+        except Interrupted:
+            return
+        if name in self._names:
+            self._links[name], self.facts = link, facts
+        else:
+            link.close()
 
     def _is_idle(self, link: Link) -> bool:
         """Whether a replica that leaves has no job of this frontend; then its link is closed."""
@@ -111,7 +125,7 @@ class ReplicaBackend(Backend):
 
     Args:
         replicas: Those of the model.
-        facts: What each of them tells of it.
+        facts: What they told of it first.
     """
 
     def __init__(self, replicas: Replicas, facts: ModelFacts) -> None:
@@ -119,7 +133,8 @@ class ReplicaBackend(Backend):
 
     @property
     def facts(self) -> ModelFacts:
-        return replace(self._facts, max_seqs=self._facts.max_seqs * max(1, len(self._replicas.links)))
+        facts = self._replicas.facts or self._facts
+        return replace(facts, max_seqs=facts.max_seqs * max(1, len(self._replicas.links)))
 
     async def run(self, job: Job, asker: Asker) -> AsyncGenerator[RunEvent, None]:
         """Its events. While it has begun no output, it is moved to another replica if its own ends."""
