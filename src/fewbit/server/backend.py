@@ -119,7 +119,7 @@ class Backend(Protocol):
     def facts(self) -> ModelFacts: ...
 
     def run(self, job: Job, asker: Asker) -> AsyncGenerator[RunEvent, None]:
-        """The events of a job; see `jobs.run`. `aclose` ends it at once."""
+        """The events of a job; see `jobs.run`. `aclose` ends it at once. `Interrupted`: it may be run again."""
         ...
 
     async def work(self, asker: Asker, call: Callable[..., T], *given: Any) -> T:
