@@ -21,7 +21,9 @@ def figures(tmp_path: Path) -> str:
 
 
 def plan(*args: str) -> Result:
-    return CliRunner().invoke(main, ["plan", "model.gguf", "--prompt-tokens", "20-30", "--output-tokens", "5", *args])
+    return CliRunner().invoke(
+        main, ["plan", "model.gguf", "--prompt-tokens", "20-30", "--output-tokens", "5", "-q", *args]
+    )
 
 
 def test_what_clients_get_is_printed(figures: str) -> None:

@@ -120,6 +120,7 @@ def best_plan(
 ) -> SizingPlan:
     """The plan for a number of replicas; without one, for the fewest that meet the targets."""
     from ..sizing import make_plan, smallest_plan
+    from ..sizing.plan import MAX_REPLICAS
 
     given = {name: seconds for name, seconds in targets.items() if seconds is not None}
     if replicas is not None or not given:
@@ -128,7 +129,8 @@ def best_plan(
     def is_enough(plan: SizingPlan) -> bool:
         return all(getattr(plan, name).p95 <= seconds for name, seconds in given.items())
 
-    found = smallest_plan(lambda count: make_plan(figures, load, count, cost_per_hour), is_enough)
+    most = min(load.clients, MAX_REPLICAS)  # more would be idle
+    found = smallest_plan(lambda count: make_plan(figures, load, count, cost_per_hour), is_enough, most)
     if found is None:
         raise click.UsageError("no number of replicas is so quick: a request alone takes longer; use a later target")
     return found

@@ -101,10 +101,14 @@ class FileStore:
     def add(self, owner: str, filename: str, purpose: Purpose, source: BinaryIO) -> FileObject:
         """Keep what can be read from `source`. It blocks."""
         name = new_file_id()
-        with open_private(self.path(name)) as file:
-            shutil.copyfileobj(source, file, 1 << 20)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open_private(self.path(name)) as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            self.path(name).unlink(missing_ok=True)
+            raise
         return self.adopt(name, owner, filename, purpose)
 
     def adopt(self, name: str, owner: str, filename: str, purpose: Purpose) -> FileObject:

@@ -89,19 +89,21 @@ def make_plan(
     )  # fmt: skip
 
 
-def smallest_plan(make: Callable[[int], SizingPlan], is_enough: Callable[[SizingPlan], bool]) -> SizingPlan | None:
-    """The plan with the fewest replicas that is enough; None if none of up to `MAX_REPLICAS` is."""
-    least, most, best = 0, 1, make(1)
+def smallest_plan(
+    make: Callable[[int], SizingPlan], is_enough: Callable[[SizingPlan], bool], most: int = MAX_REPLICAS
+) -> SizingPlan | None:
+    """The plan with the fewest replicas that is enough; None if none of up to `most` is."""
+    least, enough, best = 0, 1, make(1)
     while not is_enough(best):
-        if most >= MAX_REPLICAS:
+        if enough >= most:
             return None
-        least, most = most, most * 2
-        best = make(most)
-    while most - least > 1:
-        middle = (least + most) // 2
+        least, enough = enough, min(2 * enough, most)
+        best = make(enough)
+    while enough - least > 1:
+        middle = (least + enough) // 2
         plan = make(middle)
         if is_enough(plan):
-            most, best = middle, plan
+            enough, best = middle, plan
         else:
             least = middle
     return best
