@@ -18,6 +18,7 @@ from .activations import KINDS
 from .device import Dispatch, Memory, Size
 from .multiply import ONE, RowsAt
 from .plan_rows import PlanOptions, Program, RowBuilder
+from .products import FEW
 from .wgsl import COUNTS, Kernel, blocks
 
 
@@ -115,7 +116,8 @@ class Builder(RowBuilder):
         at |= {f"{name}_at": self.layout.at(f"{name}{group}") for name in ("tables", "starts")}
         values = {
             **at, "count_at": COUNTS.index("tokens"), "sharing": heads // spec.kv_heads, "kv_heads": spec.kv_heads,
-            "k_bytes": k_pages.row_bytes, "v_bytes": v_pages.row_bytes, "q_offset": q.offset, "q_stride": q.stride,
+            "heads": heads, "k_bytes": k_pages.row_bytes, "v_bytes": v_pages.row_bytes,
+            "q_offset": q.offset, "q_stride": q.stride,
             "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.window,
             "radius": radius, "scale": scale, "cap": softcap,
             **{f"k_{n}": value for n, value in attention.page_parameters(layout.k, spec.k_dim).items()},
@@ -123,11 +125,20 @@ class Builder(RowBuilder):
         }  # fmt: skip
         if spec.v_dim > attention.MAX_V_DIM:
             raise DeviceError(f"heads of {spec.v_dim} values are too wide for WebGPU; {attention.MAX_V_DIM} fit")
-        kernel = attention.attend(layout.k, layout.v, spec.k_dim, spec.v_dim, sinks is not None)
+        splits = attention.SPLITS if self.tokens and self.options.ctx >= attention.LONG else 1
+        kernel = attention.attend(layout.k, layout.v, spec.k_dim, spec.v_dim, sinks is not None, splits)
+        target, grid = y.memory, (("one", heads), ("tokens", 1), ("one", splits))
+        if splits > 1:
+            target = self._scratch("splits", FEW[-1] * heads * splits, spec.v_dim + 2).memory
         more = [] if sinks is None else [self.weights.floats(sinks)]
-        buffers = (self.step, k_pages.memory, v_pages.memory, q.memory, y.memory, *more)
-        grid: tuple[Size, Size, Size] = (("one", heads), ("tokens", 1), ONE)
-        return [*out, Dispatch(kernel, buffers, values, grid, "attend")]
+        buffers = (self.step, k_pages.memory, v_pages.memory, q.memory, target, *more)
+        out.append(Dispatch(kernel, buffers, values, grid, "attend"))
+        if splits > 1:
+            joined = {name: values[name] for name in ("count_at", "heads", "y_offset", "y_stride")}
+            parts = (self.step, target, y.memory)
+            one: tuple[Size, Size, Size] = (("one", heads), ("tokens", 1), ONE)
+            out.append(Dispatch(attention.join_splits(spec.v_dim, splits), parts, joined, one, "join splits"))
+        return out
 
     def _rotate(self, node: Node, x: RowsAt, name: str, dim: int, heads: int) -> list[Dispatch]:
         target = self._scratch(name, self.options.max_tokens, x.width)
