@@ -55,10 +55,10 @@ class LoadOptions:
             "yarn:4". `ctx` may then be so many times the model's own. Kinds are "yarn", "dynamic" (NTK, for sequences
             of `ctx` tokens) and "linear".
         activations: Precision of the inputs of matrix products: "int8", "int16" (more exact, somewhat slower) or
-            "exact" (f32, slow). The error of a product is about 250x lower with "int16". Defaults to "int16" for the
-            built-in model. For other models defaults to "int16" for one token at a time on instruction sets where that
-            costs less than 15%, else to "int8"; `fewbit doctor` shows which. Logits that can be sampled use at least 16
-            bits.
+            "exact" (f32, slow); WebGPU has "exact", "f16" and "int8". The error of a product is about 250x lower with
+            "int16". Defaults to "int16" for the built-in model. For other models defaults to "int16" for one token at a
+            time on instruction sets where that costs less than 15%, else to "int8"; `fewbit doctor` shows which. Logits
+            that can be sampled use at least 16 bits.
         repack: Reorder weights in memory for speed; repack=False uses the file's memory map. The new order makes
             products of up to 16 tokens faster (see `fewbit.repack`); processes share a memory map. Defaults to True
             wherever that helps and memory suffices.
@@ -100,7 +100,7 @@ class LoadOptions:
     _: KW_ONLY
     rope_scaling: Annotated[str | None, Choice("the model's own")] = None
     activations: Annotated[
-        str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact"))
+        str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact", "f16"))
     ] = None
     repack: Annotated[bool | None, Choice("where it gains")] = None
     cache_bytes: Annotated[int | None, Choice("as memory allows", scope="serve")] = None
@@ -121,7 +121,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         from .models.rope_scaling import read_scaling
-        from .ops.arguments import chosen_activations
+        from .ops.arguments import MODEL_ACTIVATIONS, chosen_activations
 
         for option in load_options():
             value = option.check(vars(self)[option.name])
@@ -129,7 +129,7 @@ class LoadOptions:
         kv_formats(self.kv)
         if self.rope_scaling is not None:
             read_scaling(self.rope_scaling)
-        object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact))
+        object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact, MODEL_ACTIVATIONS))
 
 
 @cache

@@ -26,6 +26,10 @@ from .host import HostHandle
 
 
 def make(options: LoadOptions) -> CpuDevice:
+    if options.activations not in (None, *ACTIVATIONS):
+        raise RequestError(
+            "device 'cpu' takes activations in int8, int16 or f32 (exact), not f16; leave activations out"
+        )
     return CpuDevice(options)
 
 

@@ -26,10 +26,15 @@ def find_devices(options: LoadOptions) -> dict[str, Device]:
         place, options = "cpu", replace(options, device="cpu", gpu_layers=None)
     device = get(place, options)
     if device.takes_rows:
-        return {"cpu": get("cpu", options), place: device}
+        return {"cpu": get("cpu", _for_host(options)), place: device}
     if options.gpu_layers is not None:
         raise RequestError(f"gpu_layers is for devices 'cuda' and 'webgpu', not for {place!r}; leave it out")
     return {place: device}
+
+
+def _for_host(options: LoadOptions) -> LoadOptions:
+    """Options of the layers that stay on the CPU: it has no products in f16."""
+    return replace(options, activations="exact") if options.activations == "f16" else options
 
 
 def split(
@@ -72,7 +77,7 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
     *earlier, last = plans
-    device = get(last.place, options)
+    device = get(last.place, _for_host(options) if last.place == "cpu" and options.device != "cpu" else options)
     if not earlier:
         return device
     from .hybrid import HybridDevice
