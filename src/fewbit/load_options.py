@@ -73,6 +73,7 @@ class LoadOptions:
         model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
             name.
         device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", or "auto": a GPU where there is one.
+            Several, as in "cuda:0,cuda:1", divide its layers.
         kv: Format of the KV cache, such as "q8_0" or "f8_e4m3"; K/V where they differ: "q8_0/q4_0".
         ctx: Maximum sequence length, prompt and answer, in tokens. Defaults to 8192 or the model's own, whichever is
             smaller, or with a warning to less where memory is short.

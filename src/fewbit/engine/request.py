@@ -74,8 +74,8 @@ class Request(ABC):
 
         self.sequence = 0  # of the cache; 0: it has none
         self.num_computed = 0  # tokens that are in the cache
-        self.num_in_flight = 0  # those after them in a step that was launched, while the next one is scheduled
-        self.awaited: int | None = None  # the sample of that step that is its next token
+        self.num_in_flight = 0  # those after them in steps that were launched, while the next one is scheduled
+        self.awaited: int | None = None  # the sample of the last of them that is its next token
         self.is_blocked = False  # whether it cannot go on before that step is fetched
         self.cached_tokens = 0  # of the prompt, found in the cache at first
         self.num_run = len(tokens)  # tokens of the prompt, or that were run before it was preempted
@@ -102,6 +102,11 @@ class Request(ABC):
     def num_remaining(self) -> int:
         """Tokens to run before the request gets further; 1 for one that is writing its output."""
         return self.end - self.num_computed - self.num_in_flight
+
+    @property
+    def is_run(self) -> bool:
+        """Whether no token is left to run, or in flight, before the request gets further."""
+        return self.num_computed >= self.end
 
     @property
     def is_writing(self) -> bool:
@@ -154,15 +159,20 @@ class Request(ABC):
     def take(self, result: RowResult) -> str | None:
         """Take what a row gave. The reason if that finishes the request."""
 
-    def advance(self, row: Row, number: int) -> None:
-        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
-        self.num_in_flight = len(row.tokens)
-        self.awaited = None if row.sample is None else number
-        self.is_blocked = row.score is not None or row.hidden
+    def advance(self, row: Row, number: int | None) -> None:
+        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched.
 
-    def settle(self) -> None:
-        """Nothing is in flight any more."""
-        self.num_in_flight, self.awaited, self.is_blocked = 0, None, False
+        Without a number nobody goes on from a token that is not known.
+        """
+        self.num_in_flight += len(row.tokens)
+        self.awaited = None if row.sample is None else number
+        self.is_blocked = row.score is not None or row.hidden or (row.sample is not None and number is None)
+
+    def settle(self, count: int | None = None) -> None:
+        """A row with so many tokens is not in flight any more; None: no row is."""
+        self.num_in_flight = 0 if count is None else max(0, self.num_in_flight - count)
+        if not self.num_in_flight:
+            self.awaited, self.is_blocked = None, False
 
     def follow(self, leader: Request, sequence: int) -> None:
         """Go on from where another request with the same prompt is."""
@@ -234,7 +244,7 @@ class Generation(Request):
             if sibling.finish_reason is None:
                 rows.append((sibling, Row(self.sequence, (), sample=sibling._sample())))
 
-    def advance(self, row: Row, number: int) -> None:
+    def advance(self, row: Row, number: int | None) -> None:
         """A constraint says only after a token which may come next. Outputs of one prompt part after it."""
         super().advance(row, number)
         self.is_blocked |= row.num_logits > 0 and (self.constraint is not None or bool(self.siblings))
@@ -331,7 +341,7 @@ class Scoring(Request):
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None:
             self.scores.receive(result.scores, result.tops)
-        return None if self.num_remaining else "stop"
+        return "stop" if self.is_run else None
 
 
 class Embedding(Request):
@@ -360,7 +370,7 @@ class Embedding(Request):
     def take(self, result: RowResult) -> str | None:
         if result.hidden is not None:
             self._receive(result.hidden)
-        return None if self.num_remaining else "stop"
+        return "stop" if self.is_run else None
 
     def _receive(self, hidden: Floats) -> None:
         if self.hidden is None:
