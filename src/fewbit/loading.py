@@ -55,7 +55,7 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
         options: What the user chose. `model`, `format`, `keep` and limits of the engine are not used here.
         preferred_activations: The activations that the model needs, if `options` say nothing and the device has them.
     """
-    targets = find_devices(options)
+    targets = find_devices(options, file.path)
     model = load_model(file)  # its weights stay in the file for now
     _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)

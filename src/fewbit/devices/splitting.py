@@ -10,9 +10,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from ..cache.groups import MAX_PAGES
-from ..errors import RequestError
+from ..errors import ExtraError, RequestError
 from ..load_options import LoadOptions
 from ..ops.cut import cut, layers_of, weights_of
 from ..ops.graph import Graph
@@ -22,8 +26,8 @@ from .fitting import MemoryPlan, tokens_in
 Placed = tuple[str, Device]  # a device, and its name
 
 
-def find_devices(options: LoadOptions) -> list[Placed]:
-    """The devices that may run layers of a model, in the order of its layers.
+def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
+    """The devices that may run layers of the model of a file, in the order of its layers.
 
     >>> [place for place, _ in find_devices(LoadOptions(device="cuda", gpu_layers=0))]
     ['cpu']
@@ -31,7 +35,7 @@ def find_devices(options: LoadOptions) -> list[Placed]:
     ['cpu', 'cpu']
     """
     if is_staged(options):
-        return _find_stages(options)
+        return _find_stages(options, path)
     place = find_best() if options.device == "auto" else options.device
     if options.gpu_layers == 0:
         place, options = "cpu", replace(options, device="cpu", gpu_layers=None)
@@ -45,18 +49,31 @@ def find_devices(options: LoadOptions) -> list[Placed]:
 
 def is_staged(options: LoadOptions) -> bool:
     """Whether the layers are divided over several equals."""
-    return "," in options.device
+    return "," in options.device or (options.stages or 1) > 1
 
 
-def _find_stages(options: LoadOptions) -> list[Placed]:
+def _find_stages(options: LoadOptions, path: Path) -> list[Placed]:
     places = [place.strip() for place in options.device.split(",")]
     if options.gpu_layers is not None:
         raise RequestError("gpu_layers is for one GPU beside the CPU; with several devices leave it out")
     devices = [(place, get(place, options)) for place in places]
+    if (options.stages or 1) > 1:
+        if len(devices) > 1:
+            raise RequestError("stages are processes with one device each; give stages, or several devices")
+        devices += _open_stages(options, path)
     for place, device in devices:
         if not device.takes_rows:
             raise RequestError(f"device {place!r} cannot run a part of the layers of a model")
     return devices
+
+
+def _open_stages(options: LoadOptions, path: Path) -> list[Placed]:
+    """Those in other processes."""
+    if find_spec("ray") is None:
+        raise ExtraError("stages need Ray: pip install 'fewbit[cluster]'")
+    cluster: Any = import_module("fewbit.cluster.stages")
+    found: list[Placed] = cluster.open_stages(path, options, (options.stages or 1) - 1)
+    return found
 
 
 def share_memory(plans: Sequence[MemoryPlan]) -> list[MemoryPlan]:
