@@ -17,6 +17,8 @@ namespace fewbit::FEWBIT_ISA {
 //
 #include "kernels/exact.h"
 //
+#include "kernels/backward.h"
+//
 #include "kernels/recurrent.h"
 //
 #include "targets/counted.h"
@@ -35,8 +37,9 @@ static void add_decoders(Kernels* by_format) {
 }
 
 extern const RowTable rows;
-constinit const RowTable rows = {
-    add_decoders, norm_row, rope_row, gate_row, kv_scale, kv_rotate, {conv_columns, delta_rule, scan}, logits::passes};
+constinit const RowTable rows = {add_decoders,  norm_row,  rope_row,      gate_row,
+                                 kv_scale,      kv_rotate, backward_rows, {conv_columns, delta_rule, scan},
+                                 logits::passes};
 
 }  // namespace fewbit::FEWBIT_ISA
 
