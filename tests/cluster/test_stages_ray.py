@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,13 @@ import pytest
 import fewbit as fb
 from fewbit.errors import DeviceError, FileError, RequestError
 
-pytestmark = pytest.mark.cluster
 ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("cluster")]  # of Ray
 ZOO = Path(__file__).parents[1] / "zoo"
 PROMPTS = [[i + 3, *range(5, 5 + 7 * i)] for i in range(5)]
 EXACT: dict[str, Any] = {
     "batch_invariant": True, "max_batched_tokens": 64, "max_seqs": 8, "cache_bytes": 1 << 20, "ctx": 64, "threads": 1,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
-    """Two nodes on this machine."""
-    from ray.cluster_utils import Cluster
-
-    sizes = {"num_cpus": 2, "object_store_memory": 100 << 20}
-    two = Cluster(initialize_head=True, head_node_args={**sizes, "include_dashboard": False})
-    two.add_node(**sizes)
-    ray.init(address=two.address, log_to_driver=False, logging_level="ERROR")
-    yield two
-    ray.shutdown()
-    two.shutdown()
 
 
 def text(llm: fb.LLM) -> list[list[int]]:
