@@ -95,6 +95,12 @@ class LoadOptions:
         batch_invariant: Compute the same bits alone and in any batch, so that a seed gives the same answer again;
             slower for many tokens. Without it, kernels depend on the batch size, and rounding differences can change a
             sampled token.
+        speculate: Guess tokens and verify several in one step: "ngram" looks up what followed the last tokens before,
+            "off" guesses nothing. The text is the same, apart from rounding; with `batch_invariant` all bits are.
+            Defaults to "auto": "ngram" on the CPU, or the draft model if there is one.
+        draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
+        draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
+            guesses were right. Defaults to 8, with a draft model to 4.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
         stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them. Each
@@ -127,6 +133,9 @@ class LoadOptions:
     max_seqs: Annotated[int | None, Choice("64", scope="serve")] = None
     max_batched_tokens: Annotated[int | None, Choice("512, on a GPU 4096")] = None
     batch_invariant: bool = False
+    speculate: Annotated[str, Choice(values=("auto", "ngram", "off"))] = "auto"
+    draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
+    draft_tokens: Annotated[int | None, Choice("8, with a draft model 4")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
     stages: Annotated[int | None, Choice("1")] = None
     format: str | None = None

@@ -71,7 +71,8 @@ def test_what_is_no_prompt_is_not_answered(tiny: str, args: list[str]) -> None:
 def test_json(tiny: str) -> None:
     facts = run_json(tiny, "hi", *SHORT)
     assert list(facts) == [
-        "model", "text", "tokens", "finish_reason", "prompt_tokens", "cached_tokens", "seconds", "tokens_per_second",
+        "model", "text", "tokens", "finish_reason", "prompt_tokens", "cached_tokens", "draft_tokens",
+        "accepted_tokens", "seconds", "tokens_per_second",
     ]  # fmt: skip
     assert facts["model"] == "tiny"
     assert len(facts["tokens"]) == 8

@@ -20,7 +20,7 @@ from ..ops.graph import Graph
 from ..ops.specs import LayerSpec
 from ..tensor import QuantTensor
 from . import Device
-from .batch import Batch, Results, resolve_masks
+from .batch import Batch, Results, RowResult, resolve_masks
 from .fitting import choose_layout
 from .host import decode
 from .stage import (
@@ -188,19 +188,25 @@ class StagedHandle:
         results, values = self._pending.result()
         if results is None:
             return decode(self._batch, values, [], sampling)
-        number = 0
-        for place, row in enumerate(self._batch.rows):
-            if row.sample is not None:
-                results[place] = self._errors.get(number, results[place])
-                number += 1
-        found: Results = results
+        first, found = 0, Results()
+        for row, result in zip(self._batch.rows, results, strict=True):
+            failed = [place for place in range(len(row.samples)) if first + place in self._errors]
+            found.append(_before(result, failed[0], self._errors[first + failed[0]]) if failed else result)
+            first += len(row.samples)
         return found
+
+
+def _before(result: RowResult | Exception, count: int, error: Exception) -> RowResult | Exception:
+    """The first samples of a row, or why there is none: the mask of the one after them has failed."""
+    if isinstance(result, Exception) or len(result.tokens) <= count:
+        return result
+    return result._replace(tokens=result.tokens[:count], logprobs=result.logprobs[:count]) if count else error
 
 
 def _sendable(batch: Batch, samples: Sequence[tuple[int, Any]]) -> Batch:
     """A batch without masks that are still computed."""
     resolved = iter(samples)
-    rows = [row if row.sample is None else replace(row, sample=next(resolved)[1]) for row in batch.rows]
+    rows = [replace(row, samples=[next(resolved)[1] for _ in row.samples]) for row in batch.rows]
     return replace(batch, rows=rows, samples=[*samples])
 
 

@@ -27,6 +27,7 @@ class InFlightStep:
     rows: StepRows
     view: View
     handle: Handle
+    launch_time: float = 0.0
     is_advanced: bool = False
 
     def advance(self, awaits: bool) -> None:
@@ -36,13 +37,12 @@ class InFlightStep:
         self.is_advanced, number = True, 0
         for request, row in self.rows:
             request.advance(row, number if awaits else None)
-            number += row.sample is not None
+            number += len(row.samples)
 
     def settle(self) -> None:
         """It was fetched, or is given up."""
-        if self.is_advanced:
-            for request, row in self.rows:
-                request.settle(len(row.tokens))
+        for request, row in self.rows:
+            request.settle(len(row.tokens) if self.is_advanced else 0)
 
     def take_back(self, cache: Cache) -> None:
         """Leave everything as it was before this step was launched; later ones were taken back before."""

@@ -19,6 +19,7 @@ from ..text.tokenizer import Tokenizer
 from .callers import BlockingCaller, Caller, LoopCaller, drive
 from .chat import ChatPlan, Messages
 from .completion import Completion
+from .drafting import make_speculation
 from .fold import TextDelta, TextFold
 from .pooling import file_pooling
 from .prompts import Prompt, Prompts, split_prompts
@@ -66,8 +67,9 @@ class LLM(TextReader):
         metadata = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(metadata)
         loaded = load(file, options, recommended_activations(metadata))
+        speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
-        self._join(loaded, tokenizer, model_name(path), path, sampling, options)
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
 
     @classmethod

@@ -204,8 +204,8 @@ def linear(
 ) -> Floats:
     """x @ w.T + bias + residual, with w decoded inside the dot products.
 
-    The result is the same for any number of threads. If w is on a GPU (`w.to("cuda")`), x may be in host memory or on
-    the GPU, and the result is on the GPU.
+    The result is the same for any number of threads. If w is on an NVIDIA GPU (`w.to("cuda")`), x may be in host memory
+    or on the GPU, and the result is on the GPU. With `w.to("webgpu")` both are in host memory.
 
     Args:
         x: Inputs of (..., k) values, or what `quantize_activations` made of them.
