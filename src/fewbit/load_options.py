@@ -45,7 +45,7 @@ class LoadOptions:
         model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
             name.
         device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", "webgpu" (any GPU), or "auto": a GPU if
-            there is one.
+            there is one. Several, as in "cuda:0,cuda:1", divide its layers.
         kv: Format of the KV cache, such as "q8_0" or "f8_e4m3"; K/V where they differ: "q8_0/q4_0".
         ctx: Maximum sequence length, prompt and answer, in tokens. Defaults to 8192 or the model's own, whichever is
             smaller, or with a warning to less where memory is short.
@@ -78,6 +78,8 @@ class LoadOptions:
             guesses were right. Defaults to 8, with a draft model to 4.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
+        stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them. Each
+            has its own `threads`, and a GPU of its own with device="cuda".
         format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
         keep: Keep the result of `format` for the next start. It is a GGUF file in the cache folder.
         max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
@@ -111,6 +113,7 @@ class LoadOptions:
     draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
     draft_tokens: Annotated[int | None, Choice("8, with a draft model 4")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
+    stages: Annotated[int | None, Choice("1")] = None
     format: str | None = None
     keep: bool = True
     max_waiting: Annotated[int | None, Choice(least=0, scope="python")] = None

@@ -37,6 +37,7 @@ class CpuDevice(Device):
     name = "cpu"
     activation_types = ACTIVATIONS
     layouts = ("interleaved16", "rows")
+    takes_rows = True
 
     def __init__(self, options: LoadOptions) -> None:
         self.activations = options.activations
@@ -106,13 +107,13 @@ class CpuExecutor:
         self._rows: dict[str, Floats] = {}
         self._plan("logits" if graph.has_head else "hidden")
 
-    def launch(self, batch: Batch) -> HostHandle:
+    def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
         plan = self._plan(batch.output)
         view, rows = batch.view, self._rows[batch.output][: len(batch.logits_indices)]
         try:
             plan.run(
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
-                self.threads, view.reads, view.writes, max_candidates(batch),
+                self.threads, view.reads, view.writes, max_candidates(batch), given,
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None

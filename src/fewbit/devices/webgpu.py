@@ -51,7 +51,7 @@ class WebGpuDevice(Device):
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
     copies_weights = True
-    takes_rows = True
+    takes_rows = extends_cpu = True
     activation_types = ("exact", "f16", "int8")
     reserve_bytes = 128 << 20
 
