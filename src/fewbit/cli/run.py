@@ -180,7 +180,7 @@ def begin_session(path: str, llm: Any, conversation: Conversation, stack: ExitSt
 
     kept = Session(path, llm)
     tell(kept.resume(conversation))
-    conversation.on_answer = kept.keep
+    conversation.on_answer = kept.write
     stack.callback(kept.end, conversation)
 
 

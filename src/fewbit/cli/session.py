@@ -48,7 +48,7 @@ class Session:
         dropped = f"; the model no longer sees the oldest {conversation.dropped}" if conversation.dropped else ""
         return f"{self._path}: {len(conversation.messages)} messages{known}{dropped}"
 
-    def keep(self, conversation: Conversation) -> None:
+    def write(self, conversation: Conversation) -> None:
         """Write the messages."""
         data = {
             "fewbit_session": VERSION, "model": self._llm.model_name, "fingerprint": self._fingerprint,
@@ -59,7 +59,7 @@ class Session:
     def end(self, conversation: Conversation) -> None:
         """Write what was computed too."""
         if conversation.messages or self._path.exists():
-            self.keep(conversation)
+            self.write(conversation)
         if conversation.last_prompt is not None and conversation.last is not None:
             messages, options = conversation.last_prompt
             tokens = [*self._llm.chat_prompt(messages, **options), *conversation.last.tokens]
