@@ -126,8 +126,8 @@ class Backend(Protocol):
         """`call(llm, *given)`, made beside the event loop where the LLM is. All of it can be pickled."""
         ...
 
-    async def embed(self, prompts: list[list[int]]) -> Floats:
-        """A row for each prompt."""
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None) -> Floats:
+        """A row for each prompt: its vector, or the logits of its labels with the pooling "rank"."""
         ...
 
     async def counts(self) -> Mapping[str, Counts]:
