@@ -78,7 +78,7 @@ class EngineHost:
 
     async def embed(self, payload: bytes) -> bytes:
         try:
-            return dumps((await self.backend.embed(loads(payload)), None))
+            return dumps((await self.backend.embed(*loads(payload)), None))
         except Exception as error:
             return dumps((None, portable(error)))
 

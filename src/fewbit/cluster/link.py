@@ -68,8 +68,8 @@ class Link:
         request = WorkRequest(call, given, asker.client, asker.nbytes)
         return _result(await self._call("work", dumps(request)))
 
-    async def embed(self, prompts: list[list[int]]) -> Floats:
-        rows: Floats = _result(await self._call("embed", dumps(prompts)))
+    async def embed(self, prompts: list[list[int]], pooling: str | None) -> Floats:
+        rows: Floats = _result(await self._call("embed", dumps((prompts, pooling))))
         return rows
 
     async def facts(self) -> ModelFacts:

@@ -158,8 +158,8 @@ class ReplicaBackend(Backend):
         result: T = await self._anywhere(lambda link: link.work(asker, call, given))
         return result
 
-    async def embed(self, prompts: list[list[int]]) -> Floats:
-        rows: Floats = await self._anywhere(lambda link: link.embed(prompts))
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None) -> Floats:
+        rows: Floats = await self._anywhere(lambda link: link.embed(prompts, pooling))
         return rows
 
     async def counts(self) -> dict[str, Counts]:
