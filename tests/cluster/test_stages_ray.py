@@ -87,5 +87,5 @@ def test_the_file_must_be_the_same_everywhere(tmp_path: Path, monkeypatch: pytes
     from fewbit.cluster import stages
 
     monkeypatch.setattr(stages, "model_fingerprint", lambda file: "other")
-    with pytest.raises(FileError, match="of stage 2 on node .* is another model than the one here"):
+    with pytest.raises(FileError, match=r"of stage 2 on node .* is another model than the one here"):
         fb.LLM(ZOO / "smollm3" / "model.gguf", stages=2, **EXACT)
