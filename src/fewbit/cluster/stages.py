@@ -32,8 +32,8 @@ from ..ops.graph import Graph
 START_SECONDS = 120.0  # for an actor to begin; a cluster may have to start a machine
 
 ATTRIBUTES = (
-    "memory_kind", "alternative", "decodes", "copies_weights", "takes_rows", "activation_types", "reserve_bytes", "layouts",
-    "layout", "max_batched_tokens", "threads", "numerics",
+    "memory_kind", "alternative", "decodes", "copies_weights", "takes_rows", "activation_types", "reserve_bytes",
+    "layouts", "layout", "max_batched_tokens", "threads", "numerics",
 )  # fmt: skip
 
 
