@@ -39,7 +39,7 @@ def find_devices(options: LoadOptions) -> list[Placed]:
     if device.extends_cpu:
         return [("cpu", get("cpu", options)), (place, device)]
     if options.gpu_layers is not None:
-        raise RequestError(f"gpu_layers is for device 'cuda', not for {place!r}; leave it out")
+        raise RequestError(f"gpu_layers is for devices 'cuda' and 'webgpu', not for {place!r}; leave it out")
     return [(place, device)]
 
 
