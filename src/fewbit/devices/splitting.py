@@ -43,7 +43,7 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     if device.extends_cpu:
         return [("cpu", get("cpu", options)), (place, device)]
     if options.gpu_layers is not None:
-        raise RequestError(f"gpu_layers is for device 'cuda', not for {place!r}; leave it out")
+        raise RequestError(f"gpu_layers is for devices 'cuda' and 'webgpu', not for {place!r}; leave it out")
     return [(place, device)]
 
 

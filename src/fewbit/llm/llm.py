@@ -10,10 +10,11 @@ from typing import Any, Literal, Unpack, overload
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
 from ..files.hub.names import model_name
-from ..load_options import LoadOptions, takes_options, with_args
+from ..load_options import LoadOptions
 from ..loading import Loaded, load
 from ..models import open_model
 from ..ops.sampling import SamplingParams
+from ..option_fields import takes_options, with_args
 from ..quantizing import quantized
 from ..text.tokenizer import Tokenizer
 from .callers import BlockingCaller, Caller, LoopCaller, drive
@@ -351,4 +352,4 @@ def _refuse_progress(options: GenerationOptions) -> None:
         raise RequestError("text that is streamed shows its own progress: progress must be False")
 
 
-LLM.__doc__ = with_args(LLM.__doc__)
+LLM.__doc__ = with_args(LLM.__doc__, LoadOptions)
