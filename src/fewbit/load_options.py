@@ -78,8 +78,8 @@ class LoadOptions:
             guesses were right. Defaults to 8, with a draft model to 4.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
-        stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them. Each
-            has its own `threads`, and a GPU of its own with device="cuda".
+        stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them.
+            Each has its own `threads`, and a GPU of its own with device="cuda".
         format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
         keep: Keep the result of `format` for the next start. It is a GGUF file in the cache folder.
         max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no

@@ -61,6 +61,11 @@ def stop(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def write_until(llm: fb.LLM, end: float) -> None:
+    while time.monotonic() < end:
+        llm.generate(PROMPTS, max_tokens=4)
+
+
 def test_a_stage_that_dies_is_an_error() -> None:
     with fb.LLM(ZOO / "smollm3" / "model.gguf", stages=3, **EXACT) as llm:
         llm.generate(PROMPTS, max_tokens=4)
@@ -68,8 +73,7 @@ def test_a_stage_that_dies_is_an_error() -> None:
         ray.get(stop.remote(ray.get(actor.describe.remote()).pid))
         begin = time.monotonic()
         with pytest.raises(DeviceError, match=r"^stage 2 on node .* has stopped, and its K and V are lost"):
-            while time.monotonic() < begin + 30:
-                llm.generate(PROMPTS, max_tokens=4)
+            write_until(llm, begin + 30)
         with pytest.raises(DeviceError, match="load the model again"):
             llm.generate(PROMPTS[0], max_tokens=4)
     with fb.LLM(ZOO / "smollm3" / "model.gguf", stages=3, **EXACT) as llm:
@@ -87,5 +91,5 @@ def test_the_file_must_be_the_same_everywhere(tmp_path: Path, monkeypatch: pytes
     from fewbit.cluster import stages
 
     monkeypatch.setattr(stages, "model_fingerprint", lambda file: "other")
-    with pytest.raises(FileError, match="of stage 2 on node .* is another model than the one here"):
+    with pytest.raises(FileError, match=r"of stage 2 on node .* is another model than the one here"):
         fb.LLM(ZOO / "smollm3" / "model.gguf", stages=2, **EXACT)

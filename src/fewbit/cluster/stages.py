@@ -31,6 +31,11 @@ from ..ops.graph import Graph
 
 START_SECONDS = 120.0  # for an actor to begin; a cluster may have to start a machine
 
+ATTRIBUTES = (
+    "memory_kind", "alternative", "decodes", "copies_weights", "takes_rows", "activation_types", "reserve_bytes",
+    "layouts", "layout", "max_batched_tokens", "threads", "numerics",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class StageDescription:
@@ -67,9 +72,7 @@ class StageActor:
         self._runner: StageRunner | None = None
 
     def describe(self) -> StageDescription:
-        names = ("name", "memory_kind", "alternative", "decodes", "copies_weights", "takes_rows", "activation_types")
-        names += ("reserve_bytes", "layouts", "layout", "max_batched_tokens", "threads", "numerics")
-        attributes = {name: getattr(self._device, name) for name in names}
+        attributes = {name: getattr(self._device, name) for name in ATTRIBUTES}
         return StageDescription(_node(), os.getpid(), model_fingerprint(self._file), attributes)
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
@@ -158,9 +161,11 @@ class RemoteStage:
 class ActorDevice(Device):
     """A device that an actor has."""
 
+    name = "stage"
+
     def __init__(self, actor: Any, described: StageDescription, number: int, options: LoadOptions) -> None:
         self._actor, self._options = actor, options
-        self.node, self._name = described.node, f"stage {number} on {described.node}"
+        self.name = f"stage {number} on {described.node}"
         self.__dict__.update(described.attributes)
 
     def configure(self, place: str, options: LoadOptions) -> Device:
@@ -168,7 +173,7 @@ class ActorDevice(Device):
         return self
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
-        nbytes: int = RemotePending(self._actor.memory_bytes.remote(file_bytes, layout), self._name).result()
+        nbytes: int = RemotePending(self._actor.memory_bytes.remote(file_bytes, layout), self.name).result()
         return nbytes
 
     def make_store(self, layout: Layout, pages: Sequence[int]) -> Any:
@@ -177,7 +182,7 @@ class ActorDevice(Device):
     def make_executor(self, graph: Graph, store: Any, vocab: int) -> Any:
         own, every = layers_of(graph.nodes), [n for n, spec in enumerate(graph.specs) if spec is not None]
         span = Span(sum(n < min(own) for n in every), sum(n > max(own) for n in every))
-        return RemoteStage(self._actor, self._actor.load.remote(span, store.pages, self._options), self._name)
+        return RemoteStage(self._actor, self._actor.load.remote(span, store.pages, self._options), self.name)
 
 
 def open_stages(path: Path, options: LoadOptions, count: int) -> list[tuple[str, Device]]:
@@ -236,4 +241,6 @@ def _sendable(options: LoadOptions) -> LoadOptions:
 
 
 def _node() -> str:
-    return f"node {ray.util.get_node_ip_address()} ({os.uname().nodename}, {ray.get_runtime_context().get_node_id()[:8]})"
+    return (
+        f"node {ray.util.get_node_ip_address()} ({os.uname().nodename}, {ray.get_runtime_context().get_node_id()[:8]})"
+    )
