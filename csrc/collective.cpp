@@ -1,3 +1,5 @@
+// Sums and joins rows of several executors, each in a thread of its own.
+
 #include "collective.h"
 
 #include <algorithm>
