@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import zip_longest
 from math import inf
 from random import Random
@@ -278,6 +278,7 @@ class Generation(Request):
             self.scores.receive(result.scores, result.tops)
         if self.finish_reason is not None or not result.tokens:  # its siblings go on, and share the scores
             return None
+        wait(self._draft_masks)  # those of a step that was not launched may still be computed
         if self.constraint is not None and self.constraint.is_finished:  # it allows an empty output only
             return "stop"
         for place, token in enumerate(result.tokens):
