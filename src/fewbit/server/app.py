@@ -94,6 +94,7 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
         state.pauses.stop()
         if state.batches is not None:
             await state.batches.stop()
+            state.batches.files.close()
         if close_pool:
             await pool.close()
 
