@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @quiet_option
 @as_json
 def tune(model: str, data: Path, out: Path, modules: str | None, as_json: bool, **options: Any) -> None:
-    """Train a LoRA adapter on a model whose weights stay in few bits.
+    """Train a LoRA adapter on a model whose weights stay packed.
 
     DATA has an example a line, in JSON: {"messages": [...]}, {"prompt": ..., "completion": ...} or {"text": ...}. Of a
     conversation the assistant's messages are learned. FOLDER gets the adapter as PEFT writes it, loss.html and
@@ -52,8 +52,8 @@ def tune(model: str, data: Path, out: Path, modules: str | None, as_json: bool, 
     \b
     Examples:
       fewbit tune model.gguf data.jsonl -o adapter/
-      fewbit tune hf:org/repo data.jsonl -o adapter/ --rank 8 --modules q_proj,v_proj
-      fewbit tune model.gguf notes.jsonl -o adapter/ --epochs 1 --learning-rate 1e-4 --json
+      fewbit tune hf:org/repo data.jsonl -o adapter/ --rank 8
+      fewbit tune model.gguf notes.jsonl -o adapter/ --epochs 1 --json
     """
     with plain_warnings(), Waiting(f"reading {shown(model, 60)}", unit="steps") as waiting:
         from ..tuning import tune as train
