@@ -99,6 +99,7 @@ def test_a_token_takes_one_submission_and_one_round_trip() -> None:
         assert executor is None or isinstance(executor, WebGpuExecutor)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("activations", "bar"), [("f16", 0.02), ("int8", 0.06)])
 def test_rounded_activations(activations: str, bar: float) -> None:
     data = np.load(ZOO / "llama/golden.npz")
