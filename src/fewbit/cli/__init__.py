@@ -22,6 +22,7 @@ TABLE = {
     "formats": ("formats.formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect.inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("models.list_models", "List built-in models and those that were fetched."),
+    "plan": ("plan.plan", "How many replicas a number of clients needs, and what they get."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
     "quantize": ("quantize.quantize", "Write a model in other formats, as a GGUF file."),
@@ -30,6 +31,7 @@ TABLE = {
     "run": ("run.run", "Answer one prompt, or begin a conversation."),
     "serve": ("serve.serve", "Serve models to OpenAI's clients and others, over HTTP."),
     "show": ("show.show", "What a model is and can do: context, formats, sampling, license, chat template."),
+    "tune": ("tune.tune", "Train a LoRA adapter on a model whose weights stay packed."),
     "table": ("formats.table", "Quantize a Gaussian matrix in every format; print bits, error and speed."),
 }
 
@@ -50,6 +52,7 @@ def main() -> None:
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
       fewbit quantize model/ -o q4.gguf   a smaller model
+      fewbit tune model.gguf data.jsonl -o adapter/  an adapter for a model
       fewbit eval model.gguf --text a.txt perplexity over a text
       fewbit show model.gguf              what a model is and can do
       fewbit inspect model.gguf           what a file holds

@@ -30,7 +30,8 @@ class Device(Protocol):
     alternative: ClassVar[str] = ""  # an option to propose where nothing fits, such as 'device="cpu"'
     decodes: ClassVar[bool] = False  # whether it keeps weights as floats beside the packed ones
     copies_weights: ClassVar[bool] = False  # whether steps read copies, and never the file
-    takes_rows: ClassVar[bool] = False  # whether it can run the last layers of a model, after another device
+    extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
+    takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
     reserve_bytes: int = 64 << 20  # for what is not counted: threads, tables, Python
     layouts: tuple[str, ...] = ("rows",)  # of weights that it can read, by name, best first
@@ -38,6 +39,10 @@ class Device(Protocol):
     max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
     threads: int | None = None  # CPU threads of a step; None: the number cannot be set
     numerics: str = ""  # what rounding depends on, such as the instruction set
+
+    def configure(self, place: str, options: LoadOptions) -> Device:
+        """The device with final options; `place` is its name."""
+        return get(place, options)
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
         """Bytes that are available for a model whose weights have a layout."""
@@ -56,7 +61,7 @@ class Device(Protocol):
         ...
 
 
-_MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy"}
+_MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy", "webgpu": "webgpu"}
 _registered: dict[str, Callable[[LoadOptions], Device]] = {}
 
 
@@ -79,12 +84,13 @@ def unregister(name: str) -> None:
 
 
 def get(name: str, options: LoadOptions | None = None) -> Device:
-    """A device by its name; "cuda:1" is the second of its kind, "auto" a GPU where there is one, else the CPU.
+    """A device by its name; "cuda:1" is the second of its kind, "auto" a GPU where there is one, by CUDA or
+    else by WebGPU, else the CPU.
 
     >>> get("abacus")
     Traceback (most recent call last):
         ...
-    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, cuda, numpy
+    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, cuda, numpy, webgpu
     """
     if not isinstance(name, str):
         raise DtypeError(f"a device is named by a str, not {type(name).__name__}")
@@ -94,10 +100,10 @@ def get(name: str, options: LoadOptions | None = None) -> Device:
     if name in _registered:
         return _registered[name](options)
     kind, colon, number = name.partition(":")
-    if kind not in _MODULES or (colon and kind != "cuda"):
+    if kind not in _MODULES or (colon and kind not in ("cuda", "webgpu")):
         raise RequestError(f"there is no device {name!r}; there are: {', '.join(names())}")
     if colon and not number.isdecimal():
-        raise RequestError(f"device {name!r} must end with a number, as in 'cuda:1'")
+        raise RequestError(f"device {name!r} must end with a number, as in '{kind}:1'")
     module: Any = import_module(f".{_MODULES[kind]}", __name__)
     device: Device = module.make(options)
     return device
@@ -106,9 +112,10 @@ def get(name: str, options: LoadOptions | None = None) -> Device:
 def find_best() -> str:
     """The device that "auto" means here."""
     from ..ops.cuda import gpu
+    from ..ops.webgpu import has_gpu
 
     try:
         gpu()
     except FewbitError:
-        return "cpu"
+        return "webgpu" if has_gpu() else "cpu"
     return "cuda"

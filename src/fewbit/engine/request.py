@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import zip_longest
 from math import inf
 from random import Random
@@ -16,9 +16,11 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
+from ..cache.cache import Cache
 from ..devices.batch import Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
+from .sampling_extras import AllowedTokens, OutputExtras, SamplingExtras
 from .scores import PositionScores
 from .token_counts import TokenCounts
 
@@ -53,6 +55,7 @@ class Request(ABC):
         self.namespace = namespace  # pages of the cache are shared within one only
         self.adapter = adapter
         self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
+        self.mates: Sequence[Request] = ()  # requests that end with it if it does not come to its end
         self.scores: PositionScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
@@ -75,8 +78,8 @@ class Request(ABC):
 
         self.sequence = 0  # of the cache; 0: it has none
         self.num_computed = 0  # tokens that are in the cache
-        self.num_in_flight = 0  # those after them in a step that was launched, while the next one is scheduled
-        self.awaited: int | None = None  # the sample of that step that is its next token
+        self.num_in_flight = 0  # those after them in steps that were launched, while the next one is scheduled
+        self.awaited: int | None = None  # the sample of the last of them that is its next token
         self.draft: Sequence[int] = ()  # tokens that may come next, run and verified in the next step
         self.is_blocked = False  # whether it cannot go on before that step is fetched
         self.draft_tokens = self.accepted_tokens = 0  # guessed and verified; of them, those that were right
@@ -105,6 +108,11 @@ class Request(ABC):
     def num_remaining(self) -> int:
         """Tokens to run before the request gets further; 1 for one that is writing its output."""
         return self.end - self.num_computed - self.num_in_flight
+
+    @property
+    def is_run(self) -> bool:
+        """Whether no token is left to run, or in flight, before the request gets further."""
+        return self.num_computed >= self.end
 
     @property
     def is_writing(self) -> bool:
@@ -157,17 +165,28 @@ class Request(ABC):
     def take(self, result: RowResult) -> str | None:
         """Take what a row gave. The reason if that finishes the request."""
 
-    def advance(self, row: Row, number: int) -> None:
-        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
-        self.num_in_flight = len(row.tokens)
+    def end_step(self, cache: Cache) -> list[tuple[Request, str]]:
+        """All rows of a step were taken. The requests that this finishes, and why."""
+        return []
+
+    def advance(self, row: Row, number: int | None) -> None:
+        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched.
+
+        Without a number nobody goes on from a token that is not known.
+        """
+        self.num_in_flight += len(row.tokens)
         self.awaited = number if len(row.samples) == 1 else None
-        self.is_blocked = row.score is not None or row.hidden or bool(row.drafts)
+        self.is_blocked = (
+            row.score is not None or row.hidden or bool(row.drafts) or (bool(row.samples) and number is None)
+        )
         if not row.drafts:  # there was no room for any
             self.draft = ()
 
-    def settle(self) -> None:
-        """Nothing is in flight any more."""
-        self.num_in_flight, self.awaited, self.is_blocked, self.draft = 0, None, False, ()
+    def settle(self, count: int | None = None) -> None:
+        """A row with so many tokens is not in flight any more; None: no row is."""
+        self.num_in_flight = 0 if count is None else max(0, self.num_in_flight - count)
+        if not self.num_in_flight:
+            self.awaited, self.is_blocked, self.draft = None, False, ()
 
     def follow(self, leader: Request, sequence: int) -> None:
         """Go on from where another request with the same prompt is."""
@@ -194,6 +213,8 @@ class Generation(Request):
         scores: PositionScores | None = None,
         logit_bias: tuple[Ints, Floats] | None = None,
         constraint: Constraint | None = None,
+        extras: SamplingExtras | None = None,
+        allowed: Words | None = None,
         namespace: str = "",
         adapter: str | None = None,
     ) -> None:
@@ -207,11 +228,14 @@ class Generation(Request):
         self.seen = TokenCounts(prompt) if params.has_penalties else None
         self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
         self.logprobs: list[Logprobs] = []
-        self.constraint = constraint
-        self._masks = masks
+        self.extras = OutputExtras(extras, prompt, seed) if extras is not None and extras.needs_tokens else None
+        self.takes_drafts = self.extras is None  # whether the tokens after the next one may be guessed
+        self.constraint = constraint if constraint is None or allowed is None else AllowedTokens(constraint, allowed)
+        self._masks, self._allowed = masks, allowed
         self.mask = self._next_mask()  # of the next token
         self._draft_masks: list[Future[Words | None]] = []  # those submitted last
         self.stop_token: int | None = None  # that ended the output; no part of it
+        self.beam_score: float | None = None  # of beam search
         self._bias = logit_bias
         self._early_bias = _without_eos(logit_bias, eos_ids) if min_length > len(prompt) else logit_bias
 
@@ -242,16 +266,19 @@ class Generation(Request):
             if sibling.finish_reason is None:
                 rows.append((sibling, Row(self.sequence, (), samples=sibling._samples())))
 
-    def advance(self, row: Row, number: int) -> None:
-        """A constraint says only after a token which may come next. Outputs of one prompt part after it."""
+    def advance(self, row: Row, number: int | None) -> None:
+        """A constraint and other samplers must know a token before the next. Outputs of one prompt part after it."""
         super().advance(row, number)
-        self.is_blocked |= row.num_logits > 0 and (self.constraint is not None or bool(self.siblings))
+        self.is_blocked |= row.num_logits > 0 and (
+            self.constraint is not None or self.extras is not None or bool(self.siblings)
+        )
 
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None and self.scores is not None:
             self.scores.receive(result.scores, result.tops)
         if self.finish_reason is not None or not result.tokens:  # its siblings go on, and share the scores
             return None
+        wait(self._draft_masks)  # those of a step that was not launched may still be computed
         if self.constraint is not None and self.constraint.is_finished:  # it allows an empty output only
             return "stop"
         for place, token in enumerate(result.tokens):
@@ -271,6 +298,8 @@ class Generation(Request):
             self._draw()
         if self.seen is not None:
             self.seen.add(token)
+        if self.extras is not None:
+            self.extras.add(token)
         self.logprobs += logprobs
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -289,9 +318,9 @@ class Generation(Request):
         self.mask = self._next_mask()
         return None
 
-    def _next_mask(self) -> Future[Words | None] | None:
+    def _next_mask(self) -> Future[Words | None] | Words | None:
         if self.constraint is None or self.constraint.is_finished:
-            return None
+            return self._allowed
         return self._masks.submit(self.constraint)
 
     def next_uniforms(self, count: int) -> Sequence[float]:
@@ -300,12 +329,19 @@ class Generation(Request):
             self._uniforms.append(self._draw())
         return self._uniforms[:count]
 
+    def _bias_at(self, place: int) -> tuple[Ints, Floats] | None:
+        """The bias of the next token, or of one so many places after it."""
+        bias = self._early_bias if len(self.tokens) + place < self.min_length else self._bias
+        return bias if self.extras is None else self.extras.bias(bias)
+
     def _samples(self, drafts: Sequence[int] = ()) -> list[Sample]:
         """How the next token is sampled, and those after each of the drafts."""
         first = 0 if self.awaited is None else 1
         uniforms = self.next_uniforms(first + len(drafts) + 1)
-        masks: Sequence[Future[Words | None] | None] = [self.mask]
-        if drafts and self.constraint is not None and self.mask is not None:
+        masks: Sequence[Future[Words | None] | Words | None] = [self.mask]
+        if self.constraint is None:
+            masks = [self.mask] * (len(drafts) + 1)
+        elif drafts and isinstance(self.mask, Future):
             self._draft_masks = self._masks.submit_drafted(self.constraint, [*self._draft_masks, self.mask], drafts)
             masks = [self.mask, *self._draft_masks]
         return [
@@ -313,10 +349,11 @@ class Generation(Request):
                 self.params,
                 uniforms[place],
                 None if self.seen is None else self.seen.arrays(drafts[: place - first]),
-                self._early_bias if len(self.tokens) + place < self.min_length else self._bias,
+                self._bias_at(place),
                 mask,
                 self.num_logprobs,
                 None if self.seen is None else self.awaited,
+                None if self.extras is None else self.extras.state,
             )
             for place, mask in zip_longest(range(first, first + len(drafts) + 1), masks)
         ]
@@ -352,7 +389,7 @@ class Scoring(Request):
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None:
             self.scores.receive(result.scores, result.tops)
-        return None if self.num_remaining else "stop"
+        return "stop" if self.is_run else None
 
 
 class Embedding(Request):
@@ -381,7 +418,7 @@ class Embedding(Request):
     def take(self, result: RowResult) -> str | None:
         if result.hidden is not None:
             self._receive(result.hidden)
-        return None if self.num_remaining else "stop"
+        return "stop" if self.is_run else None
 
     def _receive(self, hidden: Floats) -> None:
         if self.hidden is None:

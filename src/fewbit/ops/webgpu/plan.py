@@ -1,0 +1,216 @@
+"""Graphs to dispatches: a step is a list of kernels for its number of rows, prepared once and submitted whole.
+
+`Builder` has a method for each operation, by its name: it takes the node and its attributes, and gives dispatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...arrays import Floats
+from ...errors import DeviceError
+from ...tensor import QuantTensor
+from ..graph import Node
+from ..specs import AttentionSpec, RecurrentSpec, Routing
+from . import attention, experts, recurrent, rows
+from .activations import KINDS
+from .device import Dispatch, Memory, Size
+from .multiply import ONE, RowsAt
+from .plan_rows import PlanOptions, Program, RowBuilder
+from .products import FEW
+from .wgsl import COUNTS, Kernel, blocks
+
+
+class Builder(RowBuilder):
+    """Dispatches of a graph whose logits are selected."""
+
+    # Experts
+
+    def experts(
+        self, node: Node, *, up: QuantTensor, down: QuantTensor, routing: Routing, gate: QuantTensor | None, kind: str,
+        up_bias: Floats | None, gate_bias: Floats | None, down_bias: Floats | None,
+    ) -> list[Dispatch]:  # fmt: skip
+        y, count = self.rows[node.outputs[0]], self._rows_of(node.outputs[0])[0]
+        most, top_k = self._count(node.outputs[0]), routing.top_k
+        chosen = self._scratch("chosen", most, top_k + 4).memory
+        weights = self._scratch("expert_weights", most, top_k + 4).memory
+        x, out = self._aligned(node, self.rows[node.inputs[0]])
+        out += self._route(self.rows[node.inputs[1]], routing, count, most, chosen, weights)
+        hidden = self._scratch("expert_hidden", most * top_k, up.shape[1])
+        result = self._scratch("expert_results", most * top_k, down.shape[1])
+        out += self._expert_rows(up, up_bias, x, hidden, count, chosen, top_k, is_first=True)
+        grid: tuple[Size, Size, Size] = (("one", -(-hidden.width // 64)), (count, 1, top_k), ONE)
+        values = {
+            "count_at": COUNTS.index(count), "top_k": top_k, "width": hidden.width, "stride": hidden.stride,
+            "kind": KINDS[kind],
+        }  # fmt: skip
+        memories: tuple[Memory, ...] = (self.step, hidden.memory)
+        if gate is not None:
+            gates = self._scratch("expert_gates", most * top_k, up.shape[1])
+            out += self._expert_rows(gate, gate_bias, x, gates, count, chosen, top_k, is_first=True)
+            memories = (self.step, gates.memory, hidden.memory)
+        out.append(Dispatch(experts.activate_rows(gate is not None), memories, values, grid, "experts"))
+        out += self._expert_rows(down, down_bias, hidden, result, count, chosen, top_k, is_first=False)
+        combined = {
+            "count_at": COUNTS.index(count), "top_k": top_k, "width": y.width, "x_stride": result.stride,
+            "y_offset": y.offset, "y_stride": y.stride,
+        }  # fmt: skip
+        grid = (("one", -(-y.width // 64)), (count, 1), ONE)
+        buffers = (self.step, result.memory, weights, y.memory)
+        out.append(Dispatch(experts.combine(), buffers, combined, grid, "experts"))
+        return out
+
+    def _route(
+        self, scores: RowsAt, routing: Routing, count: str, most: int, chosen: Memory, weights: Memory
+    ) -> list[Dispatch]:
+        kernel = experts.route(routing.bias is not None, routing.expert_scale is not None)
+        ranked = self._scratch("ranked", most, 2 * scores.width).memory
+        more = [self.weights.floats(v) for v in (routing.bias, routing.expert_scale) if v is not None]
+        values = {
+            "count_at": COUNTS.index(count), "s_offset": scores.offset, "s_stride": scores.stride,
+            "experts": scores.width, "top_k": routing.top_k, "score": experts.SCORES[routing.score],
+            "normalize": int(routing.normalize), "expert_groups": routing.groups, "top_groups": routing.top_groups,
+            "group_top": routing.group_top, "scale": routing.scale,
+        }  # fmt: skip
+        buffers = (self.step, scores.memory, ranked, chosen, weights, *more)
+        return [Dispatch(kernel, buffers, values, ((count, experts.THREADS), ONE, ONE), "route")]
+
+    def _expert_rows(
+        self, w: QuantTensor, bias: Floats | None, x: RowsAt, y: RowsAt, count: str, chosen: Memory, top_k: int,
+        is_first: bool,
+    ) -> list[Dispatch]:  # fmt: skip
+        matrix, n = self.weights.stack(w), w.shape[1]
+        kernel, out = experts.expert_rows(matrix.format, bias is not None, is_first), []
+        a, b = blocks(n)
+        for part in matrix.parts:
+            values = {
+                **matrix.values, "n": n, "count_at": COUNTS.index(count), "top_k": top_k, "first": part.first // n,
+                "held": part.rows // n, "x_offset": x.offset, "x_stride": x.stride, "y_stride": y.stride,
+            }  # fmt: skip
+            more = [] if bias is None else [self.weights.floats(bias)]
+            buffers = (self.step, *matrix.buffers(part), x.memory, chosen, y.memory, *more)
+            out.append(Dispatch(kernel, buffers, values, (("one", a), (count, 1, top_k), ("one", b)), "experts"))
+        return out
+
+    # What looks at other tokens
+
+    def attend(
+        self, node: Node, *, layer: int, spec: AttentionSpec, scale: float, softcap: float, sinks: Floats | None,
+        causal: bool, radius: int, keep: bool,
+    ) -> list[Dispatch]:  # fmt: skip
+        k_pages, v_pages, _ = self.store.kv(layer)
+        q, k, v = self._inputs(node)
+        y, group, layout, out = self.rows[node.outputs[0]], self.store.group_of(layer), self.store.layout, []
+        heads = q.width // spec.k_dim
+        if layout.rotate and spec.k_dim & 1 == 0:
+            out += self._rotate(node, q, "rotated_q", spec.k_dim, heads)
+            q = self._scratch("rotated_q", self.options.max_tokens, q.width)
+            if keep:
+                out += self._rotate(node, k, "rotated_k", spec.k_dim, spec.kv_heads)
+                k = self._scratch("rotated_k", self.options.max_tokens, k.width)
+        if keep:
+            out += self._write(layout.k, spec.k_dim, spec.kv_heads, k, k_pages.memory, group)
+            out += self._write(layout.v, spec.v_dim, spec.kv_heads, v, v_pages.memory, group)
+        at = {f"{name}_at": self.layout.at(name) for name in ("positions", "sequences", "lengths")}
+        at |= {f"{name}_at": self.layout.at(f"{name}{group}") for name in ("tables", "starts")}
+        values = {
+            **at, "count_at": COUNTS.index("tokens"), "sharing": heads // spec.kv_heads, "kv_heads": spec.kv_heads,
+            "heads": heads, "k_bytes": k_pages.row_bytes, "v_bytes": v_pages.row_bytes,
+            "q_offset": q.offset, "q_stride": q.stride,
+            "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.window,
+            "radius": radius, "scale": scale, "cap": softcap,
+            **{f"k_{n}": value for n, value in attention.page_parameters(layout.k, spec.k_dim).items()},
+            **{f"v_{n}": value for n, value in attention.page_parameters(layout.v, spec.v_dim).items()},
+        }  # fmt: skip
+        if spec.v_dim > attention.MAX_V_DIM:
+            raise DeviceError(f"heads of {spec.v_dim} values are too wide for WebGPU; {attention.MAX_V_DIM} fit")
+        splits = attention.SPLITS if self.tokens and self.options.ctx >= attention.LONG else 1
+        kernel = attention.attend(layout.k, layout.v, spec.k_dim, spec.v_dim, sinks is not None, splits)
+        target, grid = y.memory, (("one", heads), ("tokens", 1), ("one", splits))
+        if splits > 1:
+            target = self._scratch("splits", FEW[-1] * heads * splits, spec.v_dim + 2).memory
+        more = [] if sinks is None else [self.weights.floats(sinks)]
+        buffers = (self.step, k_pages.memory, v_pages.memory, q.memory, target, *more)
+        out.append(Dispatch(kernel, buffers, values, grid, "attend"))
+        if splits > 1:
+            joined = {name: values[name] for name in ("count_at", "heads", "y_offset", "y_stride")}
+            parts = (self.step, target, y.memory)
+            one: tuple[Size, Size, Size] = (("one", heads), ("tokens", 1), ONE)
+            out.append(Dispatch(attention.join_splits(spec.v_dim, splits), parts, joined, one, "join splits"))
+        return out
+
+    def _rotate(self, node: Node, x: RowsAt, name: str, dim: int, heads: int) -> list[Dispatch]:
+        target = self._scratch(name, self.options.max_tokens, x.width)
+        return self._each(rows.hadamard(dim), node, [x], threads=1, out=target, items=heads)
+
+    def _write(self, fmt: Any, dim: int, heads: int, x: RowsAt, pages: Memory, group: int) -> list[Dispatch]:
+        each = 2 if fmt.is_scalar else attention.PAIR
+        code_words = 0 if fmt.is_scalar else attention.padded_dim(fmt, dim) * fmt.codes.bits // 32
+        values = {
+            "count_at": COUNTS.index("tokens"), "slots_at": self.layout.at(f"slots{group}"), "heads": heads,
+            "row_words": attention.page_row_bytes(fmt, dim) // 4, "x_offset": x.offset, "x_stride": x.stride,
+            "scales_at": code_words,
+        }  # fmt: skip
+        a, b = blocks(-(-(heads * -(-dim // each)) // attention.THREADS))
+        grid: tuple[Size, Size, Size] = (("one", a), ("tokens", 1), ("one", b))
+        return [Dispatch(attention.write_pages(fmt, dim), (self.step, x.memory, pages), values, grid, "write")]
+
+    def conv(
+        self, node: Node, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,
+        offset: int,
+    ) -> list[Dispatch]:  # fmt: skip
+        (x,), width = self._inputs(node), weight.shape[0]
+        more = [] if bias is None else [self.weights.floats(bias)]
+        values = {"width": width, "taps": weight.shape[1], "kind": KINDS[kind], **self._at(x=x)}
+        return self._recurrent(
+            node, recurrent.conv(bias is not None), [x.memory, self.weights.floats(weight)], more, layer, offset,
+            width, values,
+        )  # fmt: skip
+
+    def delta_rule(
+        self, node: Node, *, layer: int, heads: int, v_heads: int, decay: Floats, dt_bias: Floats, scale: float,
+        tiled: bool, spec: RecurrentSpec, offset: int,
+    ) -> list[Dispatch]:  # fmt: skip
+        q, k, v, a, b = self._inputs(node)
+        gains = self.weights.joined_floats([decay, dt_bias])
+        values = {
+            "heads": heads, "v_heads": v_heads, "dim": q.width // heads, "v_dim": v.width // v_heads,
+            "tiled": int(tiled), "scale": scale, **self._at(q=q, k=k, v=v, a=a, b=b),
+        }  # fmt: skip
+        memories = [one.memory for one in (q, k, v, a, b)]
+        return self._recurrent(node, recurrent.delta_rule(), [*memories, gains], [], layer, offset, v.width, values)
+
+    def scan(
+        self, node: Node, *, layer: int, heads: int, groups: int, decay: Floats, skip: Floats, dt_bias: Floats,
+        spec: RecurrentSpec, offset: int,
+    ) -> list[Dispatch]:  # fmt: skip
+        x, dt, b, c = self._inputs(node)
+        gains = self.weights.joined_floats([decay, skip, dt_bias])
+        values = {
+            "heads": heads, "groups": groups, "dim": x.width // heads, "n": b.width // groups,
+            **self._at(x=x, dt=dt, b=b, c=c),
+        }  # fmt: skip
+        memories = [one.memory for one in (x, dt, b, c)]
+        return self._recurrent(node, recurrent.scan(), [*memories, gains], [], layer, offset, x.width, values)
+
+    def _at(self, **inputs: RowsAt) -> dict[str, float]:
+        return {f"{name}_{what}": getattr(one, what) for name, one in inputs.items() for what in ("offset", "stride")}
+
+    def _recurrent(
+        self, node: Node, kernel: Kernel, before: Sequence[Memory], after: Sequence[Memory], layer: int, offset: int,
+        width: int, values: dict[str, float],
+    ) -> list[Dispatch]:  # fmt: skip
+        states, y = self.store.states(layer), self.rows[node.outputs[0]]
+        a, b = blocks(-(-width // recurrent.THREADS))
+        values = values | {
+            "count_at": COUNTS.index("sequences"), "reads_at": self.layout.at("reads"),
+            "writes_at": self.layout.at("writes"), "starts_at": self.layout.at("q_starts"),
+            "slot_words": states.page_bytes // 4, "offset": offset // 4, "y_offset": y.offset, "y_stride": y.stride,
+        }  # fmt: skip
+        buffers = (self.step, *before, states.memory, y.memory, *after)
+        grid: tuple[Size, Size, Size] = (("one", a), ("sequences", 1), ("one", b))
+        return [Dispatch(kernel, buffers, values, grid, node.operation)]
+
+
+__all__ = ["Builder", "PlanOptions", "Program"]

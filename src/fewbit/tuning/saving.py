@@ -1,0 +1,83 @@
+"""Adapters as PEFT has them: a folder with adapter_config.json and adapter_model.safetensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import FileError
+from ..files.safetensors import read_json, read_safetensors
+from ..files.shown import short
+from .lora import Lora
+
+CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
+
+
+def save_adapter(lora: Lora, folder: Path, base: str) -> None:
+    """Write an adapter; `base` is the name of the model that it changes. Each file is replaced as a whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_safetensors(folder / WEIGHTS_NAME, {name: matrix.numpy() for name, matrix in lora.state().items()})
+    replace_file(folder / CONFIG_NAME, json.dumps(peft_config(lora, base), indent=2).encode() + b"\n")
+
+
+def peft_config(lora: Lora, base: str) -> dict[str, Any]:
+    modules = sorted({pair.module.name for pair in lora.pairs})
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": modules,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "inference_mode": True,
+    }
+
+
+def load_adapter(lora: Lora, folder: Path) -> None:
+    """Take the matrices of a saved adapter over the same modules."""
+    config = read_json(folder / CONFIG_NAME)
+    alpha = config.get("lora_alpha") if isinstance(config, dict) else None
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool):
+        raise FileError(f"{folder / CONFIG_NAME}: lora_alpha must be a number, it is {short(repr(alpha))}")
+    stored = read_safetensors(folder / WEIGHTS_NAME)
+    lora.alpha = float(alpha)
+    lora.load({name: stored[name].dequantize() for name in stored})
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Float arrays in one safetensors file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_safetensors(Path(folder, "a.safetensors"), {"w": np.ones(2)})
+    ...     read_safetensors(Path(folder, "a.safetensors"))["w"].dequantize().tolist()
+    [1.0, 1.0]
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    parts, offset = [], 0
+    for name, values in tensors.items():
+        data = np.ascontiguousarray(values, "<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [offset, offset + len(data)]}
+        parts.append(data)
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    replace_file(path, struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is never there in part."""
+    own = path.with_name(f".{path.name}.{os.getpid()}")
+    own.write_bytes(data)
+    os.replace(own, path)
