@@ -223,7 +223,7 @@ def test_a_context_that_memory_has_no_room_for(tiny: str, tmp_path: Path, monkey
 def test_layers_on_a_gpu(tiny: str) -> None:
     result = run(tiny, "hi", "--gpu-layers", "1", *SHORT)
     assert result.exit_code == 1
-    assert "gpu_layers is for device 'cuda', not for 'cpu'; leave it out" in result.stderr
+    assert "gpu_layers is for devices 'cuda' and 'webgpu', not for 'cpu'; leave it out" in result.stderr
     assert run(tiny, "hi", "--gpu-layers", "-1", *SHORT).exit_code == 2
     result = run(tiny, "hi", "--device", "cuda", "--gpu-layers", "0", "--temp", "0", *SHORT)  # is the CPU
     assert (result.exit_code, result.stdout) == (0, run(tiny, "hi", "--temp", "0", *SHORT).stdout)

@@ -23,6 +23,7 @@ TABLE = {
     "formats": ("formats.formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect.inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("models.list_models", "List built-in models and those that were fetched."),
+    "plan": ("plan.plan", "How many replicas a number of clients needs, and what they get."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
     "quantize": ("quantize.quantize", "Write a model in other formats, as a GGUF file."),

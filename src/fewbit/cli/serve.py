@@ -15,6 +15,7 @@ from .completion import ModelName
 from .model import DEFAULT, fetched_path, load
 from .options import all_options, count_option, max_tokens_option, model_options, serve_options, split_options
 from .output import shown
+from .serve_replicas import CLUSTER_OPTIONS, check_options, serve_replicas
 
 OPTIONS = [
     click.option("--host", default="127.0.0.1", metavar="ADDRESS",
@@ -66,6 +67,7 @@ OPTIONS = [
                  help="Let clients upload files and run batches (/v1/files, /v1/batches), kept in this folder."),
     count_option("--max-file", what="Largest file that may be uploaded, in MiB.", default=100),
     click.option("--log-json", is_flag=True, help="Log lines are JSON."),
+    *CLUSTER_OPTIONS,
     serve_options,
     model_options,
 ]  # fmt: skip
@@ -74,7 +76,8 @@ OPTIONS = [
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", type=ModelName())
 @partial(all_options, OPTIONS)
-def serve(models: tuple[str, ...], **options: Any) -> None:
+@click.pass_context
+def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) -> None:
     """Serve models to OpenAI's clients and others, over HTTP.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a built-in name; NAME=MODEL gives it another name. The first is loaded
@@ -88,7 +91,9 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
       fewbit serve --api-keys keys.toml --tls-cert c.pem --tls-key k.pem
       fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
+      fewbit serve model.gguf --replicas 4 --address auto
     """
+    has_replicas = check_options(context)
     try:
         from ..llm import LLM
         from ..server.app import make_app
@@ -107,6 +112,10 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     check_pinned(rest["pinned"], names, rest["max_models"])
     settings = Settings(**server_options(rest))
     refuse_open(settings.is_loopback, bool(settings.api_keys), rest["no_key"])
+    if has_replicas:
+        url = server_url(settings.host, settings.port, settings.tls_cert is not None)
+        serve_replicas(names, server_options(rest), loading, rest, url)
+        return
     use_json(settings.log_json)
     raise_file_limit(settings.max_connections)
 
@@ -121,8 +130,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         for name in dict.fromkeys([next(iter(names)), *settings.pinned]):
             pool.entries[name].backend = LocalBackend(load(names[name], **loading), name)
         app = make_app(settings, pool)
-        scheme = "https" if settings.tls_cert else "http"
-        url = f"{scheme}://{url_host(settings.host)}:{at.getsockname()[1]}"
+        url = server_url(settings.host, at.getsockname()[1], settings.tls_cert is not None)
         run(app, at, lambda: click.echo(f"fewbit serves {', '.join(names)} at {url}; Ctrl-C ends it", err=True))
     if is_busy():  # with work whose result nobody needs, such as loading a model
         sys.stderr.flush()
@@ -195,6 +203,10 @@ def refuse_open(is_loopback: bool, has_keys: bool, no_key: bool) -> None:
         )
     if has_keys and no_key:
         raise click.UsageError("--no-key does not go with keys")
+
+
+def server_url(host: str, port: int, has_tls: bool) -> str:
+    return f"{'https' if has_tls else 'http'}://{url_host(host)}:{port}"
 
 
 def url_host(host: str) -> str:

@@ -33,6 +33,7 @@ from . import (
     openai_files,
     openai_responses,
     page,
+    rerank,
 )
 from .batch.batches import Batches
 from .errors import ApiError, from_fewbit
@@ -67,6 +68,7 @@ ROUTES: list[BaseRoute] = [
     *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
+    *rerank.ROUTES,
     *openai_files.ROUTES,
     *openai_batches.ROUTES,
     *anthropic.ROUTES,
@@ -95,6 +97,7 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
         state.pauses.stop()
         if state.batches is not None:
             await state.batches.stop()
+            state.batches.files.close()
         if close_pool:
             await pool.close()
         if state.feedback is not None:

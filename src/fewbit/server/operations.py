@@ -20,6 +20,7 @@ from .openai_embeddings import EmbeddingList, EmbeddingsRequest
 from .openai_files import DeletedFile, FileList, FileUpload
 from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
 from .openai_responses_types import InputTokensRequest, ResponseRequest
+from .rerank import ClassifyAnswer, ClassifyRequest, RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from .sse import NDJSON
 
 
@@ -46,6 +47,9 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, EmbeddingList, False),
     ("post", "/v1/feedback", "Rate an answer that was kept.", FeedbackRequest, Rated, False),
     ("delete", "/v1/feedback/{answer_id}", "Forget an answer and its votes.", None, Forgotten, False),
+    ("post", "/v1/rerank", "Sort documents by how well they answer a query.", RerankRequest, RerankAnswer, False),
+    ("post", "/v1/score", "Score pairs of texts.", ScoreRequest, ScoreAnswer, False),
+    ("post", "/v1/classify", "Give texts labels.", ClassifyRequest, ClassifyAnswer, False),
     ("post", "/v1/files", "Upload a file of requests.", FileUpload, FileObject, False),
     ("get", "/v1/files", "The files.", None, FileList, False),
     ("get", "/v1/files/{file_id}", "What is known of a file.", None, FileObject, False),

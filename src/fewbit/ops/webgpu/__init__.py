@@ -6,6 +6,7 @@ extra `webgpu` and a driver of Vulkan, Metal or D3D12; nothing of it is imported
 
 from .adapters import AdapterInfo, has_gpu, list_adapters
 from .device import Gpu, open_gpu
+from .quantize import quantize
 from .tensor import WebGpuTensor, to_device
 
-__all__ = ["AdapterInfo", "Gpu", "WebGpuTensor", "has_gpu", "list_adapters", "open_gpu", "to_device"]
+__all__ = ["AdapterInfo", "Gpu", "WebGpuTensor", "has_gpu", "list_adapters", "open_gpu", "quantize", "to_device"]

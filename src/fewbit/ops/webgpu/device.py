@@ -18,8 +18,10 @@ from ..memory import readable
 from .adapters import AdapterInfo, find, one_line, package
 from .wgsl import COUNTS, F16, SUBGROUPS, Kernel
 
+MAX_BINDINGS = 10  # storage buffers of the kernel that has most
 ALIGN = 256  # bytes: where bindings may begin, on all adapters
-Size = tuple[str, int]  # workgroups: a number of COUNTS divided by an integer and rounded up; or "one" and a number
+# Workgroups: a number of COUNTS divided by an integer and rounded up, perhaps times another; or "one" and a number.
+Size = tuple[str, int] | tuple[str, int, int]
 
 
 @dataclass(eq=False)
@@ -28,10 +30,18 @@ class Memory:
 
     handle: Any
     nbytes: int
-    name: str = ""
+    name: str
+    gpu: Gpu
+
+    def __post_init__(self) -> None:
+        self.gpu.allocated_bytes += self.nbytes
 
     def free(self) -> None:
         self.handle.destroy()
+        self.nbytes, self.gpu.allocated_bytes = 0, self.gpu.allocated_bytes - self.nbytes
+
+    def __del__(self) -> None:
+        self.gpu.allocated_bytes -= self.nbytes
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,9 @@ class Gpu:
     def __init__(self, info: AdapterInfo, adapter: Any) -> None:
         self.info, self.lock, self.counters = info, RLock(), Counters()
         wanted = [name for name in ("shader-f16", "subgroup", "timestamp-query") if name in info.features]
+        storage = "max-storage-buffers-per-shader-stage"
         limits = {
+            storage: min(adapter.limits[storage], MAX_BINDINGS),
             "max-storage-buffer-binding-size": info.binding_bytes,
             "max-buffer-size": info.buffer_bytes,
             "max-compute-workgroup-storage-size": adapter.limits["max-compute-workgroup-storage-size"],
@@ -84,6 +96,8 @@ class Gpu:
         self.has_subgroups, self.has_f16 = SUBGROUPS in self.extensions, F16 in self.extensions
         self.is_lost = False
         self.binding_bytes = info.binding_bytes  # a test may lower it
+        self.allocated_bytes = 0
+        self._spare: Memory | None = None
         self.tables: dict[str, Memory] = {}  # of decoders, by the name of the format
         self._usage = package().BufferUsage
         self._pipelines: dict[str, tuple[Any, Any]] = {}
@@ -98,7 +112,7 @@ class Gpu:
             raise OutOfMemory(f"{self.info.name} has buffers of at most {limit}; {readable(size)} are needed")
         usage = self._usage.STORAGE | self._usage.COPY_SRC | self._usage.COPY_DST
         with self.lock, reported(f"no memory for {readable(size)} on {self.info.name}", self):
-            return Memory(self._device.create_buffer(size=size, usage=usage), size, name)
+            return Memory(self._device.create_buffer(size=size, usage=usage), size, name, self)
 
     def upload(self, data: npt.NDArray[Any], memory: Memory, offset: int = 0) -> None:
         """Bytes to a buffer, in whole words; what is missing in the last one becomes zero."""
@@ -200,7 +214,7 @@ class Gpu:
     def submit(
         self,
         dispatches: Sequence[Prepared],
-        counts: dict[str, int],
+        counts: Mapping[str, int],
         copies: Sequence[tuple[Memory, int, Any, int, int]] = (),
     ) -> None:
         """Run kernels one after another, then copies (buffer, offset, staging, offset, bytes), as one submission."""
@@ -222,7 +236,19 @@ class Gpu:
             self.queue.submit([encoder.finish()])
             self.counters.submissions += 1
 
-    def run(self, dispatches: Sequence[Dispatch], counts: dict[str, int] | None = None) -> None:
+    def move(self, moves: Sequence[tuple[Memory, int, int, int]]) -> None:
+        """Copy parts of buffers inside them, (buffer, from, to, bytes), in this order."""
+        size = max(nbytes for *_, nbytes in moves)
+        with self.lock, reported("copying on the GPU failed", self):
+            if self._spare is None or self._spare.nbytes < size:
+                self._spare = self.allocate(size, "copies")
+            encoder = self._device.create_command_encoder()
+            for memory, source, target, nbytes in moves:
+                encoder.copy_buffer_to_buffer(memory.handle, source, self._spare.handle, 0, nbytes)
+                encoder.copy_buffer_to_buffer(self._spare.handle, 0, memory.handle, target, nbytes)
+            self.queue.submit([encoder.finish()])
+
+    def run(self, dispatches: Sequence[Dispatch], counts: Mapping[str, int] | None = None) -> None:
         """Prepare and submit kernels that run once."""
         self.submit(self.prepare(dispatches), counts or {})
 
@@ -235,13 +261,13 @@ class Gpu:
         self._device.destroy()
 
 
-def count_of(size: Size, counts: dict[str, int]) -> int:
+def count_of(size: Size, counts: Mapping[str, int]) -> int:
     """
-    >>> count_of(("tokens", 8), {"tokens": 9}), count_of(("one", 3), {})
-    (2, 3)
+    >>> count_of(("tokens", 8), {"tokens": 9}), count_of(("one", 3), {}), count_of(("tokens", 1, 4), {"tokens": 9})
+    (2, 3, 36)
     """
-    name, number = size
-    return number if name == "one" else -(-counts[name] // number)
+    name, number, *times = size
+    return int(number) if name == "one" else -(-counts[name] // int(number)) * int(times[0] if times else 1)
 
 
 def pack_parameters(kernel: Kernel, values: Mapping[str, float]) -> bytes:
@@ -254,7 +280,7 @@ def pack_parameters(kernel: Kernel, values: Mapping[str, float]) -> bytes:
     return struct.pack(text, *(values[name] for name in names))
 
 
-def header(counts: dict[str, int]) -> Ints:
+def header(counts: Mapping[str, int]) -> Ints:
     """The numbers at the front of a step's integers."""
     return np.array([counts.get(name, 0) for name in COUNTS], np.int32)
 

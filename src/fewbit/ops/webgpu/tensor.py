@@ -11,6 +11,7 @@ from ...arrays import Floats, to_floats
 from ...errors import ArgumentError, DeviceError, DtypeError, LayoutError, ShapeError
 from ...formats import Format
 from ...tensor import QuantTensor
+from .decoders import row_stride
 from .device import Dispatch, Gpu, header, open_gpu
 from .multiply import ONE, Product, RowsAt, token_class
 from .products import decode_rows
@@ -31,6 +32,18 @@ class WebGpuTensor:
     def nbytes(self) -> int:
         """Bytes of the packed rows."""
         return self.shape[0] * self.format.row_bytes(self.shape[1])
+
+    def to(self, device: str) -> QuantTensor:
+        """The tensor in host memory; `device` is "cpu"."""
+        if device != "cpu":
+            raise ArgumentError(f"a WebGpuTensor goes to 'cpu', not to {device!r}; from there to other devices")
+        k = self.shape[1]
+        if self.matrix.format != self.format:
+            raise DtypeError(f"{self.format} is kept as f32 on WebGPU; dequantize() gives the values")
+        stride, row = row_stride(self.format, k), self.format.row_bytes(k)
+        parts = [self.gpu.download(p.memory, p.rows * stride).reshape(p.rows, stride) for p in self.matrix.parts]
+        rows = np.concatenate(parts) if parts else np.zeros((0, stride), np.uint8)
+        return QuantTensor(np.ascontiguousarray(rows[:, :row]).reshape(-1), self.shape, self.format)
 
     def dequantize(self) -> Floats:
         """The values as float32, decoded on the adapter."""

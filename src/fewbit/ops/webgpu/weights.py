@@ -16,6 +16,9 @@ from .decoders import decoder, device_format, parameters, row_stride
 from .device import Gpu, Memory
 from .wgsl import blocks
 
+# Where bytes of a buffer come from: the first byte there; address, bytes, bytes of a row and of a row on the device.
+Source = tuple[int, tuple[int, int, int, int]]
+
 
 @dataclass(frozen=True, eq=False)
 class RowPart:
@@ -24,6 +27,7 @@ class RowPart:
     memory: Memory
     first: int
     rows: int
+    sources: tuple[Source, ...] = ()
 
 
 class Matrix:
@@ -76,11 +80,12 @@ def send_matrix(gpu: Gpu, tensors: Sequence[QuantTensor], name: str = "") -> Mat
     """Matrices of one format and width, one below the other, as one matrix."""
     fmt, k = device_format(tensors[0].format), tensors[0].shape[-1]
     n = sum(w.rows for w in tensors)
-    parts, most = [], _rows_of_a_part(gpu, fmt, k)
+    parts, most = [], rows_of_a_part(gpu, fmt, k)
     rows = [device_rows(w) for w in tensors]
     for first in range(0, n, most):
-        chosen = _take(rows, first, min(n, first + most))
-        parts.append(RowPart(_send(gpu, chosen, name), first, min(n, first + most) - first))
+        end = min(n, first + most)
+        memory = _send(gpu, _take(rows, first, end), name)
+        parts.append(RowPart(memory, first, end - first, sources_of(tensors, first, end)))
     return Matrix(fmt, n, k, parts, table_memory(gpu, fmt))
 
 
@@ -89,25 +94,32 @@ def send_pairs(gpu: Gpu, gate: QuantTensor, up: QuantTensor, name: str = "") -> 
     fmt, n, k = device_format(gate.format), gate.rows, gate.shape[-1]
     if gate.shape != up.shape or gate.format != up.format:
         raise ShapeError(f"a gate of {gate.shape} in {gate.format} does not fit {up.shape} in {up.format}")
-    most = max(1, _rows_of_a_part(gpu, fmt, k) // 2)
+    most = max(1, rows_of_a_part(gpu, fmt, k) // 2)
     both, parts = (device_rows(gate), device_rows(up)), []
     for first in range(0, n, most):
         end = min(n, first + most)
-        parts.append(RowPart(_send(gpu, [rows[first:end] for rows in both], name), first, end - first))
+        memory = _send(gpu, [rows[first:end] for rows in both], name)
+        sources = [source for w in (gate, up) for source in sources_of([w], first, end)]
+        half = row_stride(fmt, k) * (end - first)
+        placed = tuple((at + half * (number > 0), source) for number, (at, source) in enumerate(sources))
+        parts.append(RowPart(memory, first, end - first, placed))
     return Matrix(fmt, n, k, parts, table_memory(gpu, fmt))
 
 
-def empty_matrix(gpu: Gpu, fmt: Format, n: int, k: int) -> Matrix:
-    """Space for rows."""
-    stride, most = row_stride(fmt, k), _rows_of_a_part(gpu, fmt, k)
-    parts = [
-        RowPart(gpu.allocate(min(most, n - first) * stride + 4), first, min(most, n - first))
-        for first in range(0, n, most)
-    ]
-    return Matrix(fmt, n, k, parts, table_memory(gpu, fmt))
+def sources_of(tensors: Sequence[QuantTensor], first: int, end: int) -> tuple[Source, ...]:
+    """Where rows `first` to `end` of matrices below each other come from."""
+    out, at, place = [], 0, 0
+    for w in tensors:
+        low, high = max(first - at, 0), min(end - at, w.rows)
+        row, stride = w.format.row_bytes(w.shape[-1]), row_stride(device_format(w.format), w.shape[-1])
+        if low < high and device_format(w.format) == w.format:
+            out.append((place, (w.stored.ctypes.data + low * row, (high - low) * row, row, stride)))
+            place += (high - low) * stride
+        at += w.rows
+    return tuple(out)
 
 
-def _rows_of_a_part(gpu: Gpu, fmt: Format, k: int) -> int:
+def rows_of_a_part(gpu: Gpu, fmt: Format, k: int) -> int:
     """Rows in a buffer: a multiple of four, so that results of all parts begin at whole vectors."""
     stride = max(1, row_stride(fmt, k))
     most = (min(gpu.binding_bytes, gpu.info.buffer_bytes) - 16) // stride
