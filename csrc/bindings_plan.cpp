@@ -3,8 +3,8 @@
 #include <memory>
 #include <mutex>
 
+#include "bindings_collective.h"
 #include "bindings_experts.h"
-#include "bindings_recurrent.h"
 #include "threads.h"
 
 namespace fewbit {
@@ -30,9 +30,9 @@ class ForkedLock {
 };
 
 // A plan and the arrays that it reads. Once it has its result it does not change; runs wait for each other.
-class PyPlan : public RecurrentPlan {
+class PyPlan : public CollectivePlan {
  public:
-  using RecurrentPlan::RecurrentPlan;
+  using CollectivePlan::CollectivePlan;
   Buffer buffer(size_t width, bool logits_only, size_t slot) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
     expect(slot <= plan_.buffers(), "slot of a buffer", slot, plan_.buffers());
@@ -229,10 +229,10 @@ class PyPlan : public RecurrentPlan {
 
   void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads, std::optional<Int32s> reads,
-           std::optional<Int32s> writes, std::optional<Int32s> tops) {
+           std::optional<Int32s> writes, std::optional<Int32s> tops, std::optional<Array<const float, 2>> given) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
-    expect_below(tokens, tokens_, "token");
+    if (tokens_) expect_below(tokens, tokens_, "token");  // else no operation reads them
     expect_below(logits_indices, tokens.size(), "row of logits");
     expect(out.shape(0) == logits_indices.size(), "rows of the result", out.shape(0), logits_indices.size());
     expect(out.shape(1) == width(plan_.result()), "columns of the result", out.shape(1), width(plan_.result()));
@@ -254,6 +254,7 @@ class PyPlan : public RecurrentPlan {
                     logits_indices.size(),
                     reads ? reads->data() : nullptr,
                     writes ? writes->data() : nullptr,
+                    given_rows(given, tokens.size()),
                     tops ? tops->data() : nullptr};
     const Activations how = activations_named(activations);
     std::mutex& mutex = lock_.get();
@@ -331,6 +332,7 @@ class PyPlan : public RecurrentPlan {
 }  // namespace
 
 void bind_plan(nb::module_& m) {
+  bind_collective(m);
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
       .def(nb::init<bool>(), nb::arg("batch_invariant") = false)
       .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
@@ -368,11 +370,14 @@ void bind_plan(nb::module_& m) {
            nb::arg("offset"), nb::arg("heads"), nb::arg("groups"), nb::arg("decay"), nb::arg("skip"),
            nb::arg("dt_bias"), nb::arg("out"))
       .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
+      .def("given", &PyPlan::given, nb::arg("out"))
+      .def("all_reduce", &PyPlan::all_reduce, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("out"))
+      .def("all_gather", &PyPlan::all_gather, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
       .def("run", &PyPlan::run, OneTarget(), nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"),
            nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
            nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none(),
-           nb::arg("tops") = nb::none())
+           nb::arg("tops") = nb::none(), nb::arg("given") = nb::none())
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds)
       .def("expert_bytes", &PyPlan::expert_bytes);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "collective.h"
 #include "experts.h"
 #include "linear.h"
 #include "recurrent.h"
@@ -22,6 +23,7 @@ struct Step {  // the last tokens of some sequences
   const int32_t* logits_indices;  // rows whose logits are wanted
   size_t logits_count;
   const int32_t *reads, *writes;  // slots of the sequences' states; null: no layer has one
+  const float* given = nullptr;   // rows that another plan made, for those that begin with `Given`
   const int32_t* tops = nullptr;  // how many of the largest logits of each row are wanted; 0, or null: all
 };
 
@@ -159,9 +161,20 @@ struct ScanRows {
 struct Gather {  // the rows of logits_indices
   Buffer in, out;
 };
+struct Given {  // the rows that a step brings
+  Buffer out;
+};
+struct Collective {  // the rows of all ranks: their sum, or side by side
+  Buffer in;
+  ThreadCollective* group;
+  size_t rank;
+  bool sums;
+  Buffer out;
+};
 
-using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
-                        Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows>;
+using Op =
+    std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped, Positions,
+                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given, Collective>;
 
 }  // namespace plan
 

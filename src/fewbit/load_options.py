@@ -45,7 +45,7 @@ class LoadOptions:
         model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
             name.
         device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", "webgpu" (any GPU), or "auto": a GPU if
-            there is one.
+            there is one. Several, as in "cuda:0,cuda:1", divide its layers.
         kv: Format of the KV cache, such as "q8_0" or "f8_e4m3"; K/V where they differ: "q8_0/q4_0".
         ctx: Maximum sequence length, prompt and answer, in tokens. Defaults to 8192 or the model's own, whichever is
             smaller, or with a warning to less where memory is short.
@@ -55,10 +55,10 @@ class LoadOptions:
             "yarn:4". `ctx` may then be so many times the model's own. Kinds are "yarn", "dynamic" (NTK, for sequences
             of `ctx` tokens) and "linear".
         activations: Precision of the inputs of matrix products: "int8", "int16" (more exact, somewhat slower) or
-            "exact" (f32, slow). The error of a product is about 250x lower with "int16". Defaults to "int16" for the
-            built-in model. For other models defaults to "int16" for one token at a time on instruction sets where that
-            costs less than 15%, else to "int8"; `fewbit doctor` shows which. Logits that can be sampled use at least 16
-            bits.
+            "exact" (f32, slow); WebGPU has "exact", "f16" and "int8". The error of a product is about 250x lower with
+            "int16". Defaults to "int16" for the built-in model. For other models defaults to "int16" for one token at a
+            time on instruction sets where that costs less than 15%, else to "int8"; `fewbit doctor` shows which. Logits
+            that can be sampled use at least 16 bits.
         repack: Reorder weights in memory for speed; repack=False uses the file's memory map. The new order makes
             products of up to 16 tokens faster (see `fewbit.repack`); processes share a memory map. Defaults to True
             wherever that helps and memory suffices.
@@ -78,6 +78,8 @@ class LoadOptions:
             guesses were right. Defaults to 8, with a draft model to 4.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
+        stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them.
+            Each has its own `threads`, and a GPU of its own with device="cuda".
         format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
         keep: Keep the result of `format` for the next start. It is a GGUF file in the cache folder.
         max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
@@ -100,7 +102,7 @@ class LoadOptions:
     _: KW_ONLY
     rope_scaling: Annotated[str | None, Choice("the model's own")] = None
     activations: Annotated[
-        str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact"))
+        str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact", "f16"))
     ] = None
     repack: Annotated[bool | None, Choice("where it gains")] = None
     cache_bytes: Annotated[int | None, Choice("as memory allows", scope="serve")] = None
@@ -111,6 +113,7 @@ class LoadOptions:
     draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
     draft_tokens: Annotated[int | None, Choice("8, with a draft model 4")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
+    stages: Annotated[int | None, Choice("1")] = None
     format: str | None = None
     keep: bool = True
     max_waiting: Annotated[int | None, Choice(least=0, scope="python")] = None
@@ -121,7 +124,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         from .models.rope_scaling import read_scaling
-        from .ops.arguments import chosen_activations
+        from .ops.arguments import MODEL_ACTIVATIONS, chosen_activations
 
         for option in load_options():
             value = option.check(vars(self)[option.name])
@@ -129,7 +132,7 @@ class LoadOptions:
         kv_formats(self.kv)
         if self.rope_scaling is not None:
             read_scaling(self.rope_scaling)
-        object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact))
+        object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact, MODEL_ACTIVATIONS))
 
 
 @cache

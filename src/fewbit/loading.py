@@ -15,9 +15,10 @@ from .cache.groups import MAX_SEQS, pages_by_group
 from .cache.layout import make_layout
 from .devices import Device
 from .devices.batch import Executor, Row
+from .devices.dividing import divide
 from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
 from .devices.forward import forward
-from .devices.splitting import find_devices, join, split
+from .devices.splitting import Placed, find_devices, is_staged, join, share_memory, split
 from .errors import OutOfMemory, RequestError
 from .files.maps import FileMap, check_maps
 from .files.model import ModelFile
@@ -58,10 +59,10 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
         options: What the user chose. `model`, `format`, `keep` and limits of the engine are not used here.
         preferred_activations: The activations that the model needs, if `options` say nothing and the device has them.
     """
-    targets = find_devices(options)
+    targets = find_devices(options, file.path)
     file = stretched(file, options.rope_scaling)
     model = load_model(file)  # its weights stay in the file for now
-    *_, device = targets.values()
+    _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)
     ctx, step_tokens = choose_lengths(options, model, device)
     plans = _split(file, model, targets, options, ctx, step_tokens)
@@ -112,16 +113,18 @@ def check_ctx(ctx: int | None, model_ctx: int) -> int:
 
 
 def _split(
-    file: ModelFile, model: LoadedModel, targets: dict[str, Device], options: LoadOptions, ctx: int, step_tokens: int
+    file: ModelFile, model: LoadedModel, targets: Sequence[Placed], options: LoadOptions, ctx: int, step_tokens: int
 ) -> list[MemoryPlan]:
     """What each device needs for its layers."""
     kv_layout = make_layout(model.graph.specs, *kv_formats(options.kv))
     seqs = options.max_seqs or MAX_SEQS
     plans = []
-    for place, device in targets.items():
+    for place, device in targets:
         layout = choose_layout(device, file.file_bytes, options.repack)
         plans.append(plan_memory(file, model, place, device, layout, kv_layout, seqs, step_tokens))
     tokens = ctx if options.ctx else min(ctx, LEAST_CTX)
+    if is_staged(options):
+        return divide(share_memory(plans), model.graph, tokens)
     return split(plans, model.graph, options.gpu_layers, tokens, options.cache_bytes)
 
 

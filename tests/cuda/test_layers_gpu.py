@@ -14,7 +14,7 @@ import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices import cuda
 from fewbit.devices.batch import Row
-from fewbit.devices.hybrid import HybridExecutor
+from fewbit.devices.stages import StagedExecutor
 from fewbit.errors import OutOfMemory, RequestError
 from fewbit.loading import Loaded
 from fewbit.models import open_model
@@ -58,7 +58,7 @@ def error(got: Floats, expected: Floats) -> float:
 def test_results_are_those_of_the_cpu(path: Path, layers: int, output: str) -> None:
     expected = rows(load(open_model(path), device="cpu", exact=True, max_seqs=4), output)
     loaded = load(open_model(path), gpu_layers=layers, **CACHE)
-    assert isinstance(loaded.executor, HybridExecutor) == (layers < LAYERS)
+    assert isinstance(loaded.executor, StagedExecutor) == (layers < LAYERS)
     assert error(rows(loaded, output), expected) < 0.03
 
 
@@ -73,6 +73,26 @@ def test_text_forks_and_prefix_hits() -> None:
         several = llm.generate(PROMPTS[0], max_tokens=4, temperature=0.0, n=2).outputs
         assert llm.loaded.cache.stats().hits > before
         assert [one.tokens for one in several] == [expected[0].tokens] * 2
+
+
+@pytest.mark.parametrize("device", ["cuda,cuda", "cpu,cuda,cuda"])
+def test_stages_by_device(path: Path, device: str) -> None:
+    """Two of them on one card, each with a session of its own."""
+    expected = rows(load(open_model(path), device="cpu", exact=True, max_seqs=4))
+    loaded = load(open_model(path), **{**CACHE, "device": device})
+    assert isinstance(loaded.executor, StagedExecutor)
+    assert loaded.executor.depth == device.count(",") + 1
+    assert error(rows(loaded), expected) < 0.03
+
+
+def test_stages_write_the_text_of_one_card() -> None:
+    path, options = ZOO / "qwen2" / "model.gguf", {**CACHE, "ctx": 64, "batch_invariant": True}
+    texts = []
+    for device in ("cuda", "cuda,cuda"):
+        with fb.LLM(path, **{**options, "device": device}) as llm:
+            found = llm.generate([*PROMPTS, [9, 9], [1]], max_tokens=4, seed=3)
+            texts.append([one.tokens for one in found])
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "qwen3moe", "gemma3", "bert", "lfm2", "qwen35", "granitehybrid"])
@@ -118,7 +138,7 @@ def test_as_many_layers_as_fit(path: Path, card: Callable[[int], None]) -> None:
     card(FOR_TWO)
     with pytest.warns(UserWarning, match=f"the GPU's memory is short: 2 of {LAYERS} layers run there"):
         loaded = load(open_model(path), ctx=128, **SMALL)
-    assert isinstance(loaded.executor, HybridExecutor)
+    assert isinstance(loaded.executor, StagedExecutor)
     assert loaded.forward([Row(loaded.cache.new(), [1, 2, 3], 1)]).shape == (1, 61)
 
 
@@ -127,8 +147,9 @@ def test_the_cache_is_sized_by_the_share_of_the_card(path: Path, card: Callable[
     whole = load(open_model(path), ctx=512, **SMALL).cache.store
     part = load(open_model(path), ctx=512, gpu_layers=1, **SMALL).cache.store
     assert part.pages[0] > whole.pages[0]
-    assert part.device.nbytes <= 3 << 18  # a quarter
-    assert part.host.nbytes == 2 * part.device.nbytes
+    host, device = part.stores
+    assert device.nbytes <= 3 << 18  # a quarter
+    assert host.nbytes == 2 * device.nbytes
 
 
 def test_what_does_not_fit_says_what_would(path: Path, card: Callable[[int], None]) -> None:

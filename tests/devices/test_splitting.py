@@ -12,9 +12,9 @@ import pytest
 import fewbit as fb
 from fewbit.cache.layout import make_layout
 from fewbit.devices.fitting import MemoryPlan, cache_tokens
-from fewbit.devices.hybrid import part_of
 from fewbit.devices.numpy import NumpyDevice
 from fewbit.devices.splitting import part_plan, split
+from fewbit.devices.stages import part_of
 from fewbit.errors import DeviceError, OutOfMemory, RequestError
 from fewbit.load_options import LoadOptions
 from fewbit.models import LoadedModel, load_model
@@ -39,7 +39,7 @@ class Card(NumpyDevice):
     name = "card"
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
-    takes_rows = True
+    takes_rows = extends_cpu = True
     reserve_bytes = 0
 
     def __init__(self, nbytes: int) -> None:
@@ -149,7 +149,7 @@ def test_graphs_are_cut_where_one_value_goes_on(model: LoadedModel) -> None:
         assert layers_of(rest.nodes) == set(range(LAYERS - layers, LAYERS))
         assert rest.nodes[0].outputs == (first.result,)
         assert not set(weights_of(first)) & set(weights_of(rest))
-    with pytest.raises(RequestError, match="cannot be split with 7 of its 6 layers on the GPU"):
+    with pytest.raises(RequestError, match="cannot be split before the last 7 of its 6 layers; try another number"):
         cut(model.graph, 7)
 
 

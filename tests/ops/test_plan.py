@@ -46,7 +46,7 @@ def attending(forward: Callable[[Ops], Value]) -> Callable[[Ops], Value]:
 
 
 def test_every_operation_is_everywhere() -> None:
-    known = set(OPERATIONS) - {"given"}  # of a GPU alone
+    known = set(OPERATIONS)
     assert set(FUNCTIONS) == known
     builders = {name for name, method in vars(PlanBuilder).items() if callable(method) and not name.startswith("_")}
     assert builders - {"build"} == known

@@ -99,6 +99,18 @@ def test_a_token_takes_one_submission_and_one_round_trip() -> None:
         assert executor is None or isinstance(executor, WebGpuExecutor)
 
 
+@pytest.mark.parametrize(("activations", "bar"), [("f16", 0.02), ("int8", 0.06)])
+def test_rounded_activations(activations: str, bar: float) -> None:
+    data = np.load(ZOO / "llama/golden.npz")
+    path = ZOO / "llama/model.gguf"
+    packed = fb.LLM(path, format="q8_0", keep=False, device="webgpu", activations=activations, **SMALL)
+    with packed as llm:
+        assert len(llm.generate(data["tokens"].tolist()[:5], max_tokens=3, stop_token_ids=[]).tokens) == 3
+    loaded = opened("llama", activations=activations)
+    got = rows(loaded, loaded.cache.new(), data["tokens"].tolist()[:7])
+    assert error(got, data["logits"][:7]) < bar
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_first_layers_on_the_cpu(layers: int) -> None:
     data = np.load(ZOO / "gemma3/golden.npz")

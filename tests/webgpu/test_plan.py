@@ -85,6 +85,16 @@ def test_pages(gpu: Gpu, kv: str) -> None:
         assert error(run("webgpu", graph, long, kv, max_batched_tokens=64), run("numpy", graph, long, kv)) <= bar
 
 
+def test_pages_that_are_split(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More splits than pages, and more pages than splits."""
+    monkeypatch.setattr("fewbit.ops.webgpu.attention.LONG", 1)
+    monkeypatch.setattr("fewbit.ops.webgpu.attention.SPLITS", 3)
+    chunks = [(0, [n % VOCAB for n in range(150)]), (1, [5, 3])]
+    for window in (0, 40):
+        graph = attending(2, 32, 24, window, sinks=vector(4, 3))
+        assert error(run("webgpu", graph, chunks, max_batched_tokens=200), run("numpy", graph, chunks)) <= BAR
+
+
 @pytest.mark.parametrize("fmt", formats(("q4_0",)))
 def test_experts(gpu: Gpu, fmt: fb.Format) -> None:
     n = 512 if fmt.block == 256 else 128 if fmt.block > 32 else 64

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fewbit.formats import Format, get
-from fewbit.formats.spec import every, ints
+from fewbit.formats.spec import Integers, every, ints
 from fewbit.formats.table import SIMPLE
 from fewbit.ops import numpy as reference
 from fewbit.ops.webgpu import Gpu
+from fewbit.ops.webgpu.decoders import decoder, device_format
 from fewbit.ops.webgpu.device import header
 from fewbit.ops.webgpu.multiply import Product, RowsAt
 from fewbit.ops.webgpu.tensor import to_device
@@ -51,6 +52,21 @@ def test_products_in_f16(gpu: Gpu, fmt: Format) -> None:
         x = rows_of(count, values.shape[1])
         expected = x.astype(np.float64) @ values.T.astype(np.float64)
         assert error(multiplied(gpu, matrix, x, f16=True), expected) <= F16_BAR
+
+
+@pytest.mark.parametrize("fmt", formats(("q4_0",)))
+def test_products_of_bytes(gpu: Gpu, fmt: Format) -> None:
+    """Rows of x that 8 bits hold exactly: what is left are sums."""
+    if not decoder(device_format(fmt)).has_packed:
+        assert fmt.codebook or not isinstance(fmt.codes, Integers) or fmt.group % 16 or fmt.codes.times > 1
+        return
+    w, values = make(fmt, *ragged(fmt))
+    there = to_device(w)
+    for count in (1, 7):
+        x = np.rint(rows_of(count, values.shape[1]) * 30).clip(-127, 127)
+        x[:, ::32] = 127  # the scale of every 32 values is 1
+        expected = x.astype(np.float64) @ values.T.astype(np.float64)
+        assert error(there.linear(x, activations="int8"), expected) <= BAR
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])

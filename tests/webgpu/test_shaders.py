@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fewbit.ops.webgpu.decoders import device_format
+from fewbit.ops.webgpu.byte_products import few_bytes, pack_bytes
+from fewbit.ops.webgpu.decoders import decoder, device_format
 from fewbit.ops.webgpu.products import PLAIN, Epilogue, decode_rows, few_rows, many_rows, table_rows
 from fewbit.ops.webgpu.wgsl import Kernel
 
@@ -42,7 +43,9 @@ def product_kernels() -> list[Kernel]:
             out.append(few_rows(fmt, 2, Epilogue(gated=True, residual="other"), subgroups))
         out += [many_rows(fmt, Epilogue(True), f16) for f16 in (False, True)]
         out.append(many_rows(fmt, Epilogue(False, True, "own")))
-    return out
+        if decoder(fmt).has_packed:
+            out += [few_bytes(fmt, tokens, PLAIN, tokens == 1) for tokens in (1, 8)]
+    return [*out, pack_bytes()]
 
 
 def test_a_wrong_shader_is_refused(tmp_path: Path) -> None:

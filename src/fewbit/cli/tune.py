@@ -52,7 +52,7 @@ def tune(
     model: str, data: Path | None, from_feedback: Path | None, out: Path, modules: str | None, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Train a LoRA adapter on a model whose weights stay in few bits.
+    """Train a LoRA adapter on a model whose weights stay packed.
 
     DATA has an example a line, in JSON: {"messages": [...]}, {"prompt": ..., "completion": ...} or {"text": ...}. Of a
     conversation the assistant's messages are learned. FOLDER gets the adapter as PEFT writes it, loss.html and
@@ -65,9 +65,9 @@ def tune(
     \b
     Examples:
       fewbit tune model.gguf data.jsonl -o adapter/
-      fewbit tune hf:org/repo data.jsonl -o adapter/ --rank 8 --modules q_proj,v_proj
+      fewbit tune hf:org/repo data.jsonl -o adapter/ --rank 8
       fewbit tune model.gguf --from-feedback votes.db -o adapters/
-      fewbit tune model.gguf notes.jsonl -o adapter/ --epochs 1 --learning-rate 1e-4 --json
+      fewbit tune model.gguf notes.jsonl -o adapter/ --epochs 1 --json
     """
     if (data is None) == (from_feedback is None):
         raise click.UsageError("either DATA or --from-feedback is needed")

@@ -30,7 +30,8 @@ class Device(Protocol):
     alternative: ClassVar[str] = ""  # an option to propose where nothing fits, such as 'device="cpu"'
     decodes: ClassVar[bool] = False  # whether it keeps weights as floats beside the packed ones
     copies_weights: ClassVar[bool] = False  # whether steps read copies, and never the file
-    takes_rows: ClassVar[bool] = False  # whether it can run the last layers of a model, after another device
+    extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
+    takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
     reserve_bytes: int = 64 << 20  # for what is not counted: threads, tables, Python
     layouts: tuple[str, ...] = ("rows",)  # of weights that it can read, by name, best first
@@ -38,6 +39,10 @@ class Device(Protocol):
     max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
     threads: int | None = None  # CPU threads of a step; None: the number cannot be set
     numerics: str = ""  # what rounding depends on, such as the instruction set
+
+    def configure(self, place: str, options: LoadOptions) -> Device:
+        """The device with final options; `place` is its name."""
+        return get(place, options)
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
         """Bytes that are available for a model whose weights have a layout."""

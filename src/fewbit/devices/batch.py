@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -191,3 +191,19 @@ class Executor(Protocol):
     def launch(self, batch: Batch) -> Handle:
         """Begin a step. It may run on after this returns; steps run in the order in which they were launched."""
         ...
+
+
+@runtime_checkable
+class PipelinedExecutor(Protocol):
+    """An executor that has several parts, which work at the same time on different steps.
+
+    The same holds as for one that runs ahead, but `depth` steps may be on their way, and all their tokens are known: a
+    sequence whose next token is being sampled is in no other step.
+    """
+
+    depth: int
+
+
+def pipeline_depth(executor: Executor) -> int:
+    """How many steps an executor works on at the same time."""
+    return executor.depth if isinstance(executor, PipelinedExecutor) else 1

@@ -26,6 +26,10 @@ from .host import HostHandle
 
 
 def make(options: LoadOptions) -> CpuDevice:
+    if options.activations not in (None, *ACTIVATIONS):
+        raise RequestError(
+            "device 'cpu' takes activations in int8, int16 or f32 (exact), not f16; leave activations out"
+        )
     return CpuDevice(options)
 
 
@@ -33,6 +37,7 @@ class CpuDevice(Device):
     name = "cpu"
     activation_types = ACTIVATIONS
     layouts = ("interleaved16", "rows")
+    takes_rows = True
 
     def __init__(self, options: LoadOptions) -> None:
         self.activations = options.activations
@@ -102,13 +107,13 @@ class CpuExecutor:
         self._rows: dict[str, Floats] = {}
         self._plan("logits" if graph.has_head else "hidden")
 
-    def launch(self, batch: Batch) -> HostHandle:
+    def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
         plan = self._plan(batch.output)
         view, rows = batch.view, self._rows[batch.output][: len(batch.logits_indices)]
         try:
             plan.run(
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
-                self.threads, view.reads, view.writes, max_candidates(batch),
+                self.threads, view.reads, view.writes, max_candidates(batch), given,
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None

@@ -52,7 +52,7 @@ class CudaDevice(Device):
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
     copies_weights = True  # in a layout of its own
-    takes_rows = True
+    takes_rows = extends_cpu = True
     activation_types = ("int8", "int16")
     reserve_bytes = 512 << 20  # for kernels, cuBLAS, tables
 

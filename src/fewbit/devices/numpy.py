@@ -38,6 +38,7 @@ def make(options: LoadOptions) -> NumpyDevice:
 class NumpyDevice(Device):
     name = "numpy"
     decodes = True
+    takes_rows = True
 
     def __init__(self, max_batched_tokens: int = MAX_BATCHED_TOKENS) -> None:
         self.max_batched_tokens = max_batched_tokens
@@ -67,13 +68,19 @@ class NumpyExecutor:
         self._store = store
         self._weights = ops.DecodedWeights()
 
-    def launch(self, batch: Batch) -> HostHandle:
+    def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
         view = batch.view
         if len(batch.tokens) and not 0 <= batch.tokens.min() <= batch.tokens.max() < self.vocab:
             raise RequestError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
         positions = view.positions().astype(np.int32)
         step = ops.NumpyStep(
-            batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, self._weights
+            batch.tokens,
+            positions,
+            batch.logits_indices,
+            _Paged(self._store, view),
+            view.sequences,
+            given,
+            self._weights,
         )
         if batch.output not in self._graphs:
             self._graphs[batch.output] = select_logits(with_output(self.graph, batch.output))

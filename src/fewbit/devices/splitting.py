@@ -1,35 +1,96 @@
-"""Which device runs which layers: a GPU the last ones, as many as an option says or as fit, and the CPU the others."""
+"""Which device runs which layers.
+
+A GPU runs the last ones, as many as an option says or as fit, and the CPU the others. Or the layers are divided over
+stages (`dividing.py`): several devices of this machine, as in device="cuda:0,cuda:1", or processes of a cluster.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from ..cache.groups import MAX_PAGES
-from ..errors import RequestError
+from ..errors import ExtraError, RequestError
 from ..load_options import LoadOptions
 from ..ops.cut import cut, layers_of, weights_of
 from ..ops.graph import Graph
 from . import Device, find_best, get
 from .fitting import MemoryPlan, tokens_in
 
+Placed = tuple[str, Device]  # a device, and its name
 
-def find_devices(options: LoadOptions) -> dict[str, Device]:
-    """The devices that may run layers of a model, in the order of its layers, by name.
 
-    >>> list(find_devices(LoadOptions(device="cuda", gpu_layers=0)))
+def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
+    """The devices that may run layers of the model of a file, in the order of its layers.
+
+    >>> [place for place, _ in find_devices(LoadOptions(device="cuda", gpu_layers=0))]
     ['cpu']
+    >>> [place for place, _ in find_devices(LoadOptions(device="cpu,cpu"))]
+    ['cpu', 'cpu']
     """
+    if is_staged(options):
+        return _find_stages(options, path)
     place = find_best() if options.device == "auto" else options.device
     if options.gpu_layers == 0:
         place, options = "cpu", replace(options, device="cpu", gpu_layers=None)
     device = get(place, options)
-    if device.takes_rows:
-        return {"cpu": get("cpu", options), place: device}
+    if device.extends_cpu:
+        return [("cpu", get("cpu", _for_host(options))), (place, device)]
     if options.gpu_layers is not None:
         raise RequestError(f"gpu_layers is for devices 'cuda' and 'webgpu', not for {place!r}; leave it out")
-    return {place: device}
+    return [(place, device)]
+
+
+def is_staged(options: LoadOptions) -> bool:
+    """Whether the layers are divided over several equals."""
+    return "," in options.device or (options.stages or 1) > 1
+
+
+def _find_stages(options: LoadOptions, path: Path) -> list[Placed]:
+    places = [place.strip() for place in options.device.split(",")]
+    if options.gpu_layers is not None:
+        raise RequestError("gpu_layers is for one GPU beside the CPU; with several devices leave it out")
+    devices = [(place, get(place, options)) for place in places]
+    if (options.stages or 1) > 1:
+        if len(devices) > 1:
+            raise RequestError("stages are processes with one device each; give stages, or several devices")
+        devices += _open_stages(options, path)
+    for place, device in devices:
+        if not device.takes_rows:
+            raise RequestError(f"device {place!r} cannot run a part of the layers of a model")
+    return devices
+
+
+def _open_stages(options: LoadOptions, path: Path) -> list[Placed]:
+    """Those in other processes."""
+    if find_spec("ray") is None:
+        raise ExtraError("stages need Ray: pip install 'fewbit[cluster]'")
+    cluster: Any = import_module("fewbit.cluster.stages")
+    found: list[Placed] = cluster.open_stages(path, options, (options.stages or 1) - 1)
+    return found
+
+
+def share_memory(plans: Sequence[MemoryPlan]) -> list[MemoryPlan]:
+    """Plans of devices that may be the same one, each with its share of the memory."""
+    counts = Counter(plan.place for plan in plans)
+    return [replace(plan, memory_bytes=plan.memory_bytes // counts[plan.place]) for plan in plans]
+
+
+def _for_place(place: str, options: LoadOptions) -> LoadOptions:
+    """Options of one of several devices."""
+    own = replace(options, device=place)
+    return _for_host(own) if place == "cpu" and options.device != "cpu" else own
+
+
+def _for_host(options: LoadOptions) -> LoadOptions:
+    """Options of the layers that stay on the CPU: it has no products in f16."""
+    return replace(options, activations="exact") if options.activations == "f16" else options
 
 
 def split(
@@ -60,7 +121,7 @@ def split(
 
 def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
     """What a device needs for a part of the graph, out of what it needs for all layers."""
-    from .hybrid import part_of
+    from .stages import part_of
 
     layers = layers_of(graph.nodes)
     nbytes = sum(w.nbytes for w in weights_of(graph).values())
@@ -71,14 +132,12 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
-    *earlier, last = plans
-    device = get(last.place, options)
-    if not earlier:
-        return device
-    from .hybrid import HybridDevice
+    devices = [plan.device.configure(plan.place, _for_place(plan.place, options)) for plan in plans]
+    if len(devices) == 1:
+        return devices[0]
+    from .stages import StagedDevice
 
-    first, _ = cut(graph, last.layers)
-    return HybridDevice(join(earlier, first, options), device, graph, last.layers, options.repack)
+    return StagedDevice(devices, graph, [plan.layers for plan in plans], options.repack, is_staged(options))
 
 
 def _last_layers(plan: MemoryPlan, graph: Graph, layers: int | None, tokens: int) -> MemoryPlan:

@@ -38,7 +38,7 @@ def make(options: LoadOptions) -> WebGpuDevice:
     if options.threads is not None and options.gpu_layers is None:  # the layers on the CPU have threads
         raise RequestError("device 'webgpu' has no threads to set; leave threads out")
     if options.activations not in (None, *WebGpuDevice.activation_types):
-        raise RequestError("device 'webgpu' takes activations in f32 (exact) or f16; leave activations out")
+        raise RequestError("device 'webgpu' takes activations in f32 (exact), f16 or int8; leave activations out")
     if options.batch_invariant:
         raise RequestError("device 'webgpu' is not batch-invariant: its sums change with the batch; leave it out")
     number = options.device.partition(":")[2]
@@ -51,8 +51,8 @@ class WebGpuDevice(Device):
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
     copies_weights = True
-    takes_rows = True
-    activation_types = ("exact", "f16")
+    takes_rows = extends_cpu = True
+    activation_types = ("exact", "f16", "int8")
     reserve_bytes = 128 << 20
 
     def __init__(self, gpu: Gpu, options: LoadOptions) -> None:
@@ -76,7 +76,7 @@ class WebGpuDevice(Device):
         most = max(1, min(MAX_LOGITS, rows)) if causal else self.max_batched_tokens
         sizes = PlanOptions(
             max_tokens=self.max_batched_tokens, max_logits=min(self.max_batched_tokens, most),
-            ctx=self.options.ctx or longest, f16=self.options.activations == "f16",
+            ctx=self.options.ctx or longest, activations=self.options.activations or "exact",
         )  # fmt: skip
         nbytes = sum(w.nbytes for w in weights_of(graph).values())
         return WebGpuExecutor(graph, store, vocab, ModelWeights(self.gpu, self._sending(nbytes)), sizes)

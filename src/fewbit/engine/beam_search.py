@@ -176,7 +176,7 @@ class Beam(Generation):
         self.takes_drafts = False
         group.beams.append(self)
 
-    def advance(self, row: Row, number: int) -> None:
+    def advance(self, row: Row, number: int | None) -> None:
         """Which token comes next is known when all beams of the group were fetched."""
         super().advance(row, number)
         self.is_blocked |= row.num_logits > 0

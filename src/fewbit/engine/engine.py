@@ -2,12 +2,13 @@
 
 A step in words. The scheduler takes the next token of each request that is writing its output, and fills up with parts
 of prompts: rows. The cache reserves pages for them, the executor runs them and samples, the cache commits them. The
-requests take the results of their rows, and those that are finished release their pages. If the executor runs ahead,
-the next step is launched before this one is fetched (in_flight.py).
+requests take the results of their rows, and those that are finished release their pages. If the executor runs ahead
+or has several stages, the next steps are launched before this one is fetched (in_flight.py).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from math import inf
 from time import perf_counter
 
 from ..cache.cache import Cache
-from ..devices.batch import Executor, Results, Row, RowResult
+from ..devices.batch import Executor, Results, Row, RowResult, pipeline_depth
 from ..devices.forward import make_batch
 from ..errors import OutOfPages
 from ..files.maps import FileMap, check_maps
@@ -72,12 +73,14 @@ class Engine(RequestFactory):
         self._speculation = speculation
         self._fetch_time: float | None = None  # of the step before, if it was the last thing that was done
         self._scheduler = Scheduler(
-            cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs"), clock, encoder
-        )
+            cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs"), clock, encoder,
+            pipeline_depth(executor),
+        )  # fmt: skip
         super().__init__(executor, cache.max_length, ctx, eos_ids, self._scheduler.max_seqs, encoder)
         self.limits = make_limits(self._scheduler.max_seqs, max_waiting, max_per_client)
         self._stats = EngineStats()
-        self._in_flight: InFlightStep | None = None  # the step that was launched last, if it was not fetched
+        self._in_flight: deque[InFlightStep] = deque()  # steps that were launched and not fetched, in their order
+        self._most_in_flight = max(2 if executor.runs_ahead else 1, pipeline_depth(executor))
 
     def add(self, requests: Sequence[Request]) -> None:
         """Take in what one call of `generation`, `scoring` or `embedding` made, or raise QueueFull."""
@@ -105,9 +108,9 @@ class Engine(RequestFactory):
     def fail(self, error: Exception, requests: Iterable[Request] | None = None) -> None:
         """End requests with an error, all of them unless some are given."""
         if requests is None:
-            step, self._in_flight = self._in_flight, None
+            steps, self._in_flight = self._in_flight, deque()
             self.fail(error, [*self._scheduler.active, *self._scheduler.waiting])
-            if step is not None:
+            for step in steps:
                 with suppress(Exception):  # all that matters is that it has ended
                     step.handle.fetch()
             return
@@ -125,9 +128,12 @@ class Engine(RequestFactory):
         """Schedule, launch, fetch, commit. Is there more to do?"""
         start = perf_counter()
         self._expire()
-        step = self._in_flight = self._in_flight or self._begin()
-        if step is not None:
-            self._in_flight = self._run_ahead(step) if self.executor.runs_ahead else None
+        if not self._in_flight and (first := self._begin()) is not None:
+            self._in_flight.append(first)
+        if self._in_flight:
+            while len(self._in_flight) < self._most_in_flight and (ahead := self._run_ahead()) is not None:
+                self._in_flight.append(ahead)
+            step = self._in_flight.popleft()
             try:
                 self._commit(step, self._fetch(step))
             except Exception as error:
@@ -158,11 +164,12 @@ class Engine(RequestFactory):
             self.fail(error, [request for request, _ in rows])
         return None
 
-    def _run_ahead(self, step: InFlightStep) -> InFlightStep | None:
-        """Schedule and launch the step after one that is in flight, for all that can go on without its results."""
+    def _run_ahead(self) -> InFlightStep | None:
+        """Schedule and launch the step after those in flight, for all that can go on without their results."""
         if self._speculation is not None and self._speculation.wants(self._scheduler.active):
             return None
-        step.advance()
+        for step in self._in_flight:
+            step.advance(self.executor.runs_ahead)
         rows = self._scheduler.schedule_ahead()
         if not rows:
             return None
@@ -191,10 +198,9 @@ class Engine(RequestFactory):
             check_maps(self._maps)
             self._record_cost(step)
         except BaseException:
-            ahead, self._in_flight = self._in_flight, None
-            for one in (ahead, step):
-                if one is not None:
-                    one.take_back(self.cache)
+            steps, self._in_flight = [step, *self._in_flight], deque()
+            for one in reversed(steps):
+                one.take_back(self.cache)
             raise
         self._stats.fetch_seconds += perf_counter() - begin
         return results
@@ -208,7 +214,7 @@ class Engine(RequestFactory):
             if isinstance(result, Exception):
                 self._fail(request, result)
             elif not request.is_finished:
-                if request.siblings and not request.num_remaining:
+                if request.siblings and request.is_run:
                     self._scheduler.split(request)
                 self._take(request, result)
         for request, _ in step.rows:

@@ -7,6 +7,9 @@ at once: whoever gets them writes to them in a later step, and steps run in the 
 
 A request whose next row depends on what step n gives (`Request.is_blocked`) sits out step n + 1 and goes on with step
 n + 2. Nobody is preempted while a step is in flight: then it is fetched first.
+
+An executor with several stages gets as many steps (`pipeline_depth`), none of which knows a token that another one
+samples: the active requests take turns.
 """
 
 from __future__ import annotations
@@ -25,18 +28,21 @@ class InFlightStep:
     view: View
     handle: Handle
     launch_time: float = 0.0
+    is_advanced: bool = False
 
-    def advance(self) -> None:
-        """Let the next step be scheduled as if this one were done."""
-        number = 0
+    def advance(self, awaits: bool) -> None:
+        """Let the next step be scheduled as if this one were done; `awaits`: with tokens that this one samples."""
+        if self.is_advanced:
+            return
+        self.is_advanced, number = True, 0
         for request, row in self.rows:
-            request.advance(row, number)
+            request.advance(row, number if awaits else None)
             number += len(row.samples)
 
     def settle(self) -> None:
         """It was fetched, or is given up."""
-        for request, _ in self.rows:
-            request.settle()
+        for request, row in self.rows:
+            request.settle(len(row.tokens) if self.is_advanced else 0)
 
     def take_back(self, cache: Cache) -> None:
         """Leave everything as it was before this step was launched; later ones were taken back before."""

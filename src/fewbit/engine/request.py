@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from itertools import zip_longest
 from math import inf
 from random import Random
@@ -78,8 +78,8 @@ class Request(ABC):
 
         self.sequence = 0  # of the cache; 0: it has none
         self.num_computed = 0  # tokens that are in the cache
-        self.num_in_flight = 0  # those after them in a step that was launched, while the next one is scheduled
-        self.awaited: int | None = None  # the sample of that step that is its next token
+        self.num_in_flight = 0  # those after them in steps that were launched, while the next one is scheduled
+        self.awaited: int | None = None  # the sample of the last of them that is its next token
         self.draft: Sequence[int] = ()  # tokens that may come next, run and verified in the next step
         self.is_blocked = False  # whether it cannot go on before that step is fetched
         self.draft_tokens = self.accepted_tokens = 0  # guessed and verified; of them, those that were right
@@ -108,6 +108,11 @@ class Request(ABC):
     def num_remaining(self) -> int:
         """Tokens to run before the request gets further; 1 for one that is writing its output."""
         return self.end - self.num_computed - self.num_in_flight
+
+    @property
+    def is_run(self) -> bool:
+        """Whether no token is left to run, or in flight, before the request gets further."""
+        return self.num_computed >= self.end
 
     @property
     def is_writing(self) -> bool:
@@ -164,17 +169,24 @@ class Request(ABC):
         """All rows of a step were taken. The requests that this finishes, and why."""
         return []
 
-    def advance(self, row: Row, number: int) -> None:
-        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
-        self.num_in_flight = len(row.tokens)
+    def advance(self, row: Row, number: int | None) -> None:
+        """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched.
+
+        Without a number nobody goes on from a token that is not known.
+        """
+        self.num_in_flight += len(row.tokens)
         self.awaited = number if len(row.samples) == 1 else None
-        self.is_blocked = row.score is not None or row.hidden or bool(row.drafts)
+        self.is_blocked = (
+            row.score is not None or row.hidden or bool(row.drafts) or (bool(row.samples) and number is None)
+        )
         if not row.drafts:  # there was no room for any
             self.draft = ()
 
-    def settle(self) -> None:
-        """Nothing is in flight any more."""
-        self.num_in_flight, self.awaited, self.is_blocked, self.draft = 0, None, False, ()
+    def settle(self, count: int | None = None) -> None:
+        """A row with so many tokens is not in flight any more; None: no row is."""
+        self.num_in_flight = 0 if count is None else max(0, self.num_in_flight - count)
+        if not self.num_in_flight:
+            self.awaited, self.is_blocked, self.draft = None, False, ()
 
     def follow(self, leader: Request, sequence: int) -> None:
         """Go on from where another request with the same prompt is."""
@@ -254,7 +266,7 @@ class Generation(Request):
             if sibling.finish_reason is None:
                 rows.append((sibling, Row(self.sequence, (), samples=sibling._samples())))
 
-    def advance(self, row: Row, number: int) -> None:
+    def advance(self, row: Row, number: int | None) -> None:
         """A constraint and other samplers must know a token before the next. Outputs of one prompt part after it."""
         super().advance(row, number)
         self.is_blocked |= row.num_logits > 0 and (
@@ -266,6 +278,7 @@ class Generation(Request):
             self.scores.receive(result.scores, result.tops)
         if self.finish_reason is not None or not result.tokens:  # its siblings go on, and share the scores
             return None
+        wait(self._draft_masks)  # those of a step that was not launched may still be computed
         if self.constraint is not None and self.constraint.is_finished:  # it allows an empty output only
             return "stop"
         for place, token in enumerate(result.tokens):
@@ -376,7 +389,7 @@ class Scoring(Request):
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None:
             self.scores.receive(result.scores, result.tops)
-        return None if self.num_remaining else "stop"
+        return "stop" if self.is_run else None
 
 
 class Embedding(Request):
@@ -405,7 +418,7 @@ class Embedding(Request):
     def take(self, result: RowResult) -> str | None:
         if result.hidden is not None:
             self._receive(result.hidden)
-        return None if self.num_remaining else "stop"
+        return "stop" if self.is_run else None
 
     def _receive(self, hidden: Floats) -> None:
         if self.hidden is None:

@@ -32,7 +32,10 @@ Pages = tuple[int, ...]  # by group of layers
 
 
 class Scheduler:
-    """A queue of requests and a list of active ones over one cache. `whole`: each runs in one step, all its tokens."""
+    """A queue of requests and a list of active ones over one cache. `whole`: each runs in one step, all its tokens.
+
+    Of `depth` steps that are in flight at a time each has its share of the active requests.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Scheduler:
         max_seqs: int,
         clock: Callable[[], float] = perf_counter,
         whole: bool = False,
+        depth: int = 1,
     ) -> None:
         self.active: list[Request] = []
         self.waiting = WaitingQueue()
@@ -49,6 +53,7 @@ class Scheduler:
         self.max_batched_tokens = max_batched_tokens
         self.max_logits = max_logits
         self.max_seqs = min(max_seqs, max_batched_tokens, max_logits)
+        self._depth = depth
         self.preemptions = 0
         self._cache = cache
         self._budget = WholeBudget if whole else Budget
@@ -90,7 +95,10 @@ class Scheduler:
         """What is left of a step when active requests run their tokens, how many those are, and pages for them."""
         limits, clients = (self.max_batched_tokens, self.max_logits), self._num_clients()
         budget = self._budget(*limits, self.active, self._output(), clients, self._cache)
-        counts = [budget.take(request) for request in self.active]
+        counts, share = list[int](), -(-len(self.active) // self._depth)
+        for request in self.active:
+            counts.append(budget.take(request) if share else 0)
+            share -= counts[-1] > 0
         return budget, counts, self._sum(counts)
 
     def _fill(self, budget: Budget, counts: list[int], needed: Pages) -> StepRows:

@@ -17,9 +17,10 @@ from ..tensor import QuantTensor
 from ..validation import check_shape, to_flag
 
 ACTIVATIONS = ("int8", "int16", "exact")
+MODEL_ACTIVATIONS = (*ACTIVATIONS, "f16")  # the last one on WebGPU alone
 
 
-def chosen_activations(activations: str | None, exact: bool = False) -> str | None:
+def chosen_activations(activations: str | None, exact: bool = False, known: Sequence[str] = ACTIVATIONS) -> str | None:
     """The precision of inputs of products; None for the default. `exact=True` means "exact".
 
     >>> chosen_activations(None, True), chosen_activations("int16"), chosen_activations(None)
@@ -29,8 +30,8 @@ def chosen_activations(activations: str | None, exact: bool = False) -> str | No
         exact = to_flag(exact, "exact")
     if activations is None:
         return "exact" if exact else None
-    if not isinstance(activations, str) or activations not in ACTIVATIONS:
-        raise ArgumentError(f"activations must be {', '.join(ACTIVATIONS)} or None, not {activations!r}")
+    if not isinstance(activations, str) or activations not in known:
+        raise ArgumentError(f"activations must be {', '.join(known)} or None, not {activations!r}")
     if exact and activations != "exact":
         raise ArgumentError(f"exact=True is activations='exact', but activations={activations!r} is given too")
     return activations

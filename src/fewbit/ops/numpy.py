@@ -55,6 +55,7 @@ class NumpyStep:
     logits_indices: Ints
     cache: Kept
     sequences: Sequence[int]
+    given: Floats | None = None  # rows that another device made, for a graph that begins with them
     weights: Callable[[QuantTensor], Floats] = field(default_factory=DecodedWeights)
 
 
@@ -70,6 +71,11 @@ def run(graph: Graph, step: NumpyStep) -> Floats:
 
 def embed(step: NumpyStep, *, table: QuantTensor, scale: float) -> Floats:
     return step.weights(table)[step.tokens] * np.float32(scale)
+
+
+def given(step: NumpyStep) -> Floats:
+    assert step.given is not None
+    return step.given
 
 
 def by_head(x: Floats, heads: int) -> Floats:
@@ -286,6 +292,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, shift, columns, join,
-        add, experts, conv, delta_rule, scan, rope, attend, gather, linears, gated,
+        add, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
     )
 }  # fmt: skip

@@ -197,7 +197,7 @@ def sample_chain(
     if not np.isfinite(largest):
         raise logits_error([(0, BAD_LOGITS if not np.isneginf(largest) else NOTHING_ALLOWED)])
     left = CandidateLogits(np.array(masked(biased(logits, bias), mask)), top_tokens)
-    if np.isneginf(left.row().max()):
+    if (bias is not None or mask is not None) and np.isneginf(left.row().max()):
         raise logits_error([(0, NOTHING_ALLOWED)])
     for one in step.chain.samplers:
         _run(one, left, step)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays import Doubles, Floats, Ints
 from ..errors import DataError
-from .sampling import penalized
+from .sampling import penalized_logits
 
 if TYPE_CHECKING:
     from .sampler_chain import ChainStep
@@ -33,6 +33,7 @@ class CandidateLogits:
 
     def __init__(self, row: Floats, top_tokens: TopTokens | None = None) -> None:
         self._row: Floats | None = row
+        self._least = -np.inf  # logits of a row below it are dropped
         self._vocab, self._top_tokens = len(row), top_tokens
         self._ids, self._logits = np.empty(0, np.int32), np.empty(0)
 
@@ -45,13 +46,24 @@ class CandidateLogits:
         if self._row is None:
             self._row = np.full(self._vocab, -np.inf, np.float32)
             self._row[self._ids] = self._logits
+        elif self._least > -np.inf:
+            self._row[self._row < self._least] = -np.inf
+        self._least = -np.inf
         return self._row
+
+    def floor(self, least: float) -> None:
+        """Drop logits below a number: from a row when it is looked at or ranked."""
+        self.row()
+        self._least = least
 
     def ranked(self, most: int | None = None) -> tuple[Ints, Doubles]:
         """The likeliest tokens and their logits, at most so many. Ties go to the lower id."""
         if self._row is not None:
             self._ids, self._logits = self._rank(self._row, most)
             self._row = None
+            if self._least > -np.inf:
+                self.keep(slice(int((self._logits >= self._least).sum())))
+                self._least = -np.inf
         if most is not None:
             self.keep(slice(most))
         return self._ids, self._logits
@@ -63,6 +75,7 @@ class CandidateLogits:
     def scale(self, factor: float) -> None:
         """Multiply the logits that are left."""
         if self._row is not None:
+            self.row()
             self._row *= np.float32(factor)
         else:
             self._logits = self._logits * factor
@@ -98,7 +111,9 @@ def softmax(logits: Doubles) -> Doubles:
 def penalties(left: CandidateLogits, step: ChainStep) -> None:
     """Repetition, presence and frequency penalties, as without a chain."""
     if step.seen is not None:
-        left.row()[:] = penalized(left.row(), step.params, step.seen)
+        ids, counts = step.seen
+        row = left.row()
+        row[ids] = penalized_logits(row[ids], step.params, counts)
 
 
 def dry(left: CandidateLogits, step: ChainStep) -> None:
@@ -113,9 +128,11 @@ def top_n_sigma(left: CandidateLogits, step: ChainStep) -> None:
     if step.chain.top_n_sigma > 0:
         row = left.row()
         finite = row if np.isfinite(row.min()) else row[np.isfinite(row)]
-        centered = finite - finite.mean(dtype=np.float64).astype(np.float32)
-        sigma = float(np.sqrt(np.dot(centered, centered) / np.float32(len(finite))))
-        row[row < finite.max() - step.chain.top_n_sigma * sigma] = -np.inf
+        largest = finite.max()
+        below = finite - largest  # small numbers, whose squares lose little
+        mean = float(np.dot(below, np.ones_like(below))) / len(below)
+        variance = float(np.dot(below, below)) / len(below) - mean * mean
+        left.floor(float(largest) - step.chain.top_n_sigma * max(variance, 0.0) ** 0.5)
 
 
 def top_k(left: CandidateLogits, step: ChainStep) -> None:

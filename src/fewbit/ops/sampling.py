@@ -235,14 +235,19 @@ def penalized(row: Floats, params: SamplingParams, seen: Seen | None) -> Floats:
     """
     if seen is None:
         return row
-    ids, counts = seen
-    logits = row[ids].astype(np.float64)
+    out = row.copy()
+    out[seen[0]] = penalized_logits(row[seen[0]], params, seen[1])
+    return out
+
+
+def penalized_logits(before: Floats, params: SamplingParams, counts: Ints) -> Floats:
+    """Logits of tokens that were seen, with the penalties for them."""
+    logits = before.astype(np.float64)
     by = params.repetition_penalty
     logits = np.where(logits > 0, logits / by, logits * by)
     logits -= params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
-    out = row.copy()
-    out[ids] = np.where(np.isneginf(row[ids]), -np.inf, np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT)).astype(np.float32)
-    return out
+    found = np.where(np.isneginf(before), -np.inf, np.clip(logits, -_MAX_LOGIT, _MAX_LOGIT))
+    return np.asarray(found, np.float32)
 
 
 def distribution(row: Floats, params: SamplingParams) -> tuple[Ints, Doubles]:

@@ -10,6 +10,7 @@ import numpy as np
 from ..arrays import Bytes, Floats
 from ..errors import DataError, OutOfMemory
 from ..files.model import ModelFile
+from ..formats import Format
 from ..ops.arguments import refuse_unfit
 from ..ops.cpu import quantize
 from ..tensor import QuantTensor
@@ -69,12 +70,17 @@ def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: 
         return transcode(chunk, plan.format)
     values = chunk.dequantize()
     if matrix.feedback is None:
-        weights = matrix.importance
-        if weights is None and plan.format.rule in SEARCHED_RULES:
-            weights = magnitude_weights(values)
+        weights = search_weights(plan.format, values, matrix.importance)
         return quantize(values, plan.format, weights, threads).data
     refuse_unfit(values, plan.format, True)
     return encode_with_feedback(plan.format, values, matrix.feedback, threads).reshape(-1)
+
+
+def search_weights(fmt: Format, values: Floats, importance: Floats | None) -> Floats | None:
+    """The weights of a search for scales; None where they follow from the format's rule."""
+    if importance is not None and fmt.block > 1:
+        return importance
+    return magnitude_weights(values) if fmt.rule in SEARCHED_RULES else None
 
 
 def magnitude_weights(values: Floats) -> Floats:

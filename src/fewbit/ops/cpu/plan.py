@@ -206,6 +206,9 @@ class PlanBuilder:
         states = self.store.states(layer)
         self.plan.scan(x, dt, b, c, states, offset, heads, groups, decay, skip, dt_bias, outs[0])
 
+    def given(self, outs: list[int]) -> None:
+        self.plan.given(outs[0])
+
     def gather(self, outs: list[int], x: int) -> None:
         self.plan.gather(x, outs[0])
 

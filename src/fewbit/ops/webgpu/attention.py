@@ -17,6 +17,8 @@ from .wgsl import Kernel, f32s, main, reads, u32s, writes
 PAGE_TOKENS = 32
 THREADS = 64
 MAX_V_DIM = 16 * THREADS
+SPLITS = 8  # of the pages of a sequence, where there are few tokens and many pages
+LONG = 1024  # tokens of a sequence from which on pages are split
 PAIR = 64  # values that a thread packs: two blocks, whose f16 scales are one word
 
 FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0")
@@ -134,12 +136,16 @@ fn bf16(v: f32) -> u32 {
 
 
 @cache
-def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks: bool) -> Kernel:
-    """A workgroup attends for one head of one token: pages one by one, with an online softmax."""
+def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks: bool, splits: int = 1) -> Kernel:
+    """A workgroup attends for one head of one token: pages one by one, with an online softmax.
+
+    With several `splits` they take turns at the pages, and leave sums for `join_splits`.
+    """
     chunks = -(-v_dim // 16)
     sharing = THREADS // chunks
     last = "16u" if k_dim % 16 == 0 else f"min(16u, {k_dim}u - n * 16u)"
-    start = "sinks[head]" if has_sinks else "-3e38"
+    start = "select(-3e38, sinks[head], wg.z == 0u)" if has_sinks else "-3e38"
+    begun = "select(0.0, 1.0, wg.z == 0u)" if has_sinks else "0.0"
     body = f"""\
   let token = wg.y;
   if (token >= u32(step[P.count_at])) {{ return; }}
@@ -161,11 +167,11 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
     if (i < {k_dim}u) {{ query[i] = q[at + i]; }} else {{ query[i] = 0.0; }}
   }}
   var most = {start};
-  var total = {"1.0" if has_sinks else "0.0"};
+  var total = {begun};
   var acc = array<vec4<f32>, 4>();
   let c = t % {chunks}u;
   let own = t / {chunks}u;
-  for (var page = low / {PAGE_TOKENS}; page * {PAGE_TOKENS} < high; page++) {{
+  for (var page = low / {PAGE_TOKENS} + i32(wg.z); page * {PAGE_TOKENS} < high; page += {splits}) {{
     let rows = (u32(step[table + u32(page)]) * P.kv_heads + kv_head) * {PAGE_TOKENS}u;
     workgroupBarrier();
     {{
@@ -215,10 +221,11 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
       for (var j = 0u; j < {sharing}u; j++) {{ sum += sums[n * {THREADS}u + c + j * {chunks}u]; }}
       for (var e = 0u; e < 4u; e++) {{
         let i = c * 16u + n * 4u + e;
-        if (i < {v_dim}u) {{ y[P.y_offset + token * P.y_stride + head * {v_dim}u + i] = sum[e] / total; }}
+        if (i < {v_dim}u) {{ {_store(v_dim, splits)} }}
       }}
     }}
-  }}"""
+  }}
+{_store_totals(v_dim, splits)}"""
     own_k, own_v = page_format(k_format), page_format(v_format)
     k_text = _with_parameters(decoder(own_k).named("k"), "k")
     v_text = _with_parameters(decoder(own_v).named("v"), "v")
@@ -232,15 +239,57 @@ var<workgroup> sums: array<vec4<f32>, {4 * THREADS}>;
 {main(body, THREADS)}"""
     numbers = u32s(
         "count_at", "positions_at", "sequences_at", "lengths_at", "tables_at", "starts_at", "sharing", "kv_heads",
-        "k_bytes", "v_bytes", "q_offset", "q_stride", "y_offset", "y_stride", "causal",
+        "k_bytes", "v_bytes", "heads", "q_offset", "q_stride", "y_offset", "y_stride", "causal",
         "k_field1", "k_field2", "k_group", "k_groups", "v_field1", "v_field2", "v_group", "v_groups",
     )  # fmt: skip
     signed = (("window", "i32"), ("radius", "i32"))
     bindings = [reads("step", "i32"), reads("k", "u32"), reads("v", "u32"), reads("q"), writes("y")]
     if has_sinks:
         bindings.append(reads("sinks"))
-    name = f"attend_{k_format}_{v_format}_{k_dim}_{v_dim}{'_sinks' if has_sinks else ''}"
+    name = f"attend_{k_format}_{v_format}_{k_dim}_{v_dim}_{splits}{'_sinks' if has_sinks else ''}"
     return Kernel(name, tuple(bindings), (*numbers, *signed, *f32s("scale", "cap")), text)
+
+
+def _store(v_dim: int, splits: int) -> str:
+    if splits == 1:
+        return f"y[P.y_offset + token * P.y_stride + head * {v_dim}u + i] = sum[e] / total;"
+    return f"y[((token * P.heads + head) * {splits}u + wg.z) * {v_dim + 2}u + i] = sum[e];"
+
+
+def _store_totals(v_dim: int, splits: int) -> str:
+    if splits == 1:
+        return ""
+    return f"""\
+  if (t == 0u) {{
+    let end = ((token * P.heads + head) * {splits}u + wg.z) * {v_dim + 2}u + {v_dim}u;
+    y[end] = most;
+    y[end + 1u] = total;
+  }}"""
+
+
+@cache
+def join_splits(v_dim: int, splits: int) -> Kernel:
+    """What the splits of a head of a token have found, as one."""
+    body = f"""\
+  let token = wg.y;
+  if (token >= u32(step[P.count_at])) {{ return; }}
+  let first = (token * P.heads + wg.x) * {splits * (v_dim + 2)}u;
+  var most = -3e38;
+  for (var s = 0u; s < {splits}u; s++) {{ most = max(most, parts[first + s * {v_dim + 2}u + {v_dim}u]); }}
+  for (var i = t; i < {v_dim}u; i += {THREADS}u) {{
+    var sum = 0.0;
+    var total = 0.0;
+    for (var s = 0u; s < {splits}u; s++) {{
+      let at = first + s * {v_dim + 2}u;
+      let weight = exp(parts[at + {v_dim}u] - most);
+      sum += weight * parts[at + i];
+      total += weight * parts[at + {v_dim + 1}u];
+    }}
+    y[P.y_offset + token * P.y_stride + wg.x * {v_dim}u + i] = sum / total;
+  }}"""
+    bindings = (reads("step", "i32"), reads("parts"), writes("y"))
+    numbers = u32s("count_at", "heads", "y_offset", "y_stride")
+    return Kernel(f"join_splits_{v_dim}_{splits}", bindings, numbers, main(body, THREADS))
 
 
 def _with_parameters(source: str, prefix: str) -> str:

@@ -3,6 +3,7 @@
 A decoder reads the bytes of a row from a storage buffer of 32-bit words, whose name is its prefix. Its functions:
 
     PREFIX_chunk(row, c)   values 16 * c to 16 * c + 15 of the row whose first byte is `row`, as four vectors
+    PREFIX_packed(row, c)  the same as signed bytes, with the scale and the offset that they share (`has_packed`)
 
 Where the bits of 16 neighbouring elements follow from the record, whole words are loaded, shifted and masked; else
 elements are decoded one by one. Grids and long codebooks are read from a second buffer, PREFIX_table.
@@ -21,6 +22,7 @@ from ...errors import FormatError
 from ...formats import get, grids
 from ...formats.spec import FIELD_BYTES, Factor, Format, Grid, Integers, Trits
 from .planes import CHUNK, PlaneBits, chunk_bits, element, quad, shifts, valued
+from .reals import READ, real
 
 SMALL_BOOK = 16  # values of a codebook that fits in four constants
 WIDE_SCALARS = ("f64", "i64")  # the host sends them as f32
@@ -33,14 +35,20 @@ class Decoder:
     format: Format
     source: str  # with PREFIX in the place of the buffer's name
     table: Words | None
+    packed: str = ""  # WGSL of PREFIX_packed
+
+    @property
+    def has_packed(self) -> bool:
+        """Whether 16 values are bytes that share a scale, so that packed dot products can take them."""
+        return bool(self.packed)
 
     @property
     def is_long(self) -> bool:
         """Whether it takes many instructions, so that kernels should hold it once."""
         return not isinstance(self.format.codes, Integers) and not self.format.is_scalar
 
-    def named(self, prefix: str) -> str:
-        return self.source.replace("PREFIX", prefix)
+    def named(self, prefix: str, packed: bool = False) -> str:
+        return (f"{self.source}\n{self.packed}" if packed else self.source).replace("PREFIX", prefix)
 
 
 def device_format(fmt: Format) -> Format:
@@ -82,10 +90,11 @@ class _Writer:
         self.is_row = fmt.placement == "row"
         self.lines: list[str] = []
         self.table: Words | None = None
+        self.packed = ""
 
     def write(self) -> Decoder:
         fmt = self.fmt
-        self.lines.append(_READ)
+        self.lines.append(READ)
         if fmt.is_scalar:
             self._scalar()
         else:
@@ -95,7 +104,7 @@ class _Writer:
             ]
             writer()
             self._chunk()
-        return Decoder(fmt, "\n".join(self.lines), self.table)
+        return Decoder(fmt, "\n".join(self.lines), self.table, self.packed)
 
     def place(self, name: str, at: str = "at") -> str:
         """First byte of a field of the block, or of the row, that begins at `at`."""
@@ -160,6 +169,7 @@ class _Writer:
             return
         known = [bits for bits in planes if bits is not None]
         body = [self._load(n, codes.planes[n].field, bits) for n, bits in enumerate(known)]
+        self._write_packed(codes, known, body)
         vectors = [self._vector(codes, known, first, book) for first in range(0, CHUNK, 4)]
         self._codes("\n".join(body) + f"\n  return array<vec4<f32>, 4>({', '.join(vectors)});")
 
@@ -179,12 +189,46 @@ class _Writer:
         lines += [f"  let q{n}_{k} = (r{n}_{k} >> s{n}) | ((r{n}_{k + 1} << 1u) << (31u - s{n}));" for k in names]
         return "\n".join(lines)
 
-    def _vector(self, codes: Integers, planes: list[PlaneBits], first: int, book: Callable[[str], str]) -> str:
+    def _write_packed(self, codes: Integers, planes: list[PlaneBits], loads: Sequence[str]) -> None:
+        """PREFIX_packed: codes less their zero as signed bytes. Those of 8 bits without a sign are moved by 128."""
+        fmt, low, high = self.fmt, *codes.range
+        is_wide = not codes.signed and low == 0 and high == 255 and codes.times == 1
+        fits = fmt.codebook is None and codes.times == 1 and (low >= -128 and high <= 127)
+        if fmt.group % CHUNK or not (fits or is_wide) or (codes.signed and codes.bits != 8):
+            return
+        words = []
+        for first in range(0, CHUNK, 4):
+            word = self._word(codes, planes, first)
+            if is_wide:
+                word = f"({word}) ^ 0x80808080u"
+            elif not codes.signed:
+                word = f"((({word}) | 0x80808080u) - {codes.zero * 0x01010101:#x}u) ^ 0x80808080u"
+            words.append(word)
+        at = "row" if self.is_row else "at"
+        cpb = 1 if self.is_row else fmt.block // CHUNK
+        place = "" if self.is_row else f"  let at = row + given / {cpb}u * {fmt.block_bytes}u;\n"
+        offset = f"PREFIX_offset({at}, g)" if fmt.offset else "0.0"
+        if is_wide:
+            offset += " + 128.0 * d"
+        chunk = "given" if self.is_row else f"given % {cpb}u"
+        self.packed = (
+            "struct PREFIX_bytes { words: vec4<u32>, scale: f32, offset: f32 }\n"
+            f"fn PREFIX_packed(row: u32, given: u32) -> PREFIX_bytes {{\n{place}  let c = {chunk};\n"
+            + "\n".join(load.replace("= at", f"= {at}") for load in loads)
+            + f"\n  let g = {self._group(f'(c * {CHUNK}u)')};\n  let d = PREFIX_scale({at}, g);\n"
+            f"  return PREFIX_bytes(vec4<u32>({', '.join(words)}), d, {offset});\n}}"
+        )
+
+    def _word(self, codes: Integers, planes: list[PlaneBits], first: int) -> str:
+        """Four codes as the bytes of a word."""
         parts = []
         for n, (bits, shift) in enumerate(zip(planes, shifts(codes), strict=True)):
             word = quad(bits, codes.planes[n], [f"q{n}_{k}" for k in range(bits.words)], first)
             parts.append(f"({word} << {shift}u)" if shift else word)
-        packed = " | ".join(parts)
+        return " | ".join(parts)
+
+    def _vector(self, codes: Integers, planes: list[PlaneBits], first: int, book: Callable[[str], str]) -> str:
+        packed = self._word(codes, planes, first)
         if self.fmt.codebook:
             values = [book(f"i32((({packed}) >> {8 * n}u) & 255u)") for n in range(4)]
             return f"vec4<f32>({', '.join(values)})"
@@ -319,58 +363,6 @@ def valued_vector(codes: Integers, packed: str) -> str:
     return f"vec4<i32>({', '.join(valued(codes, f'((({packed}) >> {8 * n}u) & 255u)') for n in range(4))})"
 
 
-def real(prefix: str, kind: str, at: str) -> str:
-    """The number of a field type at a byte, as an expression of f32."""
-    word = f"{prefix}_word({at})"
-    low = f"({prefix}_bits({at}, 0u) & 255u)"
-    match kind:
-        case "f32":
-            return f"bitcast<f32>({word})"
-        case "f16":
-            return f"unpack2x16float({word}).x"
-        case "bf16":
-            return f"bitcast<f32>({word} << 16u)"
-        case "i8":
-            return f"f32(bitcast<i32>({low} << 24u) >> 24u)"
-        case "i16":
-            return f"f32(bitcast<i32>({word} << 16u) >> 16u)"
-        case "i32":
-            return f"f32(bitcast<i32>({word}))"
-        case "u8":
-            return f"f32({low})"
-        case "e8m0":
-            return f"{prefix}_e8m0_half({low})"
-        case "ue4m3":
-            return f"{prefix}_ue4m3_half({low})"
-        case "f8_e4m3":
-            return f"{prefix}_f8_e4m3({low})"
-    raise FormatError(f"fields of type {kind} have no decoder for WebGPU")
-
-
 def _one_by_one() -> str:
     body = f"  for (var j = 0u; j < {CHUNK}u; j++) {{ v[j / 4u][j % 4u] = PREFIX_code(at, c * {CHUNK}u + j); }}"
     return f"  var v = array<vec4<f32>, 4>();\n{body}\n  return v;"
-
-
-# A word from any byte on, its bits from a bit on, and the 8-bit floats of formats/decode.py.
-_READ = """\
-fn PREFIX_word(at: u32) -> u32 {
-  let s = (at & 3u) * 8u;
-  return (PREFIX[at >> 2u] >> s) | ((PREFIX[(at >> 2u) + 1u] << 1u) << (31u - s));
-}
-fn PREFIX_bits(at: u32, bit: u32) -> u32 { return PREFIX_word(at + (bit >> 3u)) >> (bit & 7u); }
-fn PREFIX_e8m0_half(e: u32) -> f32 {
-  return bitcast<f32>(select((max(e, 1u) - 1u) << 23u, 0x200000u << min(e, 1u), e < 2u));
-}
-fn PREFIX_ue4m3_half(x: u32) -> f32 {
-  let exponent = (x >> 3u) & 15u;
-  let mantissa = f32(x & 7u);
-  if (x == 0x7fu) { return 0.0; }
-  if (exponent == 0u) { return mantissa * 0.0009765625; }
-  return (1.0 + mantissa / 8.0) * bitcast<f32>((exponent + 119u) << 23u);
-}
-fn PREFIX_f8_e4m3(x: u32) -> f32 {
-  let code = x & 0x7fu;
-  let magnitude = 2.0 * PREFIX_ue4m3_half(code);
-  return bitcast<f32>(select(bitcast<u32>(magnitude), 0x7fc00000u, code == 0x7fu) | ((x & 0x80u) << 24u));
-}"""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .activations import KINDS
+from .byte_products import BLOCK_WORDS, few_bytes, pack_bytes
 from .device import Dispatch, Gpu, Memory, Size
 from .products import FEW, PLAIN, TILE, Epilogue, few_rows, many_rows, rows_per_block
 from .weights import Matrix, row_blocks
@@ -40,6 +41,7 @@ class Product:
     residual: RowsAt | None = None
     gate: str | None = None  # the matrix holds pairs; what the gate applies
     f16: bool = False
+    is_packed: bool = False  # x holds rows of `pack_bytes`
 
     @property
     def epilogue(self) -> Epilogue:
@@ -62,6 +64,9 @@ class Product:
     def _kernel(self, gpu: Gpu) -> tuple[Kernel, int, int]:
         """The kernel, rows of weights and rows of x of a workgroup."""
         fmt = self.matrix.format
+        if self.is_packed:
+            packed = few_bytes(fmt, self.tokens, self.epilogue, gpu.has_subgroups)
+            return packed, rows_per_block(fmt, self.tokens, self.epilogue), self.tokens
         if self.tokens:
             few = few_rows(fmt, self.tokens, self.epilogue, gpu.has_subgroups, self.f16)
             return few, rows_per_block(fmt, self.tokens, self.epilogue), self.tokens
@@ -75,6 +80,17 @@ class Product:
             "r_stride": residual.stride, "b_offset": first, "count_at": COUNTS.index(self.count),
             "kind": KINDS[self.gate or "none"],
         }  # fmt: skip
+
+
+def packing(step: Memory, x: RowsAt, packed: Memory, count: str) -> Dispatch:
+    """The dispatch that makes bytes of rows."""
+    values = {"k": x.width, "count_at": COUNTS.index(count), "x_offset": x.offset, "x_stride": x.stride}
+    grid: tuple[Size, Size, Size] = (("one", -(-x.width // (32 * 64))), (count, 1), ONE)
+    return Dispatch(pack_bytes(), (step, x.memory, packed), values, grid, "pack")
+
+
+def packed_bytes(rows: int, k: int) -> int:
+    return 4 * BLOCK_WORDS * rows * -(-k // 32)
 
 
 def token_class(count: int) -> int:

@@ -39,7 +39,7 @@ class Epilogue:
 
 
 PLAIN = Epilogue()
-_PARAMETERS = (
+PRODUCT_PARAMETERS = (
     *u32s("n", "k", "row_bytes", "x_offset", "x_stride", "y_offset", "y_stride", "r_offset", "r_stride", "b_offset"),
     *u32s("count_at", "kind", "field1", "field2", "group", "groups"),
 )
@@ -51,7 +51,7 @@ def weight_bindings(fmt: Format, prefix: str = "w") -> tuple[Binding, ...]:
     return (reads(prefix, "u32"), *([reads(f"{prefix}_table", "u32")] if table else []))
 
 
-def _bindings(fmt: Format, epilogue: Epilogue) -> tuple[Binding, ...]:
+def product_bindings(fmt: Format, epilogue: Epilogue) -> tuple[Binding, ...]:
     rest = [reads("bias")] * epilogue.bias + [reads("residual")] * (epilogue.residual == "other")
     return (reads("step", "i32"), *weight_bindings(fmt), reads("x", "vec4<f32>"), writes("y"), *rest)
 
@@ -80,52 +80,64 @@ def few_rows(
     fmt: Format, tokens: int, epilogue: Epilogue = PLAIN, subgroups: bool = False, f16: bool = False
 ) -> Kernel:
     """Products of up to `tokens` rows in a workgroup, which reads each row of weights once."""
-    rows = _rows_of_lanes(fmt, tokens, epilogue)
+    rows = rows_of_lanes(fmt, tokens, epilogue)
     parts = 2 if epilogue.gated else 1
-    sums = [(p, r, n) for p in range(parts) for r in range(rows) for n in range(tokens)]
-    lines = [
+    count = parts * rows * tokens
+    lines = [*begin_few(tokens, rows, count), *(_load_x(n) for n in range(tokens))]
+    for p in range(parts):
+        for r in range(rows):
+            row = f"min(row0 + {r}u, P.n - 1u)" + (" + P.n" if p else "")
+            lines += _dot(f"w_chunk(({row}) * P.row_bytes, c)", p * rows + r, tokens, f16)
+    body = end_few(fmt, lines, tokens, rows, count, epilogue, subgroups)
+    enables = (*([F16] if f16 else []), *([SUBGROUPS] if subgroups else []))
+    name = f"few_rows_{fmt.native_name}_{tokens}{epilogue.name}{'_f16' if f16 else ''}"
+    return Kernel(name, product_bindings(fmt, epilogue), PRODUCT_PARAMETERS, body, enables)
+
+
+def begin_few(tokens: int, rows: int, count: int) -> list[str]:
+    """The loop over 16 columns at a time, and the sums before it."""
+    return [
         f"  let first = wg.y * {tokens}u;",
         "  let count = u32(step[P.count_at]);",
         "  if (first >= count) { return; }",
         f"  let lane = t % {LANES}u;",
         f"  let row0 = (block * {THREADS // LANES}u + t / {LANES}u) * {rows}u;",
-        *(f"  var acc{i} = 0.0;" for i in range(len(sums))),
+        *(f"  var acc{i} = 0.0;" for i in range(count)),
         f"  for (var c = lane; c < (P.k + 15u) / 16u; c += {LANES}u) {{",
-        *(_load_x(n) for n in range(tokens)),
     ]
-    for p in range(parts):
-        for r in range(rows):
-            row = f"min(row0 + {r}u, P.n - 1u)" + (" + P.n" if p else "")
-            lines += _dot(f"w_chunk(({row}) * P.row_bytes, c)", p * rows + r, tokens, f16)
-    lines += ["  }", _reduce(len(sums), subgroups)]
-    lines += [
+
+
+def end_few(
+    fmt: Format, lines: list[str], tokens: int, rows: int, count: int, epilogue: Epilogue, subgroups: bool,
+    packed: bool = False,
+) -> str:  # fmt: skip
+    """The shader around the loop: sums are added up, and lanes store them."""
+    other = f"sum_at(lane + {rows * tokens}u, t)" if epilogue.gated else "0.0"
+    lines = [
+        *lines,
+        "  }",
+        _reduce(count, subgroups),
         f"  if (lane < {rows * tokens}u) {{",
         f"    let row = row0 + lane / {tokens}u;",
         f"    let token = first + lane % {tokens}u;",
-        "    if (row < P.n && token < count) {",
-        "      store(token, row, sum_at(lane, t), "
-        + (f"sum_at(lane + {rows * tokens}u, t)" if epilogue.gated else "0.0")
-        + ");",
-        "    }\n  }",
+        f"    if (row < P.n && token < count) {{ store(token, row, sum_at(lane, t), {other}); }}",
+        "  }",
     ]
-    body = "\n".join(
+    return "\n".join(
         [
-            *([ACTIVATIONS] if epilogue.gated else []), decoder(fmt).named("w"), _store(epilogue), _LOAD,
-            f"var<workgroup> part: array<f32, {len(sums) * THREADS}>;",
-            _SUM_AT, main("\n".join(lines), THREADS, subgroups),
+            *([ACTIVATIONS] if epilogue.gated else []), decoder(fmt).named("w", packed), _store(epilogue),
+            *([] if packed else [_LOAD]), f"var<workgroup> part: array<f32, {count * THREADS}>;", _SUM_AT,
+            main("\n".join(lines), THREADS, subgroups),
         ]
     )  # fmt: skip
-    enables = (*([F16] if f16 else []), *([SUBGROUPS] if subgroups else []))
-    name = f"few_rows_{fmt.native_name}_{tokens}{epilogue.name}{'_f16' if f16 else ''}"
-    return Kernel(name, _bindings(fmt, epilogue), _PARAMETERS, body, enables)
 
 
 def rows_per_block(fmt: Format, tokens: int, epilogue: Epilogue) -> int:
     """Rows of weights of a workgroup of `few_rows`."""
-    return THREADS // LANES * _rows_of_lanes(fmt, tokens, epilogue)
+    return THREADS // LANES * rows_of_lanes(fmt, tokens, epilogue)
 
 
-def _rows_of_lanes(fmt: Format, tokens: int, epilogue: Epilogue) -> int:
+def rows_of_lanes(fmt: Format, tokens: int, epilogue: Epilogue) -> int:
     if decoder(fmt).is_long:
         return 1
     return 4 if tokens == 1 and not epilogue.gated else 2
@@ -218,7 +230,7 @@ def many_rows(fmt: Format, epilogue: Epilogue = PLAIN, f16: bool = False) -> Ker
         ]
     )  # fmt: skip
     name = f"many_rows_{fmt.native_name}{epilogue.name}{'_f16' if f16 else ''}"
-    return Kernel(name, _bindings(fmt, epilogue), _PARAMETERS, body, (F16,) if f16 else ())
+    return Kernel(name, product_bindings(fmt, epilogue), PRODUCT_PARAMETERS, body, (F16,) if f16 else ())
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn
 
@@ -11,13 +12,13 @@ from ...arrays import Floats, to_floats
 from ...errors import ArgumentError, DeviceError, DtypeError, LayoutError, ShapeError
 from ...formats import Format
 from ...tensor import QuantTensor
-from .decoders import row_stride
+from .decoders import decoder, row_stride
 from .device import Dispatch, Gpu, header, open_gpu
-from .multiply import ONE, Product, RowsAt, token_class
+from .multiply import ONE, Product, RowsAt, packed_bytes, packing, token_class
 from .products import decode_rows
 from .weights import Matrix, row_blocks, send_matrix
 
-ACTIVATIONS = ("exact", "f16")
+ACTIVATIONS = ("exact", "f16", "int8")
 
 
 class WebGpuTensor:
@@ -69,7 +70,8 @@ class WebGpuTensor:
         Args:
             x: Inputs of (..., k) values.
             out: Float32 array of (..., n) for the result.
-            activations: "exact" (the default), or "f16": products in f16, sums in f32.
+            activations: "exact" (the default); "f16": products in f16, sums in f32; "int8": up to 8 rows of x in
+                8 bits, with packed dot products, where the format's codes are bytes.
             bias: Array of (n,).
             residual: Array of (..., n).
         """
@@ -87,7 +89,7 @@ class WebGpuTensor:
         count = prod(shape[:-1])
         if k:
             with self.gpu.lock:
-                products = self._multiply(rows.reshape(count, k), activations == "f16", added, other)
+                products = self._multiply(rows.reshape(count, k), activations, added, other)
         else:
             products = np.zeros((count, n), np.float32)
             products += 0 if added is None else added
@@ -97,20 +99,20 @@ class WebGpuTensor:
 
     def _check(self, activations: str | None) -> None:
         if activations not in (None, *ACTIVATIONS):
-            raise ArgumentError(f"activations must be {' or '.join(ACTIVATIONS)} on WebGPU, not {activations!r}")
+            raise ArgumentError(f"activations must be {', '.join(ACTIVATIONS)} on WebGPU, not {activations!r}")
         if activations == "f16" and not self.gpu.has_f16:
             raise DeviceError(f"{self.gpu.info.name} has no f16 arithmetic (shader-f16); leave activations out")
 
-    def _multiply(self, rows: Floats, f16: bool, bias: Floats | None, residual: Floats | None) -> Floats:
+    def _multiply(self, rows: Floats, activations: str | None, bias: Floats | None, residual: Floats | None) -> Floats:
         gpu, (n, k), count = self.gpu, self.shape, len(rows)
         most = max(1, min(gpu.binding_bytes // (4 * max(n, k) + 16), 32768))
         if count > most:  # rows that no binding holds
             parts = range(0, count, most)
             return np.concatenate(
                 [
-                    self._multiply(rows[i : i + most], f16, bias, residual.reshape(count, n)[i : i + most])
+                    self._multiply(rows[i : i + most], activations, bias, residual.reshape(count, n)[i : i + most])
                     if residual is not None
-                    else self._multiply(rows[i : i + most], f16, bias, None)
+                    else self._multiply(rows[i : i + most], activations, bias, None)
                     for i in parts
                 ]
             )
@@ -121,10 +123,15 @@ class WebGpuTensor:
         other = None if residual is None else RowsAt(gpu.array(residual), n, n)
         added = None if bias is None else gpu.array(bias)
         product = Product(
-            self.matrix, step, x, y, token_class(count), bias=added, residual=other, f16=f16,
-        )  # fmt: skip
+            self.matrix, step, x, y, token_class(count), bias=added, residual=other, f16=activations == "f16"
+        )
+        first: list[Dispatch] = []
+        if activations == "int8" and product.tokens and decoder(self.matrix.format).has_packed:
+            packed = gpu.allocate(packed_bytes(count, k))
+            first = [packing(step, x, packed, "tokens")]
+            product = replace(product, x=RowsAt(packed, k, 0), is_packed=True)
         try:
-            gpu.submit(gpu.prepare(product.dispatches(gpu)), {"tokens": count})
+            gpu.submit(gpu.prepare([*first, *product.dispatches(gpu)]), {"tokens": count})
             return gpu.download(y.memory, 4 * count * n).view(np.float32).reshape(count, n)
         finally:
             for memory in (x.memory, y.memory, step, added, other.memory if other else None):
