@@ -68,11 +68,9 @@ def loss_of_peft(model: Path, adapter: Path, learned: list[TokenizedExample]) ->
 def loss_here(base: TrainableModel, adapter: Path, learned: list[TokenizedExample]) -> float:
     import torch
 
-    from fewbit.tuning.lora import Lora
-    from fewbit.tuning.saving import load_adapter
+    from fewbit.tuning.saving import saved_adapter
 
-    lora = Lora(base.modules)
-    load_adapter(lora, adapter)
+    lora = saved_adapter(base.modules, adapter)
     with torch.no_grad():
         scores = base.logprobs(learned, lora.terms())
     return -float(sum(part.sum() for part in scores)) / sum(map(len, scores))

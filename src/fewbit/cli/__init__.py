@@ -11,6 +11,7 @@ import click
 from .group import Commands
 
 TABLE = {
+    "adapters": ("adapters.adapters", "List versions of an adapter that learned from feedback, or go back to one."),
     "batch": ("batch.batch", "Answer the requests in a file, in OpenAI's batch format."),
     "bench": ("bench.bench", "Speed beside the machine's own limits."),
     "calibrate": ("calibrate.calibrate", "Measure which inputs of each matrix matter, while a model reads a text."),

@@ -61,6 +61,8 @@ OPTIONS = [
                  help="Leave system messages as they are: a header for billing, the time and ids of requests, which "
                       "change in every request, keep prompts from sharing a prefix."),
     click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models."),
+    click.option("--feedback", type=click.Path(dir_okay=False), metavar="FILE",
+                 help="Let clients rate answers (/v1/feedback); those that they ask to keep are in this SQLite file."),
     click.option("--files-dir", type=click.Path(file_okay=False), metavar="FOLDER",
                  help="Let clients upload files and run batches (/v1/files, /v1/batches), kept in this folder."),
     count_option("--max-file", what="Largest file that may be uploaded, in MiB.", default=100),
@@ -145,7 +147,7 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
     same = (
         "host", "port", "allowed_hosts", "tls_cert", "tls_key", "cors_origins", "max_connections",
         "max_connections_per_address", "max_queue", "max_models", "pinned", "load_seconds", "drain_seconds", "log_json",
-        "strict", "tools_without_template", "allow_changes", "files_dir",
+        "strict", "tools_without_template", "allow_changes", "files_dir", "feedback",
     )  # fmt: skip
     return {
         **{name: options[name] for name in same},

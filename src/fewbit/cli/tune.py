@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", type=ModelName())
-@click.argument("data", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("data", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option(
+    "--from-feedback",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="In place of DATA: the votes that fewbit serve --feedback has kept.",
+)
 @click.option(
     "-o", "--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="Where it is written."
 )
@@ -41,7 +48,10 @@ if TYPE_CHECKING:
 @count_option("-t", "--threads", what="Threads to use.", show_default="all usable cores")
 @quiet_option
 @as_json
-def tune(model: str, data: Path, out: Path, modules: str | None, as_json: bool, **options: Any) -> None:
+def tune(
+    model: str, data: Path | None, from_feedback: Path | None, out: Path, modules: str | None, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Train a LoRA adapter on a model whose weights stay packed.
 
     DATA has an example a line, in JSON: {"messages": [...]}, {"prompt": ..., "completion": ...} or {"text": ...}. Of a
@@ -49,23 +59,50 @@ def tune(model: str, data: Path, out: Path, modules: str | None, as_json: bool, 
     training.json. If the command is stopped, the same command goes on from its last checkpoint. It needs torch: pip
     install 'fewbit[tune]'.
 
+    With --from-feedback, FOLDER has versions: the next one is trained on all votes, and used from then on only if it is
+    better on those held out. fewbit adapters lists them.
+
     \b
     Examples:
       fewbit tune model.gguf data.jsonl -o adapter/
       fewbit tune hf:org/repo data.jsonl -o adapter/ --rank 8
+      fewbit tune model.gguf --from-feedback votes.db -o adapters/
       fewbit tune model.gguf notes.jsonl -o adapter/ --epochs 1 --json
     """
+    if (data is None) == (from_feedback is None):
+        raise click.UsageError("either DATA or --from-feedback is needed")
+    options["modules"] = None if modules is None else modules.split(",")
+    if from_feedback is not None:
+        learn(model, from_feedback, out, as_json, options)
+        return
     with plain_warnings(), Waiting(f"reading {shown(model, 60)}", unit="steps") as waiting:
         from ..tuning import tune as train
 
-        names = None if modules is None else modules.split(",")
-        made = train(fetched_path(model) or model, data, out, modules=names, progress=waiting, **options)
+        assert data is not None
+        made = train(fetched_path(model) or model, data, out, progress=waiting, **options)
     if as_json:
         from ..tuning.tuned import facts
 
         print_json(facts(made))
     elif not is_quiet():
         print_made(made)
+
+
+def learn(model: str, feedback: Path, out: Path, as_json: bool, options: dict[str, Any]) -> None:
+    """The next version of an adapter, from votes."""
+    for name in ("on_prompt", "force"):
+        if options.pop(name):
+            raise click.UsageError(f"--{name.replace('_', '-')} does not go with --from-feedback")
+    with plain_warnings(), Waiting(f"reading {shown(model, 60)}", unit="steps") as waiting:
+        from ..tuning import tune_from_feedback
+
+        version = tune_from_feedback(fetched_path(model) or model, feedback, out, progress=waiting, **options)
+    if as_json:
+        print_json({"path": str(out / version.name), **asdict(version)})
+    elif not is_quiet():
+        kind = "better: it is in use" if version.is_better else "not better: it is not used"
+        click.echo(f"{version.name}, from {version.votes} votes, is {kind}")
+        click.echo(f"loss on held-out votes {version.loss:.4f}, before {version.previous_loss:.4f}")
 
 
 def print_made(made: TunedAdapter) -> None:

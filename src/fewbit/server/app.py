@@ -19,9 +19,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..errors import FewbitError
+from ..files.feedback import FeedbackStore
 from . import (
     anthropic,
     changes,
+    feedback,
     llama_server,
     ollama,
     ollama_embed,
@@ -62,6 +64,7 @@ ROUTES: list[BaseRoute] = [
     Route("/tokenizer_info", tokenizer_info),
     Route("/openapi.json", openapi),
     *changes.ROUTES,
+    *feedback.ROUTES,
     *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
@@ -97,6 +100,8 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
             state.batches.files.close()
         if close_pool:
             await pool.close()
+        if state.feedback is not None:
+            state.feedback.close()
 
     app = Starlette(
         routes=[*routes, *ROUTES],
@@ -110,6 +115,8 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
         },
     )
     app.state.fewbit = state
+    if settings.feedback is not None:
+        state.feedback = FeedbackStore(settings.feedback)
     if settings.files_dir is not None:
         state.files = FileStore(Path(settings.files_dir), settings.max_files_bytes, settings.max_files)
         state.batches = Batches(app, state.files)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError
+from .feedback import AnswerKeeper, feedback_store
 from .jobs import Job
 from .openai_chat_writer import ChatWriter
 from .openai_messages import Message, Tool, ToolChoice, read_tools, template_messages
@@ -55,6 +56,7 @@ class ChatRequest(Sampling, kw_only=True):
     prompt_cache_key: str | None = None
     service_tier: str | None = None
     store: bool | None = None
+    feedback: bool | None = None  # keep the conversation and the answers, so that they can be rated
 
     def job(self) -> Job:
         if self.top_logprobs is not None and not self.logprobs:
@@ -105,8 +107,10 @@ async def chat_completions(request: Request) -> Response:
     body = await read(request, ChatRequest)
     job = body.job()
     job.namespace = namespace(request, body.cache_salt)
+    store = feedback_store(request) if body.feedback else None
     run = await begin(request, body.model, job)
-    writer = ChatWriter(run, body, bool(body.logprobs), body.include_reasoning is not False)
+    keeper = None if store is None else AnswerKeeper(store, run.model, job.messages or [])
+    writer = ChatWriter(run, body, bool(body.logprobs), body.include_reasoning is not False, keeper)
     if body.stream:
         return run.stream(writer.chunks())
     found = await run.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 from uuid import uuid4
@@ -11,6 +12,7 @@ import msgspec
 from ..llm import TokenLogprob
 from ..text.reply import CallArguments, CallStart, Event, ThoughtText
 from .errors import ApiError, openai_body
+from .feedback import AnswerKeeper
 from .jobs import Finished, OutputDelta, Usage
 from .openai_types import (
     ChatLogprob,
@@ -86,19 +88,24 @@ class ChatWriter:
         body: What was asked.
         has_logprobs: Tell how likely tokens were.
         shows_thoughts: Tell what the model thought.
+        keeper: Keeps answers that are to be rated.
     """
 
-    def __init__(self, run: Run, body: Sampling, has_logprobs: bool, shows_thoughts: bool) -> None:
-        self._run, self._body = run, body
+    def __init__(
+        self, run: Run, body: Sampling, has_logprobs: bool, shows_thoughts: bool, keeper: AnswerKeeper | None = None
+    ) -> None:
+        self._run, self._body, self._keeper, self._id = run, body, keeper, _new_id()
         self._has_logprobs, self._shows_thoughts = has_logprobs, shows_thoughts
 
     def whole(self, deltas: list[list[OutputDelta]], finished: list[Finished], usage: Usage) -> ChatCompletion:
         choices = [self._choice(output, end) for output, end in zip(deltas, finished, strict=True)]
-        return ChatCompletion(_new_id(), self._run.created, self._run.model, choices, usage_info(usage))
+        for end in finished if self._keeper else ():
+            self._keep(end)
+        return ChatCompletion(self._id, self._run.created, self._run.model, choices, usage_info(usage))
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The events of a stream."""
-        writer = ChunkWriter(self._run, self._body, _new_id(), "chat.completion.chunk")
+        writer = ChunkWriter(self._run, self._body, self._id, "chat.completion.chunk")
         begun = {"delta": {"role": "assistant", "content": "", "refusal": None}}
         yield b"".join(writer.chunk(index, begun) for index in range(self._run.job.num_outputs))
         try:
@@ -110,6 +117,8 @@ class ChatWriter:
                         content = {"delta": delta or {"content": ""}}
                         yield writer.chunk(one.index, content, logprobs=logprobs, ids=one.tokens)
                 elif isinstance(one, Finished):
+                    if self._keeper:
+                        await asyncio.to_thread(self._keep, one)
                     refusal = {} if one.error is None else {"refusal": one.error}
                     yield writer.chunk(one.index, {"delta": refusal, **error_field(one)}, _reason(one))
                 elif self._body.wants_usage:
@@ -117,6 +126,11 @@ class ChatWriter:
             yield DONE
         except ApiError as error:  # the status is sent already
             yield event(openai_body(error))
+
+    def _keep(self, end: Finished) -> None:
+        """What is text alone and complete can be rated."""
+        if self._keeper and not end.reply.calls and end.error is None:
+            self._keeper.keep(self._id, end.index, end.reply.text)
 
     def _choice(self, deltas: list[OutputDelta], end: Finished) -> ChatChoice:
         reply = end.reply

@@ -9,6 +9,7 @@ import msgspec
 from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
 from .batch.records import BatchObject
 from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
+from .feedback import FeedbackRequest, Forgotten, Rated
 from .files import FileObject
 from .llama_server import AppliedTemplate, ApplyTemplateRequest, Infilled, InfillRequest, Props, Slot
 from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
@@ -44,6 +45,8 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("get", "/v1/responses/{response_id}/input_items", "The input of a stored response.", None, ItemList, False),
     ("post", "/v1/responses/input_tokens", "Count tokens of input.", InputTokensRequest, InputTokens, False),
     ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, EmbeddingList, False),
+    ("post", "/v1/feedback", "Rate an answer that was kept.", FeedbackRequest, Rated, False),
+    ("delete", "/v1/feedback/{answer_id}", "Forget an answer and its votes.", None, Forgotten, False),
     ("post", "/v1/rerank", "Sort documents by how well they answer a query.", RerankRequest, RerankAnswer, False),
     ("post", "/v1/score", "Score pairs of texts.", ScoreRequest, ScoreAnswer, False),
     ("post", "/v1/classify", "Give texts labels.", ClassifyRequest, ClassifyAnswer, False),

@@ -19,6 +19,7 @@ from .settings import Settings
 from .text_work import TextWork
 
 if TYPE_CHECKING:
+    from ..files.feedback import FeedbackStore
     from .batch.batches import Batches
     from .files import FileStore
     from .metrics import Metrics
@@ -47,6 +48,7 @@ class State:
     started: float = field(default_factory=time.time)
     files: FileStore | None = None  # of clients, where they are kept
     batches: Batches | None = None
+    feedback: FeedbackStore | None = None
     connections: Connections = field(init=False)
     quotas: dict[str, Quota] = field(init=False)  # of API keys, by their ids
     _ends: set[asyncio.Future[None]] = field(default_factory=set)

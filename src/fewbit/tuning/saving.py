@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from ..errors import FileError
 from ..files.safetensors import read_json, read_safetensors
-from ..files.shown import short
 from .lora import Lora
+from .names import Module
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 
@@ -44,15 +44,18 @@ def peft_config(lora: Lora, base: str) -> dict[str, Any]:
     }
 
 
-def load_adapter(lora: Lora, folder: Path) -> None:
-    """Take the matrices of a saved adapter over the same modules."""
-    config = read_json(folder / CONFIG_NAME)
-    alpha = config.get("lora_alpha") if isinstance(config, dict) else None
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool):
-        raise FileError(f"{folder / CONFIG_NAME}: lora_alpha must be a number, it is {short(repr(alpha))}")
+def saved_adapter(modules: Sequence[Module], folder: Path) -> Lora:
+    """A saved adapter, over those of a model's modules that it names."""
+    path = folder / CONFIG_NAME
+    config = read_json(path)
+    config = config if isinstance(config, dict) else {}
+    rank, alpha, names = (config.get(key) for key in ("r", "lora_alpha", "target_modules"))
+    if not isinstance(rank, int) or not isinstance(alpha, int | float) or not isinstance(names, list) or rank < 1:
+        raise FileError(f"{path}: r, lora_alpha and a list of target_modules are expected, as fewbit tune writes them")
+    lora = Lora([module for module in modules if module.name in names], rank, float(alpha))
     stored = read_safetensors(folder / WEIGHTS_NAME)
-    lora.alpha = float(alpha)
     lora.load({name: stored[name].dequantize() for name in stored})
+    return lora
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
