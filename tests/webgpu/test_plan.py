@@ -32,14 +32,14 @@ BAR = 1e-5
 
 
 def run(device: str, graph: Graph, chunks: list[tuple[int, list[int]]], kv: str = "f32", **options: Any) -> Floats:
-    """Results of steps with the same sequences, one chunk of each after the other, as one array."""
+    """Results of steps with the same sequences, of the last tokens of each, one after the other, as one array."""
     made = devices.get(device, LoadOptions(device=device, **options))
     layout = make_layout(graph.specs, kv)
     pages = pages_by_group(layout.groups, layout.page_tokens, tokens=512, max_seqs=4, step_tokens=64)
     cache = Cache(made.make_store(layout, pages))
     executor = made.make_executor(graph, cache.store, VOCAB)
     sequences = {number: cache.new() for number, _ in chunks}
-    first = forward(executor, cache, [Row(sequences[n], ids, len(ids)) for n, ids in chunks]).copy()
+    first = forward(executor, cache, [Row(sequences[n], ids, min(len(ids), 30)) for n, ids in chunks]).copy()
     second = forward(executor, cache, [Row(sequences[n], ids[:1], 1) for n, ids in chunks])
     return np.concatenate([first, second])
 
