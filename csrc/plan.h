@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "experts.h"
 #include "linear.h"
+#include "low_rank.h"
 #include "recurrent.h"
 #include "row_maths.h"
 #include "workspace.h"
@@ -23,6 +24,7 @@ struct Step {  // the last tokens of some sequences
   size_t logits_count;
   const int32_t *reads, *writes;  // slots of the sequences' states; null: no layer has one
   const int32_t* tops = nullptr;  // how many of the largest logits of each row are wanted; 0, or null: all
+  StepAdapters adapters = {};
 };
 
 // Angles of rotary positions: position * inv_freq[pair].
@@ -160,8 +162,18 @@ struct Gather {  // the rows of logits_indices
   Buffer in, out;
 };
 
+struct LowRank {  // terms of adapters, added to products of `in`
+  Buffer in;
+  std::vector<std::pair<size_t, Buffer>> products;  // numbers of products, and what is added to
+};
+struct LowRankRows {  // the same for rows of a table
+  size_t product, count;
+  Buffer out;
+};
+
 using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
-                        Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows>;
+                        Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows,
+                        LowRank, LowRankRows>;
 
 }  // namespace plan
 
@@ -220,6 +232,7 @@ class Plan {
   std::vector<std::vector<int64_t>> kv_slots_;  // of each group
   std::vector<Workspace> angles_;
   Workspace normed_;
+  LowRankStep low_rank_;
 };
 
 }  // namespace fewbit

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "formats/geometry.h"
+#include "low_rank_kernels.h"
 #include "passes.h"
 #include "recurrent_kernels.h"
 
@@ -34,6 +35,7 @@ struct RowTable {
   void (*rotate)(const float* x, size_t size, float by, float* out);  // the Hadamard transform, times `by`
   RecurrentKernels recurrent;
   Passes passes;
+  LowRankKernels low_rank;
 };
 
 }  // namespace fewbit

@@ -17,6 +17,7 @@ namespace fewbit::FEWBIT_ISA {
 //
 #include "kernels/exact.h"
 //
+#include "kernels/low_rank.h"
 #include "kernels/recurrent.h"
 //
 #include "targets/counted.h"
@@ -36,7 +37,8 @@ static void add_decoders(Kernels* by_format) {
 
 extern const RowTable rows;
 constinit const RowTable rows = {
-    add_decoders, norm_row, rope_row, gate_row, kv_scale, kv_rotate, {conv_columns, delta_rule, scan}, logits::passes};
+    add_decoders, norm_row, rope_row, gate_row, kv_scale, kv_rotate, {conv_columns, delta_rule, scan}, logits::passes,
+    {low_rank_down, low_rank_up}};
 
 }  // namespace fewbit::FEWBIT_ISA
 
