@@ -124,7 +124,15 @@ AdapterOfStep = tuple[Adapter, npt.NDArray[np.int32], Floats, npt.NDArray[np.int
 class Adapter:
     def __init__(self) -> None: ...
     def add(
-        self, product: int, a: Bytes | None, b: Bytes | None, kind: str, r: int, k: int, n: int, scale: float,
+        self,
+        product: int,
+        a: Bytes | None,
+        b: Bytes | None,
+        kind: str,
+        r: int,
+        k: int,
+        n: int,
+        scale: float,
         is_table: bool,
     ) -> None: ...
 

@@ -13,6 +13,7 @@ from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..ops.cut import cut, layers_of, weights_of
 from ..ops.graph import Graph
+from ..ops.low_rank import AdapterRows, Terms
 from ..ops.specs import LayerSpec
 from ..tensor import QuantTensor
 from . import Device
@@ -96,14 +97,26 @@ class HybridExecutor:
 
     def __init__(self, cpu: CpuExecutor, gpu: CudaExecutor) -> None:
         self.cpu, self.gpu = cpu, gpu
-        self.vocab, self.adapters = gpu.vocab, gpu.adapters
+        self.vocab = gpu.vocab
         self.max_batched_tokens = min(cpu.max_batched_tokens, gpu.max_batched_tokens)
         self.max_logits = gpu.max_logits
 
     def launch(self, batch: Batch) -> CudaHandle:
         every = np.arange(len(batch.tokens), dtype=np.int32)
-        rows = self.cpu.launch(replace(batch, logits_indices=every, output="hidden", samples=[])).values()
-        return self.gpu.launch(batch, given=rows)
+        first = replace(batch, logits_indices=every, output="hidden", samples=[], adapters=_part(batch, 0, True))
+        rows = self.cpu.launch(first).values()
+        return self.gpu.launch(replace(batch, adapters=_part(batch, 1)), given=rows)
+
+    def place_adapter(self, terms: Terms) -> tuple[Any, Any]:
+        return self.cpu.place_adapter(terms), self.gpu.place_adapter(terms)
+
+
+def _part(batch: Batch, number: int, every_row: bool = False) -> list[AdapterRows]:
+    """Adapters as one of the two devices has them. `every_row`: all rows are wanted, not those of logits alone."""
+    parts = [replace(one, adapter=one.adapter[number]) for one in batch.adapters]
+    if every_row:
+        parts = [replace(one, logits_rows=one.rows, logits_weights=one.weights) for one in parts]
+    return parts
 
 
 def part_of(layout: Layout, layers: set[int]) -> Layout:

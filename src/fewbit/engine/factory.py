@@ -10,9 +10,10 @@ from ..devices.batch import Executor
 from ..errors import RequestError, TooLong
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
+from .adapters import Adapter, AdapterRegistry
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
-from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
+from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_tokens
 from .scheduling import SchedulingOptions, set_scheduling
 from .scores import PositionScores
 
@@ -33,6 +34,7 @@ class RequestFactory:
         self, executor: Executor, max_cached: int, ctx: int, eos_ids: Iterable[int], max_seqs: int, encoder: bool
     ) -> None:
         self.executor, self.is_encoder = executor, encoder
+        self.adapters = AdapterRegistry(executor)
         self.eos_ids = frozenset(eos_ids)
         self._ctx, self._max_seqs, self._masks = ctx, max_seqs, MaskPool()
         self.max_length = min(ctx, max_cached)  # tokens of the longest sequence
@@ -54,7 +56,7 @@ class RequestFactory:
         logit_bias: Mapping[int, float] | None = None,
         constraint: Callable[[], Constraint] | None = None,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Generation]:
         """Requests for `n` outputs of one prompt, which is run once for all of them.
@@ -72,7 +74,7 @@ class RequestFactory:
             logit_bias: What is added to the logits of tokens.
             constraint: Makes a constraint for each output. Its masks are computed in threads.
             namespace: Requests share cached prompts within one only.
-            adapter: One of the executor's.
+            adapter: The name of an adapter, or names with weights.
             scheduling: When it is run.
         """
         vocab = self.executor.vocab
@@ -84,7 +86,8 @@ class RequestFactory:
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
         scores = None if prompt_logprobs is None else self._scores(tokens, prompt_logprobs)
         ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
-        check_names(namespace, adapter, self.executor.adapters)
+        check_type(namespace, str, "namespace")
+        mix = self.adapters.mix(adapter)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
         requests = [
@@ -92,7 +95,7 @@ class RequestFactory:
                 tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
                 num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
-                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=adapter,
+                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=mix,
             )
             for i in range(count)
         ]  # fmt: skip
@@ -106,15 +109,16 @@ class RequestFactory:
         *,
         first: int = 1,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         logprobs: int | None = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> Scoring:
         """A request for the log-probability of each token from `first` on, and of the `logprobs` likeliest there."""
         self.check_writes()
         most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
-        text = self._text(tokens, namespace, adapter)
-        request = Scoring(text, namespace, adapter, most, check_count(first, "first", max(1, len(text) - 1)))
+        text = self._text(tokens, namespace)
+        mix = self.adapters.mix(adapter)
+        request = Scoring(text, namespace, mix, most, check_count(first, "first", max(1, len(text) - 1)))
         set_scheduling([request], scheduling)
         return request
 
@@ -124,12 +128,13 @@ class RequestFactory:
         *,
         last_only: bool = False,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> Embedding:
         """A request for the last hidden row of each token, or of the last token alone."""
-        text = self._text(tokens, namespace, adapter)
-        request = Embedding(text, namespace, adapter, last_only=last_only and not self.is_encoder)
+        text = self._text(tokens, namespace)
+        mix = self.adapters.mix(adapter)
+        request = Embedding(text, namespace, mix, last_only=last_only and not self.is_encoder)
         set_scheduling([request], scheduling)
         return request
 
@@ -150,12 +155,12 @@ class RequestFactory:
         most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")
         return PositionScores(len(tokens), num_logprobs=most)
 
-    def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
+    def _text(self, text: Iterable[int], namespace: str) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
             raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}", len(tokens),
                           self.max_length)  # fmt: skip
-        check_names(namespace, adapter, self.executor.adapters)
+        check_type(namespace, str, "namespace")
         return tokens
 
     def _room(self) -> str:

@@ -79,18 +79,28 @@ def to_floats(values: Reals) -> Floats:
     return np.asarray(values, np.float32)
 
 
-def add_terms(graph: Graph, keys: Collection[ProductKey]) -> Graph:
+def add_terms(graph: Graph, keys: Collection[ProductKey], split_gates: bool = True) -> Graph:
     """The graph with an operation after each product that adapters change. It is fused or not; nothing is fused later.
 
     Args:
         graph: The operations of a step.
         keys: The products that some adapter changes.
+        split_gates: Make two products and a gate of a gated product that is changed; else it gets `changes`, the keys
+            of its two matrices, and adds their terms itself.
     """
     nodes: list[Node] = []
     for node in graph.nodes:
-        rewrite = _REWRITES.get(node.operation)
+        rewrite = _gated_whole if node.operation == "gated" and not split_gates else _REWRITES.get(node.operation)
         nodes += [node] if rewrite is None else rewrite(node, keys)
     return replace(graph, nodes=tuple(nodes))
+
+
+def product_keys(graph: Graph) -> list[ProductKey]:
+    """All products that adapters can change, of a graph that is not fused."""
+    names = {"linear": "w", "embed": "table"}
+    found = ((node.operation, id(node.attributes[names[node.operation]])) for node in graph.nodes
+             if node.operation in names)  # fmt: skip
+    return list(dict.fromkeys(found))
 
 
 def _embed(node: Node, keys: Collection[ProductKey]) -> list[Node]:
@@ -121,6 +131,15 @@ def _gated(node: Node, keys: Collection[ProductKey]) -> list[Node]:
     attributes = {"terms": tuple((w, None) for w in matrices), "norm": node.attributes["norm"]}
     products = _linears(Node("linears", node.inputs, parts, attributes), keys)
     return [*products, Node("gate", parts, node.outputs, {"kind": node.attributes["kind"]})]
+
+
+def _gated_whole(node: Node, keys: Collection[ProductKey]) -> list[Node]:
+    matrices = [node.attributes[name] for name in ("gate", "up")]
+    if not _used(matrices, keys):
+        return [node]
+    before, x = _unfused_norm(node)
+    changes = tuple(("linear", id(w)) for w in matrices)
+    return [*before, replace(node, inputs=(x,), attributes={**node.attributes, "norm": None, "changes": changes})]
 
 
 _REWRITES = {"embed": _embed, "linear": _linear, "linears": _linears, "gated": _gated}
