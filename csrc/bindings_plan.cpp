@@ -345,7 +345,7 @@ class PyPlan : public RecurrentPlan {
   }
 
   std::vector<Pages> groups_;
-  ForkedLock lock_;                    // of what runs change
+  ForkedLock lock_;  // of what runs change
   LowRankUses uses_;
   size_t tokens_ = 0, positions_ = 0;  // that all tables have; 0: there is none
 };

@@ -38,9 +38,9 @@ void LowRankStep::find_pairs(const std::vector<LowRankOutput>& outputs, bool log
 }
 
 const LowRankStep::Pair& LowRankStep::pair_of(size_t item) const {
-  return *(std::upper_bound(pairs_.begin(), pairs_.end(), item,
-                            [](size_t i, const Pair& pair) { return i < pair.first; }) -
-           1);
+  return *(
+      std::upper_bound(pairs_.begin(), pairs_.end(), item, [](size_t i, const Pair& pair) { return i < pair.first; }) -
+      1);
 }
 
 void LowRankStep::scale(const Pair& pair, size_t first, size_t count, float* t) const {

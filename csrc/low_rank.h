@@ -7,8 +7,8 @@
 
 namespace fewbit {
 
-struct LowRankTerm {  // of one product
-  Real real = Real::f32;  // f32, f16 or bf16
+struct LowRankTerm {           // of one product
+  Real real = Real::f32;       // f32, f16 or bf16
   const uint8_t* a = nullptr;  // (r, k), of an embedding table (tokens, r); null: the identity, r is k
   const uint8_t* b = nullptr;  // (n, r) in panels of kLowRankPanel rows, each of them (r, rows); null: r is n
   size_t r = 0, k = 0, n = 0;  // r 0: there is no term; of an embedding table k counts tokens

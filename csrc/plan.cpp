@@ -47,9 +47,10 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {
-      "embed", "linear",    "gated",   "rope", "attend",       "norm",    "add",  "gate",       "gather", "layer_norm",
-      "map",   "positions", "columns", "join", "linear_heads", "experts", "conv", "delta_rule", "scan", "low_rank", "low_rank_rows"};
+  static const char* const names[] = {"embed",   "linear",   "gated",        "rope",       "attend", "norm",
+                                      "add",     "gate",     "gather",       "layer_norm", "map",    "positions",
+                                      "columns", "join",     "linear_heads", "experts",    "conv",   "delta_rule",
+                                      "scan",    "low_rank", "low_rank_rows"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);

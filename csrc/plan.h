@@ -171,9 +171,9 @@ struct LowRankRows {  // the same for rows of a table
   Buffer out;
 };
 
-using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
-                        Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows,
-                        LowRank, LowRankRows>;
+using Op =
+    std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped, Positions,
+                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, LowRank, LowRankRows>;
 
 }  // namespace plan
 

@@ -5,7 +5,8 @@
 
 namespace fewbit {
 
-struct LowRankTerm {  // of an adapter, for one product; r 0: there is none
+// Of an adapter, for one product; r 0: there is none.
+struct LowRankTerm {
   const uint16_t* a;  // (r, k), of a table (tokens, r)
   const uint16_t* b;  // (n, r)
   int r;
@@ -15,17 +16,21 @@ struct LowRankTerm {  // of an adapter, for one product; r 0: there is none
 // Adapters of each token, `mix` places: slots of the table of adapters, below 0: none, and weights. `indices`: the
 // tokens of rows whose logits are wanted.
 struct RowAdapters {
-  const LowRankTerm* terms;
-  int products;  // terms of a slot
+  const void* table;  // of LowRankTerm
+  int products;       // terms of a slot
   const int* slots;
   const float* weights;
   const int* indices;
   int mix;
 
+  __device__ __forceinline__ const LowRankTerm& term(int slot, int product) const {
+    return static_cast<const LowRankTerm*>(table)[static_cast<size_t>(slot) * products + product];
+  }
   __device__ __forceinline__ int place(int row, int i) const { return (indices ? indices[row] : row) * mix + i; }
 };
 
-struct LowRankOut {  // what is added to: column c is at c / 8 * step + c % 8
+// What is added to: column c is at c / 8 * step + c % 8.
+struct LowRankOut {
   float* y;
   int stride, step, n, product;
 };
@@ -54,7 +59,7 @@ __device__ __forceinline__ void low_rank_down(const RowAdapters& adapters, Const
   wait_for_previous();
   const int place = adapters.place(blockIdx.x / adapters.mix, blockIdx.x % adapters.mix), slot = adapters.slots[place];
   if (slot < 0) return;
-  const LowRankTerm& term = adapters.terms[static_cast<size_t>(slot) * adapters.products + products[blockIdx.y]];
+  const LowRankTerm& term = adapters.term(slot, products[blockIdx.y]);
   const int warp = threadIdx.x / 32, rank = blockIdx.z * 2 + warp / 4, thread = threadIdx.x % 128;
   if (blockIdx.z * 2 >= term.r) return;  // both: ranks are a multiple of 8
   const uint16_t* a = term.a + static_cast<size_t>(rank) * k;
@@ -91,7 +96,7 @@ __device__ __forceinline__ void low_rank_up(const RowAdapters& adapters, const f
   for (int i = 0; i < adapters.mix; ++i) {
     const int place = adapters.place(row, i), slot = adapters.slots[place];
     if (slot < 0) continue;
-    const LowRankTerm& term = adapters.terms[static_cast<size_t>(slot) * adapters.products + out.product];
+    const LowRankTerm& term = adapters.term(slot, out.product);
     const float by = term.scale * adapters.weights[place];
     const int id = is_table ? find_row(ids, previous, row, tokens) : 0;
     const float* own = t + ((static_cast<size_t>(blockIdx.z) * gridDim.x + row) * adapters.mix + i) * ranks;

@@ -1,5 +1,5 @@
-// Low-rank terms of products: t = A x for some ranks of A, and y += B t for a panel of the rows of B. Sums of a row have
-// the same order however many rows are taken together.
+// Low-rank terms of products: t = A x for some ranks of A, and y += B t for a panel of the rows of B. Sums of a row
+// have the same order however many rows are taken together.
 
 template <Real real>
 struct LowRank {

@@ -1,4 +1,4 @@
-"""The adapters of an engine, by name. A request keeps those that it uses, so that it ends with them if they are unloaded."""
+"""The adapters of an engine, by name. A request keeps those that it uses until it ends, even if they are unloaded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Low-rank terms of products (LoRA): what an adapter adds to a product, and the pass that puts it into a graph.
 
 A graph without adapters has no trace of them. `add_terms` makes another one, in which an operation after each product
-that some adapter changes adds `weight * scale * x @ a.T @ b.T` to its rows, in place. Which adapters a row has, and with
-which weights, comes with each step.
+that some adapter changes adds `weight * scale * x @ a.T @ b.T` to its rows, in place. The adapters of rows, and their
+weights, come with each step.
 """
 
 from __future__ import annotations
