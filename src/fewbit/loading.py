@@ -23,6 +23,7 @@ from .files.maps import FileMap, check_maps
 from .files.model import ModelFile
 from .load_options import KvFormats, LoadOptions, kv_formats
 from .models import LoadedModel, load_model
+from .models.lora import AdapterReader, find_products
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -40,6 +41,7 @@ class Loaded:
     max_seqs: int = MAX_SEQS  # that run in one step
     is_encoder: bool = False  # texts run whole, in one step; it gives hidden rows, no logits
     maps: Collection[FileMap] = ()  # of files that steps read weights from
+    adapters: AdapterReader | None = None  # reads adapters for the model
 
     def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -71,7 +73,9 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
     executor = device.make_executor(model.graph, store, model.config.vocab)
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps
-    return Loaded(executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps)
+    adapters = AdapterReader(file, find_products(model.graph, model.places))
+    seqs = options.max_seqs or MAX_SEQS
+    return Loaded(executor, cache, ctx, model.step_bytes, seqs, model.is_encoder, maps, adapters)
 
 
 def with_activations(options: LoadOptions, device: Device, preferred: str | None) -> LoadOptions:
