@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
     from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
     from .ops.sampling import SamplingParams
-    from .quantizing import QuantizedModel, quantize_model
+    from .quantizing import QuantizedModel, merge_adapter, quantize_model
     from .reporting import Report, report
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
@@ -117,6 +117,7 @@ __all__ = [
     "linear",
     "linear_gated",
     "linear_many",
+    "merge_adapter",
     "quantize",
     "quantize_activations",
     "quantize_model",
@@ -153,6 +154,7 @@ _HOMES = {
     "TokenLogprob": "llm",
     "TokenScores": "evaluation.results",
     "Tokenizer": "text.tokenizer",
+    "merge_adapter": "quantizing",
     "quantize_model": "quantizing",
     "calibrate": "evaluation",
     "evaluate": "evaluation",

@@ -49,11 +49,13 @@ class LoadedAdapter:
         name: What requests call it.
         key: A text that is the same for the same values, and another one for any other.
         placed: What `place_adapter` gave.
+        source: Where it came from.
     """
 
     name: str
     key: str
     placed: Any
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,16 +30,23 @@ class AdapterRegistry:
         """Names of the adapters, in the order in which they were loaded."""
         return tuple(self._loaded)
 
-    def add(self, name: str, key: str, terms: Terms) -> None:
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where each adapter came from, by name."""
+        return {name: adapter.source for name, adapter in self._loaded.items()}
+
+    def add(self, name: str, key: str, terms: Terms, source: str = "") -> None:
         """Let requests name an adapter.
 
         Args:
             name: Its name, which is free.
             key: A text that stands for its values.
             terms: What it adds to products.
+            source: Where it came from.
         """
         self.check_free(name)
-        self._loaded = {**self._loaded, name: LoadedAdapter(name, key, self._executor.place_adapter(terms))}
+        placed = self._executor.place_adapter(terms)
+        self._loaded = {**self._loaded, name: LoadedAdapter(name, key, placed, source)}
 
     def check_free(self, name: str) -> None:
         check_adapter_name(name)

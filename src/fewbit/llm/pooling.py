@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..arrays import Floats
+from ..engine.adapters import Adapter
 from ..engine.engine import Engine
 from ..engine.request import Embedding
 from ..errors import DtypeError, RequestError
@@ -26,11 +27,14 @@ class Pooler:
         texts: Token ids of each text.
         pooling: One of `POOLINGS`.
         normalize: Scale vectors to length 1.
+        adapter: Name of an adapter, or names with weights.
     """
 
-    def __init__(self, engine: Engine, texts: Sequence[Iterable[int]], pooling: str, normalize: bool) -> None:
+    def __init__(
+        self, engine: Engine, texts: Sequence[Iterable[int]], pooling: str, normalize: bool, adapter: Adapter = None
+    ) -> None:
         self._pooling, self._normalize = pooling, normalize
-        made = [engine.embedding(tokens, last_only=pooling == "last") for tokens in texts]
+        made = [engine.embedding(tokens, last_only=pooling == "last", adapter=adapter) for tokens in texts]
         self._indices = {request: index for index, request in enumerate(made)}
         self._rows: list[Floats | None] = [None] * len(made)
         self.requests = sorted(made, key=lambda request: -len(request.tokens))  # similar lengths fill steps well

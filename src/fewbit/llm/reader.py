@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 from ..arrays import Floats
+from ..engine.adapters import Adapter
 from ..engine.engine import Engine
 from ..engine.worker import Worker
 from ..errors import RequestError
@@ -16,6 +17,7 @@ from ..loading import Loaded
 from ..ops.sampling import SamplingParams
 from ..text.tokenizer import Tokenizer
 from ..validation import refuse_pickle, to_flag
+from .adapters import AdapterMethods, check_adapters
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .chat import ChatEncoder, ChatMessage, Messages
 from .completion import TokenLogprob
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from ..text.template import ChatTemplate
 
 
-class TextReader:
+class TextReader(AdapterMethods):
     """A model that reads text: it joins a tokenizer, and an engine in a thread of its own."""
 
     def _join(
@@ -55,6 +57,8 @@ class TextReader:
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
         self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
+        for adapter, source in check_adapters(options.adapters).items():
+            self.load_adapter(adapter, source)
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text.
@@ -149,16 +153,16 @@ class TextReader:
     @overload
     def embed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats: ...  # fmt: skip
     @overload
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]:  # fmt: skip
         """Embed a text as a vector, or several texts as the rows of a matrix.
 
@@ -176,31 +180,38 @@ class TextReader:
             truncate: Cut texts that are longer than the context, and keep the special tokens at their end. Otherwise
                 they are refused.
             progress: Show the progress of a batch on standard error, or call a function with (done, total).
+            adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._embed(BlockingCaller(), texts, pooling, normalize, truncate, progress))
+        return drive(self._embed(BlockingCaller(), texts, pooling, normalize, truncate, progress, adapter))
 
     @overload
     async def aembed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats: ...  # fmt: skip
     @overload
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False,
+        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]:  # fmt: skip
         """`embed` that does not block the event loop."""
-        return await self._embed(LoopCaller(), texts, pooling, normalize, truncate, progress)
+        return await self._embed(LoopCaller(), texts, pooling, normalize, truncate, progress, adapter)
 
     @overload
-    def score(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
+    def score(
+        self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> Floats: ...
     @overload
-    def score(self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "") -> list[Floats]: ...
-    def score(self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats | list[Floats]:
+    def score(
+        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> list[Floats]: ...
+    def score(
+        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> Floats | list[Floats]:
         """The log-probability of each token of a text, given those before it.
 
         Without a prefix there is one number for each token after the first; text gets the special tokens that the model
@@ -214,31 +225,52 @@ class TextReader:
             text: Text or token ids, or a list of them.
             prefix: What comes before each text and is not scored: text if `text` is, else token ids.
             namespace: Requests share cached prefixes within one namespace only.
+            adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._score(BlockingCaller(), text, prefix, namespace))
+        return drive(self._score(BlockingCaller(), text, prefix, namespace, adapter))
 
     @overload
-    async def ascore(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
+    async def ascore(
+        self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> Floats: ...
     @overload
     async def ascore(
-        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[Floats]: ...
     async def ascore(
-        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
     ) -> Floats | list[Floats]:
         """`score` that does not block the event loop."""
-        return await self._score(LoopCaller(), text, prefix, namespace)
+        return await self._score(LoopCaller(), text, prefix, namespace, adapter)
 
     @overload
     def token_logprobs(
-        self, text: ScoredText, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredText,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob]: ...
     @overload
     def token_logprobs(
-        self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredTexts,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[list[TokenLogprob]]: ...
     def token_logprobs(
-        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: Scored,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`score` with the tokens themselves, and the likeliest tokens in the place of each.
 
@@ -247,26 +279,45 @@ class TextReader:
             top: How many of the likeliest tokens to list at each position.
             prefix: What comes before each text and is not scored.
             namespace: Requests share cached prefixes within one namespace only.
+            adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._token_logprobs(BlockingCaller(), text, top, prefix, namespace))
+        return drive(self._token_logprobs(BlockingCaller(), text, top, prefix, namespace, adapter))
 
     @overload
     async def atoken_logprobs(
-        self, text: ScoredText, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredText,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob]: ...
     @overload
     async def atoken_logprobs(
-        self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredTexts,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[list[TokenLogprob]]: ...
     async def atoken_logprobs(
-        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: Scored,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`token_logprobs` that does not block the event loop."""
-        return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace)
+        return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace, adapter)
 
     def classify(
         self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
-        *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+        *, separator: str | None = None, per_token: bool = False, namespace: str = "", adapter: Adapter = None,
     ) -> dict[str, float]:  # fmt: skip
         """How likely each label is to continue a prompt: probabilities that add up to 1, the likeliest label first.
 
@@ -282,15 +333,16 @@ class TextReader:
                 white space, if the label does not begin with it; else nothing.
             per_token: Compare the mean log-probability of a label's tokens, not the sum, which favours short labels.
             namespace: Requests share cached prefixes within one namespace only.
+            adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace))
+        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace, adapter))
 
     async def aclassify(
         self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
-        *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+        *, separator: str | None = None, per_token: bool = False, namespace: str = "", adapter: Adapter = None,
     ) -> dict[str, float]:  # fmt: skip
         """`classify` that does not block the event loop."""
-        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace)
+        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace, adapter)
 
     def flush(self) -> None:
         """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""
@@ -318,7 +370,7 @@ class TextReader:
 
     async def _embed(
         self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, truncate: bool,
-        progress: Progress,
+        progress: Progress, adapter: Adapter,
     ) -> Floats | list[Floats]:  # fmt: skip
         kind, is_cut, is_scaled = (
             check_pooling(pooling, self.pooling),
@@ -332,24 +384,26 @@ class TextReader:
         def make() -> Pooler:
             names = [f"text {index}" if several else "the text" for index in range(len(prompts))]
             encoded = [self.encode_text(*pair, is_cut) for pair in zip(prompts, names, strict=True)]
-            return Pooler(self.engine, encoded, kind, is_scaled)
+            return Pooler(self.engine, encoded, kind, is_scaled, adapter)
 
         pooler = await caller.compute(make)
         await run(self._worker, pooler.requests, caller, pooler.take, progress)
         return pooler.result(several)
 
     async def _score(
-        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str
+        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str, adapter: Adapter
     ) -> Floats | list[Floats]:
-        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, None, namespace))
+        requests, several = await caller.compute(
+            lambda: scorings(self._prompts, text, prefix, None, namespace, adapter)
+        )
         await run(self._worker, requests, caller)
         values = [request.scores.values for request in requests]
         return values if several else values[0]
 
     async def _token_logprobs(
-        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str
+        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str, adapter: Adapter
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
-        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace))
+        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace, adapter))
         await run(self._worker, requests, caller)
         found = await caller.compute(
             lambda: [scored_tokens(self.tokenizer, request.tokens, request.scores) for request in requests]
@@ -358,11 +412,11 @@ class TextReader:
 
     async def _classify(
         self, caller: Caller, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str], separator: str | None,
-        per_token: bool, namespace: str,
+        per_token: bool, namespace: str, adapter: Adapter,
     ) -> dict[str, float]:  # fmt: skip
         is_mean = to_flag(per_token, "per_token")
         requests = await caller.compute(
-            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace)
+            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace, adapter)
         )
         await run(self._worker, requests, caller)
         return probabilities(labels, requests, is_mean)

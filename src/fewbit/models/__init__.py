@@ -29,6 +29,7 @@ _PARTS = {
     "gemma4_parts",
     "layers",
     "lora",
+    "merged",
     "rotary",
     "transforms",
 }  # no architecture

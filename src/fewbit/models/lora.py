@@ -78,7 +78,7 @@ class AdapterReader:
         shape = self._shape(adapter, name)
         k = factors.a.shape[0] if factors.is_table else factors.a.shape[1]
         given = (k, factors.b.shape[0]) if factors.is_table else (factors.b.shape[0], k)
-        _check_shape(adapter, name, given, shape)
+        check_shape(adapter, name, given, shape)
         for product in self._products(adapter, name, factors.is_table):
             b = factors.b if product.rows is None else factors.b[slice(*product.rows)]
             n = b.shape[0]
@@ -89,7 +89,7 @@ class AdapterReader:
     ) -> Iterator[tuple[ProductKey, LowRank]]:
         """The difference between a whole tensor and the model's, as a term of full rank."""
         shape = self._shape(adapter, name)
-        _check_shape(adapter, name, tensor.shape, shape)
+        check_shape(adapter, name, tensor.shape, shape)
         stored = self._file.tensors[name if name in self._file.tensors else TABLE]
         difference = tensor.dequantize() - stored.dequantize()
         if not np.isfinite(difference).all():
@@ -233,7 +233,8 @@ def move_factors(b: Array, a: Array, transform: Transform, config: Config) -> tu
     return np.ascontiguousarray(b[made[0][:, 0]]), np.ascontiguousarray(a[:, made[1][0]])
 
 
-def _check_shape(adapter: AdapterFile, name: str, given: Sequence[int], expected: Sequence[int]) -> None:
+def check_shape(adapter: AdapterFile, name: str, given: Sequence[int], expected: Sequence[int]) -> None:
+    """Refuse a change of a tensor that has another shape in the model."""
     if tuple(given) != tuple(expected):
         sizes = [" x ".join(map(str, shape)) for shape in (given, expected)]
         raise ShapeError(
