@@ -11,6 +11,7 @@ import click
 from .group import Commands
 
 TABLE = {
+    "batch": ("batch.batch", "Answer the requests in a file, in OpenAI's batch format."),
     "bench": ("bench.bench", "Speed beside the machine's own limits."),
     "calibrate": ("calibrate.calibrate", "Measure which inputs of each matrix matter, while a model reads a text."),
     "chat": ("run.chat", "Talk with a model."),
@@ -44,6 +45,7 @@ def main() -> None:
       fewbit run "Why is the sky blue?"   an answer from the default model
       fewbit run qwen3:4b                 a conversation
       fewbit serve model.gguf             a server for OpenAI's clients
+      fewbit batch a.gguf in.jsonl -o o.jsonl  answers to a file of requests
       fewbit embed model.gguf "a" "b"     similarities of texts
       fewbit pull --list                  the models that have a name
       fewbit list                         the models that are here

@@ -28,14 +28,16 @@ class Display(Protocol):
 class Waiting:
     """Shows progress while its block runs, from the second second on: a bar on a terminal, lines elsewhere.
 
-    It is a `progress` of fetching and loading: called with (what, bytes done, bytes in total or None).
+    It is a `progress` of fetching and loading: called with (what, bytes done, bytes in total or None). With a `unit`
+    it counts those instead of bytes.
 
     >>> with Waiting("loading a model") as waiting:
     ...     waiting("fetching a.gguf", 10, 100)
     """
 
-    def __init__(self, what: str, patience: float = PATIENCE) -> None:
+    def __init__(self, what: str, patience: float = PATIENCE, unit: str = "") -> None:
         self._state: tuple[str, int, int | None] = (what, 0, None)
+        self._unit = unit
         self._display: Display | None = None
         self._over = is_quiet()
         self._lock = threading.Lock()  # the timer has a thread of its own
@@ -60,7 +62,7 @@ class Waiting:
                 self._display.stop()
 
     def _show(self) -> None:
-        display = Bar() if is_terminal(sys.stderr) else Lines()
+        display = Bar(self._unit) if is_terminal(sys.stderr) else Lines(unit=self._unit)
         with self._lock:
             if not self._over:
                 self._display = display
@@ -70,13 +72,21 @@ class Waiting:
 class Bar:
     """A bar on the terminal, a pulsing one if the total is not known."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "") -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         columns = TextColumn("{task.description}", markup=False), BarColumn()
         console = Console(stderr=True)
-        self._sizes = Progress(*columns, DownloadColumn(), TimeRemainingColumn(), console=console, transient=True)
+        done = MofNCompleteColumn() if unit else DownloadColumn()
+        self._sizes = Progress(*columns, done, TimeRemainingColumn(), console=console, transient=True)
         self._plain = Progress(*columns, console=console, transient=True)
         self._bar: Progress | None = None
 
@@ -98,8 +108,8 @@ class Bar:
 class Lines:
     """A line every few seconds."""
 
-    def __init__(self, seconds: float = LINE_SECONDS) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float = LINE_SECONDS, unit: str = "") -> None:
+        self._seconds, self._unit = seconds, unit
         self._last: tuple[str, float] | None = None
 
     def update(self, what: str, done: int, total: int | None) -> None:
@@ -107,11 +117,15 @@ class Lines:
         if self._last and self._last[0] == what and now - self._last[1] < self._seconds:
             return
         self._last = what, now
-        end = f" of {size_text(total)}" if total else ""
-        click.echo(f"fewbit: {shown(what)}" + (f": {size_text(done)}{end}" if done or total else ""), err=True)
+        end = f" of {self._amount(total)}" if total else ""
+        unit = f" {self._unit}" if self._unit else ""
+        click.echo(f"fewbit: {shown(what)}" + (f": {self._amount(done)}{end}{unit}" if done or total else ""), err=True)
 
     def stop(self) -> None:
         """Lines stay."""
+
+    def _amount(self, count: int) -> str:
+        return str(count) if self._unit else size_text(count)
 
 
 class Prefill:

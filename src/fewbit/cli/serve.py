@@ -60,6 +60,9 @@ OPTIONS = [
                  help="Leave system messages as they are: a header for billing, the time and ids of requests, which "
                       "change in every request, keep prompts from sharing a prefix."),
     click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models."),
+    click.option("--files-dir", type=click.Path(file_okay=False), metavar="FOLDER",
+                 help="Let clients upload files and run batches (/v1/files, /v1/batches), kept in this folder."),
+    count_option("--max-file", what="Largest file that may be uploaded, in MiB.", default=100),
     click.option("--log-json", is_flag=True, help="Log lines are JSON."),
     serve_options,
     model_options,
@@ -134,7 +137,7 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
     same = (
         "host", "port", "allowed_hosts", "tls_cert", "tls_key", "cors_origins", "max_connections",
         "max_connections_per_address", "max_queue", "max_models", "pinned", "load_seconds", "drain_seconds", "log_json",
-        "strict", "tools_without_template", "allow_changes",
+        "strict", "tools_without_template", "allow_changes", "files_dir",
     )  # fmt: skip
     return {
         **{name: options[name] for name in same},
@@ -143,6 +146,8 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
         "request_seconds": options["max_seconds"],
         "max_output_tokens": options["max_tokens"],
         "max_body_bytes": options["max_body"] << 20,
+        "max_file_bytes": options["max_file"] << 20,
+        "max_files_bytes": max(1 << 30, options["max_file"] << 23),
         "max_bodies_bytes": max(256 << 20, options["max_body"] << 22),
         "min_body_rate": options["min_body_rate"] << 10,
         "body_idle_seconds": options["body_idle"],

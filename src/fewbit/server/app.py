@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,11 +26,15 @@ from . import (
     ollama,
     ollama_embed,
     ollama_models,
+    openai_batches,
     openai_embeddings,
+    openai_files,
     openai_responses,
     page,
 )
+from .batch.batches import Batches
 from .errors import ApiError, from_fewbit
+from .files import FileStore
 from .guard import Guard, error_response
 from .health import health, stats
 from .ignored import IgnoredFields
@@ -59,6 +64,8 @@ ROUTES: list[BaseRoute] = [
     *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
+    *openai_files.ROUTES,
+    *openai_batches.ROUTES,
     *anthropic.ROUTES,
     *ollama.ROUTES,
     *ollama_models.ROUTES,
@@ -79,8 +86,12 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         state.pauses.start()
+        if state.batches is not None:
+            state.batches.start()
         yield
         state.pauses.stop()
+        if state.batches is not None:
+            await state.batches.stop()
         if close_pool:
             await pool.close()
 
@@ -96,6 +107,9 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
         },
     )
     app.state.fewbit = state
+    if settings.files_dir is not None:
+        state.files = FileStore(Path(settings.files_dir), settings.max_files_bytes, settings.max_files)
+        state.batches = Batches(app, state.files)
     return app
 
 

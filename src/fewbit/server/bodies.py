@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, ClassVar, TypeVar
@@ -108,24 +108,31 @@ def decode(data: bytes, kind: type[T], strict: bool = False) -> tuple[T, list[st
 async def read_parts(request: Request) -> list[bytes]:
     """All of a body that is neither too large nor too slow."""
     state, client = state_of(request), client_name(request)
-    limits, pauses = state.settings, state.pauses
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limits.max_body_bytes:
-        raise _too_large(limits.max_body_bytes)
     parts: list[bytes] = []
-    size, clock = 0, asyncio.get_running_loop().time
-    begun = clock()
-    while True:
-        seconds_left = body_patience(limits, size, clock() - begun)
-        part, is_last = await _within(seconds_left + pauses.lenience, request.receive())
+    size = 0
+    async for part in body_parts(request, state.settings.max_body_bytes):
         size += len(part)
-        if size > limits.max_body_bytes:
-            raise _too_large(limits.max_body_bytes)
         state.take_body(client, len(part))
         request.scope["fewbit.body_bytes"], request.scope["fewbit.client"] = size, client  # `Guard` releases them
         parts.append(part)
-        if is_last:
-            return parts
+    return parts
+
+
+async def body_parts(request: Request, most: int) -> AsyncGenerator[bytes, None]:
+    """The parts of a body, one of at most so many bytes, that comes quickly enough."""
+    limits, pauses = state_of(request).settings, state_of(request).pauses
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > most:
+        raise _too_large(most)
+    size, clock = 0, asyncio.get_running_loop().time
+    begun, is_last = clock(), False
+    while not is_last:
+        seconds_left = body_patience(limits, size, clock() - begun)
+        part, is_last = await _within(seconds_left + pauses.lenience, request.receive())
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        yield part
 
 
 def body_patience(limits: Settings, size: int, seconds: float) -> float:

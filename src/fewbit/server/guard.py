@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .bodies import JsonResponse
 from .errors import ApiError, body_for, shutting_down
 from .jobs import Usage
-from .keys import Quota
 from .log import log
 from .pool import ALLOWED
 from .state import State
@@ -33,7 +32,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, state: State) -> None:
         self._app, self._state = app, state
-        self._keys = [(key, key.key.encode(), Quota(key)) for key in state.settings.keys]
+        self._keys = [(key, key.key.encode(), state.quotas[key.id]) for key in state.settings.keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

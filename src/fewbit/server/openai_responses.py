@@ -24,6 +24,7 @@ from .openai_responses_types import (
     template_messages,
 )
 from .openai_responses_writer import ResponseWriter
+from .paging import page_of
 from .prompts import ChatInput
 from .runs import Run, begin, namespace
 from .sse import event
@@ -184,23 +185,10 @@ async def delete(request: Request) -> Response:
 
 async def input_items(request: Request) -> Response:
     """A page of the input of a response, the last item first if nothing else is asked for."""
-    items = [*find(request, request.path_params["response_id"]).input_items]
-    asked = request.query_params
-    limit, order, after = asked.get("limit", "20"), asked.get("order", "desc"), asked.get("after")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 100:
-        raise ApiError(400, "limit must be between 1 and 100", "limit", "invalid_request")
-    if order not in ("asc", "desc"):
-        raise ApiError(400, "order must be asc or desc", "order", "invalid_request")
-    if order == "desc":
-        items.reverse()
-    if after is not None:
-        ids = [item["id"] for item in items]
-        if after not in ids:
-            raise ApiError(400, f"after: there is no item {after[:100]!r}", "after", "invalid_request")
-        items = items[ids.index(after) + 1 :]
-    page = items[: int(limit)]
+    items = find(request, request.path_params["response_id"]).input_items
+    page, has_more = page_of(request.query_params, items, lambda item: str(item["id"]))
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return JsonResponse(ItemList(page, first, last, len(items) > len(page)))
+    return JsonResponse(ItemList(page, first, last, has_more))
 
 
 async def cancel(request: Request) -> Response:

@@ -22,6 +22,7 @@ from .state import state_of
 from .tokens import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest, TokenizerInfo
 
 NAME = str.maketrans("/", "_", "{}")  # of an operation
+FORMS = frozenset(("/v1/files",))  # whose bodies are not JSON
 REF = "#/components/schemas/{name}"
 # Of each event. What `data` holds is JSON, as the API's own documents describe it, or [DONE].
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}, "event": {"type": "string"}}}
@@ -118,7 +119,8 @@ def _operation(path: str, body: Any, answer: Any, error: Any, streams: bool) -> 
         },
     }
     if body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        form = "application/json" if path not in FORMS else "multipart/form-data"
+        found["requestBody"] = {"required": True, "content": {form: {"schema": body}}}
     names = re.findall(r"{(\w+)}", path)
     if names:
         found["parameters"] = [

@@ -7,12 +7,16 @@ from typing import Any, Literal
 import msgspec
 
 from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
+from .batch.records import BatchObject
 from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
+from .files import FileObject
 from .llama_server import AppliedTemplate, ApplyTemplateRequest, Infilled, InfillRequest, Props, Slot
 from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from .ollama_models import ModelTags, RunningModels, ShownModel, ShowRequest, Version
 from .ollama_types import OllamaChatRequest, OllamaGenerateRequest, OllamaRecord
+from .openai_batches import BatchCreateRequest, BatchList
 from .openai_embeddings import EmbeddingList, EmbeddingsRequest
+from .openai_files import DeletedFile, FileList, FileUpload
 from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
 from .openai_responses_types import InputTokensRequest, ResponseRequest
 from .sse import NDJSON
@@ -39,6 +43,15 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("get", "/v1/responses/{response_id}/input_items", "The input of a stored response.", None, ItemList, False),
     ("post", "/v1/responses/input_tokens", "Count tokens of input.", InputTokensRequest, InputTokens, False),
     ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, EmbeddingList, False),
+    ("post", "/v1/files", "Upload a file of requests.", FileUpload, FileObject, False),
+    ("get", "/v1/files", "The files.", None, FileList, False),
+    ("get", "/v1/files/{file_id}", "What is known of a file.", None, FileObject, False),
+    ("get", "/v1/files/{file_id}/content", "A file.", None, str, False),
+    ("delete", "/v1/files/{file_id}", "Remove a file.", None, DeletedFile, False),
+    ("post", "/v1/batches", "Answer the requests in a file.", BatchCreateRequest, BatchObject, False),
+    ("get", "/v1/batches", "The batches.", None, BatchList, False),
+    ("get", "/v1/batches/{batch_id}", "One batch.", None, BatchObject, False),
+    ("post", "/v1/batches/{batch_id}/cancel", "End a batch early.", None, BatchObject, False),
     ("post", "/v1/messages", "Answer messages.", MessagesRequest, AnswerMessage, True),
     ("post", "/v1/messages/count_tokens", "Count tokens of messages.", CountTokensRequest, TokenCount, False),
     ("post", "/api/chat", "Answer messages.", OllamaChatRequest, OllamaRecord, True),

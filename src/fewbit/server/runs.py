@@ -161,6 +161,7 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
     entry = state.pool.find(model)
     _limit(job, state.settings)
     job.client = client_name(request, job.client)
+    job.priority = min(job.priority, request.scope.get("fewbit.max_priority", job.priority))
     stack = AsyncExitStack()
     try:
         enter(state, entry, job, stack)

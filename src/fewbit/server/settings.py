@@ -46,6 +46,11 @@ class Settings:
     tools_without_template: str = "omit"  # tools that the chat template ignores: "omit", "prompt" or "refuse"
     keeps_volatile_lines: bool = False  # of system messages; see volatile.py
     allow_changes: bool = False  # clients may add, load, unload and remove models
+    files_dir: str | None = None  # where clients' files and batches are kept; None: there are none
+    max_file_bytes: int = 100 << 20
+    max_files_bytes: int = 1 << 30  # of one API key
+    max_files: int = 1000  # of one API key
+    max_batches: int = 100  # of one API key that are not over
 
     @property
     def is_loopback(self) -> bool:

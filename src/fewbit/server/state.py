@@ -19,6 +19,8 @@ from .settings import Settings
 from .text_work import TextWork
 
 if TYPE_CHECKING:
+    from .batch.batches import Batches
+    from .files import FileStore
     from .metrics import Metrics
     from .pool import Pool
 
@@ -43,11 +45,15 @@ class State:
     trimmer: Trimmer = field(default_factory=Trimmer)
     pauses: PauseWatch = field(default_factory=PauseWatch)
     started: float = field(default_factory=time.time)
+    files: FileStore | None = None  # of clients, where they are kept
+    batches: Batches | None = None
     connections: Connections = field(init=False)
+    quotas: dict[str, Quota] = field(init=False)  # of API keys, by their ids
     _ends: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self.settings)
+        self.quotas = {key.id: Quota(key) for key in self.settings.keys}
 
     def end(self) -> None:
         """End all requests now: they get an error, or what they have."""
