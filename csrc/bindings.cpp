@@ -32,6 +32,15 @@ void py_decode(size_t format, size_t group, Bytes data, size_t n, size_t k, Muta
   decode(w, out.data(), threads);
 }
 
+void py_linear_backward(const nb::tuple& w, Floats grad, MutableFloats out, int threads) {
+  const PyMatrix own = cast_matrix(w);
+  const Matrix checked = own.of(out.shape(1));
+  expect(grad.shape(1) == checked.n, "columns of the gradient", grad.shape(1), checked.n);
+  expect(out.shape(0) == grad.shape(0), "rows of the result", out.shape(0), grad.shape(0));
+  const WithoutGil released;
+  multiply_transposed(checked, grad.data(), grad.shape(0), out.data(), threads);
+}
+
 void py_row_norms(const nb::tuple& w, size_t k, MutableRow out, int threads) {
   const PyMatrix own = cast_matrix(w);
   const Matrix checked = own.of(k);
@@ -293,6 +302,8 @@ NB_MODULE(_native, m) {
         "The kernel that multiplies m rows of activations by rows of this format, and how it takes them.");
   m.def("decode", py_decode, OneTarget(), nb::arg("format"), nb::arg("group"), nb::arg("data"), nb::arg("n"),
         nb::arg("k"), nb::arg("out"), nb::arg("threads"), "Packed rows to floats.");
+  m.def("linear_backward", py_linear_backward, OneTarget(), nb::arg("w"), nb::arg("grad"), nb::arg("out"),
+        nb::arg("threads"), "out = grad times the packed matrix.");
   m.def("row_norms", py_row_norms, OneTarget(), nb::arg("w"), nb::arg("k"), nb::arg("out"), nb::arg("threads"),
         "The L2 norm of each row of a matrix.");
   m.def(

@@ -51,6 +51,8 @@ struct Group {  // inputs, and how many of the products that follow take them
 };
 
 void decode(const Matrix& w, float* out, int threads);
+// out (m, k) = grad (m, n) times w, in floats: the gradient of the inputs of a product.
+void multiply_transposed(const Matrix& w, const float* grad, size_t m, float* out, int threads);
 // Rows first to first + count as floats; of interleaved ones, `first` is a multiple of 16.
 void decode_rows(const Matrix& w, size_t first, size_t count, float* out);
 // Interleaves rows, 16 of them together, or goes back (`back`). What is left of n rows stays as it is. `w`

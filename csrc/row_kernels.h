@@ -33,6 +33,8 @@ struct RowTable {
   void (*gate)(Gate kind, const float* x, size_t n, float* out);
   void (*scale)(const float* x, size_t count, float by, float* out);
   void (*rotate)(const float* x, size_t size, float by, float* out);  // the Hadamard transform, times `by`
+  void (*backward)(const float* w, size_t rows, size_t stride, size_t columns, const float* grad, size_t grad_stride,
+                   size_t tokens, float* out, size_t out_stride);  // out += grad times decoded rows
   RecurrentKernels recurrent;
   Passes passes;
   LowRankKernels low_rank;

@@ -96,6 +96,8 @@ def matrices() -> float:
     fb.linear(a, w, out=y)
     q, k = fb.linear_many(x, [w, w])
     h: Array = fb.linear_gated(x, w, w, "silu")
+    grad: Array = fb.linear_backward(y, w)
+    assert grad.shape == x.shape
     fast: fb.QuantTensor = fb.repack(w)
     near: Array = fb.linear(x, fast, activations="int16")
     back: Array = w.dequantize()

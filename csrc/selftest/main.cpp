@@ -13,8 +13,8 @@ using namespace fewbit::selftest;
 namespace {
 
 constexpr FormatCheck kFormatChecks[] = {
-    {"decode", check_decode}, {"encode", check_encode},   {"moves", check_moves},         {"products", check_products},
-    {"gated", check_gated},   {"kv rows", check_kv_rows}, {"attention", check_attention},
+    {"decode", check_decode}, {"encode", check_encode},     {"moves", check_moves},     {"products", check_products},
+    {"gated", check_gated},   {"backward", check_backward}, {"kv rows", check_kv_rows}, {"attention", check_attention},
 };
 constexpr PlainCheck kPlainChecks[] = {
     {"quantize", check_quantize},     {"norm", check_norm},     {"rope", check_rope},

@@ -68,6 +68,7 @@ void check_decode(Run& run, size_t format);
 void check_encode(Run& run, size_t format);
 void check_products(Run& run, size_t format);
 void check_gated(Run& run, size_t format);
+void check_backward(Run& run, size_t format);
 void check_moves(Run& run, size_t format);
 void check_kv_rows(Run& run, size_t format);
 void check_attention(Run& run, size_t format);

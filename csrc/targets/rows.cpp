@@ -17,6 +17,8 @@ namespace fewbit::FEWBIT_ISA {
 //
 #include "kernels/exact.h"
 //
+#include "kernels/backward.h"
+//
 #include "kernels/low_rank.h"
 #include "kernels/recurrent.h"
 //
@@ -42,6 +44,7 @@ constinit const RowTable rows = {add_decoders,
                                  gate_row,
                                  kv_scale,
                                  kv_rotate,
+                                 backward_rows,
                                  {conv_columns, delta_rule, scan},
                                  logits::passes,
                                  {low_rank_down, low_rank_up}};

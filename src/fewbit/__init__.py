@@ -50,7 +50,16 @@ if TYPE_CHECKING:
     from .files.hessian import Hessians, read_hessians
     from .files.imatrix import ImportanceMatrix, read_imatrix, write_imatrix
     from .llm import LLM, AsyncStream, ChatOptions, Completion, Options, PromptOptions, Stream, TokenLogprob
-    from .ops.cpu import Activations, linear, linear_gated, linear_many, quantize, quantize_activations, repack
+    from .ops.cpu import (
+        Activations,
+        linear,
+        linear_backward,
+        linear_gated,
+        linear_many,
+        quantize,
+        quantize_activations,
+        repack,
+    )
     from .ops.sampling import SamplingParams
     from .quantizing import QuantizedModel, merge_adapter, quantize_model
     from .reporting import Report, report
@@ -115,6 +124,7 @@ __all__ = [
     "format",
     "formats",
     "linear",
+    "linear_backward",
     "linear_gated",
     "linear_many",
     "merge_adapter",

@@ -48,6 +48,13 @@ def test_products(gpu: cuda.Session) -> None:
     assert relative_error(cuda.linear(x, sent).numpy(), x.astype(np.float64) @ values.T) < 3e-3
 
 
+@pytest.mark.parametrize("name", ["q4_k", "tq2_0"])  # in tiles, and as in files
+def test_gradients(gpu: cuda.Session, name: str) -> None:
+    w, values = make(get(name), 21, 512)
+    grad = np.random.default_rng(0).standard_normal((3, 21), np.float32)
+    assert relative_error(cuda.to_device(w).linear_backward(grad).numpy(), grad.astype(np.float64) @ values) < 1e-6
+
+
 def test_memory_past_the_end_is_not_there(gpu: cuda.Session) -> None:
     """What the emulator promises: arrays end before a page that cannot be touched, less than 256 bytes away."""
     buffer = gpu.allocate(1000)

@@ -5,6 +5,7 @@ import os
 from ... import _native
 from ...tensor import QuantTensor
 from .attention import attend, keeps_tiles, kv_write
+from .backward import linear_backward
 from .machine import (
     checked_threads,
     default_threads,
@@ -59,6 +60,7 @@ __all__ = [
     "known_isas",
     "kv_write",
     "linear",
+    "linear_backward",
     "linear_gated",
     "linear_many",
     "log_probabilities",

@@ -68,3 +68,7 @@ def gate_rows(kind: str, target: str) -> Entry:
 
 def begin_rows() -> Entry:
     return entry("begin_rows", (), 256)
+
+
+def backward_rows() -> Entry:
+    return entry("backward_rows", (), 256)

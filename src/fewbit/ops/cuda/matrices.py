@@ -50,15 +50,15 @@ def _linear(x: Any, w: CudaTensor, out: Any, activations: str | None, bias: Any,
         raise ShapeError(f"x must hold rows of {k} values to match w, its shape is {given.shape}")
     leading = given.shape[:-1]
     result = device.empty((*leading, n)) if out is None else out
-    target = _shaped(device, result, "out", (*leading, n), FLOATS)
+    target = shaped(device, result, "out", (*leading, n), FLOATS)
     if target.device_type != dlpack.CUDA:
         raise LayoutError("out must be in the GPU's memory")
-    added = None if bias is None else _shaped(device, bias, "bias", (n,))
-    other = None if residual is None else _shaped(device, residual, "residual", (*leading, n))
+    added = None if bias is None else shaped(device, bias, "bias", (n,))
+    other = None if residual is None else shaped(device, residual, "residual", (*leading, n))
     try:
         _launch(device, given, w, target, activations, added, other)
     finally:
-        _keep(device, [given, added, other])
+        keep(device, [given, added, other])
     if not isinstance(result, DeviceArray):
         device.sync()  # its owner knows nothing of our stream
     return result
@@ -85,7 +85,7 @@ def _launch(
         _cast(device, y, "f32", target.pointer, target.dtype, tokens, n)
 
 
-def _keep(device: Session, views: Sequence[dlpack.ForeignArray | None]) -> None:
+def keep(device: Session, views: Sequence[dlpack.ForeignArray | None]) -> None:
     """Inputs of others stay until the GPU has read them; ours are freed on the stream, behind what reads them."""
     foreign = [view for view in views if view is not None and not isinstance(view.owner, DeviceArray)]
     if foreign:
@@ -93,7 +93,7 @@ def _keep(device: Session, views: Sequence[dlpack.ForeignArray | None]) -> None:
         device.keep([view.owner for view in foreign], nbytes)
 
 
-def _shaped(
+def shaped(
     device: Session, x: Any, what: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = ("f32",)
 ) -> dlpack.ForeignArray:
     view = to_view(device, x, what, dtypes)

@@ -86,6 +86,12 @@ class CudaTensor:
 
         return linear(x, self, out, **options)
 
+    def linear_backward(self, grad: Any, out: Any = None) -> Any:
+        """grad @ w, as `fb.linear_backward` does it with this tensor."""
+        from .backward import linear_backward  # which imports this module
+
+        return linear_backward(grad, self, out)
+
     def __repr__(self) -> str:
         n, k = self.shape
         return f"CudaTensor({self.format}, {n}x{k}, {self.nbytes} bytes, {self.layout}, cuda:{self.device.ordinal})"
