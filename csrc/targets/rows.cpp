@@ -38,16 +38,11 @@ static void add_decoders(Kernels* by_format) {
 }
 
 extern const RowTable rows;
-constinit const RowTable rows = {add_decoders,
-                                 norm_row,
-                                 rope_row,
-                                 gate_row,
-                                 kv_scale,
-                                 kv_rotate,
-                                 backward_rows,
-                                 {conv_columns, delta_rule, scan},
-                                 logits::passes,
-                                 {low_rank_down, low_rank_up}};
+constinit const RowTable rows = {add_decoders,   norm_row,
+                                 rope_row,       gate_row,
+                                 kv_scale,       kv_rotate,
+                                 backward_rows,  {conv_columns, delta_rule, scan},
+                                 logits::passes, {low_rank_down, low_rank_up}};
 
 }  // namespace fewbit::FEWBIT_ISA
 

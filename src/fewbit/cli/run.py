@@ -141,7 +141,11 @@ def open_tools(servers: tuple[str, ...], stack: ExitStack) -> ToolCaller:
 def open_model(
     server: RemoteServer | None, model: str | None, loading: dict[str, Any]
 ) -> AbstractContextManager[LLM | RemoteModel]:
-    return load(model, **loading) if server is None else open_remote(server, model)
+    if server is None:
+        return load(model, **loading)
+    if loading.get("adapters"):
+        raise click.UsageError("--lora is for models of this machine; a server's adapters are models: BASE:ADAPTER")
+    return open_remote(server, model)
 
 
 def converse(

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from ..errors import FewbitError
 from . import (
+    adapters,
     anthropic,
     changes,
     llama_server,
@@ -61,6 +62,7 @@ ROUTES: list[BaseRoute] = [
     Route("/tokenizer_info", tokenizer_info),
     Route("/openapi.json", openapi),
     *changes.ROUTES,
+    *adapters.ROUTES,
     *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
