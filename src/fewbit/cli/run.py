@@ -64,6 +64,7 @@ def run(
       fewbit run checkpoint/ "Name three colours." --format q4_k_m
       fewbit run --server http://127.0.0.1:8000 "Why is the sky blue?" -q
     """
+    refuse_lora(server, options)
     remote = None if server is None else RemoteServer(server)
     read = model_and_prompt if remote is None else partial(remote_arguments, remote)
     chosen, argument = read(model, prompt)
@@ -119,6 +120,7 @@ def chat(
     """
     if sys.stdin is None:
         raise FewbitError("there is no standard input to read messages from")
+    refuse_lora(server, options)
     loading, settings = answer_settings(options)
     with ExitStack() as stack:
         caller = open_tools(mcp_servers, stack) if mcp_servers else None
@@ -141,11 +143,13 @@ def open_tools(servers: tuple[str, ...], stack: ExitStack) -> ToolCaller:
 def open_model(
     server: RemoteServer | None, model: str | None, loading: dict[str, Any]
 ) -> AbstractContextManager[LLM | RemoteModel]:
-    if server is None:
-        return load(model, **loading)
-    if loading.get("adapters"):
+    return load(model, **loading) if server is None else open_remote(server, model)
+
+
+def refuse_lora(server: str | None, options: dict[str, Any]) -> None:
+    """A server has adapters of its own."""
+    if server is not None and options["adapters"]:
         raise click.UsageError("--lora is for models of this machine; a server's adapters are models: BASE:ADAPTER")
-    return open_remote(server, model)
 
 
 def converse(
