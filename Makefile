@@ -27,17 +27,20 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help test test-all run table bench runnable check check-python check-types check-native check-imports check-emitted \
-        check-macos sanitize emulate selftest test-cross test-cross-all test-cuda test-cuda-emulated \
+        check-macos sanitize emulate selftest test-cross test-cross-all test-cluster test-cuda test-webgpu test-cuda-emulated \
         test-cuda-compile emit format docs build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
 
 test: build ## Build, install into .venv and run the tests; of large matrices a sample
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not cluster"
 
 test-all: build ## The same, every case of every test
-	$(BIN)/python -m pytest -n 2 --all
+	$(BIN)/python -m pytest -n 2 --all -m "not cluster"
+
+test-cluster: build $(VENV)/.cluster ## Run the tests that need Ray: two nodes on this machine
+	$(BIN)/python -m pytest tests/cluster -m cluster
 
 run: runnable ## Ask the default model a question; the first time it is fetched (98 MB)
 	$(BIN)/fewbit run --temp 0 --max-tokens 160 "Why is the sky blue?"
@@ -105,6 +108,9 @@ test-cross-all: build/cross/selftest ## The same for all formats
 
 test-cuda: build $(VENV)/.cuda $(VENV)/.cublas ## Run the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest tests/cuda -m cuda
+
+test-webgpu: build $(VENV)/.webgpu ## Run the tests of WebGPU, on the best adapter; all formats
+	$(BIN)/python -m pytest --all tests/webgpu
 
 test-cuda-emulated: build ## The same without a GPU: kernels are compiled as plain C++ and emulated; takes long
 	FEWBIT_EMULATE_CUDA=1 $(BIN)/python -m pytest -n 2 tests/cuda
@@ -218,6 +224,14 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.tools
 
 $(VENV)/.cuda: pyproject.toml | $(VENV)/.tools
 	@$(BIN)/python -m pip $(QUIET) 'cuda-core>=1.2' 'cuda-bindings>=13' 'cuda-pathfinder>=1.3' 'nvidia-cuda-nvrtc>=13'
+	@touch $@
+
+$(VENV)/.webgpu: pyproject.toml | $(VENV)/.tools
+	@$(BIN)/python -m pip $(QUIET) 'wgpu>=0.32'
+	@touch $@
+
+$(VENV)/.cluster: pyproject.toml | $(VENV)/.tools
+	@$(BIN)/python -m pip $(QUIET) 'ray[serve,data]>=2.60'
 	@touch $@
 
 # Large, and only prompts need it.

@@ -49,13 +49,16 @@ void py_row_norms(const nb::tuple& w, size_t k, MutableRow out, int threads) {
   row_norms(checked, out.data(), threads);
 }
 
+// `importance` is a weight for each column, or for each value.
 void py_encode(size_t format, size_t group, Floats x, std::optional<Row> importance, MutableBytes out, int threads) {
   const Kernels& kernels = kernels_of(format);
   const size_t n = x.shape(0), k = x.shape(1);
   const Layout at = checked_layout(kernels, k, group);
   expect(out.size() == times(n, at.row_bytes), "bytes of the result", out.size(), times(n, at.row_bytes));
-  if (importance) expect(importance->size() == k, "importance weights", importance->size(), k);
-  const float* weights = importance ? importance->data() : nullptr;
+  const size_t count = importance ? importance->size() : 0;
+  const bool of_values = count != k;
+  if (importance) expect(!of_values || count == times(n, k), "importance weights", count, k);
+  const Importance weights = {importance ? importance->data() : nullptr, of_values ? k : 0};
   const WithoutGil released;
   encode(kernels, at, x.data(), n, k, weights, out.data(), threads);
 }

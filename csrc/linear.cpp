@@ -327,11 +327,14 @@ void decode(const Matrix& w, float* out, int threads) {
   });
 }
 
-void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
+void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, Importance weights,
             uint8_t* out, int threads) {
   const size_t size = grain(Path::exact, {&kernels, at, out, n, k}, threads);
   parallel_for(n, size, threads, [&](size_t begin, size_t end) {
-    for (size_t r = begin; r < end; ++r) kernels.encode(x + r * k, k, importance, at, out + r * at.row_bytes);
+    for (size_t r = begin; r < end; ++r) {
+      const float* importance = weights.data ? weights.data + r * weights.stride : nullptr;
+      kernels.encode(x + r * k, k, importance, at, out + r * at.row_bytes);
+    }
   });
 }
 

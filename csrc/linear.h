@@ -58,7 +58,12 @@ void decode_rows(const Matrix& w, size_t first, size_t count, float* out);
 // Interleaves rows, 16 of them together, or goes back (`back`). What is left of n rows stays as it is. `w`
 // says how they shall lie, or do; `out` holds as many bytes.
 void interleave(const Matrix& w, bool back, uint8_t* out, int threads);
-void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, const float* importance,
+// The importance of values: null, or k weights for each row; `stride` is 0 where all rows have the same.
+struct Importance {
+  const float* data;
+  size_t stride;
+};
+void encode(const Kernels& kernels, const Layout& at, const float* x, size_t n, size_t k, Importance weights,
             uint8_t* out, int threads);
 
 // Several products of the same inputs. Forms that are missing are made in memory that is kept for the next call.

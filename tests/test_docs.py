@@ -27,6 +27,7 @@ ELSEWHERE = {  # pages whose examples need a server or a GPU
     "docs/cookbook/extraction.md": "tests/server/test_recipes.py",
     "docs/gpu.md": "tests/cuda/test_emulated.py",
     "docs/cookbook/gpu.md": "tests/cuda/test_emulated.py",
+    "docs/webgpu.md": "tests/webgpu/test_webgpu_docs.py",
 }
 WITH_PYTHON = sorted(str(page.relative_to(ROOT)) for page in PAGES if PYTHON.search(page.read_text()))
 EXAMPLES = [name for name in WITH_PYTHON if name not in ELSEWHERE]

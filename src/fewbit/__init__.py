@@ -178,7 +178,7 @@ _HOMES = {
 }
 
 
-BACKENDS.update({name: partial(import_module, f".ops.{name}", __name__) for name in ("cpu", "cuda")})
+BACKENDS.update({name: partial(import_module, f".ops.{name}", __name__) for name in ("cpu", "cuda", "webgpu")})
 
 
 def __getattr__(name: str) -> Any:

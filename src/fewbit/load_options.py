@@ -6,24 +6,16 @@ parameter and documents it, and the commands that load a model have an option fo
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
-from functools import cache, wraps
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cache
 from os import PathLike
-from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any
 
-from .errors import DtypeError, FormatError, RequestError
-from .validation import to_flag, to_size
+from .errors import DtypeError, FormatError
+from .option_fields import Choice, OptionField, OptionProgress, option_fields
 
 KvFormats = str | tuple[str, str]  # of K and V
-LoadProgress = Callable[[str, int, int | None], None]
-Scope = Literal["python", "serve", "commands"]
-P = ParamSpec("P")
-Self = TypeVar("Self")
 
 
 def kv_formats(kv: Any) -> tuple[str, str]:
@@ -44,25 +36,6 @@ def kv_formats(kv: Any) -> tuple[str, str]:
     return parts[0], parts[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What there is to say of an option beside its type, its default value and its documentation.
-
-    Args:
-        default: The default in words, where the value is None.
-        least: The smallest number.
-        flag: A short form of the command's option.
-        values: All values, if they are few.
-        scope: Where it is an option: of `LLM` alone, also of `fewbit serve`, or of all commands that load a model.
-    """
-
-    default: str = ""
-    least: int = 1
-    flag: str = ""
-    values: tuple[str, ...] = ()
-    scope: Scope = "commands"
-
-
 @dataclass(frozen=True)
 class LoadOptions:
     """What a user may choose when a model is loaded; `LLM` takes the same.
@@ -72,7 +45,8 @@ class LoadOptions:
     Args:
         model: Path to a GGUF file or to a folder with config.json and safetensors, a URL, `hf:org/repo`, or a built-in
             name.
-        device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", or "auto": a GPU where there is one.
+        device: Where the model runs: "cpu", "cuda" (an NVIDIA GPU), "cuda:1", "webgpu" (any GPU), or "auto": a GPU if
+            there is one.
         kv: Format of the KV cache, such as "q8_0" or "f8_e4m3"; K/V where they differ: "q8_0/q4_0".
         ctx: Maximum sequence length, prompt and answer, in tokens. Defaults to 8192 or the model's own, whichever is
             smaller, or with a warning to less where memory is short.
@@ -94,6 +68,12 @@ class LoadOptions:
         batch_invariant: Compute the same bits alone and in any batch, so that a seed gives the same answer again;
             slower for many tokens. Without it, kernels depend on the batch size, and rounding differences can change a
             sampled token.
+        speculate: Guess tokens and verify several in one step: "ngram" looks up what followed the last tokens before,
+            "off" guesses nothing. The text is the same, apart from rounding; with `batch_invariant` all bits are.
+            Defaults to "auto": "ngram" on the CPU, or the draft model if there is one.
+        draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
+        draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
+            guesses were right. Defaults to 8, with a draft model to 4.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
         format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
@@ -125,6 +105,9 @@ class LoadOptions:
     max_seqs: Annotated[int | None, Choice("64", scope="serve")] = None
     max_batched_tokens: Annotated[int | None, Choice("512, on a GPU 4096")] = None
     batch_invariant: bool = False
+    speculate: Annotated[str, Choice(values=("auto", "ngram", "off"))] = "auto"
+    draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
+    draft_tokens: Annotated[int | None, Choice("8, with a draft model 4")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
     format: str | None = None
     keep: bool = True
@@ -133,7 +116,7 @@ class LoadOptions:
     cache_dir: Annotated[str | PathLike[str] | None, Choice(scope="serve")] = None
     cache_dir_bytes: Annotated[int | None, Choice("8 GiB", least=0, scope="serve")] = None
     adapters: Annotated[Mapping[str, str | PathLike[str]] | None, Choice(scope="python")] = None
-    progress: Annotated[LoadProgress | None, Choice(scope="python")] = None
+    progress: Annotated[OptionProgress | None, Choice(scope="python")] = None
 
     def __post_init__(self) -> None:
         from .ops.arguments import chosen_activations
@@ -145,78 +128,11 @@ class LoadOptions:
         object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact))
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOption:
-    """A field of `LoadOptions`, with all that is known of it."""
-
-    name: str
-    kind: type  # of a value other than None
-    default: Any
-    doc: str
-    choice: Choice
-
-    def check(self, value: Any) -> Any:
-        """The value to use. Whether text is right is seen where it is used."""
-        if value is None and self.default is None:
-            return None
-        if self.kind is bool:
-            return to_flag(value, self.name)
-        if isinstance(value, bool) and self.kind is int:
-            raise DtypeError(f"{self.name} must be a number, got {value}")
-        if self.kind is int:
-            return to_size(value, self.name, self.choice.least, error=RequestError)
-        return value
-
-
 @cache
-def load_options() -> tuple[LoadOption, ...]:
+def load_options() -> tuple[OptionField, ...]:
     """The fields of `LoadOptions`, in their order.
 
     >>> [option.name for option in load_options() if option.choice.scope == "serve"]
     ['cache_bytes', 'max_seqs', 'cache_dir', 'cache_dir_bytes']
     """
-    plain, full = get_type_hints(LoadOptions), get_type_hints(LoadOptions, include_extras=True)
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", inspect.cleandoc(LoadOptions.__doc__ or ""), re.MULTILINE)
-    docs = {name: " ".join(text.split()) for name, text in entries}
-    return tuple(
-        LoadOption(
-            name=one.name,
-            kind=_kind(plain[one.name]),
-            default=one.default,
-            doc=docs.get(one.name, ""),
-            choice=next((extra for extra in get_args(full[one.name])[1:] if isinstance(extra, Choice)), Choice()),
-        )
-        for one in fields(LoadOptions)
-    )
-
-
-def _kind(hint: Any) -> type:
-    """The type of values other than None; `Path` where a str is a path too."""
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
-    return Path if PathLike[str] in kinds else kinds[0]
-
-
-def takes_options(
-    make: Callable[P, LoadOptions],
-) -> Callable[[Callable[[Self, LoadOptions], None]], Callable[Concatenate[Self, P], None]]:
-    """Let a method of `LoadOptions` take their fields as its parameters, for people and type checkers."""
-
-    def decorate(method: Callable[[Self, LoadOptions], None]) -> Callable[Concatenate[Self, P], None]:
-        @wraps(method)
-        def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-            method(self, make(*args, **kwargs))
-
-        hints = get_type_hints(make)
-        fields = inspect.signature(make).parameters.values()
-        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        parameters = [own, *(one.replace(annotation=hints[one.name]) for one in fields)]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
-def with_args(docstring: str | None) -> str:
-    """A docstring, and after it the `Args:` of `LoadOptions`."""
-    args = inspect.cleandoc(LoadOptions.__doc__ or "").partition("Args:\n")
-    return f"{inspect.cleandoc(docstring or '')}\n\n{''.join(args[1:])}"
+    return option_fields(LoadOptions)

@@ -162,7 +162,8 @@ class QuantTensor(PackedArray):
         """The tensor on a device. `fb.linear(x, w)` multiplies where w is.
 
         Args:
-            device: "cpu" returns this tensor; "cuda" or "cuda:1" copies it to an NVIDIA GPU (extra `cuda`).
+            device: "cpu" returns this tensor; "cuda" or "cuda:1" copies it to an NVIDIA GPU (extra `cuda`), "webgpu" or
+                "webgpu:1" to any GPU (extra `webgpu`).
 
         >>> w = QuantTensor.from_bytes(bytes(18), (1, 32), "q4_0")
         >>> w.to("cpu") is w
@@ -171,8 +172,10 @@ class QuantTensor(PackedArray):
         kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
         if device == "cpu":
             return self
-        if kind != "cuda" or (number and not number.isdecimal()) or device.endswith(":"):
-            raise ArgumentError(f"device must be 'cpu', 'cuda' or 'cuda:1', not {device!r}")
+        if kind not in ("cuda", "webgpu") or (number and not number.isdecimal()) or device.endswith(":"):
+            raise ArgumentError(f"device must be 'cpu', 'cuda', 'cuda:1', 'webgpu' or 'webgpu:1', not {device!r}")
+        if kind == "webgpu":
+            return BACKENDS["webgpu"]().to_device(self, int(number) if number else None)
         return BACKENDS["cuda"]().to_device(self, int(number or 0))
 
     @property

@@ -17,6 +17,7 @@ class Said:
     tokens: list[int]
     prompt_tokens: int = 7
     cached_tokens: int = 3
+    draft_tokens: int = 0
     finish_reason: str = "stop"
     prefill_tokens_per_second: float = 100.0
     decode_tokens_per_second: float = 10.0

@@ -41,7 +41,7 @@ def test_every_combination_is_a_case(tiny: str) -> None:
     assert cases == [(t, kv, d, b) for t in (1, 2) for kv in ("f16", "q8_0/q4_0") for d in (0, 40) for b in (1, 3)]
     for row in rows:
         assert list(row) == [
-            "prompt_tokens", "gen_tokens", "depth", "batch", "threads", "kv", "activations",
+            "prompt_tokens", "gen_tokens", "depth", "batch", "threads", "kv", "drafts", "activations",
             "prefill_tokens_per_second", "decode_tokens_per_second", "decode_bandwidth_share",
         ]  # fmt: skip
         assert (row["prompt_tokens"], row["gen_tokens"]) == (20, 3)
@@ -77,6 +77,7 @@ def test_text(tiny: str) -> None:
         "batch",
         "threads",
         "kv",
+        "drafts",
         "prefill",
         "tokens/s",
         "decode",

@@ -87,7 +87,8 @@ def test_the_command_alone_shows_its_help() -> None:
 
 
 def test_a_wrong_option_is_one_sentence_with_what_was_meant() -> None:
-    for option, meant in (("--systen", "'--system'"), ("--max-tokenz", "'--max-batched-tokens' or '--max-tokens'")):
+    cases = {"--systen": "'--system'", "--max-tokenz": "'--draft-tokens' or '--max-batched-tokens' or '--max-tokens'"}
+    for option, meant in cases.items():
         result = CliRunner().invoke(main, ["run", option, "3"], prog_name="fewbit")
         assert result.exit_code == 2
         assert result.stderr == f"fewbit: no such option '{option}'. Did you mean {meant}? see fewbit run --help\n"

@@ -13,8 +13,9 @@ from fewbit.cli import main
 from fewbit.cli.model import load
 from fewbit.cli.options import model_options
 from fewbit.errors import FewbitError
-from fewbit.load_options import LoadOptions, takes_options
+from fewbit.load_options import LoadOptions
 from fewbit.ops import cpu
+from fewbit.option_fields import takes_options
 
 from .tiny import write_tiny
 

@@ -71,7 +71,8 @@ def test_what_is_no_prompt_is_not_answered(tiny: str, args: list[str]) -> None:
 def test_json(tiny: str) -> None:
     facts = run_json(tiny, "hi", *SHORT)
     assert list(facts) == [
-        "model", "text", "tokens", "finish_reason", "prompt_tokens", "cached_tokens", "seconds", "tokens_per_second",
+        "model", "text", "tokens", "finish_reason", "prompt_tokens", "cached_tokens", "draft_tokens",
+        "accepted_tokens", "seconds", "tokens_per_second",
     ]  # fmt: skip
     assert facts["model"] == "tiny"
     assert len(facts["tokens"]) == 8
@@ -222,7 +223,7 @@ def test_a_context_that_memory_has_no_room_for(tiny: str, tmp_path: Path, monkey
 def test_layers_on_a_gpu(tiny: str) -> None:
     result = run(tiny, "hi", "--gpu-layers", "1", *SHORT)
     assert result.exit_code == 1
-    assert "gpu_layers is for device 'cuda', not for 'cpu'; leave it out" in result.stderr
+    assert "gpu_layers is for devices 'cuda' and 'webgpu', not for 'cpu'; leave it out" in result.stderr
     assert run(tiny, "hi", "--gpu-layers", "-1", *SHORT).exit_code == 2
     result = run(tiny, "hi", "--device", "cuda", "--gpu-layers", "0", "--temp", "0", *SHORT)  # is the CPU
     assert (result.exit_code, result.stdout) == (0, run(tiny, "hi", "--temp", "0", *SHORT).stdout)

@@ -93,7 +93,7 @@ def test_no_layer_on_the_gpu_is_the_cpu(path: Path) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
 def test_other_devices_have_no_such_layers(path: Path, device: str) -> None:
-    with pytest.raises(RequestError, match=f"gpu_layers is for device 'cuda', not for '{device}'"):
+    with pytest.raises(RequestError, match=f"gpu_layers is for devices 'cuda' and 'webgpu', not for '{device}'"):
         load(open_model(path), device=device, gpu_layers=1)
 
 

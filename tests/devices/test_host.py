@@ -20,11 +20,11 @@ def test_each_row_gets_what_it_wants() -> None:
     """Two rows of one prompt sample from the same logits, one is scored and sampled, one wants nothing."""
     logits = np.eye(4, 8, dtype=np.float32)
     rows = [
-        Row(1, [5], 1, GREEDY),
-        Row(2, [5], 1, GREEDY),
-        Row(2, (), sample=GREEDY),
+        Row(1, [5], 1, [GREEDY]),
+        Row(2, [5], 1, [GREEDY]),
+        Row(2, (), samples=[GREEDY]),
         Row(3, [5, 6]),
-        Row(4, [5, 6], 2, GREEDY, Score([2], num_logprobs=1)),
+        Row(4, [5, 6], 2, [GREEDY], Score([2], num_logprobs=1)),
     ]
     one, two, again, nothing, both = HostHandle(lay_out(rows, VIEW), logits, sampling).fetch()
     assert (one, two, again, nothing) == (RowResult((0,)), RowResult((1,)), RowResult((1,)), RowResult())
@@ -39,7 +39,7 @@ def test_each_row_gets_what_it_wants() -> None:
 def test_a_bad_row_ends_alone() -> None:
     logits = np.eye(3, 8, dtype=np.float32)
     logits[1] = np.nan
-    rows = [Row(1, [5], 1, GREEDY), Row(2, [5], 1, score=Score([2])), Row(3, [5], 1, GREEDY)]
+    rows = [Row(1, [5], 1, [GREEDY]), Row(2, [5], 1, score=Score([2])), Row(3, [5], 1, [GREEDY])]
     first, bad, last = HostHandle(lay_out(rows, VIEW), logits, sampling).fetch()
     assert (first, last) == (RowResult((0,)), RowResult((2,)))
     assert isinstance(bad, DataError)

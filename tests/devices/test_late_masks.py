@@ -19,7 +19,7 @@ LOGITS = np.array([[0, 1, 2, 3], [3, 2, 1, 0], [0, 5, 0, 4]], np.float32)
 
 
 def batch_of(*masks: Words | Future[Words | None] | None) -> Batch:
-    rows = [Row(number, [number], 1, Sample(GREEDY, 0.5, mask=mask)) for number, mask in enumerate(masks)]
+    rows = [Row(number, [number], 1, [Sample(GREEDY, 0.5, mask=mask)]) for number, mask in enumerate(masks)]
     return lay_out(rows, None)  # type: ignore[arg-type]  # nothing is run
 
 

@@ -159,12 +159,12 @@ def test_a_device_that_has_the_protocol_alone(abacus: list[Abacus], tmp_path: Pa
         fb.LLM(path, "abacus", kv="f32", ctx=65536)
     with pytest.raises(FewbitError, match="device 'abacus' reads weights as they are; leave repack out"):
         fb.LLM(path, "abacus", repack=True)
-    with pytest.raises(FewbitError, match="gpu_layers is for device 'cuda', not for 'abacus'"):
+    with pytest.raises(FewbitError, match="gpu_layers is for devices 'cuda' and 'webgpu', not for 'abacus'"):
         fb.LLM(path, "abacus", gpu_layers=1)
 
 
 def test_a_device_that_nobody_knows() -> None:
-    with pytest.raises(FewbitError, match="there is no device 'abacus'; there are: cpu, cuda, numpy"):
+    with pytest.raises(FewbitError, match="there is no device 'abacus'; there are: cpu, cuda, numpy, webgpu"):
         devices.get("abacus")
 
 

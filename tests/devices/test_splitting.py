@@ -164,7 +164,9 @@ def test_parts_of_a_layout_keep_the_groups_of_all(model: LoadedModel) -> None:
 @pytest.mark.parametrize("device", ["cpu", "numpy"])
 def test_other_devices_have_no_such_layers(tmp_path: Path, device: str) -> None:
     file = fb.read_gguf(write_llama(tmp_path / "model.gguf"))
-    with pytest.raises(RequestError, match=f"gpu_layers is for device 'cuda', not for '{device}'; leave it out"):
+    with pytest.raises(
+        RequestError, match=f"gpu_layers is for devices 'cuda' and 'webgpu', not for '{device}'; leave it out"
+    ):
         load(file, device=device, gpu_layers=1)
 
 

@@ -108,16 +108,19 @@ def _tokens(batch: Batch, results: Results | Exception | None) -> list[int]:
     """What each sample of a step gave; some token where there is none."""
     if not isinstance(results, list):
         return [0] * len(batch.samples)
-    pairs = zip(batch.rows, results, strict=True)
-    return [0 if isinstance(one, Exception) else one.tokens[0] for row, one in pairs if row.sample is not None]
+    tokens = []
+    for row, one in zip(batch.rows, results, strict=True):
+        kept = [] if isinstance(one, Exception) else [*one.tokens]
+        tokens += [*kept, *[0] * len(row.samples)][: len(row.samples)]
+    return tokens
 
 
 def _copied(row: Row) -> Row:
     """What the engine counts on goes on changing."""
-    sample = row.sample
-    if sample is not None and sample.seen is not None:
-        sample = replace(sample, seen=(sample.seen[0].copy(), sample.seen[1].copy()))
-    return replace(row, tokens=list(row.tokens), sample=sample)
+    samples = [
+        one if one.seen is None else replace(one, seen=(one.seen[0].copy(), one.seen[1].copy())) for one in row.samples
+    ]
+    return replace(row, tokens=list(row.tokens), samples=samples)
 
 
 def _kept(result: RowResult | Exception) -> RowResult | Exception:
@@ -130,7 +133,7 @@ def _kept(result: RowResult | Exception) -> RowResult | Exception:
 def _known(row: Row, known: list[int]) -> Row:
     """With the tokens of the step before, which count as seen too."""
     tokens = [token if token >= 0 else known[-1 - token] for token in row.tokens]
-    return replace(row, tokens=tokens, sample=None if row.sample is None else _counted(row.sample, known))
+    return replace(row, tokens=tokens, samples=[_counted(one, known) for one in row.samples])
 
 
 def _counted(sample: Sample, known: list[int]) -> Sample:

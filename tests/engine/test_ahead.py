@@ -22,7 +22,8 @@ from fewbit.engine.worker import Worker
 from ..examples import examples
 from .alone import WARM, alone, is_clean, make_engine, run
 from .late import Late
-from .test_schedules import PENALTIES, VOCAB, Alternating, Job, check_schedule, jobs, toys
+from .speculation.guessing import Guessing
+from .test_schedules import PENALTIES, VOCAB, Alternating, Job, check_schedule, guesses, jobs, toys
 from .toy import HybridToy, Toy, logits_of
 
 EXAMPLES = examples(usual=100, full=200)
@@ -55,9 +56,11 @@ def ahead(late: Late) -> list[int]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8))
-def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[Job], max_seqs: int) -> None:
-    check_schedule(toy, Late(toy, toy.cache.store), work, max_seqs)
+@given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8), guesses=guesses)
+def test_any_schedule_gives_what_each_request_gives_alone(
+    toy: Toy, work: list[Job], max_seqs: int, guesses: Guessing | None
+) -> None:
+    check_schedule(toy, Late(toy, toy.cache.store), work, max_seqs, guesses)
 
 
 @kinds

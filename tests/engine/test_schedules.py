@@ -26,10 +26,12 @@ from fewbit.engine.engine import Engine
 from fewbit.engine.request import Generation, Request, Scoring
 from fewbit.engine.scheduling import SchedulingOptions
 from fewbit.engine.scores import PositionScores
+from fewbit.engine.speculation.speculation import Speculation
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 
 from .alone import WARM, alone, is_clean, run
+from .speculation.guessing import Guessing
 from .toy import HybridToy, Toy, logits_of
 from .toy_constraints import Pattern
 
@@ -49,19 +51,19 @@ class Alternating:
     is_finished = False
 
     def __init__(self) -> None:
-        self._mask = np.array([(1 << VOCAB) - 1], np.uint32)
+        self._masks = [np.array([(1 << VOCAB) - 1], np.uint32)]
 
     def mask(self) -> Words:
-        return self._mask
+        return self._masks[-1]
 
     def accept(self, token: int) -> None:
-        self._mask = np.array([(1 << VOCAB) - 1 - (1 << token)], np.uint32)
+        self._masks.append(np.array([(1 << VOCAB) - 1 - (1 << token)], np.uint32))
 
     def forced(self) -> list[int]:
         return []
 
     def rollback(self, count: int) -> None:
-        raise NotImplementedError
+        del self._masks[len(self._masks) - count :]
 
 
 CHOICES = [[1], [2], range(VOCAB), [3, 4], [0], [0], [6], range(VOCAB), [7]]
@@ -138,15 +140,26 @@ toys = st.sampled_from([Toy, HybridToy]).flatmap(
     )
 )
 
+guesses = st.none() | st.builds(
+    Guessing, st.just(VOCAB), st.sampled_from([0.0, 0.7, 0.9, 1.0]), st.integers(1, 6), st.integers(0, 3)
+)
+
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8))
-def test_any_schedule_gives_what_each_request_gives_alone(toy: Toy, work: list[Job], max_seqs: int) -> None:
-    check_schedule(toy, toy, work, max_seqs)
+@given(toy=toys, work=st.lists(jobs, min_size=1, max_size=8), max_seqs=st.integers(3, 8), guesses=guesses)
+def test_any_schedule_gives_what_each_request_gives_alone(
+    toy: Toy, work: list[Job], max_seqs: int, guesses: Guessing | None
+) -> None:
+    check_schedule(toy, toy, work, max_seqs, guesses)
 
 
-def check_schedule(toy: Toy, executor: Executor, work: list[Job], max_seqs: int) -> None:
-    engine = Engine(executor, toy.cache, toy.ctx, ENDS, max_seqs=max_seqs, clock=itertools.count().__next__)
+def check_schedule(
+    toy: Toy, executor: Executor, work: list[Job], max_seqs: int, guesses: Guessing | None = None
+) -> None:
+    speculation = None if guesses is None else Speculation(guesses, is_adaptive=False)
+    engine = Engine(
+        executor, toy.cache, toy.ctx, ENDS, max_seqs=max_seqs, clock=itertools.count().__next__, speculation=speculation
+    )
     asked: list[tuple[Job, list[Request]]] = []
     cancels: list[tuple[int, list[Request]]] = []
     step = 0

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fewbit.arrays import Bytes, Floats
+from fewbit.errors import ShapeError
 from fewbit.formats import Format, get
 from fewbit.formats.decode import decode, read_codes, split
 from fewbit.formats.encode import encode
@@ -280,6 +281,18 @@ def test_integers_are_rounded_to_even_and_kept_in_range(kind: str) -> None:
     info = np.iinfo(f"i{FIELD_BYTES[kind]}")
     for data in (encode(get(kind), x), cpu.encode(get(kind), x)):
         assert data.view(info.dtype).tolist() == [[0, 2, -2, 100, info.max, info.min, 0]]
+
+
+@pytest.mark.parametrize("fmt", SEARCHED, ids=str)
+def test_a_weight_for_each_value(fmt: Format) -> None:
+    x, columns = blocks("normal", 4, 288), weights("usual", 288)
+    assert columns is not None
+    values = np.random.default_rng(1).random((4, 288), np.float32)
+    assert np.array_equal(cpu.encode(fmt, x, values), encode(fmt, x, values))
+    spread = np.tile(columns, (4, 1))
+    assert np.array_equal(cpu.encode(fmt, x, spread), cpu.encode(fmt, x, columns))
+    with pytest.raises(ShapeError, match=r"importance \(values\) must have the shape \(4, 288\)|importance"):
+        cpu.quantize(x, fmt, values[:3])
 
 
 FINITE = st.floats(-(2.0**127), 2.0**127, width=32)

@@ -130,9 +130,9 @@ def batch(*rows: Row) -> Batch:
 def test_how_many_logits_a_batch_reads() -> None:
     greedy, usual, free = SamplingParams(temperature=0), SamplingParams(top_k=7), SamplingParams(top_k=0)
     both = [
-        Row(1, [0], 1, Sample(greedy, 0.0)),
-        Row(1, (), sample=Sample(usual, 0.5)),
-        Row(2, [1], 1, Sample(usual, 0.0)),
+        Row(1, [0], 1, [Sample(greedy, 0.0)]),
+        Row(1, (), samples=[Sample(usual, 0.5)]),
+        Row(2, [1], 1, [Sample(usual, 0.0)]),
     ]
     counts = max_candidates(batch(*both))
     assert counts is not None

@@ -11,8 +11,9 @@ import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.errors import DataError, DtypeError, FormatError, PathError, ShapeError
 from fewbit.formats.spec import Grid
-from fewbit.quantizing.feedback import encode_with_feedback, feedback_factor
+from fewbit.quantizing.feedback import encode_with_feedback, read_feedback
 from fewbit.quantizing.mixes import MIXES, ModelSizes, choose, writable_formats
+from fewbit.quantizing.pieces import magnitude_weights
 
 from ..models.random_llama import llama
 
@@ -38,7 +39,8 @@ def test_a_mix(source: Path, tmp_path: Path) -> None:
     assert (made.path, made.format, made.resumed) == (tmp_path / "out.gguf", "q4_k_m", 0)
     assert made.nbytes == sum(tensor.nbytes for tensor in file.tensors.values())
     assert formats(made) == {name: tensor.format.name for name, tensor in file.tensors.items()}
-    assert file.tensors[QUERY] == fb.quantize(given.tensors[QUERY].dequantize(), "q4_k")
+    values = given.tensors[QUERY].dequantize()
+    assert file.tensors[QUERY] == fb.quantize(values, "q4_k", magnitude_weights(values))
     added = {"general.file_type": np.uint32(15), "general.quantization_version": np.uint32(2)}
     assert dict(file.typed_metadata) == dict(given.typed_metadata) | added
     assert not list(tmp_path.glob("*.partial*"))
@@ -127,7 +129,9 @@ def test_importance_of_experts(tmp_path: Path) -> None:
     fb.quantize_model(tmp_path / "in.gguf", tmp_path / "out.gguf", "iq4_nl", importance={name: weights})
     made = fb.read_gguf(tmp_path / "out.gguf").tensors[name].dequantize()
     for expert in range(3):
-        expected = fb.quantize(values[expert], "iq4_nl", weights[expert] if expert != 1 else None)
+        expected = fb.quantize(
+            values[expert], "iq4_nl", weights[expert] if expert != 1 else magnitude_weights(values[1])
+        )
         assert np.array_equal(made[expert], expected)
 
 
@@ -147,7 +151,7 @@ def test_error_feedback_lowers_the_error_of_outputs(name: str) -> None:
     k, fmt = 512, fb.format(name)
     x = np.random.default_rng(1).standard_normal((8, k)).astype(np.float32)
     hessian = moments(k)
-    data = encode_with_feedback(fmt, x, feedback_factor(hessian))
+    data = encode_with_feedback(fmt, x, read_feedback(hessian))
     made = fb.QuantTensor.from_bytes(data.reshape(-1), x.shape, fmt).dequantize()
     plain = fb.quantize(x, fmt, hessian.diagonal().copy()).dequantize()
     bound = 0.97 if isinstance(fmt.codes, Grid) else 0.75  # a point is chosen for several columns at once
@@ -162,7 +166,8 @@ def test_error_feedback_in_a_model(source: Path, tmp_path: Path) -> None:
     apart = values - made[QUERY].dequantize()
     assert output_error(apart, hessian) < 0.7 * output_error(values - fb.quantize(values, "q3_k").dequantize(), hessian)
     other = "blk.1.attn_q.weight"
-    assert made[other] == fb.quantize(fb.read_gguf(source).tensors[other].dequantize(), "q3_k")
+    values = fb.read_gguf(source).tensors[other].dequantize()
+    assert made[other] == fb.quantize(values, "q3_k", magnitude_weights(values))
 
 
 def test_hessians_from_a_file(source: Path, tmp_path: Path) -> None:

@@ -16,10 +16,14 @@ from fewbit.cli import main
 from fewbit.errors import ArgumentError, DtypeError, PathError
 from fewbit.files.gguf import resumable
 from fewbit.files.imatrix import ImportanceMatrix, SquareSums
+from fewbit.models import open_model
 from fewbit.quantizing.allocation import Option, allocate, total_bytes
+from fewbit.quantizing.errors_by_format import measure_errors
+from fewbit.quantizing.mixes import MIXES
+from fewbit.quantizing.moments import Moments
+from fewbit.quantizing.plan import plan_tensors
 
 from ..cli.tiny import write_tiny
-from ..models.random_llama import llama
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 12
 FORMATS = ("q2_k", "q4_k", "q6_k", "q8_0")
@@ -68,11 +72,11 @@ def test_allocation_is_within_one_step_of_the_best(seed: int) -> None:
 
 @pytest.mark.parametrize("bits", [3.1, 4.2, 5.7])
 def test_bits(source: Path, tmp_path: Path, bits: float) -> None:
-    made = fb.quantize_model(source, tmp_path / "out.gguf", bits=bits)
+    made = fb.quantize_model(source, tmp_path / "out.gguf", bits=bits, text=TEXT)
     assert 0.99 * bits < made.bits_per_weight <= bits
     file = fb.read_gguf(tmp_path / "out.gguf")
     assert made.format == f"{bits:g} bits"
-    assert (file.metadata["fewbit.target.bits"], file.metadata["fewbit.target.method"]) == (bits, "squared error")
+    assert (file.metadata["fewbit.target.bits"], file.metadata["fewbit.target.method"]) == (bits, "KL divergence")
     assert {item.name: item.format.name for item in made.tensors} == {n: t.format.name for n, t in file.tensors.items()}
     assert {item.name for item in made.tensors if item.loss is None} == {
         name for name in file.tensors if name.endswith("_norm.weight")
@@ -89,10 +93,9 @@ def test_a_size_is_that_of_the_file(source: Path, tmp_path: Path) -> None:
         assert llm.generate("the ", max_tokens=4, temperature=0).tokens
 
 
-@pytest.mark.parametrize("text", [None, TEXT])
-def test_the_same_bytes_with_other_threads(source: Path, tmp_path: Path, text: str | None) -> None:
+def test_the_same_bytes_with_other_threads(source: Path, tmp_path: Path) -> None:
     for threads in (1, 2, 3):
-        fb.quantize_model(source, tmp_path / f"{threads}.gguf", bits=4.4, text=text, threads=threads)
+        fb.quantize_model(source, tmp_path / f"{threads}.gguf", bits=4.4, text=TEXT, threads=threads)
     one, two, three = ((tmp_path / f"{threads}.gguf").read_bytes() for threads in (1, 2, 3))
     assert one == two == three
 
@@ -116,22 +119,22 @@ def test_experts_count_by_their_tokens(tmp_path: Path) -> None:
     rng, names = np.random.default_rng(0), ("blk.0.ffn_up_exps.weight", "blk.0.ffn_gate_exps.weight")
     values = rng.standard_normal((2, 32, 256), np.float32)
     values[1] = np.sign(values[1])  # exact in every format
-    fb.write_gguf(
-        tmp_path / "in.gguf", {"general.architecture": "llama", "llama.block_count": 1}, dict.fromkeys(names, values)
-    )
-    counts = ([99.0, 1.0], [1.0, 99.0])
+    metadata = {"general.architecture": "llama", "llama.block_count": 1}
+    fb.write_gguf(tmp_path / "in.gguf", metadata, dict.fromkeys(names, values))
+    file, counts = open_model(tmp_path / "in.gguf"), ([99.0, 1.0], [1.0, 99.0])
     entries = {
         name: SquareSums(np.ones((2, 256)) * np.array(count)[:, None], np.array(count))
         for name, count in zip(names, counts, strict=True)
     }
-    made = fb.quantize_model(
-        tmp_path / "in.gguf", tmp_path / "out.gguf", bits=4.6, importance=ImportanceMatrix(entries), dry_run=True
-    )
-    assert bits_of(made, names[0]) > bits_of(made, names[1])
+    plan, moments = plan_tensors(file, MIXES["q4_0"]), Moments(ImportanceMatrix(entries))
+    often, rarely = (measure_errors(file, plan[name], [fb.format("q4_0")], moments, 1)["q4_0"] for name in names)
+    assert often == pytest.approx(99 * rarely, rel=0.01)
 
 
 def test_patterns_are_kept(source: Path, tmp_path: Path) -> None:
-    made = fb.quantize_model(source, tmp_path / "out.gguf", bits=4.6, tensors={"attn_v": "q8_0", "ffn_up": "q3_k"})
+    made = fb.quantize_model(
+        source, tmp_path / "out.gguf", bits=4.6, text=TEXT, tensors={"attn_v": "q8_0", "ffn_up": "q3_k"}
+    )
     found = {item.name: item for item in made.tensors}
     assert {found[f"blk.{i}.attn_v.weight"].format.name for i in (0, 1)} == {"q8_0"}
     assert found["blk.1.ffn_up.weight"].format.name == "q3_k"
@@ -140,26 +143,29 @@ def test_patterns_are_kept(source: Path, tmp_path: Path) -> None:
 
 
 def test_short_rows_and_packed_sources(tmp_path: Path) -> None:
-    fb.write_gguf(tmp_path / "in.gguf", *llama(hidden=96, feed_forward=160, format="f16"))
-    made = fb.quantize_model(tmp_path / "in.gguf", tmp_path / "out.gguf", bits=5.6)
+    write_tiny(tmp_path / "in.gguf", hidden=96, feed_forward=160, layers=1, format="f16")
+    made = fb.quantize_model(tmp_path / "in.gguf", tmp_path / "out.gguf", bits=5.6, text=TEXT)
     assert set(formats(made).values()) <= {"iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0"}
     assert made.bits_per_weight <= 5.6
-    fb.write_gguf(tmp_path / "packed.gguf", *llama(hidden=256, feed_forward=512, format="q4_0"))
-    again = fb.quantize_model(tmp_path / "packed.gguf", tmp_path / "b.gguf", bits=4.55)
+    write_tiny(tmp_path / "packed.gguf", hidden=256, feed_forward=512, layers=1, format="q4_0")
+    again = fb.quantize_model(tmp_path / "packed.gguf", tmp_path / "b.gguf", bits=4.7, text=TEXT)
     assert set(formats(again).values()) == {"q4_0"}
     assert {item.loss for item in again.tensors if item.loss is not None} == {0.0}
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
-    [({"bits": 2}, ArgumentError, r"2 bits a weight is too small for this model: 2.6\d\d to 8.5\d\d bits are possible"),
-     ({"size": "1GB"}, ArgumentError, r"1,000,000,000 bytes is too large for this model: [\d,]+ to [\d,]+ bytes are"),
+    [({"bits": 2, "text": TEXT}, ArgumentError,
+      r"2 bits a weight is too small for this model: 2.6\d\d to 8.5\d\d bits are possible"),
+     ({"size": "1GB", "text": TEXT}, ArgumentError,
+      r"1,000,000,000 bytes is too large for this model: [\d,]+ to [\d,]+ bytes are"),
      ({"bits": -1}, ArgumentError, "bits must be greater than 0, got -1"),
      ({"bits": "4"}, DtypeError, "bits must be a number such as 4.2, not str"),
      ({"size": "4 bits"}, ArgumentError, "size must be a number of bytes or a text such as '3.5GB' or '800 MiB', got"),
      ({"bits": 4, "size": 3}, ArgumentError, "give bits or size, not both"),
      ({"bits": 4, "format": "q4_0"}, ArgumentError, "leave format 'q4_0' out"),
      ({"bits": 4, "pure": True}, ArgumentError, "leave pure out"),
+     ({"bits": 4}, ArgumentError, "bits and size need a text that shows which matrices matter"),
      ({"text": TEXT}, ArgumentError, "text is for bits or size")],
 )  # fmt: skip
 def test_one_sentence(
@@ -174,7 +180,9 @@ def test_a_file_that_is_there_is_refused_before_anything_is_measured(source: Pat
     (tmp_path / "out.gguf").write_bytes(b"precious")
     stages: list[str] = []
     with pytest.raises(PathError, match="the file exists; only force replaces it"):
-        fb.quantize_model(source, tmp_path / "out.gguf", bits=4, progress=lambda what, *_: stages.append(what))
+        fb.quantize_model(
+            source, tmp_path / "out.gguf", bits=4, text=TEXT, progress=lambda what, *_: stages.append(what)
+        )
     assert not stages
 
 

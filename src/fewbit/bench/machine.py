@@ -13,6 +13,7 @@ from ..formats import Format, all_formats
 from ..ops import cpu
 from ..ops.cores import usable_cores
 from ..ops.cuda import cards
+from ..ops.webgpu import AdapterInfo, list_adapters
 
 REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
 OPTIONAL = ("cuda-core", "nvidia-cuda-nvrtc", "nvidia-cublas", "torch", "triton", "wgpu", "starlette", "uvicorn",
@@ -57,6 +58,7 @@ class Machine:
     notes: list[str]  # sentences on what costs speed here
     threads: int
     gpus: cards.Cards
+    webgpu: list[AdapterInfo]
     activations: str  # default precision of the inputs of products
     kernels: dict[str, str]  # format -> the kernels that `linear` takes, by batch size
     packages: dict[str, str | None]  # name -> version, None if it is missing
@@ -86,6 +88,7 @@ def describe() -> Machine:
         notes=notes(known, usable, cpu.isa(), platform.machine()),
         threads=cpu.default_threads(),
         gpus=cards.describe(),
+        webgpu=list_adapters(),
         activations=cpu.describe_activations(),
         kernels={name: kernels_of(fmt) for name, fmt in all_formats().items()},
         packages={name: version(name) for name in REQUIRED},

@@ -40,16 +40,17 @@ class ModelCase:
     batch: int
     threads: int
     kv: str | tuple[str, str]  # formats of K and V
+    drafts: int = 0  # guesses that each sequence verifies in a step; here none is right
 
     @property
     def tokens(self) -> int:
         """Of the longest sequence."""
-        return max(self.prompt, self.depth + self.gen)
+        return max(self.prompt, self.depth + self.gen + self.drafts)
 
     @property
     def pages(self) -> int:
         """Of the cache; each sequence may need one more, for the copy of a page that is cached."""
-        pages_of = [-(-tokens // PAGE_TOKENS) + 1 for tokens in (self.prompt, self.depth + self.gen)]
+        pages_of = [-(-tokens // PAGE_TOKENS) + 1 for tokens in (self.prompt, self.depth + self.gen + self.drafts)]
         return max(pages_of[0], self.batch * pages_of[1])
 
 
@@ -63,6 +64,7 @@ class Speed:
     batch: int
     threads: int
     kv: str
+    drafts: int  # guesses that each sequence verified in a step; none was right
     activations: str | None  # how products take their inputs; None: as the device does by default
     prefill_tokens_per_second: float
     decode_tokens_per_second: float  # of all sequences
@@ -115,6 +117,7 @@ def _measure_group(
             batch=case.batch,
             threads=case.threads,
             kv=case.kv if isinstance(case.kv, str) else "/".join(case.kv),
+            drafts=case.drafts,
             activations=activations,
             prefill_tokens_per_second=prefill[case.prompt],
             decode_tokens_per_second=decode,
@@ -156,7 +159,7 @@ def decode_speed(
                 reads.append(memory.size / cpu.read_seconds(memory, case.threads))
             started = time.perf_counter()
             for row in tokens:
-                step(loaded, ids, row)
+                step(loaded, ids, row, case.drafts)
             times.append((time.perf_counter() - started) / case.gen)
     speed = case.batch / median(times[1:])
     if memory is None:
@@ -201,12 +204,15 @@ def go_back(loaded: Loaded, ids: list[int], depth: int, tokens: list[int]) -> No
         step(loaded, ids, tokens)
 
 
-def step(loaded: Loaded, ids: list[int], tokens: list[int]) -> None:
-    limit = max_sequences(loaded)
+def step(loaded: Loaded, ids: list[int], tokens: list[int], drafts: int = 0) -> None:
+    """One more token for each sequence, and guesses after it that are verified and taken back."""
+    limit = max(1, max_sequences(loaded) // (1 + drafts))
     for start in range(0, len(ids), limit):
         pairs = zip(ids[start : start + limit], tokens[start : start + limit], strict=True)
-        chunks = [Row(sequence, [token], 1) for sequence, token in pairs]
+        chunks = [Row(sequence, [token] * (1 + drafts), 1 + drafts) for sequence, token in pairs]
         sample_greedily(loaded.executor, loaded.cache, chunks)
+        for sequence in ids[start : start + limit] if drafts else ():
+            loaded.cache.truncate(sequence, loaded.cache.length(sequence) - drafts)
 
 
 def max_sequences(loaded: Loaded) -> int:

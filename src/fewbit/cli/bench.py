@@ -66,6 +66,7 @@ def bench() -> None:
 @count_option("-n", "--gen", what="Steps of one token.", default=64)
 @click.option("-d", "--depth", default="0", metavar="N,..", help="Tokens before the steps.")
 @click.option("-b", "--batch", default="1,8,32", metavar="N,..", help="Sequences that go on at the same time.")
+@click.option("--drafts", default="0", metavar="N,..", help="Guesses that a step verifies for each sequence.")
 @click.option("-t", "--threads", metavar="N,..", show_default="all usable cores", help="Threads to use.")
 @load_option("device")
 @load_option("kv", metavar=SEVERAL)
@@ -81,6 +82,7 @@ def bench_model(
     gen: int,
     depth: str,
     batch: str,
+    drafts: str,
     threads: str | None,
     kv: str,
     rounds: int,
@@ -88,6 +90,8 @@ def bench_model(
     **options: Any,
 ) -> None:
     """Tokens/s of a model.
+
+    With --drafts, a step also verifies guesses, which are all wrong here: what they cost (see --speculate).
 
     A prompt is run on an empty cache; then, at each depth, steps of one token for each sequence. Tokens are random.
     Options with a comma take several values: every combination is a case. "of read" is what is read a second (weights,
@@ -98,17 +102,19 @@ def bench_model(
       fewbit bench model.gguf
       fewbit bench model.gguf --batch 1,8,32 --depth 0,2048
       fewbit bench model.gguf --device cuda
+      fewbit bench model.gguf --batch 1 --drafts 0,2,4,8
       fewbit bench smollm2 --kv f16,q8_0,q8_0/q4_0 --threads 1,2 --json
     """
     from ..bench.model import ModelCase, measure
     from ..ops import cpu
 
     cases = [
-        ModelCase(prompt, gen, depth_, batch_, threads_, kv_)
+        ModelCase(prompt, gen, depth_, batch_, threads_, kv_, drafts_)
         for threads_ in (numbers(threads, ",", "--threads") if threads else [cpu.default_threads()])
         for kv_ in kv.split(",")
         for depth_ in numbers(depth, ",", "--depth", least=0)
         for batch_ in numbers(batch, ",", "--batch")
+        for drafts_ in numbers(drafts, ",", "--drafts", least=0)
     ]
     path = find_model(model)
     running = measure(path, cases, LoadOptions(**options), rounds)
@@ -118,12 +124,23 @@ def bench_model(
         return
     where, activations = cpu.isa() if options["device"] == "cpu" else options["device"], speeds[0].activations
     click.echo(f"{path.name}, {where}" + (f", activations: {activations}" if activations else ""))
-    heads = ["prompt", "gen", "depth", "batch", "threads", "kv", "prefill tokens/s", "decode tokens/s", "of read"]
+    heads = [
+        "prompt",
+        "gen",
+        "depth",
+        "batch",
+        "threads",
+        "kv",
+        "drafts",
+        "prefill tokens/s",
+        "decode tokens/s",
+        "of read",
+    ]
     print_table(dict.fromkeys(heads, "right"), [speed_cells(speed) for speed in speeds])
 
 
 def speed_cells(speed: Speed) -> list[str]:
-    counts = speed.prompt_tokens, speed.gen_tokens, speed.depth, speed.batch, speed.threads, speed.kv
+    counts = speed.prompt_tokens, speed.gen_tokens, speed.depth, speed.batch, speed.threads, speed.kv, speed.drafts
     rates = f"{speed.prefill_tokens_per_second:.1f}", f"{speed.decode_tokens_per_second:.1f}"
     share = speed.decode_bandwidth_share
     return [*map(str, counts), *rates, "-" if share is None else f"{100 * share:.0f}%"]

@@ -74,6 +74,7 @@ def machine_rows(m: Machine) -> Rows:
         ["in use", chosen],
         ["missing", "; ".join(f"{name}: {adds}" for name, adds in m.missing_isas.items()) or "-"],
         *gpu_rows(m.gpus),
+        *([f"GPU webgpu:{one.number}", one.described()] for one in m.webgpu),
         ["activations", m.activations],
         *([f"kernels: {path}", " ".join(names[path])] for path in paths),
         ["packages", versions(m.packages)],

@@ -12,6 +12,7 @@ import click
 
 from ..errors import FewbitError
 from ..load_options import LoadOptions, load_options
+from ..option_fields import OptionField
 from .output import QUIET
 from .structure import STRUCTURE_OPTIONS, read_structure
 
@@ -61,15 +62,22 @@ def load_option(name: str, **changes: Any) -> Callable[[Command], Command]:
         changes: Arguments of `click.option` in place of those that follow from the field.
     """
     option = next(option for option in load_options() if option.name == name)
-    flag = f"--{name.replace('_', '-')}"
+    settings: dict[str, Any] = {"callback": check_value}
+    if option.kind is Path:
+        settings |= {"type": click.Path(file_okay=False, path_type=Path), "metavar": "FOLDER"}
+    return field_option(option, **settings | changes)
+
+
+def field_option(option: OptionField, **changes: Any) -> Callable[[Command], Command]:
+    """The option of a command for a field of a record of options."""
+    dashed = (option.choice.command or option.name).replace("_", "-")
+    flag = f"--{dashed}"
     if option.kind is bool and option.default is not False:
-        flag += f"/--no-{name.replace('_', '-')}"
-    help = as_flags(first_sentence(option.doc)).replace('"', "").replace("`", "")
+        flag += f"/--no-{dashed}"
     settings: dict[str, Any] = {
-        "help": help,
+        "help": as_flags(first_sentence(option.doc)).replace('"', "").replace("`", ""),
         "default": option.default,
         "show_default": option.choice.default or None,
-        "callback": check_value,
     }
     if option.choice.values:
         settings |= {"type": click.Choice(option.choice.values)}
@@ -77,11 +85,14 @@ def load_option(name: str, **changes: Any) -> Callable[[Command], Command]:
         settings |= {"is_flag": True}
     elif option.kind is int:
         settings |= {"type": click.IntRange(option.choice.least), "metavar": "N"}
+    elif option.kind is float:
+        settings |= {"type": float, "metavar": "N"}
     elif option.kind is Path:
-        settings |= {"type": click.Path(file_okay=False, path_type=Path), "metavar": "FOLDER"}
+        settings |= {"type": click.Path(exists=True, dir_okay=False, path_type=Path), "metavar": "FILE"}
     else:
-        settings |= {"metavar": "NAME"}
-    return click.option(*filter(None, (option.choice.flag, flag)), **settings | changes)
+        settings |= {"metavar": option.choice.metavar or "NAME"}
+    names = filter(None, (option.choice.flag, flag, option.name))
+    return click.option(*names, **settings | changes)
 
 
 def first_sentence(text: str) -> str:

@@ -47,9 +47,11 @@ def figures(completion: Any) -> str:
     cached = f", {completion.cached_tokens} of them cached" if completion.cached_tokens else ""
     if not completion.tokens and completion.text:  # a server that reports no token ids
         return f"prompt: {completion.prompt_tokens} tokens{cached}; answer: {completion.decode_seconds:.1f} s"
+    guessed = completion.draft_tokens
+    guesses = f", {completion.accepted_tokens} of {guessed} guesses right" if guessed else ""
     return (
         f"prompt: {completion.prompt_tokens} tokens{cached}, {completion.prefill_tokens_per_second:.1f} tokens/s; "
-        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s"
+        f"answer: {len(completion.tokens)} tokens, {completion.decode_tokens_per_second:.1f} tokens/s{guesses}"
     )
 
 
@@ -77,6 +79,8 @@ def answer_facts(model: str, completion: Any) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "prompt_tokens": completion.prompt_tokens,
         "cached_tokens": completion.cached_tokens,
+        "draft_tokens": completion.draft_tokens,
+        "accepted_tokens": completion.accepted_tokens,
         "seconds": completion.prefill_seconds + completion.decode_seconds,
         "tokens_per_second": completion.decode_tokens_per_second,
     }

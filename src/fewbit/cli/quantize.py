@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..option_fields import option_fields
+from ..quantizing.options import QuantizeOptions
 from .completion import ModelName
 from .model import fetched_path, plain_warnings
-from .options import as_json, count_option, quiet_option
+from .options import Command, all_options, as_json, field_option, quiet_option
 from .output import is_quiet, print_json, print_table, shown, size_text
 from .progress import Waiting
 
@@ -29,50 +31,18 @@ def read_overrides(_: click.Context, option: click.Parameter, values: tuple[str,
     return found
 
 
+def quantize_options(command: Command) -> Command:
+    """The options of the command for the fields of `QuantizeOptions`."""
+    settings = {"tensors": {"multiple": True, "callback": read_overrides}}
+    fields = [field for field in option_fields(QuantizeOptions) if field.choice.scope == "commands"]
+    return all_options([field_option(field, **settings.get(field.name, {})) for field in fields], command)
+
+
 @click.command()
 @click.argument("model", type=ModelName())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write.")
-@click.option(
-    "-f",
-    "--format",
-    "format",
-    metavar="NAME",
-    help="A mix, a format, or keep: as in the source. Default: q4_k_m.",
-)
-@click.option("--bits", type=float, metavar="N", help="In place of a format: bits a weight, where they matter most.")
-@click.option("--size", metavar="SIZE", help="The same for the size of the file: bytes, or 800MB, 3.5GB, 3.2GiB.")
-@click.option(
-    "--text",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Text that shows which matrices matter, for --bits and --size; slower and better than without.",
-)
-@click.option(
-    "--tensor",
-    "tensors",
-    multiple=True,
-    metavar="PATTERN=FORMAT",
-    callback=read_overrides,
-    help="Format of matrices whose names have PATTERN, a regular expression; may be given again.",
-)
-@click.option(
-    "--imatrix",
-    "importance",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Importance of columns: a file of fewbit calibrate or of llama.cpp.",
-)
-@click.option(
-    "--error-feedback",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Hessians, a file of fewbit calibrate --hessian: later columns make up for earlier ones.",
-)
-@click.option("--pure", is_flag=True, help="All matrices in the format that most have in the mix.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-@click.option("--dry-run", is_flag=True, help="Only choose formats and print them.")
+@quantize_options
 @click.option("--list", "lists", is_flag=True, help="Print every tensor, not only sums by format.")
-@count_option("-t", "--threads", what="Threads to use.", show_default="all usable cores")
 @quiet_option
 @as_json
 def quantize(model: str, out: Path, lists: bool, as_json: bool, **options: Any) -> None:

@@ -56,7 +56,7 @@ class Device(Protocol):
         ...
 
 
-_MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy"}
+_MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy", "webgpu": "webgpu"}
 _registered: dict[str, Callable[[LoadOptions], Device]] = {}
 
 
@@ -79,12 +79,13 @@ def unregister(name: str) -> None:
 
 
 def get(name: str, options: LoadOptions | None = None) -> Device:
-    """A device by its name; "cuda:1" is the second of its kind, "auto" a GPU where there is one, else the CPU.
+    """A device by its name; "cuda:1" is the second of its kind, "auto" a GPU where there is one, by CUDA or
+    else by WebGPU, else the CPU.
 
     >>> get("abacus")
     Traceback (most recent call last):
         ...
-    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, cuda, numpy
+    fewbit.errors.RequestError: there is no device 'abacus'; there are: cpu, cuda, numpy, webgpu
     """
     if not isinstance(name, str):
         raise DtypeError(f"a device is named by a str, not {type(name).__name__}")
@@ -94,10 +95,10 @@ def get(name: str, options: LoadOptions | None = None) -> Device:
     if name in _registered:
         return _registered[name](options)
     kind, colon, number = name.partition(":")
-    if kind not in _MODULES or (colon and kind != "cuda"):
+    if kind not in _MODULES or (colon and kind not in ("cuda", "webgpu")):
         raise RequestError(f"there is no device {name!r}; there are: {', '.join(names())}")
     if colon and not number.isdecimal():
-        raise RequestError(f"device {name!r} must end with a number, as in 'cuda:1'")
+        raise RequestError(f"device {name!r} must end with a number, as in '{kind}:1'")
     module: Any = import_module(f".{_MODULES[kind]}", __name__)
     device: Device = module.make(options)
     return device
@@ -106,9 +107,10 @@ def get(name: str, options: LoadOptions | None = None) -> Device:
 def find_best() -> str:
     """The device that "auto" means here."""
     from ..ops.cuda import gpu
+    from ..ops.webgpu import has_gpu
 
     try:
         gpu()
     except FewbitError:
-        return "cpu"
+        return "webgpu" if has_gpu() else "cpu"
     return "cuda"

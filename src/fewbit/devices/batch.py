@@ -1,8 +1,8 @@
 """What an executor runs in one step, and what comes back: plain data, the same for every device.
 
-A step is a list of rows. To let rows carry or want something new, such as draft tokens, add a field to `Row` or
-`RowResult`, and to `Row.needs_values` if it comes from the logits: requests set it (engine/request.py), `decode` in
-host.py or an executor reads it.
+A step is a list of rows. To let rows carry or want something new, add a field to `Row` or `RowResult`, and to
+`Row.needs_values` if it comes from the logits: requests set it (engine/request.py), `decode` in host.py or an executor
+reads it.
 """
 
 from __future__ import annotations
@@ -75,12 +75,15 @@ class Row:
     """The next tokens of a sequence, and what is wanted of the last `num_logits` of them.
 
     A row without tokens samples once more from the last logits of the row before it: a prompt has several outputs.
+
+    With several samples all tokens but the first of those that are sampled from are drafts. Each is kept if it is what
+    was sampled in its place; the result ends with the first sample that differs from its draft, or the last one.
     """
 
     sequence: int
     tokens: Sequence[int]
     num_logits: int = 0  # trailing tokens whose logits, or hidden states, are computed
-    sample: Sample | None = None  # from the logits of the last token
+    samples: Sequence[Sample] = ()  # from the logits of the last tokens, one each
     score: Score | None = None
     hidden: bool = False  # hidden states are returned; rows of one step all want them, or none does
     adapter: AdapterMix | None = None  # what changes the model for this row
@@ -88,9 +91,12 @@ class Row:
     @property
     def needs_values(self) -> bool:
         """Whether all of its logits or hidden states are read: more than one token is wanted."""
-        return (
-            self.score is not None or self.hidden or (self.sample is not None and self.sample.num_logprobs is not None)
-        )
+        return self.score is not None or self.hidden or any(one.num_logprobs is not None for one in self.samples)
+
+    @property
+    def drafts(self) -> Sequence[int]:
+        """The tokens that are kept only if they are sampled."""
+        return self.tokens[len(self.tokens) - len(self.samples) + 1 :] if len(self.samples) > 1 else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -122,8 +128,7 @@ def lay_out(rows: Sequence[Row], view: View) -> Batch:
             indices += range(len(tokens) - row.num_logits, len(tokens))
         if row.hidden:
             output = "hidden"
-        if row.sample is not None:
-            samples.append((len(indices) - 1, row.sample))
+        samples += enumerate(row.samples, len(indices) - len(row.samples))
     arrays = np.array(tokens, np.int32), view, np.array(indices, np.int32)
     return Batch(rows, *arrays, samples, output, adapter_rows(rows))
 

@@ -38,8 +38,8 @@ def forward(executor: Executor, cache: Cache, rows: Sequence[Row], output: str =
 
 
 def sample_greedily(executor: Executor, cache: Cache, rows: Sequence[Row]) -> Results:
-    """The same, but each row gets the likeliest token after its last one."""
-    with _committed(executor, cache, [replace(row, sample=GREEDY) for row in rows]) as batch:
+    """The same, but each row gets the likeliest token after each of those that have logits."""
+    with _committed(executor, cache, [replace(row, samples=[GREEDY] * row.num_logits) for row in rows]) as batch:
         return executor.launch(batch).fetch()
 
 

@@ -96,22 +96,34 @@ def decode(
     results: Results = []
     for row in batch.rows:
         first, end = end, end + row.num_logits
-        token = None if row.sample is None else next(found)
-        if isinstance(token, Exception):
-            results.append(token)
+        kept = _accepted(row, [next(found) for _ in row.samples])
+        if isinstance(kept, Exception):
+            results.append(kept)
         elif not row.needs_values:
-            results.append(_NOTHING if token is None else RowResult((token[0],)))
+            results.append(RowResult(tuple(token for token, _ in kept)) if kept else _NOTHING)
         else:
             assert values is not None
             try:
-                results.append(_result(row, values[:end], first, token, sampler, threads))
+                results.append(_result(row, values[:end], first, kept, sampler, threads))
             except DataError as error:
                 results.append(error)
     return results
 
 
+def _accepted(row: Row, sampled: Sequence[Sampled]) -> list[tuple[int, float]] | Exception:
+    """The samples up to the first that is not the draft in its place; an error if there is none."""
+    kept = list[tuple[int, float]]()
+    for result, draft in zip(sampled, [*row.drafts, None], strict=False):
+        if isinstance(result, Exception):
+            return kept or result
+        kept.append(result)
+        if result[0] != draft:
+            break
+    return kept
+
+
 def _result(
-    row: Row, values: Floats, first: int, token: tuple[int, float] | None, sampler: Sampler, threads: int | None
+    row: Row, values: Floats, first: int, kept: list[tuple[int, float]], sampler: Sampler, threads: int | None
 ) -> RowResult:
     """That of a row whose values are those from `first` on; a row without any of its own sampled from the last."""
     if row.hidden:
@@ -122,9 +134,10 @@ def _result(
         scores = sampler.log_probabilities(scored, row.score.targets, threads=threads)
         if row.score.num_logprobs is not None:
             tops = [Top(*sampler.top_tokens(logits, row.score.num_logprobs)) for logits in scored]
-    if token is not None and row.sample is not None and row.sample.num_logprobs is not None:
-        logprobs = [Logprobs(token[1], *sampler.top_tokens(values[-1], row.sample.num_logprobs))]
-    return RowResult(() if token is None else (token[0],), logprobs, scores, tops)
+    for (_, logprob), one, logits in zip(kept, row.samples, values[len(values) - len(row.samples) :], strict=False):
+        if one.num_logprobs is not None:
+            logprobs.append(Logprobs(logprob, *sampler.top_tokens(logits, one.num_logprobs)))
+    return RowResult(tuple(token for token, _ in kept), logprobs, scores, tops)
 
 
 def _given(values: list[Any]) -> list[Any] | None:

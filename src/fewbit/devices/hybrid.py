@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..arrays import Bytes
+from ..arrays import Bytes, Floats
 from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..ops.cut import cut, layers_of, weights_of
@@ -17,10 +17,17 @@ from ..ops.low_rank import AdapterRows, Terms
 from ..ops.specs import LayerSpec
 from ..tensor import QuantTensor
 from . import Device
-from .batch import Batch
+from .batch import Batch, Executor, Handle
 from .cpu import CpuExecutor
-from .cuda import CudaDevice, CudaExecutor, CudaHandle
 from .fitting import choose_layout
+
+
+class LastLayers(Executor, Protocol):
+    """An executor of the last layers of a model: of a device that `takes_rows`."""
+
+    def launch(self, batch: Batch, given: Floats | None = None) -> Handle:
+        """Begin a step with rows that the first layers made."""
+        ...
 
 
 class HybridStore:
@@ -52,7 +59,7 @@ class HybridStore:
 class HybridDevice(Device):
     """The last `layers` layers of a graph run on one device, with all that follows them, and the others on another."""
 
-    memory_kind = CudaDevice.memory_kind
+    memory_kind = "GPU memory"
 
     def __init__(self, first: Device, last: Device, graph: Graph, layers: int, repack: bool | None = None) -> None:
         self.name = f"{first.name} and {last.name}"
@@ -95,13 +102,13 @@ class HybridExecutor:
 
     runs_ahead = False  # the CPU must know all tokens
 
-    def __init__(self, cpu: CpuExecutor, gpu: CudaExecutor) -> None:
+    def __init__(self, cpu: CpuExecutor, gpu: LastLayers) -> None:
         self.cpu, self.gpu = cpu, gpu
         self.vocab = gpu.vocab
         self.max_batched_tokens = min(cpu.max_batched_tokens, gpu.max_batched_tokens)
         self.max_logits = gpu.max_logits
 
-    def launch(self, batch: Batch) -> CudaHandle:
+    def launch(self, batch: Batch) -> Handle:
         every = np.arange(len(batch.tokens), dtype=np.int32)
         first = replace(batch, logits_indices=every, output="hidden", samples=[], adapters=_part(batch, 0, True))
         rows = self.cpu.launch(first).values()

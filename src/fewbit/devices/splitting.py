@@ -28,7 +28,7 @@ def find_devices(options: LoadOptions) -> dict[str, Device]:
     if device.takes_rows:
         return {"cpu": get("cpu", options), place: device}
     if options.gpu_layers is not None:
-        raise RequestError(f"gpu_layers is for device 'cuda', not for {place!r}; leave it out")
+        raise RequestError(f"gpu_layers is for devices 'cuda' and 'webgpu', not for {place!r}; leave it out")
     return {place: device}
 
 

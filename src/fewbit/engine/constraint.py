@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 from ..arrays import Words
@@ -49,3 +49,56 @@ class MaskPool:
     def submit(self, constraint: Constraint) -> Future[Words | None]:
         """The next mask of a constraint, or what it raised."""
         return self._threads.submit(constraint.mask)
+
+    def submit_drafted(
+        self, constraint: Constraint, earlier: Sequence[Future[Words | None]], drafts: Sequence[int]
+    ) -> list[Future[Words | None]]:
+        """The masks after each of some drafts, if it was accepted.
+
+        None for those after a draft that is not allowed, or that ends the output: what is sampled there is thrown away.
+
+        Args:
+            constraint: The constraint. It is as before when the last mask is there.
+            earlier: Masks that were submitted before; the last one is that of the next token.
+            drafts: Tokens that may come next.
+        """
+        masks = [Future[Words | None]() for _ in drafts]
+        self._threads.submit(_draft_masks, constraint, earlier, drafts, masks)
+        return masks
+
+
+def _draft_masks(
+    constraint: Constraint,
+    earlier: Sequence[Future[Words | None]],
+    drafts: Sequence[int],
+    masks: Sequence[Future[Words | None]],
+) -> None:
+    wait(earlier)
+    accepted, found = 0, list[Words | None]()
+    try:
+        words = earlier[-1].result()
+        for token in drafts:
+            if not is_allowed(words, token):
+                break
+            constraint.accept(token)
+            accepted += 1
+            if constraint.is_finished:
+                break
+            words = constraint.mask()
+            found.append(words)
+    except Exception:  # it is raised again when the tokens are accepted for good
+        pass
+    try:
+        constraint.rollback(accepted)
+    finally:
+        for place, future in enumerate(masks):
+            future.set_result(found[place] if place < len(found) else None)
+
+
+def is_allowed(mask: Words | None, token: int) -> bool:
+    """Whether a mask lets a token come next.
+
+    >>> is_allowed(np.array([0b100], np.uint32), 2), is_allowed(np.array([0b100], np.uint32), 32)
+    (True, False)
+    """
+    return mask is None or (token // 32 < len(mask) and bool(mask[token // 32] >> (token % 32) & 1))

@@ -22,12 +22,14 @@ from ..files.maps import FileMap, check_maps
 from .factory import RequestFactory
 from .in_flight import InFlightStep
 from .limits import make_limits
-from .request import Request, StepRows
+from .request import Generation, Request, StepRows
 from .request_checks import check_count
 from .scheduler import Scheduler
+from .speculation.speculation import Speculation
 from .stats import EngineStats
 
 MAX_SEQS = 64
+MAX_GAP = 0.005  # seconds between two steps that count for the second; more is idleness
 
 
 class Engine(RequestFactory):
@@ -48,6 +50,7 @@ class Engine(RequestFactory):
         max_per_client: Requests of one client in all; more get QueueFull. None: no limit.
         clock: What deadlines are measured by, in seconds.
         maps: Files that weights are read from. A step fails if one of them has changed.
+        speculation: What guesses tokens, to be verified in steps. None: there are no guesses.
     """
 
     def __init__(
@@ -63,8 +66,11 @@ class Engine(RequestFactory):
         max_per_client: int | None = None,
         clock: Callable[[], float] = perf_counter,
         maps: Collection[FileMap] = (),
+        speculation: Speculation | None = None,
     ) -> None:
         self.cache, self._maps, self._clock = cache, maps, clock
+        self._speculation = speculation
+        self._fetch_time: float | None = None  # of the step before, if it was the last thing that was done
         self._scheduler = Scheduler(
             cache, executor.max_batched_tokens, executor.max_logits, check_count(max_seqs, "max_seqs"), clock, encoder
         )
@@ -138,8 +144,11 @@ class Engine(RequestFactory):
 
     def _begin(self) -> InFlightStep | None:
         """Schedule and launch the next step, if there is anything to run."""
+        if self._speculation is not None:
+            self._speculation.propose(self._scheduler.active)
         rows = self._scheduler.schedule()
         if not rows:
+            self._fetch_time = None
             return None
         try:
             return self._launch(rows)
@@ -151,6 +160,8 @@ class Engine(RequestFactory):
 
     def _run_ahead(self, step: InFlightStep) -> InFlightStep | None:
         """Schedule and launch the step after one that is in flight, for all that can go on without its results."""
+        if self._speculation is not None and self._speculation.wants(self._scheduler.active):
+            return None
         step.advance()
         rows = self._scheduler.schedule_ahead()
         if not rows:
@@ -171,13 +182,14 @@ class Engine(RequestFactory):
         self._stats.steps += 1
         self._stats.launch_seconds += perf_counter() - begin
         self._scheduler.last_output = batch.output
-        return InFlightStep(rows, batch.view, handle)
+        return InFlightStep(rows, batch.view, handle, begin)
 
     def _fetch(self, step: InFlightStep) -> Results:
         begin = perf_counter()
         try:
             results = step.handle.fetch()
             check_maps(self._maps)
+            self._record_cost(step)
         except BaseException:
             ahead, self._in_flight = self._in_flight, None
             for one in (ahead, step):
@@ -189,11 +201,10 @@ class Engine(RequestFactory):
 
     def _commit(self, step: InFlightStep, results: Results) -> None:
         """Give the requests what their rows gave; those that have ended since the launch take nothing."""
-        if self.executor.runs_ahead:
-            step.settle()
+        step.settle()
         for (request, row), result in zip(step.rows, results, strict=True):
             if row.tokens and request.sequence == row.sequence:
-                self._commit_tokens(request, row)
+                self._commit_tokens(request, row, self._num_rejected(request, row, result))
             if isinstance(result, Exception):
                 self._fail(request, result)
             elif not request.is_finished:
@@ -203,13 +214,39 @@ class Engine(RequestFactory):
         if any(request.finish_reason is not None for request, _ in step.rows):
             self._scheduler.drop_finished()
 
-    def _commit_tokens(self, request: Request, row: Row) -> None:
-        first, count = request.num_computed, len(row.tokens)
+    def _commit_tokens(self, request: Request, row: Row, num_rejected: int) -> None:
+        """Commit the tokens of a row but the last, rejected ones."""
+        first, count = request.num_computed, len(row.tokens) - num_rejected
+        if num_rejected and self.cache.wants_page_ends:  # the state is that after all of them: run the others again
+            count = 0
         self._stats.prompt_tokens += max(0, min(count, request.num_run - first))
         if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
-            tokens = row.tokens if row.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
-            self.cache.commit(row.sequence, tokens)
+            tokens = row.tokens[:count] if row.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
+            if tokens:
+                self.cache.commit(row.sequence, tokens)
+            if num_rejected:
+                self.cache.truncate(row.sequence, first + count)
         request.num_computed += count
+
+    def _num_rejected(self, request: Request, row: Row, result: RowResult | Exception) -> int:
+        """How many drafts of a row were not what was sampled."""
+        if not row.drafts:
+            return 0
+        drafted, accepted = len(row.drafts), 0 if isinstance(result, Exception) else len(result.tokens) - 1
+        self._stats.draft_tokens += drafted
+        self._stats.accepted_tokens += accepted
+        request.draft_tokens += drafted
+        request.accepted_tokens += accepted
+        if self._speculation is not None:
+            self._speculation.record(request, drafted, accepted)
+        return drafted - accepted
+
+    def _record_cost(self, step: InFlightStep) -> None:
+        """Steps that only write say what a guess costs: from one to the next, if nothing was between them."""
+        before, self._fetch_time = self._fetch_time, perf_counter()
+        if self._speculation is not None and all(request.is_writing for request, _ in step.rows):
+            begin = step.launch_time if before is None else max(before, step.launch_time - MAX_GAP)
+            self._speculation.costs.record(sum(len(row.tokens) for _, row in step.rows), self._fetch_time - begin)
 
     def _take(self, request: Request, result: RowResult) -> None:
         if result.tokens and request.finish_reason is None:
@@ -246,6 +283,8 @@ class Engine(RequestFactory):
             request.error = error
             request.finish_reason = reason
             self.limits.release(request)
+            if self._speculation is not None and isinstance(request, Generation):
+                self._speculation.drafter.finish(request)
             self._emit(request)
 
     @staticmethod

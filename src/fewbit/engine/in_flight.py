@@ -24,13 +24,14 @@ class InFlightStep:
     rows: StepRows
     view: View
     handle: Handle
+    launch_time: float = 0.0
 
     def advance(self) -> None:
         """Let the next step be scheduled as if this one were done."""
         number = 0
         for request, row in self.rows:
             request.advance(row, number)
-            number += row.sample is not None
+            number += len(row.samples)
 
     def settle(self) -> None:
         """It was fetched, or is given up."""

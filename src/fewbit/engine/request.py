@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from itertools import zip_longest
 from math import inf
 from random import Random
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -76,7 +77,9 @@ class Request(ABC):
         self.num_computed = 0  # tokens that are in the cache
         self.num_in_flight = 0  # those after them in a step that was launched, while the next one is scheduled
         self.awaited: int | None = None  # the sample of that step that is its next token
+        self.draft: Sequence[int] = ()  # tokens that may come next, run and verified in the next step
         self.is_blocked = False  # whether it cannot go on before that step is fetched
+        self.draft_tokens = self.accepted_tokens = 0  # guessed and verified; of them, those that were right
         self.cached_tokens = 0  # of the prompt, found in the cache at first
         self.num_run = len(tokens)  # tokens of the prompt, or that were run before it was preempted
         self.finish_reason: str | None = None
@@ -140,7 +143,7 @@ class Request(ABC):
     def add_rows(self, count: int, rows: StepRows) -> None:
         """Add the rows that run the next `count` tokens to a step."""
         first = self.num_computed + self.num_in_flight
-        tokens = self.tokens[first : first + count] if self.awaited is None else [-1 - self.awaited]
+        tokens = [*self.tokens, *self.draft][first : first + count] if self.awaited is None else [-1 - self.awaited]
         row = Row(self.sequence, tokens, self.num_logits(count), adapter=self.adapter)
         rows.append((self, row))
         if row.num_logits:
@@ -157,12 +160,14 @@ class Request(ABC):
     def advance(self, row: Row, number: int) -> None:
         """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
         self.num_in_flight = len(row.tokens)
-        self.awaited = None if row.sample is None else number
-        self.is_blocked = row.score is not None or row.hidden
+        self.awaited = number if len(row.samples) == 1 else None
+        self.is_blocked = row.score is not None or row.hidden or bool(row.drafts)
+        if not row.drafts:  # there was no room for any
+            self.draft = ()
 
     def settle(self) -> None:
         """Nothing is in flight any more."""
-        self.num_in_flight, self.awaited, self.is_blocked = 0, None, False
+        self.num_in_flight, self.awaited, self.is_blocked, self.draft = 0, None, False, ()
 
     def follow(self, leader: Request, sequence: int) -> None:
         """Go on from where another request with the same prompt is."""
@@ -205,6 +210,7 @@ class Generation(Request):
         self.constraint = constraint
         self._masks = masks
         self.mask = self._next_mask()  # of the next token
+        self._draft_masks: list[Future[Words | None]] = []  # those submitted last
         self.stop_token: int | None = None  # that ended the output; no part of it
         self._bias = logit_bias
         self._early_bias = _without_eos(logit_bias, eos_ids) if min_length > len(prompt) else logit_bias
@@ -216,12 +222,14 @@ class Generation(Request):
     @property
     def end(self) -> int:
         if self.awaited is None or len(self.tokens) + 1 == self.max_length:  # nothing follows the last one
-            return len(self.tokens)
+            return len(self.tokens) + len(self.draft)
         return len(self.tokens) + 1
 
     @property
     def first_needed(self) -> int:
-        return self.end - 1 if self.scores is None or self.scores.is_complete else self.scores.num_scored
+        if self.scores is not None and not self.scores.is_complete:
+            return self.scores.num_scored
+        return self.end - 1 - len(self.draft)
 
     def ask(self, row: Row, rows: StepRows) -> None:
         if self.scores is not None and not self.scores.is_complete:
@@ -229,10 +237,10 @@ class Generation(Request):
             if len(row.score.targets) == row.num_logits:  # the prompt goes on
                 return
         if self.finish_reason is None:
-            row.sample = self._sample()
+            row.samples = self._samples(self.draft[: row.num_logits - 1])
         for sibling in self.siblings:  # outputs of one prompt come from the same logits
             if sibling.finish_reason is None:
-                rows.append((sibling, Row(self.sequence, (), sample=sibling._sample())))
+                rows.append((sibling, Row(self.sequence, (), samples=sibling._samples())))
 
     def advance(self, row: Row, number: int) -> None:
         """A constraint says only after a token which may come next. Outputs of one prompt part after it."""
@@ -286,19 +294,32 @@ class Generation(Request):
             return None
         return self._masks.submit(self.constraint)
 
-    def _sample(self) -> Sample:
-        place = 0 if self.awaited is None else 1
-        if place == len(self._uniforms):
+    def next_uniforms(self, count: int) -> Sequence[float]:
+        """The random numbers by which the next tokens are sampled."""
+        while len(self._uniforms) < count:
             self._uniforms.append(self._draw())
-        return Sample(
-            self.params,
-            self._uniforms[place],
-            None if self.seen is None else self.seen.arrays(),
-            self._early_bias if len(self.tokens) + place < self.min_length else self._bias,
-            self.mask,
-            self.num_logprobs,
-            None if self.seen is None else self.awaited,
-        )
+        return self._uniforms[:count]
+
+    def _samples(self, drafts: Sequence[int] = ()) -> list[Sample]:
+        """How the next token is sampled, and those after each of the drafts."""
+        first = 0 if self.awaited is None else 1
+        uniforms = self.next_uniforms(first + len(drafts) + 1)
+        masks: Sequence[Future[Words | None] | None] = [self.mask]
+        if drafts and self.constraint is not None and self.mask is not None:
+            self._draft_masks = self._masks.submit_drafted(self.constraint, [*self._draft_masks, self.mask], drafts)
+            masks = [self.mask, *self._draft_masks]
+        return [
+            Sample(
+                self.params,
+                uniforms[place],
+                None if self.seen is None else self.seen.arrays(drafts[: place - first]),
+                self._early_bias if len(self.tokens) + place < self.min_length else self._bias,
+                mask,
+                self.num_logprobs,
+                None if self.seen is None else self.awaited,
+            )
+            for place, mask in zip_longest(range(first, first + len(drafts) + 1), masks)
+        ]
 
 
 class Scoring(Request):

@@ -69,6 +69,10 @@ class Scheduler:
             self.active.append(victim)
             self.preempt()
         budget, counts, needed = self._count()
+        if not self._fits(needed) and any(request.draft for request in self.active):
+            for request in self.active:  # nobody makes room for a guess
+                request.draft = ()
+            budget, counts, needed = self._count()
         while not self._fits(needed) and len(self.active) > 1:
             counts.pop()
             self.preempt()

@@ -11,6 +11,8 @@ class EngineStats:
 
     steps: int = 0  # that were launched
     tokens: int = 0  # of outputs
+    draft_tokens: int = 0  # that were guessed and verified
+    accepted_tokens: int = 0  # of them, those that were right
     forced_tokens: int = 0  # of them, those that constraints left no choice for
     prompt_tokens: int = 0  # those run: without the ones found in the cache, with the ones that were run again
     preemptions: int = 0

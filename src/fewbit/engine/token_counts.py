@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -35,6 +35,18 @@ class TokenCounts:
         self._tokens[place] = token
         self._counts[place] += 1
 
-    def arrays(self) -> tuple[Ints, Ints]:
-        """The tokens and their counts; 0 for one that is in the prompt only."""
+    def arrays(self, drafts: Sequence[int] = ()) -> tuple[Ints, Ints]:
+        """The tokens and their counts; 0 for one that is in the prompt only. `drafts` count as if they were added."""
+        if drafts:
+            counts = self.copy()
+            for token in drafts:
+                counts.add(token)
+            return counts.arrays()
         return self._tokens[: len(self._places)], self._counts[: len(self._places)]
+
+    def copy(self) -> TokenCounts:
+        """The same counts, which change apart from these."""
+        counts = TokenCounts(())
+        counts._places = dict(self._places)
+        counts._tokens, counts._counts = self._tokens.copy(), self._counts.copy()
+        return counts

@@ -28,7 +28,8 @@ BATCH = 1 << 14  # values encoded at once
 
 
 def encode(fmt: Format, x: Floats, importance: Floats | None = None) -> Bytes:
-    """Rows of floats, (n, k), to packed bytes, (n, fmt.row_bytes(k)); `importance` is a weight for each column.
+    """Rows of floats, (n, k), to packed bytes, (n, fmt.row_bytes(k)); `importance` is a weight for each column,
+    or for each value.
 
     >>> from fewbit.formats import get
     >>> encode(get("q8_0"), np.ones((1, 32), np.float32)).shape
@@ -46,7 +47,13 @@ def encode(fmt: Format, x: Floats, importance: Floats | None = None) -> Bytes:
         return _encode_as_one(fmt, x, importance)
     rows = max(1, BATCH // k)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
-        return np.concatenate([_encode_rows(fmt, x[i : i + rows], importance) for i in range(0, n, rows)])
+        return np.concatenate(
+            [_encode_rows(fmt, x[i : i + rows], _rows_of(importance, i, rows)) for i in range(0, n, rows)]
+        )
+
+
+def _rows_of(importance: Floats | None, first: int, count: int) -> Floats | None:
+    return importance if importance is None or importance.ndim == 1 else importance[first : first + count]
 
 
 def _encode_rows(fmt: Format, x: Floats, importance: Floats | None) -> Bytes:
@@ -56,7 +63,8 @@ def _encode_rows(fmt: Format, x: Floats, importance: Floats | None) -> Bytes:
     index = np.minimum(np.arange(count * block), k - 1)
     blocks = x[:, index].reshape(-1, block)
     weights = np.ones(k, np.float32) if importance is None else importance
-    weights = np.broadcast_to(np.where(np.arange(count * block) < k, weights[index], np.float32(-1)), (n, len(index)))
+    padded = np.where(np.arange(count * block) < k, weights[..., index], np.float32(-1))
+    weights = np.broadcast_to(padded, (n, len(index)))
     found = _find(fmt, blocks, np.ascontiguousarray(weights).reshape(-1, block), importance is not None)
     if fmt.placement == "row":
         return pack_rows(fmt, found, n, k)
@@ -78,7 +86,7 @@ def pack_rows(fmt: Format, found: Found, n: int, k: int) -> Bytes:
 def _encode_as_one(fmt: Format, x: Floats, importance: Floats | None) -> Bytes:
     """One scale for all rows: the tensor is encoded as one long row, and the scale is stored in each."""
     n, k = x.shape
-    weights = None if importance is None else np.tile(importance, n)
+    weights = None if importance is None else np.broadcast_to(importance, (n, k)).reshape(-1)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         one = _encode_rows(fmt, x.reshape(1, -1), weights)
     return spread(fmt, one, n, k)

@@ -87,6 +87,8 @@ class Completion:
         cached_tokens: How many of them were in the KV cache.
         prefill_seconds: Seconds until the first token.
         decode_seconds: Seconds from the first token to the end.
+        draft_tokens: Number of tokens that were guessed and verified; see the option `speculate`.
+        accepted_tokens: How many of them were right: each saved a step.
         cut_tokens: Number of tokens sampled after `tokens`: those of the stop string.
         reasoning: Of `LLM.chat`: the model's thoughts, which are not in `text`.
         tool_calls: Of `LLM.chat` with tools: the calls that the model asks for, which are not in `text`.
@@ -108,6 +110,8 @@ class Completion:
     cached_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
     cut_tokens: int = 0
     reasoning: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)

@@ -141,6 +141,8 @@ class TextFold:
             stop_token=None if self._prompt_only or self._stop_string is not None else request.stop_token,
             prompt_tokens=request.prompt_tokens,
             cached_tokens=request.cached_tokens,
+            draft_tokens=request.draft_tokens,
+            accepted_tokens=request.accepted_tokens,
             prefill_seconds=first_time - request.start_time if first_time else 0.0,
             decode_seconds=max(0.0, self._finish_time - first_time) if first_time else 0.0,
             cut_tokens=len(self._tokens) - count,

@@ -10,15 +10,17 @@ from typing import Any, Literal, Unpack, overload
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
 from ..files.hub.names import model_name
-from ..load_options import LoadOptions, takes_options, with_args
+from ..load_options import LoadOptions
 from ..loading import Loaded, load
 from ..models import open_model
 from ..ops.sampling import SamplingParams
+from ..option_fields import takes_options, with_args
 from ..quantizing import quantized
 from ..text.tokenizer import Tokenizer
 from .callers import BlockingCaller, Caller, LoopCaller, drive
 from .chat import ChatPlan, Messages
 from .completion import Completion
+from .drafting import make_speculation
 from .fold import TextDelta, TextFold
 from .pooling import file_pooling
 from .prompts import Prompt, Prompts, split_prompts
@@ -66,8 +68,9 @@ class LLM(TextReader):
         metadata = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(metadata)
         loaded = load(file, options, recommended_activations(metadata))
+        speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
-        self._join(loaded, tokenizer, model_name(path), path, sampling, options)
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
 
     @classmethod
@@ -349,4 +352,4 @@ def _refuse_progress(options: GenerationOptions) -> None:
         raise RequestError("text that is streamed shows its own progress: progress must be False")
 
 
-LLM.__doc__ = with_args(LLM.__doc__)
+LLM.__doc__ = with_args(LLM.__doc__, LoadOptions)

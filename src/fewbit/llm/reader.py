@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 from ..arrays import Floats
 from ..engine.adapters import Adapter
 from ..engine.engine import Engine
+from ..engine.speculation.speculation import Speculation
 from ..engine.worker import Worker
 from ..errors import RequestError
 from ..load_options import LoadOptions
@@ -45,6 +46,7 @@ class TextReader(AdapterMethods):
         path: Path | None,
         sampling: SamplingParams,
         options: LoadOptions,
+        speculation: Speculation | None = None,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
         self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
@@ -52,7 +54,7 @@ class TextReader(AdapterMethods):
         self.engine = Engine(
             loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
             encoder=loaded.is_encoder, max_waiting=options.max_waiting, max_per_client=options.max_per_client,
-            maps=loaded.maps,
+            maps=loaded.maps, speculation=speculation,
         )  # fmt: skip
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)

@@ -175,9 +175,14 @@ def _step(rows: Floats) -> int:
     return max(1, (1 << 22) // max(columns, 1))
 
 
-def importance_array(importance: Any, k: int) -> Floats:
+def importance_array(importance: Any, rows: int, k: int) -> Floats:
+    """A weight for each column, or for each value."""
     weights = to_floats(importance, "importance")
-    check_shape(weights, (k,), "importance (columns)")
+    if weights.ndim < 2:
+        check_shape(weights, (k,), "importance (columns)")
+    else:
+        weights = weights.reshape(-1, weights.shape[-1])
+        check_shape(weights, (rows, k), "importance (values)")
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise DataError("importance must be finite and at least 0")
     return weights

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,14 +22,6 @@ SHORT_ROWS_LADDER = ("iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0")  # for rows that 
 SAMPLED_VALUES = 1 << 16  # of a tensor
 
 
-@dataclass(frozen=True)
-class MatrixErrors:
-    """The error of a matrix by format, each column weighted by its importance, and its energy weighted alike."""
-
-    errors: dict[str, float]
-    energy: float
-
-
 def candidates(item: TensorPlan) -> list[Format]:
     """The formats that a matrix may get. Its own is one of them if it is packed already."""
     width = item.shape[-1]
@@ -42,8 +34,8 @@ def candidates(item: TensorPlan) -> list[Format]:
 
 def measure_errors(
     file: ModelFile, item: TensorPlan, formats: Iterable[Format], moments: Moments, threads: int | None
-) -> MatrixErrors:
-    """The errors of a tensor in some formats.
+) -> dict[str, float]:
+    """The errors of a tensor by format, each column weighted by its importance.
 
     Args:
         file: The model.
@@ -55,17 +47,16 @@ def measure_errors(
     chosen = replace(item, format=get("q8_0"))  # any that importance is used for
     matrices = list(matrices_of(as_matrix(file.tensors[item.name]), chosen, moments))
     counts = moments.counts_of(item, len(matrices)).tolist()
-    errors, energy = dict.fromkeys((fmt.name for fmt in formats), 0.0), 0.0
+    errors = dict.fromkeys((fmt.name for fmt in formats), 0.0)
     for matrix, count in zip(matrices, counts, strict=True):
         values, share = _sampled(matrix, SAMPLED_VALUES // len(matrices))
         weights = np.ones(values.shape[1], np.float32) if matrix.importance is None else matrix.importance
-        energy += count * share * _weighted(values, weights)
         for name in errors:
             if name != item.source.name:
                 difference = values - _packed(item, values, name, weights, threads)
                 errors[name] += count * share * _weighted(difference, weights)
     file.forget(item.name)
-    return MatrixErrors(errors, energy)
+    return errors
 
 
 def _sampled(matrix: Matrix, most: int) -> tuple[Floats, float]:

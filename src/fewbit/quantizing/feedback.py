@@ -3,12 +3,13 @@
 This is GPTQ's method for block formats. With H, the sum of x x^T over the inputs x of a matrix, its output changes by
 (w - q) H (w - q)^T for each row w. U is upper triangular with U^T U = H^-1: after column j is rounded, the others
 change by -(w_j - q_j) / U_jj times row j of U. Scales are searched block by block, for values with all changes so far;
-codes are then chosen column by column.
+codes are then chosen column by column. A row whose output changes less with the codes of a plain search keeps those.
+Then scales and codes are improved in turn (`descent.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,34 @@ import numpy as np
 from ..arrays import Bytes, Floats, Ints
 from ..errors import DataError
 from ..formats import Format
-from ..formats.decode import read_factor, split
-from ..formats.pack import book_index, write_ints, write_trits
+from ..formats.decode import split
 from ..formats.search import Levels, inverse
-from ..formats.spec import Grid, Integers, Trits
+from ..formats.spec import Grid
 from ..ops.cpu import decode, encode
+from .blocks import factors, write_codes
+from .descent import descend, output_errors
 
 DAMPING = 0.01  # of the mean of the diagonal, added to it
 COLUMNS = 32  # whose changes are added to each other at once
 
 
-def feedback_factor(hessian: Any) -> Floats:
-    """U, upper triangular, with U^T U the inverse of a damped Hessian.
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    """What error feedback needs of the inputs of a matrix.
 
-    >>> np.allclose(feedback_factor(np.eye(2) * 4), np.eye(2) * 0.498, atol=1e-3)
+    Args:
+        hessian: H, damped, with a mean of 1 on the diagonal.
+        factor: U, upper triangular, with U^T U the inverse of it.
+    """
+
+    hessian: Floats
+    factor: Floats
+
+
+def read_feedback(hessian: Any) -> Feedback:
+    """H and U from a sum of products.
+
+    >>> np.allclose(read_feedback(np.eye(2) * 4).factor, np.eye(2) * 0.995, atol=1e-3)
     True
     """
     h = np.array(hessian, np.float64)
@@ -38,15 +53,30 @@ def feedback_factor(hessian: Any) -> Floats:
     diagonal = h.diagonal().copy()
     mean = diagonal.mean() or 1.0
     h[np.diag_indices_from(h)] = np.where(diagonal > 0, diagonal, mean) + DAMPING * mean
+    h /= mean
     try:
         root = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]  # h is root times its transpose
     except np.linalg.LinAlgError:
         raise DataError("a Hessian is not positive definite") from None
-    return np.triu(np.linalg.inv(root)).astype(np.float32)
+    return Feedback(h.astype(np.float32), np.triu(np.linalg.inv(root)).astype(np.float32))
 
 
-def encode_with_feedback(fmt: Format, rows: Floats, factor: Floats, threads: int | None = None) -> Bytes:
-    """Rows of floats, (n, k), to packed bytes, (n, row bytes); `factor` is that of `feedback_factor`."""
+def encode_with_feedback(fmt: Format, rows: Floats, feedback: Feedback, threads: int | None = None) -> Bytes:
+    """Rows of floats, (n, k), to packed bytes, (n, row bytes)."""
+    data = _fed(fmt, rows, feedback.factor, threads)
+    searched = encode(fmt, rows, np.ascontiguousarray(feedback.hessian.diagonal()), threads)
+    fed, plain = (_apart(fmt, rows, packed, threads) for packed in (data, searched))
+    keeps_plain = output_errors(plain, feedback.hessian) < output_errors(fed, feedback.hessian)
+    data[keeps_plain] = searched[keeps_plain]
+    fed[keeps_plain] = plain[keeps_plain]
+    return descend(fmt, rows, data, fed, feedback.hessian, threads)
+
+
+def _apart(fmt: Format, rows: Floats, data: Bytes, threads: int | None) -> Floats:
+    return rows - decode(fmt, data, rows.shape[1], threads)
+
+
+def _fed(fmt: Format, rows: Floats, factor: Floats, threads: int | None) -> Bytes:
     w = np.array(rows, np.float32)
     parts = []
     for first in range(0, w.shape[1], fmt.block):
@@ -67,31 +97,9 @@ def _encode_block(fmt: Format, w: Floats, u: Floats, threads: int | None) -> tup
         apart = values - decode(fmt, data, fmt.block, threads)
         return data, np.linalg.solve(u.T, apart.T).T.astype(np.float32)
     fields = split(fmt, data)
-    scale, offset = _factors(fmt, fields)
-    codes, errors = _round_columns(Levels(fmt), values, scale, offset, u)
-    _write_codes(fmt, fields, codes)
+    codes, errors = _round_columns(Levels(fmt), values, *factors(fmt, fields), u)
+    write_codes(fmt, fields, codes)
     return data, errors
-
-
-def _write_codes(fmt: Format, fields: Mapping[str, Bytes], codes: Ints) -> None:
-    """Other codes into fields, which are views of packed bytes."""
-    if isinstance(fmt.codes, Trits):
-        write_trits(fmt.codes, dict(fields), codes)
-        return
-    assert isinstance(fmt.codes, Integers)
-    for plane in fmt.codes.planes:
-        fields[plane.field][:] = 0
-    write_ints(fmt.codes, dict(fields), book_index(fmt, codes) if fmt.codebook else codes)
-
-
-def _factors(fmt: Format, fields: Mapping[str, Bytes]) -> tuple[Floats, Floats]:
-    """The scale and the offset of each value."""
-    groups = fmt.block // fmt.group
-    scale = np.repeat(read_factor(fmt, fmt.scale, dict(fields), groups), fmt.group, axis=1)
-    if fmt.offset is None:
-        return scale, np.zeros_like(scale)
-    offset = np.repeat(read_factor(fmt, fmt.offset, dict(fields), groups), fmt.group, axis=1)
-    return scale, np.float32(fmt.offset_sign) * offset
 
 
 def _round_columns(levels: Levels, values: Floats, scales: Floats, offsets: Floats, u: Floats) -> tuple[Ints, Floats]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import PathError
 from ..files.gguf.resumable import has_journal
@@ -15,17 +15,15 @@ from ..files.hub.folder import Progress, silent
 from ..files.model import ModelFile
 from ..models import open_model
 from ..ops.cpu import checked_threads
-from ..text.windows import Text
+from ..option_fields import with_options
 from ..validation import to_path
 from .loss import warn_about_loss
-from .mixes import read_mix
-from .moments import Source, read_moments
+from .mixes import Mix, read_mix
+from .moments import Moments, read_moments
+from .options import DEFAULT, KEEP, QuantizeOptions
 from .output import file_metadata, output_file, write_tensors
 from .plan import Overrides, Plan, TensorPlan, bits_per_weight, fallback_text, packed_again, plan_tensors
-from .target import plan_for_target, read_target, target_metadata
-
-DEFAULT = "q4_k_m"
-KEEP = "keep"  # in place of a format: each tensor keeps its own, or gets the nearest of GGUF files
+from .target import Target, plan_for_target, read_target, target_metadata
 
 
 @dataclass(frozen=True)
@@ -55,58 +53,19 @@ class QuantizedModel:
         return bits_per_weight({item.name: item for item in self.tensors})
 
 
-def quantize_model(
-    model: str | os.PathLike[str] | ModelFile,
-    out: str | os.PathLike[str],
-    format: str | None = None,
-    *,
-    bits: float | None = None,
-    size: int | str | None = None,
-    text: Text | None = None,
-    tensors: Mapping[str, str] | None = None,
-    importance: Source = None,
-    error_feedback: Source = None,
-    pure: bool = False,
-    force: bool = False,
-    dry_run: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> QuantizedModel:
+@with_options(QuantizeOptions)
+def quantize_model(options: QuantizeOptions) -> QuantizedModel:
     """Write a model in other formats, as a GGUF file that llama.cpp reads too.
 
     Tensors are read, packed and written a few rows at a time, so memory stays small. The file gets its name when it is
     complete. A call that was interrupted, even by SIGKILL, goes on where it was when it is made again, and the bytes
     are the same as undisturbed; a call that fails, on a full disk say, leaves nothing behind.
 
-    Args:
-        model: Path to a GGUF file or a safetensors folder, a URL, `hf:org/repo`, a built-in name, or an open model.
-        out: The file to write.
-        format: A mix such as "q4_k_m", which chooses the format of each tensor as llama.cpp does, or one format for all
-            matrices; "keep" keeps the formats, or takes the nearest where GGUF files have none. Default: "q4_k_m".
-        bits: In place of a format: bits for each weight. The format of each matrix is chosen by the loss that is
-            measured, so that the model loses least within that size.
-        size: The same for the size of the file: bytes, or a text such as "3.5GB".
-        text: A text, its path or token ids, that shows which matrices change the output most, for `bits` and `size`. It
-            takes a short run of the model for each matrix. Without it the relative error of each matrix counts.
-        tensors: Formats of some matrices by regular expressions, such as `{"ffn_down": "q6_k"}`. The first whose
-            pattern is found in a matrix's name counts.
-        importance: A weight for each column of a matrix, by the tensor's name; (experts, columns) for experts apart. Or
-            the path of an importance matrix that `fewbit calibrate` or llama.cpp wrote.
-        error_feedback: The sum of x x^T over the inputs x of a matrix, by the tensor's name: (columns, columns), or
-            (experts, columns, columns). Or the path of a file that `fewbit calibrate --hessian` wrote. The columns
-            of such a matrix are rounded one after another, and later ones make up for the errors of earlier ones. It
-            takes longer, and importance is not used there.
-        pure: Give all matrices the format that most would have in the mix.
-        force: Replace a file that is there.
-        dry_run: Only choose formats; write nothing.
-        threads: Number of threads. Defaults to all usable cores.
-        progress: Called with what is done, bytes done and bytes in all.
-
     Returns:
         The path, and what became of each tensor.
 
     Raises:
-        ArgumentError: No choice of formats has the size.
+        ArgumentError: No choice of formats has the size, or there is no text to choose them by.
         FormatError: The format is unknown, or a pattern is in no name.
         PathError: The file exists, or cannot be written.
 
@@ -121,41 +80,71 @@ def quantize_model(
     (1152, QuantTensor(q4_k, 8x256, 1152 bytes, 4.5 bits a weight))
     >>> folder.cleanup()
     """
-    report = silent if progress is None else progress
-    target = read_target(bits, size, text, format, pure)
-    name, mix = (KEEP, None) if format == KEEP else read_mix(format or DEFAULT, pure)
-    overrides = Overrides(tensors or {})
-    moments = read_moments(importance, error_feedback)
-    path, count = to_path(out), checked_threads(threads)
-    file = open_model(find(model, progress=progress)) if isinstance(model, str | os.PathLike) else model
-    if target is None:
-        plan = plan_tensors(file, mix, overrides, has_importance=bool(moments.importance or moments.hessians))
-        metadata = file_metadata(file, mix.file_type if mix else None)
-    else:
-        if not (dry_run or has_journal(path)):  # measuring takes long
-            _check_place(path, force)
-        plan = plan_for_target(file, target, overrides, moments, count, report)
-        name, metadata = target.name, target_metadata(file, target, plan)
-    made = QuantizedModel(path, name, tuple(plan.values()))
-    _warn(file, made, plan, is_kept=format == KEEP)
-    if dry_run:
+    run = _read(options)
+    name, plan, metadata = run.choose()
+    made = QuantizedModel(run.path, name, tuple(plan.values()))
+    _warn(run.file, made, plan, is_kept=options.format == KEEP)
+    if options.dry_run:
         return made
-    written = output_file(path, file, metadata, plan, moments)
+    written = output_file(run.path, run.file, metadata, plan, run.moments)
     if written.was_completed():
         return made
-    _check_place(path, force)
-    resumed = write_tensors(written, file, plan, moments, what=f"quantizing to {name}", report=report, threads=count)
-    return QuantizedModel(path, name, made.tensors, resumed)
+    _check_place(run.path, options.force)
+    resumed = write_tensors(
+        written, run.file, plan, run.moments, what=f"quantizing to {name}", report=run.report, threads=run.threads
+    )
+    return replace(made, resumed=resumed)
+
+
+@dataclass(frozen=True)
+class _QuantizeRun:
+    """Options that were read and checked, and the open model."""
+
+    options: QuantizeOptions
+    file: ModelFile
+    path: Path
+    mix: Mix | None
+    name: str
+    target: Target | None
+    overrides: Overrides
+    moments: Moments
+    threads: int
+    report: Progress
+
+    def choose(self) -> tuple[str, Plan, dict[str, Any]]:
+        """The name of what is made, the plan of each tensor, and the metadata of the file."""
+        if self.target is not None:
+            return self.target.name, *self._choose_by_loss(self.target)
+        has_importance = bool(self.moments.importance or self.moments.hessians)
+        plan = plan_tensors(self.file, self.mix, self.overrides, has_importance=has_importance)
+        return self.name, plan, file_metadata(self.file, self.mix.file_type if self.mix else None)
+
+    def _choose_by_loss(self, target: Target) -> tuple[Plan, dict[str, Any]]:
+        if not (self.options.dry_run or has_journal(self.path)):  # measuring takes long
+            _check_place(self.path, self.options.force)
+        plan = plan_for_target(self.file, target, self.overrides, self.moments, self.threads, self.report)
+        return plan, target_metadata(self.file, target, plan)
+
+
+def _read(options: QuantizeOptions) -> _QuantizeRun:
+    target = read_target(options.bits, options.size, options.text, options.format, options.pure)
+    name, mix = (KEEP, None) if options.format == KEEP else read_mix(options.format or DEFAULT, options.pure)
+    overrides = Overrides(options.tensors or {})
+    moments = read_moments(options.importance, options.error_feedback)
+    path, threads = to_path(options.out), checked_threads(options.threads)
+    report, model = options.progress or silent, options.model
+    file = open_model(find(model, progress=options.progress)) if isinstance(model, str | os.PathLike) else model
+    return _QuantizeRun(options, file, path, mix, name, target, overrides, moments, threads, report)
 
 
 def _warn(file: ModelFile, made: QuantizedModel, plan: Plan, is_kept: bool) -> None:
     """Warn of fallbacks, of weights that are quantized already, and of formats that spoil the model."""
     if text := fallback_text(made.format, plan):
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=4)
     if (packed := packed_again(plan)) and not is_kept:
         warnings.warn(
             f"{file.path}: weights are quantized already, mostly to {packed}; their errors stay, and others are added",
-            stacklevel=3,
+            stacklevel=4,
         )
     warn_about_loss(file, plan)
 

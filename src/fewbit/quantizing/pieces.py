@@ -13,13 +13,13 @@ from ..files.model import ModelFile
 from ..ops.arguments import refuse_unfit
 from ..ops.cpu import quantize
 from ..tensor import QuantTensor
-from .feedback import encode_with_feedback, feedback_factor
+from .feedback import Feedback, encode_with_feedback, read_feedback
 from .moments import Moments
 from .plan import TensorPlan
 from .transcode import can_transcode, transcode
 
 CHUNK_VALUES = 8 << 20  # decoded to floats at a time
-SEARCHED_RULES = ("absmax_signed", "minmax", "mxfp4")  # a search finds better scales than these rules
+SEARCHED_RULES = ("search", "absmax_signed", "minmax", "mxfp4")  # a search finds scales that are as good or better
 
 Advance = Callable[[int], None]
 
@@ -29,7 +29,7 @@ class Matrix(NamedTuple):
 
     rows: QuantTensor
     importance: Floats | None = None  # (columns,)
-    factor: Floats | None = None  # of `feedback_factor`
+    feedback: Feedback | None = None
 
 
 def packed_pieces(
@@ -68,13 +68,26 @@ def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: 
     if can_transcode(chunk.format, plan.format):
         return transcode(chunk, plan.format)
     values = chunk.dequantize()
-    if matrix.factor is None:
+    if matrix.feedback is None:
         weights = matrix.importance
         if weights is None and plan.format.rule in SEARCHED_RULES:
-            weights = np.ones(values.shape[1], np.float32)
+            weights = magnitude_weights(values)
         return quantize(values, plan.format, weights, threads).data
     refuse_unfit(values, plan.format, True)
-    return encode_with_feedback(plan.format, values, matrix.factor, threads).reshape(-1)
+    return encode_with_feedback(plan.format, values, matrix.feedback, threads).reshape(-1)
+
+
+def magnitude_weights(values: Floats) -> Floats:
+    """Weights of values where nothing is known of the inputs: large ones count more.
+
+    Columns whose inputs are large tend to have large weights, and without importance those would be rounded as coarsely
+    as others.
+    """
+    greatest = np.maximum(abs(values).max(axis=1, keepdims=True, initial=0), np.finfo(np.float32).tiny)
+    squares = np.square(values / greatest)  # so that none is infinite
+    squares += squares.mean(axis=1, keepdims=True)
+    weights: Floats = np.sqrt(squares, out=squares)
+    return weights
 
 
 def packed_tensor(file: ModelFile, plan: TensorPlan, moments: Moments, threads: int | None) -> QuantTensor:
@@ -97,8 +110,9 @@ def matrices_of(rows: QuantTensor, plan: TensorPlan, moments: Moments) -> Iterat
     each = rows.rows // count
     for number in range(count):
         weights = None if importance is None else usable(importance[number])
-        factor = None if hessian is None or usable(hessian[number]) is None else feedback_factor(hessian[number])
-        yield Matrix(rows[number * each : (number + 1) * each], weights, factor)
+        known = None if hessian is None else usable(hessian[number])
+        feedback = None if known is None else read_feedback(known)
+        yield Matrix(rows[number * each : (number + 1) * each], weights, feedback)
 
 
 def usable(values: Floats) -> Floats | None:

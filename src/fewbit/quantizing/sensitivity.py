@@ -68,7 +68,9 @@ class OutputChanges:
         """Log-probabilities of the compared tokens of each window, (tokens, vocabulary)."""
         model = load_model(file)
         if model.is_encoder:
-            raise RequestError(f"{file.path}: an encoder writes no text, so text cannot show what its matrices change")
+            raise RequestError(
+                f"{file.path}: an encoder writes no text, so formats cannot be chosen by what they change"
+            )
         longest = max(len(window.tokens) for window in self._windows)
         loaded = place(model, self._device, "f16", longest, longest + PAGE_TOKENS)
         return [_window_logprobs(loaded, window) for window in self._windows]

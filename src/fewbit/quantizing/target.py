@@ -17,7 +17,7 @@ from ..files.model import ModelFile
 from ..formats import Format, get
 from ..text.windows import Text
 from .allocation import Option, allocate
-from .errors_by_format import MatrixErrors, candidates, measure_errors
+from .errors_by_format import candidates, measure_errors
 from .mixes import MIXES, is_quantizable, read_mix
 from .moments import Moments
 from .output import file_metadata, output_file
@@ -35,7 +35,7 @@ class Target:
 
     bits: float | None
     size: int | None
-    text: Text | None
+    text: Text
 
     @property
     def name(self) -> str:
@@ -44,9 +44,8 @@ class Target:
     @property
     def metadata(self) -> dict[str, Any]:
         """What the file says of how it was made."""
-        method = "squared error" if self.text is None else "KL divergence"
         given = {"bits": np.float64(self.bits)} if self.size is None else {"size": np.uint64(self.size)}
-        return {f"fewbit.target.{key}": value for key, value in (given | {"method": method}).items()}
+        return {f"fewbit.target.{key}": value for key, value in (given | {"method": "KL divergence"}).items()}
 
 
 def read_target(bits: Any, size: Any, text: Text | None, format: str | None, pure: bool) -> Target | None:
@@ -60,7 +59,10 @@ def read_target(bits: Any, size: Any, text: Text | None, format: str | None, pur
     if format is not None or pure:
         given = "pure" if format is None else f"format {format!r}"
         raise ArgumentError(f"bits and size choose the format of each matrix; leave {given} out, or give it alone")
-    return Target(_read_bits(bits), None, text) if size is None else Target(None, read_size(size), text)
+    given_bits, given_size = (_read_bits(bits), None) if size is None else (None, read_size(size))
+    if text is None:
+        raise ArgumentError("bits and size need a text that shows which matrices matter, a page of any kind")
+    return Target(given_bits, given_size, text)
 
 
 def _read_bits(bits: Any) -> float:
@@ -149,17 +151,17 @@ def _check_budget(target: Target, free: Plan, budget: int, overhead: int, weight
 
 
 def measure_options(
-    file: ModelFile, free: Plan, text: Text | None, moments: Moments, threads: int, report: Progress
+    file: ModelFile, free: Plan, text: Text, moments: Moments, threads: int, report: Progress
 ) -> dict[str, list[Option]]:
     """The formats that each matrix may get, with their bytes and predicted losses."""
     total, done = sum(item.source_bytes for item in free.values()), 0
-    changes = None if text is None else OutputChanges(file, text, threads)
+    changes = OutputChanges(file, text, threads)
     options = {}
     for name, item in free.items():
         report(f"measuring {name}", done, total)
-        found = measure_errors(file, item, candidates(item), moments, threads)
-        scale = _relative(found) if changes is None else _sensitivity(file, item, found, changes, moments, threads)
-        options[name] = [Option(_bytes(item, get(fmt)), scale * error, fmt) for fmt, error in found.errors.items()]
+        errors = measure_errors(file, item, candidates(item), moments, threads)
+        scale = _sensitivity(file, item, errors, changes, moments, threads)
+        options[name] = [Option(_bytes(item, get(fmt)), scale * error, fmt) for fmt, error in errors.items()]
         done += item.source_bytes
     return options
 
@@ -169,19 +171,15 @@ def _bytes(item: TensorPlan, fmt: Format) -> int:
     return aligned(replace(item, format=fmt).nbytes)
 
 
-def _relative(found: MatrixErrors) -> float:
-    return 1 / found.energy if found.energy else 0.0
-
-
 def _sensitivity(
-    file: ModelFile, item: TensorPlan, found: MatrixErrors, changes: OutputChanges, moments: Moments, threads: int
+    file: ModelFile, item: TensorPlan, errors: dict[str, float], changes: OutputChanges, moments: Moments, threads: int
 ) -> float:
     """How much a unit of the matrix's error changes the output, measured with one format."""
-    probe = PROBE if found.errors.get(PROBE) else max(found.errors, key=lambda name: found.errors[name])
-    if not found.errors[probe]:
+    probe = PROBE if errors.get(PROBE) else max(errors, key=lambda name: errors[name])
+    if not errors[probe]:
         return 0.0
     tensor = packed_tensor(file, replace(item, format=get(probe)), moments, threads)
-    return max(changes.divergence(item.name, tensor), 0.0) / found.errors[probe]
+    return max(changes.divergence(item.name, tensor), 0.0) / errors[probe]
 
 
 def _with_option(item: TensorPlan, option: Option) -> TensorPlan:

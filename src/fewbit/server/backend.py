@@ -78,6 +78,8 @@ class Counts:
     steps: int = 0
     tokens: int = 0  # of outputs
     prompt_tokens: int = 0  # run, not found in the cache
+    draft_tokens: int = 0  # guessed and verified
+    accepted_tokens: int = 0  # of them, those that were right
     preemptions: int = 0
     pages_total: int = 0
     pages_used: int = 0

@@ -100,7 +100,8 @@ def counts_of(llm: LLM, queued_tokens: int = 0) -> Counts:
     engine, cache, disk = llm.engine.stats(), llm.engine.cache.stats(), disk_stats(llm)
     return Counts(
         active=engine.active, waiting=engine.waiting, queued_tokens=queued_tokens, steps=engine.steps,
-        tokens=engine.tokens, prompt_tokens=engine.prompt_tokens, preemptions=engine.preemptions,
+        tokens=engine.tokens, prompt_tokens=engine.prompt_tokens,
+        draft_tokens=engine.draft_tokens, accepted_tokens=engine.accepted_tokens, preemptions=engine.preemptions,
         pages_total=cache.total, pages_used=cache.used, pages_shared=cache.shared, pages_cached=cache.cached,
         pages_free=cache.free, lookups=cache.lookups, hits=cache.hits, disk_written=disk.written,
         disk_dropped=disk.dropped, disk_failed=disk.failed, divergence=cache.divergence,

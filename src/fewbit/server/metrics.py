@@ -34,6 +34,8 @@ _DIVERGENCE = "Tokens of a prompt up to the page in which it leaves the text in 
 _COUNTERS = {
     "steps": ("Steps that were run.", "steps"),
     "generated_tokens": ("Tokens that were generated.", "tokens"),
+    "draft_tokens": ("Tokens that were guessed and verified.", "draft_tokens"),
+    "accepted_tokens": ("Guessed tokens that were right.", "accepted_tokens"),
     "computed_prompt_tokens": ("Prompt tokens that were run; not those found in the cache.", "prompt_tokens"),
     "preemptions": ("Requests that released their pages for others.", "preemptions"),
     "prefix_lookups": ("Full prompt pages that were looked for in the cache.", "lookups"),

@@ -71,8 +71,8 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
     Args:
         x: Array of (..., k) values: NumPy, DLPack or anything that `numpy.asarray` takes. All must be finite.
         format: Name such as "q4_k" or "int4_group:group=64", or a `Format`. `fb.formats()` lists them.
-        importance: A weight for each of the k columns. The encoder then searches for the scales with the least
-            sum(importance * error ** 2).
+        importance: A weight for each of the k columns, or for each value. The encoder then searches for the scales with
+            the least sum(importance * error ** 2).
         threads: Number of threads. Defaults to all usable cores.
 
     Returns:
@@ -92,24 +92,23 @@ def quantize(x: Any, format: str | Format, importance: Any = None, threads: int 
         raise ShapeError("weights need at least one dimension, a single number was given")
     rows = values.reshape(count_rows(values.shape), values.shape[-1])
     refuse_unfit(rows, fmt, importance is not None)
-    weights = None if importance is None else importance_array(importance, rows.shape[1])
+    weights = None if importance is None else importance_array(importance, *rows.shape)
     data = encode(fmt, rows, weights, threads)
     refuse_overflow(rows, fmt, data)
     return QuantTensor(data.reshape(-1), values.shape, fmt)
 
 
 def encode(fmt: Format, x: Floats, importance: Floats | None = None, threads: int | None = None) -> Bytes:
-    """Rows of finite floats, (n, k), to packed rows, (n, row bytes)."""
+    """Rows of finite floats, (n, k), to packed rows, (n, row bytes); importance is (k,) or (n, k)."""
     n, k = x.shape
     if fmt.per_tensor and n and k:
         from ...formats.encode import spread
 
-        tiled = None if importance is None else np.tile(importance, n)
+        tiled = None if importance is None else np.broadcast_to(importance, (n, k)).reshape(-1)
         return spread(fmt, encode(replace(fmt, per_tensor=False), x.reshape(1, n * k), tiled, threads), n, k)
     out = bytes_for(n * fmt.row_bytes(k)).reshape(n, fmt.row_bytes(k))
-    _native.encode(
-        number(fmt), fmt.group, np.ascontiguousarray(x), importance, out.reshape(-1), checked_threads(threads)
-    )
+    weights = None if importance is None else np.ascontiguousarray(importance).reshape(-1)
+    _native.encode(number(fmt), fmt.group, np.ascontiguousarray(x), weights, out.reshape(-1), checked_threads(threads))
     return out
 
 
@@ -204,8 +203,8 @@ def linear(
 ) -> Floats:
     """x @ w.T + bias + residual, with w decoded inside the dot products.
 
-    The result is the same for any number of threads. If w is on a GPU (`w.to("cuda")`), x may be in host memory or on
-    the GPU, and the result is on the GPU.
+    The result is the same for any number of threads. If w is on an NVIDIA GPU (`w.to("cuda")`), x may be in host memory
+    or on the GPU, and the result is on the GPU. With `w.to("webgpu")` both are in host memory.
 
     Args:
         x: Inputs of (..., k) values, or what `quantize_activations` made of them.

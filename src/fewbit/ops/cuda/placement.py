@@ -1,78 +1,25 @@
-"""Where the rows of a step's values lie: those that nobody reads any more leave their place to others."""
+"""Memory of a GPU for the rows of a step's values."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from ..graph import Graph, Node, Value
-from ..slots import Slots
+from ..graph import Value
+from ..placement import Placement
 from .session import Session
 from .values import Rows
 
 
-class Place(NamedTuple):
-    """Columns of a slot, which `owner` was made for."""
-
-    owner: Value
-    slot: int
-    first: int
-
-
-class Placement:
-    """Takes the nodes of a graph in their order. `aliases`: values that lie where others do, and are never written."""
-
-    def __init__(self, graph: Graph, aliases: Mapping[Value, Value]) -> None:
-        self._aliases = aliases
-        self._slots = Slots()
-        self._places: dict[Value, Place] = {}
-        self._held: Counter[Value] = Counter()  # values that lie in a slot, by its owner
-        self._left = graph.uses()
-        for alias, value in aliases.items():
-            self._left[value] += self._left[alias] - 1
-        self._take(graph.result, [(graph.result, 0)])  # nobody else's
-
-    def add(self, node: Node, parts: tuple[int, Sequence[int]] | None = None) -> None:
-        """`parts`: its results lie beside each other, in rows of a width, each from a column on."""
-        inputs = [self._aliases.get(value, value) for value in node.inputs]
-        if parts is not None:
-            width, firsts = parts
-            self._take(replace(node.outputs[0], width=width), list(zip(node.outputs, firsts, strict=True)))
-        elif node.outputs and node.outputs[0] not in self._places:
-            self._take_or_share(node, node.outputs[0], inputs)
-        self._left.subtract(inputs)
-        for value in dict.fromkeys(inputs):
-            if not self._left[value]:
-                self._release(self._places[value])
-
-    def _take_or_share(self, node: Node, out: Value, inputs: Sequence[Value]) -> None:
-        """Rotations, and products that are added to something, are made in place where nobody else reads that."""
-        added = {"rope": inputs[:1], "linears": inputs[1:]}.get(node.operation, [])
-        if not added or self._left[added[0]] != 1 or added[0].logits_only != out.logits_only:
-            self._take(out, [(out, 0)])
-            return
-        self._places[out] = place = self._places[added[0]]
-        self._held[place.owner] += 1
-
-    def allocate(self, device: Session, count: Callable[[Value], int]) -> tuple[dict[Value, Rows], tuple[Any, ...]]:
-        """Rows of all values, and the memory that they lie in; `count` says how many rows a value can have."""
-        counts = {place.slot: count(place.owner) for place in self._places.values()}
-        widths = [-(-width // 4) * 4 for width in self._slots.widths]  # rows begin at multiples of 16 bytes
-        buffers = tuple(device.allocate(4 * width * counts[slot]) for slot, width in enumerate(widths))
-        rows = {
-            value: Rows(int(buffers[slot].handle) + 4 * first, value.width, widths[slot])
-            for value, (_, slot, first) in self._places.items()
-        }
-        return rows | {alias: rows[value] for alias, value in self._aliases.items()}, buffers
-
-    def _take(self, owner: Value, parts: Sequence[tuple[Value, int]]) -> None:
-        slot = self._slots.take(owner)
-        self._places.update((value, Place(owner, slot, first)) for value, first in parts)
-        self._held[owner] += len(parts)
-
-    def _release(self, place: Place) -> None:
-        self._held[place.owner] -= 1
-        if not self._held[place.owner]:
-            self._slots.release(place.owner, place.slot)
+def allocate(
+    placement: Placement, device: Session, count: Callable[[Value], int]
+) -> tuple[dict[Value, Rows], tuple[Any, ...]]:
+    """Rows of all values, and the memory that they lie in; `count` says how many rows a value can have."""
+    counts = placement.counts(count)
+    widths = [-(-width // 4) * 4 for width in placement.widths]  # rows begin at multiples of 16 bytes
+    buffers = tuple(device.allocate(4 * width * counts[slot]) for slot, width in enumerate(widths))
+    rows = {
+        value: Rows(int(buffers[slot].handle) + 4 * first, value.width, widths[slot])
+        for value, (_, slot, first) in placement.places.items()
+    }
+    return rows | {alias: rows[value] for alias, value in placement.aliases.items()}, buffers

@@ -13,13 +13,14 @@ from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import ProductKey, add_terms
 from ..passes import fuse, logits_nodes
+from ..placement import Placement
 from ..specs import AttentionSpec, Routing
 from . import attention, experts, products, prompt_attention, recurrent, row_maths
 from .adapters import GpuAdapters, Target
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
 from .pages import DeviceStore
-from .placement import Placement
+from .placement import allocate
 from .products import Form
 from .ranges import many_dtype
 from .session import Session
@@ -165,7 +166,7 @@ class Builder:
                 fused = self._fused(node, node.attributes["terms"])
                 parts = fused.product_width, fused.offsets
             placement.add(node, parts)
-        rows, buffers = placement.allocate(self.device, self._count)
+        rows, buffers = allocate(placement, self.device, self._count)
         self.rows = rows
         return buffers
 

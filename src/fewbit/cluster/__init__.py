@@ -1,0 +1,1 @@
+"""More than one machine, over Ray. Nothing outside this package imports Ray."""

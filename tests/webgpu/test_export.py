@@ -1,0 +1,113 @@
+"""Programs as JSON, run by a runtime that knows nothing but the JSON; and all of their shaders through Dawn."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewbit.devices.batch import Row
+from fewbit.devices.forward import make_batch
+from fewbit.loading import Loaded
+from fewbit.models import open_model
+from fewbit.ops.webgpu import open_gpu
+from fewbit.ops.webgpu.export import export
+from fewbit.ops.webgpu.sampling import sample
+
+from ..loading import load
+from .cases import error
+from .test_shaders import refused
+
+pytestmark = pytest.mark.webgpu
+ZOO = Path(__file__).parents[1] / "zoo"
+NAMES = ("llama", "gemma3", "qwen3", "gpt-oss", "granitehybrid", "qwen35", "deepseek2", "starcoder2")
+
+
+def exported(name: str, kv: str = "f16") -> tuple[Loaded, dict[str, Any]]:
+    file = open_model(ZOO / name / "model.gguf")
+    loaded = load(file, device="webgpu", kv=kv, max_batched_tokens=32, cache_bytes=1 << 20, max_seqs=2)
+    executor: Any = loaded.executor
+    programs = {key: executor.builder("logits").program(*sizes) for key, sizes in (("one", (1, 1)), ("many", (0, 1)))}
+    found = export(programs, executor.weights, executor._step, executor.layout, file.tensors)
+    return loaded, json.loads(json.dumps(found))
+
+
+def run_exported(plan: dict[str, Any], program: str, tensors: Any, numbers: Any, counts: dict[str, int]) -> Any:
+    """A runtime: buffers, then one dispatch after another, all by what the JSON says."""
+    gpu = open_gpu()
+    device, usage = gpu._device, gpu._usage
+    every = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+    handles = []
+    for one in plan["buffers"]:
+        data = np.zeros(one["bytes"], np.uint8)
+        for part in one["parts"]:
+            if "base64" in part:
+                raw = np.frombuffer(b64decode(part["base64"]), np.uint8)
+            else:
+                source = tensors[part["tensor"]].stored[part["offset"] :][: part["bytes"]].reshape(-1, part["row"])
+                raw = np.pad(source, ((0, 0), (0, part["stride"] - part["row"]))).reshape(-1)
+            data[part["at"] : part["at"] + len(raw)] = raw
+        handles.append(device.create_buffer_with_data(data=data, usage=every))
+    gpu.queue.write_buffer(handles[plan["step"]["buffer"]], 0, numbers)
+    encoder = device.create_command_encoder()
+    work = encoder.begin_compute_pass()
+    for one in plan["programs"][program]["dispatches"]:
+        kernel = plan["kernels"][one["kernel"]]
+        code = kernel["wgsl"].replace("enable subgroups;\n", "")
+        pipeline = device.create_compute_pipeline(
+            layout="auto", compute={"module": device.create_shader_module(code=code), "entry_point": "main"}
+        )
+        uniform = b64decode(one["parameters"]).ljust(512, b"\0")
+        buffers = [device.create_buffer_with_data(data=uniform, usage=usage.UNIFORM)]
+        buffers += [handles[n] for n in one["buffers"]]
+        entries = [{"binding": n, "resource": {"buffer": b}} for n, b in enumerate(buffers)]
+        work.set_pipeline(pipeline)
+        work.set_bind_group(0, device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries))
+        grid = [times if name == "one" else -(-counts[name] // per) * times for name, per, times in one["grid"]]
+        work.dispatch_workgroups(*grid)
+    work.end()
+    gpu.queue.submit([encoder.finish()])
+    result = plan["programs"][program]["result"]
+    raw = gpu.queue.read_buffer(handles[result["buffer"]], 4 * result["offset"], 4 * result["width"])
+    return np.frombuffer(raw, np.float32)
+
+
+def test_a_runtime_that_knows_only_the_plan() -> None:
+    loaded, plan = exported("llama")
+    executor: Any = loaded.executor
+    tokens = np.load(ZOO / "llama/golden.npz")["tokens"].tolist()[:9]
+    sequence = loaded.cache.new()
+    batch = make_batch(loaded.cache, [Row(sequence, tokens, 1)])
+    counts = {"tokens": 9, "logits": 1, "sequences": 1, "samples": 0}
+    numbers = executor.layout.pack(batch.tokens, batch.view, batch.logits_indices, counts)
+    loaded.cache.rollback(batch.view)
+    expected = loaded.forward([Row(loaded.cache.new(), tokens, 1)])[0]
+    tensors = open_model(ZOO / "llama/model.gguf").tensors
+    assert error(run_exported(plan, "many", tensors, numbers, counts), expected) <= 1e-6
+
+
+@pytest.mark.exhaustive
+def test_every_shader_of_models_compiles_elsewhere(tmp_path: Path) -> None:
+    shaders = {"sample": sample().portable_source}
+    for name in NAMES:
+        for kv in ("f16", "q8_0", "q4_0"):
+            shaders |= {f"{k['name']} {digest}": k["wgsl"] for digest, k in exported(name, kv)[1]["kernels"].items()}
+    assert len(shaders) > 60
+    assert refused(shaders, tmp_path) == {}
+
+
+def test_dispatches_and_bytes_of_a_token() -> None:
+    """What a token costs follows from the program: kernels for each layer, and every weight read once."""
+    loaded, _ = exported("llama")
+    executor: Any = loaded.executor
+    program, _ = executor.program("logits", 1, 1)
+    file = open_model(ZOO / "llama/model.gguf")
+    weights = [w for name, w in file.tensors.items() if len(w.shape) == 2 and "embd" not in name]
+    labels = [one.label for one in program.dispatches]
+    assert labels.count("attend") == file.config["block_count"]
+    assert len(labels) <= 12 * file.config["block_count"] + 5
+    assert program.weight_bytes >= sum(w.nbytes for w in weights)

@@ -1,0 +1,109 @@
+"""Every architecture on WebGPU: the tiny models of tests/zoo beside transformers in f32, and greedy text of the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit.arrays import Floats
+from fewbit.devices.batch import Row
+from fewbit.devices.webgpu import WebGpuExecutor
+from fewbit.loading import Loaded
+from fewbit.models import open_model
+
+from ..loading import load
+from .cases import error
+
+pytestmark = pytest.mark.webgpu
+ZOO = Path(__file__).parents[1] / "zoo"
+USUAL = ("llama", "qwen35moe")  # that `make test` runs, too
+SMALL: dict[str, Any] = {"kv": "f32", "max_batched_tokens": 64, "cache_bytes": 1 << 22, "max_seqs": 8}
+BAR = 5e-5
+TIE = 1e-4  # of a logit
+
+
+def named(key: str) -> list[object]:
+    names = sorted(path.parent.name for path in ZOO.glob("*/golden.npz") if key in np.load(path))
+    return [pytest.param(n, marks=[] if n in USUAL else pytest.mark.exhaustive) for n in names]
+
+
+def opened(name: str, **options: Any) -> Loaded:
+    return load(open_model(ZOO / name / "model.gguf"), device="webgpu", **{**SMALL, **options})
+
+
+def rows(loaded: Loaded, sequence: int, tokens: list[int]) -> Floats:
+    return loaded.forward([Row(sequence, tokens, len(tokens))]).copy()
+
+
+@pytest.mark.parametrize("name", named("logits"))
+def test_logits_of_prompts_chunks_and_batches(name: str) -> None:
+    data = np.load(ZOO / name / "golden.npz")
+    tokens, expected = data["tokens"].tolist(), data["logits"]
+    loaded = opened(name)
+    first, parts, start = loaded.cache.new(), [], 0
+    for size in (10, 1):
+        parts.append(rows(loaded, first, tokens[start : start + size]))
+        start += size
+    assert error(np.concatenate(parts), expected[:start]) < BAR
+    second, third = loaded.cache.new(), loaded.cache.fork(first)
+    chunks = [(second, 0, 12), (third, 11, 24), (first, 11, 12)]
+    got = loaded.forward([Row(sequence, tokens[a:b], b - a) for sequence, a, b in chunks])
+    assert error(got, np.concatenate([expected[a:b] for _, a, b in chunks])) < BAR
+
+
+@pytest.mark.parametrize("name", named("logits"))
+def test_greedy_text_is_that_of_the_cpu(name: str) -> None:
+    tokens = np.load(ZOO / name / "golden.npz")["tokens"].tolist()
+    prompts = [tokens[:12], tokens[4:7]]
+    path, options = ZOO / name / "model.gguf", {"max_tokens": 8, "temperature": 0.0, "stop_token_ids": []}
+    with fb.LLM(path, exact=True, kv="f32", cache_bytes=1 << 22) as cpu:
+        wanted = [cpu.generate(prompt, logprobs=2, **options) for prompt in prompts]
+    with fb.LLM(path, device="webgpu", **SMALL) as gpu:
+        got = gpu.generate(prompts, **options)
+    for text, other in zip(wanted, got, strict=True):
+        for place, token in enumerate(text.tokens):
+            if other.tokens[place] != token:
+                best, second = text.logprobs[place].top[:2]
+                assert best.logprob - second.logprob < TIE
+                break
+
+
+@pytest.mark.parametrize("name", named("states"))
+@pytest.mark.exhaustive
+def test_states_of_encoders(name: str) -> None:
+    data = np.load(ZOO / name / "golden.npz")
+    tokens, loaded = data["tokens"].tolist(), opened(name)
+    chunks = [Row(loaded.cache.new(), text, len(text)) for text in (tokens[:1], tokens, tokens[3:20])]
+    together = loaded.forward(chunks, "hidden")
+    assert error(together[1 : 1 + len(tokens)], data["states"]) < BAR
+
+
+def test_a_token_takes_one_submission_and_one_round_trip() -> None:
+    path = ZOO / "llama/model.gguf"
+    with fb.LLM(path, device="webgpu", **SMALL) as llm:
+        executor = llm._engine.executor if hasattr(llm, "_engine") else None
+        llm.generate([5, 6, 7], max_tokens=2, temperature=0.8, seed=1, stop_token_ids=[])
+        from fewbit.ops.webgpu import open_gpu
+
+        counters = open_gpu().counters
+        before = counters.submissions, counters.round_trips, counters.compiled
+        out = llm.generate([5, 6, 7], max_tokens=9, temperature=0.8, seed=1, stop_token_ids=[])
+        steps = len(out.tokens)  # the prompt's step gives the first token
+        assert counters.submissions - before[0] == steps
+        assert counters.round_trips - before[1] == steps
+        assert counters.compiled == before[2]
+        assert executor is None or isinstance(executor, WebGpuExecutor)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_first_layers_on_the_cpu(layers: int) -> None:
+    data = np.load(ZOO / "gemma3/golden.npz")
+    tokens = data["tokens"].tolist()
+    loaded = opened("gemma3", gpu_layers=layers, activations="exact")
+    sequence = loaded.cache.new()
+    got = np.concatenate([rows(loaded, sequence, tokens[:8]), rows(loaded, sequence, tokens[8:9])])
+    assert error(got, data["logits"][:9]) < 1e-3

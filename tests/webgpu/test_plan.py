@@ -1,0 +1,156 @@
+"""Plans of random graphs on WebGPU, in ragged batches, with every format of pages, beside the NumPy device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit import devices
+from fewbit.arrays import Floats
+from fewbit.cache.cache import Cache
+from fewbit.cache.groups import pages_by_group
+from fewbit.cache.layout import make_layout
+from fewbit.devices.batch import Row
+from fewbit.devices.forward import forward
+from fewbit.devices.webgpu import WebGpuExecutor
+from fewbit.load_options import LoadOptions
+from fewbit.ops.graph import OPERATIONS, Graph, Value
+from fewbit.ops.recorder import Ops, record
+from fewbit.ops.specs import AttentionSpec, Routing
+from fewbit.ops.webgpu import Gpu
+from fewbit.ops.webgpu.attention import FORMATS
+from fewbit.ops.webgpu.plan import Builder
+
+from ..ops.steps import ROPES, VOCAB, matrix, random_graph, stack, vector
+from .cases import error, formats
+
+pytestmark = pytest.mark.webgpu
+BAR = 1e-5
+
+
+def run(device: str, graph: Graph, chunks: list[tuple[int, list[int]]], kv: str = "f32", **options: Any) -> Floats:
+    """Results of steps with the same sequences, one chunk of each after the other, as one array."""
+    made = devices.get(device, LoadOptions(device=device, **options))
+    layout = make_layout(graph.specs, kv)
+    pages = pages_by_group(layout.groups, layout.page_tokens, tokens=512, max_seqs=4, step_tokens=64)
+    cache = Cache(made.make_store(layout, pages))
+    executor = made.make_executor(graph, cache.store, VOCAB)
+    sequences = {number: cache.new() for number, _ in chunks}
+    first = forward(executor, cache, [Row(sequences[n], ids, len(ids)) for n, ids in chunks]).copy()
+    second = forward(executor, cache, [Row(sequences[n], ids[:1], 1) for n, ids in chunks])
+    return np.concatenate([first, second])
+
+
+CHUNKS = [(0, [3, 1, 4, 1, 5, 9, 2, 6]), (1, [7]), (2, [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5])]
+
+
+def test_every_operation_is_there() -> None:
+    assert {name for name in OPERATIONS if not hasattr(Builder, name)} == set()
+
+
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(3, 25))])
+def test_random_graphs(gpu: Gpu, seed: int) -> None:
+    graph = random_graph(seed)
+    chunks = CHUNKS
+    if not graph.is_causal:  # a text is run whole
+        made = devices.get("webgpu", LoadOptions(device="webgpu", max_batched_tokens=64))
+        assert made.takes_rows
+    assert error(run("webgpu", graph, chunks, max_batched_tokens=64), run("numpy", graph, chunks)) <= 2 * BAR
+
+
+def attending(kv_heads: int, dim: int, v_dim: int, window: int, **options: Any) -> Graph:
+    def forward_of(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, 64))
+        q, k = ops.linear(x, matrix(2 * kv_heads * dim, 64, 1)), ops.linear(x, matrix(kv_heads * dim, 64, 2))
+        v = ops.linear(x, matrix(kv_heads * v_dim, 64, 3))
+        q, k = ops.rope(q, 2 * kv_heads, ROPES[1]), ops.rope(k, kv_heads, ROPES[1])
+        spec = AttentionSpec(kv_heads, dim, v_dim, window)
+        return ops.attend(0, q, k, v, spec=spec, scale=dim**-0.5, **options)
+
+    return record(forward_of)
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+def test_pages(gpu: Gpu, kv: str) -> None:
+    """More than one page, values that fill no block, windows, sinks and caps."""
+    long = [(0, [n % VOCAB for n in range(50)]), (1, [5, 3])]
+    bar = BAR if kv == "f32" else 2e-2 if kv == "q4_0" else 2e-3  # numbers between two codes go either way
+    for graph in (
+        attending(2, 32, 32, 0),
+        attending(1, 40, 24, 37, softcap=3.0, sinks=vector(2, 3)),
+    ):
+        assert error(run("webgpu", graph, long, kv, max_batched_tokens=64), run("numpy", graph, long, kv)) <= bar
+
+
+@pytest.mark.parametrize("fmt", formats(("q4_0",)))
+def test_experts(gpu: Gpu, fmt: fb.Format) -> None:
+    n = 512 if fmt.block == 256 else 128 if fmt.block > 32 else 64
+    weights = [np.random.default_rng(i).standard_normal((4, n, n), np.float32) / 8 for i in range(3)]
+    if fmt.is_scalar and fmt.name not in ("f32", "f16", "bf16"):
+        pytest.skip("no format of weights")
+    up, gate, down = (fb.quantize(w, fmt) for w in weights)
+    routing = Routing(2, "sigmoid", bias=vector(4, 8), groups=2, top_groups=1, group_top=2, expert_scale=vector(4, 9))
+
+    def forward_of(ops: Ops) -> Value:
+        x = ops.embed(matrix(VOCAB, n))
+        ops.attend(0, x, x, x, spec=AttentionSpec(1, n, n), scale=1.0)
+        bias = np.stack([vector(n, 20 + i) for i in range(4)])
+        scores = ops.linear(x, matrix(4, n, 5))
+        gated = ops.experts(x, scores, up=up, down=down, gate=gate, routing=routing, up_bias=bias, down_bias=bias)
+        return ops.experts(gated, scores, up=up, down=down, routing=Routing(3, "softmax_top"), kind="gelu")
+
+    graph = record(forward_of)
+    assert error(run("webgpu", graph, CHUNKS, max_batched_tokens=64), run("numpy", graph, CHUNKS)) <= 2 * BAR
+
+
+def test_gates_of_two_formats_and_matrices_that_are_split(small_bindings: Gpu) -> None:
+    up, gate = (
+        fb.quantize(np.random.default_rng(i).standard_normal((32, 64)), f) for i, f in enumerate(("q8_0", "q4_0"))
+    )
+    heads = fb.quantize(np.asarray(stack(4, 8, 16).dequantize()), "f16")
+
+    def forward_of(ops: Ops) -> Value:
+        x = ops.norm(ops.embed(fb.quantize(matrix(VOCAB, 64).dequantize(), "q8_0")), vector(64), 1e-5)
+        y = ops.gate(ops.linear(x, gate), ops.linear(x, up), "silu")
+        a, b = ops.linear(x, matrix(3, 64), vector(3)), ops.linear(x, matrix(16, 64, 1))
+        joined = ops.join(ops.columns(ops.linear_heads(x, heads), 0, 32), b, 1)
+        return ops.join(ops.linear(y, matrix(16, 32)), ops.join(joined, a, 1), 1)
+
+    small_bindings.binding_bytes = 4000
+    graph = record(forward_of)
+    small_bindings.binding_bytes = 1 << 20  # rows of values take more
+    expected = run("numpy", graph, CHUNKS)
+    assert error(run("webgpu", graph, CHUNKS, max_batched_tokens=64), expected) <= BAR
+
+
+def test_pages_that_are_copied_saved_and_read_again(gpu: Gpu) -> None:
+    graph = attending(2, 32, 32, 0)
+    for kv in ("f16", "q8_0"):
+        made = devices.get("webgpu", LoadOptions(device="webgpu", max_batched_tokens=64))
+        layout = make_layout(graph.specs, kv)
+        store: Any = made.make_store(layout, (6,))
+        parts = [
+            np.random.default_rng(i).integers(0, 255, (7, 2, b), np.uint8)
+            for i, b in enumerate(layout.row_bytes(graph.specs[0]))
+        ]  # type: ignore[arg-type]
+        store.write(0, 2, parts, first=3)
+        store.copy(0, [(2, 4), (4, 1)])
+        for page in (1, 2, 4):
+            for part, got in zip(parts, store.read(0, page, 10), strict=True):
+                np.testing.assert_array_equal(got[3:], part)
+
+
+def test_what_does_not_fit_is_said_in_a_sentence(small_bindings: Gpu) -> None:
+    graph = attending(2, 32, 32, 0)
+    made = devices.get("webgpu", LoadOptions(device="webgpu"))
+    with pytest.raises(fb.OutOfMemory, match="take a smaller ctx or cache_bytes"):
+        made.make_store(make_layout(graph.specs), (6,))
+    with pytest.raises(fb.FormatError, match="on WebGPU k cannot be iq4_nl"):
+        made.make_store(make_layout(graph.specs, "iq4_nl"), (6,))
+    for options, text in (({"threads": 2}, "no threads to set"), ({"batch_invariant": True}, "not batch-invariant")):
+        with pytest.raises(fb.RequestError, match=text):
+            devices.get("webgpu", LoadOptions(device="webgpu", **options))  # type: ignore[arg-type]
+    assert WebGpuExecutor.runs_ahead is False
