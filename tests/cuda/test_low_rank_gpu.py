@@ -144,7 +144,7 @@ def results(loaded: Loaded) -> tuple[Floats, list[int]]:
     tokens = [5, 6, 7]
     for _ in range(4):  # the first is launched, the second captured, the others are replayed
         rows = [
-            Row(sequence, [token], 1, Sample(SamplingParams(temperature=0), 0.0), adapter=mix)
+            Row(sequence, [token], 1, [Sample(SamplingParams(temperature=0), 0.0)], adapter=mix)
             for sequence, token, mix in zip(sequences, tokens, mixes, strict=True)
         ]
         found: list[Any] = loaded.executor.launch(make_batch(loaded.cache, rows)).fetch()

@@ -92,6 +92,4 @@ OPERATIONS: dict[str, Operation] = {
     "gather": Operation("gather", ("x",), ()),
     "linears": Operation("linears", ("x", "residual"), ("terms", "norm")),
     "gated": Operation("gated", ("x",), ("gate", "up", "kind", "norm")),
-    "low_rank": Operation("low_rank", ("x", "results"), ("products", "logits_only")),  # adds to the results, in place
-    "low_rank_rows": Operation("low_rank_rows", ("rows",), ("product",)),
 }

@@ -21,6 +21,7 @@ from .graph import Graph, Node, Value
 Reals = npt.NDArray[Any]  # float32, float16, or bf16 as its 16 bits
 KINDS = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16", np.dtype(np.uint16): "bf16"}
 
+ADDED = frozenset({"low_rank", "low_rank_rows"})  # operations of `add_terms`, the last of all passes
 ProductKey = tuple[str, int]  # "linear" or "embed", and the `id` of the matrix
 Terms = Mapping[ProductKey, "LowRank"]  # what an adapter adds, by product
 

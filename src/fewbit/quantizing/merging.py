@@ -10,8 +10,9 @@ from ..files.hub.folder import Progress
 from ..files.lora import read_adapter
 from ..models import open_model
 from ..models.merged import MergedModel
-from .model import KEEP, QuantizedModel, quantize_model
+from .model import QuantizedModel, quantize_model
 from .moments import Source
+from .options import KEEP
 
 
 def merge_adapter(
