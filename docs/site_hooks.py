@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGES.md": "changes.md"}
 OPTIONS = ROOT / "src/fewbit/llm/sampling_options.py"
+EXTRAS = ROOT / "src/fewbit/llm/extra_options.py"
 SAMPLING = ROOT / "src/fewbit/ops/sampling.py"
+CHAIN = ROOT / "src/fewbit/ops/sampler_chain.py"
+SAMPLING_TABLES = ("SamplingParams", "SamplerChain")
 TABLE = re.compile(r"^<!-- options of (\w+) -->$", re.MULTILINE)
 COMMANDS = re.compile(r"^<!-- commands -->$", re.MULTILINE)
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -72,8 +75,8 @@ def site_link(found: re.Match[str], folder: Path) -> str:
 
 
 def options_table(name: str) -> str:
-    """The fields of a TypedDict or dataclass as a table. Sampling options are in the table of SamplingParams."""
-    found = [field for field in fields(name) if name == "SamplingParams" or field.name not in sampling_names()]
+    """The fields of a TypedDict or dataclass as a table. Sampling options are in tables of their own."""
+    found = [field for field in fields(name) if name in SAMPLING_TABLES or field.name not in sampling_names()]
     if any(field.default for field in found):
         rows = [f"| `{field.name}` | `{field.kind}` | {field.default} | {field.about} |" for field in found]
         return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
@@ -82,7 +85,7 @@ def options_table(name: str) -> str:
 
 
 def sampling_names() -> set[str]:
-    return {field.name for field in fields("SamplingParams")}
+    return {field.name for name in SAMPLING_TABLES for field in fields(name)} - {"samplers"}
 
 
 class Field(NamedTuple):
@@ -98,7 +101,7 @@ def fields(name: str) -> list[Field]:
     >>> fields("SamplingParams")[0]._replace(about="")
     Field(name='temperature', kind='float', default='0.8', about='')
     """
-    sources = [path.read_text() for path in (OPTIONS, SAMPLING)]
+    sources = [path.read_text() for path in (OPTIONS, EXTRAS, SAMPLING, CHAIN)]
     found = {
         node.name: (node, source.splitlines())
         for source in sources

@@ -31,11 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --all: no test that is marked exhaustive, and of those that force an instruction set a sample."""
-    if config.getoption("--all"):
-        return
-    usual = [item for item in items if not item.get_closest_marker("exhaustive")]
-    kept = {item.nodeid for item in sample(usual)}
+    """No test of clusters but with `-m cluster`. Without --all: none that is exhaustive, and of those that force an
+    instruction set a sample."""
+    usual = items
+    if "cluster" not in config.getoption("-m"):
+        usual = [item for item in items if not item.get_closest_marker("cluster")]
+    if not config.getoption("--all"):
+        usual = sample([item for item in usual if not item.get_closest_marker("exhaustive")])
+    kept = {item.nodeid for item in usual}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
     items[:] = [item for item in items if item.nodeid in kept]
 

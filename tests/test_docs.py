@@ -23,6 +23,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {  # pages whose examples need a server or a GPU
     "docs/server.md": "tests/server/test_server_docs.py",
+    "docs/cluster.md": "tests/cluster/test_in_ray.py",
     "docs/cookbook/agent.md": "tests/server/test_recipes.py",
     "docs/cookbook/extraction.md": "tests/server/test_recipes.py",
     "docs/gpu.md": "tests/cuda/test_emulated.py",

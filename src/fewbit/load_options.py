@@ -52,6 +52,9 @@ class LoadOptions:
             smaller, or with a warning to less where memory is short.
         exact: The same as activations="exact".
         threads: Number of threads. Defaults to all usable cores.
+        rope_scaling: Stretch positions, for sequences longer than the model was made for: a kind and a factor, such as
+            "yarn:4". `ctx` may then be so many times the model's own. Kinds are "yarn", "dynamic" (NTK, for sequences
+            of `ctx` tokens) and "linear".
         activations: Precision of the inputs of matrix products: "int8", "int16" (more exact, somewhat slower) or
             "exact" (f32, slow). The error of a product is about 250x lower with "int16". Defaults to "int16" for the
             built-in model. For other models defaults to "int16" for one token at a time on instruction sets where that
@@ -97,6 +100,7 @@ class LoadOptions:
     exact: bool = False
     threads: Annotated[int | None, Choice("all usable cores", flag="-t")] = None
     _: KW_ONLY
+    rope_scaling: Annotated[str | None, Choice("the model's own")] = None
     activations: Annotated[
         str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact"))
     ] = None
@@ -119,12 +123,15 @@ class LoadOptions:
     progress: Annotated[OptionProgress | None, Choice(scope="python")] = None
 
     def __post_init__(self) -> None:
+        from .models.rope_scaling import read_scaling
         from .ops.arguments import chosen_activations
 
         for option in load_options():
             value = option.check(vars(self)[option.name])
             object.__setattr__(self, option.name, value)
         kv_formats(self.kv)
+        if self.rope_scaling is not None:
+            read_scaling(self.rope_scaling)
         object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact))
 
 

@@ -23,7 +23,9 @@ from .files.maps import FileMap, check_maps
 from .files.model import ModelFile
 from .load_options import KvFormats, LoadOptions, kv_formats
 from .models import LoadedModel, load_model
+from .models.classifier import Classifier
 from .models.lora import AdapterReader, find_products
+from .models.rope_scaling import stretched
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -41,6 +43,8 @@ class Loaded:
     max_seqs: int = MAX_SEQS  # that run in one step
     is_encoder: bool = False  # texts run whole, in one step; it gives hidden rows, no logits
     maps: Collection[FileMap] = ()  # of files that steps read weights from
+    classifier: Classifier | None = None  # makes logits of labels from hidden rows
+    second_text: int = 0  # is added to the token ids of the second of two texts
     adapters: AdapterReader | None = None  # reads adapters for the model
 
     def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
@@ -57,6 +61,7 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
         preferred_activations: The activations that the model needs, if `options` say nothing and the device has them.
     """
     targets = find_devices(options)
+    file = stretched(file, options.rope_scaling)
     model = load_model(file)  # its weights stay in the file for now
     *_, device = targets.values()
     options = with_activations(options, device, preferred_activations)
@@ -74,8 +79,10 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps
     adapters = AdapterReader(file, find_products(model.graph, model.places))
-    seqs = options.max_seqs or MAX_SEQS
-    return Loaded(executor, cache, ctx, model.step_bytes, seqs, model.is_encoder, maps, adapters)
+    return Loaded(
+        executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps,
+        model.classifier, model.second_text, adapters,
+    )  # fmt: skip
 
 
 def with_activations(options: LoadOptions, device: Device, preferred: str | None) -> LoadOptions:
@@ -170,7 +177,9 @@ def model_fingerprint(file: ModelFile) -> str:
 
 
 def kv_fingerprint(file: ModelFile, ctx: int) -> str:
-    """The same for K and V: those of a model with two sets of rope factors also depend on which of them is used."""
+    """The same for K and V: those of a model with two sets of rope factors also depend on which of them is used, those
+    with dynamic scaling on the longest sequence."""
     original = file.config.get("rope.scaling.original_context_length", ctx)
     is_long = "rope_factors_long.weight" in file.tensors and ctx > original
-    return model_fingerprint(file) + ("-long" if is_long else "")
+    is_dynamic = file.config.get("rope.scaling.type") == "dynamic"
+    return model_fingerprint(file) + ("-long" if is_long else "") + (f"-{ctx}" if is_dynamic else "")

@@ -8,13 +8,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ..cli.tiny import write_tiny
+
 os.environ.update(
     RAY_DISABLE_IMPORT_WARNING="1", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", RAY_USAGE_STATS_ENABLED="0",
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # clusters on the loopback address, as on other systems
+    RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S="1",
 )  # fmt: skip
 
 
@@ -40,3 +44,8 @@ def cluster() -> Iterator[Any]:
     pytest.importorskip("ray")
     with two_nodes() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("models") / "tiny.gguf")

@@ -15,7 +15,8 @@ import pytest
 from fewbit.devices.batch import Batch
 from fewbit.errors import DtypeError, FewbitError, RequestError, TokenizerError
 from fewbit.llm import LLM, Completion
-from fewbit.llm.sampling_options import Options, PromptOptions, model_sampling, read_options
+from fewbit.llm.extra_options import SamplerOptions
+from fewbit.llm.sampling_options import BeamSettings, Options, PromptOptions, model_sampling, read_options
 from fewbit.ops import sampling
 from fewbit.ops.sampling import SamplingParams
 from fewbit.text.tokenizer import Tokenizer
@@ -370,7 +371,8 @@ OWN = (
 
 def test_options_are_those_of_sampling_and_of_a_request() -> None:
     params = list(SamplingParams.__dataclass_fields__)
-    assert list(get_type_hints(Options)) == [*OWN, *params, "n", "progress"]
+    others = [*get_type_hints(BeamSettings), "n", "progress"]
+    assert list(get_type_hints(Options)) == [*OWN, *params, *get_type_hints(SamplerOptions), *others]
     assert read_options({}).params == SamplingParams()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from fewbit.errors import DtypeError, FewbitError, RequestError, TooLong
 from fewbit.llm import LLM
-from fewbit.llm.pooling import file_pooling
+from fewbit.llm.pooling import file_pooling, normalized, quantize_embeddings
 
 from ..engine.toy import fingerprint
 from ..llm_toy import BOS, make
@@ -204,3 +206,53 @@ def test_a_reranker_is_refused(bert: LLM, monkeypatch: pytest.MonkeyPatch) -> No
 def test_softcaps_after_the_head_are_left_out() -> None:
     with LLM(ZOO / "gemma2" / "model.gguf", exact=True) as llm:
         assert llm.embed("the cat").shape == (32,)
+
+
+def test_shorter_vectors_and_prompts(tmp_path: Path) -> None:
+    folder = shutil.copytree(ZOO / "bert/hf", tmp_path / "bert")
+    prompts = {"prompts": {"query": "find: ", "document": ""}, "default_prompt_name": "document"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    with LLM(folder, batch_invariant=True) as llm:
+        whole = llm.embed("a cat")
+        np.testing.assert_allclose(llm.embed("a cat", dimensions=8), normalized(whole[:8]), atol=1e-6)
+        plain = llm.embed("a cat", normalize=False)
+        np.testing.assert_array_equal(llm.embed("a cat", dimensions=8, normalize=False), plain[:8])
+        query = llm.embed("find: a cat")
+        assert not np.allclose(query, whole)
+        for given in ({"prompt_name": "query"}, {"prompt": "find: "}):
+            np.testing.assert_allclose(llm.embed("a cat", **given), query, atol=1e-6)  # type: ignore[call-overload]
+        np.testing.assert_array_equal(llm.embed("a cat", prompt_name="document"), whole)
+        for given, what in (
+            ({"prompt_name": "answer"}, "no prompt 'answer'; there are: query, document"),
+            ({"prompt": "a", "prompt_name": "query"}, "cannot be used together"),
+            ({"dimensions": 64}, "dimensions must be at most 32"),
+            ({"dimensions": 0}, "dimensions must be at least 1"),
+        ):
+            with pytest.raises(RequestError, match=what):
+                llm.embed("a cat", **given)  # type: ignore[call-overload]
+        with pytest.raises(DtypeError, match="before text, not before token ids"):
+            llm.embed([5, 6], prompt="x")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
+def test_vectors_in_few_bits_keep_what_is_near(dtype: str) -> None:
+    draw = np.random.default_rng(0)
+    rows = normalized(draw.standard_normal((50, 256)).astype(np.float32))
+    query = normalized(rows[7] + 0.3 / 16 * draw.standard_normal(256).astype(np.float32))
+    codes, code = quantize_embeddings(rows, dtype), quantize_embeddings(query, dtype)
+    if dtype.endswith("int8"):
+        zero = 128 if dtype == "uint8" else 0
+        back = normalized(codes.astype(np.float32) - zero)
+        np.testing.assert_allclose(back @ back.T, rows @ rows.T, atol=0.03)
+        assert codes.dtype == np.dtype(dtype)
+        return
+    assert codes.shape == (50, 32)
+    bits = np.unpackbits((codes.astype(np.int16) + (128 if dtype == "binary" else 0)).astype(np.uint8), axis=-1)
+    own = np.unpackbits((code.astype(np.int16) + (128 if dtype == "binary" else 0)).astype(np.uint8))
+    np.testing.assert_array_equal(bits, rows > 0)
+    assert np.argmin((bits != own).sum(axis=1)) == 7
+
+
+def test_there_is_no_other_type_of_vectors() -> None:
+    with pytest.raises(RequestError, match="there is no type 'int4'"):
+        quantize_embeddings(np.ones((1, 8), np.float32), "int4")

@@ -13,7 +13,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Row
-from fewbit.errors import ArgumentError, FileError, RequestError
+from fewbit.errors import ArgumentError, FileError, RequestError, ShapeError
 from fewbit.llm import LLM
 from fewbit.llm.pooling import normalized, pool
 from fewbit.loading import Loaded
@@ -105,9 +105,9 @@ def copied(name: str, path: Path, change: dict[str, Any], tensors: dict[str, Any
     return path
 
 
-def test_classifiers_are_refused(tmp_path: Path) -> None:
-    path = copied("bert", tmp_path / "cls.gguf", {}, {"cls.weight": np.ones((32, 32), np.float32)})
-    with pytest.raises(FileError, match="rerankers are not supported"):
+def test_a_head_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    path = copied("bert", tmp_path / "cls.gguf", {}, {"cls.weight": np.ones((32, 31), np.float32)})
+    with pytest.raises(ShapeError, match=r"cls\.weight must be any x 32, it is 32 x 31"):
         load(open_model(path))
 
 

@@ -10,9 +10,10 @@ import pytest
 
 import fewbit as fb
 from fewbit.devices.batch import Row
-from fewbit.errors import FileError, MissingError
+from fewbit.errors import FileError, MissingError, RequestError
 from fewbit.models import open_model
 from fewbit.models.checkpoint import Checkpoint
+from fewbit.models.rope_scaling import stretched
 from fewbit.models.rotary import plain_inv_freq, read_local_rope, read_rope
 
 from ..loading import load
@@ -80,3 +81,49 @@ def test_yarn_betas(tmp_path: Path) -> None:
     assert (others > usual).any()
     with pytest.raises(FileError, match=r"yarn_beta_fast must be a number of at least"):
         read_rope(checkpoint(tmp_path, **known, scaling__yarn_beta_fast=-1.0), 64)
+
+
+# Stretched by an option. The expected values are what transformers computes of `rope_type` "dynamic" for sequences of
+# 64 x factor tokens, and of "yarn": base 10000, heads of 16, 64 tokens at first, factor 4.
+TRANSFORMERS = {
+    "dynamic": ([1.0, 0.2192125, 0.0480541, 0.01053406, 0.002309197, 0.0005062047, 0.0001109664, 2.432521e-05], 1.0),
+    "yarn": ([1.0, 0.2371708, 0.05, 0.007905695, 0.0025, 0.0007905695, 0.00025, 7.905695e-05], 1.138629436111989),
+    "linear": ([0.25, 0.07905694, 0.025, 0.007905695, 0.0025, 0.0007905695, 0.00025, 7.905695e-05], 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", TRANSFORMERS)
+def test_scaling_by_option_is_that_of_transformers(tmp_path: Path, kind: str) -> None:
+    checkpoint(tmp_path, freq_base=10000.0)
+    file = stretched(open_model(tmp_path / "model.gguf"), f"{kind}:4")
+    rope = read_rope(Checkpoint(file, ctx=256), 16)
+    np.testing.assert_allclose(rope.inv_freq, TRANSFORMERS[kind][0], rtol=1e-6)
+    assert rope.scale == pytest.approx(TRANSFORMERS[kind][1])
+    assert file.config["context_length"] == 256
+
+
+def test_dynamic_scaling_of_a_short_context_changes_nothing(tmp_path: Path) -> None:
+    checkpoint(tmp_path, freq_base=10000.0)
+    file = stretched(open_model(tmp_path / "model.gguf"), "dynamic:4")
+    np.testing.assert_allclose(read_rope(Checkpoint(file, ctx=64), 16).inv_freq, plain_inv_freq(16, 10000.0), rtol=1e-6)
+
+
+def test_a_stretched_model_takes_longer_texts() -> None:
+    path = ZOO / "llama" / "model.gguf"
+    with fb.LLM(path, rope_scaling="yarn:2", threads=1) as llm:
+        assert llm.ctx == 512
+        assert len(llm.generate("a" * 300, max_tokens=4, temperature=0).tokens) == 4
+    with fb.LLM(path, threads=1) as llm:
+        assert llm.ctx == 256
+
+
+@pytest.mark.parametrize("text", ["yarn", "yarn:0.5", "yarn:x", "yarn:1e9", "what:2", "yarn:nan"])
+def test_what_is_no_scaling(text: str) -> None:
+    with pytest.raises(RequestError, match="rope_scaling"):
+        fb.LLM(ZOO / "llama" / "model.gguf", rope_scaling=text)
+
+
+def test_models_that_cannot_be_stretched() -> None:
+    for name, what in (("gpt2", "no rotary positions"), ("phi3-longrope", "of its own")):
+        with pytest.raises(FileError, match=what):
+            fb.LLM(ZOO / name / "model.gguf", rope_scaling="yarn:2")

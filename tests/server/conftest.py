@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,9 +36,22 @@ def llm(tiny_path: Path) -> Iterator[LLM]:
         yield found
 
 
+# "": the model in this process; "replicas": two replicas in this process; "ray": two on Ray, for `Live` alone.
+BACKEND = os.environ.get("FEWBIT_TEST_BACKEND", "")
+
+
+def pool_of(llm: LLM) -> Pool:
+    """A server's models, by the backend that is to be tested."""
+    if BACKEND == "":
+        return Pool.of(llm)
+    from ..cluster.in_process import replicas_of
+
+    return Pool.of_backends({llm.model_name: replicas_of(llm, llm)})
+
+
 def client_of(llm: LLM, **settings: Any) -> TestClient:
     """A client of a server in this process. The model is not closed with it."""
-    return TestClient(make_app(Settings(**settings), Pool.of(llm)), base_url=URL, raise_server_exceptions=False)
+    return TestClient(make_app(Settings(**settings), pool_of(llm)), base_url=URL, raise_server_exceptions=False)
 
 
 @pytest.fixture
@@ -51,7 +65,7 @@ class Live:
     def __init__(self, llm: LLM, **settings: Any) -> None:
         self.llm = llm
         limits = Settings(port=0, **settings)
-        self.app = make_app(limits, Pool.of(llm), close_pool=False)
+        self.app = make_app(limits, pool_of(llm), close_pool=False)
         self.socket = listen(limits)
         self.url = f"{URL}:{self.socket.getsockname()[1]}"
         ready = threading.Event()
@@ -76,6 +90,10 @@ class Live:
         self.server.should_exit = True
         self._thread.join()
         self.socket.close()
+
+
+if BACKEND == "ray":
+    from ..cluster.live import RayLive as Live  # type: ignore[assignment]
 
 
 @pytest.fixture

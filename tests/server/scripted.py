@@ -12,6 +12,7 @@ import pytest
 from fewbit.llm import LLM, Completion, TextDelta
 
 from ..cli.tiny import write_tiny
+from .conftest import BACKEND
 
 TOOLS_TEMPLATE = (
     "{% for t in tools or [] %}tool: {{ t | tojson }}\n{% endfor %}"
@@ -41,6 +42,10 @@ def says(monkeypatch: pytest.MonkeyPatch, llm: LLM, *texts: str, error: Exceptio
         yield TextDelta(0, "", [], completion=Completion("".join(texts), [1] * len(texts), "stop"))
 
     monkeypatch.setattr(llm, "aparts", aparts)
+    if BACKEND == "ray":
+        from ..cluster.live import Script
+
+        monkeypatch.setattr(Script(llm), "lines", [*texts])
 
 
 def quick_ends(llm: LLM) -> dict[int, float]:

@@ -118,7 +118,7 @@ def test_prompts_that_are_none(client: TestClient, prompt: object) -> None:
     assert "prompt" in found.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 3), ("use_beam_search", True)])
+@pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 3)])
 def test_what_is_not_supported_is_refused_by_name(client: TestClient, field: str, value: object) -> None:
     found = client.post(PATH, json={"prompt": "a", field: value})
     assert found.status_code == 400

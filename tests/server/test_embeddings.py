@@ -8,6 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from fewbit.llm import LLM
+from fewbit.llm.pooling import quantize_embeddings
 
 URL = "/v1/embeddings"
 
@@ -71,3 +72,25 @@ def test_ollama_cuts_long_texts_unless_told_not_to(client: TestClient, llm: LLM)
     refused = client.post("/api/embed", json={**body, "truncate": False})
     assert refused.status_code == 400
     assert "too long" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
+def test_vectors_in_few_bits(client: TestClient, llm: LLM, dtype: str) -> None:
+    expected = quantize_embeddings(llm.embed(["hello"]), dtype)[0]
+    body = {"input": "hello", "output_dtype": dtype}
+    found = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    assert found == expected.tolist()
+    packed = client.post("/v1/embeddings", json={**body, "encoding_format": "base64"}).json()["data"][0]["embedding"]
+    assert b64decode(packed) == expected.tobytes()
+
+
+def test_instructions_come_before_texts(client: TestClient, llm: LLM) -> None:
+    found = client.post("/v1/embeddings", json={"input": "hello", "instruction": "find: "}).json()
+    assert found["data"][0]["embedding"] == pytest.approx(llm.embed("find: hello").tolist(), abs=1e-6)
+    for body, what in (
+        ({"input": "a", "prompt_name": "query"}, "no prompt 'query'"),
+        ({"input": [5, 6], "instruction": "x"}, "not before token ids"),
+    ):
+        found = client.post("/v1/embeddings", json=body)
+        assert found.status_code == 400
+        assert what in found.json()["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,18 @@ def test_a_file_comes_and_goes(client: TestClient, tmp_path: Path) -> None:
     assert client.get(f"{FILES}/{found['id']}/content").content == data
     assert client.get(FILES).json()["data"] == [found]
     assert (tmp_path / "files").stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "files").iterdir()} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "files").glob("file-*")} == {0o600}
     assert client.delete(f"{FILES}/{found['id']}").json() == {"id": found["id"], "deleted": True, "object": "file"}
     assert client.get(f"{FILES}/{found['id']}").status_code == 404
-    assert [*(tmp_path / "files").iterdir()] == []
+    assert [path.name for path in (tmp_path / "files").iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a\x00b", "x" * 1000, "CON", "..", "é\n.jsonl"])
 def test_names_of_clients_are_no_paths(client: TestClient, tmp_path: Path, name: str) -> None:
     found = upload(client, b"{}", name).json()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["files"]
-    assert sorted(path.name for path in (tmp_path / "files").iterdir()) == [found["id"], f"{found['id']}.json"]
+    names = sorted(path.name for path in (tmp_path / "files").iterdir())
+    assert names == [".lock", found["id"], f"{found['id']}.json"]
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "%2e%2e", "file-1", f"file-{'0' * 32}", "file-x.json"])
@@ -106,14 +108,15 @@ def test_without_a_folder_there_are_none(llm: LLM) -> None:
 
 
 def test_a_store_survives_what_a_killed_process_left(tmp_path: Path) -> None:
-    from io import BytesIO
-
     store = FileStore(tmp_path, 1000, 10)
     kept, lost, bad = (store.add("", "a", "batch", BytesIO(b"abc")) for _ in range(3))
     (tmp_path / f"{lost.id}.json").unlink()
     (tmp_path / f"{bad.id}.json").write_bytes(b'{"owner"')
     (tmp_path / "file-x.json.unfinished").write_bytes(b"")
     (tmp_path / "other").write_bytes(b"")
+    with pytest.raises(PathError, match="another server"):
+        FileStore(tmp_path, 1000, 10)
+    store.close()
     again = FileStore(tmp_path, 1000, 10)
     assert again.owned_by("") == [kept]
     assert not (tmp_path / lost.id).exists()

@@ -17,6 +17,7 @@ from .conftest import client_of
 
 HELLO = [{"role": "user", "content": "hello"}]
 REFUSED = ("/api/push", "/api/create", "/api/copy", "/api/blobs", "{response_id}/cancel")
+LABELS = ("/v1/rerank", "/v1/score", "/v1/classify")
 LLAMA_SERVER = ("/props", "/slots", "/apply-template", "/infill")
 CALLS: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "hello", "max_output_tokens": 3},
@@ -42,7 +43,17 @@ def test_every_route_is_in_the_document(client: TestClient) -> None:
         one
         for one in served
         if one[0].startswith(
-            ("/v1/responses", "/v1/e", "/v1/mess", "/v1/files", "/v1/batches", "/api/", "/v1/models/", *LLAMA_SERVER)
+            (
+                "/v1/responses",
+                "/v1/e",
+                "/v1/mess",
+                "/v1/files",
+                "/v1/batches",
+                "/api/",
+                "/v1/models/",
+                *LABELS,
+                *LLAMA_SERVER,
+            )
         )
     }
     wanted = {one for one in ours if one[1] != "head" and not any(name in one[0] for name in (*REFUSED, "{model:"))}

@@ -26,7 +26,7 @@ OPTIONS = [
     click.option("-o", "--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
                  help="The file to write, with an answer for each line, in the same order."),
     click.option("--address", metavar="ADDRESS",
-                 help="A Ray cluster whose machines share the work: auto, HOST:PORT or ray://HOST:PORT."),
+                 help="A Ray cluster whose machines share the work: auto or HOST:PORT."),
     count_option("--replicas", what="Workers on the cluster, each with the model; each reserves its --threads.",
                  default=1),
     click.option("--force", is_flag=True, help="Replace a file that is there."),

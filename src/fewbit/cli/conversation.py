@@ -65,6 +65,8 @@ class Conversation:
         self.settings = dict(settings or {})
         self.messages: list[Message] = []
         self.last: Any = None  # the last whole Completion
+        self.last_prompt: tuple[list[Message], dict[str, Any]] | None = None  # that it answers, and options of it
+        self.on_answer: Callable[[Conversation], object] = lambda _: None  # called when there is an answer
         self.dropped = 0  # oldest messages after the system message that are no longer part of the prompt
         self._count = count
         self._stream: AnswerStream | None = None
@@ -155,12 +157,14 @@ class Conversation:
             finally:
                 stream.close()
             self.last, finished = stream.completion, True
+            self.last_prompt = prompt, {name: one for name, one in self._settings().items() if name == "tools"}
         finally:  # an answer that was stopped is kept as far as it came
             self._stream = None
             if parts or finished:
                 calls = getattr(self.last, "tool_calls", ()) if finished else ()
                 made = {"tool_calls": [call.to_message() for call in calls]} if calls else {}
                 self.messages = [*messages, {"role": "assistant", "content": "".join(parts), **made}]
+                self.on_answer(self)
 
     def _settings(self) -> dict[str, Any]:
         seed = self.settings.get("seed")
@@ -192,12 +196,13 @@ def read_messages(path: str) -> list[Message]:
         data = json.loads(content)
     except (ValueError, RecursionError):
         raise FewbitError(f"{path}: not a saved conversation: not JSON") from None
-    if not isinstance(data, list) or not all(_is_message(entry) for entry in data):
+    if not isinstance(data, list) or not all(is_message(entry) for entry in data):
         raise FewbitError(f"{path}: not a saved conversation: expected a list of messages with role and content")
     return data
 
 
-def _is_message(entry: object) -> bool:
+def is_message(entry: object) -> bool:
+    """Whether a value is a message as it is saved."""
     return (
         isinstance(entry, dict)
         and {"role", "content"} <= entry.keys() <= {"role", "content", "tool_calls", "tool_call_id"}

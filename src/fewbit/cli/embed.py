@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..llm.pooling import Pooling
 
 POOLINGS = ("mean", "cls", "last")
+VECTOR_TYPES = ("float32", "int8", "uint8", "binary", "ubinary")
 HEAD = 8  # numbers of a vector that are shown
 MOST_SHOWN = 12  # texts whose cosines fit a screen
 
@@ -40,6 +41,12 @@ class Text(NamedTuple):
     "--pooling", type=click.Choice(POOLINGS), show_default="the model's", help="How vectors of tokens become one."
 )
 @click.option("--normalize/--no-normalize", default=True, help="Vectors of length 1.")
+@click.option("--dimensions", type=click.IntRange(1), metavar="N", help="Keep the first N numbers of each vector.")
+@click.option("--prompt", metavar="TEXT", help="Put before each text, such as 'search_query: '.")
+@click.option("--prompt-name", metavar="NAME", help="One of the model's own prompts, such as query.")
+@click.option(
+    "--dtype", type=click.Choice(VECTOR_TYPES), default="float32", show_default=True, help="Type of numbers in JSON."
+)
 @click.option(
     "--truncate", is_flag=True, help="Cut texts that are longer than the context, which are refused otherwise."
 )
@@ -53,6 +60,10 @@ def embed(
     pooling: Pooling | None,
     normalize: bool,
     truncate: bool,
+    dimensions: int | None,
+    prompt: str | None,
+    prompt_name: str | None,
+    dtype: str,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -71,9 +82,12 @@ def embed(
     """
     found = read_texts(texts, file)
     with load(model, writes=False, **options) as llm:
-        vectors = embedded(llm, found, pooling, normalize, truncate)
+        before = {"prompt": prompt, "prompt_name": prompt_name}
+        vectors = embedded(llm, found, pooling, normalize, truncate, dimensions, before)
         if as_json:
-            print_json(facts(llm.model_name, vectors))
+            from ..llm.pooling import quantize_embeddings
+
+            print_json(facts(llm.model_name, quantize_embeddings(vectors, dtype)))
         elif len(found) == 1:
             click.echo(head(vectors[0]))
         else:
@@ -96,14 +110,17 @@ def lines(data: bytes, name: str) -> list[Text]:
     return [Text(line, f"line {number} of {name}") for number, line in enumerate(decoded_lines(data, name), 1)]
 
 
-def embedded(llm: LLM, texts: list[Text], pooling: Pooling | None, normalize: bool, truncate: bool) -> Floats:
+def embedded(llm: LLM, texts: list[Text], pooling: Pooling | None, normalize: bool, truncate: bool,
+             dimensions: int | None, before: dict[str, Any]) -> Floats:  # fmt: skip
     """The vectors of texts, (texts, size)."""
     with Waiting(f"embedding {len(texts)} texts") as waiting:
-        prompts = [llm.encode_text(*text, truncate) for text in texts]
+        read = llm.with_prompt([one.text for one in texts], **before)
+        prompts = [llm.encode_text(text, one.place, truncate) for text, one in zip(read, texts, strict=True)]
         return llm.embed(
             prompts,
             pooling,
             normalize,
+            dimensions=dimensions,
             progress=lambda done, total: waiting(f"embedding: {done} of {total} texts", 0, None),
         )
 

@@ -141,7 +141,23 @@ lora_option = click.option(
 )  # fmt: skip
 
 
-# Names are those of the fields of SamplingParams. What is not given is as the model wants it, else as defaults there.
+def whole(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def split_samplers(_: click.Context, option: click.Parameter, value: str | None) -> list[str] | None:
+    """Names of samplers, checked before a model is fetched."""
+    if value is None:
+        return None
+    from ..ops.sampler_chain import sampler_names
+
+    try:
+        return [str(name) for name in sampler_names([part for part in re.split("[;,\\s]+", value) if part])]
+    except FewbitError as error:
+        raise click.BadParameter(str(error), param=option) from None
+
+
+# Names are those of the options of `LLM.generate`. What is not given is as the model wants it, else as defaults there.
 SAMPLING_OPTIONS = [
     click.option("--temp", "temperature", type=click.FloatRange(0), metavar="X", show_default="model's or 0.8",
                  help="Sampling temperature; 0: always the likeliest token."),
@@ -157,6 +173,46 @@ SAMPLING_OPTIONS = [
                  help="Subtracted from the logit of each token in the answer."),
     click.option("--frequency-penalty", type=float, metavar="X", show_default="model's or 0.0",
                  help="Subtracted once for each time a token is in the answer."),
+    click.option("--typical-p", type=click.FloatRange(0, 1), metavar="X",
+                 help="Sample among the tokens about as surprising as usual that together have probability X; 1: all."),
+    click.option("--top-n-sigma", type=click.FloatRange(-1), metavar="X",
+                 help="Only logits at most X standard deviations below the largest; 0: all."),
+    click.option("--xtc-probability", type=click.FloatRange(0, 1), metavar="X",
+                 help="How often the likeliest tokens are excluded (XTC)."),
+    click.option("--xtc-threshold", type=click.FloatRange(0, 1), metavar="X", show_default="0.1",
+                 help="Those of at least this probability, but the least likely of them."),
+    click.option("--dry-multiplier", type=click.FloatRange(0), metavar="X",
+                 help="Strength of DRY, a penalty on tokens that would extend a repetition; 0: off."),
+    click.option("--dry-base", type=click.FloatRange(1), metavar="X", show_default="1.75",
+                 help="The penalty grows by this factor with each token of the repetition."),
+    click.option("--dry-allowed-length", type=click.IntRange(0), metavar="N", show_default="2",
+                 help="Repetitions of fewer tokens are not penalized."),
+    click.option("--dry-penalty-last-n", type=click.IntRange(-1), metavar="N", show_default="all",
+                 help="Search repetitions in the last N tokens; -1: in all."),
+    click.option("--dry-sequence-breaker", "dry_sequence_breakers", multiple=True, metavar="TEXT",
+                 help="Repetitions begin anew at this text, in place of line ends and the like; may be given again."),
+    click.option("--dynatemp-range", type=click.FloatRange(0), metavar="X",
+                 help="Let the temperature vary by X with the entropy."),
+    click.option("--dynatemp-exponent", type=click.FloatRange(0), metavar="X", show_default="1.0",
+                 help="Exponent of the entropy's share."),
+    click.option("--mirostat", type=click.Choice(["0", "2"]), callback=whole,
+                 help="2: Mirostat 2 in place of the samplers that cut off tokens."),
+    click.option("--mirostat-tau", type=click.FloatRange(0), metavar="X", show_default="5.0",
+                 help="Surprise that Mirostat aims at, in bits."),
+    click.option("--mirostat-eta", type=click.FloatRange(0), metavar="X", show_default="0.1",
+                 help="How fast Mirostat learns."),
+    click.option("--samplers", metavar="NAME;..", callback=split_samplers,
+                 help="The samplers that run, in their order, such as 'penalties;top_k;temperature'."),
+    click.option("--no-repeat-ngram-size", type=click.IntRange(0), metavar="N",
+                 help="No N tokens in a row come twice."),
+    click.option("--bad-word", "bad_words", multiple=True, metavar="TEXT",
+                 help="This text does not occur in the answer; may be given again."),
+    click.option("--allowed-word", "allowed_words", multiple=True, metavar="TEXT",
+                 help="Only tokens of this text are sampled; may be given again."),
+    click.option("--beams", type=click.IntRange(1), metavar="N",
+                 help="Search the likeliest answer with N beams; it is printed when it is complete."),
+    click.option("--length-penalty", type=float, metavar="X", show_default="1.0",
+                 help="Power of the length that scores of beams are divided by."),
     click.option("-s", "--seed", type=click.IntRange(0), metavar="N",
                  help="The same number gives the same answer again; after other messages, with --batch-invariant."),
 ]  # fmt: skip

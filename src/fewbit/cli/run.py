@@ -23,6 +23,7 @@ from .remote import RemoteModel, RemoteServer, RemoteStream, open_remote, remote
 
 if TYPE_CHECKING:
     from ..llm import LLM, Completion, Stream
+    from .conversation import Conversation
     from .tool_calls import ToolCaller
 
 CHAT_TOKENS = 1024  # of an answer in a conversation
@@ -90,6 +91,11 @@ def run(
 @click.argument("model", required=False, type=ModelName())
 @answer_options(CHAT_TOKENS)
 @click.option("--json", "as_json", is_flag=True, help="Print each answer as JSON, on a line.")
+@click.option(
+    "--session",
+    metavar="FILE",
+    help="Keep the conversation in a file, and what was computed of it in FILE.kv; go on with it next time.",
+)
 @click.option("--mcp", "mcp_servers", multiple=True, metavar="SERVER",
               help="An MCP server whose tools the model may call: a command with its arguments, or an address; may be "
                    "given again. Each call is confirmed.")  # fmt: skip
@@ -98,6 +104,7 @@ def chat(
     system: str | None,
     server: str | None,
     as_json: bool,
+    session: str | None,
     mcp_servers: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -115,6 +122,7 @@ def chat(
       fewbit chat model.gguf --system "Answer in one sentence."
       fewbit chat --server http://127.0.0.1:8000
       fewbit chat hf:org/repo --temp 0.2 --kv q8_0
+      fewbit chat --session novel.json
       fewbit chat --mcp "python files.py" --mcp http://127.0.0.1:9000/mcp
       printf 'Hi!\\nWhat did I just say?\\n' | fewbit chat --json
     """
@@ -122,11 +130,13 @@ def chat(
         raise FewbitError("there is no standard input to read messages from")
     refuse_lora(server, options)
     loading, settings = answer_settings(options)
+    if session is not None and server is not None:
+        raise click.UsageError("--session keeps what is computed here; leave it out with --server")
     with ExitStack() as stack:
         caller = open_tools(mcp_servers, stack) if mcp_servers else None
         remote = None if server is None else RemoteServer(server)
         llm = stack.enter_context(open_model(remote, model, loading))
-        converse(llm, system, settings, as_json, caller)
+        converse(llm, system, settings, as_json, caller, session)
 
 
 def open_tools(servers: tuple[str, ...], stack: ExitStack) -> ToolCaller:
@@ -158,16 +168,35 @@ def converse(
     settings: dict[str, Any],
     as_json: bool = False,
     caller: ToolCaller | None = None,
+    session: str | None = None,
 ) -> None:
     """Hold a conversation on the terminal, or with the lines of standard input."""
-    from ..files.hub import cache_folder
     from .conversation import Conversation
-    from .screen import History, InputLines, JsonLines, Terminal
-    from .talk import talk
 
     if not llm.can_chat:
         raise FewbitError('the model has no chat template, so it cannot chat; fewbit run MODEL "TEXT" continues a text')
     conversation = Conversation(llm, system, settings, llm.count_tokens, caller)
+    with ExitStack() as stack:
+        if session is not None:
+            begin_session(session, llm, conversation, stack)
+        hold(conversation, llm, as_json)
+
+
+def begin_session(path: str, llm: Any, conversation: Conversation, stack: ExitStack) -> None:
+    """Go on with a conversation in a file, and keep it there."""
+    from .session import Session
+
+    kept = Session(path, llm)
+    tell(kept.resume(conversation))
+    conversation.on_answer = kept.write
+    stack.callback(kept.end, conversation)
+
+
+def hold(conversation: Conversation, llm: LLM | RemoteModel, as_json: bool) -> None:
+    from ..files.hub import cache_folder
+    from .screen import History, InputLines, JsonLines, Terminal
+    from .talk import talk
+
     if as_json or not sys.stdin.isatty():
         talk(conversation, JsonLines(llm.model_name) if as_json else InputLines())
         return

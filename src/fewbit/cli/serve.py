@@ -23,6 +23,7 @@ from .options import (
     split_options,
 )
 from .output import shown
+from .serve_replicas import CLUSTER_OPTIONS, check_options, serve_replicas
 
 OPTIONS = [
     click.option("--host", default="127.0.0.1", metavar="ADDRESS",
@@ -73,6 +74,7 @@ OPTIONS = [
     count_option("--max-file", what="Largest file that may be uploaded, in MiB.", default=100),
     click.option("--log-json", is_flag=True, help="Log lines are JSON."),
     lora_option,
+    *CLUSTER_OPTIONS,
     serve_options,
     model_options,
 ]  # fmt: skip
@@ -81,7 +83,8 @@ OPTIONS = [
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...", type=ModelName())
 @partial(all_options, OPTIONS)
-def serve(models: tuple[str, ...], **options: Any) -> None:
+@click.pass_context
+def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) -> None:
     """Serve models to OpenAI's clients and others, over HTTP.
 
     MODEL is a GGUF file, a URL, hf:org/repo or a built-in name; NAME=MODEL gives it another name. The first is loaded
@@ -96,7 +99,9 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
       fewbit serve --api-keys keys.toml --tls-cert c.pem --tls-key k.pem
       fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
+      fewbit serve model.gguf --replicas 4 --address auto
     """
+    has_replicas = check_options(context)
     try:
         from ..llm import LLM
         from ..server.app import make_app
@@ -113,10 +118,14 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
     loading, rest = split_options(options)
     names = {name: fetched_path(source) or source for name, source in model_names(models or (DEFAULT,)).items()}
     check_pinned(rest["pinned"], names, rest["max_models"])
-    if loading["adapters"] and len(names) > 1:
-        raise click.UsageError("--lora is for one model; several are served")
+    if loading["adapters"] and (len(names) > 1 or has_replicas):
+        raise click.UsageError("--lora is for one model without replicas")
     settings = Settings(**server_options(rest))
     refuse_open(settings.is_loopback, bool(settings.api_keys), rest["no_key"])
+    if has_replicas:
+        url = server_url(settings.host, settings.port, settings.tls_cert is not None)
+        serve_replicas(names, server_options(rest), loading, rest, url)
+        return
     use_json(settings.log_json)
     raise_file_limit(settings.max_connections)
 
@@ -131,8 +140,7 @@ def serve(models: tuple[str, ...], **options: Any) -> None:
         for name in dict.fromkeys([next(iter(names)), *settings.pinned]):
             pool.entries[name].backend = LocalBackend(load(names[name], **loading), name)
         app = make_app(settings, pool)
-        scheme = "https" if settings.tls_cert else "http"
-        url = f"{scheme}://{url_host(settings.host)}:{at.getsockname()[1]}"
+        url = server_url(settings.host, at.getsockname()[1], settings.tls_cert is not None)
         run(app, at, lambda: click.echo(f"fewbit serves {', '.join(names)} at {url}; Ctrl-C ends it", err=True))
     if is_busy():  # with work whose result nobody needs, such as loading a model
         sys.stderr.flush()
@@ -205,6 +213,10 @@ def refuse_open(is_loopback: bool, has_keys: bool, no_key: bool) -> None:
         )
     if has_keys and no_key:
         raise click.UsageError("--no-key does not go with keys")
+
+
+def server_url(host: str, port: int, has_tls: bool) -> str:
+    return f"{'https' if has_tls else 'http'}://{url_host(host)}:{port}"
 
 
 def url_host(host: str) -> str:

@@ -7,10 +7,12 @@ a line that is answered twice is kept once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import ray
@@ -88,10 +90,10 @@ def run_on_cluster(
     Args:
         job: The job.
         workers: Who does it.
-        address: The cluster, as `ray.init` takes it; None: this machine alone.
+        address: The cluster, as `ray.init` takes it; None: processes of this machine alone.
         progress: Called after each line.
     """
-    with _connected(address):
+    with _connected(address, workers):
         _check_room(workers)
         try:
             for record in _records(job, workers):
@@ -131,17 +133,18 @@ def _columns(records: list[Record]) -> Rows:
 
 
 @contextmanager
-def _connected(address: str | None) -> Iterator[None]:
-    """Use a cluster, one that the process is connected to already or another."""
+def _connected(address: str | None, workers: Workers) -> Iterator[None]:
+    """Use a cluster: the one that this process is connected to already, another, or one of this machine alone."""
     is_there = ray.is_initialized()
     if not is_there:
+        own = {} if address else {"num_cpus": ceil(workers.cpus * workers.replicas), "include_dashboard": False}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False
-                     if address is None else None)  # fmt: skip
+            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise ArgumentError(f"there is no Ray cluster at {address!r}: {_reason(error)}") from None
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are raised, and told in a sentence
+    DataContext.get_current().enable_progress_bars = False
     try:
         yield
     finally:

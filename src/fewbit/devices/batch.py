@@ -17,6 +17,7 @@ import numpy as np
 from ..arrays import Floats, Ints, Words
 from ..cache.view import View
 from ..ops.low_rank import AdapterRows, Terms
+from ..ops.sampler_chain import ChainState
 from ..ops.sampling import SamplingParams
 
 
@@ -31,6 +32,12 @@ class Sample:
     mask: Words | Future[Words | None] | None = None  # bit i % 32 of word i // 32: token i may be sampled
     num_logprobs: int | None = None  # likeliest tokens whose log-probabilities are returned; None: not even its own
     last: int | None = None  # a sample of the previous step, whose token is in the output but not in `seen`
+    chain: ChainState | None = None  # other samplers: then it is sampled from logits in host memory
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the logits themselves are read."""
+        return self.num_logprobs is not None or self.chain is not None
 
 
 @dataclass(slots=True)
@@ -91,7 +98,7 @@ class Row:
     @property
     def needs_values(self) -> bool:
         """Whether all of its logits or hidden states are read: more than one token is wanted."""
-        return self.score is not None or self.hidden or any(one.num_logprobs is not None for one in self.samples)
+        return self.score is not None or self.hidden or any(one.needs_values for one in self.samples)
 
     @property
     def drafts(self) -> Sequence[int]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from ..arrays import Floats, Ints, Words
 from ..errors import DataError
+from ..ops.sampler_chain import ChainState, ChainStep, sample_chain
 from ..ops.sampling import SamplingParams
 from .batch import Batch, Logprobs, Results, Row, RowResult, Sample, Top, resolve_masks
 
 Sampled = tuple[int, float] | Exception  # a token and its log-probability, or why there is none
 _NOTHING = RowResult()  # of a row that wants nothing
+_LATER = (0, 0.0)  # a sample of a chain: `decode` makes it
 
 
 class Sampler(Protocol):
@@ -47,7 +50,10 @@ class HostHandle:
 
     def fetch(self) -> Results:
         samples, errors = resolve_masks(self._batch.samples)
-        sampled = self._sample_each(samples)
+        plain = [number for number, (_, one) in enumerate(samples) if one.chain is None]
+        sampled: list[Sampled] = [_LATER] * len(samples)
+        for number, result in zip(plain, self._sample_each([samples[number] for number in plain]), strict=True):
+            sampled[number] = result
         for number, error in errors.items():
             sampled[number] = error
         return decode(self._batch, self._values, sampled, self._sampler, self._threads)
@@ -134,10 +140,23 @@ def _result(
         scores = sampler.log_probabilities(scored, row.score.targets, threads=threads)
         if row.score.num_logprobs is not None:
             tops = [Top(*sampler.top_tokens(logits, row.score.num_logprobs)) for logits in scored]
+    if row.samples and row.samples[0].chain is not None:  # such a row has no drafts
+        kept = [_chain_sample(row.samples[0], row.samples[0].chain, values[-1], sampler, threads)]
     for (_, logprob), one, logits in zip(kept, row.samples, values[len(values) - len(row.samples) :], strict=False):
         if one.num_logprobs is not None:
             logprobs.append(Logprobs(logprob, *sampler.top_tokens(logits, one.num_logprobs)))
     return RowResult(tuple(token for token, _ in kept), logprobs, scores, tops)
+
+
+def _chain_sample(
+    one: Sample, chain: ChainState, logits: Floats, sampler: Sampler, threads: int | None
+) -> tuple[int, float]:
+    mask = one.mask.result() if isinstance(one.mask, Future) else one.mask
+    step = ChainStep(one.params, chain, one.seen)
+    token = sample_chain(logits, step, one.uniform, bias=one.bias, mask=mask, top_tokens=sampler.top_tokens)
+    if one.num_logprobs is None:
+        return token, 0.0  # nobody reads it
+    return token, float(sampler.log_probabilities(logits[None], [token], threads=threads)[0])
 
 
 def _given(values: list[Any]) -> list[Any] | None:

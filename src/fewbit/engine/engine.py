@@ -211,6 +211,9 @@ class Engine(RequestFactory):
                 if request.siblings and not request.num_remaining:
                     self._scheduler.split(request)
                 self._take(request, result)
+        for request, _ in step.rows:
+            for member, reason in request.end_step(self.cache):
+                self._finish(member, reason)
         if any(request.finish_reason is not None for request, _ in step.rows):
             self._scheduler.drop_finished()
 
@@ -286,6 +289,9 @@ class Engine(RequestFactory):
             if self._speculation is not None and isinstance(request, Generation):
                 self._speculation.drafter.finish(request)
             self._emit(request)
+            if reason in ("error", "cancelled", "deadline"):
+                for mate in request.mates:
+                    self._finish(mate, reason, error)
 
     @staticmethod
     def _emit(request: Request) -> bool:

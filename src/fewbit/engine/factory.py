@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType
 from typing import Unpack
 
+from ..arrays import Words
 from ..devices.batch import Executor
 from ..errors import RequestError, TooLong
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
 from .adapters import Adapter, AdapterRegistry
+from .beam_search import Beam, BeamGroup, BeamOptions
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
 from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_tokens
+from .sampling_extras import SamplingExtras, token_mask
 from .scheduling import SchedulingOptions, set_scheduling
 from .scores import PositionScores
 
@@ -55,6 +58,7 @@ class RequestFactory:
         eos_ids: Iterable[int] | None = None,
         logit_bias: Mapping[int, float] | None = None,
         constraint: Callable[[], Constraint] | None = None,
+        extras: SamplingExtras | None = None,
         namespace: str = "",
         adapter: Adapter = None,
         **scheduling: Unpack[SchedulingOptions],
@@ -73,6 +77,7 @@ class RequestFactory:
             eos_ids: Tokens that end an output, in the place of the model's.
             logit_bias: What is added to the logits of tokens.
             constraint: Makes a constraint for each output. Its masks are computed in threads.
+            extras: Samplers beyond `params`, and tokens that may not come.
             namespace: Requests share cached prompts within one only.
             adapter: The name of an adapter, or names with weights.
             scheduling: When it is run.
@@ -90,18 +95,58 @@ class RequestFactory:
         mix = self.adapters.mix(adapter)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
+        allowed = None if extras is None else self._allowed(extras, ends, least)
         requests = [
             Generation(
                 tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
                 num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
-                constraint=None if constraint is None else constraint(), namespace=namespace, adapter=mix,
+                constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
+                namespace=namespace, adapter=mix,
             )
             for i in range(count)
         ]  # fmt: skip
         requests[0].siblings = requests[1:]
         set_scheduling(requests, scheduling)
         return requests
+
+    def beams(
+        self,
+        prompt: Iterable[int],
+        options: BeamOptions,
+        *,
+        max_tokens: int | None = None,
+        min_tokens: int = 0,
+        eos_ids: Iterable[int] | None = None,
+        namespace: str = "",
+        adapter: Adapter = None,
+        **scheduling: Unpack[SchedulingOptions],
+    ) -> list[Beam]:
+        """Requests for the outputs of a beam search, the best first. Adding the first adds all of them.
+
+        Args:
+            prompt: Its tokens.
+            options: How beams are searched.
+            max_tokens: Tokens of an output. None: until the context is full.
+            min_tokens: Tokens before which no output ends.
+            eos_ids: Tokens that end an output, in the place of the model's.
+            namespace: Requests share cached prompts within one only.
+            adapter: The name of an adapter, or names with weights.
+            scheduling: When it is run.
+        """
+        tokens, vocab = self._prompt(prompt), self.executor.vocab
+        most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
+        least = check_count(min_tokens, "min_tokens", least=0)
+        check_count(options.count, "beams", min(self._max_seqs, self.executor.max_logits))
+        ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
+        check_type(namespace, str, "namespace")
+        mix = self.adapters.mix(adapter)
+        group = BeamGroup(options, ends, min(len(tokens) + most, self.max_length), len(tokens) + least, vocab)
+        for _ in range(options.count):
+            Beam(tokens, group, masks=self._masks, eos_ids=ends, namespace=namespace, adapter=mix)
+        group.beams[0].siblings = [*group.beams[1:]]
+        set_scheduling(group.beams, scheduling)
+        return group.beams
 
     def scoring(
         self,
@@ -150,6 +195,16 @@ class RequestFactory:
             raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
                           len(tokens), self.max_length)  # fmt: skip
         return tokens
+
+    def _allowed(self, extras: SamplingExtras, ends: frozenset[int], min_tokens: int) -> Words | None:
+        if extras.allowed is None:
+            return None
+        tokens, vocab = {*extras.allowed}, self.executor.vocab
+        if not tokens or not 0 <= min(tokens) <= max(tokens) < vocab:
+            raise RequestError(f"allowed_token_ids must be tokens from 0 to {vocab - 1}, at least one")
+        if min_tokens and ends.issuperset(tokens):
+            raise RequestError("min_tokens cannot be kept: every allowed token ends the output")
+        return token_mask(tokens, vocab)
 
     def _scores(self, tokens: list[int], count: int) -> PositionScores:
         most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")

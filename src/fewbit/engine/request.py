@@ -16,9 +16,11 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
+from ..cache.cache import Cache
 from ..devices.batch import AdapterMix, Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
+from .sampling_extras import AllowedTokens, OutputExtras, SamplingExtras
 from .scores import PositionScores
 from .token_counts import TokenCounts
 
@@ -53,6 +55,7 @@ class Request(ABC):
         self.namespace = namespace  # pages of the cache are shared within one only
         self.adapter = adapter
         self.siblings: list[Generation] = []  # other outputs of the same prompt, until it was run
+        self.mates: Sequence[Request] = ()  # requests that end with it if it does not come to its end
         self.scores: PositionScores | None = None  # of its tokens, if they are asked for
         self.sink: Sink = _ignore
         self.stream = False
@@ -157,6 +160,10 @@ class Request(ABC):
     def take(self, result: RowResult) -> str | None:
         """Take what a row gave. The reason if that finishes the request."""
 
+    def end_step(self, cache: Cache) -> list[tuple[Request, str]]:
+        """All rows of a step were taken. The requests that this finishes, and why."""
+        return []
+
     def advance(self, row: Row, number: int) -> None:
         """Go on as if a row in flight, with the step's sample `number` if it has one, were fetched."""
         self.num_in_flight = len(row.tokens)
@@ -194,6 +201,8 @@ class Generation(Request):
         scores: PositionScores | None = None,
         logit_bias: tuple[Ints, Floats] | None = None,
         constraint: Constraint | None = None,
+        extras: SamplingExtras | None = None,
+        allowed: Words | None = None,
         namespace: str = "",
         adapter: AdapterMix | None = None,
     ) -> None:
@@ -207,11 +216,14 @@ class Generation(Request):
         self.seen = TokenCounts(prompt) if params.has_penalties else None
         self.num_logprobs = num_logprobs  # of how many of the likeliest tokens; None: not even its own
         self.logprobs: list[Logprobs] = []
-        self.constraint = constraint
-        self._masks = masks
+        self.extras = OutputExtras(extras, prompt, seed) if extras is not None and extras.needs_tokens else None
+        self.takes_drafts = self.extras is None  # whether the tokens after the next one may be guessed
+        self.constraint = constraint if constraint is None or allowed is None else AllowedTokens(constraint, allowed)
+        self._masks, self._allowed = masks, allowed
         self.mask = self._next_mask()  # of the next token
         self._draft_masks: list[Future[Words | None]] = []  # those submitted last
         self.stop_token: int | None = None  # that ended the output; no part of it
+        self.beam_score: float | None = None  # of beam search
         self._bias = logit_bias
         self._early_bias = _without_eos(logit_bias, eos_ids) if min_length > len(prompt) else logit_bias
 
@@ -243,9 +255,11 @@ class Generation(Request):
                 rows.append((sibling, Row(self.sequence, (), samples=sibling._samples())))
 
     def advance(self, row: Row, number: int) -> None:
-        """A constraint says only after a token which may come next. Outputs of one prompt part after it."""
+        """A constraint and other samplers must know a token before the next. Outputs of one prompt part after it."""
         super().advance(row, number)
-        self.is_blocked |= row.num_logits > 0 and (self.constraint is not None or bool(self.siblings))
+        self.is_blocked |= row.num_logits > 0 and (
+            self.constraint is not None or self.extras is not None or bool(self.siblings)
+        )
 
     def take(self, result: RowResult) -> str | None:
         if result.scores is not None and self.scores is not None:
@@ -271,6 +285,8 @@ class Generation(Request):
             self._draw()
         if self.seen is not None:
             self.seen.add(token)
+        if self.extras is not None:
+            self.extras.add(token)
         self.logprobs += logprobs
         if self.constraint is not None:
             self.constraint.accept(token)
@@ -289,9 +305,9 @@ class Generation(Request):
         self.mask = self._next_mask()
         return None
 
-    def _next_mask(self) -> Future[Words | None] | None:
+    def _next_mask(self) -> Future[Words | None] | Words | None:
         if self.constraint is None or self.constraint.is_finished:
-            return None
+            return self._allowed
         return self._masks.submit(self.constraint)
 
     def next_uniforms(self, count: int) -> Sequence[float]:
@@ -300,12 +316,19 @@ class Generation(Request):
             self._uniforms.append(self._draw())
         return self._uniforms[:count]
 
+    def _bias_at(self, place: int) -> tuple[Ints, Floats] | None:
+        """The bias of the next token, or of one so many places after it."""
+        bias = self._early_bias if len(self.tokens) + place < self.min_length else self._bias
+        return bias if self.extras is None else self.extras.bias(bias)
+
     def _samples(self, drafts: Sequence[int] = ()) -> list[Sample]:
         """How the next token is sampled, and those after each of the drafts."""
         first = 0 if self.awaited is None else 1
         uniforms = self.next_uniforms(first + len(drafts) + 1)
-        masks: Sequence[Future[Words | None] | None] = [self.mask]
-        if drafts and self.constraint is not None and self.mask is not None:
+        masks: Sequence[Future[Words | None] | Words | None] = [self.mask]
+        if self.constraint is None:
+            masks = [self.mask] * (len(drafts) + 1)
+        elif drafts and isinstance(self.mask, Future):
             self._draft_masks = self._masks.submit_drafted(self.constraint, [*self._draft_masks, self.mask], drafts)
             masks = [self.mask, *self._draft_masks]
         return [
@@ -313,10 +336,11 @@ class Generation(Request):
                 self.params,
                 uniforms[place],
                 None if self.seen is None else self.seen.arrays(drafts[: place - first]),
-                self._early_bias if len(self.tokens) + place < self.min_length else self._bias,
+                self._bias_at(place),
                 mask,
                 self.num_logprobs,
                 None if self.seen is None else self.awaited,
+                None if self.extras is None else self.extras.state,
             )
             for place, mask in zip_longest(range(first, first + len(drafts) + 1), masks)
         ]

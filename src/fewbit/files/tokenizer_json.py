@@ -282,17 +282,26 @@ def _ends(found: Metadata, count: int, config: Mapping[str, Any], generation: Ma
 
 def _surroundings(given: Mapping[str, Any], found: Metadata, settings: Mapping[str, Any]) -> Metadata:
     """Whether BOS and EOS are put around a text: as the post-processor does it, or as tokenizer_config.json says."""
-    before, after = [], []
+    before, after, is_double = [], [], False
     for step in _steps(given.get("post_processor"), "processors"):
         if step.get("type") == "TemplateProcessing":
             names = [next(iter(entry.items())) for entry in step.get("single") or []]
             at = [kind for kind, _ in names].index("Sequence")
             before += names[:at]
             after += names[at + 1 :]
+            pair = [next(iter(entry)) for entry in step.get("pair") or []]
+            is_double |= (
+                "SpecialToken SpecialToken" in " ".join(pair[pair.index("Sequence") :]) if "Sequence" in pair else False
+            )
+        if step.get("type") in ("BertProcessing", "RobertaProcessing"):
+            before.append(("SpecialToken", step.get("cls")))
+            after.append(("SpecialToken", step.get("sep")))
+            is_double |= step["type"] == "RobertaProcessing"
     says = [settings.get(f"add_{name}_token") for name in ("bos", "eos")]
     return {
         "tokenizer.ggml.add_bos_token": bool(before) or (says[0] is True and "tokenizer.ggml.bos_token_id" in found),
         "tokenizer.ggml.add_eos_token": bool(after) or says[1] is True,
+        **({"tokenizer.ggml.add_sep_token": True} if is_double else {}),
     }
 
 

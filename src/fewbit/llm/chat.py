@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -37,12 +37,14 @@ class ChatPlan:
         reply: How the reply is read.
         hold: Makes what holds the reply of what holds its answer; None for either is nothing.
         options: The options that are those of `LLM.generate`.
+        dropped: Messages that were left out, since they do not fit.
     """
 
     prompt: list[int]
     reply: ReplyPlan
     hold: Callable[[ConstraintFactory | None], ConstraintFactory | None]
     options: dict[str, Any]
+    dropped: int = 0
 
     def constraint(self, given: Any) -> Any:
         """What holds the reply: a constraint that is given as such, or else one with the structure that is given."""
@@ -105,10 +107,29 @@ class ChatEncoder:
         choice = read_choice(reply.get("tool_choice") or "auto", [tool_name(tool) for tool in tools])
         if choice == "none":
             own["tools"], tools = None, []
+        dropped = 0
+        if to_flag(reply.get("truncate", False), "truncate"):
+            messages, dropped = self._fitting(check_messages(messages), own, rest.get("max_tokens", 256))
         prompt = self._prompt(messages, refuse_ignored_tools, own)
         tokens = prompt.encode(self._prompts.tokenizer)
         described = [describe(tool) for tool in tools]
-        return self._planned(prompt, tokens, described, choice, reply, rest)
+        return replace(self._planned(prompt, tokens, described, choice, reply, rest), dropped=dropped)
+
+    def _fitting(
+        self, messages: list[ChatMessage], options: PromptOptions, max_tokens: int | None
+    ) -> tuple[list[ChatMessage], int]:
+        """The messages that fit with room for an answer, and how many of the oldest were left out."""
+        longest = self._prompts.engine.max_length
+        room = min(longest // 4, max_tokens if isinstance(max_tokens, int) else longest)
+        system = [one for one in messages if one["role"] == "system"]
+        rest = [one for one in messages if one["role"] != "system"]
+        starts = [0, *(i for i, one in enumerate(rest) if i and one["role"] == "user")]
+        low, high = 0, len(starts) - 1
+        while low < high:  # the first turn from which the rest fits
+            middle = (low + high) // 2
+            fits = self.count([*system, *rest[starts[middle] :]], False, options) + room <= longest
+            low, high = (low, middle) if fits else (middle + 1, high)
+        return (messages, 0) if low == 0 else ([*system, *rest[starts[low] :]], starts[low])
 
     def _planned(
         self, prompt: ChatPrompt, tokens: list[int], tools: list[dict[str, Any]], choice: Any,

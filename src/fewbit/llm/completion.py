@@ -98,6 +98,9 @@ class Completion:
         parsed: With the options `schema` and `json`, the object that the text describes: plain values, or an instance
             of the type. None if the text is cut off or invalid.
         error: How the text breaks its schema, if the finish reason is "invalid".
+        dropped_messages: Of `LLM.chat` with `truncate`: how many of the oldest messages were left out of the prompt.
+        beam_score: With `beams`, the sum of the log-probabilities divided by the number of tokens to the power
+            `length_penalty`.
         others: With `n` > 1, the outputs 1 to n - 1, in output 0. See `outputs`.
     """
 
@@ -120,6 +123,8 @@ class Completion:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     parsed: Any = None
     error: str | None = None
+    dropped_messages: int = 0
+    beam_score: float | None = None
     others: tuple[Completion, ...] = ()
 
     @property

@@ -57,6 +57,7 @@ class TextFold:
         structure: What the text must look like; see `check`.
         visible_tokens: Control tokens that are part of the text.
         reply: How the text is read in a conversation; None: it is plain text.
+        dropped_messages: Of a conversation, that were left out.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class TextFold:
         structure: OutputStructure | None = None,
         visible_tokens: frozenset[int] = frozenset(),
         reply: ReplyPlan | None = None,
+        dropped_messages: int = 0,
     ) -> None:
+        self._dropped_messages = dropped_messages
         self.request, self.index, self.structure = request, index, structure
         self.finish_reason: str | None = None
         self._parsed: Any = None
@@ -153,6 +156,8 @@ class TextFold:
             prompt_logprobs=self._prompt_logprobs(),
             parsed=self._parsed,
             error=self._error,
+            dropped_messages=self._dropped_messages,
+            beam_score=request.beam_score,
         )
 
     @property

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack, overload
 
+from ..engine.beam_search import refuse_beside_beams
+from ..engine.request import Generation
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
 from ..files.hub.names import model_name
@@ -22,9 +24,10 @@ from .chat import ChatPlan, Messages
 from .completion import Completion
 from .drafting import make_speculation
 from .fold import TextDelta, TextFold
-from .pooling import file_pooling
+from .labels import LabelReader
+from .pooling import embedding_prompts, file_pooling
 from .prompts import Prompt, Prompts, split_prompts
-from .reader import TextReader
+from .ranking import find_head
 from .sampling_options import (
     ChatOptions,
     ChatStreamOptions,
@@ -41,10 +44,11 @@ from .tools import Tool
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
+BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "priority", "client", "deadline")
 SHORT_PROMPT = 512  # characters or tokens that are encoded in the event loop: starting a thread takes longer
 
 
-class LLM(TextReader):
+class LLM(LabelReader):
     """A language model loaded from a file and ready to generate.
 
         llm = LLM("model.gguf", kv="q8_0")
@@ -72,6 +76,8 @@ class LLM(TextReader):
         sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
+        self.head = find_head(loaded, self.tokenizer, file.architecture)
+        self.prompts, self.default_prompt = embedding_prompts(path)
 
     @classmethod
     def from_parts(
@@ -87,6 +93,7 @@ class LLM(TextReader):
         """
         llm = cls.__new__(cls)
         llm._join(loaded, tokenizer, name, None, sampling or SamplingParams(), LoadOptions())
+        llm.head = find_head(loaded, llm.tokenizer, "")
         return llm
 
     @overload
@@ -161,7 +168,11 @@ class LLM(TextReader):
         caller = LoopCaller()
         checked = read_options(options, self.sampling)
         _refuse_progress(checked)
-        if checked.structure is None and sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT:
+        if (
+            checked.structure is None
+            and checked.samplers is None
+            and sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT
+        ):
             return text_deltas(self._worker, self._folds(prompt, checked)[0], caller)
         groups = await caller.compute(lambda: self._folds(prompt, checked)[0])
         return text_deltas(self._worker, groups, caller)
@@ -308,21 +319,27 @@ class LLM(TextReader):
     ) -> tuple[list[list[TextFold]], bool]:
         """The outputs of each prompt, and whether a list of prompts was given. `plans`: of prompts of conversations."""
         prompts, several = split_prompts(prompt)
-        options = self._compiled(options)
+        options = self._with_samplers(self._compiled(options))
         eos_ids = {*self.engine.eos_ids, *options.stop_token_ids} if options.stop_token_ids else None
         groups = []
         for number, text in enumerate(prompts):
             given = options.for_prompt(number)
             if plans:
                 given = {**given, "constraint": plans[number].constraint(given.get("constraint"))}
-            requests = self.engine.generation(
-                self._prompts.encode(text), options.params, n=options.n, eos_ids=eos_ids, **given
-            )
+            tokens = self._prompts.encode(text)
+            requests: Sequence[Generation]
+            if options.beams is not None:
+                refuse_beside_beams({"what holds the reply": given.get("constraint")})
+                beams = self.engine.beams(tokens, options.beams, eos_ids=eos_ids, **beam_request(given))
+                requests = beams[: options.n]
+            else:
+                requests = self.engine.generation(tokens, options.params, n=options.n, eos_ids=eos_ids, **given)
             first, n = number * len(requests), len(requests)
             make = partial(
                 TextFold, self.tokenizer, n=n, stops=options.stop, prompt_only=options.prompt_only,
                 structure=options.structure, visible_tokens=options.visible_tokens,
                 reply=plans[number].reply if plans else None,
+                dropped_messages=plans[number].dropped if plans else 0,
             )  # fmt: skip
             groups.append([make(request, index) for index, request in enumerate(requests, first)])
         return groups, several
@@ -333,6 +350,14 @@ class LLM(TextReader):
             return options
         constraint = self.grammars.compile(options.structure.grammar)
         return replace(options, request={**options.request, "constraint": constraint})
+
+    def _with_samplers(self, options: GenerationOptions) -> GenerationOptions:
+        """Samplers and words as the engine takes them."""
+        if options.samplers is None:
+            return options
+        ends = {*self.engine.eos_ids, *options.stop_token_ids}
+        extras = self._token_texts.extras(options.samplers, options.request.get("logit_bias"), ends)
+        return replace(options, request={**options.request, **extras})
 
     def _fold(self, prompt: Prompt, options: GenerationOptions) -> TextFold:
         return self._folds(prompt, options)[0][0][0]
@@ -345,6 +370,11 @@ class LLM(TextReader):
         if split_prompts(prompt)[1]:
             raise RequestError("a stream takes one prompt, got a list of them; use generate")
         return checked
+
+
+def beam_request(given: dict[str, Any]) -> dict[str, Any]:
+    """What `Engine.beams` takes of the options of a request."""
+    return {name: value for name, value in given.items() if name in BEAM_REQUEST}
 
 
 def _refuse_progress(options: GenerationOptions) -> None:

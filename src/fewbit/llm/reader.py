@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 from ..arrays import Floats
@@ -17,17 +19,18 @@ from ..load_options import LoadOptions
 from ..loading import Loaded
 from ..ops.sampling import SamplingParams
 from ..text.tokenizer import Tokenizer
-from ..validation import refuse_pickle, to_flag
+from ..validation import check_type, refuse_pickle, to_flag, to_size
 from .adapters import AdapterMethods, check_adapters
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
-from .chat import ChatEncoder, ChatMessage, Messages
+from .chat import ChatEncoder, Messages
 from .completion import TokenLogprob
+from .extra_options import TokenTexts
 from .logprobs import scored_tokens
-from .pooling import Pooler, Pooling, check_pooling, file_pooling
+from .pooling import Pooler, Pooling, check_pooling, file_pooling, with_prefix
 from .progress import Progress
 from .prompts import Prompt, PromptEncoder, Prompts, split_prompts
 from .sampling_options import PromptOptions
-from .score import Scored, ScoredText, ScoredTexts, label_scorings, probabilities, scorings
+from .score import Scored, ScoredText, ScoredTexts, scorings
 
 if TYPE_CHECKING:
     from ..text.grammar import GrammarCompiler
@@ -36,7 +39,13 @@ if TYPE_CHECKING:
 
 
 class TextReader(AdapterMethods):
-    """A model that reads text: it joins a tokenizer, and an engine in a thread of its own."""
+    """A model that reads text: it joins a tokenizer, and an engine in a thread of its own.
+
+    `prompts` are what its makers put before texts to embed, by name, and `default_prompt` before all of them.
+    """
+
+    prompts: Mapping[str, str]
+    default_prompt: str | None
 
     def _join(
         self,
@@ -49,15 +58,17 @@ class TextReader(AdapterMethods):
         speculation: Speculation | None = None,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
-        self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab)
+        self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab - loaded.second_text)
         self.ctx, self.pooling = loaded.ctx, file_pooling({}, loaded.is_encoder)
         self.engine = Engine(
             loaded.executor, loaded.cache, loaded.ctx, tokenizer.end_of_generation, max_seqs=loaded.max_seqs,
             encoder=loaded.is_encoder, max_waiting=options.max_waiting, max_per_client=options.max_per_client,
             maps=loaded.maps, speculation=speculation,
         )  # fmt: skip
+        self.prompts, self.default_prompt = {}, None
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
+        self._token_texts = TokenTexts(self.tokenizer)
         self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
         for adapter, source in check_adapters(options.adapters).items():
             self.load_adapter(adapter, source)
@@ -152,19 +163,50 @@ class TextReader(AdapterMethods):
         """The chat template of the model."""
         return self._chat.templates.template()
 
+    def with_prompt(
+        self, texts: Sequence[Prompt], prompt: str | None = None, prompt_name: str | None = None
+    ) -> list[Prompt]:
+        """Texts as `embed` reads them: with what is put before each.
+
+        Args:
+            texts: Text, or token ids, which nothing can be put before.
+            prompt: As in `embed`.
+            prompt_name: As in `embed`.
+        """
+        prefix = self._prefix(prompt, prompt_name)
+        is_default = prompt is None and prompt_name is None
+        return [*texts] if prefix is None else with_prefix(texts, prefix, is_default)
+
+    def _prefix(self, prompt: str | None, name: str | None) -> str | None:
+        """What is put before texts to embed."""
+        if prompt is not None and name is not None:
+            raise RequestError("prompt and prompt_name cannot be used together")
+        check_type(prompt, (str, NoneType), "prompt")
+        if prompt is not None or (name is None and self.default_prompt is None):
+            return prompt
+        if name is None:
+            return self.default_prompt
+        if name not in self.prompts:
+            known = ", ".join(self.prompts) or "none"
+            raise RequestError(f"the model has no prompt {name!r}; there are: {known}")
+        return self.prompts[name]
+
     @overload
     def embed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats: ...  # fmt: skip
     @overload
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]:  # fmt: skip
         """Embed a text as a vector, or several texts as the rows of a matrix.
 
@@ -179,29 +221,44 @@ class TextReader(AdapterMethods):
             pooling: "mean", "cls" (the first token), "last", or "none", which returns an array with a row for each
                 token. Defaults to `LLM.pooling`: what the file says, else "mean" for encoders and "last" for others.
             normalize: Scale vectors to length 1, so that their products are cosines.
+            dimensions: Keep the first numbers of each vector only, as models trained for it (Matryoshka) allow. They
+                are of length 1 again if `normalize` says so.
+            prompt: What is put before each text: an instruction, or a prefix such as "search_query: ".
+            prompt_name: The same by its name in the model's `prompts`. Defaults to the one that the model's makers
+                chose for all texts, if there is one; `prompt=""` is none.
             truncate: Cut texts that are longer than the context, and keep the special tokens at their end. Otherwise
                 they are refused.
             progress: Show the progress of a batch on standard error, or call a function with (done, total).
             adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._embed(BlockingCaller(), texts, pooling, normalize, truncate, progress, adapter))
+        return drive(
+            self._embed(
+                BlockingCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate,
+                progress, adapter,
+            )
+        )  # fmt: skip
 
     @overload
     async def aembed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats: ...  # fmt: skip
     @overload
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
-        *, truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
+        *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]:  # fmt: skip
         """`embed` that does not block the event loop."""
-        return await self._embed(LoopCaller(), texts, pooling, normalize, truncate, progress, adapter)
+        return await self._embed(
+            LoopCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate, progress, adapter
+        )
 
     @overload
     def score(
@@ -317,34 +374,43 @@ class TextReader(AdapterMethods):
         """`token_logprobs` that does not block the event loop."""
         return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace, adapter)
 
-    def classify(
-        self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
-        *, separator: str | None = None, per_token: bool = False, namespace: str = "", adapter: Adapter = None,
-    ) -> dict[str, float]:  # fmt: skip
-        """How likely each label is to continue a prompt: probabilities that add up to 1, the likeliest label first.
-
-            llm.classify("The capital of France is", ["Paris", "London"])
-
-        Only the labels are compared: how likely the model is to write something else does not count. The prompt runs
-        once for all of them.
+    def save_prompt(self, path: str | PathLike[str], prompt: Prompt) -> int:
+        """Write what the KV cache holds of a prompt to a file: so many of its tokens. Without any there is no file.
 
         Args:
-            prompt: Text, token ids, or messages, which the chat template turns into a prompt for an answer.
-            labels: Different texts. After token ids and messages they are tokenized on their own.
-            separator: What stands between the prompt and a label. Default: a space after text that does not end with
-                white space, if the label does not begin with it; else nothing.
-            per_token: Compare the mean log-probability of a label's tokens, not the sum, which favours short labels.
-            namespace: Requests share cached prefixes within one namespace only.
-            adapter: A loaded LoRA adapter, or several with weights.
+            path: The file. Keep it as private as the prompt.
+            prompt: Text or token ids.
         """
-        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace, adapter))
+        tokens, found = self.encode_prompt(prompt), [0]
 
-    async def aclassify(
-        self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
-        *, separator: str | None = None, per_token: bool = False, namespace: str = "", adapter: Adapter = None,
-    ) -> dict[str, float]:  # fmt: skip
-        """`classify` that does not block the event loop."""
-        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace, adapter)
+        def save(engine: Engine) -> None:
+            cache = engine.cache
+            sequence = cache.new(tokens)
+            try:
+                found[0] = cache.length(sequence)
+                if found[0]:
+                    cache.save(sequence, path)
+            finally:
+                cache.free(sequence)
+
+        self._worker.call(save)
+        return found[0]
+
+    def load_prompt(self, path: str | PathLike[str]) -> int:
+        """Read a file of `save_prompt` into the KV cache: so many tokens that prompts need not compute again.
+
+        Args:
+            path: The file, of the same model and `kv`. Load only files that you trust.
+        """
+        found = [0]
+
+        def load(engine: Engine) -> None:
+            sequence = engine.cache.load(path)
+            found[0] = engine.cache.length(sequence)
+            engine.cache.free(sequence)
+
+        self._worker.call(load)
+        return found[0]
 
     def flush(self) -> None:
         """Write long prompts to `cache_dir` now, between two steps, and wait until they are there."""
@@ -371,8 +437,9 @@ class TextReader(AdapterMethods):
         await LoopCaller().compute(self.close)  # it waits for the end of a step
 
     async def _embed(
-        self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, truncate: bool,
-        progress: Progress, adapter: Adapter,
+        self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, dimensions: int | None,
+        prompt: str | None, prompt_name: str | None, truncate: bool, progress: Progress,
+        adapter: Adapter,
     ) -> Floats | list[Floats]:  # fmt: skip
         kind, is_cut, is_scaled = (
             check_pooling(pooling, self.pooling),
@@ -382,11 +449,13 @@ class TextReader(AdapterMethods):
         if isinstance(texts, list | tuple) and not texts:
             raise RequestError("texts must not be empty")
         prompts, several = split_prompts(texts)
+        prompts = self.with_prompt(prompts, prompt, prompt_name)
+        most = None if dimensions is None else to_size(dimensions, "dimensions", 1, error=RequestError)
 
         def make() -> Pooler:
             names = [f"text {index}" if several else "the text" for index in range(len(prompts))]
             encoded = [self.encode_text(*pair, is_cut) for pair in zip(prompts, names, strict=True)]
-            return Pooler(self.engine, encoded, kind, is_scaled, adapter)
+            return Pooler(self.engine, encoded, kind, is_scaled, most, adapter)
 
         pooler = await caller.compute(make)
         await run(self._worker, pooler.requests, caller, pooler.take, progress)
@@ -411,14 +480,3 @@ class TextReader(AdapterMethods):
             lambda: [scored_tokens(self.tokenizer, request.tokens, request.scores) for request in requests]
         )
         return found if several else found[0]
-
-    async def _classify(
-        self, caller: Caller, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str], separator: str | None,
-        per_token: bool, namespace: str, adapter: Adapter,
-    ) -> dict[str, float]:  # fmt: skip
-        is_mean = to_flag(per_token, "per_token")
-        requests = await caller.compute(
-            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace, adapter)
-        )
-        await run(self._worker, requests, caller)
-        return probabilities(labels, requests, is_mean)

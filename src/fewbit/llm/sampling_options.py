@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, Literal, TypedDict, get_type_hints
 
 from ..engine.adapters import Adapter
+from ..engine.beam_search import BeamOptions, refuse_beside_beams
 from ..engine.constraint import Constraint
 from ..engine.request_checks import check_at_least_zero
-from ..errors import DtypeError
+from ..errors import DtypeError, RequestError
 from ..ops.sampling import SamplingParams
-from ..validation import to_integer
+from ..validation import to_integer, to_size
+from .extra_options import SamplerOptions, SamplerSettings, pop_samplers
 from .progress import Progress
 from .structure import OutputStructure, pop_structure
 
@@ -23,14 +25,18 @@ _GGUF_KEYS = {  # general.sampling.*: our name, least and most
     "min_p": ("min_p", 0.0, 1.0),
     "penalty_repeat": ("repetition_penalty", 0.1, 10.0),
 }
+NO_BEAMS = (
+    "logprobs", "prompt_logprobs", "logit_bias", "constraint", "schema", "regex", "choice", "grammar", "json",
+    "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 _REQUEST_OPTIONS = (
     "max_tokens", "min_tokens", "seed", "logprobs", "prompt_logprobs", "logit_bias", "constraint", "namespace",
     "adapter", "priority", "client", "deadline",
 )  # fmt: skip
 
 
-class StreamOptions(TypedDict, total=False):
-    """The options of `LLM.stream`: `Options` without `n` and `progress`."""
+class PlainOptions(TypedDict, total=False):
+    """What is asked of one output, beside `SamplerOptions`."""
 
     max_tokens: int | None
     min_tokens: int
@@ -59,6 +65,18 @@ class StreamOptions(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
+
+
+class BeamSettings(TypedDict, total=False):
+    """Options of beam search."""
+
+    beams: int | None
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+
+
+class StreamOptions(PlainOptions, SamplerOptions, BeamSettings, total=False):
+    """The options of `LLM.stream`: `Options` without `n` and `progress`."""
 
 
 class Options(StreamOptions, total=False):
@@ -92,7 +110,26 @@ class Options(StreamOptions, total=False):
         prompt_logprobs: The same for the tokens of the prompt, which is then computed whole, whatever the cache holds.
         temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: As in
             `SamplingParams`.
+        samplers: The order in which samplers run; those that are not listed do not run. Names of them, and functions of
+            the logits, a NumPy array, that return logits. Defaults to "penalties", "dry", "top_n_sigma", "top_k",
+            "temperature", "typical_p", "top_p", "min_p", "xtc". A function runs between two steps: it must not call the
+            model.
+        typical_p, top_n_sigma, xtc_probability, xtc_threshold: As in `SamplerChain`.
+        dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n: As in `SamplerChain`.
+        mirostat, mirostat_tau, mirostat_eta, dynatemp_range, dynatemp_exponent: As in `SamplerChain`.
+        dry_sequence_breakers: Texts at which repetitions begin anew. Defaults to line ends, ":", '"' and "*".
+        no_repeat_ngram_size: No so many tokens in a row come twice, those of the prompt included. 0: off.
+        bad_words: Texts that do not occur in the output, not even within longer words.
+        allowed_words: Texts whose tokens alone may be sampled, and those that end the output.
+        allowed_token_ids: Token ids that alone may be sampled.
+        banned_token_ids: Token ids that are never sampled.
         n: Outputs for each prompt, in `Completion.outputs`. Defaults to 1.
+        beams: Search the likeliest outputs with so many beams, and return the `n` best at the end, in a stream too.
+            Nothing is sampled: temperature and the like have no effect, and options that change what is likely are
+            refused.
+        length_penalty: Power of the number of tokens that scores of beams are divided by. Defaults to 1.
+        early_stopping: When a search ends: True, as soon as `beams` outputs are complete; False, when it looks as if no
+            better one comes; "never", when none can. Defaults to False.
         progress: Show the progress of a batch on standard error, or call a function with (done, total).
     """
 
@@ -129,11 +166,15 @@ class ReplyOptions(TypedDict, total=False):
             name of a tool that it must call. Defaults to "auto".
         parallel_tool_calls: There may be several calls. Defaults to True.
         reasoning_budget: Most tokens of a thought, which is ended then. Defaults to no limit.
+        truncate: Leave out the oldest messages of a conversation that does not fit into the context with room for an
+            answer; `Completion.dropped_messages` is their number. System messages and the last question stay. Defaults
+            to False: it is refused.
     """
 
     tool_choice: str | Mapping[str, Any]
     parallel_tool_calls: bool
     reasoning_budget: int | None
+    truncate: bool
 
 
 class ChatStreamOptions(StreamOptions, PromptOptions, ReplyOptions, total=False):
@@ -157,6 +198,8 @@ class GenerationOptions:
     prompt_only: bool  # nothing is written
     structure: OutputStructure | None = None
     visible_tokens: frozenset[int] = frozenset()
+    samplers: SamplerSettings | None = None  # beyond `params`
+    beams: BeamOptions | None = None
 
     def for_prompt(self, index: int) -> dict[str, Any]:
         """What `Engine.generation` takes for one of several prompts: output i of a call has the seed `seed + i`."""
@@ -179,6 +222,8 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
     rest: dict[str, Any] = {**options}
     check_names(rest, Options)
     stop, ids = _stops(rest.pop("stop", None)), rest.pop("stop_token_ids", None)
+    samplers = pop_samplers(rest)
+    beams = _pop_beams(rest, samplers)
     n, progress, structure = rest.pop("n", 1), rest.pop("progress", False), pop_structure(rest)
     visible = frozenset(to_list(rest.pop("visible_tokens", ()), "visible_tokens must be a list of token ids"))
     request = {"max_tokens": 256} | {name: rest.pop(name) for name in _REQUEST_OPTIONS if name in rest}
@@ -188,7 +233,21 @@ def read_options(options: Options, defaults: SamplingParams | None = None) -> Ge
         request |= {"max_tokens": 1, "min_tokens": 0}
     stop_ids = () if ids is None else tuple(to_list(ids, "stop_token_ids must be a list of token ids"))
     params = replace(defaults or SamplingParams(), **rest)
-    return GenerationOptions(stop, stop_ids, n, progress, request, params, prompt_only, structure, visible)
+    return GenerationOptions(
+        stop, stop_ids, n, progress, request, params, prompt_only, structure, visible, samplers, beams
+    )
+
+
+def _pop_beams(options: dict[str, Any], samplers: SamplerSettings | None) -> BeamOptions | None:
+    count = options.pop("beams", None)
+    given = {name: options.pop(name) for name in ("length_penalty", "early_stopping") if name in options}
+    if count is None:
+        return None
+    refuse_beside_beams({"other samplers": samplers, **{name: options.get(name) for name in NO_BEAMS}})
+    number, n = to_size(count, "beams", 1, error=RequestError), options.get("n", 1)
+    if isinstance(n, int) and n > number:
+        raise RequestError(f"n must be at most the number of beams, {number}, got {n}")
+    return BeamOptions(number, **given)
 
 
 def check_names(options: Mapping[str, Any], kind: type) -> None:

@@ -17,11 +17,13 @@ from ..ops.recorder import Ops, record
 from ..tensor import QuantTensor
 from ..validation import to_path
 from .checkpoint import Checkpoint, Prepare, Rows
+from .classifier import Classifier
 from .config import Config
 
 _PARTS = {
     "adapter",
     "checkpoint",
+    "classifier",
     "config",
     "decoder",
     "directory",
@@ -30,6 +32,7 @@ _PARTS = {
     "layers",
     "lora",
     "merged",
+    "rope_scaling",
     "rotary",
     "transforms",
 }  # no architecture
@@ -57,6 +60,16 @@ class LoadedModel:
     @property
     def config(self) -> Config:
         return self.model.config
+
+    @property
+    def classifier(self) -> Classifier | None:
+        """Its head, if it is a classifier or a reranker."""
+        return getattr(self.model, "classifier", None)
+
+    @property
+    def second_text(self) -> int:
+        """What is added to the token ids of the second of two texts."""
+        return int(getattr(self.model, "second_text", 0))
 
     @property
     def is_encoder(self) -> bool:

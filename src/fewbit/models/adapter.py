@@ -30,6 +30,7 @@ Target = str | tuple[str, Transform]
 Tensors = dict[str | tuple[str, ...], Target | list[Target]]
 
 _SUFFIXES = (".weight", ".bias")
+RANK = 4  # GGUF's pooling type of rerankers
 
 
 def _yarn(key: str) -> Callable[[Config], Any]:
@@ -40,6 +41,24 @@ def _attn_factor(config: Config) -> float | None:
     """YaRN's attention factor relative to its default, for models that specify the whole factor."""
     given = _yarn("attention_factor")(config)
     return None if given is None else given / (1 + 0.1 * math.log(max(1.0, config["rope"]["factor"])))
+
+
+def is_sequence_classifier(config: Config) -> bool:
+    names = config.get("architectures")
+    return isinstance(names, list) and bool(names) and str(names[0]).endswith("ForSequenceClassification")
+
+
+def _labels(config: Config) -> list[str] | None:
+    """The names of a classifier's labels, in their order."""
+    names = config.get("id2label")
+    if not is_sequence_classifier(config) or not isinstance(names, Mapping):
+        return None
+    return [str(name) for _, name in sorted(names.items(), key=lambda pair: int(pair[0]))]
+
+
+def _classifier_pooling(config: Config) -> int | None:
+    kinds = {"mean": 1, "cls": 2}
+    return kinds.get(str(config.get("classifier_pooling"))) if is_sequence_classifier(config) else None
 
 
 def layer_numbers(config: Config) -> range:
@@ -107,7 +126,10 @@ DECODER: dict[str, Source] = {
     "rope.scaling.yarn_beta_fast": _yarn("beta_fast"),
     "rope.scaling.yarn_beta_slow": _yarn("beta_slow"),
     "attention.causal": lambda config: False if config.get("is_causal") is False else None,
-    "pooling_type": "pooling_type",
+    "pooling_type": lambda config: RANK if is_sequence_classifier(config) else config.get("pooling_type"),
+    "classifier.output_labels": _labels,
+    "classifier.pooling_type": _classifier_pooling,
+    "classifier.multi_label": lambda config: config.get("problem_type") == "multi_label_classification" or None,
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
     "expert_used_count": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
@@ -203,6 +225,7 @@ class Adapter:
     tensors: Mapping[str | tuple[str, ...], Target | list[Target]] = field(default_factory=lambda: DECODER_TENSORS)
     made: Callable[[Config], dict[str, Array]] = rope_factors
     dropped: tuple[str, ...] = ()  # names of tensors that are not used
+    classifier: Mapping[str, str] = field(default_factory=dict)  # the head of classifiers and rerankers
     more_layers: bool = False  # whether there may be layers that predict further tokens, which are not used
 
     def hyperparameters(self, config: Config) -> dict[str, Any]:
@@ -221,14 +244,20 @@ class Adapter:
         >>> made["blk.3.attn_q.weight"].sources
         (('model.layers.3.self_attn.q_proj.weight',),)
         """
-        table = _table(self.tensors)
+        is_classifier = is_sequence_classifier(config)
+        own: Mapping[Any, Any] = self.classifier if is_classifier else {}
+        table = _table({**self.tensors, **own})
         found: dict[str, _Draft] = {}
         layers = config["num_hidden_layers"] if self.more_layers else 1 << 30
         tied = config.get("tie_word_embeddings") is True
         for name in names:
             plain = _without_prefix(name)
             pattern, numbers = _pattern(plain)
-            if plain.startswith(_OTHER_PARTS) or plain.endswith(_COMPUTED) or pattern in self.dropped:
+            if (
+                plain.startswith(_OTHER_PARTS)
+                or plain.endswith(_COMPUTED)
+                or (pattern in self.dropped and not (is_classifier and _entries(pattern, table)[0]))
+            ):
                 continue
             if (tied and plain == "lm_head.weight") or (numbers and numbers[0] >= layers):
                 continue
@@ -283,7 +312,8 @@ def _place(name: str, plain: str, table: _Table, found: dict[str, _Draft]) -> No
 def _entries(pattern: str, table: _Table) -> tuple[list[tuple[str, Transform | None, int, int]] | None, str]:
     """The targets of a name, and its suffix. Some checkpoints omit "model.", or add it."""
     end = next((end for end in _SUFFIXES if pattern.endswith(end)), "")
-    for name in (pattern, f"model.{pattern}", pattern.removeprefix("model."), pattern.removeprefix("bert.")):
+    for name in (pattern, f"model.{pattern}", pattern.removeprefix("model."), pattern.removeprefix("bert."),
+                 pattern.removeprefix("roberta.")):  # fmt: skip
         if name in table:
             return table[name], ""
         if end and name.removesuffix(end) in table:
@@ -326,7 +356,8 @@ def _value(config: Config, source: Source) -> Any:
     else:
         keys = (source,) if isinstance(source, str) else source
         value = next((found for key in keys if (found := _inside(config, key)) is not None), None)
-    return np.asarray(value) if isinstance(value, list | tuple) else value
+    is_text = isinstance(value, list) and value and all(isinstance(one, str) for one in value)
+    return np.asarray(value) if isinstance(value, list | tuple) and not is_text else value
 
 
 def _inside(config: Any, key: str) -> Any:

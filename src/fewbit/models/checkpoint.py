@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -99,6 +99,16 @@ class Checkpoint:
             self._refuse(key, "a word", value)
         return str(value)
 
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of texts; none if the file has none."""
+        value = self._config.get(key)
+        if value is None:
+            return ()
+        found = [*value] if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value]
+        if not all(isinstance(text, str) for text in found):
+            self._refuse(key, "a list of texts", value)
+        return tuple(map(str, found))
+
     @property
     def vocab(self) -> int:
         """Vocabulary size: the number of rows of the embedding table."""
@@ -169,6 +179,14 @@ class Checkpoint:
             self._refuse_shape(name, "be " + " x ".join(map(str, shape)), tensor)
         self._step_bytes[name, None] = tensor.nbytes
         return np.ascontiguousarray(tensor.dequantize())
+
+    def table(self, name: str, columns: int) -> Floats:
+        """A matrix of any number of rows, as floats. A vector counts as one row."""
+        tensor = self._tensor(name)
+        if len(tensor.shape) > 2 or tensor.shape[-1] != columns or not all(tensor.shape):
+            self._refuse_shape(name, f"be any x {columns}", tensor)
+        self._step_bytes[name, None] = tensor.nbytes
+        return np.ascontiguousarray(tensor.dequantize()).reshape(-1, columns)
 
     def skip(self, prefix: str) -> None:
         """Ignore the tensors whose names start with a prefix."""

@@ -8,8 +8,9 @@ from typing import Any
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from .adapter import DECODER, Adapter, window_pattern
-from .bert import read_activation, refuse_classifier
+from .bert import read_activation
 from .checkpoint import Checkpoint
+from .classifier import read_classifier
 from .config import Config
 from .layers import Attention, FeedForward, LayerNorm, read_windows
 from .rotary import read_local_rope, read_rope
@@ -23,7 +24,7 @@ def slides(config: Mapping[str, Any]) -> Any:
 
 
 HF = Adapter(
-    ("ModernBertModel",),
+    ("ModernBertModel", "ModernBertForSequenceClassification"),
     config=DECODER
     | {
         "attention.layer_norm_rms_epsilon": lambda config: None,
@@ -45,6 +46,7 @@ HF = Adapter(
         "layers.{i}.mlp.Wo": "blk.{i}.ffn_down",
         "final_norm": "output_norm",
     },
+    classifier={"head.dense": "cls", "head.norm": "cls.norm", "classifier": "cls.output"},
 )
 
 
@@ -52,8 +54,8 @@ class Model:
     has_head = False
 
     def __init__(self, file: Checkpoint) -> None:
-        refuse_classifier(file)
         c = self.config = Config.read(file)
+        self.classifier = read_classifier(file, c.hidden, activation="gelu", pooling="mean")
         rope, local = read_rope(file, c.k_dim, neox=True), read_local_rope(file, c.k_dim, neox=True)
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         self.token_embd_norm = LayerNorm(file, "token_embd_norm", c.hidden)

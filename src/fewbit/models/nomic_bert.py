@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from .adapter import DECODER, Adapter
-from .bert import Embeddings, refuse_classifier
+from .bert import Embeddings
 from .checkpoint import Checkpoint
 from .config import Config
 from .layers import Attention, FeedForward, LayerNorm
@@ -33,7 +33,6 @@ class Model:
     has_head = False
 
     def __init__(self, file: Checkpoint) -> None:
-        refuse_classifier(file)
         c = self.config = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
         self.embeddings = Embeddings(file, c)

@@ -11,7 +11,7 @@ from ..errors import FileError
 from ..ops.graph import Rope
 from .checkpoint import Checkpoint
 
-SCALINGS = ("none", "linear", "yarn", "longrope")
+SCALINGS = ("none", "linear", "dynamic", "yarn", "longrope")
 
 
 def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = True) -> Rope:
@@ -21,6 +21,8 @@ def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = T
     kind = file.word("rope.scaling.type", default="linear")
     if kind not in SCALINGS:
         raise FileError(f"{file.path}: rope.scaling.type {kind!r} is not supported; there are: {', '.join(SCALINGS)}")
+    if kind == "dynamic":
+        base = _longer_base(file, rotary_dim, base)
     inv_freq = plain_inv_freq(rotary_dim, base) / _factors(file, rotary_dim // 2, kind)
     scale = file.number("rope.scaling.attn_factor", default=1.0)
     factor = file.number("rope.scaling.factor", file.number("rope.scale_linear", default=0.0), least=0) or 1.0
@@ -96,6 +98,18 @@ def _factors(file: Checkpoint, pairs: int, kind: str) -> Floats:
         return np.ones(pairs, np.float32)
     short, long = (_positive(file, name, pairs) for name in names)
     return long if _is_long(file) else short
+
+
+def _longer_base(file: Checkpoint, rotary_dim: int, base: float) -> float:
+    """The base of dynamic (NTK) scaling for the longest sequence. One base for all: what is cached cannot be rotated
+    anew."""
+    made_for = file.size("context_length", most=1 << 30)
+    original = file.size("rope.scaling.original_context_length", default=made_for, most=1 << 30)
+    factor = file.number("rope.scaling.factor", default=1.0, least=1.0)
+    longest = max(file.ctx or made_for, original)
+    if rotary_dim < 4:
+        raise FileError(f"{file.path}: dynamic scaling needs at least 4 rotated values, there are {rotary_dim}")
+    return float(base * (factor * longest / original - (factor - 1)) ** (rotary_dim / (rotary_dim - 2)))
 
 
 def _is_long(file: Checkpoint) -> bool:

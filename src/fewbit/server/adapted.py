@@ -34,8 +34,8 @@ class AdaptedBackend(Backend):
     async def work(self, asker: Asker, call: Callable[..., T], *given: Any) -> T:
         return await self.inner.work(asker, call, *given)
 
-    async def embed(self, prompts: list[list[int]], adapter: str | None = None) -> Floats:
-        return await self.inner.embed(prompts, self.adapter)
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None, adapter: str | None = None) -> Floats:
+        return await self.inner.embed(prompts, pooling, self.adapter)
 
     async def counts(self) -> Mapping[str, Counts]:
         return await self.inner.counts()

@@ -32,6 +32,7 @@ from . import (
     openai_files,
     openai_responses,
     page,
+    rerank,
 )
 from .batch.batches import Batches
 from .errors import ApiError, from_fewbit
@@ -66,6 +67,7 @@ ROUTES: list[BaseRoute] = [
     *llama_server.ROUTES,
     *openai_responses.ROUTES,
     *openai_embeddings.ROUTES,
+    *rerank.ROUTES,
     *openai_files.ROUTES,
     *openai_batches.ROUTES,
     *anthropic.ROUTES,
@@ -94,6 +96,7 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
         state.pauses.stop()
         if state.batches is not None:
             await state.batches.stop()
+            state.batches.files.close()
         if close_pool:
             await pool.close()
 

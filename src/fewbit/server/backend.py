@@ -120,15 +120,15 @@ class Backend(Protocol):
     def facts(self) -> ModelFacts: ...
 
     def run(self, job: Job, asker: Asker) -> AsyncGenerator[RunEvent, None]:
-        """The events of a job; see `jobs.run`. `aclose` ends it at once."""
+        """The events of a job; see `jobs.run`. `aclose` ends it at once. `Interrupted`: it may be run again."""
         ...
 
     async def work(self, asker: Asker, call: Callable[..., T], *given: Any) -> T:
         """`call(llm, *given)`, made beside the event loop where the LLM is. All of it can be pickled."""
         ...
 
-    async def embed(self, prompts: list[list[int]], adapter: str | None = None) -> Floats:
-        """A row for each prompt."""
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None, adapter: str | None = None) -> Floats:
+        """A row for each prompt: its vector, or the logits of its labels with the pooling "rank"."""
         ...
 
     @property

@@ -30,15 +30,27 @@ class Embedded:
     load_ns: int  # until the model was there
 
 
-async def embed(request: Request, model: str | None, texts: Sequence[Prompt], truncate: bool = False) -> Embedded:
-    """Vectors of length 1. Texts that are too long are refused, or lose their ends with `truncate`."""
+async def embed(
+    request: Request,
+    model: str | None,
+    texts: Sequence[Prompt],
+    truncate: bool = False,
+    *,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+) -> Embedded:
+    """Vectors of length 1. Texts that are too long are refused, or lose their ends with `truncate`.
+
+    What is put before each text is a `prompt`, or one of the model's own by its name.
+    """
     begun, state = perf_counter_ns(), state_of(request)
     entry = state.pool.find(model)
     async with AsyncExitStack() as stack:
         enter(state, entry, Job(prompts=texts[:1]), stack)  # one place, however many texts
         backend = await held(request, model, stack)
         load_ns = perf_counter_ns() - begun
-        prompts = await work(request, backend, _encoded, texts, truncate, state.settings.max_prompt_tokens)
+        prompts = await work(request, backend, _encoded, texts, truncate, state.settings.max_prompt_tokens,
+                             prompt, prompt_name)  # fmt: skip
         charge(request, sum(map(len, prompts)))
         try:
             rows = await unless_gone(request, backend.embed(prompts), state.settings.request_seconds)
@@ -49,7 +61,10 @@ async def embed(request: Request, model: str | None, texts: Sequence[Prompt], tr
     return Embedded(entry.name, rows, num_tokens, load_ns)
 
 
-def _encoded(llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None) -> list[list[int]]:
+def _encoded(
+    llm: LLM, texts: Sequence[Prompt], truncate: bool, limit: int | None, prompt: str | None, prompt_name: str | None
+) -> list[list[int]]:
+    texts = llm.with_prompt(texts, prompt, prompt_name)
     most = llm.engine.max_length if limit is None else min(limit, llm.engine.max_length)
     if not truncate:
         check_chars(llm, *texts)

@@ -95,6 +95,18 @@ class ApiError(Exception):
             found["Connection"] = "close"
         return {**found, **_HEADERS.get(self.status, {})}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = (self.status, self.message, self.param, self.code, self.retry_after, self.closes, self.overflow)
+        return ApiError, found
+
+
+class Interrupted(ApiError):
+    """The replica that ran a job ended. The job can be run again from its beginning."""
+
+    def __init__(self) -> None:
+        message = "the replica that wrote this answer ended; ask again"
+        super().__init__(503, message, code="replica_lost", retry_after=1)
+
 
 def unsupported(name: str, hint: str = "") -> ApiError:
     """A field that is known, and that this server cannot serve."""

@@ -5,6 +5,7 @@ What a client calls its file is in the record and never part of a path. A file b
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
 from uuid import uuid4
+from weakref import finalize
 
 import msgspec
 
@@ -59,10 +61,17 @@ class FileStore:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o700)
+            self._close = finalize(self, os.close, _locked(folder))
             self._found = {record.file.id: record for record in _records(folder)}
+        except BlockingIOError:
+            raise PathError(f"{folder}: another server keeps its files there") from None
         except OSError as error:
             raise PathError(f"{error.filename or folder}: {error.strerror or error}") from None
         self._pending: dict[str, list[int]] = {}  # sizes of files that are being written, by owner
+
+    def close(self) -> None:
+        """Let another server have the folder."""
+        self._close()
 
     def path(self, name: str) -> Path:
         """Where a file is. Only ids that were made here have a path."""
@@ -101,10 +110,14 @@ class FileStore:
     def add(self, owner: str, filename: str, purpose: Purpose, source: BinaryIO) -> FileObject:
         """Keep what can be read from `source`. It blocks."""
         name = new_file_id()
-        with open_private(self.path(name)) as file:
-            shutil.copyfileobj(source, file, 1 << 20)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open_private(self.path(name)) as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            self.path(name).unlink(missing_ok=True)
+            raise
         return self.adopt(name, owner, filename, purpose)
 
     def adopt(self, name: str, owner: str, filename: str, purpose: Purpose) -> FileObject:
@@ -145,6 +158,17 @@ def write_record(path: Path, record: msgspec.Struct) -> None:
         file.flush()
         os.fsync(file.fileno())
     target.replace(path)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds a folder until it is closed."""
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _records(folder: Path) -> Iterator[FileRecord]:

@@ -62,7 +62,9 @@ class LocalBackend(Backend):
     async def work(self, asker: Asker, call: Callable[..., T], *given: Any) -> T:
         return await asker.in_thread(call, self.llm, *given)
 
-    async def embed(self, prompts: list[list[int]], adapter: str | None = None) -> Floats:
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None, adapter: str | None = None) -> Floats:
+        if pooling == "rank":
+            return await self.llm.aclass_logits(prompts)
         return np.asarray(await self.llm.aembed(prompts, adapter=adapter), np.float32)
 
     @property

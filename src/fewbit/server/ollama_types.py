@@ -13,6 +13,7 @@ from .bodies import Body
 from .errors import ApiError, unsupported
 from .openai_types import ChatLogprob, Seed, Share, Stop, effort_names, seed_of, thinking_names
 from .output_formats import OutputFormat, Schema
+from .sampler_fields import mirostat_version, typical
 from .template_input import function_call, function_tool, given
 from .tools import Tools
 
@@ -41,7 +42,7 @@ def keep_seconds(given: float | str) -> float:
 
 
 class OllamaOptions(Body):
-    """Those after `stop` say where and how fast a model runs, not what it writes; or they are refused in `check`."""
+    """Those after `mirostat_eta` say where and how fast a model runs, or are refused in `check`."""
 
     num_predict: Annotated[int, Meta(ge=-2, le=1 << 31)] | None = None  # below 1: until the context is full
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
@@ -53,6 +54,10 @@ class OllamaOptions(Body):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     stop: Stop | None = None
+    typical_p: Share | None = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
+    mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
     num_ctx: Annotated[int, Meta(ge=0)] | None = None  # 0, or more than the model's: the model's
     num_keep: int | None = None
     num_batch: int | None = None
@@ -64,18 +69,15 @@ class OllamaOptions(Body):
     use_mmap: bool | None = None
     use_mlock: bool | None = None
     repeat_last_n: int | None = None
-    typical_p: float | None = None
     tfs_z: float | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
     penalize_newline: bool | None = None
 
     def check(self) -> None:
         """Refuse what would change the output and cannot be done."""
-        for name, neutral in (("typical_p", 1), ("tfs_z", 1), ("mirostat", 0), ("penalize_newline", True)):
+        for name, neutral in (("tfs_z", 1), ("penalize_newline", True)):
             if getattr(self, name) not in (None, neutral):
                 raise unsupported(f"options.{name}", "leave it out")
+        mirostat_version(self.mirostat, "options.mirostat")
         if self.repeat_last_n not in (None, -1, 0, DEFAULT_LAST_N) and self._has_penalties:
             raise unsupported("options.repeat_last_n", "penalties look at the whole text; leave it out, or use -1 or 0")
 
@@ -98,6 +100,8 @@ class OllamaOptions(Body):
             temperature=self.temperature, top_k=None if self.top_k is None else max(self.top_k, 0), top_p=self.top_p,
             min_p=self.min_p, seed=seed_of(self.seed), repetition_penalty=self.repeat_penalty,
             presence_penalty=self.presence_penalty, frequency_penalty=self.frequency_penalty, stop=self.stop or None,
+            typical_p=typical(self.typical_p), mirostat=self.mirostat, mirostat_tau=self.mirostat_tau,
+            mirostat_eta=self.mirostat_eta,
         )  # fmt: skip
         if self.repeat_last_n == 0:
             found |= {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from ..arrays import Floats
 from ..llm import Prompt
+from ..llm.pooling import quantize_embeddings
 from .bodies import Body, JsonResponse, read
 from .embedding import embed
 from .errors import ApiError
@@ -28,6 +30,9 @@ class EmbeddingsRequest(Body):
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = None
+    prompt_name: Annotated[str, Meta(max_length=256)] | None = None
+    instruction: Annotated[str, Meta(max_length=1 << 16)] | None = None  # put before each text
     user: str | None = None
 
     def texts(self) -> list[Prompt]:
@@ -44,7 +49,7 @@ class EmbeddingsRequest(Body):
 
 class EmbeddingRow(msgspec.Struct):
     index: int
-    embedding: list[float] | str
+    embedding: list[float | int] | str
     object: Literal["embedding"] = "embedding"
 
 
@@ -62,8 +67,9 @@ class EmbeddingList(msgspec.Struct):
 
 async def embeddings(request: Request) -> Response:
     body = await read(request, EmbeddingsRequest)
-    found = await embed(request, body.model, body.texts())
-    rows = shortened(found.rows, body.dimensions)
+    found = await embed(request, body.model, body.texts(), prompt=body.instruction, prompt_name=body.prompt_name)
+    kind = body.output_dtype or "float"
+    rows = quantize_embeddings(shortened(found.rows, body.dimensions), "float32" if kind == "float" else kind)
     as_text = body.encoding_format == "base64"
     data = [EmbeddingRow(i, as_base64(row) if as_text else row.tolist()) for i, row in enumerate(rows)]
     return JsonResponse(EmbeddingList(data, found.model, EmbeddingsUsage(found.num_tokens, found.num_tokens)))
@@ -72,13 +78,13 @@ async def embeddings(request: Request) -> Response:
 ROUTES: list[BaseRoute] = [Route("/v1/embeddings", embeddings, methods=["POST"])]
 
 
-def as_base64(row: Floats) -> str:
+def as_base64(row: npt.NDArray[Any]) -> str:
     """
     >>> import numpy as np
     >>> as_base64(np.ones(1, np.float32))
     'AACAPw=='
     """
-    return b64encode(row.astype("<f4").tobytes()).decode()
+    return b64encode(row.astype(row.dtype.newbyteorder("<")).tobytes()).decode()
 
 
 def shortened(rows: Floats, dimensions: int | None) -> Floats:

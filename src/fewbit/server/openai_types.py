@@ -12,8 +12,8 @@ from ..llm import TokenLogprob
 from .bodies import Body
 from .errors import invalid_output, openai_body
 from .jobs import Finished, Usage
-from .output_formats import Guided
 from .runs import Run
+from .sampler_fields import SamplerFields
 from .sse import event
 from .template_input import given
 
@@ -28,15 +28,11 @@ NOTHING: tuple[Any, ...] = (False, [], {}, "")
 # What other servers have and this one has not, with values that have no effect.
 NOT_HERE: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
-        (
-            "structural_tag", "guided_whitespace_pattern", "lora", "adapter", "use_beam_search", "bad_words",
-            "allowed_token_ids", "logits_processors",
-        ),
+        ("structural_tag", "guided_whitespace_pattern", "lora", "adapter", "logits_processors"),
         NOTHING,
     ),
-    "typical_p": (0, 1), "tfs_z": (0, 1), "mirostat": (0,), "mirostat_mode": (0,), "xtc_probability": (0,),
-    "dry_multiplier": (0,), "dynatemp_range": (0,), "top_n_sigma": (-1, 0), "top_a": (0,), "smoothing_factor": (0,),
-    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "no_repeat_ngram_size": (0,), "best_of": (1,),
+    "tfs_z": (0, 1), "top_a": (0,), "smoothing_factor": (0,), "epsilon_cutoff": (0,), "eta_cutoff": (0,),
+    "best_of": (1,),
 }  # fmt: skip
 MaxTokens = Annotated[int, Meta(ge=-1, le=1 << 31)]  # -1: until the context is full
 ThoughtTokens = MaxTokens  # of a thought, until it is ended; -1: any number
@@ -49,7 +45,7 @@ class StreamSettings(Body):
     include_obfuscation: bool | None = None  # events are as long as their text
 
 
-class Sampling(Guided):
+class Sampling(SamplerFields):
     """Options of both completion APIs. Those after `user` are extensions."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_HERE
@@ -76,6 +72,10 @@ class Sampling(Guided):
     min_tokens: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
     stop_token_ids: list[Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]] | None = None
     return_token_ids: bool | None = None
+    use_beam_search: bool | None = None  # with `n` beams, as vLLM has it
+    beams: Annotated[int, Meta(ge=1, le=1024)] | None = None  # of which the `n` best are returned
+    length_penalty: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None  # higher ones are run first
     cache_salt: Annotated[str, Meta(max_length=256)] | None = None
 
@@ -97,11 +97,18 @@ class Sampling(Guided):
             seed=seed_of(self.seed), repetition_penalty=repetition, stop=self.stop or None,
             top_k=None if self.top_k is None else max(self.top_k, 0),
         )  # fmt: skip
+        found |= self.sampler_options() | self._beam_options()
         if self.ignore_eos:
             found["min_tokens"] = NO_END
         if self.logit_bias is not None:
             found["logit_bias"] = {int(token): value for token, value in self.logit_bias.items()}
         return found
+
+    def _beam_options(self) -> dict[str, Any]:
+        count = self.beams or ((self.n or 1) if self.use_beam_search else None)
+        if count is None:
+            return {}
+        return {"beams": count, **given(length_penalty=self.length_penalty, early_stopping=self.early_stopping)}
 
 
 def seed_of(seed: int | None) -> int | None:

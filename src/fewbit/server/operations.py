@@ -20,6 +20,7 @@ from .openai_embeddings import EmbeddingList, EmbeddingsRequest
 from .openai_files import DeletedFile, FileList, FileUpload
 from .openai_responses import DeletedResponse, InputTokens, ItemList, ResponseObject
 from .openai_responses_types import InputTokensRequest, ResponseRequest
+from .rerank import ClassifyAnswer, ClassifyRequest, RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from .sse import NDJSON
 
 
@@ -44,6 +45,9 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("get", "/v1/responses/{response_id}/input_items", "The input of a stored response.", None, ItemList, False),
     ("post", "/v1/responses/input_tokens", "Count tokens of input.", InputTokensRequest, InputTokens, False),
     ("post", "/v1/embeddings", "Vectors for texts.", EmbeddingsRequest, EmbeddingList, False),
+    ("post", "/v1/rerank", "Sort documents by how well they answer a query.", RerankRequest, RerankAnswer, False),
+    ("post", "/v1/score", "Score pairs of texts.", ScoreRequest, ScoreAnswer, False),
+    ("post", "/v1/classify", "Give texts labels.", ClassifyRequest, ClassifyAnswer, False),
     ("post", "/v1/files", "Upload a file of requests.", FileUpload, FileObject, False),
     ("get", "/v1/files", "The files.", None, FileList, False),
     ("get", "/v1/files/{file_id}", "What is known of a file.", None, FileObject, False),

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from ..errors import FewbitError, FileChanged
 from .adapted import AdaptedBackend
 from .backend import Backend
-from .errors import ApiError, from_fewbit, shutting_down
+from .errors import ApiError, Interrupted, from_fewbit, shutting_down
 from .ignored import note_ignored
 from .jobs import Finished, Job, OutputDelta, RunEvent, Started, Usage
 from .log import log
@@ -24,6 +24,8 @@ from .state import State, charge, client_name, state_of
 from .waiting import asker_of, unless_gone
 
 T = TypeVar("T")
+
+MAX_RESTARTS = 2  # of a job whose replica ended
 
 
 class Run:
@@ -41,7 +43,7 @@ class Run:
         self._reader: asyncio.Task[Any] | None = None  # that waits for the next event
         self._state.runs.add(self)
         stack.callback(self._leave)
-        stack.push_async_callback(self._events.aclose)
+        stack.push_async_callback(self._close_events)
 
     async def start(self) -> None:
         first = await self._next()
@@ -67,6 +69,21 @@ class Run:
         finally:
             await self.aclose()
 
+    async def _collect(self) -> tuple[list[list[OutputDelta]], list[Finished], Usage]:
+        """All of it. Nobody has seen any of it before it is complete, so what was interrupted is run again."""
+        for _ in range(MAX_RESTARTS):
+            try:
+                return await self._collect_once()
+            except Interrupted:
+                await self._restart()
+        return await self._collect_once()
+
+    async def _restart(self) -> None:
+        await self._events.aclose()
+        self._events = self.backend.run(self.job, asker_of(self._request))
+        self._last_token, self._num_open = {}, self.job.num_outputs
+        assert isinstance(await self._next(), Started)
+
     def stream(self, parts: AsyncGenerator[bytes, None], media_type: str | None = None) -> EventStream:
         """A response that streams `parts`, made of these events, and closes this."""
         limits = self._state.settings
@@ -83,6 +100,9 @@ class Run:
 
     async def aclose(self) -> None:
         await self._stack.aclose()
+
+    async def _close_events(self) -> None:
+        await self._events.aclose()
 
     def _leave(self) -> None:
         self._state.runs.discard(self)
@@ -115,7 +135,7 @@ class Run:
         finally:
             self._reader = None
 
-    async def _collect(self) -> tuple[list[list[OutputDelta]], list[Finished], Usage]:
+    async def _collect_once(self) -> tuple[list[list[OutputDelta]], list[Finished], Usage]:
         deltas: list[list[OutputDelta]] = [[] for _ in range(self.job.num_outputs)]
         finished: dict[int, Finished] = {}
         usage = Usage(0, 0, 0)

@@ -62,6 +62,7 @@ class Tokenizer:
         self._decode_token = token_decoder(vocabulary, self._byte_level)
         self._bytes: dict[int, bytes] = {}  # of tokens that were decoded before
         self._before, self._after = _surroundings(vocabulary, metadata, pre)
+        self._between = _between(vocabulary, metadata)
 
     @classmethod
     def from_gguf(cls, path: str | PathLike[str]) -> Tokenizer:
@@ -96,6 +97,10 @@ class Tokenizer:
             else:
                 ids += self._encoder(part)
         return [*self._before, *ids, *self._after] if add_special else ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int], list[int]]:
+        """The token ids of two texts that are read together: up to the second text, its own, and those after it."""
+        return [*self.encode(first, add_special=True), *self._between], self.encode(second), [*self._after]
 
     def truncate(self, ids: list[int], length: int) -> list[int]:
         """The first `length` token ids of a text; those that `add_special` put after it stay.
@@ -318,6 +323,14 @@ def _surroundings(
     add_bos = read_flag(metadata, "tokenizer.ggml.add_bos_token", bos)
     add_eos = read_flag(metadata, "tokenizer.ggml.add_eos_token", eos)
     return _present(vocabulary.bos if add_bos else None), _present(vocabulary.eos if add_eos else None)
+
+
+def _between(vocabulary: Vocabulary, metadata: Mapping[str, Any]) -> list[int]:
+    """The tokens that come between two texts, beside the one that ends the first."""
+    architecture = metadata.get("general.architecture")
+    if architecture == "modern-bert" or not read_flag(metadata, "tokenizer.ggml.add_sep_token", False):
+        return []  # llama.cpp's converter sets the flag for every ModernBERT
+    return _present(vocabulary.eos if vocabulary.separator is None else vocabulary.separator)
 
 
 def _present(token: int | None) -> list[int]:

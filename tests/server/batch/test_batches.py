@@ -99,7 +99,7 @@ def test_wrong_inputs_fail(server: Live, text: str, code: str, number: int | Non
 
 def test_a_cancelled_batch_keeps_what_is_done(server: Live) -> None:
     with client_at(server.url) as client:
-        file = upload(client, "".join(line(i, max_tokens=40) for i in range(400)))
+        file = upload(client, "".join(line(i, max_tokens=40) for i in range(200)))
         name = create(client, file).id
         second = create(client, upload(client, line(0))).id
         assert wait(client, name, lambda one: one.request_counts.completed > 3).status == "in_progress"
@@ -112,7 +112,7 @@ def test_a_cancelled_batch_keeps_what_is_done(server: Live) -> None:
         done = client.files.content(batch.output_file_id).text.splitlines()
         rest = [json.loads(text) for text in client.files.content(batch.error_file_id).text.splitlines()]
         assert len(done) == batch.request_counts.completed > 3
-        assert len(done) + len(rest) == 400
+        assert len(done) + len(rest) == 200
         assert {one["error"]["code"] for one in rest} == {"batch_cancelled"}
         assert wait(client, second).status == "completed"
 
@@ -154,7 +154,7 @@ def test_a_batch_waits_for_the_quota_of_its_key(llm: LLM, tmp_path: Path) -> Non
 def test_an_expired_batch_ends(server: Live) -> None:
     with client_at(server.url) as client:
         batches = server.app.state.fewbit.batches
-        name = create(client, upload(client, "".join(line(i, max_tokens=40) for i in range(300)))).id
+        name = create(client, upload(client, "".join(line(i, max_tokens=40) for i in range(150)))).id
         batches._records[name].batch.expires_at = 0
         batch = wait(client, name, lambda one: one.status == "expired")
         assert batch.status == "expired"
@@ -164,7 +164,7 @@ def test_an_expired_batch_ends(server: Live) -> None:
 
 def test_interactive_requests_come_first(server: Live) -> None:
     with client_at(server.url) as client:
-        name = create(client, upload(client, "".join(line(i, max_tokens=60) for i in range(300)))).id
+        name = create(client, upload(client, "".join(line(i, max_tokens=40) for i in range(150)))).id
         wait(client, name, lambda one: one.request_counts.completed > 0)
         answer = client.chat.completions.create(**json.loads(line(0))["body"])
         assert answer.usage.completion_tokens == 8

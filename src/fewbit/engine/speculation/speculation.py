@@ -76,6 +76,7 @@ class Speculation:
 def _may_draft(request: Generation) -> bool:
     return (
         request.finish_reason is None
+        and request.takes_drafts
         and not request.siblings
         and request.is_writing
         and (request.scores is None or request.scores.is_complete)
