@@ -3,8 +3,10 @@
 #include <memory>
 #include <mutex>
 
-#include "bindings_collective.h"
 #include "bindings_experts.h"
+#include "bindings_given.h"
+#include "bindings_low_rank.h"
+#include "bindings_recurrent.h"
 #include "threads.h"
 
 namespace fewbit {
@@ -30,9 +32,9 @@ class ForkedLock {
 };
 
 // A plan and the arrays that it reads. Once it has its result it does not change; runs wait for each other.
-class PyPlan : public CollectivePlan {
+class PyPlan : public GivenPlan {
  public:
-  using CollectivePlan::CollectivePlan;
+  using GivenPlan::GivenPlan;
   Buffer buffer(size_t width, bool logits_only, size_t slot) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
     expect(slot <= plan_.buffers(), "slot of a buffer", slot, plan_.buffers());
@@ -216,6 +218,24 @@ class PyPlan : public CollectivePlan {
     expect_rows(out, true);
     add_op(plan::Gather{in, out});
   }
+  // `products`: pairs of a product's number and the buffer of its result, to which terms of adapters are added.
+  void low_rank(Buffer in, const nb::list& products) {
+    plan::LowRank op{in, {}};
+    for (const nb::handle& one : products) {
+      const auto [product, out] = nb::cast<std::pair<size_t, Buffer>>(one);
+      expect_rows(out, plan_.logits_only(in));
+      expect(out != in, "a result that is not the input", out, in);
+      uses_.add({product, width(in), width(out), false});
+      op.products.emplace_back(product, out);
+    }
+    add_op(std::move(op));
+  }
+  void low_rank_rows(size_t product, size_t count, Buffer out) {
+    expect_rows(out, false);
+    expect(tokens_ != 0 && tokens_ <= count, "rows of the table, at least", count, tokens_);
+    uses_.add({product, count, width(out), true});
+    add_op(plan::LowRankRows{product, count, out});
+  }
   void set_result(Buffer b) {
     expect_rows(b, true);
     for (Buffer other = 0; other < plan_.buffers(); ++other) {  // its slot has no memory of its own
@@ -229,7 +249,8 @@ class PyPlan : public CollectivePlan {
 
   void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads, std::optional<Int32s> reads,
-           std::optional<Int32s> writes, std::optional<Int32s> tops, std::optional<Array<const float, 2>> given) {
+           std::optional<Int32s> writes, std::optional<Int32s> tops, std::optional<Array<const float, 2>> given,
+           const nb::list& adapters) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     if (tokens_) expect_below(tokens, tokens_, "token");  // else no operation reads them
@@ -246,6 +267,7 @@ class PyPlan : public CollectivePlan {
     const std::vector<PageTables> tables = tables_of_groups(held, lengths);
     slots_.check(reads, writes, lengths.size());
     if (tops) expect(tops->size() == logits_indices.size(), "rows of tops", tops->size(), logits_indices.size());
+    const TakenAdapters taken(adapters, uses_, tokens.size(), logits_indices.size());
     const Step step{tokens.data(),
                     tokens.size(),
                     sequences,
@@ -255,7 +277,8 @@ class PyPlan : public CollectivePlan {
                     reads ? reads->data() : nullptr,
                     writes ? writes->data() : nullptr,
                     given_rows(given, tokens.size()),
-                    tops ? tops->data() : nullptr};
+                    tops ? tops->data() : nullptr,
+                    taken.adapters()};
     const Activations how = activations_named(activations);
     std::mutex& mutex = lock_.get();
     const WithoutGil released;
@@ -325,14 +348,18 @@ class PyPlan : public CollectivePlan {
   }
 
   std::vector<Pages> groups_;
-  ForkedLock lock_;                    // of what runs change
+  ForkedLock lock_;  // of what runs change
+  LowRankUses uses_;
   size_t tokens_ = 0, positions_ = 0;  // that all tables have; 0: there is none
 };
 
 }  // namespace
 
 void bind_plan(nb::module_& m) {
-  bind_collective(m);
+  nb::class_<PyAdapter>(m, "Adapter", "Low-rank terms of the products of a model.")
+      .def(nb::init<>())
+      .def("add", &PyAdapter::add, nb::arg("product"), nb::arg("a").none(), nb::arg("b").none(), nb::arg("kind"),
+           nb::arg("r"), nb::arg("k"), nb::arg("n"), nb::arg("scale"), nb::arg("is_table"));
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
       .def(nb::init<bool>(), nb::arg("batch_invariant") = false)
       .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
@@ -371,13 +398,13 @@ void bind_plan(nb::module_& m) {
            nb::arg("dt_bias"), nb::arg("out"))
       .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
       .def("given", &PyPlan::given, nb::arg("out"))
-      .def("all_reduce", &PyPlan::all_reduce, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("out"))
-      .def("all_gather", &PyPlan::all_gather, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("out"))
+      .def("low_rank", &PyPlan::low_rank, nb::arg("x"), nb::arg("products"))
+      .def("low_rank_rows", &PyPlan::low_rank_rows, nb::arg("product"), nb::arg("count"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))
       .def("run", &PyPlan::run, OneTarget(), nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"),
            nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
            nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none(),
-           nb::arg("tops") = nb::none(), nb::arg("given") = nb::none())
+           nb::arg("tops") = nb::none(), nb::arg("given") = nb::none(), nb::arg("adapters") = nb::list())
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds)
       .def("expert_bytes", &PyPlan::expert_bytes);

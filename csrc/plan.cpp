@@ -47,10 +47,10 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {"embed",   "linear", "gated",        "rope",       "attend", "norm",
-                                      "add",     "gate",   "gather",       "layer_norm", "map",    "positions",
-                                      "columns", "join",   "linear_heads", "experts",    "conv",   "delta_rule",
-                                      "scan",    "given",  "collective"};
+  static const char* const names[] = {"embed",   "linear", "gated",        "rope",         "attend", "norm",
+                                      "add",     "gate",   "gather",       "layer_norm",   "map",    "positions",
+                                      "columns", "join",   "linear_heads", "experts",      "conv",   "delta_rule",
+                                      "scan",    "given",  "low_rank",     "low_rank_rows"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);
@@ -199,6 +199,14 @@ struct Plan::Run {
       }
     });
   }
+  void operator()(const plan::LowRank& op) const {
+    std::vector<LowRankOutput>& outputs = plan.low_rank_.outputs();
+    for (const auto& [product, out] : op.products) outputs.push_back({product, width(out), at(out)});
+    plan.low_rank_.add(outputs, at(op.in), width(op.in), plan.buffers_[op.in].logits_only, step.adapters, threads);
+  }
+  void operator()(const plan::LowRankRows& op) const {
+    plan.low_rank_.add_rows({op.product, width(op.out), at(op.out)}, step.tokens, step.adapters, threads);
+  }
   Recurrence recurrence() const { return {step.sequences, step.reads, step.writes, threads}; }
   void operator()(const plan::ConvRows& op) const { conv(op.conv, recurrence(), at(op.in), at(op.out)); }
   void operator()(const plan::DeltaRows& op) const {
@@ -214,14 +222,6 @@ struct Plan::Run {
     });
   }
   void operator()(const plan::Given& op) const { std::copy_n(step.given, rows(op.out) * width(op.out), at(op.out)); }
-  void operator()(const plan::Collective& op) const {
-    const size_t n = width(op.in);
-    if (op.sums) {
-      op.group->all_reduce(op.rank, at(op.in), rows(op.in) * n, at(op.out));
-    } else {
-      op.group->all_gather(op.rank, at(op.in), rows(op.in), n, at(op.out));
-    }
-  }
 
   // Where each token stands, and where its K and V go.
   void find_positions() const {
@@ -295,12 +295,13 @@ void Plan::run(const Step& step, float* result, Activations activations, int thr
 
 // What an unusually long step needed goes back to the system.
 void Plan::trim() {
-  size_t kept = normed_.capacity();
+  size_t kept = normed_.capacity() + low_rank_.capacity();
   for (const auto* all : {&slots_, &angles_}) {
     for (const Workspace& w : *all) kept += w.capacity();
   }
   if (kept <= kMostKept) return;
   normed_.release();
+  low_rank_.release();
   for (auto* all : {&slots_, &angles_}) {
     for (Workspace& w : *all) w.release();
   }

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "attention.h"
-#include "collective.h"
 #include "experts.h"
 #include "linear.h"
+#include "low_rank.h"
 #include "recurrent.h"
 #include "row_maths.h"
 #include "workspace.h"
@@ -25,6 +25,7 @@ struct Step {  // the last tokens of some sequences
   const int32_t *reads, *writes;  // slots of the sequences' states; null: no layer has one
   const float* given = nullptr;   // rows that another plan made, for those that begin with `Given`
   const int32_t* tops = nullptr;  // how many of the largest logits of each row are wanted; 0, or null: all
+  StepAdapters adapters = {};
 };
 
 // Angles of rotary positions: position * inv_freq[pair].
@@ -164,17 +165,19 @@ struct Gather {  // the rows of logits_indices
 struct Given {  // the rows that a step brings
   Buffer out;
 };
-struct Collective {  // the rows of all ranks: their sum, or side by side
+
+struct LowRank {  // terms of adapters, added to products of `in`
   Buffer in;
-  ThreadCollective* group;
-  size_t rank;
-  bool sums;
+  std::vector<std::pair<size_t, Buffer>> products;  // numbers of products, and what is added to
+};
+struct LowRankRows {  // the same for rows of a table
+  size_t product, count;
   Buffer out;
 };
 
 using Op =
     std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped, Positions,
-                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given, Collective>;
+                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given, LowRank, LowRankRows>;
 
 }  // namespace plan
 
@@ -233,6 +236,7 @@ class Plan {
   std::vector<std::vector<int64_t>> kv_slots_;  // of each group
   std::vector<Workspace> angles_;
   Workspace normed_;
+  LowRankStep low_rank_;
 };
 
 }  // namespace fewbit

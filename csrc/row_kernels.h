@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "formats/geometry.h"
+#include "low_rank_kernels.h"
 #include "passes.h"
 #include "recurrent_kernels.h"
 
@@ -36,6 +37,7 @@ struct RowTable {
                    size_t tokens, float* out, size_t out_stride);  // out += grad times decoded rows
   RecurrentKernels recurrent;
   Passes passes;
+  LowRankKernels low_rank;
 };
 
 }  // namespace fewbit

@@ -47,6 +47,7 @@ def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
     write_tiny(tmp_path / "model.gguf", TEMPLATE + "{{ tools | tojson if tools }}")
     shutil.copytree(ROOT / "tests/zoo/llama/hf", tmp_path / "checkpoint")
+    shutil.copytree(ROOT / "tests/zoo/llama/adapter", tmp_path / "adapter")
     names: dict[str, Any] = {"__name__": "example"}
     with asyncio.Runner() as runner:
         for block in PYTHON.findall((ROOT / name).read_text()):

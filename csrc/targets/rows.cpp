@@ -19,6 +19,7 @@ namespace fewbit::FEWBIT_ISA {
 //
 #include "kernels/backward.h"
 //
+#include "kernels/low_rank.h"
 #include "kernels/recurrent.h"
 //
 #include "targets/counted.h"
@@ -37,9 +38,11 @@ static void add_decoders(Kernels* by_format) {
 }
 
 extern const RowTable rows;
-constinit const RowTable rows = {add_decoders,  norm_row,  rope_row,      gate_row,
-                                 kv_scale,      kv_rotate, backward_rows, {conv_columns, delta_rule, scan},
-                                 logits::passes};
+constinit const RowTable rows = {add_decoders,   norm_row,
+                                 rope_row,       gate_row,
+                                 kv_scale,       kv_rotate,
+                                 backward_rows,  {conv_columns, delta_rule, scan},
+                                 logits::passes, {low_rank_down, low_rank_up}};
 
 }  // namespace fewbit::FEWBIT_ISA
 

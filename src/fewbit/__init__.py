@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         repack,
     )
     from .ops.sampling import SamplingParams
-    from .quantizing import QuantizedModel, quantize_model
+    from .quantizing import QuantizedModel, merge_adapter, quantize_model
     from .reporting import Report, report
     from .text.template import ChatTemplate
     from .text.tokenizer import Tokenizer
@@ -127,6 +127,7 @@ __all__ = [
     "linear_backward",
     "linear_gated",
     "linear_many",
+    "merge_adapter",
     "quantize",
     "quantize_activations",
     "quantize_model",
@@ -163,6 +164,7 @@ _HOMES = {
     "TokenLogprob": "llm",
     "TokenScores": "evaluation.results",
     "Tokenizer": "text.tokenizer",
+    "merge_adapter": "quantizing",
     "quantize_model": "quantizing",
     "calibrate": "evaluation",
     "evaluate": "evaluation",

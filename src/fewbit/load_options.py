@@ -6,6 +6,7 @@ parameter and documents it, and the commands that load a model have an option fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from os import PathLike
@@ -89,6 +90,7 @@ class LoadOptions:
             found again after a restart. Keep it as private as the prompts.
         cache_dir_bytes: Size of `cache_dir` in bytes. Defaults to 8 GiB; the least recently used prompts are removed
             first.
+        adapters: LoRA adapters to load with the model: paths of PEFT folders or GGUF files by name.
         progress: Called with (what, bytes done, bytes in total or None) while a model is fetched, quantized or sent to
             a GPU.
     """
@@ -120,6 +122,7 @@ class LoadOptions:
     max_per_client: Annotated[int | None, Choice(scope="python")] = None
     cache_dir: Annotated[str | PathLike[str] | None, Choice(scope="serve")] = None
     cache_dir_bytes: Annotated[int | None, Choice("8 GiB", least=0, scope="serve")] = None
+    adapters: Annotated[Mapping[str, str | PathLike[str]] | None, Choice(scope="python")] = None
     progress: Annotated[OptionProgress | None, Choice(scope="python")] = None
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from .files.model import ModelFile
 from .load_options import KvFormats, LoadOptions, kv_formats
 from .models import LoadedModel, load_model
 from .models.classifier import Classifier
+from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
 from .ops.memory import Shortage
 
@@ -45,6 +46,7 @@ class Loaded:
     maps: Collection[FileMap] = ()  # of files that steps read weights from
     classifier: Classifier | None = None  # makes logits of labels from hidden rows
     second_text: int = 0  # is added to the token ids of the second of two texts
+    adapters: AdapterReader | None = None  # reads adapters for the model
 
     def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -77,9 +79,10 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
     executor = device.make_executor(model.graph, store, model.config.vocab)
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps
+    adapters = AdapterReader(file, find_products(model.graph, model.places))
     return Loaded(
         executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps,
-        model.classifier, model.second_text,
+        model.classifier, model.second_text, adapters,
     )  # fmt: skip
 
 

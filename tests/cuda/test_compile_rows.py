@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fewbit.formats import get
+from fewbit.ops.cuda import adapters, recurrent
 from fewbit.ops.cuda import kernels_experts as experts
 from fewbit.ops.cuda import kernels_rows as rows
-from fewbit.ops.cuda import recurrent
 from fewbit.ops.recorder import ACTIVATIONS, GATES
 
 from .compiling import ARCHITECTURES, TRADED, spilled
@@ -49,3 +49,8 @@ def test_kernels_of_recurrent_layers(arch: str, compiled: Any) -> None:
     found = [recurrent._conv(4, "silu"), recurrent._conv(4, "none")]
     found += [recurrent._recur(rows, is_delta) for rows in (16, 32, 64) for is_delta in (True, False)]
     assert not spilled(compiled(found, arch))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_kernels_of_adapters(arch: str, compiled: Any) -> None:
+    assert not spilled(compiled([adapters._down(), adapters._up(False), adapters._up(True)], arch))

@@ -44,7 +44,7 @@ class Late:
 
     def __init__(self, inner: Executor, store: Any) -> None:
         self.inner = inner
-        self.vocab, self.adapters = inner.vocab, inner.adapters
+        self.vocab, self.place_adapter = inner.vocab, inner.place_adapter
         self.max_batched_tokens, self.max_logits = inner.max_batched_tokens, inner.max_logits
         self.log: list[tuple[str, int]] = []  # launches and fetches, with the number of the step
         self.batches: list[Batch] = []

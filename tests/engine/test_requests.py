@@ -154,24 +154,79 @@ def test_namespaces_share_no_pages() -> None:
     assert is_clean(toy)
 
 
-def test_adapters_are_those_of_the_executor_and_share_no_pages_either() -> None:
+def test_adapters_are_those_that_were_added_and_share_no_pages_either() -> None:
     toy = Toy(page_tokens=4)
-    toy.adapters = frozenset({"poet"})
-    named: list[str | None] = []
+    used: list[list[tuple[str, float]]] = []
     launch = toy.launch
 
     def watched(batch: Batch) -> HostHandle:
-        named.extend(row.adapter for row in batch.rows)
+        used.extend(
+            [(one.name, weight) for one, weight in row.adapter.terms] if row.adapter else [] for row in batch.rows
+        )
         return launch(batch)
 
     toy.launch = watched  # type: ignore[method-assign]
     engine = make_engine(toy)
-    with pytest.raises(RequestError, match="there is no adapter 'chef'; there are: poet"):
+    engine.adapters.add("poet", "p1", {})
+    engine.adapters.add("cook", "c1", {})
+    with pytest.raises(RequestError, match="there is no adapter 'chef'; there are: cook, poet"):
         engine.generation(PROMPT, adapter="chef")
-    for adapter, cached in ((None, 0), ("poet", 0), ("poet", 8)):
+    mix = {"poet": 0.5, "cook": 1}
+    for adapter, cached in (
+        (None, 0),
+        ("poet", 0),
+        ("poet", 8),
+        (mix, 0),
+        ({"cook": 1.0, "poet": 0.5}, 8),
+        ({"cook": 0}, 8),
+    ):
         (request,) = finish(engine, engine.generation(PROMPT, WARM, max_tokens=1, adapter=adapter))
         assert request.cached_tokens == cached
-    assert named == [None, "poet", "poet"]
+    both = [("cook", 1.0), ("poet", 0.5)]
+    assert used == [[], [("poet", 1.0)], [("poet", 1.0)], both, both, []]
+
+
+def test_an_adapter_with_other_values_shares_no_pages_with_one_of_its_name() -> None:
+    engine = make_engine(Toy(page_tokens=4))
+    for key, cached in (("p1", 0), ("p2", 0), ("p1", 8)):
+        engine.adapters.add("poet", key, {})
+        (request,) = finish(engine, engine.generation(PROMPT, WARM, max_tokens=1, adapter="poet"))
+        assert request.cached_tokens == cached
+        engine.adapters.remove("poet")
+    assert engine.adapters.names == ()
+
+
+def test_a_request_keeps_its_adapter() -> None:
+    engine = make_engine(Toy())
+    engine.adapters.add("poet", "p1", {})
+    requests = engine.generation(PROMPT, WARM, max_tokens=4, adapter="poet")
+    engine.add(requests)
+    engine.step()
+    engine.adapters.remove("poet")
+    run(engine)
+    assert requests[0].finish_reason == "length"
+    with pytest.raises(RequestError, match="there is no adapter 'poet'; there are: none"):
+        engine.generation(PROMPT, adapter="poet")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "why"),
+    [
+        ({"poet": float("nan")}, "the weight of adapter 'poet' must be a finite number, got nan"),
+        ({"poet": True}, "must be a finite number, got True"),
+        ({"poet": "1"}, "must be a finite number, got '1'"),
+        ({"poet": 1, "chef": 1}, "no adapter 'chef'"),
+    ],
+)
+def test_weights_of_adapters_are_checked(adapter: Any, why: str) -> None:
+    engine = make_engine(Toy())
+    engine.adapters.add("poet", "p1", {})
+    with pytest.raises(RequestError, match=why):
+        engine.generation(PROMPT, adapter=adapter)
+    with pytest.raises(RequestError, match="there is an adapter 'poet' already"):
+        engine.adapters.add("poet", "p2", {})
+    with pytest.raises(RequestError, match="an adapter's name has letters"):
+        engine.adapters.add("../x y", "p2", {})
 
 
 def test_kinds_run_beside_each_other() -> None:

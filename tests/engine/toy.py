@@ -24,6 +24,7 @@ from fewbit.devices.host import HostHandle
 from fewbit.errors import OutOfPages
 from fewbit.loading import Loaded
 from fewbit.ops import attention, sampling
+from fewbit.ops.low_rank import Terms
 from fewbit.ops.specs import AttentionParams, AttentionSpec, LayerSpec, RecurrentSpec
 
 DIM = 32
@@ -46,7 +47,6 @@ class Toy:
         self.cache = Cache(store, disk=disk)
         self.vocab, self.ctx = vocab, ctx
         self.max_batched_tokens, self.max_logits = max_batched_tokens, max_logits
-        self.adapters: frozenset[str] = frozenset()
         self.runs_ahead = False
         self.batches: list[list[int]] = []  # the numbers of tokens of each call
         self.errors: list[Exception] = []  # to be raised by the next calls
@@ -62,6 +62,9 @@ class Toy:
     @property
     def loaded(self) -> Loaded:
         return Loaded(self, self.cache, self.ctx)
+
+    def place_adapter(self, terms: Terms) -> Terms:
+        return terms
 
     def launch(self, batch: Batch) -> HostHandle:
         self._check(batch)

@@ -14,6 +14,7 @@ from fewbit.formats import get
 from fewbit.ops import attention, numpy
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.graph import Graph, Rope, Value
+from fewbit.ops.low_rank import AdapterRows
 from fewbit.ops.passes import select_logits
 from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
 from fewbit.ops.specs import AttentionParams, AttentionSpec, KVArrays, PageTables
@@ -53,12 +54,14 @@ class Store:
         return attention.attend(q, self.kv(layer), step, params, out=out)
 
 
-def run_numpy(graph: Graph, tokens: list[int], logits_indices: list[int]) -> Floats:
+def run_numpy(
+    graph: Graph, tokens: list[int], logits_indices: list[int], adapters: Sequence[AdapterRows] = ()
+) -> Floats:
     positions = np.arange(len(tokens), dtype=np.int32)
     indices = np.array(logits_indices, np.int32)
-    return numpy.run(
-        graph, numpy.NumpyStep(np.array(tokens, np.int32), positions, indices, Store(graph, len(tokens)), [0])
-    )
+    store = Store(graph, len(tokens))
+    step = numpy.NumpyStep(np.array(tokens, np.int32), positions, indices, store, [0], adapters=adapters)
+    return numpy.run(graph, step)
 
 
 def run_native(graph: Graph, tokens: list[int], logits_indices: list[int], *, fuse: bool, threads: int = 1) -> Floats:

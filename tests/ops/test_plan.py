@@ -14,6 +14,7 @@ from fewbit.ops.cpu.plan import PlanBuilder, build
 from fewbit.ops.cuda.plan import FUNCTIONS as CUDA_FUNCTIONS
 from fewbit.ops.cuda.plan import Builder as CudaBuilder
 from fewbit.ops.graph import OPERATIONS, Rope, Value
+from fewbit.ops.low_rank import ADDED
 from fewbit.ops.numpy import ACTIVATION_FUNCTIONS, FUNCTIONS
 from fewbit.ops.passes import select_logits
 from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
@@ -46,13 +47,13 @@ def attending(forward: Callable[[Ops], Value]) -> Callable[[Ops], Value]:
 
 
 def test_every_operation_is_everywhere() -> None:
-    known = set(OPERATIONS)
+    known = set(OPERATIONS) | ADDED
     assert set(FUNCTIONS) == known
     builders = {name for name, method in vars(PlanBuilder).items() if callable(method) and not name.startswith("_")}
     assert builders - {"build"} == known
     on_gpu = {name for name, method in vars(CudaBuilder).items() if callable(method) and not name.startswith("_")}
     assert on_gpu.isdisjoint(CUDA_FUNCTIONS)
-    assert (on_gpu - {"build"}) | set(CUDA_FUNCTIONS) == set(OPERATIONS)
+    assert (on_gpu - {"build"}) | set(CUDA_FUNCTIONS) == set(OPERATIONS) | ADDED
     assert set(ACTIVATION_FUNCTIONS) == {*ACTIVATIONS, *GATES} - {"swiglu_oai"}
 
 

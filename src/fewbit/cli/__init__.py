@@ -23,6 +23,7 @@ TABLE = {
     "formats": ("formats.formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect.inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("models.list_models", "List built-in models and those that were fetched."),
+    "merge": ("merge.merge", "Write a model with a LoRA adapter merged into it, as a GGUF file."),
     "plan": ("plan.plan", "How many replicas a number of clients needs, and what they get."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
@@ -53,7 +54,10 @@ def main() -> None:
       fewbit list                         the models that are here
       fewbit bench model.gguf             tokens/s beside the machine's limits
       fewbit quantize model/ -o q4.gguf   a smaller model
-      fewbit tune model.gguf data.jsonl -o adapter/  an adapter for a model
+      fewbit tune model.gguf data.jsonl -o adapter/
+                                          a LoRA adapter for a model
+      fewbit merge model/ adapter/ -o m.gguf
+                                          a model with an adapter merged into it
       fewbit eval model.gguf --text a.txt perplexity over a text
       fewbit show model.gguf              what a model is and can do
       fewbit inspect model.gguf           what a file holds

@@ -16,7 +16,7 @@ from .output import print_json, print_table
 @click.option("--use", metavar="NAME", help="Use this version from now on; none: the model alone.")
 @as_json
 def adapters(folder: Path, use: str | None, as_json: bool) -> None:
-    """List the versions of an adapter that fewbit tune --from-feedback has made, or go back to one.
+    """List versions of an adapter that learned from feedback, or go back to one.
 
     \b
     Examples:

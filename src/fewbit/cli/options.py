@@ -120,6 +120,27 @@ def as_flags(text: str) -> str:
     return re.sub(pattern, flag, text)
 
 
+def read_adapters(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    """NAME=PATH of each --lora; a path alone is called as its folder or file."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, is_named, path = value.partition("=")
+        if not is_named:
+            name, path = Path(value).stem if value.endswith(".gguf") else Path(value).name, value
+        if not name or not path:
+            raise click.BadParameter(f"{value!r} is not like NAME=PATH", param=option)
+        if name in found:
+            raise click.BadParameter(f"two adapters are called {name!r}; use NAME=PATH", param=option)
+        found[name] = path
+    return found or None
+
+
+lora_option = click.option(
+    "--lora", "adapters", multiple=True, metavar="NAME=PATH", callback=read_adapters,
+    help="A LoRA adapter: a folder of PEFT or a GGUF file; may be given again.",
+)  # fmt: skip
+
+
 def whole(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
     return None if value is None else int(value)
 
@@ -218,6 +239,7 @@ def answer_options(max_tokens: int) -> Callable[[Command], Command]:
                          help="End the answer before this text; may be given again."),
             *STRUCTURE_OPTIONS,
             *SAMPLING_OPTIONS,
+            lora_option,
             model_options,
             click.option("--server", metavar="URL",
                          help="Ask a model of a running server (OpenAI's API); MODEL is its name there."),
@@ -252,6 +274,8 @@ def answer_settings(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     loading, rest = split_options(options)
     given = {name: value for name, value in rest.items() if value not in (None, ())}
     settings = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    if loading.get("adapters"):
+        settings["adapter"] = dict.fromkeys(loading["adapters"], 1.0)
     return loading, read_structure(settings)
 
 

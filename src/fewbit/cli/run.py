@@ -65,6 +65,7 @@ def run(
       fewbit run checkpoint/ "Name three colours." --format q4_k_m
       fewbit run --server http://127.0.0.1:8000 "Why is the sky blue?" -q
     """
+    refuse_lora(server, options)
     remote = None if server is None else RemoteServer(server)
     read = model_and_prompt if remote is None else partial(remote_arguments, remote)
     chosen, argument = read(model, prompt)
@@ -127,6 +128,7 @@ def chat(
     """
     if sys.stdin is None:
         raise FewbitError("there is no standard input to read messages from")
+    refuse_lora(server, options)
     loading, settings = answer_settings(options)
     if session is not None and server is not None:
         raise click.UsageError("--session keeps what is computed here; leave it out with --server")
@@ -152,6 +154,12 @@ def open_model(
     server: RemoteServer | None, model: str | None, loading: dict[str, Any]
 ) -> AbstractContextManager[LLM | RemoteModel]:
     return load(model, **loading) if server is None else open_remote(server, model)
+
+
+def refuse_lora(server: str | None, options: dict[str, Any]) -> None:
+    """A server has adapters of its own."""
+    if server is not None and options["adapters"]:
+        raise click.UsageError("--lora is for models of this machine; a server's adapters are models: BASE:ADAPTER")
 
 
 def converse(

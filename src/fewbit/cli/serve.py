@@ -13,7 +13,15 @@ import click
 from ..errors import ExtraError
 from .completion import ModelName
 from .model import DEFAULT, fetched_path, load
-from .options import all_options, count_option, max_tokens_option, model_options, serve_options, split_options
+from .options import (
+    all_options,
+    count_option,
+    lora_option,
+    max_tokens_option,
+    model_options,
+    serve_options,
+    split_options,
+)
 from .output import shown
 from .serve_replicas import CLUSTER_OPTIONS, check_options, serve_replicas
 
@@ -67,6 +75,7 @@ OPTIONS = [
                  help="Let clients upload files and run batches (/v1/files, /v1/batches), kept in this folder."),
     count_option("--max-file", what="Largest file that may be uploaded, in MiB.", default=100),
     click.option("--log-json", is_flag=True, help="Log lines are JSON."),
+    lora_option,
     *CLUSTER_OPTIONS,
     serve_options,
     model_options,
@@ -88,6 +97,7 @@ def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) ->
       fewbit serve
       fewbit serve model.gguf --port 8080 --kv q8_0
       fewbit serve small=a.gguf large=b.gguf --max-models 1
+      fewbit serve model.gguf --lora sql=adapters/sql
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
       fewbit serve --api-keys keys.toml --tls-cert c.pem --tls-key k.pem
       fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
@@ -110,6 +120,8 @@ def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) ->
     loading, rest = split_options(options)
     names = {name: fetched_path(source) or source for name, source in model_names(models or (DEFAULT,)).items()}
     check_pinned(rest["pinned"], names, rest["max_models"])
+    if loading["adapters"] and (len(names) > 1 or has_replicas):
+        raise click.UsageError("--lora is for one model without replicas")
     settings = Settings(**server_options(rest))
     refuse_open(settings.is_loopback, bool(settings.api_keys), rest["no_key"])
     if has_replicas:

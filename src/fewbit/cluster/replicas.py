@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..arrays import Floats
+from ..errors import RequestError
 from ..server.backend import Asker, Backend, Counts, ModelFacts
 from ..server.errors import ApiError, Interrupted
 from ..server.jobs import Job, RunEvent, Started
@@ -158,7 +159,9 @@ class ReplicaBackend(Backend):
         result: T = await self._anywhere(lambda link: link.work(asker, call, given))
         return result
 
-    async def embed(self, prompts: list[list[int]], pooling: str | None = None) -> Floats:
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None, adapter: str | None = None) -> Floats:
+        if adapter is not None:
+            raise RequestError("replicas take no adapters")
         rows: Floats = await self._anywhere(lambda link: link.embed(prompts, pooling))
         return rows
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..arrays import Floats, Ints, Words
 from ..cache.view import View
+from ..ops.low_rank import AdapterRows, Terms
 from ..ops.sampler_chain import ChainState
 from ..ops.sampling import SamplingParams
 
@@ -47,6 +48,35 @@ class Score:
     num_logprobs: int | None = None  # likeliest tokens returned at each position; None: none
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedAdapter:
+    """An adapter that an executor has placed.
+
+    Args:
+        name: What requests call it.
+        key: A text that is the same for the same values, and another one for any other.
+        placed: What `place_adapter` gave.
+        source: Where it came from.
+    """
+
+    name: str
+    key: str
+    placed: Any
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterMix:
+    """The adapters of a row, each with a weight. They are there as long as somebody has this."""
+
+    terms: tuple[tuple[LoadedAdapter, float], ...]
+
+    @property
+    def key(self) -> str:
+        """The same for mixes that compute the same."""
+        return ",".join(f"{adapter.key}*{weight!r}" for adapter, weight in self.terms)
+
+
 @dataclass(slots=True, eq=False)
 class Row:
     """The next tokens of a sequence, and what is wanted of the last `num_logits` of them.
@@ -63,7 +93,7 @@ class Row:
     samples: Sequence[Sample] = ()  # from the logits of the last tokens, one each
     score: Score | None = None
     hidden: bool = False  # hidden states are returned; rows of one step all want them, or none does
-    adapter: str | None = None  # one of the executor's
+    adapter: AdapterMix | None = None  # what changes the model for this row
 
     @property
     def needs_values(self) -> bool:
@@ -90,6 +120,7 @@ class Batch:
     logits_indices: Ints  # the tokens whose logits, or hidden states, are computed
     samples: list[tuple[int, Sample]]  # those of the rows, each with the index of its logits
     output: str = "logits"  # or "hidden": a step computes one of them
+    adapters: Sequence[AdapterRows] = ()  # those of the rows, each with the tokens that use it
 
 
 def lay_out(rows: Sequence[Row], view: View) -> Batch:
@@ -105,7 +136,33 @@ def lay_out(rows: Sequence[Row], view: View) -> Batch:
         if row.hidden:
             output = "hidden"
         samples += enumerate(row.samples, len(indices) - len(row.samples))
-    return Batch(rows, np.array(tokens, np.int32), view, np.array(indices, np.int32), samples, output)
+    arrays = np.array(tokens, np.int32), view, np.array(indices, np.int32)
+    return Batch(rows, *arrays, samples, output, adapter_rows(rows))
+
+
+def adapter_rows(rows: Sequence[Row]) -> list[AdapterRows]:
+    """Each adapter of a step, with the tokens that use it and those of them whose logits are computed."""
+    found: dict[LoadedAdapter, list[list[tuple[int, int, float]]]] = {}
+    tokens = logits = 0
+    for row in rows:
+        for adapter, weight in row.adapter.terms if row.adapter is not None else ():
+            of_tokens, of_logits = found.setdefault(adapter, [[], []])
+            of_tokens.append((tokens, len(row.tokens), weight))
+            of_logits.append((logits, row.num_logits, weight))
+        tokens, logits = tokens + len(row.tokens), logits + row.num_logits
+    return [AdapterRows(one.placed, *_spread(first), *_spread(last)) for one, (first, last) in found.items()]
+
+
+def _spread(parts: Sequence[tuple[int, int, float]]) -> tuple[Ints, Floats]:
+    """Numbers of rows, and the weight of each.
+
+    >>> _spread([(0, 2, 0.5), (5, 1, 1.0)])
+    (array([0, 1, 5], dtype=int32), array([0.5, 0.5, 1. ], dtype=float32))
+    """
+    numbers = [np.arange(first, first + count, dtype=np.int32) for first, count, _ in parts]
+    return np.concatenate(numbers), np.repeat(
+        np.array([weight for *_, weight in parts], np.float32), [count for _, count, _ in parts]
+    )
 
 
 def has_late_masks(batch: Batch) -> bool:
@@ -185,8 +242,11 @@ class Executor(Protocol):
     vocab: int
     max_batched_tokens: int  # tokens of a step
     max_logits: int  # logits, or hidden states, that come out of a step
-    adapters: frozenset[str]  # by name; rows may name these only
     runs_ahead: bool  # whether a step may be launched before the one before was fetched
+
+    def place_adapter(self, terms: Terms) -> Any:
+        """An adapter as steps take it, in the device's memory for as long as somebody has it. Never during a launch."""
+        ...
 
     def launch(self, batch: Batch) -> Handle:
         """Begin a step. It may run on after this returns; steps run in the order in which they were launched."""

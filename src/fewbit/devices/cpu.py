@@ -13,8 +13,10 @@ from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops import cpu
 from ..ops.arguments import ACTIVATIONS
+from ..ops.cpu.adapters import native_adapter
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
+from ..ops.low_rank import ProductKey, Terms, product_keys
 from ..ops.memory import host_memory
 from ..ops.passes import select_logits, with_output
 from ..ops.sampling_arrays import MAX_INT
@@ -99,21 +101,24 @@ class CpuExecutor:
     ) -> None:
         self.vocab = vocab
         self.max_batched_tokens = self.max_logits = max_batched_tokens
-        self.adapters: frozenset[str] = frozenset()
         self.runs_ahead = False
         self.activations, self.threads = activations, threads
         self.graph, self.store, self.batch_invariant = graph, store, batch_invariant
         self.plans: dict[str, cpu.Plan] = {}  # by what they give
         self._rows: dict[str, Floats] = {}
+        self._adapted: dict[str, cpu.Plan] = {}  # with what adapters add
+        self._products = {key: number for number, key in enumerate(product_keys(graph))}
+        self._changed: set[ProductKey] = set()  # products that some adapter changes
         self._plan("logits" if graph.has_head else "hidden")
 
     def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
-        plan = self._plan(batch.output)
+        plan = self._adapted_plan(batch.output) if batch.adapters else self._plan(batch.output)
         view, rows = batch.view, self._rows[batch.output][: len(batch.logits_indices)]
         try:
             plan.run(
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
                 self.threads, view.reads, view.writes, max_candidates(batch), given,
+                [(one.adapter, one.rows, one.weights, one.logits_rows, one.logits_weights) for one in batch.adapters],
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None
@@ -122,7 +127,25 @@ class CpuExecutor:
     @property
     def expert_bytes(self) -> int:
         """Bytes of the experts that all steps so far have read."""
-        return sum(plan.expert_bytes() for plan in self.plans.values())
+        return sum(plan.expert_bytes() for plan in (*self.plans.values(), *self._adapted.values()))
+
+    def place_adapter(self, terms: Terms) -> cpu.Adapter:
+        own = {key: term for key, term in terms.items() if key in self._products}
+        if not self._changed.issuperset(own):
+            self._changed |= own.keys()
+            self._adapted.clear()
+        return native_adapter(own, self._products)
+
+    def _adapted_plan(self, output: str) -> cpu.Plan:
+        """The plan of steps in which some row has an adapter. The others run the same plan as without adapters."""
+        if output not in self._adapted:
+            self._plan(output)  # its rows are those of this one
+            products = {key: self._products[key] for key in self._changed}
+            self._adapted[output] = build(
+                select_logits(with_output(self.graph, output)), self.store, batch_invariant=self.batch_invariant,
+                threads=self.threads, products=products,
+            )  # fmt: skip
+        return self._adapted[output]
 
     def _plan(self, output: str) -> cpu.Plan:
         if output not in self.plans:

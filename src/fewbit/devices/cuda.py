@@ -16,6 +16,7 @@ from ..cache.store import KVStore
 from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops.cuda import gpu
+from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.pages import DeviceStore
 from ..ops.cuda.plan import Plan, PlanOptions, build
@@ -25,6 +26,7 @@ from ..ops.cuda.values import Collector, Launcher
 from ..ops.cuda.weights import Weights
 from ..ops.cut import weights_of
 from ..ops.graph import Graph
+from ..ops.low_rank import Terms, product_keys
 from ..ops.passes import select_logits, with_output
 from . import Device
 from .batch import Batch, Results, has_late_masks, resolve_masks
@@ -127,12 +129,14 @@ class CudaExecutor:
     runs_ahead = True
 
     def __init__(self, graph: Graph, store: DeviceStore, vocab: int, weights: Weights, options: PlanOptions) -> None:
-        self.vocab, self.adapters = vocab, frozenset[str]()
+        self.vocab = vocab
         self.max_batched_tokens, self.max_logits = options.max_tokens, options.max_logits
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
         self.device = weights.device
         self.sampler = GpuSampler(self.device, min(options.max_logits, MAX_LOGITS), vocab) if graph.has_head else None
         self.plans: dict[str, Plan] = {}
+        self.adapters = GpuAdapters(self.device, product_keys(graph))
+        self._adapted: dict[str, Plan] = {}  # with what adapters add
         self.buckets: dict[tuple[Any, ...], Bucket] = {}
         self._stages: list[StagingMemory] = []
         self._turn = 0
@@ -155,9 +159,10 @@ class CudaExecutor:
 
     def launch(self, batch: Batch, given: Floats | None = None) -> CudaHandle:
         """`given`: rows that another device made, for a plan that begins with them."""
-        plan = self._plan(batch.output)
+        mix = mix_of(batch.adapters, len(batch.tokens))
+        plan = self._adapted_plan(batch.output) if mix else self._plan(batch.output)
         stage = self._next_stage()
-        bucket, layout = self._layout(batch)
+        bucket, layout = self._layout(batch, mix)
         slots = layout.logits if bucket else len(batch.samples)
         is_late = has_late_masks(batch)
         packed = None if is_late else self._pack_samples(batch, slots, stage)
@@ -205,20 +210,36 @@ class CudaExecutor:
             self.weights.close()
         return self.plans[output]
 
-    def _layout(self, batch: Batch) -> tuple[Bucket | None, InputLayout]:
+    def place_adapter(self, terms: Terms) -> GpuAdapter:
+        before = len(self.adapters.products), self.adapters.max_rank
+        placed = self.adapters.place(terms)
+        if before != (len(self.adapters.products), self.adapters.max_rank):
+            self._adapted.clear()
+            self.buckets = {key: bucket for key, bucket in self.buckets.items() if not key[2]}
+        return placed
+
+    def _adapted_plan(self, output: str) -> Plan:
+        """The plan of steps in which some row has an adapter. The others run the same plan as without adapters."""
+        if output not in self._adapted:
+            graph = select_logits(with_output(self.graph, output))
+            self._adapted[output] = build(graph, self.store, self.weights, self.options, self.adapters)
+            self.weights.close()
+        return self._adapted[output]
+
+    def _layout(self, batch: Batch, mix: int) -> tuple[Bucket | None, InputLayout]:
         """Steps of decoding are padded to a size that comes again and again."""
         view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
         counts, most = np.diff(view.q_starts), int(view.lengths.max(initial=1))
         is_decoding = batch.output == "logits" and n == len(counts) == logits <= BATCHES[-1] and bool(batch.samples)
         if not is_decoding or len(batch.samples) > n or not (counts == 1).all() or most > LENGTHS[-1]:
-            return None, exact_layout(n, view, logits)
+            return None, exact_layout(n, view, logits, mix)
         size = min(next(b for b in BATCHES if b >= n), self.max_logits)  # there are no more rows than that
         longest = next(m for m in LENGTHS if m >= most)
-        if (size, longest) not in self.buckets:
+        if (size, longest, mix) not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
-            layout = InputLayout(size, size, size, (pages,) * len(view.tables), 1, longest)
-            self.buckets[size, longest] = Bucket(layout)
-        bucket = self.buckets[size, longest]
+            layout = InputLayout(size, size, size, (pages,) * len(view.tables), 1, longest, mix=mix)
+            self.buckets[size, longest, mix] = Bucket(layout)
+        bucket = self.buckets[size, longest, mix]
         return bucket, bucket.layout
 
     # Memory that a step's inputs and results go through
@@ -240,7 +261,7 @@ class CudaExecutor:
             self._inputs = self.device.allocate(max(2 * nbytes, 1 << 20))
             self.buckets = {}  # their graphs read the old one
         inputs: Int32s = stage.inputs[:nbytes].view(np.int32)
-        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices)
+        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices, batch.adapters)
         self.device.send(inputs[:used], int(self._inputs.handle))
         return int(self._inputs.handle)
 

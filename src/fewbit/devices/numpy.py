@@ -17,6 +17,7 @@ from ..load_options import LoadOptions
 from ..ops import attention, sampling
 from ..ops import numpy as ops
 from ..ops.graph import Graph
+from ..ops.low_rank import Terms, add_terms
 from ..ops.memory import host_memory
 from ..ops.passes import select_logits, with_output
 from ..ops.specs import AttentionParams
@@ -61,12 +62,14 @@ class NumpyExecutor:
     ) -> None:
         self.vocab = vocab
         self.max_batched_tokens = self.max_logits = max_batched_tokens
-        self.adapters: frozenset[str] = frozenset()
         self.runs_ahead = False
         self.graph = graph
         self._graphs: dict[str, Graph] = {}  # by what they give
         self._store = store
         self._weights = ops.DecodedWeights()
+
+    def place_adapter(self, terms: Terms) -> Terms:
+        return terms
 
     def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
         view = batch.view
@@ -74,17 +77,15 @@ class NumpyExecutor:
             raise RequestError(f"there is no such token: the model has the tokens 0 to {self.vocab - 1}")
         positions = view.positions().astype(np.int32)
         step = ops.NumpyStep(
-            batch.tokens,
-            positions,
-            batch.logits_indices,
-            _Paged(self._store, view),
-            view.sequences,
-            given,
-            self._weights,
-        )
+            batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, given,
+            self._weights, batch.adapters,
+        )  # fmt: skip
         if batch.output not in self._graphs:
             self._graphs[batch.output] = select_logits(with_output(self.graph, batch.output))
-        rows = np.asarray(ops.run(self._graphs[batch.output], step), np.float32)
+        graph = self._graphs[batch.output]
+        if batch.adapters:
+            graph = add_terms(graph, {key for one in batch.adapters for key in one.adapter})
+        rows = np.asarray(ops.run(graph, step), np.float32)
         return HostHandle(batch, rows, sampling)
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from ..arrays import Bytes, Floats
 from ..cache.layout import Layout
 from ..cache.store import KVStore
-from ..errors import FewbitError
+from ..errors import FewbitError, RequestError
 from ..ops import sampling
 from ..ops.cut import cut_all, factors_of, layers_of
 from ..ops.graph import Graph
+from ..ops.low_rank import AdapterRows, Terms
 from ..ops.specs import LayerSpec
 from ..tensor import QuantTensor
 from . import Device
@@ -153,19 +154,25 @@ class StagedExecutor:
     def __init__(self, stages: Sequence[Stage], executors: Sequence[Any], vocab: int, depth: int) -> None:
         self.stages, self.vocab, self.depth = stages, vocab, depth
         self.executors = executors
-        self.adapters: frozenset[str] = frozenset()
         self.max_batched_tokens = min(executor.max_batched_tokens for executor in executors)
         self.max_logits: int = executors[-1].max_logits
+
+    def place_adapter(self, terms: Terms) -> list[Any]:
+        """The terms as each stage has them."""
+        if not all(hasattr(executor, "place_adapter") for executor in self.executors):
+            raise RequestError("stages in other processes take no adapters; load the model in one process")
+        return [executor.place_adapter(terms) for executor in self.executors]
 
     def launch(self, batch: Batch) -> StagedHandle:
         *inner, last = self.stages
         rows: Pending | None = None
-        part = Step(inner_batch(batch))
-        for stage in inner:
-            rows = stage.submit(part, rows)
+        part = inner_batch(batch)
+        for number, stage in enumerate(inner):
+            rows = stage.submit(Step(replace(part, adapters=_adapters(batch, number, is_last=False))), rows)
         samples, errors = resolve_masks(batch.samples)  # computed while the first stage ran
         is_plain = len(batch.logits_indices) > 0 and not samples and all(row.score is None for row in batch.rows)
-        pending = last.submit(Step(_sendable(batch, samples), is_plain), rows)
+        final = replace(_sendable(batch, samples), adapters=_adapters(batch, len(inner), is_last=True))
+        pending = last.submit(Step(final, is_plain), rows)
         return StagedHandle(batch, pending, errors)
 
 
@@ -201,6 +208,12 @@ def _before(result: RowResult | Exception, count: int, error: Exception) -> RowR
     if isinstance(result, Exception) or len(result.tokens) <= count:
         return result
     return result._replace(tokens=result.tokens[:count], logprobs=result.logprobs[:count]) if count else error
+
+
+def _adapters(batch: Batch, number: int, is_last: bool) -> list[AdapterRows]:
+    """Adapters as a stage has them. Those before the last one compute all rows, not those of logits alone."""
+    parts = [replace(one, adapter=one.adapter[number]) for one in batch.adapters]
+    return parts if is_last else [replace(one, logits_rows=one.rows, logits_weights=one.weights) for one in parts]
 
 
 def _sendable(batch: Batch, samples: Sequence[tuple[int, Any]]) -> Batch:

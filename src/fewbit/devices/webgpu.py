@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..errors import DeviceError, RequestError
 from ..load_options import LoadOptions
 from ..ops.cut import weights_of
 from ..ops.graph import Graph
+from ..ops.low_rank import Terms
 from ..ops.memory import available_memory
 from ..ops.passes import select_logits, with_output
 from ..ops.webgpu.device import Dispatch, Gpu, Memory, Prepared, open_gpu
@@ -114,7 +115,7 @@ class WebGpuExecutor:
     runs_ahead = False
 
     def __init__(self, graph: Graph, store: PageStore, vocab: int, weights: ModelWeights, options: PlanOptions) -> None:
-        self.vocab, self.adapters = vocab, frozenset[str]()
+        self.vocab = vocab
         self.max_batched_tokens, self.max_logits = options.max_tokens, options.max_logits
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
         self.gpu = weights.gpu
@@ -143,6 +144,11 @@ class WebGpuExecutor:
             program = self.builder(output).program(*key[1:])
             self._programs[key] = program, self.gpu.prepare(program.dispatches)
         return self._programs[key]
+
+    def place_adapter(self, terms: Terms) -> NoReturn:
+        raise RequestError(
+            "device 'webgpu' runs no adapters; `fewbit merge` writes a model that has one in its weights"
+        )
 
     def launch(self, batch: Batch, given: Floats | None = None) -> WebGpuHandle:
         """`given`: rows that another device made, for a graph that begins with them."""

@@ -11,10 +11,11 @@ from ..devices.batch import Executor
 from ..errors import RequestError, TooLong
 from ..ops.sampling import SamplingParams
 from ..validation import check_type
+from .adapters import Adapter, AdapterRegistry
 from .beam_search import Beam, BeamGroup, BeamOptions
 from .constraint import Constraint, MaskPool
 from .request import Embedding, Generation, Scoring
-from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_names, check_tokens
+from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_tokens
 from .sampling_extras import SamplingExtras, token_mask
 from .scheduling import SchedulingOptions, set_scheduling
 from .scores import PositionScores
@@ -36,6 +37,7 @@ class RequestFactory:
         self, executor: Executor, max_cached: int, ctx: int, eos_ids: Iterable[int], max_seqs: int, encoder: bool
     ) -> None:
         self.executor, self.is_encoder = executor, encoder
+        self.adapters = AdapterRegistry(executor)
         self.eos_ids = frozenset(eos_ids)
         self._ctx, self._max_seqs, self._masks = ctx, max_seqs, MaskPool()
         self.max_length = min(ctx, max_cached)  # tokens of the longest sequence
@@ -58,7 +60,7 @@ class RequestFactory:
         constraint: Callable[[], Constraint] | None = None,
         extras: SamplingExtras | None = None,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Generation]:
         """Requests for `n` outputs of one prompt, which is run once for all of them.
@@ -77,7 +79,7 @@ class RequestFactory:
             constraint: Makes a constraint for each output. Its masks are computed in threads.
             extras: Samplers beyond `params`, and tokens that may not come.
             namespace: Requests share cached prompts within one only.
-            adapter: One of the executor's.
+            adapter: The name of an adapter, or names with weights.
             scheduling: When it is run.
         """
         vocab = self.executor.vocab
@@ -89,7 +91,8 @@ class RequestFactory:
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
         scores = None if prompt_logprobs is None else self._scores(tokens, prompt_logprobs)
         ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
-        check_names(namespace, adapter, self.executor.adapters)
+        check_type(namespace, str, "namespace")
+        mix = self.adapters.mix(adapter)
         check_type(params, (SamplingParams, NoneType), "params")
         check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
         allowed = None if extras is None else self._allowed(extras, ends, least)
@@ -99,7 +102,7 @@ class RequestFactory:
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
                 num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
                 constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
-                namespace=namespace, adapter=adapter,
+                namespace=namespace, adapter=mix,
             )
             for i in range(count)
         ]  # fmt: skip
@@ -116,7 +119,7 @@ class RequestFactory:
         min_tokens: int = 0,
         eos_ids: Iterable[int] | None = None,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Beam]:
         """Requests for the outputs of a beam search, the best first. Adding the first adds all of them.
@@ -128,7 +131,7 @@ class RequestFactory:
             min_tokens: Tokens before which no output ends.
             eos_ids: Tokens that end an output, in the place of the model's.
             namespace: Requests share cached prompts within one only.
-            adapter: One of the executor's.
+            adapter: The name of an adapter, or names with weights.
             scheduling: When it is run.
         """
         tokens, vocab = self._prompt(prompt), self.executor.vocab
@@ -136,10 +139,11 @@ class RequestFactory:
         least = check_count(min_tokens, "min_tokens", least=0)
         check_count(options.count, "beams", min(self._max_seqs, self.executor.max_logits))
         ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
-        check_names(namespace, adapter, self.executor.adapters)
+        check_type(namespace, str, "namespace")
+        mix = self.adapters.mix(adapter)
         group = BeamGroup(options, ends, min(len(tokens) + most, self.max_length), len(tokens) + least, vocab)
         for _ in range(options.count):
-            Beam(tokens, group, masks=self._masks, eos_ids=ends, namespace=namespace, adapter=adapter)
+            Beam(tokens, group, masks=self._masks, eos_ids=ends, namespace=namespace, adapter=mix)
         group.beams[0].siblings = [*group.beams[1:]]
         set_scheduling(group.beams, scheduling)
         return group.beams
@@ -150,15 +154,16 @@ class RequestFactory:
         *,
         first: int = 1,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         logprobs: int | None = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> Scoring:
         """A request for the log-probability of each token from `first` on, and of the `logprobs` likeliest there."""
         self.check_writes()
         most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
-        text = self._text(tokens, namespace, adapter)
-        request = Scoring(text, namespace, adapter, most, check_count(first, "first", max(1, len(text) - 1)))
+        text = self._text(tokens, namespace)
+        mix = self.adapters.mix(adapter)
+        request = Scoring(text, namespace, mix, most, check_count(first, "first", max(1, len(text) - 1)))
         set_scheduling([request], scheduling)
         return request
 
@@ -168,12 +173,13 @@ class RequestFactory:
         *,
         last_only: bool = False,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: Adapter = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> Embedding:
         """A request for the last hidden row of each token, or of the last token alone."""
-        text = self._text(tokens, namespace, adapter)
-        request = Embedding(text, namespace, adapter, last_only=last_only and not self.is_encoder)
+        text = self._text(tokens, namespace)
+        mix = self.adapters.mix(adapter)
+        request = Embedding(text, namespace, mix, last_only=last_only and not self.is_encoder)
         set_scheduling([request], scheduling)
         return request
 
@@ -204,12 +210,12 @@ class RequestFactory:
         most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")
         return PositionScores(len(tokens), num_logprobs=most)
 
-    def _text(self, text: Iterable[int], namespace: str, adapter: str | None) -> list[int]:
+    def _text(self, text: Iterable[int], namespace: str) -> list[int]:
         tokens = check_tokens(text, self.executor.vocab)
         if len(tokens) > self.max_length:
             raise TooLong(f"a text of {len(tokens)} tokens is too long: {self._room()}", len(tokens),
                           self.max_length)  # fmt: skip
-        check_names(namespace, adapter, self.executor.adapters)
+        check_type(namespace, str, "namespace")
         return tokens
 
     def _room(self) -> str:

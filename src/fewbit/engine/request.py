@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays import Floats, Ints, Words
 from ..cache.cache import Cache
-from ..devices.batch import Logprobs, Row, RowResult, Sample
+from ..devices.batch import AdapterMix, Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
 from .sampling_extras import AllowedTokens, OutputExtras, SamplingExtras
@@ -49,7 +49,7 @@ class Request(ABC):
 
     output: ClassVar[str] = "logits"  # of the executor, that it needs
 
-    def __init__(self, tokens: list[int], namespace: str = "", adapter: str | None = None) -> None:
+    def __init__(self, tokens: list[int], namespace: str = "", adapter: AdapterMix | None = None) -> None:
         self.tokens = tokens
         self.prompt_tokens = len(tokens)
         self.namespace = namespace  # pages of the cache are shared within one only
@@ -92,7 +92,7 @@ class Request(ABC):
     @property
     def cache_namespace(self) -> str:
         """An adapter changes K and V: what it computed is for those who use it too."""
-        return self.namespace if self.adapter is None else f"{self.namespace}\0{self.adapter}"
+        return self.namespace if self.adapter is None else f"{self.namespace}\0{self.adapter.key}"
 
     @property
     def end(self) -> int:
@@ -216,7 +216,7 @@ class Generation(Request):
         extras: SamplingExtras | None = None,
         allowed: Words | None = None,
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: AdapterMix | None = None,
     ) -> None:
         super().__init__(prompt, namespace, adapter)  # the output follows in `tokens`
         self.scores = scores  # of the prompt; outputs of one prompt share them
@@ -368,7 +368,7 @@ class Scoring(Request):
         self,
         tokens: list[int],
         namespace: str = "",
-        adapter: str | None = None,
+        adapter: AdapterMix | None = None,
         num_logprobs: int | None = None,
         first: int = 1,
     ) -> None:
@@ -401,7 +401,7 @@ class Embedding(Request):
     output = "hidden"
 
     def __init__(
-        self, tokens: list[int], namespace: str = "", adapter: str | None = None, *, last_only: bool = False
+        self, tokens: list[int], namespace: str = "", adapter: AdapterMix | None = None, *, last_only: bool = False
     ) -> None:
         super().__init__(tokens, namespace, adapter)
         self.hidden: Floats | None = None  # (rows, hidden)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from types import NoneType
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from ..arrays import Floats, Ints
 from ..errors import DtypeError, RequestError
-from ..validation import check_type, to_integer, to_size, to_tokens
+from ..validation import to_integer, to_size, to_tokens
 
 
 def check_count(value: int, what: str, most: int | None = None, least: int = 1) -> int:
@@ -56,13 +55,6 @@ def check_bias(bias: Mapping[int, float] | None, vocab: int) -> tuple[Ints, Floa
     if np.isnan(values).any() or np.isposinf(values).any():
         raise RequestError("the values of logit_bias must be finite, or -inf for a token that must not occur")
     return np.array(ids, np.int32), values
-
-
-def check_names(namespace: str, adapter: str | None, adapters: Collection[str]) -> None:
-    check_type(namespace, str, "namespace")
-    check_type(adapter, (str, NoneType), "adapter")
-    if adapter is not None and adapter not in adapters:
-        raise RequestError(f"there is no adapter {adapter!r}; there are: {', '.join(sorted(adapters)) or 'none'}")
 
 
 def check_tokens(text: Iterable[int], vocab: int) -> list[int]:

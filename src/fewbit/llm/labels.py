@@ -8,6 +8,7 @@ from typing import overload
 import numpy as np
 
 from ..arrays import Floats
+from ..engine.adapters import Adapter
 from ..errors import RequestError
 from ..validation import to_flag, to_size
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
@@ -77,12 +78,14 @@ class LabelReader(TextReader):
     def classify(
         self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str],
         *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+        adapter: Adapter = None,
     ) -> dict[str, float]: ...  # fmt: skip
     @overload
     def classify(self, prompt: Prompt, labels: None = None) -> dict[str, float]: ...
     def classify(
         self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str] | None = None,
         *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+        adapter: Adapter = None,
     ) -> dict[str, float]:  # fmt: skip
         """How likely each label is to continue a prompt: probabilities that add up to 1, the likeliest label first.
 
@@ -102,15 +105,17 @@ class LabelReader(TextReader):
                 white space, if the label does not begin with it; else nothing.
             per_token: Compare the mean log-probability of a label's tokens, not the sum, which favours short labels.
             namespace: Requests share cached prefixes within one namespace only.
+            adapter: A loaded LoRA adapter, or several with weights, for labels that continue a prompt.
         """
-        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace))
+        return drive(self._classify(BlockingCaller(), prompt, labels, separator, per_token, namespace, adapter))
 
     async def aclassify(
         self, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str] | None = None,
         *, separator: str | None = None, per_token: bool = False, namespace: str = "",
+        adapter: Adapter = None,
     ) -> dict[str, float]:  # fmt: skip
         """`classify` that does not block the event loop."""
-        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace)
+        return await self._classify(LoopCaller(), prompt, labels, separator, per_token, namespace, adapter)
 
     def _labels(self) -> LabelHead:
         if self.head is None:
@@ -151,13 +156,13 @@ class LabelReader(TextReader):
 
     async def _classify(
         self, caller: Caller, prompt: Prompt | Sequence[ChatMessage], labels: Sequence[str] | None,
-        separator: str | None, per_token: bool, namespace: str,
+        separator: str | None, per_token: bool, namespace: str, adapter: Adapter,
     ) -> dict[str, float]:  # fmt: skip
         if labels is None:
             return await self._own_labels(caller, prompt)  # type: ignore[arg-type]
         is_mean = to_flag(per_token, "per_token")
         requests = await caller.compute(
-            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace)
+            lambda: label_scorings(self._prompts, self.chat_prompt, prompt, labels, separator, namespace, adapter)
         )
         await run(self._worker, requests, caller)
         return probabilities(labels, requests, is_mean)

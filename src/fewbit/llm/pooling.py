@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arrays import Floats
+from ..engine.adapters import Adapter
 from ..engine.engine import Engine
 from ..engine.request import Embedding
 from ..errors import DtypeError, RequestError
@@ -31,6 +32,7 @@ class Pooler:
         pooling: One of `POOLINGS`.
         normalize: Scale vectors to length 1.
         dimensions: Numbers of a vector that are kept, the first ones. None: all.
+        adapter: Name of an adapter, or names with weights.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class Pooler:
         pooling: str,
         normalize: bool,
         dimensions: int | None = None,
+        adapter: Adapter = None,
     ) -> None:
         self._pooling, self._normalize, self._dimensions = pooling, normalize, dimensions
-        made = [engine.embedding(tokens, last_only=pooling == "last") for tokens in texts]
+        made = [engine.embedding(tokens, last_only=pooling == "last", adapter=adapter) for tokens in texts]
         self._indices = {request: index for index, request in enumerate(made)}
         self._rows: list[Floats | None] = [None] * len(made)
         self.requests = sorted(made, key=lambda request: -len(request.tokens))  # similar lengths fill steps well

@@ -10,6 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, NoReturn, Self, Unpack, overload
 
 from ..arrays import Floats
+from ..engine.adapters import Adapter
 from ..engine.engine import Engine
 from ..engine.speculation.speculation import Speculation
 from ..engine.worker import Worker
@@ -19,6 +20,7 @@ from ..loading import Loaded
 from ..ops.sampling import SamplingParams
 from ..text.tokenizer import Tokenizer
 from ..validation import check_type, refuse_pickle, to_flag, to_size
+from .adapters import AdapterMethods, check_adapters
 from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .chat import ChatEncoder, Messages
 from .completion import TokenLogprob
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from ..text.template import ChatTemplate
 
 
-class TextReader:
+class TextReader(AdapterMethods):
     """A model that reads text: it joins a tokenizer, and an engine in a thread of its own.
 
     `prompts` are what its makers put before texts to embed, by name, and `default_prompt` before all of them.
@@ -68,6 +70,8 @@ class TextReader:
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
         self._token_texts = TokenTexts(self.tokenizer)
         self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
+        for adapter, source in check_adapters(options.adapters).items():
+            self.load_adapter(adapter, source)
 
     def tokenize(self, text: str, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """The token ids of a text.
@@ -191,18 +195,18 @@ class TextReader:
     def embed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
         *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
-        truncate: bool = False, progress: Progress = False,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats: ...  # fmt: skip
     @overload
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
-        truncate: bool = False, progress: Progress = False,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     def embed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
-        truncate: bool = False, progress: Progress = False,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]:  # fmt: skip
         """Embed a text as a vector, or several texts as the rows of a matrix.
 
@@ -225,11 +229,12 @@ class TextReader:
             truncate: Cut texts that are longer than the context, and keep the special tokens at their end. Otherwise
                 they are refused.
             progress: Show the progress of a batch on standard error, or call a function with (done, total).
+            adapter: A loaded LoRA adapter, or several with weights.
         """
         return drive(
             self._embed(
                 BlockingCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate,
-                progress,
+                progress, adapter,
             )
         )  # fmt: skip
 
@@ -237,29 +242,35 @@ class TextReader:
     async def aembed(
         self, texts: Prompts, pooling: Pooling | None = None, normalize: bool = True,
         *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
-        truncate: bool = False, progress: Progress = False,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats: ...  # fmt: skip
     @overload
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
-        truncate: bool = False, progress: Progress = False,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]: ...  # fmt: skip
     async def aembed(
         self, texts: Prompts, pooling: str | None = None, normalize: bool = True,
         *, dimensions: int | None = None, prompt: str | None = None, prompt_name: str | None = None,
-        truncate: bool = False, progress: Progress = False,
+        truncate: bool = False, progress: Progress = False, adapter: Adapter = None,
     ) -> Floats | list[Floats]:  # fmt: skip
         """`embed` that does not block the event loop."""
         return await self._embed(
-            LoopCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate, progress
+            LoopCaller(), texts, pooling, normalize, dimensions, prompt, prompt_name, truncate, progress, adapter
         )
 
     @overload
-    def score(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
+    def score(
+        self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> Floats: ...
     @overload
-    def score(self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "") -> list[Floats]: ...
-    def score(self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats | list[Floats]:
+    def score(
+        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> list[Floats]: ...
+    def score(
+        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> Floats | list[Floats]:
         """The log-probability of each token of a text, given those before it.
 
         Without a prefix there is one number for each token after the first; text gets the special tokens that the model
@@ -273,31 +284,52 @@ class TextReader:
             text: Text or token ids, or a list of them.
             prefix: What comes before each text and is not scored: text if `text` is, else token ids.
             namespace: Requests share cached prefixes within one namespace only.
+            adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._score(BlockingCaller(), text, prefix, namespace))
+        return drive(self._score(BlockingCaller(), text, prefix, namespace, adapter))
 
     @overload
-    async def ascore(self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "") -> Floats: ...
+    async def ascore(
+        self, text: ScoredText, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
+    ) -> Floats: ...
     @overload
     async def ascore(
-        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: ScoredTexts, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
     ) -> list[Floats]: ...
     async def ascore(
-        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = ""
+        self, text: Scored, prefix: ScoredText | None = None, *, namespace: str = "", adapter: Adapter = None
     ) -> Floats | list[Floats]:
         """`score` that does not block the event loop."""
-        return await self._score(LoopCaller(), text, prefix, namespace)
+        return await self._score(LoopCaller(), text, prefix, namespace, adapter)
 
     @overload
     def token_logprobs(
-        self, text: ScoredText, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredText,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob]: ...
     @overload
     def token_logprobs(
-        self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredTexts,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[list[TokenLogprob]]: ...
     def token_logprobs(
-        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: Scored,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`score` with the tokens themselves, and the likeliest tokens in the place of each.
 
@@ -306,22 +338,41 @@ class TextReader:
             top: How many of the likeliest tokens to list at each position.
             prefix: What comes before each text and is not scored.
             namespace: Requests share cached prefixes within one namespace only.
+            adapter: A loaded LoRA adapter, or several with weights.
         """
-        return drive(self._token_logprobs(BlockingCaller(), text, top, prefix, namespace))
+        return drive(self._token_logprobs(BlockingCaller(), text, top, prefix, namespace, adapter))
 
     @overload
     async def atoken_logprobs(
-        self, text: ScoredText, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredText,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob]: ...
     @overload
     async def atoken_logprobs(
-        self, text: ScoredTexts, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: ScoredTexts,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[list[TokenLogprob]]: ...
     async def atoken_logprobs(
-        self, text: Scored, top: int = 0, prefix: ScoredText | None = None, *, namespace: str = ""
+        self,
+        text: Scored,
+        top: int = 0,
+        prefix: ScoredText | None = None,
+        *,
+        namespace: str = "",
+        adapter: Adapter = None,
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
         """`token_logprobs` that does not block the event loop."""
-        return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace)
+        return await self._token_logprobs(LoopCaller(), text, top, prefix, namespace, adapter)
 
     def save_prompt(self, path: str | PathLike[str], prompt: Prompt) -> int:
         """Write what the KV cache holds of a prompt to a file: so many of its tokens. Without any there is no file.
@@ -388,6 +439,7 @@ class TextReader:
     async def _embed(
         self, caller: Caller, texts: Prompts, pooling: str | None, normalize: bool, dimensions: int | None,
         prompt: str | None, prompt_name: str | None, truncate: bool, progress: Progress,
+        adapter: Adapter,
     ) -> Floats | list[Floats]:  # fmt: skip
         kind, is_cut, is_scaled = (
             check_pooling(pooling, self.pooling),
@@ -403,24 +455,26 @@ class TextReader:
         def make() -> Pooler:
             names = [f"text {index}" if several else "the text" for index in range(len(prompts))]
             encoded = [self.encode_text(*pair, is_cut) for pair in zip(prompts, names, strict=True)]
-            return Pooler(self.engine, encoded, kind, is_scaled, most)
+            return Pooler(self.engine, encoded, kind, is_scaled, most, adapter)
 
         pooler = await caller.compute(make)
         await run(self._worker, pooler.requests, caller, pooler.take, progress)
         return pooler.result(several)
 
     async def _score(
-        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str
+        self, caller: Caller, text: Scored, prefix: ScoredText | None, namespace: str, adapter: Adapter
     ) -> Floats | list[Floats]:
-        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, None, namespace))
+        requests, several = await caller.compute(
+            lambda: scorings(self._prompts, text, prefix, None, namespace, adapter)
+        )
         await run(self._worker, requests, caller)
         values = [request.scores.values for request in requests]
         return values if several else values[0]
 
     async def _token_logprobs(
-        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str
+        self, caller: Caller, text: Scored, top: int, prefix: ScoredText | None, namespace: str, adapter: Adapter
     ) -> list[TokenLogprob] | list[list[TokenLogprob]]:
-        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace))
+        requests, several = await caller.compute(lambda: scorings(self._prompts, text, prefix, top, namespace, adapter))
         await run(self._worker, requests, caller)
         found = await caller.compute(
             lambda: [scored_tokens(self.tokenizer, request.tokens, request.scores) for request in requests]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal, TypedDict, get_type_hints
 
+from ..engine.adapters import Adapter
 from ..engine.beam_search import BeamOptions, refuse_beside_beams
 from ..engine.constraint import Constraint
 from ..engine.request_checks import check_at_least_zero
@@ -51,7 +52,7 @@ class PlainOptions(TypedDict, total=False):
     constraint: Callable[[], Constraint] | None
     visible_tokens: Sequence[int]
     namespace: str
-    adapter: str | None
+    adapter: Adapter
     priority: int
     client: str
     deadline: float | None
@@ -101,7 +102,7 @@ class Options(StreamOptions, total=False):
         visible_tokens: Control tokens that are part of the text. Others are left out of it.
         constraint: Makes the `Constraint` of an output; see `fewbit.engine.constraint`.
         namespace: Prompts share cached pages only within a namespace.
-        adapter: Name of an adapter that was loaded with the model.
+        adapter: Name of a loaded LoRA adapter, or several with weights: `{"sql": 0.7, "terse": 0.3}`.
         priority: Requests with a higher one are run first. Defaults to 0.
         client: Name of a client. Clients that wait for each other get equal shares.
         deadline: Seconds after which an output ends, complete or not, with the reason "deadline".

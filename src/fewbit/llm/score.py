@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.adapters import Adapter
 from ..engine.request import Scoring
 from ..engine.request_checks import check_logprobs
 from ..engine.sharing import common_prefix
@@ -20,7 +21,12 @@ Scored = ScoredText | ScoredTexts
 
 
 def scorings(
-    prompts: PromptEncoder, text: Scored, prefix: ScoredText | None, top: int | None, namespace: str
+    prompts: PromptEncoder,
+    text: Scored,
+    prefix: ScoredText | None,
+    top: int | None,
+    namespace: str,
+    adapter: Adapter = None,
 ) -> tuple[list[Scoring], bool]:
     """A request for each text after a prefix, and whether a list of texts was given."""
     texts, several = split_prompts(text)  # type: ignore[arg-type]
@@ -28,7 +34,9 @@ def scorings(
     before = prefix if prefix is None or isinstance(prefix, str) else _to_list(prefix, "prefix")
     spans = [_span(prompts, before, text) for text in texts]
     make = prompts.engine.scoring
-    return [make(tokens, first=first, logprobs=most, namespace=namespace) for tokens, first in spans], several
+    return [
+        make(tokens, first=first, logprobs=most, namespace=namespace, adapter=adapter) for tokens, first in spans
+    ], several
 
 
 def label_scorings(
@@ -38,6 +46,7 @@ def label_scorings(
     labels: Sequence[str],
     separator: str | None,
     namespace: str,
+    adapter: Adapter = None,
 ) -> list[Scoring]:
     """A request for each label after a prompt. All are given the same tokens."""
     _check_labels(labels, separator)
@@ -51,7 +60,7 @@ def label_scorings(
         tokens = encode_chat(items) if isinstance(items[0], Mapping) else items
         spans = [_span(prompts, tokens, prompts.tokenizer.encode(f"{separator or ''}{label}")) for label in labels]
     first = min(first for _, first in spans)
-    return [prompts.engine.scoring(tokens, first=first, namespace=namespace) for tokens, _ in spans]
+    return [prompts.engine.scoring(tokens, first=first, namespace=namespace, adapter=adapter) for tokens, _ in spans]
 
 
 def probabilities(labels: Sequence[str], requests: Sequence[Scoring], per_token: bool) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from os import PathLike
@@ -16,7 +16,7 @@ from ..ops.graph import Graph, Value
 from ..ops.recorder import Ops, record
 from ..tensor import QuantTensor
 from ..validation import to_path
-from .checkpoint import Checkpoint, Prepare
+from .checkpoint import Checkpoint, Prepare, Rows
 from .classifier import Classifier
 from .config import Config
 
@@ -30,6 +30,8 @@ _PARTS = {
     "experts",
     "gemma4_parts",
     "layers",
+    "lora",
+    "merged",
     "rope_scaling",
     "rotary",
     "transforms",
@@ -53,6 +55,7 @@ class LoadedModel:
     graph: Graph
     step_bytes: int  # of weights
     matrices: Sequence[tuple[str, QuantTensor]] = ()  # that inputs are multiplied by, and their tensors' names
+    places: Mapping[int, tuple[str, Rows | None]] = field(default_factory=dict)  # see `Checkpoint.places`
 
     @property
     def config(self) -> Config:
@@ -112,7 +115,7 @@ def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None 
     if checkpoint.flag("attention.causal", default=graph.is_causal) != graph.is_causal:
         kind = "do not see" if graph.is_causal else "see"
         raise FileError(f"{file.path}: attention.causal does not fit: tokens of {name} models {kind} later ones")
-    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices)
+    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices, checkpoint.places)
 
 
 def _unknown(name: str) -> str:

@@ -29,6 +29,7 @@ class Checkpoint:
         self._used: set[str] = set()
         self._step_bytes: dict[tuple[str, Rows | None], int] = {}  # of the tensors that each step reads
         self.matrices: list[tuple[str, QuantTensor]] = []  # that inputs are multiplied by, and their tensors' names
+        self.places: dict[int, tuple[str, Rows | None]] = {}  # tensors and rows of matrices and tables, by their `id`
 
     @property
     def step_bytes(self) -> int:
@@ -118,7 +119,9 @@ class Checkpoint:
 
     def embedding(self, name: str, rows: int, columns: int) -> QuantTensor:
         """An embedding table: a step reads one row for each token."""
-        return self._matrix(name, rows, columns)
+        table = self._matrix(name, rows, columns)
+        self.places[id(table)] = name, None
+        return table
 
     def weight(self, name: str, rows: int, columns: int, part: Rows | None = None) -> QuantTensor:
         """A weight matrix, or a range of its rows, which share its bytes.
@@ -129,7 +132,9 @@ class Checkpoint:
         if part is not None:
             tensor = tensor[slice(*part)]
         self._step_bytes[name, part] = tensor.nbytes
-        return self._prepared(name, tensor)
+        prepared = self._prepared(name, tensor)
+        self.places[id(prepared)] = name, part
+        return prepared
 
     def experts(
         self, name: str, count: int, rows: int, columns: int, used: int | None = None, part: Rows | None = None

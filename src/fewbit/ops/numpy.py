@@ -19,6 +19,7 @@ from ..tensor import QuantTensor
 from . import recurrent
 from .experts import route
 from .graph import Graph, Rope, Value
+from .low_rank import AdapterRows, ProductKey, to_floats
 from .specs import AttentionParams, AttentionSpec, RecurrentSpec, Routing
 
 
@@ -57,6 +58,7 @@ class NumpyStep:
     sequences: Sequence[int]
     given: Floats | None = None  # rows that another device made, for a graph that begins with them
     weights: Callable[[QuantTensor], Floats] = field(default_factory=DecodedWeights)
+    adapters: Sequence[AdapterRows] = ()  # whose `adapter` is a `Terms`
 
 
 def run(graph: Graph, step: NumpyStep) -> Floats:
@@ -266,6 +268,33 @@ def gated(
     return gate_rows(step, rows, others, kind=kind)
 
 
+def low_rank(
+    step: NumpyStep, x: Floats, *results: Floats, products: Sequence[ProductKey], logits_only: bool
+) -> list[Floats]:
+    """Adds to the results in place."""
+    for key, y in zip(products, results, strict=True):
+        for one in step.adapters:
+            term = one.adapter.get(key)
+            if term is None:
+                continue
+            rows, weights = (one.logits_rows, one.logits_weights) if logits_only else (one.rows, one.weights)
+            t = x[rows] if term.a is None else x[rows] @ to_floats(term.a).T
+            added = t if term.b is None else t @ to_floats(term.b).T
+            y[rows] += np.float32(term.scale) * weights[:, None] * added
+    return []
+
+
+def low_rank_rows(step: NumpyStep, rows: Floats, *, product: ProductKey) -> list[Floats]:
+    """Adds to rows of an embedding table in place."""
+    for one in step.adapters:
+        term = one.adapter.get(product)
+        if term is not None:
+            t = to_floats(term.a[step.tokens[one.rows]])
+            added = t if term.b is None else t @ to_floats(term.b).T
+            rows[one.rows] += np.float32(term.scale) * one.weights[:, None] * added
+    return []
+
+
 def _normed(step: NumpyStep, x: Floats, given: tuple[Floats, float] | None) -> Floats:
     return x if given is None else norm(step, x, weight=given[0], eps=given[1])
 
@@ -293,5 +322,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     for function in (
         embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, shift, columns, join,
         add, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
+        low_rank, low_rank_rows,
     )
 }  # fmt: skip

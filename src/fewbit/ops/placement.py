@@ -35,12 +35,11 @@ class Placement:
     def add(self, node: Node, parts: tuple[int, Sequence[int]] | None = None) -> None:
         """`parts`: its results lie beside each other, in rows of a width, each from a column on."""
         inputs = [self.aliases.get(value, value) for value in node.inputs]
-        out = node.outputs[0]
         if parts is not None:
             width, firsts = parts
-            self._take(replace(out, width=width), list(zip(node.outputs, firsts, strict=True)))
-        elif out not in self.places:
-            self._take_or_share(node, out, inputs)
+            self._take(replace(node.outputs[0], width=width), list(zip(node.outputs, firsts, strict=True)))
+        elif node.outputs and node.outputs[0] not in self.places:
+            self._take_or_share(node, node.outputs[0], inputs)
         self._left.subtract(inputs)
         for value in dict.fromkeys(inputs):
             if not self._left[value]:

@@ -16,6 +16,7 @@ from ..files.gguf.writer import TensorSpec
 from ..files.hub.folder import Progress
 from ..files.model import ModelFile
 from ..loading import model_fingerprint
+from ..models.merged import MergedModel
 from .moments import Moments
 from .pieces import packed_pieces
 from .plan import Plan
@@ -26,6 +27,8 @@ QUANTIZATION_VERSION = np.uint32(2)  # of the block formats, as llama.cpp counts
 
 def file_metadata(file: ModelFile, file_type: int | None = None) -> dict[str, Any]:
     """The metadata of a model for a GGUF file, in the types that it had, or in those that llama.cpp reads."""
+    if isinstance(file, MergedModel):
+        file = file.base
     if isinstance(file, GGUF):
         metadata = {key: value for key, value in file.typed_metadata.items() if key not in SPLIT_KEYS}
     else:
@@ -73,7 +76,7 @@ def write_tensors(
 
     def advance(nbytes: int) -> None:
         nonlocal done
-        done += nbytes
+        done = min(done + nbytes, total)  # merged tensors are f32
         report(what, done, total)
 
     report(what, 0, total)

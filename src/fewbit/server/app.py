@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 from ..errors import FewbitError
 from ..files.feedback import FeedbackStore
 from . import (
+    adapters,
     anthropic,
     changes,
     feedback,
@@ -64,6 +65,7 @@ ROUTES: list[BaseRoute] = [
     Route("/tokenizer_info", tokenizer_info),
     Route("/openapi.json", openapi),
     *changes.ROUTES,
+    *adapters.ROUTES,
     *feedback.ROUTES,
     *llama_server.ROUTES,
     *openai_responses.ROUTES,

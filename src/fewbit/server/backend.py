@@ -6,7 +6,7 @@ never holds an LLM itself. `local.py` has the backend of this process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..arrays import Floats
 from ..cache.stats import PrefixDivergence
+from ..errors import RequestError
 from ..ops.sampling import SamplingParams
 from .text_work import TextWork
 
@@ -126,9 +127,22 @@ class Backend(Protocol):
         """`call(llm, *given)`, made beside the event loop where the LLM is. All of it can be pickled."""
         ...
 
-    async def embed(self, prompts: list[list[int]], pooling: str | None = None) -> Floats:
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None, adapter: str | None = None) -> Floats:
         """A row for each prompt: its vector, or the logits of its labels with the pooling "rank"."""
         ...
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Names of the adapters that jobs may use."""
+        return ()
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Let jobs use an adapter."""
+        raise RequestError("this model takes no adapters while it runs")
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter. Jobs that use it end with it."""
+        raise RequestError("this model takes no adapters while it runs")
 
     async def counts(self) -> Mapping[str, Counts]:
         """The counts of each replica by its name; one that is the only one has none."""

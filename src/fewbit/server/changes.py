@@ -45,7 +45,7 @@ class Changed(msgspec.Struct):
 
 async def pull(request: Request) -> Response:
     """Fetch a model and serve it from now on, by the name that it was asked for."""
-    _check_allowed(request)
+    check_allowed(request)
     body = await read(request, PullRequest)
     name = body.model_name()
     lines = _pulled(request, name, source_of(name))
@@ -61,21 +61,21 @@ async def pull(request: Request) -> Response:
 
 async def delete(request: Request) -> Response:
     """Unload a model and serve it no more. Its file stays."""
-    _check_allowed(request)
+    check_allowed(request)
     body = await read(request, DeleteRequest)
     await state_of(request).pool.remove(body.model_name())
     return Response(status_code=200)
 
 
 async def load(request: Request) -> Response:
-    _check_allowed(request)
+    check_allowed(request)
     body = await read(request, ModelRequest)
     async with state_of(request).pool.use(body.model):
         return JsonResponse(Changed())
 
 
 async def unload(request: Request) -> Response:
-    _check_allowed(request)
+    check_allowed(request)
     body = await read(request, ModelRequest)
     pool = state_of(request).pool
     entry = pool.find(body.model)
@@ -110,7 +110,8 @@ def source_of(name: str) -> str:
                    "model", "model_not_found")  # fmt: skip
 
 
-def _check_allowed(request: Request) -> None:
+def check_allowed(request: Request) -> None:
+    """Refuse changes where the server was not started for them."""
     settings = state_of(request).settings
     if not settings.allow_changes:
         what = request.url.path.rpartition("/")[2]

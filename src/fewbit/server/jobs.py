@@ -273,7 +273,9 @@ async def _echo(job: Job, llm: LLM, prompts: list[list[int]]) -> list[Echo]:
     """Tokens that are no text, such as BOS, are left out of the texts."""
     logprobs: Sequence[list[TokenLogprob] | None] = [None] * len(prompts)
     if job.logprobs is not None:
-        logprobs = await llm.atoken_logprobs(prompts, job.logprobs, namespace=job.namespace)
+        logprobs = await llm.atoken_logprobs(
+            prompts, job.logprobs, namespace=job.namespace, adapter=job.options.get("adapter")
+        )
     texts = [llm.tokenizer.decode(tokens, skip_special=True) for tokens in prompts]
     firsts = [llm.tokenizer.token_bytes(tokens[0]).decode("utf-8", "replace") for tokens in prompts]
     return [*map(Echo, texts, firsts, logprobs)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from functools import cached_property
 from typing import Any, TypeVar
@@ -61,10 +62,20 @@ class LocalBackend(Backend):
     async def work(self, asker: Asker, call: Callable[..., T], *given: Any) -> T:
         return await asker.in_thread(call, self.llm, *given)
 
-    async def embed(self, prompts: list[list[int]], pooling: str | None = None) -> Floats:
+    async def embed(self, prompts: list[list[int]], pooling: str | None = None, adapter: str | None = None) -> Floats:
         if pooling == "rank":
             return await self.llm.aclass_logits(prompts)
-        return np.asarray(await self.llm.aembed(prompts), np.float32)
+        return np.asarray(await self.llm.aembed(prompts, adapter=adapter), np.float32)
+
+    @property
+    def adapters(self) -> Collection[str]:
+        return self.llm.adapters
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        await asyncio.to_thread(self.llm.load_adapter, name, path)
+
+    async def unload_adapter(self, name: str) -> None:
+        await asyncio.to_thread(self.llm.unload_adapter, name)
 
     async def counts(self) -> dict[str, Counts]:
         return {"": counts_of(self.llm, self._queued)}

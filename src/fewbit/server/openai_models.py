@@ -20,6 +20,7 @@ class Model(msgspec.Struct):
     loaded: bool
     object: Literal["model"] = "model"
     owned_by: str = "fewbit"
+    parent: str | msgspec.UnsetType = msgspec.UNSET  # of an adapter: its base
 
 
 class ModelList(msgspec.Struct):
@@ -46,12 +47,12 @@ async def list_models(request: Request) -> Response:
     if _is_anthropic(request):
         ends = (entries[0].name, entries[-1].name) if entries else (None, None)
         return JsonResponse(AnthropicModelList([_anthropic_model(entry) for entry in entries], *ends))
-    return JsonResponse(ModelList([_model(entry) for entry in entries]))
+    return JsonResponse(ModelList([model for entry in entries for model in _models(entry)]))
 
 
 async def get_model(request: Request) -> Response:
-    entry = state_of(request).pool.find(request.path_params["model"])
-    return JsonResponse(_anthropic_model(entry) if _is_anthropic(request) else _model(entry))
+    entry, adapter = state_of(request).pool.resolve(request.path_params["model"])
+    return JsonResponse(_anthropic_model(entry) if _is_anthropic(request) else _model(entry, adapter))
 
 
 def _is_anthropic(request: Request) -> bool:
@@ -62,7 +63,16 @@ def _anthropic_model(entry: ServedModel) -> AnthropicModel:
     return AnthropicModel(entry.name, entry.name, utc_date(entry.created))
 
 
-def _model(entry: ServedModel) -> Model:
+def _models(entry: ServedModel) -> list[Model]:
+    """A model, and one for each of its adapters."""
+    adapters = () if entry.backend is None else entry.backend.adapters
+    return [_model(entry), *(_model(entry, adapter) for adapter in adapters)]
+
+
+def _model(entry: ServedModel, adapter: str | None = None) -> Model:
     backend = entry.backend
     length = None if backend is None else backend.facts.max_length
-    return Model(entry.name, entry.created, length, backend is not None)
+    if adapter is None:
+        return Model(entry.name, entry.created, length, backend is not None)
+    name = f"{entry.name}:{adapter}"
+    return Model(name, entry.created, length, backend is not None, parent=entry.name)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from .adapters import LoadAdapterRequest, UnloadAdapterRequest
 from .anthropic_types import AnswerMessage, CountTokensRequest, MessagesRequest, TokenCount
 from .batch.records import BatchObject
 from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
@@ -72,6 +73,8 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("delete", "/api/delete", "Serve a model no more.", DeleteRequest, None, False),
     ("post", "/v1/models/load", "Load a model.", ModelRequest, Changed, False),
     ("post", "/v1/models/unload", "Unload a model.", ModelRequest, Changed, False),
+    ("post", "/v1/load_lora_adapter", "Load a LoRA adapter.", LoadAdapterRequest, str, False),
+    ("post", "/v1/unload_lora_adapter", "Forget a LoRA adapter.", UnloadAdapterRequest, str, False),
     ("get", "/props", "What is known of a loaded model.", None, Props, False),
     ("get", "/slots", "Places for requests.", None, list[Slot], False),
     ("post", "/apply-template", "The prompt of messages.", ApplyTemplateRequest, AppliedTemplate, False),

@@ -17,6 +17,7 @@ from math import inf
 
 from ..errors import FetchError, FewbitError, OutOfMemory, RequestError
 from ..llm import LLM
+from .adapted import AdaptedBackend
 from .backend import Backend
 from .errors import ApiError
 from .local import LocalBackend
@@ -103,14 +104,33 @@ class Pool:
 
     def find(self, name: str | None) -> ServedModel:
         """The model that a request names; the first for None."""
+        return self.resolve(name)[0]
+
+    def resolve(self, name: str | None) -> tuple[ServedModel, str | None]:
+        """The model that a request names, and its adapter: "base:adapter", or the adapter's name alone."""
         entries = self.allowed()
         if name is None and entries:
-            return entries[0]
+            return entries[0], None
         for entry in entries:
             if name == entry.name or name in entry.aliases or name == f"{entry.name}:latest":
-                return entry
-        there = ", ".join(entry.name for entry in entries) or "none"
+                return entry, None
+        for entry in entries:
+            adapters = () if entry.backend is None else entry.backend.adapters
+            adapter = str(name).removeprefix(f"{entry.name}:")
+            is_coming = entry.backend is None and adapter != name  # it may have the adapter when it is loaded
+            if adapter in adapters or is_coming:
+                return entry, adapter
+        there = ", ".join(self.names(entries)) or "none"
         raise ApiError(404, f"there is no model {str(name)[:100]!r}; there are: {there}", "model", "model_not_found")
+
+    @staticmethod
+    def names(entries: Iterable[ServedModel]) -> list[str]:
+        """The names of models, and of their adapters."""
+        found = []
+        for entry in entries:
+            adapters = () if entry.backend is None else entry.backend.adapters
+            found += [entry.name, *(f"{entry.name}:{adapter}" for adapter in adapters)]
+        return found
 
     def allowed(self) -> list[ServedModel]:
         """The models that the key of this request may use."""
@@ -126,13 +146,20 @@ class Pool:
 
         Whoever holds it already says so with `is_held`: it does not wait while the model gives way to another.
         """
-        entry = self.find(name)
+        entry, adapter = self.resolve(name)
         while entry.gives_way is not None and not is_held:
             await entry.gives_way.wait()
         entry.users += 1
         _stop_timer(entry)
         try:
-            yield entry.backend if entry.backend is not None else await self._wait_for(entry)
+            backend = entry.backend if entry.backend is not None else await self._wait_for(entry)
+            if adapter is None:
+                yield backend
+            elif adapter in backend.adapters:
+                yield AdaptedBackend(backend, adapter)
+            else:
+                raise ApiError(404, f"the model {entry.name} has no adapter {adapter[:100]!r}", "model",
+                               "model_not_found")  # fmt: skip
         finally:
             entry.users -= 1
             entry.last_used = time.monotonic()
@@ -166,12 +193,13 @@ class Pool:
         if not entry.users and entry.name not in self._pinned:
             await self._put_away(entry)
 
-    def drop(self, name: str, backend: Backend) -> None:
+    def drop(self, backend: Backend) -> None:
         """Put a model away that failed: the next request loads it anew. It ends with the last request that has it."""
-        entry = self.entries[name]
-        if entry.backend is backend:
-            entry.backend = entry.keep_seconds = None
-            _stop_timer(entry)
+        inner = backend.inner if isinstance(backend, AdaptedBackend) else backend
+        for entry in self.entries.values():
+            if entry.backend is inner:
+                entry.backend = entry.keep_seconds = None
+                _stop_timer(entry)
 
     async def close(self) -> None:
         """Close all models."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from ..errors import FewbitError, FileChanged
+from .adapted import AdaptedBackend
 from .backend import Backend
 from .errors import ApiError, Interrupted, from_fewbit, shutting_down
 from .ignored import note_ignored
@@ -186,7 +187,8 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
     try:
         enter(state, entry, job, stack)
         backend = await held(request, model, stack, is_held)
-        run = Run(request, entry.name, backend, job, stack)
+        name = f"{entry.name}:{backend.adapter}" if isinstance(backend, AdaptedBackend) else entry.name
+        run = Run(request, name, backend, job, stack)
         await unless_gone(request, run.start(), state.settings.request_seconds)
         note_ignored(request, run.started.ignored)
     except BaseException:
@@ -207,7 +209,7 @@ def failed(state: State, model: str, backend: Backend, error: FewbitError) -> Ap
     """An error of a model as a client is told it. A model whose file changed is put away, and loaded anew."""
     if isinstance(error, FileChanged):
         log("model failed", model=model, reason=str(error))
-        state.pool.drop(model, backend)
+        state.pool.drop(backend)
     return from_fewbit(error)
 
 

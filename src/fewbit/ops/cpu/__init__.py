@@ -36,10 +36,12 @@ from .matrices import (
 )
 from .sampling import log_probabilities, sample, top_tokens
 
+Adapter = _native.Adapter  # see adapters.py
 Plan = _native.Plan  # see plan.py
 
 __all__ = [
     "Activations",
+    "Adapter",
     "Plan",
     "QuantTensor",
     "attend",

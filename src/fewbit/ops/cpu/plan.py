@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from ...arrays import Bytes, Floats
 from ...errors import ArgumentError
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
+from ..low_rank import ProductKey, add_terms
 from ..passes import fuse as fuse_graph
 from ..passes import logits_nodes
 from ..slots import Slots
@@ -30,7 +31,13 @@ class PlanStore(Protocol):
 
 
 def build(
-    graph: Graph, store: PlanStore, *, fuse: bool = True, batch_invariant: bool = False, threads: int | None = None
+    graph: Graph,
+    store: PlanStore,
+    *,
+    fuse: bool = True,
+    batch_invariant: bool = False,
+    threads: int | None = None,
+    products: Mapping[ProductKey, int] | None = None,
 ) -> _native.Plan:
     """Build the plan of a graph whose logits are selected.
 
@@ -40,25 +47,37 @@ def build(
         fuse: Merge operations where native code has one for several. Default: True.
         batch_invariant: Compute each token's rows with the same bits beside any others. Default: False.
         threads: Threads that prepare the weights of the logits. Default: all usable cores.
+        products: The products that adapters change, and their numbers in the adapters. Default: none.
     """
     if not graph.result.logits_only:
         raise ArgumentError("a plan needs a graph after select_logits")
-    return PlanBuilder(fuse_graph(graph) if fuse else graph, store, batch_invariant, threads).build()
+    numbers = products or {}
+    graph = add_terms(fuse_graph(graph) if fuse else graph, numbers)
+    return PlanBuilder(graph, store, batch_invariant, threads, numbers).build()
 
 
 class PlanBuilder:
     """Has a method for each operation, which takes the buffers of outputs and inputs, and the attributes."""
 
-    def __init__(self, graph: Graph, store: PlanStore, batch_invariant: bool, threads: int | None = None) -> None:
-        self.graph, self.store, self.threads = graph, store, threads
+    def __init__(
+        self,
+        graph: Graph,
+        store: PlanStore,
+        batch_invariant: bool,
+        threads: int | None = None,
+        products: Mapping[ProductKey, int] | None = None,
+    ) -> None:
+        self.graph, self.store, self.threads, self.products = graph, store, threads, products or {}
         self.plan = _native.Plan(batch_invariant)
         self.slots = Slots()
         self.slot: dict[Value, int] = {}
         self.buffers: dict[Value, int] = {}
         self.widths: dict[int, int] = {}  # of buffers
+        self.tokens = 0  # of the table
         self.ropes: dict[Rope, int] = {}
         head, *after = logits_nodes(graph)
         self.logits = head.outputs[0]
+        self.is_adapted = any(self.logits in node.inputs for node in graph.nodes if node.operation == "low_rank")
         self.keeps_order = all(node.operation == "softcap" or node.attributes["by"] > 0 for node in after)
 
     def build(self) -> _native.Plan:
@@ -92,6 +111,7 @@ class PlanBuilder:
         getattr(self, node.operation)(outs, *inputs, **node.attributes)
 
     def embed(self, outs: list[int], *, table: QuantTensor, scale: float) -> None:
+        self.tokens = table.shape[0]
         self.plan.embed(packed(table), outs[0], scale)
 
     def norm(self, outs: list[int], x: int, *, weight: Floats, eps: float, heads: int) -> None:
@@ -161,7 +181,7 @@ class PlanBuilder:
     ) -> None:
         int16 = self.buffers.get(self.logits) in outs  # errors of logits are not corrected by later layers
         parts = [(packed(w), out, bias, residual) for (w, bias), out in zip(terms, outs, strict=True)]
-        is_plain = len(terms) == 1 and terms[0][1] is None and residual is None
+        is_plain = len(terms) == 1 and terms[0][1] is None and residual is None and not self.is_adapted
         norms = row_norms(terms[0][0], self.threads) if int16 and is_plain and self.keeps_order else None
         self.plan.linear(x, *_norm_or_none(norm), int16, parts, norms)
 
@@ -211,6 +231,15 @@ class PlanBuilder:
 
     def gather(self, outs: list[int], x: int) -> None:
         self.plan.gather(x, outs[0])
+
+    def low_rank(
+        self, outs: list[int], x: int, *results: int, products: Sequence[ProductKey], logits_only: bool
+    ) -> None:
+        numbers = (self.products[key] for key in products)
+        self.plan.low_rank(x, [*zip(numbers, results, strict=True)])
+
+    def low_rank_rows(self, outs: list[int], rows: int, *, product: ProductKey) -> None:
+        self.plan.low_rank_rows(self.products[product], self.tokens, rows)
 
     def rope(self, outs: list[int], x: int, *, heads: int, rope: Rope) -> None:
         if rope not in self.ropes:

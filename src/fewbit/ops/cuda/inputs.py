@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..low_rank import AdapterRows
+from .adapters import pack_adapters
 from .values import GroupTables, RowRun, StepInputs
 
 if TYPE_CHECKING:
@@ -30,13 +32,14 @@ class InputLayout:
     max_q: int
     max_length: int
     runs: tuple[RowRun, ...] = ()
+    mix: int = 0  # places for adapters of each token
 
     @cached_property
     def sizes(self) -> dict[str, int]:
         t, s = self.tokens, self.sequences
         fixed = {
             "tokens": t, "positions": t, "sequences": t, "q_starts": s + 1, "lengths": s, "logits_indices": self.logits,
-            "reads": s, "writes": s,
+            "adapters": t * self.mix, "adapter_weights": t * self.mix, "reads": s, "writes": s,
         }  # fmt: skip
         groups = range(len(self.table_pages))
         of_groups = {f"{name}{g}": size for g in groups for name, size in (("slots", t), ("starts", s + 1))}
@@ -64,10 +67,12 @@ class InputLayout:
         return StepInputs(
             at["tokens"], previous, at["positions"], at["sequences"], at["q_starts"], at["lengths"],
             at["logits_indices"], at["reads"], at["writes"], groups, self.tokens, self.sequences, self.logits,
-            self.max_q, self.max_length, self.runs,
+            self.max_q, self.max_length, self.runs, at["adapters"], at["adapter_weights"], self.mix,
         )  # fmt: skip
 
-    def pack(self, out: Int32s, tokens: Int32s, view: View, logits_indices: Int32s) -> int:
+    def pack(
+        self, out: Int32s, tokens: Int32s, view: View, logits_indices: Int32s, adapters: Sequence[AdapterRows] = ()
+    ) -> int:
         """Write the arrays of a step; returns how many integers must be sent. What is padded keeps nothing."""
         n, s = len(tokens), len(view.lengths)
         counts = np.diff(view.q_starts)
@@ -81,6 +86,8 @@ class InputLayout:
         starts[s + 1 :] = np.arange(n + 1, n + 1 + len(starts) - s - 1)
         self._put(out, "lengths", view.lengths, 0)
         self._put(out, "logits_indices", logits_indices, 0)
+        if self.mix:
+            pack_adapters(adapters, self.mix, self._place(out, "adapters"), self._place(out, "adapter_weights"))
         self._put(out, "reads", view.reads, 0)
         self._put(out, "writes", view.writes, 0)
         end = 0
@@ -101,12 +108,12 @@ class InputLayout:
         place[len(values) :] = padding
 
 
-def exact_layout(tokens: int, view: View, logits: int) -> InputLayout:
+def exact_layout(tokens: int, view: View, logits: int, mix: int = 0) -> InputLayout:
     """For a step that runs once."""
     counts = np.diff(view.q_starts)
     return InputLayout(
         tokens, len(view.lengths), logits, tuple(max(1, len(t)) for t in view.tables), int(counts.max(initial=1)),
-        int(view.lengths.max(initial=1)), find_runs(counts.tolist()),
+        int(view.lengths.max(initial=1)), find_runs(counts.tolist()), mix,
     )  # fmt: skip
 
 

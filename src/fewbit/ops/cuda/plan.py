@@ -11,10 +11,12 @@ import numpy as np
 from ...arrays import Floats
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
+from ..low_rank import ProductKey, add_terms
 from ..passes import fuse, logits_nodes
 from ..placement import Placement
 from ..specs import AttentionSpec, Routing
 from . import attention, experts, products, prompt_attention, recurrent, row_maths
+from .adapters import GpuAdapters, Target
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
 from .pages import DeviceStore
@@ -62,9 +64,14 @@ class PlanOptions:
     batch_invariant: bool = False
 
 
-def build(graph: Graph, store: DeviceStore, weights: Weights, options: PlanOptions) -> Plan:
-    """The plan of a graph whose logits are selected."""
-    return Builder(fuse(graph), store, weights, options).build()
+def build(
+    graph: Graph, store: DeviceStore, weights: Weights, options: PlanOptions, adapters: GpuAdapters | None = None
+) -> Plan:
+    """The plan of a graph whose logits are selected; with what adapters add, if there are some."""
+    fused = fuse(graph)
+    if adapters is not None:
+        fused = add_terms(fused, adapters.products, split_gates=False)
+    return Builder(fused, store, weights, options, adapters).build()
 
 
 # Operations that one function launches. It takes the node's attributes, as they are on the GPU.
@@ -83,8 +90,16 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
 class Builder:
     """Has a method for each operation that is not in `FUNCTIONS`, by its name: it takes the node and its attributes."""
 
-    def __init__(self, graph: Graph, store: DeviceStore, weights: Weights, options: PlanOptions) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        store: DeviceStore,
+        weights: Weights,
+        options: PlanOptions,
+        adapters: GpuAdapters | None = None,
+    ) -> None:
         self.graph, self.store, self.weights, self.options = graph, store, weights, options
+        self._adapters = adapters
         self.device: Session = weights.device
         self.uses, self.makers = graph.uses(), graph.makers()
         self.readers = _readers(graph)
@@ -100,7 +115,7 @@ class Builder:
         buffers = self._place(nodes, folded)
         launches = [self._launch_of(node) for node in nodes]
         given = next((self.rows[node.outputs[0]] for node in nodes if node.operation == "given"), None)
-        labels = tuple(f"{node.operation} {node.outputs[0].width}" for node in nodes)
+        labels = tuple(f"{node.operation} {_counted(node).width}" for node in nodes)
         launches[0] = self._begin(launches[0])
         return Plan(tuple(launches), labels, self.rows[self.graph.result], given, buffers)
 
@@ -110,7 +125,7 @@ class Builder:
             launch = self._call(node, FUNCTIONS[node.operation], **self._sent(node))
         else:
             launch = getattr(self, node.operation)(node, **node.attributes)
-        if not node.outputs[0].logits_only:
+        if not _counted(node).logits_only:
             return launch
         return lambda run, step: launch(run, step) if step.num_logits else None  # a piece of a prompt may want none
 
@@ -209,8 +224,17 @@ class Builder:
         return self.weights.fused(terms, [i for i, value in enumerate(node.outputs) if value in self.scores])
 
     def gated(
-        self, node: Node, *, gate: QuantTensor, up: QuantTensor, kind: str, norm: tuple[Floats, float] | None
+        self,
+        node: Node,
+        *,
+        gate: QuantTensor,
+        up: QuantTensor,
+        kind: str,
+        norm: tuple[Floats, float] | None,
+        changes: tuple[ProductKey, ProductKey] | None = None,
     ) -> Launch:
+        if changes is not None:
+            return self._gated_with_terms(node, self.weights.gated(gate, up, kind), changes)
         fused, x, out = self.weights.gated(gate, up, kind), self.rows[node.inputs[0]], self.rows[node.outputs[0]]
         if not self._feeds_product(node.outputs[0]):
             return self._product(node, fused, x, out, norm)
@@ -228,6 +252,38 @@ class Builder:
                 self.formed[value] = made
 
         return launch
+
+    def _gated_with_terms(self, node: Node, fused: Fused, keys: tuple[ProductKey, ProductKey]) -> Launch:
+        """Adapters add to the products before the gate."""
+        x, out, count = self.rows[node.inputs[0]], self.rows[node.outputs[0]], _counter(node.outputs[0])
+        invariant, many = self.options.batch_invariant, many_dtype(node, self.makers, fused)
+        adapters, logits_only = self._adapters, node.outputs[0].logits_only
+        assert adapters is not None
+        every = [(key, part) for part, key in enumerate(keys) if key in adapters.products]
+
+        def launch(run: Launcher, step: StepInputs) -> None:
+            tokens = count(step)
+            form = products.make_form(run, x, tokens, None, self.options.int16, invariant=invariant, many=many)
+
+            def add(rows: Rows, columns: int, apart: int) -> None:
+                targets = [Target(rows.columns(part * apart, fused.width), key, columns) for key, part in every]
+                adapters.add(run, step, x, targets, tokens, logits_only)
+
+            products.multiply_then_gate(run, fused, form, tokens, out, add, invariant=invariant)
+
+        return launch
+
+    def low_rank(self, node: Node, *, products: Sequence[ProductKey], logits_only: bool) -> Launch:
+        x, count, adapters = self.rows[node.inputs[0]], _counter(node.inputs[0]), self._adapters
+        assert adapters is not None
+        targets = [Target(self.rows[value], key) for value, key in zip(node.inputs[1:], products, strict=True)]
+        return lambda run, step: adapters.add(run, step, x, targets, count(step), logits_only)
+
+    def low_rank_rows(self, node: Node, *, product: ProductKey) -> Launch:
+        target, adapters, value = Target(self.rows[node.inputs[0]], product), self._adapters, node.inputs[0]
+        assert adapters is not None
+        tokens = self.makers[value].attributes["table"].shape[0]
+        return lambda run, step: adapters.add_rows(run, step, target, step.num_tokens, tokens)
 
     def _product(
         self, node: Node, fused: Fused, x: Rows, out: Rows, norm: tuple[Floats, float] | None, **epilogue: Any
@@ -346,6 +402,11 @@ class Builder:
 def _readers(graph: Graph) -> dict[Value, Node]:
     """The last node that reads each value."""
     return {value: node for node in graph.nodes for value in node.inputs}
+
+
+def _counted(node: Node) -> Value:
+    """The value that tells how many rows a node has: one that adds to others in place has no result."""
+    return node.outputs[0] if node.outputs else node.inputs[0]
 
 
 def _counter(value: Value) -> Callable[[StepInputs], int]:

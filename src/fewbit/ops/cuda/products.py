@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...errors import ArgumentError
@@ -22,7 +23,8 @@ from .shapes import (
 from .tensor import CudaTensor
 from .values import Launcher, Rows
 
-__all__ = ["Form", "Fused", "RowSource", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated"]
+__all__ = ["Form", "Fused", "RowSource", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated",
+           "multiply_then_gate"]  # fmt: skip
 
 Weights = CudaTensor | Fused
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
@@ -206,6 +208,25 @@ def multiply_gated(run: Launcher, w: Fused, form: Form, tokens: int, out: Rows, 
     return Form("rows16", rows, stride=width)
 
 
+def multiply_then_gate(
+    run: Launcher, w: Fused, form: Form, tokens: int, out: Rows, change: Callable[[Rows, int, int], None],
+    *, invariant: bool = False,
+) -> None:  # fmt: skip
+    """A gated product; `change` gets the rows before the gate.
+
+    Column c of the gate is at c // 8 * columns + c % 8 of these, that of what it multiplies `apart` after it; `change`
+    is called with the rows, `columns` and `apart`.
+    """
+    plain = Fused(w.tensors, w.firsts, w.offsets, w.sizes)
+    rows = _ungated(run, plain, form, tokens, invariant)
+    change(rows, *_interleaving(w))
+    _gate(run, w, rows, tokens, *out.at, "f32")
+
+
+def _interleaving(w: Fused) -> tuple[int, int]:
+    return (16, 8) if w.is_interleaved else (8, w.offsets[1])
+
+
 def _ungated(run: Launcher, w: Fused, form: Form, tokens: int, invariant: bool) -> Rows:
     width = padded(w.product_width, 8)
     rows = Rows(run.scratch("ungated", 4 * tokens * width), width, width)
@@ -215,8 +236,7 @@ def _ungated(run: Launcher, w: Fused, form: Form, tokens: int, invariant: bool) 
 
 def _gate(run: Launcher, w: Fused, rows: Rows, tokens: int, out: int, width: int, dtype: str) -> None:
     assert w.gate
-    step, apart = (16, 8) if w.is_interleaved else (8, w.offsets[1])
-    args = (*rows.at, step, apart, out, width, w.width)
+    args = (*rows.at, *_interleaving(w), out, width, w.width)
     run.launch(kernels.gate_rows(w.gate, dtype), (tokens, -(-padded(w.width, 8) // 1024)), 128, *args)
 
 

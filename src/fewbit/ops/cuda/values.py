@@ -71,6 +71,9 @@ class StepInputs:
     max_q: int  # most new tokens of a sequence
     max_length: int  # of a sequence, about: captured graphs serve lengths up to it
     runs: tuple[RowRun, ...] = ()  # of a step of prompts and others, else none
+    adapters: int = 0  # slots of the adapters of each row, in `mix` places; -1: none
+    adapter_weights: int = 0  # f32
+    mix: int = 0  # 0: no row has an adapter
 
     @property
     def pointers(self) -> tuple[int, ...]:
@@ -93,6 +96,7 @@ class StepInputs:
 
 POINTERS = (
     "tokens", "previous", "positions", "sequences", "q_starts", "lengths", "logits_indices", "reads", "writes",
+    "adapters", "adapter_weights",
 )  # fmt: skip
 SIZES = tuple(field.name for field in fields(StepInputs) if field.name not in (*POINTERS, "groups"))
 
