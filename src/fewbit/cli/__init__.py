@@ -23,7 +23,7 @@ TABLE = {
     "formats": ("formats.formats", "The formats: bits a weight, block and group sizes."),
     "inspect": ("inspect.inspect", "What a model file holds: metadata, tensors, formats and sizes."),
     "list": ("models.list_models", "List built-in models and those that were fetched."),
-    "merge": ("merge.merge", "Write a model with a LoRA adapter merged into it, as a GGUF file."),
+    "merge": ("merge.merge", "Write a model with a LoRA adapter merged into its weights, as a GGUF file."),
     "plan": ("plan.plan", "How many replicas a number of clients needs, and what they get."),
     "ps": ("ps.ps", "What a server runs: its models, requests and speed."),
     "pull": ("models.pull", "Fetch a model and print its path."),
