@@ -169,7 +169,7 @@ def test_layers_on_both_devices(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "model.gguf", layers=3, format="q8_0")
     loaded = load(open_model(path), device="cuda", gpu_layers=1, max_batched_tokens=64, max_seqs=4, cache_bytes=1 << 20)
     whole = load(open_model(path), device="cpu", exact=True, max_seqs=4)
-    graphs = [loaded.executor.cpu.graph, loaded.executor.gpu.graph]  # type: ignore[attr-defined]
+    graphs = [one.graph for one in loaded.executor.executors]  # type: ignore[attr-defined]
     places = [i for i, graph in enumerate(graphs) for node in graph.nodes if node.operation in ("linear", "embed")]
     assert len(set(places)) == 2
     terms = list(random_terms(whole, 0).values())

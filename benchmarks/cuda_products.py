@@ -1,4 +1,4 @@
-"""Products on an NVIDIA GPU beside what its memory gives: `python benchmarks/cuda.py [--tune] [--json FILE]`.
+"""Products on an NVIDIA GPU beside what its memory gives: `python benchmarks/cuda_products.py [--tune] [--json FILE]`.
 
 `--only` takes some of one, some, many, products (a model's: fused, gated, with norms), forms and model (a whole one of
 8B's shape, by cuda_model.py); `--tokens` and `--format` narrow them down.
@@ -379,8 +379,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=lambda text: {int(t) for t in text.split(",")}, help="counts, as 8,32")
     parser.add_argument("--format", help="one format instead of those that are usual")
     given = parser.parse_args()
-    here = Path(__file__).parent.resolve()  # where `import cuda` would find this file
-    sys.path[:] = [p for p in sys.path if Path(p).resolve() != here]
     bench = Bench()
     print(f"{bench.gpu.device.name}: reads {bench.ceiling / 1e12:.3f} TB/s", flush=True)
     if "one" in (kinds := given.only.split(",")):
