@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
     "eps": ({"llama.attention.layer_norm_rms_epsilon": -1.0}, {}, FileError, "a number of at least 0"),
     "nan": ({"llama.rope.freq_base": float("nan")}, {}, FileError, "rope.freq_base must be a number"),
     "rope": ({"llama.rope.dimension_count": 17}, {}, FileError, "must be even and at most 16, it is 17"),
-    "scaling": ({"llama.rope.scaling.type": "dynamic"}, {}, FileError, "'dynamic' is not supported; .*longrope"),
+    "scaling": ({"llama.rope.scaling.type": "ntk"}, {}, FileError, "'ntk' is not supported; .*longrope"),
     "no factors": ({"llama.rope.scaling.type": "longrope"}, {}, MissingError, "rope_factors_short.weight is missing"),
     "experts": ({"llama.expert_count": 8}, {}, MissingError, "llama.expert_used_count is missing"),
     "more experts used than there are": (

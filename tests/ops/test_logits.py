@@ -145,5 +145,5 @@ def test_how_many_logits_a_batch_reads() -> None:
         Sample(greedy, 0.0, mask=np.ones(1, np.uint32)),
         Sample(greedy, 0.0, num_logprobs=0),
     ):
-        assert max_candidates(batch(*both, Row(3, [1], 1, other))) is None
+        assert max_candidates(batch(*both, Row(3, [1], 1, [other]))) is None
     assert max_candidates(batch(*both, Row(3, [1], 1, score=Score([1])))) is None

@@ -30,6 +30,7 @@ class Clock:
         monkeypatch.setattr(llm.engine, "_clock", lambda: self.now)
         monkeypatch.setattr(llm.engine._scheduler, "_clock", lambda: self.now)
         monkeypatch.setattr(llm.engine, "step", ticking)
+        monkeypatch.setattr(llm.engine, "_speculation", None)  # a step gives one token
 
 
 @pytest.fixture

@@ -68,7 +68,13 @@ def test_the_prompt_for_filling_in(coder: LLM, llm: LLM) -> None:
 def test_filling_in_by_every_api(coder: LLM, llm: LLM) -> None:
     client = client_of(coder)
     expected = coder.generate(infill_prompt(coder.tokenizer, "a(", ")b"), max_tokens=8, temperature=0).text
-    asked = {"input_prefix": "a(", "input_suffix": ")b", "n_predict": 8, "temperature": 0, "samplers": ["top_k"]}
+    asked = {
+        "input_prefix": "a(",
+        "input_suffix": ")b",
+        "n_predict": 8,
+        "temperature": 0,
+        "samplers": ["top_k", "temperature"],
+    }
     found = client.post("/infill", json=asked).json()
     assert (found["content"], found["stop_type"], found["tokens_predicted"]) == (expected, "limit", 8)
     streamed = client.post("/infill", json={**asked, "stream": True}).text.strip().split("\n\n")

@@ -109,9 +109,9 @@ def test_a_model_in_use_stays_and_others_wait_for_it() -> None:
             waiting = asyncio.create_task(touch(pool, "b"))
             await asyncio.sleep(0.05)
             assert not waiting.done()
-            assert not cast(Fake, llm).is_closed
+            assert not cast(Any, llm).llm.is_closed
         await asyncio.wait_for(waiting, 5)
-        assert cast(Fake, llm).is_closed
+        assert cast(Any, llm).llm.is_closed
         assert names(pool) == "b"
 
     asyncio.run(main())
@@ -228,7 +228,7 @@ def test_whoever_holds_a_model_that_gives_way_may_use_it_again() -> None:
             while pool.entries["a"].gives_way is None:
                 await asyncio.sleep(0.01)
             async with pool.use("a", is_held=True) as llm:
-                assert cast(Any, llm).source == "a.gguf"
+                assert cast(Any, llm).llm.source == "a.gguf"
         await other
         assert names(pool) == "b"
 

@@ -49,7 +49,7 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
 
 def is_staged(options: LoadOptions) -> bool:
     """Whether the layers are divided over several equals."""
-    return "," in options.device or (options.stages or 1) > 1
+    return "," in str(options.device) or (options.stages or 1) > 1
 
 
 def _find_stages(options: LoadOptions, path: Path) -> list[Placed]:

@@ -98,6 +98,7 @@ def _draft_masks(
 def is_allowed(mask: Words | None, token: int) -> bool:
     """Whether a mask lets a token come next.
 
+    >>> import numpy as np
     >>> is_allowed(np.array([0b100], np.uint32), 2), is_allowed(np.array([0b100], np.uint32), 32)
     (True, False)
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fewbit.errors import RequestError
-from fewbit.text.grammar import Grammar, limits, validation
+from fewbit.text.grammar import Grammar, limits, schema_validator
 
 from .walks import compiler
 
@@ -60,5 +60,5 @@ def test_the_limits() -> None:
         limits.MAX_PROPERTIES,
         limits.MAX_OPTIONS,
         limits.MAX_SECONDS,
-        validation.MAX_SECONDS,
+        schema_validator.MAX_SECONDS,
     ]

@@ -88,7 +88,7 @@ def choose_lengths(
     (None, None, None)
     >>> choose_lengths([12], [0.9], 1, costs, lambda length: 0.0)
     [7]
-    >>> choose_lengths([12], [0.1], 1, costs, lambda length: 0.0)
+    >>> choose_lengths([12], [0.01], 1, costs, lambda length: 0.0)
     [0]
 
     Args:

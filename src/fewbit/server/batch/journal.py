@@ -171,7 +171,7 @@ def _locked(path: Path) -> BinaryIO:
 def _packed(record: Record) -> bytes:
     """
     >>> _packed(Record(7, 200, 3, 2, b"{}"))
-    b'7 e1d34a6a 200 3 2 {}\\n'
+    b'7 ca2e0a48 200 3 2 {}\\n'
     """
     rest = b"%d %d %d %b" % (record.status, record.prompt_tokens, record.completion_tokens, record.line)
     return b"%d %08x %b\n" % (record.index, crc32(rest, record.index), rest)
