@@ -72,6 +72,7 @@ def test_three_stages_write_the_same_text(name: str) -> None:
             texts.append([one.tokens for first in found for one in first.outputs])
             assert llm.loaded.cache.stats().used == 0
             texts[-1] += [llm.generate(PROMPTS[0], max_tokens=3, regex="[a-f]+", seed=1).tokens]
+            texts[-1] += [llm.generate(PROMPTS[0], max_tokens=6, mirostat=2, seed=1).tokens]  # its state is kept here
             scores = llm.score(PROMPTS[0])
             texts[-1] += [scores.tolist()]
     assert texts[0] == texts[1]

@@ -23,7 +23,7 @@ from ..tensor import QuantTensor
 from . import Device
 from .batch import Batch, Results, RowResult, resolve_masks
 from .fitting import choose_layout
-from .host import decode
+from .host import HostHandle
 from .stage import (
     CopyPages,
     InlineStage,
@@ -171,8 +171,13 @@ class StagedExecutor:
             rows = stage.submit(Step(replace(part, adapters=_adapters(batch, number, is_last=False))), rows)
         samples, errors = resolve_masks(batch.samples)  # computed while the first stage ran
         is_plain = len(batch.logits_indices) > 0 and not samples and all(row.score is None for row in batch.rows)
-        final = replace(_sendable(batch, samples), adapters=_adapters(batch, len(inner), is_last=True))
-        pending = last.submit(Step(final, is_plain), rows)
+        if has_chain := any(one.chain is not None for _, one in samples):  # its state is here
+            rows_alone = [replace(row, samples=()) for row in batch.rows]
+            final = replace(batch, rows=rows_alone, samples=[])
+        else:
+            final = _sendable(batch, samples)
+        final = replace(final, adapters=_adapters(batch, len(inner), is_last=True))
+        pending = last.submit(Step(final, is_plain or has_chain), rows)
         return StagedHandle(batch, pending, errors)
 
 
@@ -194,7 +199,7 @@ class StagedHandle:
     def fetch(self) -> Results:
         results, values = self._pending.result()
         if results is None:
-            return decode(self._batch, values, [], sampling)
+            return HostHandle(self._batch, values, sampling).fetch()
         first, found = 0, Results()
         for row, result in zip(self._batch.rows, results, strict=True):
             failed = [place for place in range(len(row.samples)) if first + place in self._errors]
