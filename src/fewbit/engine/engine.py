@@ -255,7 +255,7 @@ class Engine(RequestFactory):
         before, self._fetch_time = self._fetch_time, perf_counter()
         if self._speculation is not None and all(request.is_writing for request, _ in step.rows):
             begin = step.launch_time if before is None else max(before, step.launch_time - MAX_GAP)
-            self._speculation.costs.record(sum(len(row.tokens) for _, row in step.rows), self._fetch_time - begin)
+            self._speculation.record_cost(sum(len(row.tokens) for _, row in step.rows), self._fetch_time - begin)
 
     def _take(self, request: Request, result: RowResult) -> None:
         if result.tokens and request.finish_reason is None:

@@ -23,6 +23,7 @@ class Speculation:
     def __init__(self, drafter: Drafter, is_adaptive: bool = True) -> None:
         self.drafter, self.is_adaptive = drafter, is_adaptive
         self.costs = StepCosts()
+        self._known_sizes = set[int]()  # of steps: the first of a size may be compiled, or recorded
         self._rates: dict[str, AcceptanceRate] = {}  # of all requests, by the kind of guess
         self._own: WeakKeyDictionary[Request, dict[str, AcceptanceRate]] = WeakKeyDictionary()
         self._kinds: WeakKeyDictionary[Request, str] = WeakKeyDictionary()
@@ -45,6 +46,12 @@ class Speculation:
         kind = self._kinds.get(request, "")
         for rates in (self._rates, self._own.setdefault(request, {})):
             rates.setdefault(kind, AcceptanceRate()).record(num_accepted, num_drafted)
+
+    def record_cost(self, num_tokens: int, seconds: float) -> None:
+        """A step of so many tokens took so long. The first of a size says nothing: a device may prepare for it."""
+        if num_tokens in self._known_sizes:
+            self.costs.record(num_tokens, seconds)
+        self._known_sizes.add(num_tokens)
 
     def _plan(self, active: Sequence[Request]) -> tuple[list[Generation], list[int]]:
         """The requests that write, and the length of their drafts. A step with parts of prompts has none."""
