@@ -45,8 +45,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--draft", help="a draft model, in the place of lookups")
+    parser.add_argument("--draft-tokens", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--kinds", default="copy,plain")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
@@ -54,9 +56,9 @@ def main() -> None:
     args = parser.parse_args()
     common: dict[str, Any] = {"device": args.device, "threads": args.threads, "ctx": 2048, "max_seqs": args.batch}
     plain = fb.LLM(args.model, speculate="off", **common)
-    guessing = fb.LLM(args.model, draft=args.draft, speculate="auto" if args.draft else "ngram", **common)
+    guessing = fb.LLM(args.model, draft=args.draft, speculate="auto" if args.draft else "ngram", draft_tokens=args.draft_tokens, **common)
     clock = time.process_time if args.cpu_time else time.perf_counter
-    for kind in ("copy", "plain"):
+    for kind in args.kinds.split(","):
         ratios = []
         before = guessing.engine.stats()
         for number in range(args.rounds + 1):

@@ -76,7 +76,7 @@ class LoadOptions:
             Defaults to "auto": "ngram" on the CPU, or the draft model if there is one.
         draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
         draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
-            guesses were right. Defaults to 8, with a draft model to 4.
+            guesses were right. Defaults to 16, with a draft model to 4.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
         stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them.
@@ -113,7 +113,7 @@ class LoadOptions:
     batch_invariant: bool = False
     speculate: Annotated[str, Choice(values=("auto", "ngram", "off"))] = "auto"
     draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
-    draft_tokens: Annotated[int | None, Choice("8, with a draft model 4")] = None
+    draft_tokens: Annotated[int | None, Choice("16, with a draft model 4")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
     stages: Annotated[int | None, Choice("1")] = None
     format: str | None = None

@@ -15,7 +15,7 @@ from ..loading import Loaded, load
 from ..models import open_model
 from ..text.tokenizer import Tokenizer
 
-LOOKUP_TOKENS, MODEL_TOKENS = 8, 4  # of a draft, unless an option says otherwise
+LOOKUP_TOKENS, MODEL_TOKENS = 16, 4  # of a draft, unless an option says otherwise
 
 
 def make_speculation(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer) -> Speculation | None:
