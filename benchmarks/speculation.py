@@ -56,7 +56,8 @@ def main() -> None:
     args = parser.parse_args()
     common: dict[str, Any] = {"device": args.device, "threads": args.threads, "ctx": 2048, "max_seqs": args.batch}
     plain = fb.LLM(args.model, speculate="off", **common)
-    guessing = fb.LLM(args.model, draft=args.draft, speculate="auto" if args.draft else "ngram", draft_tokens=args.draft_tokens, **common)
+    guesses = {"draft": args.draft, "speculate": "auto" if args.draft else "ngram", "draft_tokens": args.draft_tokens}
+    guessing = fb.LLM(args.model, **guesses, **common)
     clock = time.process_time if args.cpu_time else time.perf_counter
     for kind in args.kinds.split(","):
         ratios = []
