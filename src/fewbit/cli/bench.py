@@ -26,6 +26,9 @@ TABLE = {
     "model": ("bench.bench_model", "Tokens/s of a model."),
 }
 DEFAULT = "model"
+HEADS = (
+    "prompt", "gen", "depth", "batch", "threads", "kv", "drafts", "prefill tokens/s", "decode tokens/s", "of read",
+)  # fmt: skip
 
 
 class BenchGroup(LazyGroup):
@@ -124,19 +127,7 @@ def bench_model(
         return
     where, activations = cpu.isa() if options["device"] == "cpu" else options["device"], speeds[0].activations
     click.echo(f"{path.name}, {where}" + (f", activations: {activations}" if activations else ""))
-    heads = [
-        "prompt",
-        "gen",
-        "depth",
-        "batch",
-        "threads",
-        "kv",
-        "drafts",
-        "prefill tokens/s",
-        "decode tokens/s",
-        "of read",
-    ]
-    print_table(dict.fromkeys(heads, "right"), [speed_cells(speed) for speed in speeds])
+    print_table(dict.fromkeys(HEADS, "right"), [speed_cells(speed) for speed in speeds])
 
 
 def speed_cells(speed: Speed) -> list[str]:

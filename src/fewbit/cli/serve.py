@@ -114,7 +114,6 @@ def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) ->
         from ..server.serving import raise_file_limit
         from ..server.serving import serve as run
         from ..server.settings import Settings
-        from ..server.text_work import is_busy
     except ImportError as error:
         raise ExtraError(f"fewbit serve needs {error.name}: pip install 'fewbit[server]'") from None
     loading, rest = split_options(options)
@@ -144,7 +143,14 @@ def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) ->
         app = make_app(settings, pool)
         url = server_url(settings.host, at.getsockname()[1], settings.tls_cert is not None)
         run(app, at, lambda: click.echo(f"fewbit serves {', '.join(names)} at {url}; Ctrl-C ends it", err=True))
-    if is_busy():  # with work whose result nobody needs, such as loading a model
+    leave()
+
+
+def leave() -> None:
+    """End at once if threads do work whose result nobody needs, such as loading a model."""
+    from ..server.text_work import is_busy
+
+    if is_busy():
         sys.stderr.flush()
         os._exit(0)
 

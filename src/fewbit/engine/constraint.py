@@ -76,16 +76,16 @@ def _draft_masks(
     wait(earlier)
     accepted, found = 0, list[Words | None]()
     try:
-        words = earlier[-1].result()
+        allowed = earlier[-1].result()
         for token in drafts:
-            if not is_allowed(words, token):
+            if not is_allowed(allowed, token):
                 break
             constraint.accept(token)
             accepted += 1
             if constraint.is_finished:
                 break
-            words = constraint.mask()
-            found.append(words)
+            allowed = constraint.mask()
+            found.append(allowed)
     except Exception:  # it is raised again when the tokens are accepted for good
         pass
     try:

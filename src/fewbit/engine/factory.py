@@ -89,12 +89,9 @@ class RequestFactory:
         count = check_count(n, "n", self._max_seqs)
         first = None if seed is None else check_count(seed, "seed", least=0)
         most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
-        scores = None if prompt_logprobs is None else self._scores(tokens, prompt_logprobs)
+        scores = self._scores(tokens, prompt_logprobs)
         ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
-        check_type(namespace, str, "namespace")
-        mix = self.adapters.mix(adapter)
-        check_type(params, (SamplingParams, NoneType), "params")
-        check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]
+        _check_kinds(params, constraint, namespace)
         allowed = None if extras is None else self._allowed(extras, ends, least)
         requests = [
             Generation(
@@ -102,13 +99,11 @@ class RequestFactory:
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
                 num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
                 constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
-                namespace=namespace, adapter=mix,
+                namespace=namespace, adapter=self.adapters.mix(adapter),
             )
             for i in range(count)
         ]  # fmt: skip
-        requests[0].siblings = requests[1:]
-        set_scheduling(requests, scheduling)
-        return requests
+        return _joined(requests, scheduling)
 
     def beams(
         self,
@@ -206,7 +201,9 @@ class RequestFactory:
             raise RequestError("min_tokens cannot be kept: every allowed token ends the output")
         return token_mask(tokens, vocab)
 
-    def _scores(self, tokens: list[int], count: int) -> PositionScores:
+    def _scores(self, tokens: list[int], count: int | None) -> PositionScores | None:
+        if count is None:
+            return None
         most = check_logprobs(count, self.executor.vocab, "prompt_logprobs")
         return PositionScores(len(tokens), num_logprobs=most)
 
@@ -221,3 +218,16 @@ class RequestFactory:
     def _room(self) -> str:
         what = "context" if self.max_length == self._ctx else "cache"
         return f"the {what} holds {self.max_length} tokens"
+
+
+def _joined(requests: list[Generation], scheduling: SchedulingOptions) -> list[Generation]:
+    """Outputs of one prompt, which is run by the first of them."""
+    requests[0].siblings = requests[1:]
+    set_scheduling(requests, scheduling)
+    return requests
+
+
+def _check_kinds(params: object, constraint: object, namespace: object) -> None:
+    check_type(namespace, str, "namespace")
+    check_type(params, (SamplingParams, NoneType), "params")
+    check_type(constraint, (Callable, NoneType), "constraint")  # type: ignore[arg-type]

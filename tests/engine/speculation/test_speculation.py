@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fewbit.engine.engine import Engine
+from fewbit.engine.request import Generation
 from fewbit.engine.speculation.draft_model import ModelDrafter
 from fewbit.engine.speculation.drafter import Drafter
 from fewbit.engine.speculation.speculation import Speculation
@@ -95,3 +98,19 @@ def test_a_draft_model_with_recurrent_layers_is_refused() -> None:
     small = HybridToy()
     with pytest.raises(RequestError, match="recurrent layers"):
         ModelDrafter(small, small.cache, 40)
+
+
+def test_a_drafter_that_fails_ends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(requests: Sequence[Generation], lengths: Sequence[int]) -> list[Sequence[int]]:
+        raise RuntimeError("the draft model is gone")
+
+    toy = Toy()
+    drafter = Guessing(toy.vocab)
+    monkeypatch.setattr(drafter, "propose", fail)
+    engine = make(toy, drafter)
+    (request,) = engine.generation(PROMPT, WARM, max_tokens=20, seed=7)
+    engine.add([request])
+    with pytest.warns(RuntimeWarning, match="nothing is guessed any more: the draft model is gone"):
+        run(engine)
+    assert (request.output_tokens, request.finish_reason) == alone(PROMPT, 20, 7)
+    assert is_clean(toy)

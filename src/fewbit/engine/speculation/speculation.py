@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ class Speculation:
     def __init__(self, drafter: Drafter, is_adaptive: bool = True) -> None:
         self.drafter, self.is_adaptive = drafter, is_adaptive
         self.costs = StepCosts()
+        self.error: Exception | None = None  # that ended all guessing
         self._known_sizes = set[int]()  # of steps: the first of a size may be compiled, or recorded
         self._rates: dict[str, AcceptanceRate] = {}  # of all requests, by the kind of guess
         self._own: WeakKeyDictionary[Request, dict[str, AcceptanceRate]] = WeakKeyDictionary()
@@ -30,16 +32,23 @@ class Speculation:
 
     def propose(self, active: Sequence[Request]) -> None:
         """Give active requests drafts for the next step."""
+        try:
+            self._propose(active)
+        except Exception as error:  # requests go on without it
+            self.error = error
+            warnings.warn(f"nothing is guessed any more: {error}", RuntimeWarning, stacklevel=2)
+
+    def wants(self, active: Sequence[Request]) -> bool:
+        """Whether the next step should wait for this one, since there will be drafts."""
+        return any(self._plan(active)[1])
+
+    def _propose(self, active: Sequence[Request]) -> None:
         requests, lengths = self._plan(active)
         if any(lengths):
             chosen = [(request, length) for request, length in zip(requests, lengths, strict=True) if length]
             drafts = self.drafter.propose([one for one, _ in chosen], [length for _, length in chosen])
             for (request, length), draft in zip(chosen, drafts, strict=True):
                 request.draft = _until_eos(draft[:length], request.eos_ids)
-
-    def wants(self, active: Sequence[Request]) -> bool:
-        """Whether the next step should wait for this one, since there will be drafts."""
-        return any(self._plan(active)[1])
 
     def record(self, request: Request, num_drafted: int, num_accepted: int) -> None:
         """So many tokens of a draft were right."""
@@ -55,7 +64,7 @@ class Speculation:
 
     def _plan(self, active: Sequence[Request]) -> tuple[list[Generation], list[int]]:
         """The requests that write, and the length of their drafts. A step with parts of prompts has none."""
-        if any(not one.is_writing for one in active):
+        if self.error is not None or any(not one.is_writing for one in active):
             return [], []
         requests = [one for one in active if isinstance(one, Generation) and _may_draft(one)]
         prospects = [self._prospect(one) for one in requests]

@@ -143,10 +143,41 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
     """
     chunks = -(-v_dim // 16)
     sharing = THREADS // chunks
-    last = "16u" if k_dim % 16 == 0 else f"min(16u, {k_dim}u - n * 16u)"
+    body = (
+        _span(k_dim, chunks, has_sinks)
+        + _pages(k_dim, sharing, splits)
+        + _sums(v_dim, splits, chunks, sharing)
+        + _store_totals(v_dim, splits)
+    )
+    own_k, own_v = page_format(k_format), page_format(v_format)
+    k_text = _with_parameters(decoder(own_k).named("k"), "k")
+    v_text = _with_parameters(decoder(own_v).named("v"), "v")
+    text = f"""\
+{ACTIVATIONS}
+{k_text}
+{v_text}
+var<workgroup> query: array<f32, {16 * -(-k_dim // 16)}>;
+var<workgroup> part: array<f32, {THREADS}>;
+var<workgroup> sums: array<vec4<f32>, {4 * THREADS}>;
+{main(body, THREADS)}"""
+    numbers = u32s(
+        "count_at", "positions_at", "sequences_at", "lengths_at", "tables_at", "starts_at", "sharing", "kv_heads",
+        "k_bytes", "v_bytes", "heads", "q_offset", "q_stride", "y_offset", "y_stride", "causal",
+        "k_field1", "k_field2", "k_group", "k_groups", "v_field1", "v_field2", "v_group", "v_groups",
+    )  # fmt: skip
+    signed = (("window", "i32"), ("radius", "i32"))
+    bindings = [reads("step", "i32"), reads("k", "u32"), reads("v", "u32"), reads("q"), writes("y")]
+    if has_sinks:
+        bindings.append(reads("sinks"))
+    name = f"attend_{k_format}_{v_format}_{k_dim}_{v_dim}_{splits}{'_sinks' if has_sinks else ''}"
+    return Kernel(name, tuple(bindings), (*numbers, *signed, *f32s("scale", "cap")), text)
+
+
+def _span(k_dim: int, chunks: int, has_sinks: bool) -> str:
+    """The tokens that a token sees, its query, and what its sums begin with."""
     start = "select(-3e38, sinks[head], wg.z == 0u)" if has_sinks else "-3e38"
     begun = "select(0.0, 1.0, wg.z == 0u)" if has_sinks else "0.0"
-    body = f"""\
+    return f"""\
   let token = wg.y;
   if (token >= u32(step[P.count_at])) {{ return; }}
   let head = wg.x;
@@ -171,6 +202,13 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
   var acc = array<vec4<f32>, 4>();
   let c = t % {chunks}u;
   let own = t / {chunks}u;
+"""
+
+
+def _pages(k_dim: int, sharing: int, splits: int) -> str:
+    """The scores of a page, and its values by their weights."""
+    last = "16u" if k_dim % 16 == 0 else f"min(16u, {k_dim}u - n * 16u)"
+    return f"""\
   for (var page = low / {PAGE_TOKENS} + i32(wg.z); page * {PAGE_TOKENS} < high; page += {splits}) {{
     let rows = (u32(step[table + u32(page)]) * P.kv_heads + kv_head) * {PAGE_TOKENS}u;
     workgroupBarrier();
@@ -213,6 +251,12 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
       }}
     }}
   }}
+"""
+
+
+def _sums(v_dim: int, splits: int, chunks: int, sharing: int) -> str:
+    """The values that threads have added up, joined."""
+    return f"""\
   for (var n = 0u; n < 4u; n++) {{ sums[n * {THREADS}u + t] = acc[n]; }}
   workgroupBarrier();
   if (own == 0u) {{
@@ -225,29 +269,7 @@ def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks
       }}
     }}
   }}
-{_store_totals(v_dim, splits)}"""
-    own_k, own_v = page_format(k_format), page_format(v_format)
-    k_text = _with_parameters(decoder(own_k).named("k"), "k")
-    v_text = _with_parameters(decoder(own_v).named("v"), "v")
-    text = f"""\
-{ACTIVATIONS}
-{k_text}
-{v_text}
-var<workgroup> query: array<f32, {16 * -(-k_dim // 16)}>;
-var<workgroup> part: array<f32, {THREADS}>;
-var<workgroup> sums: array<vec4<f32>, {4 * THREADS}>;
-{main(body, THREADS)}"""
-    numbers = u32s(
-        "count_at", "positions_at", "sequences_at", "lengths_at", "tables_at", "starts_at", "sharing", "kv_heads",
-        "k_bytes", "v_bytes", "heads", "q_offset", "q_stride", "y_offset", "y_stride", "causal",
-        "k_field1", "k_field2", "k_group", "k_groups", "v_field1", "v_field2", "v_group", "v_groups",
-    )  # fmt: skip
-    signed = (("window", "i32"), ("radius", "i32"))
-    bindings = [reads("step", "i32"), reads("k", "u32"), reads("v", "u32"), reads("q"), writes("y")]
-    if has_sinks:
-        bindings.append(reads("sinks"))
-    name = f"attend_{k_format}_{v_format}_{k_dim}_{v_dim}_{splits}{'_sinks' if has_sinks else ''}"
-    return Kernel(name, tuple(bindings), (*numbers, *signed, *f32s("scale", "cap")), text)
+"""
 
 
 def _store(v_dim: int, splits: int) -> str:

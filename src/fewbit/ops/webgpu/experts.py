@@ -15,6 +15,29 @@ SCORES = {"softmax": 0, "sigmoid": 1, "softmax_top": 2}
 _DECODER = u32s("field1", "field2", "group", "groups")
 
 
+# Experts of the groups that are not chosen get the lowest rank.
+_DROP_GROUPS = """\
+  if (P.expert_groups > 1u) {
+    let each = P.experts / P.expert_groups;
+    for (var skip = P.top_groups; skip < P.expert_groups; skip++) {
+      var worst = 0u;
+      var least = 3e38;
+      for (var g = 0u; g < P.expert_groups; g++) {
+        var first = -3e38;
+        var second = -3e38;
+        for (var i = 0u; i < each; i++) {
+          let r = ranked[row + P.experts + g * each + i];
+          if (r > first) { second = first; first = r; } else if (r > second) { second = r; }
+        }
+        let score = select(first, first + second, P.group_top == 2u);
+        if (first > -2e38 && score <= least) { least = score; worst = g; }
+      }
+      for (var i = 0u; i < each; i++) { ranked[row + P.experts + worst * each + i] = -3e38; }
+    }
+  }
+"""
+
+
 @cache
 def route(has_bias: bool, has_scale: bool) -> Kernel:
     """A thread chooses the experts of a token: `chosen` holds their numbers, then `weights` as many factors.
@@ -37,25 +60,7 @@ def route(has_bias: bool, has_scale: bool) -> Kernel:
     ranked[row + i] = p;
     ranked[row + P.experts + i] = p{" + bias[i]" if has_bias else ""};
   }}
-  if (P.expert_groups > 1u) {{
-    let each = P.experts / P.expert_groups;
-    for (var skip = P.top_groups; skip < P.expert_groups; skip++) {{
-      var worst = 0u;
-      var least = 3e38;
-      for (var g = 0u; g < P.expert_groups; g++) {{
-        var first = -3e38;
-        var second = -3e38;
-        for (var i = 0u; i < each; i++) {{
-          let r = ranked[row + P.experts + g * each + i];
-          if (r > first) {{ second = first; first = r; }} else if (r > second) {{ second = r; }}
-        }}
-        let score = select(first, first + second, P.group_top == 2u);
-        if (first > -2e38 && score <= least) {{ least = score; worst = g; }}
-      }}
-      for (var i = 0u; i < each; i++) {{ ranked[row + P.experts + worst * each + i] = -3e38; }}
-    }}
-  }}
-  var total = 0.0;
+{_DROP_GROUPS}  var total = 0.0;
   var top = 0.0;
   for (var n = 0u; n < P.top_k; n++) {{
     var best = 0u;

@@ -66,14 +66,14 @@ class Builder(RowBuilder):
     ) -> list[Dispatch]:
         kernel = experts.route(routing.bias is not None, routing.expert_scale is not None)
         ranked = self._scratch("ranked", most, 2 * scores.width).memory
-        more = [self.weights.floats(v) for v in (routing.bias, routing.expert_scale) if v is not None]
+        extra = [self.weights.floats(v) for v in (routing.bias, routing.expert_scale) if v is not None]
         values = {
             "count_at": COUNTS.index(count), "s_offset": scores.offset, "s_stride": scores.stride,
             "experts": scores.width, "top_k": routing.top_k, "score": experts.SCORES[routing.score],
             "normalize": int(routing.normalize), "expert_groups": routing.groups, "top_groups": routing.top_groups,
             "group_top": routing.group_top, "scale": routing.scale,
         }  # fmt: skip
-        buffers = (self.step, scores.memory, ranked, chosen, weights, *more)
+        buffers = (self.step, scores.memory, ranked, chosen, weights, *extra)
         return [Dispatch(kernel, buffers, values, ((count, experts.THREADS), ONE, ONE), "route")]
 
     def _expert_rows(
@@ -88,8 +88,8 @@ class Builder(RowBuilder):
                 **matrix.values, "n": n, "count_at": COUNTS.index(count), "top_k": top_k, "first": part.first // n,
                 "held": part.rows // n, "x_offset": x.offset, "x_stride": x.stride, "y_stride": y.stride,
             }  # fmt: skip
-            more = [] if bias is None else [self.weights.floats(bias)]
-            buffers = (self.step, *matrix.buffers(part), x.memory, chosen, y.memory, *more)
+            extra = [] if bias is None else [self.weights.floats(bias)]
+            buffers = (self.step, *matrix.buffers(part), x.memory, chosen, y.memory, *extra)
             out.append(Dispatch(kernel, buffers, values, (("one", a), (count, 1, top_k), ("one", b)), "experts"))
         return out
 
@@ -130,8 +130,8 @@ class Builder(RowBuilder):
         target, grid = y.memory, (("one", heads), ("tokens", 1), ("one", splits))
         if splits > 1:
             target = self._scratch("splits", FEW[-1] * heads * splits, spec.v_dim + 2).memory
-        more = [] if sinks is None else [self.weights.floats(sinks)]
-        buffers = (self.step, k_pages.memory, v_pages.memory, q.memory, target, *more)
+        extra = [] if sinks is None else [self.weights.floats(sinks)]
+        buffers = (self.step, k_pages.memory, v_pages.memory, q.memory, target, *extra)
         out.append(Dispatch(kernel, buffers, values, grid, "attend"))
         if splits > 1:
             joined = {name: values[name] for name in ("count_at", "heads", "y_offset", "y_stride")}
@@ -161,10 +161,10 @@ class Builder(RowBuilder):
         offset: int,
     ) -> list[Dispatch]:  # fmt: skip
         (x,), width = self._inputs(node), weight.shape[0]
-        more = [] if bias is None else [self.weights.floats(bias)]
+        extra = [] if bias is None else [self.weights.floats(bias)]
         values = {"width": width, "taps": weight.shape[1], "kind": KINDS[kind], **self._at(x=x)}
         return self._recurrent(
-            node, recurrent.conv(bias is not None), [x.memory, self.weights.floats(weight)], more, layer, offset,
+            node, recurrent.conv(bias is not None), [x.memory, self.weights.floats(weight)], extra, layer, offset,
             width, values,
         )  # fmt: skip
 

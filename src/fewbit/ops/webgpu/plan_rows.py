@@ -112,7 +112,7 @@ class RowBuilder:
         return ("logits", self.logits) if value.logits_only else ("tokens", self.tokens)
 
     def _each(
-        self, kernel: Kernel, node: Node, inputs: Sequence[RowsAt], more: Sequence[Memory] = (),
+        self, kernel: Kernel, node: Node, inputs: Sequence[RowsAt], extra: Sequence[Memory] = (),
         values: Mapping[str, float] | None = None, *, threads: int = 64, out: RowsAt | None = None,
         items: int | None = None,
     ) -> list[Dispatch]:  # fmt: skip
@@ -123,7 +123,7 @@ class RowBuilder:
             known |= {f"{name}_offset": one.offset, f"{name}_stride": one.stride}
         known |= {"y_offset": y.offset, "y_stride": y.stride}
         x, z = blocks(-(-(y.width if items is None else items) // threads))
-        memories = (self.step, *(one.memory for one in inputs), *more, y.memory)
+        memories = (self.step, *(one.memory for one in inputs), *extra, y.memory)
         grid: tuple[Size, Size, Size] = (("one", x), (count, 1), ("one", z))
         taken = {name: known[name] for name, _ in kernel.parameters}
         return [Dispatch(kernel, memories, taken, grid, node.operation)]
@@ -160,10 +160,10 @@ class RowBuilder:
         self, node: Node, x: RowsAt, y: RowsAt, weight: Floats, eps: float, heads: int = 1, bias: Floats | None = None,
         has_mean: bool = False,
     ) -> list[Dispatch]:  # fmt: skip
-        more = [self.weights.floats(weight), *([self.weights.floats(bias)] if bias is not None else [])]
+        extra = [self.weights.floats(weight), *([self.weights.floats(bias)] if bias is not None else [])]
         kernel = rows.norm(has_mean, bias is not None)
         sizes = {"dim": x.width // heads, "eps": eps}
-        return self._each(kernel, node, [x], more, sizes, threads=1, out=y, items=heads)
+        return self._each(kernel, node, [x], extra, sizes, threads=1, out=y, items=heads)
 
     def layer_norm(self, node: Node, *, weight: Floats, bias: Floats | None, eps: float) -> list[Dispatch]:
         x, y = self._inputs(node)[0], self.rows[node.outputs[0]]

@@ -14,14 +14,14 @@ _STEP = reads("step", "i32")
 _IN, _OUT = reads("x"), writes("y")
 
 
-def _each(name: str, value: str, more: tuple[Binding, ...] = (), parameters: tuple[tuple[str, str], ...] = (),
+def _each(name: str, value: str, extra: tuple[Binding, ...] = (), parameters: tuple[tuple[str, str], ...] = (),
           before: str = "", lines: str = "") -> Kernel:  # fmt: skip
     """A thread for each number of a row: `i` is its column."""
     body = f"""\
 {_COUNT}  let i = block * {THREADS}u + t;
   if (i >= P.width) {{ return; }}
 {lines}  y[P.y_offset + token * P.y_stride + i] = {value};"""
-    return Kernel(name, (_STEP, _IN, *more, _OUT), (*ROW, *parameters), f"{before}\n{main(body, THREADS)}")
+    return Kernel(name, (_STEP, _IN, *extra, _OUT), (*ROW, *parameters), f"{before}\n{main(body, THREADS)}")
 
 
 _X = "x[P.x_offset + token * P.x_stride + i]"
@@ -107,10 +107,10 @@ def norm(has_mean: bool = False, has_bias: bool = False) -> Kernel:
         body = body.replace("  var sum = 0.0;\n", "").replace(
             f"  for (var i = t; i < P.dim; i += {THREADS}u) {{ sum += x[at + i]; }}\n", ""
         )
-    more = (reads("weight"), *([reads("bias")] if has_bias else []))
+    extra = (reads("weight"), *([reads("bias")] if has_bias else []))
     text = f"var<workgroup> part: array<f32, {THREADS}>;\n{main(body, THREADS)}"
     name = "layer_norm" if has_mean else "norm"
-    return Kernel(name, (_STEP, _IN, *more, _OUT), (*ROW, *u32s("dim"), *f32s("eps")), text)
+    return Kernel(name, (_STEP, _IN, *extra, _OUT), (*ROW, *u32s("dim"), *f32s("eps")), text)
 
 
 def _total(name: str) -> str:
