@@ -22,6 +22,7 @@ from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import FeedForward, Linear, Norm
+from .mtp import read_mtp
 from .rotary import read_rope
 from .transforms import Array, Transform
 
@@ -71,6 +72,7 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         super().__init__(file, c, [block(file, layer, c) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: block(file, layer, c))
 
 
 def block(file: Checkpoint, layer: int, c: Config) -> Block:

@@ -9,6 +9,7 @@ from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import Attention, FeedForward, head_norms
+from .mtp import read_mtp
 from .rotary import read_rope
 
 HF = Adapter(
@@ -35,6 +36,7 @@ class Model(Decoder):
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
         super().__init__(file, c, [block(file, layer, c, rope) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: block(file, layer, c, rope))
 
 
 def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:

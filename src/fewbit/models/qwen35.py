@@ -16,6 +16,7 @@ from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import FeedForward, Linear, Norm, head_norms
+from .mtp import read_mtp
 from .rotary import read_rope
 from .transforms import rotary_dim, tiled_heads
 
@@ -53,6 +54,7 @@ class Model(Decoder):
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
         super().__init__(file, c, [self.block(file, layer, c, rope) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: self.block(file, layer, c, rope))
 
     def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
         is_recurrent = file.has_tensor(f"blk.{layer}.ssm_out.weight")
