@@ -72,8 +72,9 @@ class LoadOptions:
             slower for many tokens. Without it, kernels depend on the batch size, and rounding differences can change a
             sampled token.
         speculate: Guess tokens and verify several in one step: "ngram" looks up what followed the last tokens before,
-            "mtp" asks the model's own layer for that (Qwen3.5, GLM-4.5, DeepSeek V3), "off" guesses nothing. The text is the same, apart from rounding; with `batch_invariant` all bits are.
-            Defaults to "auto": "ngram" on the CPU, or the draft model if there is one.
+            "mtp" asks the model's own layer for that (Qwen3.5, GLM-4.5, DeepSeek V3), "off" guesses nothing. The text
+            is the same, apart from rounding; with `batch_invariant` all bits are. Defaults to "auto": "ngram" on the
+            CPU, or the draft model if there is one.
         draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
         draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
             guesses were right. Defaults to 16, with a draft model to 4, with "mtp" to 3.

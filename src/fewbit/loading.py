@@ -75,7 +75,7 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
     pages = _pages(plans, model, ctx, options.cache_bytes)
     device = join(plans, model.graph, replace(options, model=file.path, ctx=ctx, max_batched_tokens=step_tokens))
     if mtp and not device.takes_rows:
-        raise RequestError(f'speculate="mtp" runs on one device that takes rows, not on {device.name}')
+        raise RequestError(f'speculate="mtp" needs one device for all layers, not {device.name}')
     model = _pack(file, device, plans[0].weight_layout, ctx, mtp)
     store = device.make_store(make_layout(model.specs, *kv_formats(options.kv)), pages)
     disk = _disk_cache(options, device, plans[0].weight_layout)

@@ -65,7 +65,8 @@ class MtpExecutor:
         nothing = replace(inner, adapters=(), logits_indices=inner.logits_indices[:0])
         self._layer.launch(nothing, self._rows.paired(batch.view, rows)).values()
         head = [replace(one, adapter=one.adapter[1]) for one in batch.adapters]
-        return self._head.launch(replace(batch, adapters=head), rows)
+        handle: Handle = self._head.launch(replace(batch, adapters=head), rows)
+        return handle
 
     def paired_rows(self, sequence: int, count: int) -> Floats | None:
         """The hidden rows that the next tokens of a sequence are paired with; None if they are not known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ops.graph import Rope
-from .adapter import DECODER, DECODER_TENSORS, SHARED_EXPERTS, Adapter, head_dim
+from .adapter import DECODER, DECODER_TENSORS, MTP, MTP_TENSORS, SHARED_EXPERTS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
@@ -15,6 +15,7 @@ from .rotary import read_rope
 HF = Adapter(
     ("Glm4MoeForCausalLM",),
     config=DECODER
+    | MTP
     | {
         "rope.dimension_count": lambda config: int(head_dim(config) * (config["rope"]["partial_rotary_factor"] or 0.5)),
         "expert_shared_count": "n_shared_experts",
@@ -22,9 +23,9 @@ HF = Adapter(
         "expert_gating_func": lambda config: 2,
         "expert_weights_scale": "routed_scaling_factor",
         "expert_weights_norm": "norm_topk_prob",
-        "nextn_predict_layers": lambda config: 0,
     },
     tensors=DECODER_TENSORS
+    | MTP_TENSORS
     | SHARED_EXPERTS
     | {"model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
     more_layers=True,

@@ -10,7 +10,7 @@ from ..errors import FileError
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from ..ops.specs import AttentionSpec, RecurrentSpec
-from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
+from .adapter import DECODER, MTP, MTP_TENSORS, SANDWICH_TENSORS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
@@ -24,6 +24,7 @@ _DELTA = "model.layers.{i}.linear_attn"
 HF = Adapter(
     ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     config=DECODER
+    | MTP
     | {
         "rope.dimension_count": lambda config: rotary_dim(config, 0.25),
         "ssm.conv_kernel": "linear_conv_kernel_dim",
@@ -32,7 +33,7 @@ HF = Adapter(
         "ssm.time_step_rank": "linear_num_value_heads",
         "ssm.inner_size": lambda config: config["linear_num_value_heads"] * config["linear_value_head_dim"],
     },
-    tensors=norms_plus_one(SANDWICH_TENSORS)
+    tensors=norms_plus_one(SANDWICH_TENSORS | MTP_TENSORS)
     | {
         f"{_DELTA}.in_proj_qkv": ("blk.{i}.attn_qkv", tiled_heads("linear_value_head_dim")),
         f"{_DELTA}.in_proj_z": ("blk.{i}.attn_gate", tiled_heads("linear_value_head_dim")),
@@ -44,6 +45,7 @@ HF = Adapter(
         f"{_DELTA}.norm": "blk.{i}.ssm_norm",
         f"{_DELTA}.out_proj": ("blk.{i}.ssm_out", tiled_heads("linear_value_head_dim", axis=1)),
     },
+    more_layers=True,
 )
 
 

@@ -246,5 +246,5 @@ def test_a_model_without_such_a_layer() -> None:
 
 
 def test_several_devices(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="on one device"):
+    with pytest.raises(RequestError, match="one device for all layers, not cpu and cpu"):
         load(open_model(with_mtp(tmp_path, "glm4moe")), device="cpu,cpu", speculate="mtp")
