@@ -120,6 +120,17 @@ def test_votes_change_the_running_server(llm: LLM, tmp_path: Path) -> None:
         assert (learning(client)["version"], learning(client)["votes"]) == ("v1", 0)
 
 
+def test_two_servers_share_votes_and_versions(path: Path, llm: LLM, tmp_path: Path) -> None:
+    other = LLM(path, ctx=1024, threads=1, batch_invariant=True)
+    with other, client_of(llm, tmp_path) as first, client_of(other, tmp_path) as second:
+        vote(tmp_path / "votes.db")
+        wait_until(lambda: [learning(client)["version"] for client in (first, second)] == ["v1", "v1"])
+        assert text(first, "tiny:learned") == text(second, "tiny:learned")
+        wait_until(lambda: {learning(client)["state"] for client in (first, second)} == {"waiting"})
+        assert [learning(client)["error"] for client in (first, second)] == [None, None]
+    assert len(AdapterVersions(tmp_path / "adapters").versions) == 1
+
+
 def test_a_worse_version_is_not_served(path: Path, llm: LLM, tmp_path: Path) -> None:
     vote(tmp_path / "votes.db")
     assert tune_from_feedback(path, tmp_path / "votes.db", tmp_path / "adapters", threads=1, **QUICK).is_better

@@ -23,6 +23,10 @@ INDEX_NAME, CONFIG_NAME = "versions.json", "adapter_config.json"
 _INDEX_LOCK, _TRAINING_LOCK = ".index.lock", ".training.lock"
 
 
+class TrainingElsewhere(RequestError):
+    """Another process trains in the folder."""
+
+
 @dataclass(frozen=True)
 class AdapterVersion:
     """One version.
@@ -99,7 +103,7 @@ class AdapterVersions:
                 self._read()
                 yield
         except BlockingIOError:
-            raise RequestError(f"another process is training in {self.folder}") from None
+            raise TrainingElsewhere(f"another process is training in {self.folder}") from None
 
     def is_training(self) -> bool:
         """Whether a process holds the folder for training."""

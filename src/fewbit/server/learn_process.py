@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any, TextIO
 
 from ..errors import FewbitError
+from ..files.adapter_versions import TrainingElsewhere
 
 
 def main() -> None:
@@ -41,6 +42,8 @@ def _trained(arguments: dict[str, Any], out: TextIO) -> dict[str, Any]:
         version = tune_from_feedback(
             **arguments, progress=lambda what, done, total: _write(out, what=what, done=done, total=total)
         )
+    except TrainingElsewhere:
+        return {"elsewhere": True}
     except (FewbitError, OSError, MemoryError) as error:
         return {"error": str(error) or type(error).__name__}
     return {"version": asdict(version)}

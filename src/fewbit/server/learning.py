@@ -156,6 +156,8 @@ class Learner:
         self._report(ended)
 
     def _report(self, ended: Mapping[str, Any]) -> None:
+        if "elsewhere" in ended:  # another server was faster
+            return
         version = ended.get("version")
         result = "failed" if version is None else "better" if version["is_better"] else "worse"
         self._runs.labels(self.entry.name, result).inc()
@@ -181,7 +183,7 @@ class Learner:
                 ended = json.loads(line)
                 self.stats.step, self.stats.steps = ended.get("done", 0), ended.get("total") or 0
             status = await process.wait()
-            return ended if {"version", "error"} & ended.keys() else {"error": _why(status)}
+            return ended if {"version", "error", "elsewhere"} & ended.keys() else {"error": _why(status)}
         finally:
             await _end(process)
 
