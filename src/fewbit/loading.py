@@ -53,6 +53,11 @@ class Loaded:
         """A step without an engine: see `fewbit.devices.forward`."""
         return forward(self.executor, self.cache, chunks, output)
 
+    def close(self) -> None:
+        """End what the executor has outside of this process, such as stages on other machines."""
+        if close := getattr(self.executor, "close", None):
+            close()
+
 
 def load(file: ModelFile, options: LoadOptions, preferred_activations: str | None = None) -> Loaded:
     """Load a model; one that does not fit into memory is refused with what would fit.
