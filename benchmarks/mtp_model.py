@@ -2,19 +2,23 @@
 
 python benchmarks/mtp_model.py FOLDER --steps 150
 python benchmarks/mtp_model.py FOLDER --count 400
+python benchmarks/mtp_model.py FOLDER --speed 400
 
 It writes sentences of a made-up language, of which each is followed by one of two others. Two layers are trained, then
 the MTP layer beside them to predict what they will say; layers that add nothing follow, so that a step takes as long as
 that of a model of some size. The weights are about 32M. `--count` says how many of its guesses transformers itself
-accepts in a text of so many tokens.
+accepts in a text of so many tokens, and how many are accepted here; `--speed` what they give, in q8_0, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ from torch.nn import functional as F
 from transformers.generation.candidate_generator import MTPCandidateGenerator
 from transformers.modeling_layers import MtpModel
 
+import fewbit as fb
 from tests.zoo.vocab import write_bpe
 
 TRAINED, LAYERS, SENTENCES, LENGTH, TOKENS = 2, 32, 24, 16, 256
@@ -105,7 +110,9 @@ def write(folder: Path, model: Any, mtp: MtpModel) -> None:
         if "experts.gate_up_proj" in rest or "experts.down_proj" in rest:
             for number, one in enumerate(tensor):
                 parts = one.chunk(2) if "gate_up" in rest else [one]
-                for part, rows in zip(["gate_proj", "up_proj"] if "gate_up" in rest else ["down_proj"], parts, strict=True):
+                for part, rows in zip(
+                    ["gate_proj", "up_proj"] if "gate_up" in rest else ["down_proj"], parts, strict=True
+                ):
                     tensors[f"{begin}mlp.experts.{number}.{part}.weight"] = rows.clone()
         else:
             tensors[begin + rest.replace("post_norm", "shared_head.norm")] = tensor.clone()
@@ -131,7 +138,38 @@ def count(folder: Path, tokens: int) -> None:
         accepted.clear()
         text = model.generate(torch.tensor([prompt]), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
                               use_mtp=True)  # fmt: skip
-        print(f"prompt {number}: {sum(accepted)} of {len(accepted)} guesses accepted, {text.shape[1]} tokens", flush=True)
+        print(
+            f"prompt {number}: {sum(accepted)} of {len(accepted)} guesses accepted, {text.shape[1]} tokens", flush=True
+        )
+
+
+def count_here(folder: Path, tokens: int) -> None:
+    with fb.LLM(folder, ctx=1024, speculate="mtp", draft_tokens=1, activations="exact") as llm:
+        assert llm.engine._speculation is not None
+        llm.engine._speculation.is_adaptive = False
+        for number, prompt in enumerate(prompts()):
+            answer = llm.generate(prompt, max_tokens=tokens, temperature=0)
+            print(f"prompt {number}: {answer.accepted_tokens} of {answer.draft_tokens} here", flush=True)
+
+
+def measure_speed(folder: Path, tokens: int, rounds: int, clock: Callable[[], float]) -> None:
+    common: dict[str, Any] = {"format": "q8_0", "keep": False, "ctx": 1024}
+    plain = fb.LLM(folder, speculate="off", **common)
+    for draft_tokens in (1, 2, 3, 4, 6):
+        with fb.LLM(folder, speculate="mtp", draft_tokens=draft_tokens, **common) as guessing:
+            ratios, answers = [], list[Any]()
+            for number in range(rounds + 1):
+                prompt, seconds = prompts()[number % 4], []
+                for llm in (plain, guessing):
+                    begin = clock()
+                    answers.append(llm.generate(prompt, max_tokens=tokens, temperature=0))
+                    seconds.append((clock() - begin) / len(answers[-1].tokens))
+                ratios.append(seconds[0] / seconds[1])
+            accepted, drafted = (sum(getattr(one, f"{x}_tokens") for one in answers) for x in ("accepted", "draft"))
+            same = all(one.tokens == two.tokens for one, two in zip(answers[::2], answers[1::2], strict=True))
+            print(f"up to {draft_tokens}: {median(ratios[1:]):.2f} x plain decoding, {accepted} of {drafted} guesses "
+                  f"right, the same text: {same}", flush=True)  # fmt: skip
+    plain.close()
 
 
 def prompts() -> list[list[int]]:
@@ -145,10 +183,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--batch", type=int, default=6)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--count", type=int, default=0, help="count with transformers, in place of training")
+    parser.add_argument("--count", type=int, default=0, help="count guesses, in place of training")
+    parser.add_argument("--speed", type=int, default=0, help="measure tokens/s, likewise")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpu-time", action="store_true", help="processor time, where other programs run")
     args = parser.parse_args()
     if args.count:
         count(args.folder, args.count)
+        count_here(args.folder, args.count)
+    elif args.speed:
+        measure_speed(args.folder, args.speed, args.rounds, time.process_time if args.cpu_time else time.perf_counter)
     else:
         train(args.folder, args.steps, args.batch, args.length)
 

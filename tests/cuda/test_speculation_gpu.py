@@ -62,7 +62,9 @@ def outputs(path: Path, **options: Any) -> tuple[list[list[int]], int, Any]:
         return [one.tokens for one in answers], sum(one.draft_tokens for one in answers), llm.loaded.executor
 
 
-@pytest.mark.parametrize("name", ["llama"] if IS_EMULATED else ["llama", "qwen35", "granitehybrid", "gemma3", "gpt-oss"])
+@pytest.mark.parametrize(
+    "name", ["llama"] if IS_EMULATED else ["llama", "qwen35", "granitehybrid", "gemma3", "gpt-oss"]
+)
 def test_captured_steps_of_several_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ZOO / name / "model.gguf"
     plain, _, _ = outputs(path, speculate="off")
