@@ -47,7 +47,8 @@ def main() -> None:
     measured, predicted = (median(pair[place] for pair in ratios[1:]) for place in (0, 1))
     share = median(one / other for one, other in ratios[1:])
     print(
-        f"{k} guesses: {accepted} of {drafted} right, {measured:.2f} x plain decoding, predicted {predicted:.2f}: {share:.0%}"
+        f"{k} guesses: {accepted} of {drafted} right, {measured:.2f} x plain decoding, predicted {predicted:.2f}: "
+        f"{share:.0%}"
     )
 
 

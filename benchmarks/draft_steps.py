@@ -1,4 +1,4 @@
-"""What guesses give on a GPU: times of steps by the tokens of each sequence, and tokens/s by how many guesses are right.
+"""What guesses give on a GPU: times of steps by tokens of a sequence, tokens/s by how many guesses are right.
 
 python benchmarks/draft_steps.py model.gguf [--batch 1,8,32] [--rows 1,2,3,5,8,16]
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, linear
 from transformers.generation.candidate_generator import MTPCandidateGenerator
 from transformers.modeling_layers import MtpModel
 
@@ -70,7 +70,7 @@ def train(folder: Path, steps: int, batch: int, length: int) -> None:
     for step in range(steps):
         tokens = torch.tensor([language.text(random, length) for _ in range(batch)])
         output = model(tokens, output_hidden_states=True)
-        loss = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        loss = cross_entropy(output.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
         guessed = guess(mtp, tokens, output.hidden_states[-1].detach())
         own = output.logits[:, 1:-1].detach().softmax(-1)  # what the model itself says after the token
         further = -(own * guessed[:, :-1].log_softmax(-1)).sum(-1).mean()
@@ -89,7 +89,7 @@ def guess(mtp: MtpModel, tokens: torch.Tensor, hidden: torch.Tensor) -> torch.Te
     """Logits of the token after the next one: hidden rows with the tokens after them."""
     positions = torch.arange(1, tokens.shape[1])[None]
     rows = mtp.forward_layer(0, hidden[:, :-1], positions, None, input_ids=tokens[:, 1:])
-    return F.linear(rows, mtp.shared_head.weight.detach())
+    return linear(rows, mtp.shared_head.weight.detach())
 
 
 @torch.no_grad()

@@ -81,8 +81,8 @@ async def _stats(entry: ServedModel) -> ModelStats:
     counts = sum(found.values(), Counts())
     stats = ModelStats(
         entry.name, True, entry.backend.facts.ctx, counts.active, counts.waiting, counts.steps, counts.tokens,
-        counts.draft_tokens, counts.accepted_tokens, counts.prompt_tokens, counts.pages_total, counts.pages_used, counts.pages_shared, counts.pages_cached,
-        counts.pages_free, counts.hit_rate,
+        counts.draft_tokens, counts.accepted_tokens, counts.prompt_tokens, counts.pages_total, counts.pages_used,
+        counts.pages_shared, counts.pages_cached, counts.pages_free, counts.hit_rate,
     )  # fmt: skip
     named = [_replica(name, one) for name, one in found.items() if name]
     return msgspec.structs.replace(stats, replicas=named) if named else stats
