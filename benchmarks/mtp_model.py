@@ -107,7 +107,7 @@ def write(folder: Path, model: Any, mtp: MtpModel) -> None:
             tensors[new] = torch.zeros_like(tensors[name]) if is_last else tensors[name].clone()
     for name, tensor in mtp.layers[0].state_dict().items():
         begin, rest = f"model.layers.{LAYERS}.", name.removeprefix("mtp_block.")
-        if "experts.gate_up_proj" in rest or "experts.down_proj" in rest:
+        if rest in ("mlp.experts.gate_up_proj", "mlp.experts.down_proj"):
             for number, one in enumerate(tensor):
                 parts = one.chunk(2) if "gate_up" in rest else [one]
                 for part, rows in zip(
