@@ -25,7 +25,7 @@ from fewbit.engine.speculation.speculation import Speculation
 from fewbit.errors import FileError, RequestError
 from fewbit.load_options import LoadOptions
 from fewbit.loading import Loaded, load_weights, place
-from fewbit.models import open_model
+from fewbit.models import open_eagle_head, open_model
 from fewbit.ops.sampling import SamplingParams
 
 from ...examples import examples
@@ -127,12 +127,14 @@ def test_a_page_that_many_begin_with_gives_each_its_row(tmp_path: Path) -> None:
 
 
 class Model:
-    """A model with and without its MTP layer, and what requests give without."""
+    """A model with and without its MTP layer, or an EAGLE head, and what requests give without."""
 
-    def __init__(self, path: Path, device: str = "cpu") -> None:
+    def __init__(self, path: Path, device: str = "cpu", head: Path | None = None) -> None:
         self.options: dict[str, Any] = {"device": device, "batch_invariant": True}
         file, target = open_model(path), devices.get(device)
-        self.plain, self.mtp = load_weights(file, target), load_weights(file, target, mtp=True)
+        beside = None if head is None else open_eagle_head(head)
+        self.plain = load_weights(file, target)
+        self.mtp = load_weights(file, target, mtp=head is None, head=beside)
         self.texts = texts(self.plain.config.vocab)
         self.known: dict[object, object] = {}
         self.preemptions = self.hits = self.accepted = self.wrong = 0
