@@ -62,7 +62,7 @@ def client_of(llm: LLM, folder: Path, **learn: Any) -> TestClient:
     return TestClient(make_app(settings, Pool.of(llm), close_pool=False), base_url=URL)
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end
