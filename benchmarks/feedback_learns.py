@@ -1,9 +1,9 @@
 """Does a model follow a user's votes? A simulated one prefers short answers.
 
-The user asks questions, reads a few sampled answers to each, and votes for the shortest and against the longest. A version is
-trained on these votes (`tune_from_feedback`). On other questions the same rule compares answers of the model with the
-adapter and without, and the perplexity of plain text tells what else has changed. With --worse a second version is
-trained that cannot be better, and must not be used. Time is CPU time.
+The user asks questions, reads a few sampled answers to each, and votes for the shortest and against the longest. A
+version is trained on these votes (`tune_from_feedback`). On other questions the same rule compares answers of the model
+with the adapter and without, and the perplexity of plain text tells what else has changed. With --worse a second
+version is trained that cannot be better, and must not be used. Time is CPU time.
 
     python benchmarks/feedback_learns.py smollm2.gguf --threads 2 --worse
 """
@@ -25,17 +25,17 @@ from fewbit.files.feedback import FeedbackStore
 from fewbit.llm import LLM
 from fewbit.tuning import tune_from_feedback
 
-THINGS = (
-    "apple bread river mountain piano bicycle candle window garden castle engine mirror pepper bottle shadow winter "
-    "summer thunder island desert forest volcano glacier planet comet magnet battery bridge tunnel harbor lighthouse "
-    "compass telescope microscope camera printer keyboard violin trumpet guitar drum painting sculpture novel poem"
-).split()
+THINGS = """
+apple bread river mountain piano bicycle candle window garden castle engine mirror pepper bottle shadow winter summer
+thunder island desert forest volcano glacier planet comet magnet battery bridge tunnel harbor lighthouse compass
+telescope microscope camera printer keyboard violin trumpet guitar drum painting sculpture novel poem
+"""
 QUESTIONS = ("What is a {}?", "Why do people like a {}?", "Where would I find a {}?", "How would you describe a {}?")
 Messages = list[dict[str, str]]
 
 
 def questions(count: int) -> list[Messages]:
-    found = [question.format(thing) for question in QUESTIONS for thing in THINGS]
+    found = [question.format(thing) for question in QUESTIONS for thing in THINGS.split()]
     order = np.random.default_rng(0).permutation(len(found))[:count]
     return [[{"role": "user", "content": found[place]}] for place in order]
 

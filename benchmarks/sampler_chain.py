@@ -1,6 +1,6 @@
-"""What a chain of samplers costs, natively and in NumPy, as a share of a model's step. Each figure is the least of many.
+"""What a chain of samplers costs, natively and in NumPy, as a share of a model's step; the least of many each.
 
-    python benchmarks/sampler_chain.py smollm2.gguf --threads 1
+python benchmarks/sampler_chain.py smollm2.gguf --threads 1
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ def least(calls: list[Callable[[], object]], count: int) -> list[float]:
 
 def step_seconds(llm: LLM, count: int) -> float:
     """A decoding step of one sequence."""
-
 
     def run(tokens: int) -> Callable[[], object]:
         return lambda: llm.generate([1, 2, 3], max_tokens=tokens, min_tokens=tokens, temperature=0)

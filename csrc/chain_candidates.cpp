@@ -1,3 +1,4 @@
+// Candidates of a chain of samplers: see chain_candidates.h.
 #include "chain_candidates.h"
 
 #include <algorithm>

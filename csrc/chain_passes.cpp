@@ -1,3 +1,4 @@
+// Plain loops over lanes, which compilers vectorize: see chain_passes.h.
 #include "chain_passes.h"
 
 #include <limits>

@@ -1,3 +1,4 @@
+// Runs a chain of samplers, in the caller's order, over a copy of the row.
 #include "sampler_chain.h"
 
 #include <algorithm>

@@ -26,7 +26,7 @@ Reals reals(Random& random, Real real, size_t count) {
   const size_t size = real_bytes(real);
   Reals out{Bytes(count * size), normals(random, count)};
   for (size_t i = 0; i < count; ++i) {
-    write_real(real, out.values[i], out.bytes.data() + i * size);
+    write_real(real, out.bytes.data() + i * size, out.values[i]);
     out.values[i] = read_real(real, out.bytes.data() + i * size);
   }
   return out;

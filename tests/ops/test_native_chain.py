@@ -55,9 +55,7 @@ def some_tokens(rng: np.random.Generator, vocab: int) -> Any:
 
 @settings(deadline=None, max_examples=250)
 @given(chains(), params(), st.sampled_from(KINDS), st.integers(1, 6000), st.integers(0, 2**32))
-def test_it_is_the_plain_chain(
-    chain: SamplerChain, params: SamplingParams, kind: str, vocab: int, seed: int
-) -> None:
+def test_it_is_the_plain_chain(chain: SamplerChain, params: SamplingParams, kind: str, vocab: int, seed: int) -> None:
     row, rng = logit_rows(kind, 1, vocab, seed)[0], np.random.default_rng(seed)
     dry, seen, bias = (some_tokens(rng, vocab) for _ in range(3))
     mask = rng.integers(0, 2**32, -(-vocab // 32), np.uint32) if seed % 3 == 0 else None
@@ -85,8 +83,8 @@ def test_it_is_the_plain_chain(
 def test_a_wide_vocabulary_is_ranked_as_far_as_it_takes() -> None:
     """A flat row, of which most tokens are needed; equal logits are taken by their ids."""
     row = np.round(np.random.default_rng(0).standard_normal(40_000) * 4).astype(np.float32)
-    for given in ({"typical_p": 0.9}, {"samplers": ["top_p"]}, {"samplers": []}, {"mirostat": 2, "mirostat_tau": 8}):
-        step = ChainStep(SamplingParams(1, 0, 0.93, 0), ChainState(SamplerChain(**given)))  # type: ignore[arg-type]
+    for options in ({"typical_p": 0.9}, {"samplers": ["top_p"]}, {"samplers": []}, {"mirostat": 2, "mirostat_tau": 8}):
+        step = ChainStep(SamplingParams(1, 0, 0.93, 0), ChainState(SamplerChain(**options)))
         for uniform in (0, 0.2, 0.7, 0.9991):
             assert cpu.sample_chain(row, step, uniform) == sample_chain(row, step, uniform)
 
@@ -95,8 +93,8 @@ def test_every_instruction_set_draws_the_same(isa: str) -> None:
     row, found = logit_rows("peaked", 1, 5000, 3)[0], []
     for name in ("scalar", isa):
         cpu.use_isa(name)
-        for given in ({"top_n_sigma": 0.7}, {"typical_p": 0.6}, {"dynatemp_range": 0.5}, {"mirostat": 2}):
-            step = ChainStep(SamplingParams(0.8, 0, 0.95, 0.01), ChainState(SamplerChain(**given)))  # type: ignore[arg-type]
+        for options in ({"top_n_sigma": 0.7}, {"typical_p": 0.6}, {"dynatemp_range": 0.5}, {"mirostat": 2}):
+            step = ChainStep(SamplingParams(0.8, 0, 0.95, 0.01), ChainState(SamplerChain(**options)))
             found.append([cpu.sample_chain(row, step, uniform) for uniform in np.linspace(0, 0.999, 40)])
     assert found[:4] == found[4:]
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from struct import Struct
 
-import numpy as np
-
 from ... import _native
-from ...arrays import Floats
+from ...arrays import Floats, to_floats
 from ...errors import DataError
 from ..sampler_chain import ChainStep, advance_mirostat
 from ..sampler_chain import sample_chain as reference
 from ..samplers import SAMPLERS
-from ..sampling_arrays import Bias, Mask, bias_list, int_array, logit_row, logits_error, mask_list, packed_masks
-from ..sampling_arrays import packed_pairs, seen_list, to_floats
+from ..sampling_arrays import (
+    Bias,
+    Mask,
+    bias_list,
+    int_array,
+    logit_row,
+    logits_error,
+    mask_list,
+    packed_masks,
+    packed_pairs,
+    seen_list,
+)
 from .sampling import top_tokens
 
 _CODES = {name: code for code, name in enumerate(SAMPLERS)}  # the order of `ChainSampler` in csrc/sampler_chain.h
