@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import numpy as np
@@ -41,7 +42,7 @@ class DescribedFile:
 
     def __init__(self, description: Description, name: str = "the file") -> None:
         self.path, self.maps = Path(name), WeakSet[FileMap]()
-        self.metadata = {key: _as_read(value) for key, value in description.metadata.items()}
+        self.metadata = description.metadata
         self.infos = _infos(description)
         self.file_bytes = sum(w.nbytes for w in self.infos.values())
         self.tensors = _placed(self.infos, description.vectors, self.file_bytes)
@@ -50,13 +51,13 @@ class DescribedFile:
     def architecture(self) -> str:
         name = self.metadata.get("general.architecture")
         if not isinstance(name, str):
-            raise FileError(f"{self.path}: general.architecture must be a name, it is {name!r:.80}")
+            raise FileError(f"{self.path}: general.architecture must be a name, it is {str(name)[:80]!r}")
         return name
 
     @property
     def config(self) -> Mapping[str, Any]:
         prefix = f"{self.architecture}."
-        return {key.removeprefix(prefix): value for key, value in self.metadata.items() if key.startswith(prefix)}
+        return {key.removeprefix(prefix): _as_read(one) for key, one in self.metadata.items() if key.startswith(prefix)}
 
     def samples(self, nbytes: int) -> Iterator[bytes]:
         yield from ()
@@ -107,29 +108,29 @@ def _infos(description: Description) -> dict[str, _Sizes]:
 
 def _sizes(name: str, number: int, shape: tuple[int, ...]) -> _Sizes:
     what = f"tensor {name[:80]!r}"
-    if not 1 <= len(shape) <= 4 or not all(0 < n < 1 << 32 for n in shape):
-        raise FileError(f"{what} must have 1 to 4 dimensions from 1 to {(1 << 32) - 1}")
+    if len(shape) > 2:
+        raise FileError(f"{what} has {len(shape)} dimensions: the browser runs no models with experts")
+    if not shape or not all(0 < n < 1 << 32 for n in shape):
+        raise FileError(f"{what} must have dimensions from 1 to {(1 << 32) - 1}")
     try:
         fmt = from_gguf(number)
     except FormatError as error:
         raise FileError(f"{what}: {error}") from None
     if shape[-1] % fmt.block:
         raise FileError(f"{what}: rows of {fmt} hold a multiple of {fmt.block} values, not {shape[-1]}")
-    rows = 1
-    for n in shape[:-1]:
-        rows *= n
-    return _Sizes(shape, fmt, rows * fmt.row_bytes(shape[-1]))
+    return _Sizes(shape, fmt, prod(shape[:-1]) * fmt.row_bytes(shape[-1]))
 
 
 def _placed(infos: Mapping[str, _Sizes], vectors: Mapping[str, bytes], total: int) -> dict[str, QuantTensor]:
     addresses = _addresses(total)
-    out, at = {}, 0
+    out: dict[str, QuantTensor] = {}
+    at = 0
     for name, info in infos.items():
-        data = addresses[at : at + info.nbytes]
-        at += info.nbytes
         if len(info.shape) == 1:
-            data = _vector(name, info, vectors)
-        out[name] = QuantTensor(data, info.shape, info.format)
+            out[name] = QuantTensor(_vector(name, info, vectors), info.shape, info.format)
+        else:
+            out[name] = AbsentTensor(addresses[at : at + info.nbytes], info.shape, info.format)
+        at += info.nbytes
     return out
 
 
@@ -139,6 +140,23 @@ def _vector(name: str, info: _Sizes, vectors: Mapping[str, bytes]) -> Bytes:
         given = "none were given" if found is None else f"{len(found)} were given"
         raise FileError(f"tensor {name[:80]!r}: its {info.nbytes} bytes are needed, {given}")
     return np.frombuffer(found, np.uint8)
+
+
+class AbsentTensor(QuantTensor):
+    """A matrix whose bytes are elsewhere: it has a place, and no values."""
+
+    __slots__ = ()
+
+    def dequantize(self, *given: Any, **options: Any) -> NoReturn:
+        size = "x".join(map(str, self.shape))
+        raise FileError(f"the browser does not run this model: its plan depends on the values of a matrix of {size}")
+
+    def _slice(self, first: int, last: int, shape: tuple[int, ...]) -> QuantTensor:
+        found = super()._slice(first, last, shape)
+        return AbsentTensor(found.stored, found.shape, found.format)
+
+    def _gather(self, *given: Any) -> NoReturn:
+        self.dequantize()
 
 
 def _addresses(nbytes: int) -> Bytes:
