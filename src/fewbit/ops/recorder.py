@@ -93,6 +93,12 @@ class Recorder:
         expect(free, f"{what}: bytes from {offset} on of layer {layer} belong to another operation")
         taken.append((offset, offset + nbytes))
 
+    def given(self, width: int) -> Value:
+        """Rows that come from outside, one for each token. Only one such value is in a graph."""
+        out = Value(self, width)
+        self.nodes.append(Node("given", (), (out,), {}))
+        return out
+
     @operation(all_rows=True)
     def embed(self, table: QuantTensor, scale: float = 1.0) -> int:
         """The row of the table for each token, times scale."""
