@@ -33,7 +33,9 @@ def test_headers() -> None:
     for path, found in zip(paths, call(*(("header", {"path": str(path)}) for path in paths)), strict=True):
         with read_gguf(path) as file:
             plain = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in file.metadata.items()}
-            plain = {key: list(value) if not isinstance(value, (str, int, float)) else value for key, value in plain.items()}
+            plain = {
+                key: list(value) if not isinstance(value, (str, int, float)) else value for key, value in plain.items()
+            }
             assert found["metadata"] == plain
             assert [(one["name"], tuple(one["shape"]), one["offset"]) for one in found["tensors"]] == [
                 (info.name, info.shape, info.offset) for info in file.infos.values()
@@ -44,7 +46,8 @@ def test_headers() -> None:
 
 def test_every_type_of_metadata(tmp_path: Path) -> None:
     values = {
-        "u8": np.uint8(255), "i8": np.int8(-128), "u16": np.uint16(65535), "i16": np.int16(-5), "u32": np.uint32(2**32 - 1),
+        "u8": np.uint8(255), "i8": np.int8(-128), "u16": np.uint16(65535), "i16": np.int16(-5),
+        "u32": np.uint32(2**32 - 1),
         "i32": np.int32(-7), "f32": np.float32(0.1), "u64": np.uint64(2**40), "i64": np.int64(-(2**40)), "f64": 0.25,
         "flag": True, "text": "é😀", "list": np.arange(3, dtype=np.int16), "texts": ["a", ""],
     }  # fmt: skip
@@ -60,7 +63,9 @@ def test_damaged_files() -> None:
     whole = path.stat().st_size
     changes: list[dict[str, Any]] = [{"cut": cut, "bytes": []} for cut in (0, 3, 4, 23, 24, 100, 4000, 9000)]
     for _ in range(150):
-        places = [(generator.randrange(13_000), generator.choice((0, 1, 127, 255))) for _ in range(generator.randrange(1, 4))]
+        places = [
+            (generator.randrange(13_000), generator.choice((0, 1, 127, 255))) for _ in range(generator.randrange(1, 4))
+        ]
         changes.append({"cut": whole, "bytes": places})
     changes += [{"cut": whole, "bytes": [(at, 255) for at in range(first, first + 8)]} for first in range(4, 400, 7)]
     (found,) = call(("damaged", {"path": str(path), "changes": changes}))

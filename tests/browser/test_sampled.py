@@ -25,7 +25,12 @@ def test_tokens_of_the_same_numbers() -> None:
         }  # fmt: skip
         uniform = float(rng.random())
         expected.append(int(sample(logits[None], [SamplingParams(**names)], [uniform])[0][0]))
-        given = {"temperature": names["temperature"], "topK": names["top_k"], "topP": names["top_p"], "minP": names["min_p"]}
+        given = {
+            "temperature": names["temperature"],
+            "topK": names["top_k"],
+            "topP": names["top_p"],
+            "minP": names["min_p"],
+        }
         cases.append({"logits": [max(-3e38, float(one)) for one in logits], "params": given, "uniform": uniform})
     assert call(("sampled", cases))[0] == expected
 

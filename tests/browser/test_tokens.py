@@ -18,8 +18,10 @@ from .runtime import call
 VOCABULARIES = ["smollm2", "phi-3"]
 TEXTS = st.lists(st.text() | st.text("aA's \n\t1é\u017f\u2028\ufeff\x85中😀<|im_end|>"), min_size=60, max_size=120)
 ODD = [
-    "", " ", "  a", "a  \n\n b", "'S 'ſ 'LL I'm", "x\u2028y\x85z\ufeff", "1234567", "中文字", "e\u0301", "😀😀", "\r\n\r\n \t", "the the",
-    "<|im_start|>user\nhi<|im_end|>", "a" * 500, "(" * 300, " " * 300, "\u2581a", "<0x41>", "<s>", "</s>", "<|endoftext|>",
+    "", " ", "  a", "a  \n\n b", "'S '\u017f 'LL I'm", "x\u2028y\x85z\ufeff", "1234567", "中文字", "e\u0301", "😀😀",
+    "\r\n\r\n \t", "the the",
+    "<|im_start|>user\nhi<|im_end|>", "a" * 500, "(" * 300, " " * 300, "\u2581a", "<0x41>", "<s>",
+    "</s>", "<|endoftext|>",
 ]  # fmt: skip
 
 

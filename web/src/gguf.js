@@ -56,7 +56,7 @@ class Header {
     const start = Math.ceil(this.at / alignment) * alignment;
     for (const tensor of records.values()) {
       tensor.offset += start;
-      if (tensor.offset >= this.source.size) this.fail(`tensor ${short(tensor.name)} begins past the end of the file`);
+      if (tensor.offset >= this.source.size) this.fail(`the file is truncated or damaged: tensor ${short(tensor.name)} begins past its end`);
     }
     return { metadata, tensors: records };
   }

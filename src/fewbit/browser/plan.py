@@ -25,6 +25,7 @@ from .rules import tokenizer_rules
 
 STEP_TOKENS = 128  # of a prompt that run at once
 DEFAULT_CTX = 4096
+_LIMITS = ("binding_bytes", "buffer_bytes")
 PROGRAMS = {"token": (1, 1), "prompt": (0, 1)}  # classes of tokens and logits
 
 
@@ -55,8 +56,8 @@ def make_plan(
         kv: KV-cache format.
     """
     limits = limits or AdapterLimits()
-    sizes = {name: to_size(getattr(limits, name), name, LEAST_BYTES) for name in ("binding_bytes", "buffer_bytes")}
-    gpu = PlannedGpu(*(min(size, MOST_BYTES) for size in sizes.values()), subgroups=limits.subgroups)
+    binding, whole = (min(to_size(getattr(limits, name), name, LEAST_BYTES), MOST_BYTES) for name in _LIMITS)
+    gpu = PlannedGpu(binding, whole, subgroups=limits.subgroups)
     model = load_model(file, ctx=ctx)
     _check(model)
     length = min(model.config.ctx, DEFAULT_CTX if ctx is None else to_size(ctx, "ctx", least=1))

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from ..browser import AdapterLimits, DescribedFile, Description, make_plan
 from ..errors import FewbitError
 from .bodies import Body, JsonResponse, read
-from .errors import ApiError, from_fewbit
+from .errors import ApiError
 from .state import client_name, state_of
 from .waiting import unless_gone
 
@@ -38,7 +38,7 @@ class LocalPlanRequest(Body):
 
     metadata: dict[str, Any]
     tensors: Annotated[list[tuple[str, int, list[int]]], Meta(min_length=1)]
-    vectors: dict[str, bytes] = {}
+    vectors: dict[str, bytes] = msgspec.field(default_factory=dict)
     limits: BrowserLimits = msgspec.field(default_factory=BrowserLimits)
     ctx: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None
 
@@ -72,7 +72,7 @@ async def plan(request: Request) -> Response:
     try:
         return Response(await unless_gone(request, work), media_type="application/json")
     except FewbitError as error:
-        raise from_fewbit(error) from error
+        raise ApiError(400, str(error), code="invalid_model") from error
 
 
 def _planned(body: LocalPlanRequest) -> bytes:

@@ -12,7 +12,6 @@ from .batch.records import BatchObject
 from .changes import Changed, DeleteRequest, ModelRequest, PullRequest, PullStatus
 from .feedback import FeedbackRequest, Forgotten, Rated
 from .files import FileObject
-from .in_browser import LocalPlan, LocalPlanRequest, SharedModels
 from .llama_server import AppliedTemplate, ApplyTemplateRequest, Infilled, InfillRequest, Props, Slot
 from .ollama_embed import OllamaEmbedded, OllamaEmbedding, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from .ollama_models import ModelTags, RunningModels, ShownModel, ShowRequest, Version
@@ -80,9 +79,6 @@ OTHERS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("get", "/slots", "Places for requests.", None, list[Slot], False),
     ("post", "/apply-template", "The prompt of messages.", ApplyTemplateRequest, AppliedTemplate, False),
     ("post", "/infill", "Fill in between a prefix and a suffix.", InfillRequest, Infilled, True),
-    ("post", "/local/plan", "The plan of a model for a browser.", LocalPlanRequest, LocalPlan, False),
-    ("get", "/local/models", "Models whose files a browser may fetch.", None, SharedModels, False),
-    ("get", "/local/models/{model}", "The file of a model.", None, str, False),
     ("get", "/api/version", "The version of the server.", None, Version, False),
 ]
 

@@ -1,7 +1,8 @@
-"""The chat page at `/`, and at `/local` that of models that run in the browser: static files that are read once, with a strict Content-Security-Policy.
+"""The chat page at `/`, and at `/local` that of models that run in the browser: static files that are read once.
 
-The files lie under an address with their hash in it, so that a browser may keep them for ever and never mixes two
-versions. The page itself is asked for each time, and is a 304 if nothing changed.
+Both have a strict Content-Security-Policy. The files lie under an address with their hash in it, so that a browser may
+keep them for ever and never mixes two versions. The pages themselves are asked for each time, and are a 304 if nothing
+changed.
 """
 
 from __future__ import annotations
