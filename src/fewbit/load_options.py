@@ -82,6 +82,8 @@ class LoadOptions:
             with a warning to as many as fit.
         stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them.
             Each has its own `threads`, and a GPU of its own with device="cuda".
+        tensor_parallel: Number of devices of this machine that share every layer, each with some heads and columns of
+            it: the first GPUs with device="cuda", those that `device` names, or threads with device="cpu".
         format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
         keep: Keep the result of `format` for the next start. It is a GGUF file in the cache folder.
         max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
@@ -117,6 +119,7 @@ class LoadOptions:
     draft_tokens: Annotated[int | None, Choice("16, with a draft model 4, with mtp 3")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
     stages: Annotated[int | None, Choice("1")] = None
+    tensor_parallel: Annotated[int | None, Choice("1")] = None
     format: str | None = None
     keep: bool = True
     max_waiting: Annotated[int | None, Choice(least=0, scope="python")] = None

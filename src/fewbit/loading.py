@@ -19,7 +19,8 @@ from .devices.dividing import divide
 from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
 from .devices.forward import forward
 from .devices.mtp import MtpExecutor
-from .devices.splitting import Placed, find_devices, is_staged, join, share_memory, split
+from .devices.splitting import Placed, find_devices, is_ranked, is_staged, join, share_memory, split
+from .devices.tensor_parallel import divide_layers
 from .errors import OutOfMemory, RequestError
 from .files.maps import FileMap, check_maps
 from .files.model import ModelFile
@@ -135,6 +136,8 @@ def _split(
         layout = choose_layout(device, file.file_bytes, options.repack)
         plans.append(plan_memory(file, model, place, device, layout, kv_layout, seqs, step_tokens))
     tokens = ctx if options.ctx else min(ctx, LEAST_CTX)
+    if is_ranked(options):
+        return divide_layers(share_memory(plans), model.graph)
     if is_staged(options):
         return divide(share_memory(plans), model.graph, tokens)
     return split(plans, model.graph, options.gpu_layers, tokens, options.cache_bytes)

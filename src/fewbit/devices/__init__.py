@@ -15,6 +15,7 @@ from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import DtypeError, FewbitError, RequestError
 from ..load_options import LoadOptions
+from ..ops.collective import Group
 from ..ops.graph import Graph
 from ..tensor import QuantTensor
 from .batch import Executor
@@ -59,6 +60,10 @@ class Device(Protocol):
     def make_executor(self, graph: Graph, store: Any, vocab: int) -> Executor:
         """An executor of a graph whose layers keep K, V and states in a store of this device."""
         ...
+
+    def make_group(self, devices: Sequence[Device]) -> Group:
+        """Where executors of these devices, the first of which is this one, meet for `all_reduce` and `all_gather`."""
+        raise RequestError(f"device {self.name!r} cannot share the work of a model; leave tensor_parallel out")
 
 
 _MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy", "webgpu": "webgpu"}

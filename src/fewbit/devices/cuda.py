@@ -17,9 +17,11 @@ from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops.cuda import gpu
 from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
+from ..ops.cuda.collective import CudaGroup, LocalGroup
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
+from ..ops.cuda.nccl import NcclGroup
 from ..ops.cuda.pages import DeviceStore
-from ..ops.cuda.plan import Plan, PlanOptions, build
+from ..ops.cuda.plan import HOSTED, Plan, PlanOptions, build
 from ..ops.cuda.sampling import GpuSampler, Packed, decoded, pack_samples
 from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
@@ -85,6 +87,17 @@ class CudaDevice(Device):
         )
         return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(nbytes)), sizes)
 
+    def make_group(self, devices: Sequence[Device]) -> CudaGroup:
+        sessions = [device.device for device in devices if isinstance(device, CudaDevice)]
+        ordinals = {session.ordinal for session in sessions}
+        if len({session.arch for session in sessions}) > 1:
+            raise RequestError("the GPUs of tensor_parallel must be of one kind: each makes the same rows")
+        if len(ordinals) == 1:
+            return LocalGroup(sessions)
+        if len(ordinals) < len(sessions):
+            raise RequestError("tensor_parallel takes as many GPUs as parts, or one GPU for all of them")
+        return NcclGroup(sessions)
+
     def _sending(self, total: int) -> Callable[[int], None] | None:
         """Reports the bytes of weights that are sent to the GPU, as those of a download."""
         report, sent = self.options.progress, 0
@@ -142,6 +155,8 @@ class CudaExecutor:
         self._turn = 0
         self._inputs: Any = None  # device memory, grows
         self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
+        groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
+        self._captures = all(group.can_be_captured for group in groups)
         self._plan("logits" if graph.has_head else "hidden")
         self.prepare([(1, 1), (min(512, self.max_batched_tokens), 1)])
 
@@ -180,7 +195,7 @@ class CudaExecutor:
 
     def _run(self, plan: Plan, bucket: Bucket | None, layout: InputLayout, inputs: int, packed: Packed | None) -> None:
         """Launch the kernels of a step, as one graph if there is one; those of sampling too, if samples are packed."""
-        if bucket is None or not bucket.is_warm:
+        if bucket is None or not bucket.is_warm or not self._captures:
             self._launch(plan, layout, inputs, packed, [])
             if bucket is not None:
                 bucket.is_warm = True

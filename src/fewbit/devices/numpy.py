@@ -16,6 +16,7 @@ from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops import attention, sampling
 from ..ops import numpy as ops
+from ..ops.collective import ThreadGroup
 from ..ops.graph import Graph
 from ..ops.low_rank import Terms, add_terms
 from ..ops.memory import host_memory
@@ -52,6 +53,9 @@ class NumpyDevice(Device):
 
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> NumpyExecutor:
         return NumpyExecutor(graph, store, vocab, self.max_batched_tokens)
+
+    def make_group(self, devices: Sequence[Device]) -> ThreadGroup:
+        return ThreadGroup(len(devices))
 
 
 class NumpyExecutor:

@@ -1,7 +1,8 @@
 """Which device runs which layers.
 
 A GPU runs the last ones, as many as an option says or as fit, and the CPU the others. Or the layers are divided over
-stages (`dividing.py`): several devices of this machine, as in device="cuda:0,cuda:1", or processes of a cluster.
+stages (`dividing.py`): several devices of this machine, as in device="cuda:0,cuda:1", or processes of a cluster. Or
+several devices share each layer (`tensor_parallel.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     >>> [place for place, _ in find_devices(LoadOptions(device="cpu,cpu"))]
     ['cpu', 'cpu']
     """
+    if is_ranked(options):
+        return _find_ranks(options)
     if is_staged(options):
         return _find_stages(options, path)
     place = find_best() if options.device == "auto" else options.device
@@ -47,9 +50,31 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     return [(place, device)]
 
 
+def is_ranked(options: LoadOptions) -> bool:
+    """Whether several devices share each layer."""
+    return (options.tensor_parallel or 1) > 1
+
+
 def is_staged(options: LoadOptions) -> bool:
     """Whether the layers are divided over several equals."""
-    return "," in str(options.device) or (options.stages or 1) > 1
+    return not is_ranked(options) and ("," in str(options.device) or (options.stages or 1) > 1)
+
+
+def _find_ranks(options: LoadOptions) -> list[Placed]:
+    count = options.tensor_parallel or 1
+    if options.gpu_layers is not None or (options.stages or 1) > 1:
+        raise RequestError("tensor_parallel divides every layer over devices of this machine; leave gpu_layers and "
+                           "stages out")  # fmt: skip
+    given = find_best() if options.device == "auto" else options.device
+    places = [place.strip() for place in given.split(",")]
+    if len(places) == 1:
+        places = [f"cuda:{number}" for number in range(count)] if given == "cuda" else places * count
+    if len(places) != count or (given != "cuda" and "," not in given and ":" in given):
+        raise RequestError(f"tensor_parallel={count} needs {count} devices, named as in device=\"cuda:0,cuda:1\", got "
+                           f"{options.device!r}")  # fmt: skip
+    if len(kinds := {place.partition(":")[0] for place in places}) > 1:
+        raise RequestError(f"the devices of tensor_parallel must be of one kind, not {' and '.join(sorted(kinds))}")
+    return [(place, get(place, options)) for place in places]
 
 
 def _find_stages(options: LoadOptions, path: Path) -> list[Placed]:
@@ -133,6 +158,10 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
     devices = [plan.device.configure(plan.place, _for_place(plan.place, options)) for plan in plans]
+    if is_ranked(options):
+        from .tensor_parallel import TensorParallelDevice
+
+        return TensorParallelDevice(devices, graph, options.repack)
     if len(devices) == 1:
         return devices[0]
     from .stages import StagedDevice

@@ -48,6 +48,8 @@ def _draft_model(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer) -> 
     _check_tokens(path, Tokenizer.from_metadata(file.tokenizer()), tokenizer)
     ctx = min(loaded.ctx, file.config.get("context_length", loaded.ctx))
     small = replace(options, model=path, ctx=ctx, draft=None, cache_bytes=None, cache_dir=None, gpu_layers=None)
+    if small.tensor_parallel is not None:  # too small to be worth it
+        small = replace(small, tensor_parallel=None, device=small.device.partition(",")[0])
     draft = load(file, small)
     if draft.is_encoder:
         raise RequestError(f"{path.name}: the draft model is an encoder and writes no text")

@@ -38,12 +38,14 @@ from .sampling import log_probabilities, sample, top_tokens
 
 Adapter = _native.Adapter  # see adapters.py
 Plan = _native.Plan  # see plan.py
+ThreadCollective = _native.ThreadCollective  # see ops/collective.py
 
 __all__ = [
     "Activations",
     "Adapter",
     "Plan",
     "QuantTensor",
+    "ThreadCollective",
     "attend",
     "checked_threads",
     "decode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..low_rank import ProductKey, add_terms
 from ..passes import fuse, logits_nodes
 from ..placement import Placement
 from ..specs import AttentionSpec, Routing
-from . import attention, experts, products, prompt_attention, recurrent, row_maths
+from . import attention, collective, experts, products, prompt_attention, recurrent, row_maths
 from .adapters import GpuAdapters, Target
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
@@ -33,19 +34,16 @@ Launch = Callable[[Launcher, StepInputs], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The kernels of a step, in their order, and where its result is."""
+class Segment:
+    """Kernels that are launched behind each other, or an operation in which the host takes part."""
 
     launches: tuple[Launch, ...]
-    labels: tuple[str, ...]  # of the launches: what they are, for those who measure them
-    result: Rows
-    given: Rows | None  # rows that another device made, if it begins with them
-    buffers: tuple[Any, ...]  # memory of the rows
+    has_host: bool = False
     recorded: StepLists = field(default_factory=StepLists)
 
     def launch(self, run: Launcher, step: StepInputs) -> None:
-        """All kernels of a step. Those of sizes that came before are launched by one call."""
-        if isinstance(run, Collector):
+        """All of them. Those of sizes that came before are launched by one call."""
+        if self.has_host or isinstance(run, Collector):
             self._launch_each(run, step)
         else:
             self.recorded.launch(run, step, self._launch_each)
@@ -53,6 +51,26 @@ class Plan:
     def _launch_each(self, run: Launcher, step: StepInputs) -> None:
         for one in self.launches:
             one(run, step)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The kernels of a step, in their order, and where its result is."""
+
+    segments: tuple[Segment, ...]
+    labels: tuple[str, ...]  # of the launches: what they are, for those who measure them
+    result: Rows
+    given: Rows | None  # rows that another device made, if it begins with them
+    buffers: tuple[Any, ...]  # memory of the rows
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(one for segment in self.segments for one in segment.launches)
+
+    def launch(self, run: Launcher, step: StepInputs) -> None:
+        """All kernels of a step."""
+        for segment in self.segments:
+            segment.launch(run, step)
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,8 @@ def build(
     return Builder(fused, store, weights, options, adapters).build()
 
 
+HOSTED = ("all_reduce", "all_gather")  # operations in which the host takes part
+
 # Operations that one function launches. It takes the node's attributes, as they are on the GPU.
 FUNCTIONS: dict[str, Callable[..., None]] = {
     **{
@@ -84,6 +104,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
         )
     },
     **{name: getattr(recurrent, name) for name in ("delta_rule", "scan")},
+    **{name: getattr(collective, name) for name in HOSTED},
 }  # fmt: skip
 
 
@@ -117,7 +138,7 @@ class Builder:
         given = next((self.rows[node.outputs[0]] for node in nodes if node.operation == "given"), None)
         labels = tuple(f"{node.operation} {_counted(node).width}" for node in nodes)
         launches[0] = self._begin(launches[0])
-        return Plan(tuple(launches), labels, self.rows[self.graph.result], given, buffers)
+        return Plan(_segments(nodes, launches), labels, self.rows[self.graph.result], given, buffers)
 
     def _launch_of(self, node: Node) -> Launch:
         launch: Launch
@@ -397,6 +418,11 @@ class Builder:
         pointer = run.scratch("attended.rows16", 2 * tokens * width)
         self.formed[value] = Form("rows16", pointer, stride=width, dtype=dtype)
         return Rows(pointer, width, width), dtype
+
+
+def _segments(nodes: Sequence[Node], launches: Sequence[Launch]) -> tuple[Segment, ...]:
+    pairs = groupby(zip(nodes, launches, strict=True), key=lambda pair: pair[0].operation in HOSTED)
+    return tuple(Segment(tuple(launch for _, launch in group), has_host) for has_host, group in pairs)
 
 
 def _readers(graph: Graph) -> dict[Value, Node]:
