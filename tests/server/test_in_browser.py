@@ -28,9 +28,8 @@ def test_a_plan_is_that_of_the_file(name: str, llm: LLM) -> None:
     assert answer.status_code == 200
     found, expected = answer.json(), make_plan(open_model(ZOO / name / "model.gguf"), ctx=64)
     assert found["model"] == expected["model"]
-    assert found["programs"] == {
-        key: {**one, "dispatches": one["dispatches"]} for key, one in found["programs"].items()
-    }
+    counts = [{key: len(one["dispatches"]) for key, one in plan["programs"].items()} for plan in (found, expected)]
+    assert counts[0] == counts[1]
     assert found["buffers"] == expected["buffers"]
     assert found["kernels"].keys() == expected["kernels"].keys()
 

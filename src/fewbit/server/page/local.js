@@ -50,7 +50,7 @@ function showProgress(what, done, total) {
 function showPicker() {
   $("pick").hidden = Boolean(model);
   for (const id of ["choose", "by-url", "shared"]) $(id).hidden = Boolean(running);
-  for (const id of ["composer", "unload", "new-chat"]) $(id).hidden = !model;
+  for (const id of ["composer", "unload", "new-chat", "hint"]) $(id).hidden = !model;
 }
 
 function begin(name) {
