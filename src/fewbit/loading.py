@@ -15,11 +15,12 @@ from .cache.groups import MAX_SEQS, pages_by_group
 from .cache.layout import make_layout
 from .devices import Device
 from .devices.batch import Executor, Row
+from .devices.cpu_experts import place_experts
 from .devices.dividing import divide
 from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
 from .devices.forward import forward
 from .devices.mtp import MtpExecutor
-from .devices.splitting import Placed, find_devices, is_ranked, is_staged, join, share_memory, split
+from .devices.splitting import Placed, find_devices, is_ranked, is_staged, join, needed_tokens, share_memory, split
 from .devices.tensor_parallel import divide_layers
 from .errors import OutOfMemory, RequestError
 from .files.hub import find
@@ -143,6 +144,11 @@ def _split(
         return divide_layers(share_memory(plans), model.graph)
     if is_staged(options):
         return divide(share_memory(plans), model.graph, tokens)
+    if plans[-1].device.leaves_experts:
+        *others, last = plans
+        plans = [*others, place_experts(last, model.graph, options, needed_tokens(last, tokens, options.cache_bytes))]
+        if plans[-1].cpu_experts:
+            return plans[-1:]
     return split(plans, model.graph, options.gpu_layers, tokens, options.cache_bytes)
 
 

@@ -48,7 +48,8 @@ def _draft_model(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer) -> 
     file = open_model(path)
     _check_tokens(path, Tokenizer.from_metadata(file.tokenizer()), tokenizer)
     ctx = min(loaded.ctx, file.config.get("context_length", loaded.ctx))
-    small = replace(options, model=path, ctx=ctx, draft=None, cache_bytes=None, cache_dir=None, gpu_layers=None)
+    small = replace(options, model=path, ctx=ctx, draft=None, cache_bytes=None, cache_dir=None, gpu_layers=None,
+                    cpu_experts=None)  # fmt: skip
     if small.tensor_parallel is not None:  # too small to be worth it
         small = replace(small, tensor_parallel=None, device=small.device.partition(",")[0])
     draft = load(file, small)
