@@ -215,6 +215,8 @@ def test_heads_that_do_not_fit(tmp_path: Path, config: dict[str, Any], message: 
 
 def test_other_folders_are_no_heads(tmp_path: Path) -> None:
     assert open_eagle_head(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"hidden_size": 64}')
+    assert open_eagle_head(tmp_path) is None
     path = write_model(tmp_path)
     write_head(tmp_path / "head", VOCAB, 40)
     with pytest.raises(RequestError, match="an EAGLE head needs one device"):
