@@ -75,9 +75,10 @@ class LoadOptions:
             "mtp" asks the model's own layer for that (Qwen3.5, GLM-4.5, DeepSeek V3), "off" guesses nothing. The text
             is the same, apart from rounding; with `batch_invariant` all bits are. Defaults to "auto": "ngram" on the
             CPU, or the draft model if there is one.
-        draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
+        draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name. Or the
+            folder of an EAGLE-3 head that was trained for the model.
         draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
-            guesses were right. Defaults to 16, with a draft model to 4, with "mtp" to 3.
+            guesses were right. Defaults to 16, with a draft model to 4, with "mtp" or a head to 3.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
         cpu_experts: Number of layers, the first ones with experts, whose experts stay on the CPU; all else runs on the

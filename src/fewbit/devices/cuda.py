@@ -17,6 +17,7 @@ from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops.cuda import gpu
 from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
+from ..ops.cuda.attention import FEW_TOKENS
 from ..ops.cuda.collective import CudaGroup, LocalGroup
 from ..ops.cuda.host_experts import HostExperts, HostRows
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
@@ -247,19 +248,21 @@ class CudaExecutor:
         return self._adapted[output]
 
     def _layout(self, batch: Batch, mix: int) -> tuple[Bucket | None, InputLayout]:
-        """Steps of decoding are padded to a size that comes again and again."""
+        """Steps of decoding, drafts included, are padded to a size that comes again and again."""
         view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
-        counts, most = np.diff(view.q_starts), int(view.lengths.max(initial=1))
-        is_decoding = batch.output == "logits" and n == len(counts) == logits <= BATCHES[-1] and bool(batch.samples)
-        if not is_decoding or len(batch.samples) > n or not (counts == 1).all() or most > LENGTHS[-1]:
+        most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
+        is_decoding = batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
+        if not is_decoding or max(n, len(batch.samples)) > min(BATCHES[-1], self.max_logits) or most > LENGTHS[-1]:
             return None, exact_layout(n, view, logits, mix)
-        size = min(next(b for b in BATCHES if b >= n), self.max_logits)  # there are no more rows than that
+        size = min(next(b for b in BATCHES if b >= max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)
-        if (size, longest, mix) not in self.buckets:
+        key = size, longest, mix, most_new > 1
+        if key not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
-            layout = InputLayout(size, size, size, (pages,) * len(view.tables), 1, longest, mix=mix)
-            self.buckets[size, longest, mix] = Bucket(layout)
-        bucket = self.buckets[size, longest, mix]
+            most_new = FEW_TOKENS if most_new > 1 else 1
+            layout = InputLayout(size, size, size, (pages,) * len(view.tables), most_new, longest, mix=mix)
+            self.buckets[key] = Bucket(layout)
+        bucket = self.buckets[key]
         return bucket, bucket.layout
 
     # Memory that a step's inputs and results go through

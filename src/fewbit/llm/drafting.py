@@ -31,7 +31,8 @@ def make_speculation(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer)
     if options.draft is not None:
         if options.speculate != "auto":
             raise RequestError(f'draft is used with speculate="auto", not with speculate="{options.speculate}"')
-        return Speculation(_draft_model(options, loaded, tokenizer))
+        if not isinstance(loaded.executor, MtpExecutor):  # else it is an EAGLE head
+            return Speculation(_draft_model(options, loaded, tokenizer))
     if options.speculate not in ("auto", "ngram", "mtp", "off"):
         raise RequestError(f'speculate must be "auto", "ngram", "mtp" or "off", got {options.speculate!r}')
     if isinstance(loaded.executor, MtpExecutor):

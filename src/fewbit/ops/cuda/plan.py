@@ -373,7 +373,8 @@ class Builder:
         value, feeds = node.outputs[0], self._feeds_product(node.outputs[0])
 
         def launch(run: Launcher, step: StepInputs) -> None:
-            if step.max_q == 1 or (invariant and causal):
+            is_few = step.max_q <= attention.FEW_TOKENS and step.num_tokens <= MAX_SHARED
+            if step.max_q == 1 or ((invariant or is_few) and causal):
                 target = self._decoded(run, value, step.num_tokens, spec.v_dim) if feeds else out
                 attention.decode_attention(
                     run, step, pages, q, k, v, target, keep=keep, batch_invariant=invariant, **given
