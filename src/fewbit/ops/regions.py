@@ -19,6 +19,7 @@ from ..tensor import QuantTensor
 from .graph import Graph, Node, Value
 from .slices import column_step
 
+NARROW = 16  # columns: every rank computes rows that have fewer
 ALIGN = 256  # columns: x is quantized in so many values at a time, and then as on one device
 ELEMENTWISE = ("add", "gate", "activate", "scale", "softcap", "shift")
 BY_HEAD = ("norm", "rope", "columns", "linear_heads", "join")
@@ -141,7 +142,8 @@ def _is_divided(region: Region, regions: dict[Value, Region], divided: dict[Regi
     if region not in divided:
         divided[region] = False  # for a circle
         sources = (regions[node.inputs[0]] for node in region.makers)
-        is_useful = bool(region.attention or region.makers) and bool(region.readers) and not region.is_whole
+        is_wide = region.attention is not None or max(value.width for value in region.values) >= NARROW
+        is_useful = bool(region.attention or region.makers) and bool(region.readers) and not region.is_whole and is_wide
         divided[region] = is_useful and not any(_is_divided(one, regions, divided) for one in sources)
     return divided[region]
 
