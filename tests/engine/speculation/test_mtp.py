@@ -74,7 +74,7 @@ def expected_guesses(loaded: Loaded, tokens: list[int], count: int) -> list[int]
     assert isinstance(executor, MtpExecutor)
     known = tokens[:]
     given: list[Floats] = [np.zeros(executor._rows._width, np.float32)]
-    given += [*_rows(executor._layers, cache, tokens[:-1])] if len(tokens) > 1 else []
+    given += [*_rows(executor._layers, cache, tokens[:-1])[:, -executor._rows._width :]] if len(tokens) > 1 else []
     for _ in range(count):
         own = _rows(executor._layer, cache, known, np.array(given))
         given.append(own[-1])
