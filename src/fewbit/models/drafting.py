@@ -19,8 +19,8 @@ class DraftGraphs:
     Args:
         rows: The model's layers: the rows that `head` takes, and behind them what the layer takes, if that is something
             else.
-        head: Logits of rows. It has the norm before them, as without drafts: a device may make one kernel of both, which
-            adds in another order.
+        head: Logits of rows, with the norm before them: a device may make one kernel of both, which adds in another
+            order.
         layer: Rows of its own, from rows of the model or of its own, and tokens.
         own_head: Logits of those.
         tokens: The model's token for each that `own_head` knows, if they differ.
