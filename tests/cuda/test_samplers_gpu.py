@@ -1,4 +1,4 @@
-"""Chains of samplers, functions of the caller and beams on a GPU: what the plain chain draws from the GPU's own logits."""
+"""Chains of samplers, functions and beams on a GPU: what the plain chain draws from its logits."""
 
 from __future__ import annotations
 
