@@ -114,6 +114,23 @@ def sample(
     threads: int,
 ) -> BadRows: ...
 def log_probabilities(logits: Floats, tokens: npt.NDArray[np.int32], out: Floats, threads: int) -> BadRows: ...
+def sample_chain(
+    logits: Floats,
+    samplers: bytes,
+    params: bytes,
+    uniform: float,
+    seen: npt.NDArray[np.int32] | None,
+    counts: npt.NDArray[np.int32] | None,
+    starts: npt.NDArray[np.int64] | None,
+    bias_ids: npt.NDArray[np.int32] | None,
+    bias_values: Floats | None,
+    bias_starts: npt.NDArray[np.int64] | None,
+    masks: npt.NDArray[np.uint32] | None,
+    mask_rows: npt.NDArray[np.int32] | None,
+    dry_ids: npt.NDArray[np.int32] | None,
+    dry_values: Floats | None,
+    dry_starts: npt.NDArray[np.int64] | None,
+) -> tuple[int, float]: ...
 def top_tokens(logits: Floats, tokens: npt.NDArray[np.int32], logprobs: Floats) -> BadRows: ...
 def probe_read(data: Bytes, threads: int, prefetch: bool) -> float: ...
 def probe_rate(kind: str, seconds: float, threads: int) -> float: ...

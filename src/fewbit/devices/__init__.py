@@ -30,8 +30,9 @@ class Device(Protocol):
     memory_kind: ClassVar[str] = "memory"  # as errors call it
     alternative: ClassVar[str] = ""  # an option to propose where nothing fits, such as 'device="cpu"'
     decodes: ClassVar[bool] = False  # whether it keeps weights as floats beside the packed ones
-    copies_weights: ClassVar[bool] = False  # whether steps read copies, and never the file
+    copies_weights: bool = False  # whether steps read copies, and never the file
     extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
+    leaves_experts: ClassVar[bool] = False  # whether experts can stay on the CPU: see `cpu_experts.py`
     takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
     reserve_bytes: int = 64 << 20  # for what is not counted: threads, tables, Python

@@ -14,7 +14,7 @@ from ..cache.store import HostStore
 from ..cache.view import View
 from ..errors import RequestError
 from ..load_options import LoadOptions
-from ..ops import attention, sampling
+from ..ops import attention, reference_sampling
 from ..ops import numpy as ops
 from ..ops.collective import ThreadGroup
 from ..ops.graph import Graph
@@ -90,7 +90,7 @@ class NumpyExecutor:
         if batch.adapters:
             graph = add_terms(graph, {key for one in batch.adapters for key in one.adapter})
         rows = np.asarray(ops.run(graph, step), np.float32)
-        return HostHandle(batch, rows, sampling)
+        return HostHandle(batch, rows, reference_sampling)
 
 
 class _Paged:

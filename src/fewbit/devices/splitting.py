@@ -35,6 +35,8 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     >>> [place for place, _ in find_devices(LoadOptions(device="cpu,cpu"))]
     ['cpu', 'cpu']
     """
+    if is_ranked(options) or is_staged(options) or options.gpu_layers is not None:
+        _refuse_experts(options)
     if is_ranked(options):
         return _find_ranks(options)
     if is_staged(options):
@@ -43,11 +45,18 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     if options.gpu_layers == 0:
         place, options = "cpu", replace(options, device="cpu", gpu_layers=None)
     device = get(place, options)
+    if options.cpu_experts is not None and not device.leaves_experts:
+        raise RequestError(f"cpu_experts is for device 'cuda', not for {place!r}; leave it out")
     if device.extends_cpu:
         return [("cpu", get("cpu", _for_host(options))), (place, device)]
     if options.gpu_layers is not None:
         raise RequestError(f"gpu_layers is for devices 'cuda' and 'webgpu', not for {place!r}; leave it out")
     return [(place, device)]
+
+
+def _refuse_experts(options: LoadOptions) -> None:
+    if options.cpu_experts is not None:
+        raise RequestError("with cpu_experts all layers are on one GPU; leave it out, or the other devices")
 
 
 def is_ranked(options: LoadOptions) -> bool:
@@ -107,6 +116,12 @@ def share_memory(plans: Sequence[MemoryPlan]) -> list[MemoryPlan]:
     return [replace(plan, memory_bytes=plan.memory_bytes // counts[plan.place]) for plan in plans]
 
 
+def _for_plan(plan: MemoryPlan, options: LoadOptions) -> LoadOptions:
+    """Options of a device, with what was decided."""
+    own = _for_place(plan.place, options)
+    return replace(own, cpu_experts=plan.cpu_experts) if plan.cpu_experts else own
+
+
 def _for_place(place: str, options: LoadOptions) -> LoadOptions:
     """Options of one of several devices."""
     own = replace(options, device=place)
@@ -135,13 +150,19 @@ def split(
     *earlier, last = plans
     if not earlier:
         return [last]
-    if cache_bytes is not None:
-        tokens = max(1, tokens_in([last], cache_bytes, MAX_PAGES * last.kv_layout.page_tokens))
+    tokens = needed_tokens(last, tokens, cache_bytes)
     chosen = _last_layers(last, graph, layers, tokens)
     if chosen.layers == last.layers:
         return [chosen]
     first, _ = cut(graph, chosen.layers)
     return [*split([part_plan(plan, first) for plan in earlier], first, None, tokens), chosen]
+
+
+def needed_tokens(plan: MemoryPlan, tokens: int, cache_bytes: int | None) -> int:
+    """Tokens of the KV cache that must fit: so many, or those in `cache_bytes`."""
+    if cache_bytes is None:
+        return tokens
+    return max(1, tokens_in([plan], cache_bytes, MAX_PAGES * plan.kv_layout.page_tokens))
 
 
 def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
@@ -157,7 +178,12 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
-    devices = [plan.device.configure(plan.place, _for_place(plan.place, options)) for plan in plans]
+    devices = [
+        plan.device.configure(
+            plan.place, replace(_for_place(plan.place, options), cpu_experts=plan.cpu_experts or None)
+        )
+        for plan in plans
+    ]
     if is_ranked(options):
         from .tensor_parallel import TensorParallelDevice
 

@@ -34,6 +34,7 @@ from .matrices import (
     quantize_activations,
     repack,
 )
+from .sampler_chain import sample_chain
 from .sampling import log_probabilities, sample, top_tokens
 
 Adapter = _native.Adapter  # see adapters.py
@@ -74,6 +75,7 @@ __all__ = [
     "read_seconds",
     "repack",
     "sample",
+    "sample_chain",
     "top_tokens",
     "use_isa",
 ]  # fmt: skip

@@ -69,6 +69,7 @@ def _exchange(
     """The buffer with the parts of all ranks."""
     is_run = not isinstance(run, Collector)
     buffer = group.begin(rank) if is_run else 0
+    run.is_first = run.is_first or not group.can_be_captured  # the stream may wait for others here
     own = Rows(buffer + 4 * sum(sizes[:rank]), x.width, x.width)
     row_maths.columns(run, step, own, x, tokens=count, start=0, width=x.width)
     if is_run:

@@ -20,6 +20,7 @@ from . import attention, collective, experts, products, prompt_attention, recurr
 from .adapters import GpuAdapters, Target
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
+from .host_experts import Compute, HostExperts, experts_on_host
 from .pages import DeviceStore
 from .placement import allocate
 from .products import Form
@@ -80,6 +81,7 @@ class PlanOptions:
     ctx: int  # tokens of the longest sequence
     int16: bool = False  # one token is taken in 16 bits, not in 8
     batch_invariant: bool = False
+    host_experts: HostExperts = field(default_factory=HostExperts)
 
 
 def build(
@@ -138,7 +140,8 @@ class Builder:
         given = next((self.rows[node.outputs[0]] for node in nodes if node.operation == "given"), None)
         labels = tuple(f"{node.operation} {_counted(node).width}" for node in nodes)
         launches[0] = self._begin(launches[0])
-        return Plan(_segments(nodes, launches), labels, self.rows[self.graph.result], given, buffers)
+        hosted = [node.operation in HOSTED or self._host_experts(node) is not None for node in nodes]
+        return Plan(_segments(launches, hosted), labels, self.rows[self.graph.result], given, buffers)
 
     def _launch_of(self, node: Node) -> Launch:
         launch: Launch
@@ -325,12 +328,19 @@ class Builder:
         return launch
 
     def experts(self, node: Node, *, routing: Routing, **_others: Any) -> Launch:
+        if (compute := self._host_experts(node)) is not None:
+            return self._call(node, experts_on_host, rows=self.options.host_experts.rows, compute=compute)
         layer = experts.Layer(
             **self._sent(node),
             routing_bias=self.weights.floats(routing.bias),
             expert_scale=self.weights.floats(routing.expert_scale),
         )
         return self._call(node, experts.experts, layer=layer, batch_invariant=self.options.batch_invariant)
+
+    def _host_experts(self, node: Node) -> Compute | None:
+        """What computes experts on the CPU, if they stay there."""
+        is_one = node.operation == "experts"
+        return self.options.host_experts.layers.get(id(node.attributes["up"])) if is_one else None
 
     # What looks at other tokens
 
@@ -363,7 +373,8 @@ class Builder:
         value, feeds = node.outputs[0], self._feeds_product(node.outputs[0])
 
         def launch(run: Launcher, step: StepInputs) -> None:
-            if step.max_q == 1 or (invariant and causal):
+            is_few = step.max_q <= attention.FEW_TOKENS and step.num_tokens <= MAX_SHARED
+            if step.max_q == 1 or ((invariant or is_few) and causal):
                 target = self._decoded(run, value, step.num_tokens, spec.v_dim) if feeds else out
                 attention.decode_attention(
                     run, step, pages, q, k, v, target, keep=keep, batch_invariant=invariant, **given
@@ -420,8 +431,9 @@ class Builder:
         return Rows(pointer, width, width), dtype
 
 
-def _segments(nodes: Sequence[Node], launches: Sequence[Launch]) -> tuple[Segment, ...]:
-    pairs = groupby(zip(nodes, launches, strict=True), key=lambda pair: pair[0].operation in HOSTED)
+def _segments(launches: Sequence[Launch], hosted: Sequence[bool]) -> tuple[Segment, ...]:
+    """`hosted`: the operations in which the host takes part."""
+    pairs = groupby(zip(hosted, launches, strict=True), key=lambda pair: pair[0])
     return tuple(Segment(tuple(launch for _, launch in group), has_host) for has_host, group in pairs)
 
 
