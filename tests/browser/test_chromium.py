@@ -160,7 +160,6 @@ def test_a_gpu_that_lacks_something(chatty: Path, open_page: OpenPage) -> None:
       for (const kind of [GPUAdapter, GPUDevice]) Object.defineProperty(kind.prototype, "features", none);
       localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 2, ctx: 128 }));
     }""")
-    page.reload()
     load(page, chatty)
     say(page, "hello")
     assert page.locator(".error:visible").count() == 0
