@@ -144,7 +144,8 @@ def open_eagle_head(path: str | PathLike[str]) -> ModelFile | None:
     from .eagle3 import ARCHITECTURE
 
     folder = to_path(path)
-    if not (folder / "config.json").is_file() or read_config(folder / "config.json")["architectures"] != [ARCHITECTURE]:
+    config = folder / "config.json"
+    if not config.is_file() or read_config(config).get("architectures") != [ARCHITECTURE]:
         return None
     return Directory(folder, ["eagle3"])
 
