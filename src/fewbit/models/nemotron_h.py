@@ -77,7 +77,7 @@ CONFIG = DECODER | {
     "ssm.time_step_rank": "mamba_num_heads",
     "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
 }
-TENSORS: Tensors = {"lm_head": "output"} | _named("model") | _named("backbone")
+TENSORS: Tensors = {"lm_head": "output"} | _named("backbone") | _named("model")
 HF = Adapter(("NemotronHForCausalLM",), config=CONFIG, tensors=TENSORS, fits=lambda config: not has_experts(config))
 
 
