@@ -9,7 +9,7 @@ import numpy as np
 import fewbit as fb
 
 ZOO = Path(__file__).parent / "zoo"
-FAMILIES = ("qwen35", "qwen35moe", "glm4moe", "deepseek2")
+FAMILIES = ("qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2")
 
 
 def with_mtp(folder: Path, name: str, own_tables: bool = True, likely: int = 0) -> Path:

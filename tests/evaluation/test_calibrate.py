@@ -109,7 +109,10 @@ def test_moments_are_those_of_a_slow_walk(
     assert found.hessians["blk.0.attn_q.weight"] is found.hessians["blk.0.attn_v.weight"]
 
 
-EXPERT_MODELS = ["mixtral", "gpt-oss", "deepseek2", "qwen3moe", "granitehybrid", "gemma4-moe", "phi3", "gemma3"]
+EXPERT_MODELS = [
+    "mixtral", "gpt-oss", "deepseek2", "qwen3moe", "granitehybrid", "gemma4-moe", "phi3", "gemma3", "llama4",
+    "nemotron_h_moe",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXPERT_MODELS)

@@ -11,7 +11,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Row
-from fewbit.errors import FileError, MissingError, ShapeError
+from fewbit.errors import FileError, MissingError, RequestError, ShapeError
 from fewbit.models import load_model, open_model
 from fewbit.ops.specs import AttentionSpec, RecurrentSpec
 
@@ -66,6 +66,13 @@ def test_older_files_have_one_matrix_for_each_head(tmp_path: Path) -> None:
     expected = logits(ZOO / "qwen3next/model.gguf", "numpy")
     np.testing.assert_allclose(logits(path, "numpy"), expected, atol=1e-4)
     np.testing.assert_allclose(logits(path, "cpu", activations="exact"), expected, atol=1e-4)
+
+
+def test_contexts_that_sparse_attention_sees_as_a_whole(tmp_path: Path) -> None:
+    path = changed(tmp_path, "deepseek32", {"attention.indexer.top_k": 32})
+    with pytest.raises(RequestError, match="between 1 and 32 tokens, since beyond them DeepSeek's sparse attention"):
+        load(open_model(path), ctx=33)
+    assert load(open_model(path)).ctx == 32
 
 
 def test_logits_by_a_matrix_of_their_own(tmp_path: Path) -> None:
@@ -134,6 +141,24 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any], type[Exception], str
     "mamba heads": ("granitehybrid", {"ssm.time_step_rank": 3}, {}, FileError, "cannot be shared evenly"),
     "many chosen": ("granitehybrid", {"expert_used_count": 5}, {}, FileError, "from 1 to 4"),
     "experts": ("granitehybrid", {"expert_count": 3}, {}, ShapeError, "ffn_gate_inp.weight must be 3 x 32"),
+    "no inputs of layers": ("gemma3n", {"embedding_length_per_layer_input": None}, {}, MissingError, "is missing"),
+    "sparsity": (
+        "gemma3n",
+        {"activation_sparsity_scale": [0.5]},
+        {},
+        FileError,
+        "must be 4 numbers, one for each layer",
+    ),
+    "shared layers": ("gemma3n", {"attention.shared_kv_layers": 3}, {}, FileError, "leaves no layer of each kind"),
+    "active row": ("gemma3n", {"altup.active_idx": 4}, {}, FileError, "from 0 to 3"),
+    "several experts": ("llama4", {"expert_used_count": 2}, {}, FileError, "use one expert for each token, not 2"),
+    "no sizes of experts": (
+        "nemotron_h_moe",
+        {"moe_latent_size": 16},
+        {},
+        ShapeError,
+        "ffn_latent_down.weight must be 16",
+    ),
     "no width of experts": ("qwen35moe", {"expert_shared_feed_forward_length": 16}, {}, ShapeError, "1 x 16 x 32"),
 }
 

@@ -22,7 +22,7 @@ from fewbit.models import load_model, open_model
 from ..loading import load
 from ..mtp_models import ZOO
 
-FAMILIES = ("glm4moe", "deepseek2", "qwen35", "qwen35moe")
+FAMILIES = ("glm4moe", "deepseek2", "qwen35", "qwen35moe", "qwen3next")
 COUNTS = {"glm4moe": "num_nextn_predict_layers", "deepseek2": "num_nextn_predict_layers"}
 families = pytest.mark.parametrize("name", FAMILIES)
 

@@ -73,6 +73,18 @@ def test_greedy_text_is_that_of_the_cpu(name: str) -> None:
                 break
 
 
+def test_attention_in_chunks(tmp_path: Path) -> None:
+    file, path = fb.read_gguf(ZOO / "llama4/model.gguf"), tmp_path / "model.gguf"
+    fb.write_gguf(path, dict(file.metadata) | {"llama4.attention.sliding_window": 7}, dict(file.tensors))
+    tokens = np.load(ZOO / "llama4/golden.npz")["tokens"].tolist()
+    got = []
+    for device in ("numpy", "webgpu"):
+        loaded = load(open_model(path), device=device, **(SMALL if device == "webgpu" else {"kv": "f32"}))
+        sequence = loaded.cache.new()
+        got.append(np.concatenate([rows(loaded, sequence, part) for part in (tokens[:10], tokens[10:11], tokens[11:])]))
+    assert error(got[1], got[0]) < BAR
+
+
 @pytest.mark.parametrize("name", named("states"))
 @pytest.mark.exhaustive
 def test_states_of_encoders(name: str) -> None:

@@ -28,8 +28,8 @@ from fewbit.models import open_model
 from .make import ZOO, convert, exact, golden_tokens, random_like
 from .records import RECORDS, Record
 
-FAMILIES = ("glm4moe", "deepseek2", "qwen35", "qwen35moe")
-CONVERTED = ("glm4moe", "qwen35", "qwen35moe")  # of DeepSeek V3 the converter leaves the layer out
+FAMILIES = ("glm4moe", "deepseek2", "qwen35", "qwen35moe", "qwen3next")
+CONVERTED = ("glm4moe", "qwen35", "qwen35moe", "qwen3next")  # of DeepSeek V3 the converter leaves the layer out
 QWEN = {"eh_proj": "mtp.fc", "enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
         "shared_head.norm": "mtp.norm"}  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ops.graph import Value
 from ..ops.recorder import Ops
-from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter
+from .adapter import DECODER, SANDWICH_TENSORS, WINDOWS, Adapter, layer_numbers
 from .altup import AltUp, Magnitude, Streams
 from .checkpoint import Checkpoint
 from .config import Config
@@ -30,7 +30,9 @@ def cutoffs(config: Mapping[str, Any]) -> list[float]:
     layers = config["num_hidden_layers"]
     shares = config.get("activation_sparsity_pattern")
     if shares is None:
-        shares = [0.95 if layers > 10 and layer < 10 else 0.0 for layer in range(min(layers, 1 << 12))]
+        shares = [0.95 if layers > 10 and layer < 10 else 0.0 for layer in layer_numbers(config)]
+    if not isinstance(shares, list):
+        shares = [shares for _ in layer_numbers(config)]
     return [NormalDist().inv_cdf(share) if share > 0 else -math.inf for share in shares]
 
 

@@ -21,11 +21,12 @@ KIND = "relu2"
 
 def layer_kinds(config: Mapping[str, Any]) -> list[str]:
     """What each layer is; older checkpoints have a letter for each."""
-    return list(config.get("hybrid_override_pattern") or config["layers_block_type"])
+    kinds = config.get("hybrid_override_pattern") or config.get("layers_block_type")
+    return list(kinds) if isinstance(kinds, str | list) else []
 
 
 def has_experts(config: Mapping[str, Any]) -> bool:
-    return bool({"E", "moe"} & {*layer_kinds(config)})
+    return any(kind in ("E", "moe") for kind in layer_kinds(config))
 
 
 _PARTS: dict[str, Target] = {
@@ -68,13 +69,15 @@ def _named(prefix: str) -> Tensors:
 CONFIG = DECODER | {
     "block_count": lambda config: len(layer_kinds(config)),
     "attention.layer_norm_rms_epsilon": ("layer_norm_epsilon", "rms_norm_eps"),
+    "attention.key_length": ("head_dim", "attention_head_dim"),
+    "attention.value_length": ("head_dim", "attention_head_dim"),
     "ssm.conv_kernel": "conv_kernel",
     "ssm.state_size": "ssm_state_size",
     "ssm.group_count": "n_groups",
     "ssm.time_step_rank": "mamba_num_heads",
     "ssm.inner_size": lambda config: config["mamba_num_heads"] * config["mamba_head_dim"],
 }
-TENSORS: Tensors = {"lm_head": "output"} | _named("model") | _named("backbone")
+TENSORS: Tensors = {"lm_head": "output"} | _named("backbone") | _named("model")
 HF = Adapter(("NemotronHForCausalLM",), config=CONFIG, tensors=TENSORS, fits=lambda config: not has_experts(config))
 
 

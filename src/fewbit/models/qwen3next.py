@@ -25,8 +25,8 @@ def by_head(w: Array, config: Mapping[str, Any]) -> list[Array]:
     return [part.reshape(-1, w.shape[-1]) for part in parts]
 
 
-QKV = Transform(lambda w, config: np.concatenate(by_head(w, config)[:3]))
-Z = Transform(lambda w, config: by_head(w, config)[3])
+QKV = Transform(lambda w, config: np.concatenate(by_head(w, config)[:3]), moves_rows=True)
+Z = Transform(lambda w, config: by_head(w, config)[3], moves_rows=True)
 
 _LAYER, _DELTA = "model.layers.{i}", "model.layers.{i}.linear_attn"
 _OWN: Tensors = {
