@@ -37,6 +37,7 @@ struct Cut {
 
   // The positions that a query at `position` sees.
   size_t first_seen(size_t position) const {
+    if (sees.chunked && sees.window) return position / sees.window * sees.window;
     if (sees.causal) return sees.window && position + 1 > sees.window ? position + 1 - sees.window : 0;
     return sees.around && position > sees.around ? position - sees.around : 0;
   }

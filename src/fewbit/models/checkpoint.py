@@ -97,6 +97,14 @@ class Checkpoint:
             self._refuse(key, "a number" + (f" of at least {least:g}" if math.isfinite(least) else ""), value)
         return float(value)
 
+    def numbers(self, key: str, layers: int) -> list[float]:
+        """A number for each layer, which may be infinite."""
+        value = self._get(key, None)
+        is_list = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.shape == (layers,)
+        if not is_list or np.isnan(value).any():
+            self._refuse(key, f"{layers} numbers, one for each layer", value)
+        return [float(number) for number in value]
+
     def word(self, key: str, default: str) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):
@@ -117,6 +125,10 @@ class Checkpoint:
     def vocab(self) -> int:
         """Vocabulary size: the number of rows of the embedding table."""
         return self._matrix("token_embd.weight", None, None).shape[0]
+
+    def rows(self, name: str) -> int:
+        """The number of rows of a matrix."""
+        return self._matrix(name, None, None).shape[0]
 
     def has_tensor(self, name: str) -> bool:
         return name in self._file.tensors

@@ -130,6 +130,9 @@ def _visible(length: int, rows: int, params: AttentionParams) -> npt.NDArray[np.
     distance = np.arange(length - rows, length)[:, None] - np.arange(length)
     if not params.causal:
         return np.asarray(np.abs(distance) <= (params.radius or length))
+    if params.chunked and params.window:
+        chunk = np.arange(length) // params.window
+        return np.asarray((distance >= 0) & (chunk[length - rows :, None] == chunk))
     return (distance >= 0) & (distance < (params.window or length))
 
 

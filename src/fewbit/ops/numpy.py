@@ -240,7 +240,7 @@ def attend(
     queries, keys = (x.reshape(rows, -1, spec.k_dim) for x in (q, k))
     if keep:
         step.cache.append(layer, step.sequences, keys, v.reshape(rows, -1, spec.v_dim))
-    scores = AttentionParams(window=spec.window, **params)
+    scores = AttentionParams(window=spec.window, chunked=spec.chunked, **params)
     return step.cache.attend(layer, step.sequences, queries, scores).reshape(rows, -1)
 
 

@@ -220,6 +220,7 @@ def _span(k_dim: int, chunks: int, has_sinks: bool) -> str:
   var low = 0;
   var high = min(position + 1, length);
   if (P.window > 0) {{ low = max(0, position + 1 - P.window); }}
+  if (P.window < 0) {{ low = position / -P.window * -P.window; }}
   if (P.causal == 0u) {{
     high = length;
     if (P.radius > 0) {{ low = max(0, position - P.radius); high = min(length, position + P.radius + 1); }}

@@ -116,7 +116,7 @@ class Builder(RowBuilder):
             **at, "count_at": COUNTS.index("tokens"), "sharing": heads // spec.kv_heads, "kv_heads": spec.kv_heads,
             "heads": heads, "k_bytes": k_pages.row_bytes, "v_bytes": v_pages.row_bytes,
             "q_offset": q.offset, "q_stride": q.stride,
-            "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.window,
+            "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.signed_window,
             "radius": radius, "scale": scale, "cap": softcap,
             **{f"k_{n}": value for n, value in attention.page_parameters(layout.k, spec.k_dim).items()},
             **{f"v_{n}": value for n, value in attention.page_parameters(layout.v, spec.v_dim).items()},
