@@ -15,6 +15,13 @@
 
 namespace fewbit {
 
+// Rows that come from outside in the place of those of some tokens, or added to them.
+struct Inserted {
+  const int32_t* tokens = nullptr;
+  size_t count = 0;
+  const float* rows = nullptr;
+};
+
 struct Step {  // the last tokens of some sequences
   const int32_t* tokens;
   size_t count;
@@ -26,6 +33,9 @@ struct Step {  // the last tokens of some sequences
   const float* given = nullptr;   // rows that another plan made, for those that begin with `Given`
   const int32_t* tops = nullptr;  // how many of the largest logits of each row are wanted; 0, or null: all
   StepAdapters adapters = {};
+  const Inserted* inserted = nullptr;  // by part; null: there is nothing to insert
+  const int32_t* axes = nullptr;       // (axes, tokens) positions for ropes that have axes; null: all are the position
+  const Span* spans = nullptr;         // of each token; null: each is its own
 };
 
 // Angles of rotary positions: position * inv_freq[pair].
@@ -33,6 +43,7 @@ struct Rope {
   std::vector<double> inv_freq;
   float scale;  // of cosines and sines
   bool neox;    // which values are pairs: see kernels/rows.h
+  std::vector<uint8_t> axes;  // which of a token's positions each pair is rotated by; none: there is one
 };
 
 namespace plan {
@@ -87,6 +98,7 @@ struct Attend {  // keeps k and v in the cache, unless another one did, then rea
   Logits logits;
   Buffer q, k, v, out;
   bool keep;
+  bool spans;
 };
 struct Norm {  // of each head
   Buffer in;
@@ -166,6 +178,13 @@ struct Given {  // the rows that a step brings
   Buffer out;
 };
 
+struct Insert {  // rows of a step's part, in the place of those of some tokens or added to them
+  Buffer in;
+  size_t part;
+  bool adds;
+  Buffer out;
+};
+
 struct LowRank {  // terms of adapters, added to products of `in`
   Buffer in;
   std::vector<std::pair<size_t, Buffer>> products;  // numbers of products, and what is added to
@@ -177,7 +196,7 @@ struct LowRankRows {  // the same for rows of a table
 
 using Op =
     std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped, Positions,
-                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given, LowRank, LowRankRows>;
+                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given, LowRank, LowRankRows, Insert>;
 
 }  // namespace plan
 
@@ -233,6 +252,7 @@ class Plan {
   bool batch_invariant_;
   // Made anew for each step, in memory that is kept.
   std::vector<int64_t> positions_;
+  std::vector<Span> spans_;
   std::vector<std::vector<int64_t>> kv_slots_;  // of each group
   std::vector<Workspace> angles_;
   Workspace normed_;

@@ -27,6 +27,8 @@ from .models import LoadedModel, load_model
 from .models.classifier import Classifier
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
+from .models.vision import VisionModel
+from .ops.inserts import take_rows
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -53,17 +55,23 @@ class Loaded:
         return forward(self.executor, self.cache, chunks, output)
 
 
-def load(file: ModelFile, options: LoadOptions, preferred_activations: str | None = None) -> Loaded:
+def load(
+    file: ModelFile,
+    options: LoadOptions,
+    preferred_activations: str | None = None,
+    vision: VisionModel | None = None,
+) -> Loaded:
     """Load a model; one that does not fit into memory is refused with what would fit.
 
     Args:
         file: The model's file.
         options: What the user chose. `model`, `format`, `keep` and limits of the engine are not used here.
         preferred_activations: The activations that the model needs, if `options` say nothing and the device has them.
+        vision: The image encoder whose rows the model takes; None: it reads text only.
     """
     targets = find_devices(options, file.path)
     file = stretched(file, options.rope_scaling)
-    model = load_model(file)  # its weights stay in the file for now
+    model = _seeing(load_model(file), vision)  # its weights stay in the file for now
     _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)
     ctx, step_tokens = choose_lengths(options, model, device)
@@ -72,7 +80,7 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
         ctx = default_ctx(plans, ctx)
     pages = _pages(plans, model, ctx, options.cache_bytes)
     device = join(plans, model.graph, replace(options, model=file.path, ctx=ctx, max_batched_tokens=step_tokens))
-    model = _pack(file, device, plans[0].weight_layout, ctx)
+    model = _seeing(_pack(file, device, plans[0].weight_layout, ctx), vision)
     store = device.make_store(make_layout(model.graph.specs, *kv_formats(options.kv)), pages)
     disk = _disk_cache(options, device, plans[0].weight_layout)
     cache = Cache(store, kv_fingerprint(file, ctx), Shortage(), disk)
@@ -84,6 +92,17 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
         executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps,
         model.classifier, model.second_text, adapters,
     )  # fmt: skip
+
+
+def _seeing(model: LoadedModel, vision: VisionModel | None) -> LoadedModel:
+    """A model whose graph takes the rows of an image encoder."""
+    if vision is None:
+        return model
+    if vision.width != model.config.hidden:
+        raise RequestError(
+            f"the image encoder gives rows of {vision.width} values, and the model takes {model.config.hidden}"
+        )
+    return replace(model, graph=take_rows(model.graph, vision.sees_all))
 
 
 def with_activations(options: LoadOptions, device: Device, preferred: str | None) -> LoadOptions:

@@ -119,6 +119,7 @@ class CpuExecutor:
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
                 self.threads, view.reads, view.writes, max_candidates(batch), given,
                 [(one.adapter, one.rows, one.weights, one.logits_rows, one.logits_weights) for one in batch.adapters],
+                [(one.part, one.tokens, one.rows) for one in batch.inserted], batch.axes, batch.spans,
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal, Unpack, overload
 
 from ..engine.beam_search import refuse_beside_beams
+from ..encoding import find_encoder
 from ..engine.request import Generation
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
@@ -44,7 +45,7 @@ from .tools import Tool
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
-BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "priority", "client", "deadline")
+BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "embedded", "priority", "client", "deadline")
 SHORT_PROMPT = 512  # characters or tokens that are encoded in the event loop: starting a thread takes longer
 
 
@@ -71,10 +72,11 @@ class LLM(LabelReader):
             file = quantized(file, options.format, options.keep, options.progress)
         metadata = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(metadata)
-        loaded = load(file, options, recommended_activations(metadata))
+        encoder = find_encoder(path, options)
+        loaded = load(file, options, recommended_activations(metadata), None if encoder is None else encoder.model)
         speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
-        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation)
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation, encoder)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
         self.head = find_head(loaded, self.tokenizer, file.architecture)
         self.prompts, self.default_prompt = embedding_prompts(path)
@@ -327,6 +329,8 @@ class LLM(LabelReader):
             if plans:
                 given = {**given, "constraint": plans[number].constraint(given.get("constraint"))}
             tokens = self._prompts.encode(text)
+            if plans and plans[number].images:
+                given = {**given, "embedded": self._images.embed(plans[number].images, tokens)}
             requests: Sequence[Generation]
             if options.beams is not None:
                 refuse_beside_beams({"what holds the reply": given.get("constraint")})

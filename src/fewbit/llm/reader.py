@@ -25,6 +25,7 @@ from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .chat import ChatEncoder, Messages
 from .completion import TokenLogprob
 from .extra_options import TokenTexts
+from .images import ImagePrompts
 from .logprobs import scored_tokens
 from .pooling import Pooler, Pooling, check_pooling, file_pooling, with_prefix
 from .progress import Progress
@@ -33,6 +34,7 @@ from .sampling_options import PromptOptions
 from .score import Scored, ScoredText, ScoredTexts, scorings
 
 if TYPE_CHECKING:
+    from ..encoding import ImageEncoder
     from ..text.grammar import GrammarCompiler
     from ..text.reply import ReplyFormat
     from ..text.template import ChatTemplate
@@ -56,6 +58,7 @@ class TextReader(AdapterMethods):
         sampling: SamplingParams,
         options: LoadOptions,
         speculation: Speculation | None = None,
+        encoder: ImageEncoder | None = None,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
         self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab - loaded.second_text)
@@ -69,7 +72,8 @@ class TextReader(AdapterMethods):
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
         self._token_texts = TokenTexts(self.tokenizer)
-        self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
+        self._images = ImagePrompts(encoder, self.tokenizer)
+        self._chat = ChatEncoder(self._prompts, lambda: self.grammars, self._images)
         for adapter, source in check_adapters(options.adapters).items():
             self.load_adapter(adapter, source)
 

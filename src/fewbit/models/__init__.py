@@ -35,6 +35,7 @@ _PARTS = {
     "rope_scaling",
     "rotary",
     "transforms",
+    "vision",
 }  # no architecture
 
 

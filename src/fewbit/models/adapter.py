@@ -202,8 +202,8 @@ def norms_plus_one(tensors: Tensors) -> Tensors:
 
 
 # Of models that see or hear too, and tables that are computed anyway.
-_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "embed_vision.",
-                "audio_tower.", "embed_audio.", "mtp.")  # fmt: skip
+_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "connector.",
+                "embed_vision.",                 "audio_tower.", "embed_audio.", "mtp.")  # fmt: skip
 _COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
 
 
@@ -234,7 +234,7 @@ class Adapter:
         >>> Adapter((), {"block_count": ("n_layer", "num_hidden_layers")}).hyperparameters({"num_hidden_layers": 2})
         {'block_count': 2}
         """
-        found = {key: _value(config, source) for key, source in self.config.items()}
+        found = {key: value_of(config, source) for key, source in self.config.items()}
         return {key: value for key, value in found.items() if value is not None}
 
     def recipes(self, names: Iterable[str], config: Config) -> dict[str, Recipe]:
@@ -263,6 +263,14 @@ class Adapter:
                 continue
             _place(name, plain, table, found)
         return {target: draft.recipe(target) for target, draft in found.items()}
+
+
+def place_all(names: Mapping[str, str], tensors: Tensors) -> dict[str, Recipe]:
+    """The recipe for each GGUF tensor, of stored names and what the table calls them."""
+    table, found = _table(tensors), dict[str, _Draft]()
+    for name, plain in names.items():
+        _place(name, plain, table, found)
+    return {target: draft.recipe(target) for target, draft in found.items()}
 
 
 @dataclass
@@ -344,13 +352,15 @@ def _without_prefix(name: str) -> str:
     """
     if name.startswith("model.language_model."):
         return "model." + name.removeprefix("model.language_model.")
+    if name.startswith("model.text_model."):
+        return "model." + name.removeprefix("model.text_model.")
     if name.startswith("language_model."):
         return name.removeprefix("language_model.")
     rest = name.removeprefix("model.")
     return rest if rest.startswith(_OTHER_PARTS) else name
 
 
-def _value(config: Config, source: Source) -> Any:
+def value_of(config: Config, source: Source) -> Any:
     if callable(source):
         value = source(config)
     else:
@@ -369,5 +379,5 @@ def _inside(config: Any, key: str) -> Any:
 __all__ = [
     "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS", "SHARED_EXPERTS",
     "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "layer_numbers", "norms_plus_one", "optional_window",
-    "window_pattern",
+    "place_all", "value_of", "window_pattern",
 ]  # fmt: skip

@@ -109,7 +109,7 @@ def attend(
     for s, length in enumerate(step.lengths.tolist()):
         rows = slice(step.q_starts[s], step.q_starts[s + 1])
         table = step.tables[step.table_starts[s] : step.table_starts[s + 1]]
-        visible = _visible(length, rows.stop - rows.start, params)
+        visible = _visible(length, rows, params)
         positions = np.flatnonzero(visible.any(axis=0))
         keys = _read(kv.k, kv.k_format, table, positions, q.shape[2])
         values = _read(kv.v, kv.v_format, table, positions, result.shape[2])
@@ -125,12 +125,16 @@ def _read(store: Bytes, fmt: Format, table: Ints, positions: Longs, dim: int) ->
     return values.astype(np.float64).swapaxes(0, 1)
 
 
-def _visible(length: int, rows: int, params: AttentionParams) -> npt.NDArray[np.bool_]:
-    """Which positions each of the last rows sees, (rows, length)."""
-    distance = np.arange(length - rows, length)[:, None] - np.arange(length)
-    if not params.causal:
-        return np.asarray(np.abs(distance) <= (params.radius or length))
-    return (distance >= 0) & (distance < (params.window or length))
+def _visible(length: int, rows: slice, params: AttentionParams) -> npt.NDArray[np.bool_]:
+    """Which positions each of the last rows of a sequence sees, (rows, length)."""
+    positions = np.arange(length)
+    distance = np.arange(length - (rows.stop - rows.start), length)[:, None] - positions
+    if params.spans is None:
+        near = np.abs(distance) <= (params.radius or length)
+        return np.asarray((distance >= 0) & (distance < (params.window or length)) if params.causal else near)
+    begins, ends = params.spans[rows].T[:, :, None]
+    own = (positions >= begins) & (positions < ends)
+    return np.asarray(own | ((distance >= 0) & (distance < (params.window or length))) if params.causal else own)
 
 
 def _attend_one(q: Doubles, k: Doubles, v: Doubles, visible: npt.NDArray[np.bool_], params: AttentionParams) -> Doubles:

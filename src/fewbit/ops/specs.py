@@ -40,6 +40,8 @@ class AttentionParams:
         sinks: For each query head a logit without a value.
         causal: False if a token also sees those after it.
         radius: If not causal, how many positions away a token sees, on both sides; 0 for all.
+        spans: First position and end of what each row is part of, (rows, 2). Causal: a row also sees all of it. Else it
+            sees nothing but that.
     """
 
     scale: float
@@ -48,6 +50,7 @@ class AttentionParams:
     sinks: Floats | None = None
     causal: bool = True
     radius: int = 0
+    spans: Longs | None = None
 
 
 class KVArrays(NamedTuple):
