@@ -6,6 +6,7 @@ that asks for it, beside the engine, whose steps go on between the operations of
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from .cache.view import NO_SLOTS, View
 from .devices import Device
 from .devices.batch import Batch
 from .devices.fitting import choose_layout
-from .errors import FileError
+from .errors import FewbitError, FileError
 from .files.gguf import read_gguf
 from .files.model import ModelFile
 from .images import PreparedImage
@@ -175,12 +176,18 @@ def find_encoder(path: Path, options: LoadOptions) -> ImageEncoder | None:
         return None
     if options.mmproj is not None:
         return ImageEncoder(open_encoder(Path(options.mmproj).expanduser()), options)
-    folder = path.parent if path.name == "config.json" else path
-    if folder.is_dir():
-        found = open_vision_folder(folder)
-        return None if found is None else ImageEncoder(found, options)
+    folder = path.parent if path.name == "config.json" or path.suffix == ".safetensors" else path
+    try:
+        file = open_vision_folder(folder) if folder.is_dir() else _open_beside(path)
+        return None if file is None else ImageEncoder(file, options)
+    except FewbitError as error:
+        warnings.warn(f"the model reads text only, since its image encoder cannot be used: {error}", stacklevel=2)
+        return None
+
+
+def _open_beside(path: Path) -> ModelFile | None:
     file = file_beside(path)
-    return None if file is None else ImageEncoder(open_encoder(file), options)
+    return None if file is None else open_encoder(file)
 
 
 def open_encoder(path: Path) -> ModelFile:

@@ -49,6 +49,7 @@ class Loaded:
     classifier: Classifier | None = None  # makes logits of labels from hidden rows
     second_text: int = 0  # is added to the token ids of the second of two texts
     adapters: AdapterReader | None = None  # reads adapters for the model
+    sees: bool = False  # whether it takes the rows of an image encoder
 
     def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -70,6 +71,10 @@ def load(
         vision: The image encoder whose rows the model takes; None: it reads text only.
     """
     targets = find_devices(options, file.path)
+    if vision is not None and not all(device.takes_images for _, device in targets):
+        if options.mmproj is not None:
+            raise RequestError(f"device {options.device!r} takes no images; use device='cpu', or mmproj='off'")
+        vision = None
     file = stretched(file, options.rope_scaling)
     model = _seeing(load_model(file), vision)  # its weights stay in the file for now
     _, device = targets[-1]
@@ -90,7 +95,7 @@ def load(
     adapters = AdapterReader(file, find_products(model.graph, model.places))
     return Loaded(
         executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps,
-        model.classifier, model.second_text, adapters,
+        model.classifier, model.second_text, adapters, vision is not None,
     )  # fmt: skip
 
 
@@ -98,6 +103,8 @@ def _seeing(model: LoadedModel, vision: VisionModel | None) -> LoadedModel:
     """A model whose graph takes the rows of an image encoder."""
     if vision is None:
         return model
+    if model.is_encoder:
+        raise RequestError("an image encoder needs a model that writes text, this one makes embeddings")
     if vision.width != model.config.hidden:
         raise RequestError(
             f"the image encoder gives rows of {vision.width} values, and the model takes {model.config.hidden}"

@@ -32,6 +32,7 @@ class Device(Protocol):
     copies_weights: ClassVar[bool] = False  # whether steps read copies, and never the file
     extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
     takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
+    takes_images: ClassVar[bool] = False  # whether its executors insert rows, and know axes and spans
     activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
     reserve_bytes: int = 64 << 20  # for what is not counted: threads, tables, Python
     layouts: tuple[str, ...] = ("rows",)  # of weights that it can read, by name, best first

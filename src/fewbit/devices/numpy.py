@@ -39,7 +39,7 @@ def make(options: LoadOptions) -> NumpyDevice:
 class NumpyDevice(Device):
     name = "numpy"
     decodes = True
-    takes_rows = True
+    takes_rows = takes_images = True
 
     def __init__(self, max_batched_tokens: int = MAX_BATCHED_TOKENS) -> None:
         self.max_batched_tokens = max_batched_tokens

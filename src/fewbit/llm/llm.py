@@ -74,6 +74,7 @@ class LLM(LabelReader):
         tokenizer = Tokenizer.from_metadata(metadata)
         encoder = find_encoder(path, options)
         loaded = load(file, options, recommended_activations(metadata), None if encoder is None else encoder.model)
+        encoder = encoder if loaded.sees else None
         speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation, encoder)

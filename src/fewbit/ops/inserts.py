@@ -44,6 +44,6 @@ def take_rows(graph: Graph, spans: bool = False) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def inserts(graph: Graph) -> bool:
-    """Whether rows from outside can be inserted."""
-    return any(node.operation == "insert" for node in graph.nodes)
+def inserted_parts(graph: Graph) -> set[int]:
+    """The parts whose rows a graph inserts."""
+    return {node.attributes["part"] for node in graph.nodes if node.operation == "insert"}
