@@ -72,11 +72,12 @@ class LoadOptions:
             slower for many tokens. Without it, kernels depend on the batch size, and rounding differences can change a
             sampled token.
         speculate: Guess tokens and verify several in one step: "ngram" looks up what followed the last tokens before,
-            "off" guesses nothing. The text is the same, apart from rounding; with `batch_invariant` all bits are.
-            Defaults to "auto": "ngram" on the CPU, or the draft model if there is one.
+            "mtp" asks the model's own layer for that (Qwen3.5, GLM-4.5, DeepSeek V3), "off" guesses nothing. The text
+            is the same, apart from rounding; with `batch_invariant` all bits are. Defaults to "auto": "ngram" on the
+            CPU, or the draft model if there is one.
         draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
         draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
-            guesses were right. Defaults to 16, with a draft model to 4.
+            guesses were right. Defaults to 16, with a draft model to 4, with "mtp" to 3.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
         stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them.
@@ -113,9 +114,9 @@ class LoadOptions:
     max_seqs: Annotated[int | None, Choice("64", scope="serve")] = None
     max_batched_tokens: Annotated[int | None, Choice("512, on a GPU 4096")] = None
     batch_invariant: bool = False
-    speculate: Annotated[str, Choice(values=("auto", "ngram", "off"))] = "auto"
+    speculate: Annotated[str, Choice(values=("auto", "ngram", "mtp", "off"))] = "auto"
     draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
-    draft_tokens: Annotated[int | None, Choice("16, with a draft model 4")] = None
+    draft_tokens: Annotated[int | None, Choice("16, with a draft model 4, with mtp 3")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
     stages: Annotated[int | None, Choice("1")] = None
     format: str | None = None

@@ -18,6 +18,7 @@ from .devices.batch import Executor, Row
 from .devices.dividing import divide
 from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
 from .devices.forward import forward
+from .devices.mtp import MtpExecutor
 from .devices.splitting import Placed, find_devices, is_staged, join, share_memory, split
 from .errors import OutOfMemory, RequestError
 from .files.maps import FileMap, check_maps
@@ -55,6 +56,11 @@ class Loaded:
         """A step without an engine: see `fewbit.devices.forward`."""
         return forward(self.executor, self.cache, chunks, output)
 
+    def close(self) -> None:
+        """End what the executor has outside of this process, such as stages on other machines."""
+        if close := getattr(self.executor, "close", None):
+            close()
+
 
 def load(
     file: ModelFile,
@@ -76,7 +82,8 @@ def load(
             raise RequestError(f"device {options.device!r} takes no images; use device='cpu', or mmproj='off'")
         vision = None
     file = stretched(file, options.rope_scaling)
-    model = _seeing(load_model(file), vision)  # its weights stay in the file for now
+    mtp = options.speculate == "mtp"
+    model = _seeing(load_model(file, mtp=mtp), vision)  # its weights stay in the file for now
     _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)
     ctx, step_tokens = choose_lengths(options, model, device)
@@ -85,11 +92,13 @@ def load(
         ctx = default_ctx(plans, ctx)
     pages = _pages(plans, model, ctx, options.cache_bytes)
     device = join(plans, model.graph, replace(options, model=file.path, ctx=ctx, max_batched_tokens=step_tokens))
-    model = _seeing(_pack(file, device, plans[0].weight_layout, ctx), vision)
-    store = device.make_store(make_layout(model.graph.specs, *kv_formats(options.kv)), pages)
+    if mtp and not device.takes_rows:
+        raise RequestError(f'speculate="mtp" needs one device for all layers, not {device.name}')
+    model = _seeing(_pack(file, device, plans[0].weight_layout, ctx, mtp), vision)
+    store = device.make_store(make_layout(model.specs, *kv_formats(options.kv)), pages)
     disk = _disk_cache(options, device, plans[0].weight_layout)
-    cache = Cache(store, kv_fingerprint(file, ctx), Shortage(), disk)
-    executor = device.make_executor(model.graph, store, model.config.vocab)
+    cache = Cache(store, kv_fingerprint(file, ctx) + ("-mtp" if mtp else ""), Shortage(), disk)
+    executor = _make_executor(device, model, cache)
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps
     adapters = AdapterReader(file, find_products(model.graph, model.places))
@@ -145,7 +154,7 @@ def _split(
     file: ModelFile, model: LoadedModel, targets: Sequence[Placed], options: LoadOptions, ctx: int, step_tokens: int
 ) -> list[MemoryPlan]:
     """What each device needs for its layers."""
-    kv_layout = make_layout(model.graph.specs, *kv_formats(options.kv))
+    kv_layout = make_layout(model.specs, *kv_formats(options.kv))
     seqs = options.max_seqs or MAX_SEQS
     plans = []
     for place, device in targets:
@@ -174,22 +183,28 @@ def _disk_cache(options: LoadOptions, device: Device, layout: str) -> DiskCache 
     return DiskCache(options.cache_dir, nbytes, identity=dumps(path))
 
 
-def load_weights(file: ModelFile, device: Device, repack: bool | None = None) -> LoadedModel:
+def load_weights(file: ModelFile, device: Device, repack: bool | None = None, mtp: bool = False) -> LoadedModel:
     """The model of a file, with its weights in the layout that the device reads."""
-    return _pack(file, device, choose_layout(device, file.file_bytes, repack))
+    return _pack(file, device, choose_layout(device, file.file_bytes, repack), mtp=mtp)
 
 
 def place(model: LoadedModel, device: Device, kv: KvFormats, ctx: int, tokens: int) -> Loaded:
     """A model on a device, beside a cache for so many tokens."""
-    layout = make_layout(model.graph.specs, *kv_formats(kv))
+    layout = make_layout(model.specs, *kv_formats(kv))
     cache = Cache(device.make_store(layout, pages_by_group(layout.groups, layout.page_tokens, tokens=tokens)))
-    return Loaded(device.make_executor(model.graph, cache.store, model.config.vocab), cache, ctx, model.step_bytes)
+    return Loaded(_make_executor(device, model, cache), cache, ctx, model.step_bytes)
 
 
-def _pack(file: ModelFile, device: Device, layout: str, ctx: int | None = None) -> LoadedModel:
+def _make_executor(device: Device, model: LoadedModel, cache: Cache) -> Executor:
+    if model.mtp is not None:
+        return MtpExecutor(device, model, cache)
+    return device.make_executor(model.graph, cache.store, model.config.vocab)
+
+
+def _pack(file: ModelFile, device: Device, layout: str, ctx: int | None = None, mtp: bool = False) -> LoadedModel:
     """The model with its weights in a layout; parts of fused tensors begin at places of their own."""
     try:
-        return load_model(file, device.pack(layout, file.file_bytes + 256 * len(file.tensors)), ctx)
+        return load_model(file, device.pack(layout, file.file_bytes + 256 * len(file.tensors)), ctx, mtp)
     except MemoryError as error:
         raise OutOfMemory(f"{file.path.name}: no memory to lay the weights out anew; try repack=False") from error
 

@@ -55,7 +55,9 @@ def stats() -> Mapping[str, Any]:
 
 
 def num_replicas() -> int:
-    return len(stats().get("replicas", []))
+    """Replicas that answer; none while Ray's proxy does not know the application yet."""
+    answer = httpx.get(f"{URL}/stats", timeout=30)
+    return len(answer.json()["models"][0].get("replicas", [])) if answer.status_code == 200 else 0
 
 
 def actor_names(part: str) -> list[tuple[str, str]]:

@@ -32,7 +32,9 @@ class Script:
         if lines is None:
             self._path.unlink()
         else:
-            self._path.write_text(json.dumps(lines))
+            whole = self._path.with_suffix(".written")
+            whole.write_text(json.dumps(lines))
+            whole.replace(self._path)  # replicas read it at any moment
 
 
 def script_path(llm: LLM) -> Path:

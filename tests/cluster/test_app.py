@@ -46,6 +46,7 @@ def test_a_client_that_disconnects_ends_its_job(url: str) -> None:
     body = {"prompt": "long", **GREEDY, "max_tokens": 2000, "n": 64, "stream": True}
     before = stats()["generated_tokens"]
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+        assert answer.status_code == 200, answer.read()
         next(answer.iter_bytes())
         wait_until(lambda: bool(stats()["running"] > 0))
     wait_until(lambda: bool(stats()["running"] == stats()["pages_used"] == 0))

@@ -179,17 +179,38 @@ def test_adapters_come_and_go_while_requests_run(base: Path, adapters: list[Path
         assert not errors
 
 
-def test_a_request_ends_with_the_adapter_that_it_began_with(base: Path, adapters: list[Path]) -> None:
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_request_ends_with_the_adapter_that_it_began_with(base: Path, adapters: list[Path], replace: bool) -> None:
     with toy(base, ctx=512) as llm:
         llm.load_adapter("a", adapters[0])
         expected = llm.generate([7, 8, 9], adapter="a", max_tokens=200, temperature=0.0).tokens
         stream = llm.stream([7, 8, 9], adapter="a", max_tokens=200, temperature=0.0)
         next(iter(stream))
-        llm.unload_adapter("a")
-        llm.load_adapter("a", adapters[1])
+        if replace:
+            llm.load_adapter("a", adapters[1], replace=True)
+        else:
+            llm.unload_adapter("a")
+            llm.load_adapter("a", adapters[1])
         for _ in stream:
             pass
         assert stream.completion.tokens == expected
+
+
+def test_an_adapter_is_replaced(base: Path, adapters: list[Path]) -> None:
+    """Requests from then on use the other one; None stands for the model alone."""
+    with toy(base, ctx=128) as llm:
+        for name, path in zip("ab", adapters, strict=False):
+            llm.load_adapter(name, path)
+        first, second, plain = (llm.generate([5, 6, 7], adapter=name, **GREEDY).tokens for name in ("a", "b", None))
+        assert first != second
+        with pytest.raises(fb.FewbitError):
+            llm.load_adapter("a", base, replace=True)
+        assert llm.generate([5, 6, 7], adapter="a", **GREEDY).tokens == first
+        llm.load_adapter("a", adapters[1], replace=True)
+        assert llm.generate([5, 6, 7], adapter="a", **GREEDY).tokens == second
+        llm.load_adapter("a", None, replace=True)
+        assert llm.adapters["a"] == ""
+        assert llm.generate([5, 6, 7], adapter={"a": 1.0}, **GREEDY).tokens == plain
 
 
 def test_two_models_with_two_adapters(base: Path, adapters: list[Path]) -> None:

@@ -85,6 +85,8 @@ def test_adapters_are_loaded_and_unloaded(llm: LLM) -> None:
     twice = change(client, "load", lora_name="sql", lora_path=ADAPTER, model=name)
     assert (twice.status_code, "there is an adapter 'sql' already" in twice.text) == (400, True)
     assert change(client, "load", lora_name="sql", lora_path=ADAPTER, load_inplace=True).status_code == 200
+    failed = change(client, "load", lora_name="sql", lora_path="/nothing", load_inplace=True)
+    assert (failed.status_code, text(client, f"{name}:sql")[0]) == (400, adapted)
     done = change(client, "unload", lora_name="sql", lora_int_id=1)
     assert done.text == "Success: LoRA adapter 'sql' removed successfully."
     assert change(client, "unload", lora_name="sql").status_code == 404

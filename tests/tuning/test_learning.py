@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import fewbit as fb
 from fewbit.cli import main
+from fewbit.files.adapter_versions import AdapterVersions
 from fewbit.files.feedback import FeedbackStore
 from fewbit.tuning import tune_from_feedback
-from fewbit.tuning.versions import AdapterVersions
 
 from ..cli.tiny import write_tiny
 

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..arrays import Floats
 from .groups import ZERO_SLOT
 from .space import PageSpace
 from .tree import PrefixNode
@@ -29,6 +30,7 @@ class SequenceState:
     inserted: int = 0  # pages at the beginning that are in the tree
     slot: int = ZERO_SLOT  # holds the recurrent state after the committed tokens
     fresh: list[tuple[int, int]] = field(default_factory=list)  # for each step not committed: its end, and its slot
+    hidden: tuple[int, Floats] | None = None  # rows of the last tokens, kept by the executor, and the first's position
 
     @property
     def uncommitted(self) -> int:
@@ -154,7 +156,8 @@ class SequenceState:
         node.holders += 1
         starts = [min(start, pages * size) for start in self.starts]
         tables = [table[:pages] for table in self.tables]
-        return SequenceState(self.space, node, tables, starts, length, self.tokens[:length], depth, slot)
+        tokens = self.tokens[:length]
+        return SequenceState(self.space, node, tables, starts, length, tokens, depth, slot, hidden=self.hidden)
 
     def free(self) -> None:
         """Release all pages."""

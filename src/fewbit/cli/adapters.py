@@ -24,7 +24,7 @@ def adapters(folder: Path, use: str | None, as_json: bool) -> None:
       fewbit adapters adapters/ --use v2
       fewbit adapters adapters/ --use none
     """
-    from ..tuning.versions import AdapterVersions
+    from ..files.adapter_versions import AdapterVersions
 
     found = AdapterVersions(folder)
     if use is not None:

@@ -23,6 +23,7 @@ from .options import (
     split_options,
 )
 from .output import shown
+from .serve_learning import LEARN_OPTIONS, learn_options
 from .serve_replicas import CLUSTER_OPTIONS, check_options, serve_replicas
 
 OPTIONS = [
@@ -71,6 +72,7 @@ OPTIONS = [
     click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models."),
     click.option("--feedback", type=click.Path(dir_okay=False), metavar="FILE",
                  help="Let clients rate answers (/v1/feedback); those that they ask to keep are in this SQLite file."),
+    *LEARN_OPTIONS,
     click.option("--files-dir", type=click.Path(file_okay=False), metavar="FOLDER",
                  help="Let clients upload files and run batches (/v1/files, /v1/batches), kept in this folder."),
     count_option("--max-file", what="Largest file that may be uploaded, in MiB.", default=100),
@@ -98,6 +100,7 @@ def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) ->
       fewbit serve model.gguf --port 8080 --kv q8_0
       fewbit serve small=a.gguf large=b.gguf --max-models 1
       fewbit serve model.gguf --lora sql=adapters/sql
+      fewbit serve model.gguf --feedback votes.db --learn adapters/
       fewbit serve --host 0.0.0.0 --api-key-file keys.txt
       fewbit serve --api-keys keys.toml --tls-cert c.pem --tls-key k.pem
       fewbit serve model.gguf --cache-dir ~/.cache/prompts --max-seconds 600
@@ -121,7 +124,7 @@ def serve(context: click.Context, /, models: tuple[str, ...], **options: Any) ->
     check_pinned(rest["pinned"], names, rest["max_models"])
     if loading["adapters"] and (len(names) > 1 or has_replicas):
         raise click.UsageError("--lora is for one model without replicas")
-    settings = Settings(**server_options(rest))
+    settings = Settings(**server_options(rest), learn=learn_options(rest, len(names)))
     refuse_open(settings.is_loopback, bool(settings.api_keys), rest["no_key"])
     if has_replicas:
         url = server_url(settings.host, settings.port, settings.tls_cert is not None)

@@ -149,6 +149,11 @@ class RemoteStage:
         logits: int = self._limits.result()[1]
         return logits
 
+    def close(self) -> None:
+        """End the actor. An error that somebody keeps may hold a reference to it, and so its CPU or GPU."""
+        if ray.is_initialized():
+            ray.kill(self._actor)
+
     def submit(self, task: Task, rows: Pending | None = None) -> Pending:
         source = rows if isinstance(rows, RemotePending) else None
         given = source.ref if source is not None else rows and rows.result()
@@ -196,6 +201,16 @@ def open_stages(path: Path, options: LoadOptions, count: int) -> list[tuple[str,
     others = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != here]
     nodes = [(others or [here])[i % len(others or [here])] for i in range(count)]
     actors = [_start(path, options, node) for node in nodes]
+    try:
+        return _described(path, options, actors)
+    except BaseException:
+        for actor in actors:
+            ray.kill(actor)
+        raise
+
+
+def _described(path: Path, options: LoadOptions, actors: Sequence[Any]) -> list[tuple[str, Device]]:
+    """The devices of actors, each with the name of its place."""
     fingerprint, devices = model_fingerprint(open_model(path)), list[tuple[str, Device]]()
     for number, actor in enumerate(actors, start=2):
         described = _describe(actor, number, options)

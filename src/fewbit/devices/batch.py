@@ -56,7 +56,7 @@ class LoadedAdapter:
     Args:
         name: What requests call it.
         key: A text that is the same for the same values, and another one for any other.
-        placed: What `place_adapter` gave.
+        placed: What `place_adapter` gave; None: it changes nothing.
         source: Where it came from.
     """
 

@@ -163,6 +163,12 @@ class StagedExecutor:
             raise RequestError("stages in other processes take no adapters; load the model in one process")
         return [executor.place_adapter(terms) for executor in self.executors]
 
+    def close(self) -> None:
+        """End the stages that are in other processes."""
+        for executor in self.executors:
+            if hasattr(executor, "submit"):
+                executor.close()
+
     def launch(self, batch: Batch) -> StagedHandle:
         *inner, last = self.stages
         rows: Pending | None = None

@@ -35,22 +35,23 @@ class AdapterRegistry:
         """Where each adapter came from, by name."""
         return {name: adapter.source for name, adapter in self._loaded.items()}
 
-    def add(self, name: str, key: str, terms: Terms, source: str = "") -> None:
+    def add(self, name: str, key: str, terms: Terms | None, source: str = "", replace: bool = False) -> None:
         """Let requests name an adapter.
 
         Args:
-            name: Its name, which is free.
+            name: Its name.
             key: A text that stands for its values.
-            terms: What it adds to products.
+            terms: What it adds to products; None: nothing, so that the name stands for the model alone.
             source: Where it came from.
+            replace: Take the name from the adapter that has it. Requests that use that one go on.
         """
-        self.check_free(name)
-        placed = self._executor.place_adapter(terms)
+        self.check_free(name, replace)
+        placed = None if terms is None else self._executor.place_adapter(terms)
         self._loaded = {**self._loaded, name: LoadedAdapter(name, key, placed, source)}
 
-    def check_free(self, name: str) -> None:
+    def check_free(self, name: str, replace: bool = False) -> None:
         check_adapter_name(name)
-        if name in self._loaded:
+        if name in self._loaded and not replace:
             raise RequestError(f"there is an adapter {name!r} already; unload it first")
 
     def remove(self, name: str) -> None:
@@ -59,13 +60,14 @@ class AdapterRegistry:
         self._loaded = {key: adapter for key, adapter in self._loaded.items() if key != name}
 
     def mix(self, adapter: Adapter) -> AdapterMix | None:
-        """What a request uses; a weight of 0 is none."""
+        """What a request uses; a weight of 0 is none, and so is a name that stands for the model alone."""
         check_type(adapter, (str, Mapping, NoneType), "adapter")
         if adapter is None:
             return None
         weights = {adapter: 1.0} if isinstance(adapter, str) else adapter
         terms = [(self._find(name), _weight(name, weight)) for name, weight in weights.items()]
-        used = sorted((term for term in terms if term[1]), key=lambda term: term[0].name)
+        effective = (term for term in terms if term[1] and term[0].placed is not None)
+        used = sorted(effective, key=lambda term: term[0].name)
         return AdapterMix(tuple(used)) if used else None
 
     def _find(self, name: str) -> LoadedAdapter:

@@ -6,9 +6,11 @@ Nothing is kept that a client did not ask for. An answer without a vote is dropp
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from threading import Lock
@@ -18,16 +20,20 @@ from ..errors import FileError, PathError
 from ..validation import to_path
 
 Vote = Literal["good", "bad", "corrected"]
+MIN_RATED = 20  # answers, to learn from
 UNRATED_SECONDS = 7 * 24 * 3600
 MAX_ANSWERS = 100_000  # the oldest go first
 
 _SCHEMA = """
 create table if not exists answers (
     id text not null, place integer not null, time real not null, model text not null, messages text not null,
-    answer text not null, vote text, correction text, primary key (id, place)
+    answer text not null, vote text, correction text, voted real, primary key (id, place)
 ) without rowid;
 create index if not exists by_time on answers (time);
 """
+
+_OF_MODEL = """vote is not null and
+    (:model is null or model = :model or substr(model, 1, length(:model) + 1) = :model || ':')"""
 
 
 @dataclass(frozen=True)
@@ -70,9 +76,12 @@ class FeedbackStore:
         self.path = to_path(path)
         self._lock = Lock()
         try:
+            _make_private(path)
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("pragma journal_mode = wal")
             self._db.executescript(_SCHEMA)
+            if "voted" not in [row[1] for row in self._db.execute("pragma table_info(answers)")]:
+                self._db.execute("alter table answers add column voted real")  # a file of an earlier version
         except sqlite3.DatabaseError as error:
             kind = PathError if isinstance(error, sqlite3.OperationalError) else FileError
             raise kind(f"{path}: feedback cannot be kept there: {error}") from None
@@ -82,7 +91,7 @@ class FeedbackStore:
         now, text = time.time(), json.dumps(list(messages))
         with self._lock:
             self._db.execute(
-                "insert or replace into answers values (?, ?, ?, ?, ?, ?, null, null)",
+                "insert or replace into answers (id, place, time, model, messages, answer) values (?, ?, ?, ?, ?, ?)",
                 (name, place, now, model, text, answer),
             )
             self._db.execute("delete from answers where vote is null and time < ?", (now - UNRATED_SECONDS,))
@@ -95,8 +104,8 @@ class FeedbackStore:
         """Take a vote; a later one replaces it. Returns whether the answer is here."""
         with self._lock:
             done = self._db.execute(
-                "update answers set vote = ?, correction = ? where id = ? and place = ?",
-                (vote, correction, name, place),
+                "update answers set vote = ?, correction = ?, voted = ? where id = ? and place = ?",
+                (vote, correction, time.time(), name, place),
             )
             return done.rowcount > 0
 
@@ -106,15 +115,26 @@ class FeedbackStore:
             return self._db.execute("delete from answers where id = ?", (name,)).rowcount > 0
 
     def rated(self, model: str | None = None) -> list[RatedAnswer]:
-        """All rated answers, or those of one model, the oldest first."""
+        """All rated answers, or those of one model and its adapters, the oldest first."""
+        select = f"select messages, answer, vote, correction from answers where {_OF_MODEL} order by time, id, place"
         with self._lock:
-            rows = self._db.execute(
-                "select messages, answer, vote, correction from answers where vote is not null "
-                "and (? is null or model = ?) order by time, id, place",
-                (model, model),
-            ).fetchall()
+            rows = self._db.execute(select, {"model": model}).fetchall()
         return [RatedAnswer(json.loads(messages), *rest) for messages, *rest in rows]
+
+    def num_rated(self, model: str | None = None, since: float = 0.0) -> int:
+        """How many answers were rated, of one model or all, since a time."""
+        select = f"select count(*) from answers where {_OF_MODEL} and coalesce(voted, time) > :since"
+        with self._lock:
+            count: int = self._db.execute(select, {"model": model, "since": since}).fetchone()[0]
+        return count
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
+
+
+def _make_private(path: str | PathLike[str]) -> None:
+    """Make a file that only this user can read; SQLite gives those beside it the same mode."""
+    if str(path) != ":memory:":
+        with suppress(OSError):  # SQLite says what is wrong
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))

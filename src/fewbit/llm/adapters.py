@@ -27,7 +27,7 @@ class AdapterMethods:
         """The names of the loaded adapters, and where each came from."""
         return self.engine.adapters.sources
 
-    def load_adapter(self, name: str, path: str | PathLike[str]) -> None:
+    def load_adapter(self, name: str, path: str | PathLike[str] | None, *, replace: bool = False) -> None:
         """Load a LoRA adapter, so that requests can name it.
 
             llm.load_adapter("sql", "adapters/sql")
@@ -35,13 +35,19 @@ class AdapterMethods:
 
         Args:
             name: What requests call it: letters, digits and `._/-`. A name is free again after `unload_adapter`.
-            path: A folder that PEFT wrote, or a GGUF file of llama.cpp's `convert_lora_to_gguf.py`.
+            path: A folder that PEFT wrote, or a GGUF file of llama.cpp's `convert_lora_to_gguf.py`. None: the name
+                stands for the model without an adapter.
+            replace: Take the name from the adapter that has it, between two steps. Requests that use that one go on
+                with it to their end.
         """
-        self.engine.adapters.check_free(name)
+        self.engine.adapters.check_free(name, replace)
         if self.loaded.adapters is None:
             raise RequestError("this model takes no adapters: it was not loaded from a file")
+        if path is None:
+            self._worker.call(lambda engine: engine.adapters.add(name, "", None, replace=replace))
+            return
         found = self.loaded.adapters.read(path)
-        self._worker.call(lambda engine: engine.adapters.add(name, found.key, found.terms, str(path)))
+        self._worker.call(lambda engine: engine.adapters.add(name, found.key, found.terms, str(path), replace))
 
     def unload_adapter(self, name: str) -> None:
         """Forget an adapter: no further request can name it. Those that use it go on to their end.

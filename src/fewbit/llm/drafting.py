@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ..devices.mtp import MtpExecutor
 from ..engine.speculation.draft_model import ModelDrafter
 from ..engine.speculation.lookup import LookupDrafter
+from ..engine.speculation.mtp import MtpDrafter
 from ..engine.speculation.speculation import Speculation
 from ..errors import RequestError
 from ..files.hub import find
@@ -15,7 +17,7 @@ from ..loading import Loaded, load
 from ..models import open_model
 from ..text.tokenizer import Tokenizer
 
-LOOKUP_TOKENS, MODEL_TOKENS = 16, 4  # of a draft, unless an option says otherwise
+LOOKUP_TOKENS, MODEL_TOKENS, MTP_TOKENS = 16, 4, 3  # of a draft, unless an option says otherwise
 
 
 def make_speculation(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer) -> Speculation | None:
@@ -30,8 +32,10 @@ def make_speculation(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer)
         if options.speculate != "auto":
             raise RequestError(f'draft is used with speculate="auto", not with speculate="{options.speculate}"')
         return Speculation(_draft_model(options, loaded, tokenizer))
-    if options.speculate not in ("auto", "ngram", "off"):
-        raise RequestError(f'speculate must be "auto", "ngram" or "off", got {options.speculate!r}')
+    if options.speculate not in ("auto", "ngram", "mtp", "off"):
+        raise RequestError(f'speculate must be "auto", "ngram", "mtp" or "off", got {options.speculate!r}')
+    if isinstance(loaded.executor, MtpExecutor):
+        return Speculation(MtpDrafter(loaded.executor, options.draft_tokens or MTP_TOKENS))
     if loaded.is_encoder or options.speculate == "off" or (options.speculate == "auto" and loaded.executor.runs_ahead):
         return None
     return Speculation(LookupDrafter(options.draft_tokens or LOOKUP_TOKENS))

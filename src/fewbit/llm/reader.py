@@ -424,6 +424,7 @@ class TextReader(AdapterMethods):
         """Stop. Outputs that are not complete end with an error; long prompts are written to `cache_dir`, if given."""
         self._worker.close()
         self.loaded.cache.flush()
+        self.loaded.close()
 
     def __reduce__(self) -> NoReturn:
         refuse_pickle("an LLM", "its threads and memory belong to this process; load the model in each process")

@@ -14,11 +14,13 @@ from ..errors import FileError
 from ..files.model import ModelFile
 from ..ops.graph import Graph, Value
 from ..ops.recorder import Ops, record
+from ..ops.specs import LayerSpec
 from ..tensor import QuantTensor
 from ..validation import to_path
 from .checkpoint import Checkpoint, Prepare, Rows
 from .classifier import Classifier
 from .config import Config
+from .mtp import MtpLayer
 
 _PARTS = {
     "adapter",
@@ -32,6 +34,7 @@ _PARTS = {
     "layers",
     "lora",
     "merged",
+    "mtp",
     "rope_scaling",
     "rotary",
     "transforms",
@@ -57,10 +60,17 @@ class LoadedModel:
     step_bytes: int  # of weights
     matrices: Sequence[tuple[str, QuantTensor]] = ()  # that inputs are multiplied by, and their tensors' names
     places: Mapping[int, tuple[str, Rows | None]] = field(default_factory=dict)  # see `Checkpoint.places`
+    mtp: Graph | None = None  # of the layer that predicts a further token, see mtp.py
 
     @property
     def config(self) -> Config:
         return self.model.config
+
+    @property
+    def specs(self) -> tuple[LayerSpec, ...]:
+        """What each layer keeps of a sequence, that which predicts a further token included."""
+        own = self.graph.specs
+        return own if self.mtp is None else own + self.mtp.specs[len(own) :]
 
     @property
     def classifier(self) -> Classifier | None:
@@ -101,22 +111,33 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
     return read_gguf(given)
 
 
-def load_model(file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None) -> LoadedModel:
+def load_model(
+    file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None, mtp: bool = False
+) -> LoadedModel:
     """Load the model of a file, for sequences of up to `ctx` tokens (default: its training context).
 
-    Its weights stay where they are, in the memory map, unless `prepare` copies them.
+    Its weights stay where they are, in the memory map, unless `prepare` copies them. With `mtp` the layer that predicts
+    a further token is loaded too.
     """
     name = file.architecture
     if name not in architectures():
         raise FileError(f"{file.path}: {_unknown(name)}")
-    checkpoint = Checkpoint(file, prepare, ctx)
+    checkpoint = Checkpoint(file, prepare, ctx, mtp)
     model: Model = import_module(f".{name.replace('-', '_')}", __name__).Model(checkpoint)
     checkpoint.refuse_unused()
     graph = record(model.forward, getattr(model, "has_head", True))
     if checkpoint.flag("attention.causal", default=graph.is_causal) != graph.is_causal:
         kind = "do not see" if graph.is_causal else "see"
         raise FileError(f"{file.path}: attention.causal does not fit: tokens of {name} models {kind} later ones")
-    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices, checkpoint.places)
+    further = record(_mtp_layer(model, file).forward) if mtp else None
+    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices, checkpoint.places, further)
+
+
+def _mtp_layer(model: Model, file: ModelFile) -> MtpLayer:
+    layer = getattr(model, "mtp", None)
+    if not isinstance(layer, MtpLayer):
+        raise FileError(f"{file.path}: the model has no layer that predicts a further token (MTP)")
+    return layer
 
 
 def _unknown(name: str) -> str:

@@ -189,6 +189,25 @@ SHARED_EXPERTS: Tensors = {
 }
 
 
+# The layer that predicts a further token, after all others: see mtp.py.
+MTP_TENSORS: Tensors = {
+    f"model.layers.{{i}}.{name}": f"blk.{{i}}.nextn.{name.replace('.', '_')}"
+    for name in ("eh_proj", "enorm", "hnorm", "embed_tokens", "shared_head.norm", "shared_head.head")
+}
+
+
+def mtp_layers(config: Config) -> int:
+    """How many layers predict further tokens."""
+    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    return next((int(config[key]) for key in keys if config.get(key) is not None), 0)
+
+
+MTP: dict[str, Source] = {
+    "block_count": lambda config: config["num_hidden_layers"] + mtp_layers(config),
+    "nextn_predict_layers": lambda config: mtp_layers(config) or None,
+}
+
+
 def norms_plus_one(tensors: Tensors) -> Tensors:
     """The table for models whose norms multiply by 1 + weight.
 
@@ -226,7 +245,7 @@ class Adapter:
     made: Callable[[Config], dict[str, Array]] = rope_factors
     dropped: tuple[str, ...] = ()  # names of tensors that are not used
     classifier: Mapping[str, str] = field(default_factory=dict)  # the head of classifiers and rerankers
-    more_layers: bool = False  # whether there may be layers that predict further tokens, which are not used
+    more_layers: bool = False  # whether there may be layers that predict further tokens
 
     def hyperparameters(self, config: Config) -> dict[str, Any]:
         """GGUF's hyperparameters, by name without the architecture.
@@ -248,10 +267,12 @@ class Adapter:
         own: Mapping[Any, Any] = self.classifier if is_classifier else {}
         table = _table({**self.tensors, **own})
         found: dict[str, _Draft] = {}
-        layers = config["num_hidden_layers"] if self.more_layers else 1 << 30
+        layers = config["num_hidden_layers"] + mtp_layers(config) if self.more_layers else 1 << 30
         tied = config.get("tie_word_embeddings") is True
         for name in names:
             plain = _without_prefix(name)
+            if self.more_layers and plain.startswith("mtp."):
+                plain = _mtp_name(plain, config["num_hidden_layers"])
             pattern, numbers = _pattern(plain)
             if (
                 plain.startswith(_OTHER_PARTS)
@@ -360,6 +381,26 @@ def _without_prefix(name: str) -> str:
     return rest if rest.startswith(_OTHER_PARTS) else name
 
 
+def _mtp_name(name: str, layers: int) -> str:
+    """Qwen's name of a part of the MTP layer as other families have it: in the layer after the last one.
+
+    >>> _mtp_name("mtp.fc.weight", 24), _mtp_name("mtp.layers.0.mlp.up_proj.weight", 24)
+    ('model.layers.24.eh_proj.weight', 'model.layers.24.mlp.up_proj.weight')
+    """
+    parts = {
+        "fc": "eh_proj",
+        "pre_fc_norm_embedding": "enorm",
+        "pre_fc_norm_hidden": "hnorm",
+        "norm": "shared_head.norm",
+    }
+    match name.split("."):
+        case ["mtp", "layers", number, *rest] if number.isascii() and number.isdecimal() and len(number) < 6:
+            return ".".join(["model.layers", str(layers + int(number)), *rest])
+        case ["mtp", part, suffix] if part in parts:
+            return f"model.layers.{layers}.{parts[part]}.{suffix}"
+    return name
+
+
 def value_of(config: Config, source: Source) -> Any:
     if callable(source):
         value = source(config)
@@ -377,7 +418,8 @@ def _inside(config: Any, key: str) -> Any:
 
 
 __all__ = [
-    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS", "SHARED_EXPERTS",
+    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "MTP", "MTP_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS",
+    "SHARED_EXPERTS",
     "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "layer_numbers", "norms_plus_one", "optional_window",
     "place_all", "value_of", "window_pattern",
 ]  # fmt: skip

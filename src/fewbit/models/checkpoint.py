@@ -21,10 +21,13 @@ class Checkpoint:
     """Hyperparameters and tensors of a file, by their GGUF names; `block_count`, without the architecture.
 
     `prepare` is called with each matrix that inputs are multiplied by. `ctx` is the longest sequence that will be run.
+    `mtp` says whether the layer that predicts a further token is wanted too.
     """
 
-    def __init__(self, file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None) -> None:
-        self.path, self.architecture, self.ctx = file.path, file.architecture, ctx
+    def __init__(
+        self, file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None, mtp: bool = False
+    ) -> None:
+        self.path, self.architecture, self.ctx, self.mtp = file.path, file.architecture, ctx, mtp
         self._file, self._config, self._prepare = file, file.config, prepare
         self._used: set[str] = set()
         self._step_bytes: dict[tuple[str, Rows | None], int] = {}  # of the tensors that each step reads

@@ -30,7 +30,7 @@ class Config:
         hidden, heads = file.size("embedding_length"), file.size("attention.head_count", most=1 << 14)
         blocks = file.size("block_count", most=MAX_LAYERS)
         layers = blocks - file.size("nextn_predict_layers", default=0, least=0, most=blocks - 1)
-        for layer in range(layers, blocks):  # they only draft
+        for layer in range(layers, blocks):  # they only draft: mtp.py reads the first
             file.skip(f"blk.{layer}.")
         kv_heads = _largest(file, "attention.head_count_kv", blocks, heads, layers_differ)
         if not kv_heads or heads % kv_heads:

@@ -16,12 +16,13 @@ from ..errors import FileError
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from ..ops.specs import AttentionSpec
-from .adapter import DECODER, DECODER_TENSORS, SHARED_EXPERTS, Adapter
+from .adapter import DECODER, DECODER_TENSORS, MTP, MTP_TENSORS, SHARED_EXPERTS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import FeedForward, Linear, Norm
+from .mtp import read_mtp
 from .rotary import read_rope
 from .transforms import Array, Transform
 
@@ -37,6 +38,7 @@ V_B = Transform(lambda w, config: per_head(w, config)[:, config["qk_nope_head_di
 HF = Adapter(
     ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"),
     config=DECODER
+    | MTP
     | {
         "attention.head_count_kv": lambda config: 1,
         "attention.key_length": lambda config: config["kv_lora_rank"] + config["qk_rope_head_dim"],
@@ -54,6 +56,7 @@ HF = Adapter(
         "rope.scaling.yarn_log_multiplier": lambda config: config["rope"].get("mscale_all_dim", 0) * 0.1 or None,
     },
     tensors=DECODER_TENSORS
+    | MTP_TENSORS
     | SHARED_EXPERTS
     | {
         "model.layers.{i}.self_attn.q_a_proj": "blk.{i}.attn_q_a",
@@ -71,6 +74,7 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         super().__init__(file, c, [block(file, layer, c) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: block(file, layer, c))
 
 
 def block(file: Checkpoint, layer: int, c: Config) -> Block:

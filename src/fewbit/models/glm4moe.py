@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from ..ops.graph import Rope
-from .adapter import DECODER, DECODER_TENSORS, SHARED_EXPERTS, Adapter, head_dim
+from .adapter import DECODER, DECODER_TENSORS, MTP, MTP_TENSORS, SHARED_EXPERTS, Adapter, head_dim
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import Attention, FeedForward, head_norms
+from .mtp import read_mtp
 from .rotary import read_rope
 
 HF = Adapter(
     ("Glm4MoeForCausalLM",),
     config=DECODER
+    | MTP
     | {
         "rope.dimension_count": lambda config: int(head_dim(config) * (config["rope"]["partial_rotary_factor"] or 0.5)),
         "expert_shared_count": "n_shared_experts",
@@ -21,9 +23,9 @@ HF = Adapter(
         "expert_gating_func": lambda config: 2,
         "expert_weights_scale": "routed_scaling_factor",
         "expert_weights_norm": "norm_topk_prob",
-        "nextn_predict_layers": lambda config: 0,
     },
     tensors=DECODER_TENSORS
+    | MTP_TENSORS
     | SHARED_EXPERTS
     | {"model.layers.{i}.post_attention_layernorm": "blk.{i}.post_attention_norm"},
     more_layers=True,
@@ -35,6 +37,7 @@ class Model(Decoder):
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
         super().__init__(file, c, [block(file, layer, c, rope) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: block(file, layer, c, rope))
 
 
 def block(file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:

@@ -10,12 +10,13 @@ from ..errors import FileError
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from ..ops.specs import AttentionSpec, RecurrentSpec
-from .adapter import DECODER, SANDWICH_TENSORS, Adapter, norms_plus_one
+from .adapter import DECODER, MTP, MTP_TENSORS, SANDWICH_TENSORS, Adapter, norms_plus_one
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import FeedForward, Linear, Norm, head_norms
+from .mtp import read_mtp
 from .rotary import read_rope
 from .transforms import rotary_dim, tiled_heads
 
@@ -23,6 +24,7 @@ _DELTA = "model.layers.{i}.linear_attn"
 HF = Adapter(
     ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     config=DECODER
+    | MTP
     | {
         "rope.dimension_count": lambda config: rotary_dim(config, 0.25),
         "ssm.conv_kernel": "linear_conv_kernel_dim",
@@ -31,7 +33,7 @@ HF = Adapter(
         "ssm.time_step_rank": "linear_num_value_heads",
         "ssm.inner_size": lambda config: config["linear_num_value_heads"] * config["linear_value_head_dim"],
     },
-    tensors=norms_plus_one(SANDWICH_TENSORS)
+    tensors=norms_plus_one(SANDWICH_TENSORS | MTP_TENSORS)
     | {
         f"{_DELTA}.in_proj_qkv": ("blk.{i}.attn_qkv", tiled_heads("linear_value_head_dim")),
         f"{_DELTA}.in_proj_z": ("blk.{i}.attn_gate", tiled_heads("linear_value_head_dim")),
@@ -43,6 +45,7 @@ HF = Adapter(
         f"{_DELTA}.norm": "blk.{i}.ssm_norm",
         f"{_DELTA}.out_proj": ("blk.{i}.ssm_out", tiled_heads("linear_value_head_dim", axis=1)),
     },
+    more_layers=True,
 )
 
 
@@ -53,6 +56,7 @@ class Model(Decoder):
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
         super().__init__(file, c, [self.block(file, layer, c, rope) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: self.block(file, layer, c, rope))
 
     def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
         is_recurrent = file.has_tensor(f"blk.{layer}.ssm_out.weight")

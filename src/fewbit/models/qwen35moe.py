@@ -28,6 +28,7 @@ HF = Adapter(
         f"{_MLP}.shared_expert.down_proj": "blk.{i}.ffn_down_shexp",
         f"{_MLP}.shared_expert_gate": "blk.{i}.ffn_gate_inp_shexp",
     },
+    more_layers=True,
 )
 
 

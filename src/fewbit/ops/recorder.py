@@ -95,7 +95,7 @@ class Recorder:
         taken.append((offset, offset + nbytes))
 
     def given(self, width: int) -> Value:
-        """The rows that a step is given, from outside."""
+        """Rows that come from outside, one for each token. Only one such value is in a graph."""
         expect(width > 0, f"given: rows need at least one value, not {width}")
         out = Value(self, width)
         self.nodes.append(Node("given", (), (out,), {}))

@@ -33,9 +33,7 @@ async def load_adapter(request: Request) -> Response:
     check_allowed(request)
     body = await read(request, LoadAdapterRequest)
     async with state_of(request).pool.use(body.model) as backend:
-        if body.load_inplace and body.lora_name in backend.adapters:
-            await _changed(backend.unload_adapter(body.lora_name))
-        await _changed(backend.load_adapter(body.lora_name, body.lora_path))
+        await _changed(backend.load_adapter(body.lora_name, body.lora_path, body.load_inplace))
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 

@@ -42,6 +42,7 @@ from .files import FileStore
 from .guard import Guard, error_response
 from .health import health, stats
 from .ignored import IgnoredFields
+from .learning import Learner
 from .metrics import Metrics, metrics
 from .openai_chat import chat_completions
 from .openai_completions import completions
@@ -95,7 +96,11 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
         state.pauses.start()
         if state.batches is not None:
             state.batches.start()
+        if state.learner is not None:
+            await state.learner.start()
         yield
+        if state.learner is not None:
+            await state.learner.stop()
         state.pauses.stop()
         if state.batches is not None:
             await state.batches.stop()
@@ -119,6 +124,8 @@ def make_app(settings: Settings, pool: Pool, routes: Sequence[BaseRoute] = (), *
     app.state.fewbit = state
     if settings.feedback is not None:
         state.feedback = FeedbackStore(settings.feedback)
+        if settings.learn is not None:
+            state.learner = Learner(settings, pool, state.feedback, state.metrics)
     if settings.files_dir is not None:
         state.files = FileStore(Path(settings.files_dir), settings.max_files_bytes, settings.max_files)
         state.batches = Batches(app, state.files)

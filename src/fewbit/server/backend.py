@@ -6,7 +6,7 @@ never holds an LLM itself. `local.py` has the backend of this process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -132,12 +132,12 @@ class Backend(Protocol):
         ...
 
     @property
-    def adapters(self) -> Collection[str]:
-        """Names of the adapters that jobs may use."""
-        return ()
+    def adapters(self) -> Mapping[str, str]:
+        """Names of the adapters that jobs may use, and where each came from."""
+        return {}
 
-    async def load_adapter(self, name: str, path: str) -> None:
-        """Let jobs use an adapter."""
+    async def load_adapter(self, name: str, path: str | None, replace: bool = False) -> None:
+        """Let jobs use an adapter, which may `replace` one that has its name; None: the model without one."""
         raise RequestError("this model takes no adapters while it runs")
 
     async def unload_adapter(self, name: str) -> None:

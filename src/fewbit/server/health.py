@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from .backend import Counts
 from .bodies import JsonResponse
+from .learning import LearningStats
 from .pool import ServedModel
 from .state import state_of
 
@@ -54,6 +55,7 @@ class Stats(msgspec.Struct):
     requests: int  # that run or wait
     max_pause_seconds: float  # the longest that the event loop could not do anything
     models: list[ModelStats]
+    learning: LearningStats | msgspec.UnsetType = msgspec.UNSET  # with --learn
 
 
 async def health(request: Request) -> Response:
@@ -64,7 +66,10 @@ async def health(request: Request) -> Response:
 async def stats(request: Request) -> Response:
     state = state_of(request)
     models = [await _stats(entry) for entry in state.pool.allowed()]
-    return JsonResponse(Stats(time.time() - state.started, time.time(), state.open_runs, state.pauses.longest, models))
+    learning = msgspec.UNSET if state.learner is None else state.learner.stats
+    return JsonResponse(
+        Stats(time.time() - state.started, time.time(), state.open_runs, state.pauses.longest, models, learning)
+    )
 
 
 async def _stats(entry: ServedModel) -> ModelStats:

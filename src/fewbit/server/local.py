@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,11 +68,11 @@ class LocalBackend(Backend):
         return np.asarray(await self.llm.aembed(prompts, adapter=adapter), np.float32)
 
     @property
-    def adapters(self) -> Collection[str]:
+    def adapters(self) -> dict[str, str]:
         return self.llm.adapters
 
-    async def load_adapter(self, name: str, path: str) -> None:
-        await asyncio.to_thread(self.llm.load_adapter, name, path)
+    async def load_adapter(self, name: str, path: str | None, replace: bool = False) -> None:
+        await asyncio.to_thread(partial(self.llm.load_adapter, name, path, replace=replace))
 
     async def unload_adapter(self, name: str) -> None:
         await asyncio.to_thread(self.llm.unload_adapter, name)

@@ -80,6 +80,7 @@ class Pool:
     ) -> None:
         now = int(time.time())
         self.entries = {name: ServedModel(name, source, now) for name, source in models.items()}
+        self.on_load: Callable[[ServedModel, LLM], None] = lambda entry, llm: None  # in the thread that loaded it
         self._load, self._pinned, self._max = load, frozenset(pinned), max_models
         self._load_seconds, self._turn_seconds = load_seconds, turn_seconds
         self._freed = asyncio.Condition()
@@ -249,12 +250,21 @@ class Pool:
 
     async def _load_in_thread(self, entry: ServedModel) -> Backend:
         """Load a model; one that nobody waits for any more when it is there is closed."""
-        loading = in_daemon(lambda: LocalBackend(self._load(entry.source), entry.name))
+        loading = in_daemon(lambda: self._loaded(entry))
         try:
             return await asyncio.shield(loading)
         except asyncio.CancelledError:
             loading.add_done_callback(_close_late)
             raise
+
+    def _loaded(self, entry: ServedModel) -> LocalBackend:
+        llm = self._load(entry.source)
+        try:
+            self.on_load(entry, llm)
+        except BaseException:
+            llm.close()
+            raise
+        return LocalBackend(llm, entry.name)
 
     async def _make_room(self, wait: bool) -> bool:
         """Put away the idle model that was used least recently; if asked to, wait for one, or have one give way."""

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from ipaddress import ip_address
+from typing import Any
 
 from .keys import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class LearnOptions:
+    """When a server learns from feedback, and how.
+
+    Args:
+        folder: Where versions of the adapter are.
+        every_seconds: The shortest time between two trainings.
+        after_votes: New votes that training waits for.
+        threads: Threads of the training; None: all usable cores.
+        training: Further arguments of `tune_from_feedback`.
+    """
+
+    folder: str
+    every_seconds: float = 24 * 3600.0
+    after_votes: int = 1
+    threads: int | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +68,7 @@ class Settings:
     keeps_volatile_lines: bool = False  # of system messages; see volatile.py
     allow_changes: bool = False  # clients may add, load, unload and remove models
     feedback: str | None = None  # SQLite file of answers and votes that clients want kept; None: there is none
+    learn: LearnOptions | None = None  # train an adapter on votes; needs `feedback`
     files_dir: str | None = None  # where clients' files and batches are kept; None: there are none
     max_file_bytes: int = 100 << 20
     max_files_bytes: int = 1 << 30  # of one API key

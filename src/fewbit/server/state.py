@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..files.feedback import FeedbackStore
     from .batch.batches import Batches
     from .files import FileStore
+    from .learning import Learner
     from .metrics import Metrics
     from .pool import Pool
 
@@ -49,6 +50,7 @@ class State:
     files: FileStore | None = None  # of clients, where they are kept
     batches: Batches | None = None
     feedback: FeedbackStore | None = None
+    learner: Learner | None = None
     connections: Connections = field(init=False)
     quotas: dict[str, Quota] = field(init=False)  # of API keys, by their ids
     _ends: set[asyncio.Future[None]] = field(default_factory=set)

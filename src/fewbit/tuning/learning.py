@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from os import PathLike
 from typing import Any
 
 from ..errors import RequestError
-from ..files.feedback import FeedbackStore, RatedAnswer
+from ..files.adapter_versions import AdapterVersion, AdapterVersions
+from ..files.feedback import MIN_RATED, FeedbackStore, RatedAnswer
 from .data import ExampleReader
 from .lora import Lora, choose_modules
 from .model import TrainableModel
@@ -15,10 +19,7 @@ from .preferences import preference_samples
 from .samples import Sample
 from .saving import saved_adapter
 from .trainer import Progress, Trainer, TrainingOptions
-from .tuned import divided, open_trainable, train_adapter
-from .versions import AdapterVersion, AdapterVersions
-
-MIN_VOTES = 20
+from .tuned import open_trainable, train_adapter
 
 
 def tune_from_feedback(
@@ -29,13 +30,15 @@ def tune_from_feedback(
     held_out: float = 0.2,
     max_tokens: int = 1024,
     modules: Sequence[str] | None = None,
+    answers_of: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> AdapterVersion:
     """Train the next version of an adapter on rated answers, and use it if it is better than the one in use.
 
-    Each version begins anew, from all votes. Better means: a lower loss on the votes that were held out.
+    Each version begins anew, from all votes. Better means: a lower loss on the votes that were held out. If training is
+    stopped, the next call goes on from its last checkpoint, or begins again if there are other votes by then.
 
     Args:
         model: As for `fb.LLM`.
@@ -44,41 +47,64 @@ def tune_from_feedback(
         held_out: Share of the conversations whose votes are not learned.
         max_tokens: Longer conversations are cut at their end.
         modules: Linear layers to train; all of them if not given.
+        answers_of: The name of a model: only its answers count, and those by its adapters.
         threads: Number of threads. Defaults to all usable cores.
         progress: Called with (what, steps done, steps in total).
         options: See `TrainingOptions`.
     """
-    settings, versions = TrainingOptions(**options), AdapterVersions(out)
+    settings = TrainingOptions(**options)
     if not 0 < held_out < 1:
         raise RequestError(f"held_out must be above 0 and below 1 to compare versions, got {held_out}")
-    store = FeedbackStore(feedback)
-    rated = store.rated()
+    now, store = time.time(), FeedbackStore(feedback)
+    rated = store.rated(answers_of)
     store.close()
-    if len(rated) < MIN_VOTES:
-        raise RequestError(f"{feedback} has {len(rated)} rated answers; at least {MIN_VOTES} are needed to learn from")
-    base = open_trainable(model, threads)
-    learned, kept = _divided(rated, base, max_tokens, held_out, settings.seed)
-    chosen = choose_modules(base.modules, modules, base.file.architecture)
-    lora = Lora(chosen, settings.rank, settings.alpha, settings.seed)
-    name = versions.next_name()
-    train_adapter(base, lora, learned, kept, settings, versions.folder / name, progress)
-    loss, before = _loss(base, lora, kept, settings), _loss_in_use(base, versions, kept, settings)
-    version = AdapterVersion(name, len(rated), loss, before, loss < before)
-    versions.add(version)
-    return version
+    if len(rated) < MIN_RATED:
+        raise RequestError(f"{feedback} has {len(rated)} rated answers; at least {MIN_RATED} are needed to learn from")
+    learned, kept = held_out_by_conversation(rated, held_out)
+    versions = AdapterVersions(out)
+    with versions.training():
+        base = open_trainable(model, threads)
+        chosen = choose_modules(base.modules, modules, base.file.architecture)
+        lora = Lora(chosen, settings.rank, settings.alpha, settings.seed)
+        reader = ExampleReader(base.tokenizer, min(max_tokens, base.config.ctx))
+        samples, compared = (_samples(part, reader, base, settings.seed) for part in (learned, kept))
+        name = versions.next_name()
+        train_adapter(base, lora, samples, compared, settings, versions.folder / name, progress, anew=True)
+        version = AdapterVersion(name, len(rated), _loss(base, lora, compared, settings), 0.0, False, now)
+        return _added(versions, version, base, compared, settings)
 
 
-def _divided(
-    rated: Sequence[RatedAnswer], base: TrainableModel, max_tokens: int, share: float, seed: int
-) -> tuple[list[Sample], list[Sample]]:
-    """Samples to learn from and held-out ones, by conversation."""
-    reader = ExampleReader(base.tokenizer, min(max_tokens, base.config.ctx))
-    groups = preference_samples(rated, reader, base, seed)
-    if len(groups) < 2:
+def held_out_by_conversation(rated: Sequence[RatedAnswer], share: float) -> tuple[list[RatedAnswer], list[RatedAnswer]]:
+    """Answers to learn from and held-out ones. A conversation that is held out once is so for each version: none of
+    them has learned what they are compared by."""
+    places = {one.conversation: _place(one.conversation) for one in rated}
+    if len(places) < 2:
         raise RequestError("all votes are of one conversation: there is nothing to hold out")
-    parts = divided(groups, max(share, 1 / len(groups)), seed)
-    learned, kept = ([sample for group in part for sample in group] for part in parts)
-    return learned, kept
+    ordered = sorted(places.values())
+    bound = min(max(share, ordered[0]), ordered[-2])  # at least one conversation in each part
+    learned = [one for one in rated if places[one.conversation] > bound]
+    return learned, [one for one in rated if places[one.conversation] <= bound]
+
+
+def _place(text: str) -> float:
+    """A number from 0 to 1, always the same for a text."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=6).digest(), "big") / (1 << 48)
+
+
+def _samples(rated: Sequence[RatedAnswer], reader: ExampleReader, base: TrainableModel, seed: int) -> list[Sample]:
+    return [sample for group in preference_samples(rated, reader, base, seed) for sample in group]
+
+
+def _added(
+    versions: AdapterVersions, version: AdapterVersion, base: TrainableModel, kept: Sequence[Sample],
+    options: TrainingOptions,
+) -> AdapterVersion:  # fmt: skip
+    """A version, compared with the one that is in use now."""
+    in_use = AdapterVersions(versions.folder)
+    before = _loss_in_use(base, in_use, kept, options)
+    version = replace(version, previous_loss=before, is_better=version.loss < before)
+    versions.add(version, compared_to=in_use.current)
+    return version
 
 
 def _loss(base: TrainableModel, lora: Lora, samples: Sequence[Sample], options: TrainingOptions) -> float:

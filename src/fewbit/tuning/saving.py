@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
+from ..files.adapter_versions import CONFIG_NAME
+from ..files.replacing import replace_file
 from ..files.safetensors import read_json, read_safetensors
 from .lora import Lora
 from .names import Module
 
-CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS_NAME = "adapter_model.safetensors"
 
 
 def save_adapter(lora: Lora, folder: Path, base: str) -> None:
@@ -77,10 +78,3 @@ def write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     replace_file(path, struct.pack("<Q", len(text)) + text + b"".join(parts))
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that it is never there in part."""
-    own = path.with_name(f".{path.name}.{os.getpid()}")
-    own.write_bytes(data)
-    os.replace(own, path)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import FileError, RequestError
+from ..errors import FewbitError, FileError, RequestError
+from ..files.replacing import replace_file
 from .lora import Lora
 from .model import TrainableModel
 from .samples import Sample, as_float, packed, token_count
-from .saving import replace_file
 
 CHECKPOINT_NAME = "checkpoint.pt"
 Progress = Callable[[str, int, int | None], None]
@@ -103,9 +103,14 @@ class Trainer:
     def num_steps(self) -> int:
         return self.options.epochs * -(-len(self.samples) // self.options.batch)
 
-    def train(self, progress: Progress | None = None) -> Curve:
-        """All steps that are still to do."""
-        done = self.resume()
+    def train(self, progress: Progress | None = None, anew: bool = False) -> Curve:
+        """All steps that are still to do. `anew`: begin again if the checkpoint is of other data, or damaged."""
+        try:
+            done = self.resume()
+        except FewbitError:
+            if not anew:
+                raise
+            done = 0
         if not done:
             self._measure(0)
         began, tokens = time.perf_counter(), 0

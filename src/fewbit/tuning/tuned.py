@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import PathError, RequestError
+from ..files.adapter_versions import CONFIG_NAME
 from ..files.hub import find
+from ..files.replacing import replace_file
 from ..models import open_model
 from ..ops.cpu import default_threads
 from ..validation import to_path
@@ -23,7 +25,7 @@ from .lora import Lora, choose_modules
 from .model import TrainableModel
 from .plot import loss_page
 from .samples import Sample, TextSample, token_count
-from .saving import CONFIG_NAME, replace_file, save_adapter
+from .saving import save_adapter
 from .trainer import CHECKPOINT_NAME, Curve, Progress, Trainer, TrainingOptions
 
 REPORT_NAME, PAGE_NAME = "training.json", "loss.html"
@@ -134,12 +136,12 @@ def divided(samples: Sequence[T], share: float, seed: int) -> tuple[list[T], lis
 
 def train_adapter(
     base: TrainableModel, lora: Lora, learned: Sequence[Sample], held_out: Sequence[Sample],
-    options: TrainingOptions, folder: Path, progress: Progress | None = None,
+    options: TrainingOptions, folder: Path, progress: Progress | None = None, anew: bool = False,
 ) -> TunedAdapter:  # fmt: skip
-    """Train an adapter, and write it with its losses."""
+    """Train an adapter, and write it with its losses. `anew`: a checkpoint of other data is not refused."""
     began = time.perf_counter()
     trainer = Trainer(base, lora, learned, held_out, options, folder)
-    curve = trainer.train(progress)
+    curve = trainer.train(progress, anew)
     losses = [loss for _, loss in curve.held_out]
     made = TunedAdapter(
         folder, len(curve.losses), options.epochs * sum(map(token_count, learned)),
