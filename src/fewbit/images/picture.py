@@ -39,7 +39,8 @@ def open_picture(source: Any) -> Picture:
     It is turned as its EXIF data say, transparent parts become white, of an animation the first frame is taken.
 
     Args:
-        source: Path, bytes of a file, PIL image, or array of bytes: (height, width), or with 1, 3 or 4 channels.
+        source: Path, bytes of a file, open file, PIL image, or array of bytes: (height, width), or with 1, 3 or 4
+            channels.
 
     Raises:
         ImageError: It is no image of a known format, is damaged, or is too large.
@@ -103,6 +104,8 @@ def import_pillow() -> Any:
 def _read(source: Any) -> bytes:
     if isinstance(source, bytes | bytearray | memoryview):
         data = bytes(source)
+    elif hasattr(source, "read"):
+        data = bytes(source.read(MAX_BYTES + 1))
     elif isinstance(source, str | os.PathLike):
         data = _read_path(os.path.expanduser(os.fspath(source)))
     else:
