@@ -49,8 +49,8 @@ struct Cut {
     return sees.around ? std::min(length, position + sees.around + 1) : length;
   }
   const Span& span(size_t s, size_t position) const {
-    return sees.spans[static_cast<size_t>(sequences.q_starts[s + 1]) + position -
-                      static_cast<size_t>(sequences.lengths[s])];
+    return sees
+        .spans[static_cast<size_t>(sequences.q_starts[s + 1]) + position - static_cast<size_t>(sequences.lengths[s])];
   }
 
   // Appends the pieces; returns how many rows of partial results they have.

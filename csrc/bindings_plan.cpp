@@ -112,7 +112,8 @@ class PyPlan : public GivenPlan {
   }
   void attend(size_t k_format, MutablePages4 k_store, size_t k_dim, size_t v_format, MutablePages4 v_store,
               size_t v_dim, size_t group, bool rotate, Buffer q, Buffer k, Buffer v, Buffer out, float scale,
-              size_t window, float softcap, std::optional<Row> sinks, bool causal, size_t around, bool keep_kv, bool spans) {
+              size_t window, float softcap, std::optional<Row> sinks, bool causal, size_t around, bool keep_kv,
+              bool spans) {
     const Store keys = store_of(k_format, Pages4(k_store), k_dim, false);
     const Store values = store_of(v_format, Pages4(v_store), v_dim, true);
     expect_alike(keys, Pages4(k_store), values, Pages4(v_store));
@@ -130,8 +131,7 @@ class PyPlan : public GivenPlan {
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
     add_op(plan::Attend{k_format, v_format, keys, values, heads, group, q_heads,
-                        Logits{scale, window, softcap, sink, causal, around}, q, k, v, out, keep_kv,
-                        spans});
+                        Logits{scale, window, softcap, sink, causal, around}, q, k, v, out, keep_kv, spans});
   }
   void norm(Buffer in, Row weight, float eps, size_t heads, Buffer out) {
     expect_same(in, out);
@@ -382,8 +382,7 @@ void bind_plan(nb::module_& m) {
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
       .def(nb::init<bool>(), nb::arg("batch_invariant") = false)
       .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
-      .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"),
-           nb::arg("axes") = nb::none())
+      .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"), nb::arg("axes") = nb::none())
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
       .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("int16"),
            nb::arg("terms"), nb::arg("norms") = nb::none())

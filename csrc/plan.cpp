@@ -47,9 +47,9 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {"embed",   "linear", "gated",        "rope",         "attend", "norm",
-                                      "add",     "gate",   "gather",       "layer_norm",   "map",    "positions",
-                                      "columns", "join",   "linear_heads", "experts",      "conv",   "delta_rule",
+  static const char* const names[] = {"embed",   "linear", "gated",        "rope",          "attend", "norm",
+                                      "add",     "gate",   "gather",       "layer_norm",    "map",    "positions",
+                                      "columns", "join",   "linear_heads", "experts",       "conv",   "delta_rule",
                                       "scan",    "given",  "low_rank",     "low_rank_rows", "insert"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;

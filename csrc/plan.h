@@ -41,8 +41,8 @@ struct Step {  // the last tokens of some sequences
 // Angles of rotary positions: position * inv_freq[pair].
 struct Rope {
   std::vector<double> inv_freq;
-  float scale;  // of cosines and sines
-  bool neox;    // which values are pairs: see kernels/rows.h
+  float scale;                // of cosines and sines
+  bool neox;                  // which values are pairs: see kernels/rows.h
   std::vector<uint8_t> axes;  // which of a token's positions each pair is rotated by; none: there is one
 };
 
@@ -194,9 +194,9 @@ struct LowRankRows {  // the same for rows of a table
   Buffer out;
 };
 
-using Op =
-    std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped, Positions,
-                 Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given, LowRank, LowRankRows, Insert>;
+using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
+                        Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given,
+                        LowRank, LowRankRows, Insert>;
 
 }  // namespace plan
 

@@ -1,7 +1,7 @@
 """Runs image encoders: pictures to rows that stand in the place of tokens' embeddings.
 
-An encoder is a model like others: its graphs run on a device, over a store that nothing outlives. It works in the thread
-that asks for it, beside the engine, whose steps go on between the operations of the encoder.
+An encoder is a model like others: its graphs run on a device, over a store that nothing outlives. It works in the
+thread that asks for it, beside the engine, whose steps go on between the operations of the encoder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from os.path import commonprefix
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -205,4 +204,13 @@ def file_beside(path: Path) -> Path | None:
         return None
     found = sorted(one for one in path.parent.glob("*.gguf") if "mmproj" in one.name.lower())
     stems = {one: one.stem.lower().replace("mmproj", "").strip("-_.") for one in found}
-    return max(found, key=lambda one: len(commonprefix([stems[one], path.stem.lower()])), default=None)
+    return max(found, key=lambda one: _num_alike(stems[one], path.stem.lower()), default=None)
+
+
+def _num_alike(a: str, b: str) -> int:
+    """Characters that two names begin with alike.
+
+    >>> _num_alike("gemma-3-4b", "gemma-3-12b")
+    8
+    """
+    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -47,7 +47,9 @@ def test_other_pixels_and_other_shapes_have_other_digests() -> None:
     assert len(digests) == 4
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("L", "PNG"), ("1", "PNG"), ("P", "GIF"), ("CMYK", "JPEG"), ("YCbCr", "JPEG")])
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("L", "PNG"), ("1", "PNG"), ("P", "GIF"), ("CMYK", "JPEG"), ("YCbCr", "JPEG")]
+)
 def test_modes_become_rgb(mode: str, kind: str) -> None:
     image = Image.fromarray(np.full((8, 8, 3), 200, np.uint8)).convert(mode)
     picture = open_picture(encoded(image, kind))

@@ -161,7 +161,9 @@ def test_addresses_that_are_not_public_are_not_asked(llm: fb.LLM, url: str) -> N
     assert "public" in answer.json()["error"]["message"] or "not known" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("url", ["ftp://example.com/a", "http://user@example.com/", "http://", "http://a b/", "http://x:99999/"])
+@pytest.mark.parametrize(
+    "url", ["ftp://example.com/a", "http://user@example.com/", "http://", "http://a b/", "http://x:99999/"]
+)
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(fb.ImageError, match="URL"):
         fetch_image(url)

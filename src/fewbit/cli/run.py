@@ -35,8 +35,13 @@ CHAT_TOKENS = 1024  # of an answer in a conversation
 @click.argument("model", required=False, type=ModelName())
 @click.argument("prompt", metavar="[PROMPT]", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
-@click.option("--image", "images", multiple=True, metavar="FILE",
-              help="A picture for the prompt, of a model that sees; may be given again.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    help="A picture for the prompt, of a model that sees; may be given again.",
+)
 @click.option("--raw", is_flag=True, help="Continue the text; no chat template.")
 @answer_options(512)
 @as_json

@@ -1,7 +1,7 @@
 """Parts of a prompt that are embeddings and no tokens, such as images: what steps and the cache need of them.
 
-A placeholder token stands for each row. The cache knows the rows by `keys`, which follow from a digest of what they were
-made of: the same image in the same place is a prefix hit.
+A placeholder token stands for each row. The cache knows the rows by `keys`, which follow from a digest of what they
+were made of: the same image in the same place is a prefix hit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class EmbeddedPart:
         """
         count = self.end - self.start
         blocks = (blake2b(self.digest + bytes(str(i), "ascii")).digest() for i in range(-(-count // 16)))
-        return (np.frombuffer(b"".join(blocks), np.uint32)[:count] | np.uint32(FIRST_KEY)).tolist()
+        numbers: list[int] = (np.frombuffer(b"".join(blocks), np.uint32)[:count] | np.uint32(FIRST_KEY)).tolist()
+        return numbers
 
 
 class EmbeddedPrompt:
@@ -92,7 +93,9 @@ class EmbeddedPrompt:
 
     def needed(self, first: int) -> int:
         """Tokens from `first` on that must run together."""
-        return max((part.end - first for part in self.parts if part.sees_all and part.start <= first < part.end), default=1)
+        return max(
+            (part.end - first for part in self.parts if part.sees_all and part.start <= first < part.end), default=1
+        )
 
     def row_inputs(self, first: int, count: int) -> RowInputs:
         """What a row with so many tokens brings."""

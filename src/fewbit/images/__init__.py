@@ -1,4 +1,4 @@
-"""Images: from files, bytes, arrays or PIL images to the pixels that encoders take. Needs Pillow, the extra `vision`."""
+"""Images: from files, bytes, arrays or PIL images to the pixels of encoders. Needs Pillow, the extra `vision`."""
 
 from .picture import Picture, open_picture
 from .pixels import PixelRules, ResampleName, patches_of, resize, to_floats

@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DtypeError, ImageError, MissingError
+from ..errors import DtypeError, ExtraError, ImageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +23,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_BYTES = 64 << 20  # of a file
 MAX_PIXELS = 40_000_000  # 120 MB of bytes
 MAX_SIDE = 32_768
-MIN_SCALE = 1 / 8  # JPEG decodes large images smaller, as long as they stay this large
+STRIP_ROWS = 256  # that are looked at together: copies of whole images would take much memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +50,20 @@ def open_picture(source: Any) -> Picture:
     check_size(*image.size)
     with reported():
         upright = _to_rgb(_upright(image))
-    shape = f"{upright.width}x{upright.height}".encode()
-    return Picture(upright, blake2b(shape + upright.tobytes(), digest_size=32).digest())
+        return Picture(upright, _digest(upright))
+
+
+def _digest(image: Image) -> bytes:
+    found = blake2b(f"{image.width}x{image.height}".encode(), digest_size=32)
+    for strip in _strips(image):
+        found.update(strip.tobytes())
+    return found.digest()
+
+
+def _strips(image: Image) -> Iterator[Image]:
+    """The rows of an image, some at a time."""
+    for top in range(0, image.height, STRIP_ROWS):
+        yield image.crop((0, top, image.width, min(top + STRIP_ROWS, image.height)))
 
 
 def check_size(width: int, height: int) -> None:
@@ -71,11 +84,11 @@ def check_size(width: int, height: int) -> None:
 def reported() -> Iterator[None]:
     """Whatever a decoder stumbles over becomes an ImageError."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata
-            yield
+        yield
     except ImageError:
         raise
+    except import_pillow().DecompressionBombError:
+        raise ImageError(f"the image has too many pixels; at most {MAX_PIXELS // 1_000_000} million fit") from None
     except MemoryError:
         raise ImageError("the image needs more memory than there is") from None
     except Exception as error:
@@ -92,12 +105,14 @@ def _decode(source: Any) -> Image:
     return _from_file(_read(source))
 
 
+@cache
 def import_pillow() -> Any:
-    """Pillow's module `Image`."""
+    """Pillow's module `Image`. It warns of damaged metadata, which nobody can do anything about."""
     try:
         from PIL import Image
     except ImportError:
-        raise MissingError('images need Pillow: pip install "fewbit[vision]"') from None
+        raise ExtraError('images need Pillow: pip install "fewbit[vision]"') from None
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     return Image
 
 
@@ -173,20 +188,21 @@ def _to_rgb(image: Image) -> Image:
     if image.mode.startswith(("I", "F")):
         return _from_deep(image)
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        over = image.convert("RGBA")
-        white = import_pillow().new("RGBA", over.size, (255, 255, 255, 255))
-        white.alpha_composite(over)
-        return white.convert("RGB")  # type: ignore[no-any-return]
+        over = image if image.mode == "RGBA" else image.convert("RGBA")
+        white = import_pillow().new("RGB", over.size, (255, 255, 255))
+        white.paste(over, mask=over.getchannel("A"))
+        return white  # type: ignore[no-any-return]
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_deep(image: Image) -> Image:
     """16 bits or more, or floats, by their range: Pillow would cut what is above 255."""
-    values = np.asarray(image).astype(np.float64)
-    values = np.nan_to_num(values, posinf=255, neginf=0)
-    if image.mode.startswith("I;16") or values.max(initial=0) > 255:
-        values = values / 257
-    elif image.mode == "F" and values.max(initial=0) <= 1:
-        values = values * 255
-    gray = import_pillow().fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
-    return gray.convert("RGB")  # type: ignore[no-any-return]
+    largest = max(float(np.nan_to_num(np.asarray(strip), posinf=0).max()) for strip in _strips(image))
+    factor = 1 / 257 if image.mode.startswith("I;16") or largest > 255 else 255.0 if largest <= 1 else 1.0
+    out, top = import_pillow().new("RGB", image.size), 0
+    for strip in _strips(image):
+        values = np.nan_to_num(np.asarray(strip).astype(np.float64), posinf=255, neginf=0) * factor
+        gray = import_pillow().fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+        out.paste(gray.convert("RGB"), (0, top))
+        top += strip.height
+    return out  # type: ignore[no-any-return]

@@ -63,9 +63,7 @@ class ChatEncoder:
         images: Makes embeddings of images.
     """
 
-    def __init__(
-        self, prompts: PromptEncoder, compiler: Callable[[], GrammarCompiler], images: ImagePrompts
-    ) -> None:
+    def __init__(self, prompts: PromptEncoder, compiler: Callable[[], GrammarCompiler], images: ImagePrompts) -> None:
         self._prompts, self._compiler, self._images = prompts, compiler, images
         self._has_warned = False
         self._controls: dict[str, dict[str, int]] = {}  # of each format

@@ -103,8 +103,8 @@ class ImagePrompts:
         counts = [image.prepared.text.count(text) for image in images]
         if len(places) != sum(counts):
             raise RequestError(
-                f"the prompt has {len(places)} tokens {text}, and the images need {sum(counts)}: the tokenizer does not "
-                "fit the image encoder, or a message spells the token"
+                f"the prompt has {len(places)} tokens {text}, and the images need {sum(counts)}: the tokenizer does "
+                "not fit the image encoder, or a message spells the token"
             )
         first = 0
         for count in counts:

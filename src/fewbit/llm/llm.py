@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack, overload
 
-from ..engine.beam_search import refuse_beside_beams
 from ..encoding import find_encoder
+from ..engine.beam_search import refuse_beside_beams
 from ..engine.embedded import EmbeddedPrompt
 from ..engine.request import Generation
 from ..errors import RequestError

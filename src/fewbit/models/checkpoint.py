@@ -100,7 +100,8 @@ class Checkpoint:
         """A list of so many numbers."""
         value = self._get(key, default)
         found = [*value] if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value]
-        if len(found) != count or not all(isinstance(one, int | float | np.number) and math.isfinite(one) for one in found):
+        are_numbers = all(isinstance(one, int | float | np.number) and math.isfinite(one) for one in found)
+        if len(found) != count or not are_numbers:
             self._refuse(key, f"{count} numbers", value)
         return tuple(float(one) for one in found)
 

@@ -61,8 +61,8 @@ class Directory:
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path = path
         self._raw = read_config(path / "config.json")
-        self.architecture, self._adapter = find_adapter(self._raw, names, path)
-        self._join_tensors(self._adapter, open_tensors(path, self._raw))
+        self.architecture, adapter = find_adapter(self._raw, names, path)
+        self._join_tensors(adapter, open_tensors(path, self._raw))
 
     def _join_tensors(self, adapter: CheckpointAdapter, stored: Safetensors | Prequantized) -> None:
         self._adapter, self._stored = adapter, stored

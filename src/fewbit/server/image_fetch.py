@@ -103,7 +103,8 @@ def _connect(scheme: str, host: str, port: int, end: float) -> http.client.HTTPC
     """A connection to the address that was checked: a name that means another one a moment later changes nothing."""
     connection = http.client.HTTPConnection(host, port, timeout=_left(end))
     plain = socket.create_connection((public_address(host, port), port), timeout=_left(end))
-    connection.sock = plain if scheme == "http" else ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    tls = None if scheme == "http" else ssl.create_default_context()
+    connection.sock = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
     return connection
 
 

@@ -23,7 +23,7 @@ class RequestImage:
 
     @property
     def is_remote(self) -> bool:
-        return self.is_url and not self.data[:5].lower() == "data:"
+        return self.is_url and self.data[:5].lower() != "data:"
 
     def read(self, size: int = -1) -> bytes:
         """The bytes of its file."""
@@ -43,7 +43,8 @@ def image_part(data: Any, at: str, *, is_url: bool = True) -> Plain:
         is_url: Whether it is a URL.
     """
     if not isinstance(data, str) or not data:
-        raise ApiError(400, f"{at}: an image needs {'a URL' if is_url else 'its data in base64'}", at, "invalid_request")
+        what = "a URL" if is_url else "its data in base64"
+        raise ApiError(400, f"{at}: an image needs {what}", at, "invalid_request")
     return {"type": "image", "image": RequestImage(data, is_url)}
 
 

@@ -19,19 +19,19 @@ class ImageMark(NamedTuple):
     Args:
         char: A character that stands nowhere else.
         placeholder: What templates of the model write for an image.
-        count: How many images there are.
+        num_images: How many images there are.
     """
 
     char: str
     placeholder: str
-    count: int
+    num_images: int
 
     def find(self, rendered: str) -> str:
         """A rendered prompt with the character for each image."""
         text = rendered if self.char in rendered else rendered.replace(self.placeholder, self.char)
-        if text.count(self.char) != self.count:
+        if text.count(self.char) != self.num_images:
             raise TemplateError(
-                f"the chat template writes {text.count(self.char)} images, and the conversation has {self.count}"
+                f"the chat template writes {text.count(self.char)} images, and the conversation has {self.num_images}"
             )
         return text
 

@@ -24,7 +24,7 @@ LOGITS = 1e-3
 
 
 def test_the_zoo_has_every_encoder() -> None:
-    assert NAMES == projectors()
+    assert projectors() == NAMES
     assert {encoder_file(source).config["projector_type"].replace(".", "_") for source in SOURCES} == set(NAMES)
 
 
@@ -54,9 +54,7 @@ def logits_in_steps(llm: fb.LLM, tokens: list[int], embedded: EmbeddedPrompt, si
         count = min(sizes[len(rows) % len(sizes)], len(tokens) - first)
         count = max(embedded.uncut(first, count), embedded.needed(first))
         inputs = embedded.row_inputs(first, count)
-        rows.append(
-            llm.loaded.forward([Row(sequence, tokens[first : first + count], count, inputs=inputs)]).copy()
-        )
+        rows.append(llm.loaded.forward([Row(sequence, tokens[first : first + count], count, inputs=inputs)]).copy())
         first += count
     return np.concatenate(rows)
 

@@ -79,7 +79,7 @@ def as_tensor(values: npt.NDArray[np.float32]) -> QuantTensor:
 
 
 class PatchEmbedding:
-    """Patches times the weights of a convolution, of one image or the sum of several frames; `names` are its tensors."""
+    """Patches times the weights of a convolution, or the sum of those of several frames; `names` are its tensors."""
 
     def __init__(self, file: Checkpoint, c: VisionSizes, *names: str) -> None:
         shape = c.hidden, CHANNELS, c.patch, c.patch

@@ -20,9 +20,11 @@ HF = VisionAdapter(
     "gemma3",
     config=SIGLIP_CONFIG
     | {
-        "vision.projector.scale_factor": lambda config: config.get("image_size", 224)
-        // config.get("patch_size", 16)
-        // int(config["whole"].get("mm_tokens_per_image", 256) ** 0.5),
+        "vision.projector.scale_factor": lambda config: (
+            config.get("image_size", 224)
+            // config.get("patch_size", 16)
+            // int(config["whole"].get("mm_tokens_per_image", 256) ** 0.5)
+        ),
     },
     tensors=SIGLIP_TENSORS
     | {

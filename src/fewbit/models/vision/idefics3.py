@@ -14,9 +14,9 @@ from ...ops.graph import Value
 from ...ops.recorder import Ops
 from ..checkpoint import Checkpoint
 from ..layers import Linear
-from .adapter import VisionAdapter, preprocessor
+from .adapter import VisionAdapter, preprocessor, vision_config
 from .blocks import neighbours
-from .siglip import SIGLIP_TENSORS, Siglip, vision_config
+from .siglip import SIGLIP_TENSORS, Siglip
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,7 +52,8 @@ class Model(Siglip):
         self.longest = file.size("vision.preproc_image_size", default=4 * c.image, most=1 << 14)
         self.splits = file.flag("vision.splits", default=True)
         if c.side % self.scale or file.size("vision.tile_size", default=c.image) != c.image:
-            raise FileError(f"{file.path}: tiles must have {c.image} pixels on a side, and join in squares of {self.scale}")
+            sizes = f"tiles must have {c.image} pixels on a side, and join in squares of {self.scale}"
+            raise FileError(f"{file.path}: {sizes}")
         self.fc = Linear(file, "mm.model.fc", c.out, c.hidden * self.scale**2)
 
     def prepare(self, picture: Picture) -> PreparedImage:

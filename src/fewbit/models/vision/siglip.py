@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from ...images import Picture, PixelRules, ResampleName, patches_of, resize, to_floats
+import numpy as np
+
 from ...arrays import Floats
+from ...images import Picture, PixelRules, ResampleName, patches_of, resize, to_floats
 from ...ops.graph import Value
 from ...ops.recorder import Ops
+from ..adapter import Tensors
 from ..checkpoint import Checkpoint
 from .adapter import vision_config
 from .blocks import PatchEmbedding, VisionBlock, VisionLayerNorm, VisionSizes, read_pixels
 
-import numpy as np
-
-SIGLIP_TENSORS = {
+SIGLIP_TENSORS: Tensors = {
     "embeddings.patch_embedding": "v.patch_embd",
     "embeddings.position_embedding": "v.position_embd",
     "post_layernorm": "v.post_ln",
@@ -33,8 +34,6 @@ SIGLIP_CONFIG = vision_config(
 
 class Siglip:
     """The tower, up to its last norm."""
-
-    has_axes = False
 
     def __init__(self, file: Checkpoint, resample: ResampleName) -> None:
         c = self.sizes = VisionSizes.read(file)
