@@ -28,7 +28,7 @@ EMIT := PYTHONPATH=src $(BIN)/python -m fewbit.formats.emit
 .NOTPARALLEL:
 .PHONY: help test test-all run table bench runnable check check-python check-types check-native check-imports check-emitted \
         check-macos sanitize emulate selftest test-cross test-cross-all test-cluster test-cuda test-webgpu test-cuda-emulated \
-        test-cuda-compile emit format docs build wheel wheels sdist clean
+        test-cuda-compile emit format docs web build wheel wheels sdist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
@@ -83,6 +83,13 @@ emit: $(VENV)/.tools ## Write what follows from formats/table.py and docs/figure
 docs: $(VENV)/.docs ## Build the site of the docs into build/site
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=src $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in build/site: open build/site/index.html."
+
+web: web/node_modules/.installed ## Bundle the JavaScript runtime of the page at /local (needs Node and npm)
+	cd web && npm run --silent build
+
+web/node_modules/.installed: web/package.json
+	cd web && npm install --silent --no-audit --no-fund
+	@touch $@
 
 runnable: $(if $(wildcard $(VENV)/.built-*),build,$(VENV)/.native)
 

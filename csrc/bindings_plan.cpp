@@ -3,8 +3,8 @@
 #include <memory>
 #include <mutex>
 
+#include "bindings_collective.h"
 #include "bindings_experts.h"
-#include "bindings_given.h"
 #include "bindings_inserts.h"
 #include "bindings_low_rank.h"
 #include "bindings_recurrent.h"
@@ -33,9 +33,9 @@ class ForkedLock {
 };
 
 // A plan and the arrays that it reads. Once it has its result it does not change; runs wait for each other.
-class PyPlan : public GivenPlan {
+class PyPlan : public CollectivePlan {
  public:
-  using GivenPlan::GivenPlan;
+  using CollectivePlan::CollectivePlan;
   Buffer buffer(size_t width, bool logits_only, size_t slot) {
     if (width == 0 || width > kLargest) throw std::invalid_argument("a buffer has at least one column");
     expect(slot <= plan_.buffers(), "slot of a buffer", slot, plan_.buffers());
@@ -375,6 +375,7 @@ class PyPlan : public GivenPlan {
 }  // namespace
 
 void bind_plan(nb::module_& m) {
+  bind_collective(m);
   nb::class_<PyAdapter>(m, "Adapter", "Low-rank terms of the products of a model.")
       .def(nb::init<>())
       .def("add", &PyAdapter::add, nb::arg("product"), nb::arg("a").none(), nb::arg("b").none(), nb::arg("kind"),
@@ -419,6 +420,9 @@ void bind_plan(nb::module_& m) {
       .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
       .def("given", &PyPlan::given, nb::arg("out"))
       .def("insert", &PyPlan::insert, nb::arg("x"), nb::arg("part"), nb::arg("adds"), nb::arg("out"))
+      .def("all_reduce", &PyPlan::all_reduce, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("out"))
+      .def("all_gather", &PyPlan::all_gather, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("first"),
+           nb::arg("out"))
       .def("low_rank", &PyPlan::low_rank, nb::arg("x"), nb::arg("products"))
       .def("low_rank_rows", &PyPlan::low_rank_rows, nb::arg("product"), nb::arg("count"), nb::arg("out"))
       .def("set_result", &PyPlan::set_result, nb::arg("x"))

@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "sample.h"
+#include "sampler_chain.h"
 
 namespace fewbit {
 namespace {
@@ -149,6 +150,51 @@ Reasons py_top_tokens(Row logits, MutableInt32s tokens, MutableRow logprobs) {
   return listed(top_tokens(logits.data(), vocab, count, tokens.data(), logprobs.data()));
 }
 
+void expect_chain(const ChainParams& params) {
+  const auto within = [&](double value, double least, double most, const char* name) {
+    if (!(value >= least && value <= most)) throw std::invalid_argument(std::string(name) + " is out of range");
+  };
+  expect_params(params.usual, 0);
+  within(params.typical_p, 0, 1, "typical_p");
+  within(params.top_n_sigma, 0, 1e6, "top_n_sigma");
+  within(params.excludes, 0, 1, "excludes");
+  within(params.xtc_threshold, 0, 1, "xtc_threshold");
+  within(params.mirostat, 0, 1, "mirostat");
+  within(params.mu, -1e12, 1e12, "mu");
+  within(params.dynatemp_range, 0, 1e6, "dynatemp_range");
+  within(params.dynatemp_exponent, 0, 1e6, "dynatemp_exponent");
+}
+
+// The token and its probability, or a reason in the place of the token, less than 0.
+std::pair<int, double> py_sample_chain(Row logits, const nb::bytes& samplers, const nb::bytes& packed, double uniform,
+                                       std::optional<Int32s> seen, std::optional<Int32s> counts,
+                                       std::optional<Int64s> starts, std::optional<Int32s> bias_ids,
+                                       std::optional<Row> bias_values, std::optional<Int64s> bias_starts,
+                                       std::optional<MaskWords> masks, std::optional<Int32s> mask_rows,
+                                       std::optional<Int32s> dry_ids, std::optional<Row> dry_values,
+                                       std::optional<Int64s> dry_starts) {
+  const size_t vocab = checked_vocab(logits.size());
+  ChainParams params;
+  expect(packed.size() == sizeof(params), "bytes of the params", packed.size(), sizeof(params));
+  std::memcpy(&params, packed.c_str(), sizeof(params));
+  expect_chain(params);
+  if (!(uniform >= 0 && uniform < 1)) throw std::invalid_argument("the uniform number is not from [0, 1)");
+  std::vector<ChainSampler> order;
+  for (size_t i = 0; i < samplers.size(); ++i) {
+    const auto number = static_cast<unsigned char>(samplers.c_str()[i]);
+    expect(number < kChainSamplers, "number of a sampler, below", number, kChainSamplers);
+    order.push_back(static_cast<ChainSampler>(number));
+  }
+  const Changes changes{numbers_of<int32_t>(seen, counts, starts, 1, vocab, "seen tokens"),
+                        numbers_of<float>(bias_ids, bias_values, bias_starts, 1, vocab, "bias"),
+                        masks_of(masks, mask_rows, 1, vocab)};
+  const auto dry = numbers_of<float>(dry_ids, dry_values, dry_starts, 1, vocab, "dry");
+  const WithoutGil released;
+  ChainToken out{};
+  const auto bad = sample_chain({logits.data(), vocab, order.data(), order.size(), params, uniform, changes, dry}, out);
+  return bad ? std::pair{-static_cast<int>(*bad), 0.0} : std::pair{static_cast<int>(out.token), out.probability};
+}
+
 }  // namespace
 
 void bind_sample(nb::module_& m) {
@@ -157,6 +203,13 @@ void bind_sample(nb::module_& m) {
         nb::arg("bias_values").none(), nb::arg("bias_starts").none(), nb::arg("masks").none(),
         nb::arg("mask_rows").none(), nb::arg("tokens"), nb::arg("logprobs"), nb::arg("threads"),
         "A token for each row of logits, and its log-probability; returns the rows that have none, and why.");
+  m.def("sample_chain", py_sample_chain, OneTarget(), nb::arg("logits"), nb::arg("samplers"), nb::arg("params"),
+        nb::arg("uniform"), nb::arg("seen").none(), nb::arg("counts").none(), nb::arg("starts").none(),
+        nb::arg("bias_ids").none(), nb::arg("bias_values").none(), nb::arg("bias_starts").none(),
+        nb::arg("masks").none(), nb::arg("mask_rows").none(), nb::arg("dry_ids").none(), nb::arg("dry_values").none(),
+        nb::arg("dry_starts").none(),
+        "The token that a chain of samplers draws from a row of logits, and its probability among those left; a token "
+        "below 0 is a reason why there is none.");
   m.def("log_probabilities", py_log_probabilities, OneTarget(), nb::arg("logits"), nb::arg("tokens"), nb::arg("out"),
         nb::arg("threads"),
         "The log-probability of one token of each row of logits; returns the rows that have none, and why.");

@@ -47,10 +47,10 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {"embed",   "linear", "gated",        "rope",          "attend", "norm",
-                                      "add",     "gate",   "gather",       "layer_norm",    "map",    "positions",
-                                      "columns", "join",   "linear_heads", "experts",       "conv",   "delta_rule",
-                                      "scan",    "given",  "low_rank",     "low_rank_rows", "insert"};
+  static const char* const names[] = {"embed",   "linear", "gated",        "rope",          "attend",     "norm",
+                                      "add",     "gate",   "gather",       "layer_norm",    "map",        "positions",
+                                      "columns", "join",   "linear_heads", "experts",       "conv",       "delta_rule",
+                                      "scan",    "given",  "low_rank",     "low_rank_rows", "collective", "insert"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);
@@ -222,6 +222,14 @@ struct Plan::Run {
     each_row(op.out, [&](size_t r) {
       std::copy_n(at(op.in) + static_cast<size_t>(step.logits_indices[r]) * n, n, at(op.out) + r * n);
     });
+  }
+  void operator()(const plan::Collective& op) const {
+    const size_t count = rows(op.in), n = width(op.in);
+    if (op.first) {
+      op.group->all_gather(op.rank, at(op.in), count, n, *op.first, width(op.out), at(op.out));
+    } else {
+      op.group->all_reduce(op.rank, at(op.in), count * n, at(op.out));
+    }
   }
   void operator()(const plan::Given& op) const { std::copy_n(step.given, rows(op.out) * width(op.out), at(op.out)); }
 

@@ -1,11 +1,13 @@
 // A model's step, recorded once: operations on buffers of rows. It runs for any ragged batch of tokens; between the
 // operations nothing is allocated and no Python runs. Pointers and sizes have been checked by the caller.
 #pragma once
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "attention.h"
+#include "collective.h"
 #include "experts.h"
 #include "linear.h"
 #include "low_rank.h"
@@ -185,6 +187,14 @@ struct Insert {  // rows of a step's part, in the place of those of some tokens 
   Buffer out;
 };
 
+struct Collective {  // a sum over ranks, or the columns of all of them side by side
+  Buffer in;
+  ThreadCollective* group;
+  size_t rank;
+  std::optional<size_t> first;  // the first column of this rank; none: a sum
+  Buffer out;
+};
+
 struct LowRank {  // terms of adapters, added to products of `in`
   Buffer in;
   std::vector<std::pair<size_t, Buffer>> products;  // numbers of products, and what is added to
@@ -196,7 +206,7 @@ struct LowRankRows {  // the same for rows of a table
 
 using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
                         Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given,
-                        LowRank, LowRankRows, Insert>;
+                        LowRank, LowRankRows, Collective, Insert>;
 
 }  // namespace plan
 

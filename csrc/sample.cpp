@@ -6,10 +6,9 @@
 #include <functional>
 #include <limits>
 #include <mutex>
-#include <stdexcept>
-#include <string>
 
 #include "dispatch.h"
+#include "logit_changes.h"
 #include "passes.h"
 #include "threads.h"
 #include "workspace.h"
@@ -17,7 +16,7 @@
 namespace fewbit {
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr float kNone = kNoLogit;
 constexpr double kMaxLogit = std::numeric_limits<float>::max();
 constexpr double kSmallest = 1e-35;  // of a range of logits: less is as good as none
 constexpr double kColdest = 1e-30;   // temperature; what is colder changes nothing
@@ -188,61 +187,13 @@ int32_t sample_row(const LogitRow& row, const SamplingParams& params, double uni
   return candidates.last_of(candidates.shorten(kept, [&](size_t, double sum) { return sum > enough; }));
 }
 
-void refuse_twice(const int32_t* tokens, size_t count, size_t vocab, const char* what, size_t row) {
-  if (count == 0) return;
-  auto* seen = marks.get<uint64_t>(vocab / 64 + 1);
-  std::fill_n(seen, vocab / 64 + 1, 0);
-  for (size_t i = 0; i < count; ++i) {
-    const auto token = static_cast<size_t>(tokens[i]);
-    if (seen[token / 64] >> token % 64 & 1) {
-      throw std::invalid_argument(std::string(what) + " of row " + std::to_string(row) + ": a token is given twice");
-    }
-    seen[token / 64] |= uint64_t{1} << token % 64;
-  }
-}
-
-float limited(double logit) { return static_cast<float>(std::clamp(logit, -kMaxLogit, kMaxLogit)); }
-
-// x where a mask has a bit, -inf elsewhere. Most words of a mask are all 0 or all 1.
-void apply_mask(const float* x, size_t n, const uint32_t* mask, float* out) {
-  for (size_t i = 0; i < n; i += 32) {
-    const uint32_t word = mask[i / 32];
-    const size_t count = std::min<size_t>(32, n - i);
-    if (word == ~uint32_t{0}) {
-      std::copy_n(x + i, count, out + i);
-    } else if (word == 0) {
-      std::fill_n(out + i, count, kNone);
-    } else {
-      for (size_t bit = 0; bit < count; ++bit) out[i + bit] = word >> bit & 1 ? x[i + bit] : kNone;
-    }
-  }
-}
-void add_bias(const int32_t* tokens, const float* values, size_t count, float* logits) {
-  for (size_t i = 0; i < count; ++i) {
-    float& logit = logits[tokens[i]];
-    if (logit == kNone) continue;
-    logit = values[i] == kNone ? kNone : limited(static_cast<double>(logit) + static_cast<double>(values[i]));
-  }
-}
-bool penalizes(const SamplingParams& params) {
-  return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
-}
-void penalize(const SamplingParams& params, const int32_t* tokens, const int32_t* counts, size_t count, float* logits) {
-  for (size_t i = 0; i < count; ++i) {
-    float& logit = logits[tokens[i]];
-    if (logit == kNone) continue;
-    double v = logit;
-    v = v > 0 ? v / params.repetition_penalty : v * params.repetition_penalty;
-    logit = limited(v - ((counts[i] > 0 ? params.presence_penalty : 0) + params.frequency_penalty * counts[i]));
-  }
-}
 // Row r with bias, mask and penalties; null: it has none of them.
 const float* changed(const float* x, size_t n, const Changes& by, const SamplingParams& params, size_t r) {
   const auto& seen = by.seen;
   const auto& bias = by.bias;
   const uint32_t* mask = by.masks.of(r);
-  refuse_twice(seen.tokens + seen.first(r), seen.count(r), n, "seen tokens", r);
-  refuse_twice(bias.tokens + bias.first(r), bias.count(r), n, "bias", r);
+  refuse_twice(seen.tokens + seen.first(r), seen.count(r), n, "seen tokens", r, marks);
+  refuse_twice(bias.tokens + bias.first(r), bias.count(r), n, "bias", r, marks);
   const size_t penalized = penalizes(params) ? seen.count(r) : 0;
   if (!mask && bias.count(r) == 0 && penalized == 0) return nullptr;
   float* out = changed_logits.get<float>(n);

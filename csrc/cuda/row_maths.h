@@ -80,6 +80,19 @@ __device__ __forceinline__ void gather_rows(ConstRows x, const int* indices, Row
   reinterpret_cast<V*>(out[row])[i] = from < 0 ? V{} : reinterpret_cast<const V*>(x[from])[i];
 }
 
+// The sum of parts that lie behind each other, `rows` rows of `width` values each, added in their order.
+__device__ __forceinline__ void sum_parts(const float* first, int parts, int rows, int width, Rows out) {
+  start_next();
+  wait_for_previous();
+  const int row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
+  if (i >= width) return;
+  const size_t apart = static_cast<size_t>(rows) * width;
+  const float* x = first + static_cast<size_t>(row) * width + i;
+  float sum = x[0];
+  for (int part = 1; part < parts; ++part) sum += x[part * apart];
+  out[row][i] = sum;
+}
+
 // Reduced over the threads of a row: a block, or a warp of it.
 template <bool warp_rows>
 __device__ __forceinline__ float sum_row(float v) {

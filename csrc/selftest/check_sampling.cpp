@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "sample.h"
+#include "sampler_chain.h"
 #include "selftest/compare.h"
 #include "selftest/run.h"
 #include "selftest/samples.h"
@@ -63,7 +64,54 @@ void sample_case(Run& run, size_t n) {
   run.expect(same_floats(own.logprobs, expected.logprobs), "other probabilities");
 }
 
+constexpr ChainSampler kDefault[] = {
+    ChainSampler::penalties, ChainSampler::dry,         ChainSampler::top_n_sigma,
+    ChainSampler::top_k,     ChainSampler::temperature, ChainSampler::typical_p,
+    ChainSampler::top_p,     ChainSampler::min_p,       ChainSampler::xtc,
+};
+constexpr ChainParams kChains[] = {
+    {kParams[2], 0.7, 2, 1, 0.05, 0, 0, 0.5, 1}, {kParams[1], 0.9, 0, 0, 0, 0, 0, 0, 1},
+    {kParams[1], 1, 1, 1, 0.01, 0, 0, 0, 1},     {kParams[3], 1, 0, 0, 0, 1, 4, 0, 1},
+    {kParams[5], 1, 0, 0, 0, 0, 0, 0.7, 0.5},
+};
+
+struct Drawn {
+  ChainToken token{};
+  std::optional<BadRow> bad;
+};
+Drawn drawn(const Target& target, const Guarded<float>& x, const ChainParams& params, double uniform) {
+  const Using used(target);
+  const int32_t tokens[] = {0}, counts[] = {2};
+  const int64_t starts[] = {0, 1};
+  const float amounts[] = {1.5f};
+  const Changes changes{{tokens, counts, starts}, {}, {}};
+  Drawn out;
+  out.bad = sample_chain(
+      {x.data(), x.size(), kDefault, std::size(kDefault), params, uniform, changes, {tokens, amounts, starts}},
+      out.token);
+  return out;
+}
+
+void chain_case(Run& run, size_t n, const ChainParams& params) {
+  const Edge edge = run.edge();
+  run.at("%zu logits, guard at the %s", n, edge_name(edge));
+  const Guarded<float> x(logits(run.random, n), edge);
+  const double uniform = static_cast<double>(run.random.uniform());
+  const Drawn own = drawn(run.target, x, params, uniform), expected = drawn(run.scalar, x, params, uniform);
+  run.expect(own.bad == expected.bad && own.token.token == expected.token.token, "another token");
+  run.expect(own.token.probability == expected.token.probability, "another probability");
+  run.expect(x.intact(), "written outside of the row");
+}
+
 }  // namespace
+
+void check_chain(Run& run) {
+  for (const size_t n : kVocabs) {
+    for (const ChainParams& params : kChains) {
+      for (size_t i = 0; i < run.draws(2, 40); ++i) chain_case(run, n, params);
+    }
+  }
+}
 
 void check_sample(Run& run) {
   for (const size_t n : kVocabs) {

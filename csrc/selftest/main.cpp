@@ -20,7 +20,8 @@ constexpr PlainCheck kPlainChecks[] = {
     {"quantize", check_quantize},     {"norm", check_norm},     {"rope", check_rope},
     {"gates", check_gates},           {"weigh", check_weigh},   {"scale", check_scale},
     {"rotate", check_rotate},         {"sample", check_sample}, {"conv", check_conv},
-    {"delta rule", check_delta_rule}, {"scan", check_scan},
+    {"delta rule", check_delta_rule}, {"scan", check_scan},     {"chain", check_chain},
+    {"low rank", check_low_rank},
 };
 
 constexpr const char* kHelp =

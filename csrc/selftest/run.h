@@ -80,6 +80,8 @@ void check_weigh(Run& run);
 void check_scale(Run& run);
 void check_rotate(Run& run);
 void check_sample(Run& run);
+void check_chain(Run& run);
+void check_low_rank(Run& run);
 void check_conv(Run& run);
 void check_delta_rule(Run& run);
 void check_scan(Run& run);

@@ -75,13 +75,18 @@ class LoadOptions:
             "mtp" asks the model's own layer for that (Qwen3.5, GLM-4.5, DeepSeek V3), "off" guesses nothing. The text
             is the same, apart from rounding; with `batch_invariant` all bits are. Defaults to "auto": "ngram" on the
             CPU, or the draft model if there is one.
-        draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name.
+        draft: A small model with the same tokens that guesses, in the place of "ngram": a path, URL or name. Or the
+            folder of an EAGLE-3 head that was trained for the model.
         draft_tokens: Most tokens that are guessed at once. How many are follows from what steps cost and from how many
-            guesses were right. Defaults to 16, with a draft model to 4, with "mtp" to 3.
+            guesses were right. Defaults to 16, with a draft model to 4, with "mtp" or a head to 3.
         gpu_layers: Number of layers, the last ones, that run on the GPU; the others run on the CPU. Defaults to all, or
             with a warning to as many as fit.
+        cpu_experts: Number of layers, the first ones with experts, whose experts stay on the CPU; all else runs on the
+            GPU ("cuda"). Defaults to none, or with a warning to as few as make the rest fit.
         stages: Number of processes that divide the layers, in a Ray cluster (the extra `cluster`), this one among them.
             Each has its own `threads`, and a GPU of its own with device="cuda".
+        tensor_parallel: Number of devices of this machine that share every layer, each with some heads and columns of
+            it: the first GPUs with device="cuda", those that `device` names, or threads with device="cpu".
         format: Format to quantize f32, f16 and bf16 weights to, such as "q8_0", or a mix such as "q4_k_m".
         keep: Keep the result of `format` for the next start. It is a GGUF file in the cache folder.
         max_waiting: Maximum number of requests that wait; further ones are refused with `QueueFull`. Defaults to no
@@ -118,7 +123,9 @@ class LoadOptions:
     draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
     draft_tokens: Annotated[int | None, Choice("16, with a draft model 4, with mtp 3")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
+    cpu_experts: Annotated[int | None, Choice("none, or as few as make the rest fit", least=0)] = None
     stages: Annotated[int | None, Choice("1")] = None
+    tensor_parallel: Annotated[int | None, Choice("1")] = None
     format: str | None = None
     keep: bool = True
     max_waiting: Annotated[int | None, Choice(least=0, scope="python")] = None

@@ -15,16 +15,19 @@ from .cache.groups import MAX_SEQS, pages_by_group
 from .cache.layout import make_layout
 from .devices import Device
 from .devices.batch import Executor, Row
+from .devices.cpu_experts import place_experts
 from .devices.dividing import divide
 from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
 from .devices.forward import forward
 from .devices.mtp import MtpExecutor
-from .devices.splitting import Placed, find_devices, is_staged, join, share_memory, split
+from .devices.splitting import Placed, find_devices, is_ranked, is_staged, join, needed_tokens, share_memory, split
+from .devices.tensor_parallel import divide_layers
 from .errors import OutOfMemory, RequestError
+from .files.hub import find
 from .files.maps import FileMap, check_maps
 from .files.model import ModelFile
 from .load_options import KvFormats, LoadOptions, kv_formats
-from .models import LoadedModel, load_model
+from .models import LoadedModel, load_model, open_eagle_head
 from .models.classifier import Classifier
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
@@ -82,8 +85,8 @@ def load(
             raise RequestError(f"device {options.device!r} takes no images; use device='cpu', or mmproj='off'")
         vision = None
     file = stretched(file, options.rope_scaling)
-    mtp = options.speculate == "mtp"
-    model = _seeing(load_model(file, mtp=mtp), vision)  # its weights stay in the file for now
+    mtp, head = options.speculate == "mtp", _eagle_head(options)
+    model = _seeing(load_model(file, mtp=mtp, head=head), vision)  # its weights stay in the file for now
     _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)
     ctx, step_tokens = choose_lengths(options, model, device)
@@ -92,12 +95,14 @@ def load(
         ctx = default_ctx(plans, ctx)
     pages = _pages(plans, model, ctx, options.cache_bytes)
     device = join(plans, model.graph, replace(options, model=file.path, ctx=ctx, max_batched_tokens=step_tokens))
-    if mtp and not device.takes_rows:
-        raise RequestError(f'speculate="mtp" needs one device for all layers, not {device.name}')
-    model = _seeing(_pack(file, device, plans[0].weight_layout, ctx, mtp), vision)
+    if model.drafting is not None and not device.takes_rows:
+        what = 'speculate="mtp"' if mtp else "an EAGLE head"
+        raise RequestError(f"{what} needs one device for all layers, not {device.name}")
+    model = _seeing(_pack(file, device, plans[0].weight_layout, ctx, mtp, head), vision)
     store = device.make_store(make_layout(model.specs, *kv_formats(options.kv)), pages)
     disk = _disk_cache(options, device, plans[0].weight_layout)
-    cache = Cache(store, kv_fingerprint(file, ctx) + ("-mtp" if mtp else ""), Shortage(), disk)
+    beside = f"-{model_fingerprint(head)}" if head else "-mtp" if mtp else ""  # it keeps K and V too
+    cache = Cache(store, kv_fingerprint(file, ctx) + beside, Shortage(), disk)
     executor = _make_executor(device, model, cache)
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps
@@ -161,8 +166,15 @@ def _split(
         layout = choose_layout(device, file.file_bytes, options.repack)
         plans.append(plan_memory(file, model, place, device, layout, kv_layout, seqs, step_tokens))
     tokens = ctx if options.ctx else min(ctx, LEAST_CTX)
+    if is_ranked(options):
+        return divide_layers(share_memory(plans), model.graph)
     if is_staged(options):
         return divide(share_memory(plans), model.graph, tokens)
+    if plans[-1].device.leaves_experts:
+        *others, last = plans
+        plans = [*others, place_experts(last, model.graph, options, needed_tokens(last, tokens, options.cache_bytes))]
+        if plans[-1].cpu_experts:
+            return plans[-1:]
     return split(plans, model.graph, options.gpu_layers, tokens, options.cache_bytes)
 
 
@@ -183,9 +195,11 @@ def _disk_cache(options: LoadOptions, device: Device, layout: str) -> DiskCache 
     return DiskCache(options.cache_dir, nbytes, identity=dumps(path))
 
 
-def load_weights(file: ModelFile, device: Device, repack: bool | None = None, mtp: bool = False) -> LoadedModel:
+def load_weights(
+    file: ModelFile, device: Device, repack: bool | None = None, mtp: bool = False, head: ModelFile | None = None
+) -> LoadedModel:
     """The model of a file, with its weights in the layout that the device reads."""
-    return _pack(file, device, choose_layout(device, file.file_bytes, repack), mtp=mtp)
+    return _pack(file, device, choose_layout(device, file.file_bytes, repack), None, mtp, head)
 
 
 def place(model: LoadedModel, device: Device, kv: KvFormats, ctx: int, tokens: int) -> Loaded:
@@ -196,15 +210,25 @@ def place(model: LoadedModel, device: Device, kv: KvFormats, ctx: int, tokens: i
 
 
 def _make_executor(device: Device, model: LoadedModel, cache: Cache) -> Executor:
-    if model.mtp is not None:
+    if model.drafting is not None:
         return MtpExecutor(device, model, cache)
     return device.make_executor(model.graph, cache.store, model.config.vocab)
 
 
-def _pack(file: ModelFile, device: Device, layout: str, ctx: int | None = None, mtp: bool = False) -> LoadedModel:
+def _eagle_head(options: LoadOptions) -> ModelFile | None:
+    """The EAGLE head that is to draft, if that is what `draft` names."""
+    return None if options.draft is None else open_eagle_head(find(options.draft, progress=options.progress))
+
+
+def _pack(
+    file: ModelFile, device: Device, layout: str, ctx: int | None = None, mtp: bool = False,
+    head: ModelFile | None = None,
+) -> LoadedModel:  # fmt: skip
     """The model with its weights in a layout; parts of fused tensors begin at places of their own."""
+    files = [file, head] if head else [file]
+    nbytes = sum(one.file_bytes + 256 * len(one.tensors) for one in files)
     try:
-        return load_model(file, device.pack(layout, file.file_bytes + 256 * len(file.tensors)), ctx, mtp)
+        return load_model(file, device.pack(layout, nbytes), ctx, mtp, head)
     except MemoryError as error:
         raise OutOfMemory(f"{file.path.name}: no memory to lay the weights out anew; try repack=False") from error
 

@@ -9,7 +9,7 @@ import numpy as np
 from fewbit.devices.batch import Row, RowResult, Sample, Score, Top, lay_out
 from fewbit.devices.host import HostHandle
 from fewbit.errors import DataError
-from fewbit.ops import sampling
+from fewbit.ops import reference_sampling as sampling
 from fewbit.ops.sampling import SamplingParams
 
 GREEDY = Sample(SamplingParams(temperature=0.0), 0.5)

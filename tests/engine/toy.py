@@ -23,7 +23,8 @@ from fewbit.devices.batch import Batch
 from fewbit.devices.host import HostHandle
 from fewbit.errors import OutOfPages
 from fewbit.loading import Loaded
-from fewbit.ops import attention, sampling
+from fewbit.ops import attention
+from fewbit.ops import reference_sampling as sampling
 from fewbit.ops.low_rank import Terms
 from fewbit.ops.specs import AttentionParams, AttentionSpec, LayerSpec, RecurrentSpec
 

@@ -151,6 +151,6 @@ def test_options_without_effect_leave_the_usual_path(llm: LLM, monkeypatch: pyte
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a chain was run")
 
-    monkeypatch.setattr("fewbit.devices.host.sample_chain", refuse)
+    monkeypatch.setattr("fewbit.ops.cpu.sample_chain", refuse)
     options: dict[str, Any] = {"typical_p": 1.0, "mirostat": 0, "dry_multiplier": 0, "bad_words": ["zz"]}
     assert one(llm.generate(PROMPT, max_tokens=4, **options)).tokens

@@ -100,7 +100,7 @@ def test_both_files_give_the_same_guesses(tmp_path: Path, name: str) -> None:
 def test_without_it_the_layer_is_left_out(tmp_path: Path, name: str) -> None:
     folder = make_folder(tmp_path, name)
     model, with_layer = load_model(open_model(folder)), load_model(open_model(folder), mtp=True)
-    assert model.mtp is None
+    assert model.drafting is None
     assert len(with_layer.specs) == len(model.specs) + 1 == model.config.layers + 1
     assert with_layer.step_bytes > model.step_bytes
     assert len(with_layer.graph.nodes) == len(model.graph.nodes)

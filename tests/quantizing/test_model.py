@@ -11,9 +11,11 @@ import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.errors import DataError, DtypeError, FormatError, PathError, ShapeError
 from fewbit.formats.spec import Grid
+from fewbit.quantizing.expected import expected_squares
 from fewbit.quantizing.feedback import encode_with_feedback, read_feedback
 from fewbit.quantizing.mixes import MIXES, ModelSizes, choose, writable_formats
 from fewbit.quantizing.pieces import magnitude_weights
+from fewbit.quantizing.plan import plan_tensors
 
 from ..models.random_llama import llama
 
@@ -118,6 +120,51 @@ def test_importance(source: Path, tmp_path: Path) -> None:
         fb.quantize_model(source, tmp_path / "b.gguf", "q4_k", importance={QUERY: weights[:3]})
     with pytest.raises(DtypeError, match="importance must be a dictionary by tensor name or the path of a file"):
         fb.quantize_model(source, tmp_path / "b.gguf", "q4_k", importance=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("experts", [(), (3,)])
+@pytest.mark.parametrize("is_fused", [False, True])
+@pytest.mark.filterwarnings("ignore:q3_k")
+def test_inputs_that_are_expected(experts: tuple[int, ...], is_fused: bool, tmp_path: Path) -> None:
+    """Beside those of a feed-forward layer with normal inputs; and the search uses them, each expert its own."""
+    rng, kind = np.random.default_rng(3), "_exps" if experts else ""
+    gains = rng.lognormal(0, 0.3, 64).astype(np.float32)
+    lengths = rng.lognormal(0, 1, (*experts, 256, 1)).astype(np.float32)
+    gate, up = (rng.standard_normal((*experts, 256, 64), np.float32) * lengths / 8 for _ in range(2))
+    down = rng.standard_normal((*experts, 32, 256), np.float32)
+    parts = {"gate_up" if experts else "up": np.concatenate([gate, up], -2)} if is_fused else {"gate": gate, "up": up}
+    tensors = {f"blk.0.ffn_{name}{kind}.weight": values for name, values in (parts | {"down": down}).items()}
+    metadata = {"general.architecture": "llama", "llama.block_count": 1}
+    fb.write_gguf(tmp_path / "in.gguf", metadata, tensors | {"blk.0.ffn_norm.weight": gains})
+    fb.quantize_model(tmp_path / "in.gguf", tmp_path / "out.gguf", "q3_k", pure=True)
+    inputs = rng.standard_normal((4000, 64), np.float32) * gains
+    made = fb.read_gguf(tmp_path / "out.gguf").tensors[f"blk.0.ffn_down{kind}.weight"].dequantize()
+    file = fb.read_gguf(tmp_path / "in.gguf")
+    (plan,) = (item for item in plan_tensors(file, None).values() if "ffn_down" in item.name)
+    expected = expected_squares(file, plan)
+    assert expected is not None
+    assert expected.shape == (3 if experts else 1, 256)
+    for number in range(len(expected)):
+        at = (number,) if experts else ()
+        gates = inputs @ gate[at].T
+        inner = gates / (1 + np.exp(-np.maximum(gates, -80))) * (inputs @ up[at].T)
+        measured = np.square(inner).mean(axis=0)
+        apart = abs(np.log(expected[number] / measured * measured.mean()))  # gate and up are not quite independent
+        assert np.median(apart) < 0.3
+        assert apart.max() < 1.5 < np.ptp(np.log(measured)) / 4
+        plain = fb.quantize(down[at], "q3_k", magnitude_weights(down[at])).dequantize()
+        error, plain_error = (np.square(inner @ (down[at] - one).T).mean() for one in (made[at], plain))
+        assert error < 0.9 * plain_error
+
+
+def test_layers_of_which_nothing_is_expected(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    metadata = {"general.architecture": "gpt2", "gpt2.block_count": 1}
+    tensors = {f"blk.0.ffn_{name}.weight": rng.standard_normal(shape, np.float32) for name, shape in
+               (("up", (256, 64)), ("down", (64, 256)))}  # fmt: skip
+    fb.write_gguf(tmp_path / "in.gguf", metadata, tensors)
+    file = fb.read_gguf(tmp_path / "in.gguf")
+    assert [expected_squares(file, item) for item in plan_tensors(file, None).values()] == [None, None]
 
 
 def test_importance_of_experts(tmp_path: Path) -> None:

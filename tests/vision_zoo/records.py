@@ -46,6 +46,44 @@ def smolvlm(tokenizer: Any) -> Any:
     return Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=templates.SMOLVLM)
 
 
+def qwen(patch: int) -> Callable[[Any], Any]:
+    def make(tokenizer: Any) -> Any:
+        import transformers
+
+        size = {"shortest_edge": 8 * (2 * patch) ** 2, "longest_edge": 24 * (2 * patch) ** 2}
+        images = transformers.Qwen2VLImageProcessorPil(patch_size=patch, size=size)
+        return ImagesAndText(images, tokenizer, templates.QWEN, (2 * patch) ** 2)
+
+    return make
+
+
+class ImagesAndText:
+    """Qwen's processor without its part for videos, which needs torchvision: its image processor and its text."""
+
+    def __init__(self, images: Any, tokenizer: Any, template: str, area: int) -> None:
+        self.images, self.tokenizer, self.template = images, tokenizer, template
+
+    def save_pretrained(self, folder: Any) -> None:
+        self.images.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> str:
+        text: str = self.tokenizer.apply_chat_template(
+            messages, chat_template=self.template, tokenize=False, **options
+        )
+        return text
+
+    def __call__(self, images: Any, text: str, **_: Any) -> dict[str, Any]:
+        import torch
+
+        found = self.images(images, return_tensors="pt")
+        for _, rows, columns in found["image_grid_thw"].tolist():
+            text = text.replace("<|image_pad|>", "<|pad_here|>" * (rows * columns // 4), 1)
+        ids = self.tokenizer(text.replace("<|pad_here|>", "<|image_pad|>"), return_tensors="pt")["input_ids"]
+        kinds = (ids == self.tokenizer.convert_tokens_to_ids("<|image_pad|>")).int()
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds, **found}
+
+
 SIGLIP = {
     "hidden_size": 24,
     "intermediate_size": 40,
@@ -82,5 +120,49 @@ RECORDS = [
         SIGLIP | {"image_size": 32, "patch_size": 8},
         smolvlm,
         {"scale_factor": 2, "image_token_id": "<image>"},
+    ),
+]  # fmt: skip
+
+QWEN_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+QWEN_IDS = {
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+}
+MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+QWEN_TEXT = BASE | MROPE | {"vocab_size": vocab(4)}
+QWEN2_TEXT = {key: value for key, value in QWEN_TEXT.items() if key != "head_dim"} | {"num_attention_heads": 2}
+QWEN3_VISION = {
+    "depth": 3,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_heads": 2,
+    "patch_size": 8,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0, 2],
+}
+RECORDS += [
+    VisionRecord(
+        "qwen2vl_merger", "Qwen2VLForConditionalGeneration", "Qwen2VLConfig", templates.QWEN, QWEN_TOKENS, QWEN2_TEXT,
+        {"depth": 3, "embed_dim": 24, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8},
+        qwen(8), QWEN_IDS,
+    ),
+    VisionRecord(
+        "qwen2_5vl_merger", "Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLConfig", templates.QWEN, QWEN_TOKENS,
+        QWEN2_TEXT,
+        {"depth": 4, "hidden_size": 24, "intermediate_size": 40, "num_heads": 2, "patch_size": 14,
+         "out_hidden_size": 32, "fullatt_block_indexes": [1, 3]},
+        qwen(14), QWEN_IDS,
+    ),
+    VisionRecord(
+        "qwen3vl_merger", "Qwen3VLForConditionalGeneration", "Qwen3VLConfig", templates.QWEN, QWEN_TOKENS,
+        QWEN_TEXT | {"num_hidden_layers": 3}, QWEN3_VISION, qwen(8), QWEN_IDS,
+    ),
+    VisionRecord(
+        "qwen3vl_moe", "Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeConfig", templates.QWEN, QWEN_TOKENS,
+        QWEN_TEXT | {"num_hidden_layers": 3, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
+        QWEN3_VISION, qwen(8), QWEN_IDS,
     ),
 ]  # fmt: skip

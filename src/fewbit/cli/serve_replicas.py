@@ -22,7 +22,7 @@ CLUSTER_OPTIONS = [
 # Of the plain server's connections, and of its models that come and go.
 WITHOUT_REPLICAS = (
     "max_connections", "max_connections_per_address", "min_body_rate", "body_idle", "max_models", "pinned",
-    "allow_changes", "cache_dir", "cache_dir_bytes",
+    "allow_changes", "share_models", "cache_dir", "cache_dir_bytes",
 )  # fmt: skip
 
 

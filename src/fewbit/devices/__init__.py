@@ -15,6 +15,7 @@ from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import DtypeError, FewbitError, RequestError
 from ..load_options import LoadOptions
+from ..ops.collective import Group
 from ..ops.graph import Graph
 from ..tensor import QuantTensor
 from .batch import Executor
@@ -29,8 +30,9 @@ class Device(Protocol):
     memory_kind: ClassVar[str] = "memory"  # as errors call it
     alternative: ClassVar[str] = ""  # an option to propose where nothing fits, such as 'device="cpu"'
     decodes: ClassVar[bool] = False  # whether it keeps weights as floats beside the packed ones
-    copies_weights: ClassVar[bool] = False  # whether steps read copies, and never the file
+    copies_weights: bool = False  # whether steps read copies, and never the file
     extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
+    leaves_experts: ClassVar[bool] = False  # whether experts can stay on the CPU: see `cpu_experts.py`
     takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     takes_images: ClassVar[bool] = False  # whether its executors insert rows, and know axes and spans
     activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
@@ -60,6 +62,10 @@ class Device(Protocol):
     def make_executor(self, graph: Graph, store: Any, vocab: int) -> Executor:
         """An executor of a graph whose layers keep K, V and states in a store of this device."""
         ...
+
+    def make_group(self, devices: Sequence[Device]) -> Group:
+        """Where executors of these devices, the first of which is this one, meet for `all_reduce` and `all_gather`."""
+        raise RequestError(f"device {self.name!r} cannot share the work of a model; leave tensor_parallel out")
 
 
 _MODULES = {"cpu": "cpu", "cuda": "cuda", "numpy": "numpy", "webgpu": "webgpu"}

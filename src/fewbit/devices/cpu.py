@@ -68,6 +68,9 @@ class CpuDevice(Device):
             graph, store, vocab, self.activations, threads, self.max_batched_tokens, self.batch_invariant
         )
 
+    def make_group(self, devices: Sequence[Device]) -> cpu.ThreadCollective:
+        return cpu.ThreadCollective(len(devices))
+
 
 def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
     """Whether K and V of a layer lie best as the matrix tiles of this machine want them."""

@@ -17,9 +17,13 @@ from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops.cuda import gpu
 from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
+from ..ops.cuda.attention import FEW_TOKENS
+from ..ops.cuda.collective import CudaGroup, LocalGroup
+from ..ops.cuda.host_experts import HostExperts, HostRows
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
+from ..ops.cuda.nccl import NcclGroup
 from ..ops.cuda.pages import DeviceStore
-from ..ops.cuda.plan import Plan, PlanOptions, build
+from ..ops.cuda.plan import HOSTED, Plan, PlanOptions, build
 from ..ops.cuda.sampling import GpuSampler, Packed, decoded, pack_samples
 from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
@@ -30,6 +34,7 @@ from ..ops.low_rank import Terms, product_keys
 from ..ops.passes import select_logits, with_output
 from . import Device
 from .batch import Batch, Results, has_late_masks, resolve_masks
+from .cpu_experts import make_experts
 from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
@@ -41,7 +46,8 @@ SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and w
 
 
 def make(options: LoadOptions) -> CudaDevice:
-    if options.threads is not None and options.gpu_layers is None:  # the layers on the CPU have threads
+    on_cpu = options.gpu_layers is not None or options.cpu_experts is not None  # which has threads
+    if options.threads is not None and not on_cpu:
         raise RequestError("device 'cuda' has no threads to set; leave threads out")
     if options.activations not in (None, *CudaDevice.activation_types):
         raise RequestError("device 'cuda' takes one token in int8 or int16, several in f16; leave activations out")
@@ -53,8 +59,7 @@ class CudaDevice(Device):
 
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
-    copies_weights = True  # in a layout of its own
-    takes_rows = extends_cpu = True
+    takes_rows = extends_cpu = leaves_experts = True
     activation_types = ("int8", "int16")
     reserve_bytes = 512 << 20  # for kernels, cuBLAS, tables
 
@@ -63,6 +68,7 @@ class CudaDevice(Device):
         self.name = options.device
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.numerics = device.arch
+        self.copies_weights = not options.cpu_experts  # in a layout of its own
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
         return self.device.free_bytes()
@@ -75,6 +81,7 @@ class CudaDevice(Device):
         longest = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
         most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
         nbytes = sum(w.nbytes for w in weights_of(graph).values())
+        experts = make_experts(graph, self.options)
         activations = self.options.activations or ("int16" if nbytes < SMALL_BYTES else "int8")
         sizes = PlanOptions(
             max_tokens=self.max_batched_tokens,
@@ -82,8 +89,20 @@ class CudaDevice(Device):
             ctx=self.options.ctx or longest,
             int16=activations == "int16",
             batch_invariant=self.options.batch_invariant,
+            host_experts=HostExperts(HostRows(self.device), experts),
         )
         return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(nbytes)), sizes)
+
+    def make_group(self, devices: Sequence[Device]) -> CudaGroup:
+        sessions = [device.device for device in devices if isinstance(device, CudaDevice)]
+        ordinals = {session.ordinal for session in sessions}
+        if len({session.arch for session in sessions}) > 1:
+            raise RequestError("the GPUs of tensor_parallel must be of one kind: each makes the same rows")
+        if len(ordinals) == 1:
+            return LocalGroup(sessions)
+        if len(ordinals) < len(sessions):
+            raise RequestError("tensor_parallel takes as many GPUs as parts, or one GPU for all of them")
+        return NcclGroup(sessions)
 
     def _sending(self, total: int) -> Callable[[int], None] | None:
         """Reports the bytes of weights that are sent to the GPU, as those of a download."""
@@ -142,6 +161,8 @@ class CudaExecutor:
         self._turn = 0
         self._inputs: Any = None  # device memory, grows
         self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
+        groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
+        self._captures = not options.host_experts.layers and all(group.can_be_captured for group in groups)
         self._plan("logits" if graph.has_head else "hidden")
         self.prepare([(1, 1), (min(512, self.max_batched_tokens), 1)])
 
@@ -180,7 +201,7 @@ class CudaExecutor:
 
     def _run(self, plan: Plan, bucket: Bucket | None, layout: InputLayout, inputs: int, packed: Packed | None) -> None:
         """Launch the kernels of a step, as one graph if there is one; those of sampling too, if samples are packed."""
-        if bucket is None or not bucket.is_warm:
+        if bucket is None or not bucket.is_warm or not self._captures:
             self._launch(plan, layout, inputs, packed, [])
             if bucket is not None:
                 bucket.is_warm = True
@@ -227,19 +248,21 @@ class CudaExecutor:
         return self._adapted[output]
 
     def _layout(self, batch: Batch, mix: int) -> tuple[Bucket | None, InputLayout]:
-        """Steps of decoding are padded to a size that comes again and again."""
+        """Steps of decoding, drafts included, are padded to a size that comes again and again."""
         view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
-        counts, most = np.diff(view.q_starts), int(view.lengths.max(initial=1))
-        is_decoding = batch.output == "logits" and n == len(counts) == logits <= BATCHES[-1] and bool(batch.samples)
-        if not is_decoding or len(batch.samples) > n or not (counts == 1).all() or most > LENGTHS[-1]:
+        most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
+        is_decoding = batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
+        if not is_decoding or max(n, len(batch.samples)) > min(BATCHES[-1], self.max_logits) or most > LENGTHS[-1]:
             return None, exact_layout(n, view, logits, mix)
-        size = min(next(b for b in BATCHES if b >= n), self.max_logits)  # there are no more rows than that
+        size = min(next(b for b in BATCHES if b >= max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)
-        if (size, longest, mix) not in self.buckets:
+        key = size, longest, mix, most_new > 1
+        if key not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
-            layout = InputLayout(size, size, size, (pages,) * len(view.tables), 1, longest, mix=mix)
-            self.buckets[size, longest, mix] = Bucket(layout)
-        bucket = self.buckets[size, longest, mix]
+            most_new = FEW_TOKENS if most_new > 1 else 1
+            layout = InputLayout(size, size, size, (pages,) * len(view.tables), most_new, longest, mix=mix)
+            self.buckets[key] = Bucket(layout)
+        bucket = self.buckets[key]
         return bucket, bucket.layout
 
     # Memory that a step's inputs and results go through

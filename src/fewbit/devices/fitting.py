@@ -48,6 +48,7 @@ class MemoryPlan:
         step_tokens: Maximum number of tokens in a step.
         decoded_bytes: Size of weights that are kept as floats too.
         alternative: An option to propose where nothing fits.
+        cpu_experts: Number of layers whose experts are not among the weights, since they stay on the CPU.
     """
 
     model: str
@@ -64,6 +65,7 @@ class MemoryPlan:
     step_tokens: int
     decoded_bytes: int = 0
     alternative: str = ""
+    cpu_experts: int = 0
 
     @property
     def weight_bytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ..arrays import Floats, Ints, Words
 from ..errors import DataError
-from ..ops.sampler_chain import ChainState, ChainStep, sample_chain
+from ..ops.sampler_chain import ChainState, ChainStep
 from ..ops.sampling import SamplingParams
 from .batch import Batch, Logprobs, Results, Row, RowResult, Sample, Top, resolve_masks
 
@@ -35,6 +35,16 @@ class Sampler(Protocol):
     def log_probabilities(self, logits: Floats, tokens: Sequence[int], *, threads: int | None = None) -> Floats: ...
 
     def top_tokens(self, logits: Floats, count: int) -> tuple[Ints, Floats]: ...
+
+    def sample_chain(
+        self,
+        logits: Floats,
+        step: ChainStep,
+        uniform: float,
+        *,
+        bias: tuple[Ints, Floats] | None = None,
+        mask: Words | None = None,
+    ) -> int: ...
 
 
 class HostHandle:
@@ -153,7 +163,7 @@ def _chain_sample(
 ) -> tuple[int, float]:
     mask = one.mask.result() if isinstance(one.mask, Future) else one.mask
     step = ChainStep(one.params, chain, one.seen)
-    token = sample_chain(logits, step, one.uniform, bias=one.bias, mask=mask, top_tokens=sampler.top_tokens)
+    token = sampler.sample_chain(logits, step, one.uniform, bias=one.bias, mask=mask)
     if one.num_logprobs is None:
         return token, 0.0  # nobody reads it
     return token, float(sampler.log_probabilities(logits[None], [token], threads=threads)[0])

@@ -1,4 +1,4 @@
-"""A model with its layer that predicts a further token (MTP): an executor that keeps K and V of that layer too.
+"""A model with a layer that predicts a further token (MTP, or an EAGLE head): it keeps K and V of that layer too.
 
 A step has three parts: the layers of the model give a hidden row for each token, the MTP layer keeps its K and V, the
 head makes logits of the rows. The MTP layer pairs a token with the hidden row of the token before it, zeros for the
@@ -18,11 +18,10 @@ from ..arrays import Floats
 from ..cache.cache import Cache
 from ..cache.view import View
 from ..models import LoadedModel
-from ..ops.graph import Graph, Node
+from ..ops.graph import Graph
 from ..ops.low_rank import Terms
-from ..ops.passes import hidden, logits_nodes
 from . import Device
-from .batch import Batch, Handle, Results, Row
+from .batch import Batch, Handle, Results, Row, RowResult
 from .forward import make_batch
 from .stage import inner_batch
 
@@ -41,12 +40,11 @@ class MtpExecutor:
     runs_ahead = False  # the hidden rows of a step come to the host
 
     def __init__(self, device: Device, model: LoadedModel, cache: Cache) -> None:
-        assert model.mtp is not None
-        self.vocab, self.cache = model.config.vocab, cache
-        layers, head, layer, own_head = (
-            _executor(device, graph, cache, self.vocab)
-            for graph in (hidden(model.graph), head_graph(model.graph), hidden(model.mtp), head_graph(model.mtp))
-        )
+        assert model.drafting is not None
+        parts, self.vocab, self.cache, self._width = model.drafting, model.config.vocab, cache, model.config.hidden
+        layers, layer = (_executor(device, graph, cache, self.vocab) for graph in (parts.rows, parts.layer))
+        head, own_head = (_executor(device, one, cache, one.result.width) for one in (parts.head, parts.own_head))
+        self._tokens = parts.tokens
         self._layers, self._head, self._layer, self._own_head = layers, head, layer, own_head
         self.max_batched_tokens, self.max_logits = layers.max_batched_tokens, head.max_logits
         self._rows = HiddenRows(cache, model.config.hidden, len(model.specs) - 1)
@@ -63,9 +61,11 @@ class MtpExecutor:
         inner = inner_batch(batch)
         rows = self._layers.launch(replace(inner, adapters=every)).values().copy()
         nothing = replace(inner, adapters=(), logits_indices=inner.logits_indices[:0])
-        self._layer.launch(nothing, self._rows.paired(batch.view, rows)).values()
+        paired = np.ascontiguousarray(rows[:, -self._width :])
+        self._layer.launch(nothing, self._rows.paired(batch.view, paired)).values()
         head = [replace(one, adapter=one.adapter[1]) for one in batch.adapters]
-        handle: Handle = self._head.launch(replace(batch, adapters=head), rows)
+        hidden = np.ascontiguousarray(rows[:, : self._width])
+        handle: Handle = self._head.launch(replace(batch, adapters=head), hidden)
         return handle
 
     def paired_rows(self, sequence: int, count: int) -> Floats | None:
@@ -85,21 +85,22 @@ class MtpExecutor:
         batch = make_batch(self.cache, rows)
         try:
             own = self._layer.launch(inner_batch(batch), np.concatenate(given)).values().copy()
-            return self._own_head.launch(batch, own).fetch(), [own[[i]] for i in batch.logits_indices], batch.view
+            nameless = replace(batch, tokens=np.zeros_like(batch.tokens))  # the head may know fewer tokens
+            results = [self._named(one) for one in self._own_head.launch(nameless, own).fetch()]
+            return results, [own[[i]] for i in batch.logits_indices], batch.view
         except BaseException:
             self.cache.rollback(batch.view)
             raise
 
+    def _named(self, result: RowResult | Exception) -> RowResult | Exception:
+        """A result with tokens as the model calls them."""
+        if self._tokens is None or isinstance(result, Exception):
+            return result
+        return result._replace(tokens=[int(self._tokens[token]) for token in result.tokens])
+
 
 def _executor(device: Device, graph: Graph, cache: Cache, vocab: int) -> Any:
     return device.make_executor(graph, cache.store, vocab)
-
-
-def head_graph(graph: Graph) -> Graph:
-    """The output head alone: it is given the rows that logits are computed from."""
-    tail = logits_nodes(graph)
-    rows = tail[0].inputs[0]
-    return replace(graph, nodes=(Node("given", (), (rows,), {}), *tail), specs=())
 
 
 class HiddenRows:

@@ -14,8 +14,9 @@ from ..cache.store import HostStore
 from ..cache.view import View
 from ..errors import RequestError
 from ..load_options import LoadOptions
-from ..ops import attention, sampling
+from ..ops import attention, reference_sampling
 from ..ops import numpy as ops
+from ..ops.collective import ThreadGroup
 from ..ops.graph import Graph
 from ..ops.low_rank import Terms, add_terms
 from ..ops.memory import host_memory
@@ -53,6 +54,9 @@ class NumpyDevice(Device):
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> NumpyExecutor:
         return NumpyExecutor(graph, store, vocab, self.max_batched_tokens)
 
+    def make_group(self, devices: Sequence[Device]) -> ThreadGroup:
+        return ThreadGroup(len(devices))
+
 
 class NumpyExecutor:
     """Walks the graph of a model, operation by operation."""
@@ -86,7 +90,7 @@ class NumpyExecutor:
         if batch.adapters:
             graph = add_terms(graph, {key for one in batch.adapters for key in one.adapter})
         rows = np.asarray(ops.run(graph, step), np.float32)
-        return HostHandle(batch, rows, sampling)
+        return HostHandle(batch, rows, reference_sampling)
 
 
 class _Paged:

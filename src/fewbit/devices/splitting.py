@@ -1,7 +1,8 @@
 """Which device runs which layers.
 
 A GPU runs the last ones, as many as an option says or as fit, and the CPU the others. Or the layers are divided over
-stages (`dividing.py`): several devices of this machine, as in device="cuda:0,cuda:1", or processes of a cluster.
+stages (`dividing.py`): several devices of this machine, as in device="cuda:0,cuda:1", or processes of a cluster. Or
+several devices share each layer (`tensor_parallel.py`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,18 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     >>> [place for place, _ in find_devices(LoadOptions(device="cpu,cpu"))]
     ['cpu', 'cpu']
     """
+    if is_ranked(options) or is_staged(options) or options.gpu_layers is not None:
+        _refuse_experts(options)
+    if is_ranked(options):
+        return _find_ranks(options)
     if is_staged(options):
         return _find_stages(options, path)
     place = find_best() if options.device == "auto" else options.device
     if options.gpu_layers == 0:
         place, options = "cpu", replace(options, device="cpu", gpu_layers=None)
     device = get(place, options)
+    if options.cpu_experts is not None and not device.leaves_experts:
+        raise RequestError(f"cpu_experts is for device 'cuda', not for {place!r}; leave it out")
     if device.extends_cpu:
         return [("cpu", get("cpu", _for_host(options))), (place, device)]
     if options.gpu_layers is not None:
@@ -47,9 +54,36 @@ def find_devices(options: LoadOptions, path: Path = Path()) -> list[Placed]:
     return [(place, device)]
 
 
+def _refuse_experts(options: LoadOptions) -> None:
+    if options.cpu_experts is not None:
+        raise RequestError("with cpu_experts all layers are on one GPU; leave it out, or the other devices")
+
+
+def is_ranked(options: LoadOptions) -> bool:
+    """Whether several devices share each layer."""
+    return (options.tensor_parallel or 1) > 1
+
+
 def is_staged(options: LoadOptions) -> bool:
     """Whether the layers are divided over several equals."""
-    return "," in str(options.device) or (options.stages or 1) > 1
+    return not is_ranked(options) and ("," in str(options.device) or (options.stages or 1) > 1)
+
+
+def _find_ranks(options: LoadOptions) -> list[Placed]:
+    count = options.tensor_parallel or 1
+    if options.gpu_layers is not None or (options.stages or 1) > 1:
+        raise RequestError("tensor_parallel divides every layer over devices of this machine; leave gpu_layers and "
+                           "stages out")  # fmt: skip
+    given = find_best() if options.device == "auto" else options.device
+    places = [place.strip() for place in given.split(",")]
+    if len(places) == 1:
+        places = [f"cuda:{number}" for number in range(count)] if given == "cuda" else places * count
+    if len(places) != count or (given != "cuda" and "," not in given and ":" in given):
+        raise RequestError(f"tensor_parallel={count} needs {count} devices, named as in device=\"cuda:0,cuda:1\", got "
+                           f"{options.device!r}")  # fmt: skip
+    if len(kinds := {place.partition(":")[0] for place in places}) > 1:
+        raise RequestError(f"the devices of tensor_parallel must be of one kind, not {' and '.join(sorted(kinds))}")
+    return [(place, get(place, options)) for place in places]
 
 
 def _find_stages(options: LoadOptions, path: Path) -> list[Placed]:
@@ -82,6 +116,12 @@ def share_memory(plans: Sequence[MemoryPlan]) -> list[MemoryPlan]:
     return [replace(plan, memory_bytes=plan.memory_bytes // counts[plan.place]) for plan in plans]
 
 
+def _for_plan(plan: MemoryPlan, options: LoadOptions) -> LoadOptions:
+    """Options of a device, with what was decided."""
+    own = _for_place(plan.place, options)
+    return replace(own, cpu_experts=plan.cpu_experts) if plan.cpu_experts else own
+
+
 def _for_place(place: str, options: LoadOptions) -> LoadOptions:
     """Options of one of several devices."""
     own = replace(options, device=place)
@@ -110,13 +150,19 @@ def split(
     *earlier, last = plans
     if not earlier:
         return [last]
-    if cache_bytes is not None:
-        tokens = max(1, tokens_in([last], cache_bytes, MAX_PAGES * last.kv_layout.page_tokens))
+    tokens = needed_tokens(last, tokens, cache_bytes)
     chosen = _last_layers(last, graph, layers, tokens)
     if chosen.layers == last.layers:
         return [chosen]
     first, _ = cut(graph, chosen.layers)
     return [*split([part_plan(plan, first) for plan in earlier], first, None, tokens), chosen]
+
+
+def needed_tokens(plan: MemoryPlan, tokens: int, cache_bytes: int | None) -> int:
+    """Tokens of the KV cache that must fit: so many, or those in `cache_bytes`."""
+    if cache_bytes is None:
+        return tokens
+    return max(1, tokens_in([plan], cache_bytes, MAX_PAGES * plan.kv_layout.page_tokens))
 
 
 def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
@@ -132,7 +178,16 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
-    devices = [plan.device.configure(plan.place, _for_place(plan.place, options)) for plan in plans]
+    devices = [
+        plan.device.configure(
+            plan.place, replace(_for_place(plan.place, options), cpu_experts=plan.cpu_experts or None)
+        )
+        for plan in plans
+    ]
+    if is_ranked(options):
+        from .tensor_parallel import TensorParallelDevice
+
+        return TensorParallelDevice(devices, graph, options.repack)
     if len(devices) == 1:
         return devices[0]
     from .stages import StagedDevice

@@ -14,7 +14,7 @@ from ..arrays import Bytes, Floats
 from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import FewbitError, RequestError
-from ..ops import sampling
+from ..ops import reference_sampling
 from ..ops.cut import cut_all, factors_of, layers_of
 from ..ops.graph import Graph
 from ..ops.low_rank import AdapterRows, Terms
@@ -205,7 +205,7 @@ class StagedHandle:
     def fetch(self) -> Results:
         results, values = self._pending.result()
         if results is None:
-            return HostHandle(self._batch, values, sampling).fetch()
+            return HostHandle(self._batch, values, reference_sampling).fetch()
         first, found = 0, Results()
         for row, result in zip(self._batch.rows, results, strict=True):
             failed = [place for place in range(len(row.samples)) if first + place in self._errors]

@@ -256,8 +256,12 @@ class Engine(RequestFactory):
         """Steps that only write say what a guess costs: from one to the next, if nothing was between them."""
         before, self._fetch_time = self._fetch_time, perf_counter()
         if self._speculation is not None and all(request.is_writing for request, _ in step.rows):
-            begin = step.launch_time if before is None else max(before, step.launch_time - MAX_GAP)
+            begin = step.launch_time
+            if before is not None:
+                begin = max(before + self._speculation.propose_seconds, step.launch_time - MAX_GAP)
             self._speculation.record_cost(sum(len(row.tokens) for _, row in step.rows), self._fetch_time - begin)
+        if self._speculation is not None:
+            self._speculation.propose_seconds = 0.0
 
     def _take(self, request: Request, result: RowResult) -> None:
         if result.tokens and request.finish_reason is None:

@@ -31,7 +31,8 @@ def make_speculation(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer)
     if options.draft is not None:
         if options.speculate != "auto":
             raise RequestError(f'draft is used with speculate="auto", not with speculate="{options.speculate}"')
-        return Speculation(_draft_model(options, loaded, tokenizer))
+        if not isinstance(loaded.executor, MtpExecutor):  # else it is an EAGLE head
+            return Speculation(_draft_model(options, loaded, tokenizer))
     if options.speculate not in ("auto", "ngram", "mtp", "off"):
         raise RequestError(f'speculate must be "auto", "ngram", "mtp" or "off", got {options.speculate!r}')
     if isinstance(loaded.executor, MtpExecutor):
@@ -47,7 +48,10 @@ def _draft_model(options: LoadOptions, loaded: Loaded, tokenizer: Tokenizer) -> 
     file = open_model(path)
     _check_tokens(path, Tokenizer.from_metadata(file.tokenizer()), tokenizer)
     ctx = min(loaded.ctx, file.config.get("context_length", loaded.ctx))
-    small = replace(options, model=path, ctx=ctx, draft=None, cache_bytes=None, cache_dir=None, gpu_layers=None)
+    small = replace(options, model=path, ctx=ctx, draft=None, cache_bytes=None, cache_dir=None, gpu_layers=None,
+                    cpu_experts=None)  # fmt: skip
+    if small.tensor_parallel is not None:  # too small to be worth it
+        small = replace(small, tensor_parallel=None, device=small.device.partition(",")[0])
     draft = load(file, small)
     if draft.is_encoder:
         raise RequestError(f"{path.name}: the draft model is an encoder and writes no text")

@@ -20,6 +20,7 @@ from ..validation import to_path
 from .checkpoint import Checkpoint, Prepare, Rows
 from .classifier import Classifier
 from .config import Config
+from .drafting import DraftGraphs, mtp_graphs
 from .mtp import MtpLayer
 
 _PARTS = {
@@ -29,6 +30,8 @@ _PARTS = {
     "config",
     "decoder",
     "directory",
+    "drafting",
+    "eagle3",
     "experts",
     "gemma4_parts",
     "layers",
@@ -60,7 +63,7 @@ class LoadedModel:
     step_bytes: int  # of weights
     matrices: Sequence[tuple[str, QuantTensor]] = ()  # that inputs are multiplied by, and their tensors' names
     places: Mapping[int, tuple[str, Rows | None]] = field(default_factory=dict)  # see `Checkpoint.places`
-    mtp: Graph | None = None  # of the layer that predicts a further token, see mtp.py
+    drafting: DraftGraphs | None = None  # of what guesses further tokens beside it, see drafting.py
 
     @property
     def config(self) -> Config:
@@ -68,9 +71,8 @@ class LoadedModel:
 
     @property
     def specs(self) -> tuple[LayerSpec, ...]:
-        """What each layer keeps of a sequence, that which predicts a further token included."""
-        own = self.graph.specs
-        return own if self.mtp is None else own + self.mtp.specs[len(own) :]
+        """What each layer keeps of a sequence, that which guesses further tokens included."""
+        return self.graph.specs if self.drafting is None else self.drafting.specs
 
     @property
     def classifier(self) -> Classifier | None:
@@ -112,12 +114,13 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
 
 
 def load_model(
-    file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None, mtp: bool = False
-) -> LoadedModel:
+    file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None, mtp: bool = False,
+    head: ModelFile | None = None,
+) -> LoadedModel:  # fmt: skip
     """Load the model of a file, for sequences of up to `ctx` tokens (default: its training context).
 
     Its weights stay where they are, in the memory map, unless `prepare` copies them. With `mtp` the layer that predicts
-    a further token is loaded too.
+    a further token is loaded too, with `head` an EAGLE head that does.
     """
     name = file.architecture
     if name not in architectures():
@@ -129,15 +132,32 @@ def load_model(
     if checkpoint.flag("attention.causal", default=graph.is_causal) != graph.is_causal:
         kind = "do not see" if graph.is_causal else "see"
         raise FileError(f"{file.path}: attention.causal does not fit: tokens of {name} models {kind} later ones")
-    further = record(_mtp_layer(model, file).forward) if mtp else None
-    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices, checkpoint.places, further)
+    drafting = _draft_graphs(model, graph, file, head, prepare) if mtp or head else None
+    return LoadedModel(model, graph, checkpoint.step_bytes, checkpoint.matrices, checkpoint.places, drafting)
 
 
-def _mtp_layer(model: Model, file: ModelFile) -> MtpLayer:
+def open_eagle_head(path: str | PathLike[str]) -> ModelFile | None:
+    """The EAGLE head in a folder; None if something else is there."""
+    from .directory import Directory, read_config
+    from .eagle3 import ARCHITECTURE
+
+    folder = to_path(path)
+    if not (folder / "config.json").is_file() or read_config(folder / "config.json")["architectures"] != [ARCHITECTURE]:
+        return None
+    return Directory(folder, ["eagle3"])
+
+
+def _draft_graphs(
+    model: Model, graph: Graph, file: ModelFile, head: ModelFile | None, prepare: Prepare | None
+) -> DraftGraphs:
+    if head is not None:
+        from .eagle3 import read_head
+
+        return read_head(head, model, prepare).graphs(graph)
     layer = getattr(model, "mtp", None)
     if not isinstance(layer, MtpLayer):
         raise FileError(f"{file.path}: the model has no layer that predicts a further token (MTP)")
-    return layer
+    return mtp_graphs(graph, layer.forward)
 
 
 def _unknown(name: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from ..arrays import Floats
 from ..errors import FileError, MissingError, ShapeError
 from ..files.model import ModelFile
+from ..files.shown import short
 from ..tensor import QuantTensor
 
 Prepare = Callable[[QuantTensor], QuantTensor]
@@ -243,7 +244,8 @@ class Checkpoint:
         return prepared
 
     def _refuse(self, key: str, expected: str, value: object) -> NoReturn:
-        raise FileError(f"{self.path}: {self.architecture}.{key} must be {expected}, it is {value!r}")
+        found = " ".join(short(value.tolist() if isinstance(value, np.ndarray) else value).split())
+        raise FileError(f"{self.path}: {self.architecture}.{key} must be {expected}, it is {found}")
 
     def _refuse_shape(self, name: str, expected: str, tensor: QuantTensor) -> NoReturn:
         shape = " x ".join(map(str, tensor.shape))

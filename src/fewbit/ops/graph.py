@@ -93,4 +93,6 @@ OPERATIONS: dict[str, Operation] = {
     "gather": Operation("gather", ("x",), ()),
     "linears": Operation("linears", ("x", "residual"), ("terms", "norm")),
     "gated": Operation("gated", ("x",), ("gate", "up", "kind", "norm")),
+    "all_reduce": Operation("all_reduce", ("x",), ("group", "rank")),
+    "all_gather": Operation("all_gather", ("x",), ("group", "rank", "bounds")),
 }

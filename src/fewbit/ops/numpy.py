@@ -17,6 +17,7 @@ from ..arrays import Doubles, Floats, Ints, Longs
 from ..formats.decode import decode
 from ..tensor import QuantTensor
 from . import recurrent
+from .collective import ThreadGroup
 from .experts import route
 from .graph import Graph, Rope, Value
 from .inserts import Inserted
@@ -274,6 +275,14 @@ def gather(step: NumpyStep, x: Floats) -> Floats:
     return x[step.logits_indices]
 
 
+def all_reduce(step: NumpyStep, x: Floats, *, group: ThreadGroup, rank: int) -> Floats:
+    return group.all_reduce(rank, x)
+
+
+def all_gather(step: NumpyStep, x: Floats, *, group: ThreadGroup, rank: int, bounds: Sequence[int]) -> Floats:
+    return group.all_gather(rank, x)
+
+
 def linears(
     step: NumpyStep,
     x: Floats,
@@ -349,6 +358,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     for function in (
         embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, shift, columns, join,
         add, insert, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
-        low_rank, low_rank_rows,
+        all_reduce, all_gather, low_rank, low_rank_rows,
     )
 }  # fmt: skip

@@ -68,10 +68,10 @@ def hidden(graph: Graph) -> Graph:
 
 
 def logits_nodes(graph: Graph) -> list[Node]:
-    """The node that computes logits, usually a product, and those after it, which scale or cap them."""
+    """The node that computes logits, usually a product, and those after it, which gather, scale or cap them."""
     makers = graph.makers()
     nodes = [makers[graph.result]]
-    while nodes[0].operation in ("scale", "softcap"):
+    while nodes[0].operation in ("scale", "softcap", "all_gather"):
         nodes.insert(0, makers[nodes[0].inputs[0]])
     return nodes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log2
 from numbers import Integral, Real
 from typing import Any
 
@@ -179,7 +180,7 @@ def sample_chain(
     mask: Mask | None = None,
     top_tokens: TopTokens | None = None,
 ) -> int:
-    """The token that a chain samples from a row of logits, (vocab,).
+    """The token that a chain samples from a row of logits, (vocab,). `ops.cpu.sample_chain` is the fast one.
 
     >>> step = ChainStep(SamplingParams(temperature=1, top_k=2), ChainState(SamplerChain(typical_p=0.9)))
     >>> sample_chain(np.log(np.array([1, 5, 4], np.float32)), step, 0.7)
@@ -206,10 +207,15 @@ def sample_chain(
     ids, ranked = left.ranked()
     probabilities = softmax(ranked)
     place = min(int(np.searchsorted(np.cumsum(probabilities), uniform, side="right")), len(ids) - 1)
-    if step.chain.mirostat:
-        surprise = -float(np.log2(probabilities[place]))
-        step.state.next_mu = step.state.mu - step.chain.mirostat_eta * (surprise - step.chain.mirostat_tau)
+    advance_mirostat(step, float(probabilities[place]))
     return int(ids[place])
+
+
+def advance_mirostat(step: ChainStep, probability: float) -> None:
+    """What Mirostat learns of the token that was drawn."""
+    if step.chain.mirostat:
+        surprise = -log2(max(probability, 1e-300))
+        step.state.next_mu = step.state.mu - step.chain.mirostat_eta * (surprise - step.chain.mirostat_tau)
 
 
 def _run(one: str | CustomSampler, left: CandidateLogits, step: ChainStep) -> None:

@@ -14,7 +14,7 @@ from ..formats import Format, get
 from ..ops.cpu import quantize
 from .mixes import FLOATS, fitting
 from .moments import Moments
-from .pieces import Matrix, as_matrix, matrices_of, search_weights
+from .pieces import Matrix, matrices_of, search_weights
 from .plan import TensorPlan
 
 LADDER = ("q2_k", "q3_k", "iq3_s", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0")
@@ -45,7 +45,7 @@ def measure_errors(
         threads: Number of threads.
     """
     chosen = replace(item, format=get("q8_0"))  # any that importance is used for
-    matrices = list(matrices_of(as_matrix(file.tensors[item.name]), chosen, moments))
+    matrices = list(matrices_of(file, chosen, moments))
     counts = moments.counts_of(item, len(matrices)).tolist()
     errors = dict.fromkeys((fmt.name for fmt in formats), 0.0)
     for matrix, count in zip(matrices, counts, strict=True):
@@ -53,7 +53,7 @@ def measure_errors(
         weights = np.ones(values.shape[1], np.float32) if matrix.importance is None else matrix.importance
         for name in errors:
             if name != item.source.name:
-                difference = values - _packed(item, values, name, matrix.importance, threads)
+                difference = values - _packed(item, values, name, matrix, threads)
                 errors[name] += count * share * _weighted(difference, weights)
     file.forget(item.name)
     return errors
@@ -67,9 +67,9 @@ def _sampled(matrix: Matrix, most: int) -> tuple[Floats, float]:
     return values, rows / len(values)
 
 
-def _packed(item: TensorPlan, values: Floats, name: str, importance: Floats | None, threads: int | None) -> Floats:
+def _packed(item: TensorPlan, values: Floats, name: str, matrix: Matrix, threads: int | None) -> Floats:
     try:
-        return quantize(values, name, search_weights(get(name), values, importance), threads).dequantize()
+        return quantize(values, name, search_weights(get(name), values, matrix), threads).dequantize()
     except DataError as error:
         raise DataError(f"tensor {item.name} cannot be quantized: {error}") from None
 

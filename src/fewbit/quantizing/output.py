@@ -21,7 +21,7 @@ from .moments import Moments
 from .pieces import packed_pieces
 from .plan import Plan
 
-VERSION = "4"  # of what is written; other files are not gone on with
+VERSION = "5"  # of what is written; other files are not gone on with
 QUANTIZATION_VERSION = np.uint32(2)  # of the block formats, as llama.cpp counts
 
 

@@ -14,6 +14,7 @@ from ..formats import Format
 from ..ops.arguments import refuse_unfit
 from ..ops.cpu import quantize
 from ..tensor import QuantTensor
+from .expected import expected_squares
 from .feedback import Feedback, encode_with_feedback, read_feedback
 from .moments import Moments
 from .plan import TensorPlan
@@ -30,6 +31,7 @@ class Matrix(NamedTuple):
 
     rows: QuantTensor
     importance: Floats | None = None  # (columns,)
+    expected: Floats | None = None  # the same, not measured but expected
     feedback: Feedback | None = None
 
 
@@ -51,7 +53,7 @@ def packed_pieces(
             yield tensor.data
             advance(tensor.nbytes)
             return
-        for matrix in matrices_of(as_matrix(tensor), plan, moments):
+        for matrix in matrices_of(file, plan, moments):
             step = max(1, CHUNK_VALUES // max(1, tensor.shape[-1]))
             for at in range(0, matrix.rows.rows, step):
                 chunk = matrix.rows[at : at + step]
@@ -70,17 +72,20 @@ def packed_chunk(chunk: QuantTensor, plan: TensorPlan, matrix: Matrix, threads: 
         return transcode(chunk, plan.format)
     values = chunk.dequantize()
     if matrix.feedback is None:
-        weights = search_weights(plan.format, values, matrix.importance)
+        weights = search_weights(plan.format, values, matrix)
         return quantize(values, plan.format, weights, threads).data
     refuse_unfit(values, plan.format, True)
     return encode_with_feedback(plan.format, values, matrix.feedback, threads).reshape(-1)
 
 
-def search_weights(fmt: Format, values: Floats, importance: Floats | None) -> Floats | None:
+def search_weights(fmt: Format, values: Floats, matrix: Matrix) -> Floats | None:
     """The weights of a search for scales; None where they follow from the format's rule."""
-    if importance is not None and fmt.block > 1:
-        return importance
-    return magnitude_weights(values) if fmt.rule in SEARCHED_RULES else None
+    if matrix.importance is not None and fmt.block > 1:
+        return matrix.importance
+    if fmt.rule not in SEARCHED_RULES:
+        return None
+    weights = magnitude_weights(values)
+    return weights if matrix.expected is None else weights * matrix.expected
 
 
 def magnitude_weights(values: Floats) -> Floats:
@@ -106,19 +111,22 @@ def as_matrix(tensor: QuantTensor) -> QuantTensor:
     return QuantTensor(tensor.stored, (tensor.rows, tensor.shape[-1]), tensor.format)
 
 
-def matrices_of(rows: QuantTensor, plan: TensorPlan, moments: Moments) -> Iterator[Matrix]:
+def matrices_of(file: ModelFile, plan: TensorPlan, moments: Moments) -> Iterator[Matrix]:
     """The matrix of a tensor, or those of its experts, with what is known of their inputs."""
+    rows = as_matrix(file.tensors[plan.name])
     if not plan.is_matrix or plan.format.is_scalar:
         yield Matrix(rows)
         return
     importance, hessian = moments.importance_of(plan), moments.hessian_of(plan)
-    count = len(importance if importance is not None else hessian if hessian is not None else [0])
+    expected = expected_squares(file, plan) if importance is None and hessian is None else None
+    count = next((len(known) for known in (importance, hessian, expected) if known is not None), 1)
     each = rows.rows // count
     for number in range(count):
         weights = None if importance is None else usable(importance[number])
         known = None if hessian is None else usable(hessian[number])
         feedback = None if known is None else read_feedback(known)
-        yield Matrix(rows[number * each : (number + 1) * each], weights, feedback)
+        presumed = None if expected is None else expected[number]
+        yield Matrix(rows[number * each : (number + 1) * each], weights, presumed, feedback)
 
 
 def usable(values: Floats) -> Floats | None:

@@ -25,6 +25,7 @@ from . import (
     anthropic,
     changes,
     feedback,
+    in_browser,
     llama_server,
     ollama,
     ollama_embed,
@@ -78,6 +79,7 @@ ROUTES: list[BaseRoute] = [
     *ollama.ROUTES,
     *ollama_models.ROUTES,
     *ollama_embed.ROUTES,
+    *in_browser.ROUTES,
     *page.ROUTES,
 ]
 

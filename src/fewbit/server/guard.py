@@ -22,7 +22,7 @@ from .log import log
 from .pool import ALLOWED
 from .state import State
 
-PUBLIC = frozenset(("/health", "/", "/openapi.json"))  # need no key: they tell nothing of anybody
+PUBLIC = frozenset(("/health", "/", "/openapi.json", "/local"))  # need no key: they tell nothing of anybody
 PUBLIC_FOLDER = "/page/"
 SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 

@@ -39,6 +39,8 @@ class ModelStats(msgspec.Struct):
     waiting: int = 0
     steps: int = 0
     generated_tokens: int = 0
+    draft_tokens: int = 0  # guessed and verified
+    accepted_tokens: int = 0  # of them, those that were right
     prompt_tokens: int = 0  # run, not found in the cache
     pages_total: int = 0
     pages_used: int = 0
@@ -79,8 +81,8 @@ async def _stats(entry: ServedModel) -> ModelStats:
     counts = sum(found.values(), Counts())
     stats = ModelStats(
         entry.name, True, entry.backend.facts.ctx, counts.active, counts.waiting, counts.steps, counts.tokens,
-        counts.prompt_tokens, counts.pages_total, counts.pages_used, counts.pages_shared, counts.pages_cached,
-        counts.pages_free, counts.hit_rate,
+        counts.draft_tokens, counts.accepted_tokens, counts.prompt_tokens, counts.pages_total, counts.pages_used,
+        counts.pages_shared, counts.pages_cached, counts.pages_free, counts.hit_rate,
     )  # fmt: skip
     named = [_replica(name, one) for name, one in found.items() if name]
     return msgspec.structs.replace(stats, replicas=named) if named else stats

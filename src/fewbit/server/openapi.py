@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from .bodies import JsonResponse
 from .health import Health, Stats
+from .in_browser import LocalPlan, LocalPlanRequest, SharedModels
 from .openai_chat import ChatRequest
 from .openai_chat_writer import ChatCompletion
 from .openai_completions import CompletionAnswer, CompletionRequest
@@ -51,6 +52,9 @@ OPERATIONS: list[tuple[str, str, str, Any, Any, bool]] = [
     ("post", "/tokenize", "Token ids of a text or of messages.", TokenizeRequest, Tokenized, False),
     ("post", "/detokenize", "The text of token ids.", DetokenizeRequest, Detokenized, False),
     ("get", "/tokenizer_info", "Special tokens and chat template.", None, TokenizerInfo, False),
+    ("post", "/local/plan", "The plan of a model for a browser.", LocalPlanRequest, LocalPlan, False),
+    ("get", "/local/models", "Models whose files a browser may fetch.", None, SharedModels, False),
+    ("get", "/local/models/{model}", "The file of a model.", None, str, False),
     *OTHERS,
 ]
 

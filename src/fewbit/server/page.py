@@ -1,7 +1,8 @@
-"""The chat page at `/`: static files that are read once, with a strict Content-Security-Policy.
+"""The chat page at `/`, and at `/local` that of models that run in the browser: static files that are read once.
 
-The files lie under an address with their hash in it, so that a browser may keep them for ever and never mixes two
-versions. The page itself is asked for each time, and is a 304 if nothing changed.
+Both have a strict Content-Security-Policy. The files lie under an address with their hash in it, so that a browser may
+keep them for ever and never mixes two versions. The pages themselves are asked for each time, and are a 304 if nothing
+changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 FOLDER = Path(__file__).parent / "page"
-INDEX = "index.html"
+INDEX, LOCAL = "index.html", "local.html"
 VERSION = "@version@"  # stands in the page for the hash of its files
 KINDS = {
     ".css": "text/css",
@@ -26,9 +27,13 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
+POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+LOCAL_POLICY = f"{POLICY}; connect-src 'self' https:"  # a page of models that run in it: files may lie elsewhere
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -39,10 +44,10 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """All files of the page by their path, and their hash."""
+    """The pages and all their files by path, and the hash of them."""
 
     version: str
-    index: bytes
+    pages: dict[str, bytes]
     files: dict[str, bytes]
 
 
@@ -50,22 +55,30 @@ class Page:
 def load() -> Page:
     paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in KINDS)
     files = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in paths}
-    index = files.pop(INDEX)
-    digest = blake2b(index, digest_size=8)
+    digest = blake2b(digest_size=8)
     for name, data in files.items():
         digest.update(f"\0{name}\0{len(data)}\0".encode() + data)
     version = digest.hexdigest()
-    return Page(version, index.replace(VERSION.encode(), version.encode()), files)
+    pages = {name: files.pop(name).replace(VERSION.encode(), version.encode()) for name in (INDEX, LOCAL)}
+    return Page(version, pages, files)
 
 
 async def index(request: Request) -> Response:
+    return _page(request, INDEX, POLICY)
+
+
+async def local(request: Request) -> Response:
+    return _page(request, LOCAL, LOCAL_POLICY)
+
+
+def _page(request: Request, name: str, policy: str) -> Response:
     page = load()
     tag = f'"{page.version}"'
-    headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": tag}
+    headers = {**HEADERS, "Content-Security-Policy": policy, "Cache-Control": "no-cache", "ETag": tag}
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if tag in known:
         return Response(status_code=304, headers=headers)
-    return Response(page.index, headers=headers, media_type="text/html")
+    return Response(page.pages[name], headers=headers, media_type="text/html")
 
 
 async def file(request: Request) -> Response:
@@ -78,5 +91,6 @@ async def file(request: Request) -> Response:
 
 ROUTES: list[BaseRoute] = [
     Route("/", index, include_in_schema=False),
+    Route("/local", local, include_in_schema=False),
     Route("/page/{version}/{name:path}", file, include_in_schema=False),
 ]

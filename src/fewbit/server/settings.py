@@ -68,6 +68,7 @@ class Settings:
     keeps_volatile_lines: bool = False  # of system messages; see volatile.py
     allow_image_urls: bool = False  # images are fetched from the web for clients
     allow_changes: bool = False  # clients may add, load, unload and remove models
+    share_models: bool = False  # pages at /local may fetch the files of models
     feedback: str | None = None  # SQLite file of answers and votes that clients want kept; None: there is none
     learn: LearnOptions | None = None  # train an adapter on votes; needs `feedback`
     files_dir: str | None = None  # where clients' files and batches are kept; None: there are none

@@ -23,6 +23,11 @@ _FILL_IN_TEXTS = (
 _ENDS, _FILL_IN = _END_TEXTS.split(), _FILL_IN_TEXTS.split()
 
 
+def known_texts() -> tuple[list[str], list[str]]:
+    """The texts of tokens that end the generation, and those of all that are control tokens."""
+    return [*_ENDS], [*_ENDS, *_FILL_IN]
+
+
 def mark_control(ids: Mapping[str, int], kinds: bytearray) -> None:
     """Mark known control tokens as such, whatever type the file gives them.
 

@@ -25,7 +25,7 @@ from fewbit.engine.speculation.speculation import Speculation
 from fewbit.errors import FileError, RequestError
 from fewbit.load_options import LoadOptions
 from fewbit.loading import Loaded, load_weights, place
-from fewbit.models import open_model
+from fewbit.models import open_eagle_head, open_model
 from fewbit.ops.sampling import SamplingParams
 
 from ...examples import examples
@@ -127,17 +127,22 @@ def test_a_page_that_many_begin_with_gives_each_its_row(tmp_path: Path) -> None:
 
 
 class Model:
-    """A model with and without its MTP layer, and what requests give without."""
+    """A model with and without its MTP layer, or an EAGLE head, and what requests give without."""
 
-    def __init__(self, path: Path) -> None:
-        file, device = open_model(path), devices.get("cpu")
-        self.plain, self.mtp = load_weights(file, device), load_weights(file, device, mtp=True)
+    def __init__(self, path: Path, device: str = "cpu", head: Path | None = None) -> None:
+        self.options: dict[str, Any] = {"device": device, "batch_invariant": True}
+        file, target = open_model(path), devices.get(device)
+        beside = None if head is None else open_eagle_head(head)
+        self.plain = load_weights(file, target)
+        self.mtp = load_weights(file, target, mtp=head is None, head=beside)
         self.texts = texts(self.plain.config.vocab)
         self.known: dict[object, object] = {}
         self.preemptions = self.hits = self.accepted = self.wrong = 0
 
     def engine(self, step_tokens: int, cache_tokens: int, draft_tokens: int = 0) -> Engine:
-        device = devices.get("cpu", LoadOptions(max_batched_tokens=step_tokens, batch_invariant=True, threads=1))
+        threads = 1 if self.options["device"] == "cpu" else None
+        options = LoadOptions(**self.options, max_batched_tokens=step_tokens, threads=threads)
+        device = devices.get(options.device, options)
         loaded = place(self.mtp if draft_tokens else self.plain, device, "f16", CTX, cache_tokens)
         if draft_tokens:
             return make_engine(loaded, draft_tokens)[0]
@@ -208,9 +213,11 @@ def check_schedule(model: Model, work: list[Any], size: tuple[int, int], draft_t
 
 @families
 def test_any_schedule_has_the_same_bits(tmp_path: Path, name: str) -> None:
-    model = Model(with_mtp(tmp_path, name, own_tables=False, likely=3))
+    check_schedules(Model(with_mtp(tmp_path, name, own_tables=False, likely=3)), examples(usual=12, full=75))
 
-    @settings(max_examples=examples(usual=12, full=75), deadline=None, suppress_health_check=list(HealthCheck))
+
+def check_schedules(model: Model, count: int) -> None:
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         work=st.lists(jobs, min_size=1, max_size=8),
         size=st.sampled_from([(48, 160), (64, 400), (200, 1000)]),

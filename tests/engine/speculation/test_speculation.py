@@ -114,3 +114,25 @@ def test_a_drafter_that_fails_ends_no_request(monkeypatch: pytest.MonkeyPatch) -
         run(engine)
     assert (request.output_tokens, request.finish_reason) == alone(PROMPT, 20, 7)
     assert is_clean(toy)
+
+
+def test_what_guessing_takes_is_no_cost_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only guesses let go on, each by a millisecond."""
+    now = [0.0]
+
+    class Slow(Guessing):
+        def propose(self, requests: Sequence[Generation], lengths: Sequence[int]) -> list[Sequence[int]]:
+            now[0] += 0.001
+            return super().propose(requests, lengths)
+
+    for module in ("engine", "speculation.speculation"):
+        monkeypatch.setattr(f"fewbit.engine.{module}.perf_counter", lambda: now[0])
+    toy = Toy()
+    engine = make(toy, Slow(toy.vocab, chance=0.5, max_tokens=3))
+    (request,) = engine.generation(PROMPT, WARM, max_tokens=30, seed=1)
+    engine.add([request])
+    run(engine)
+    assert now[0] > 0.005
+    assert engine._speculation is not None
+    assert engine._speculation.costs._times
+    assert all(seconds < 1e-9 for seconds, _ in engine._speculation.costs._times.values())

@@ -81,6 +81,7 @@ class Fake:
         one = {
             "model": MODELS[0], "loaded": True, "running": 3, "waiting": 1, "generated_tokens": int(time.time() * 50),
             "pages_total": 512, "pages_used": 96, "pages_shared": 24, "pages_cached": 200, "prefix_hit_rate": 0.83,
+            "draft_tokens": 200, "accepted_tokens": 164,
         }  # fmt: skip
         other = {"model": MODELS[1], "loaded": False}
         return self.refused(request) or JSONResponse({"time": time.time(), "models": [one, other]})

@@ -46,6 +46,7 @@ def test_axe_has_no_serious_findings(fake: Fake, open_page: Open, scheme: str, s
     page.click(".thought summary")
     page.click("#toggle-stats")
     expect(page.locator("#stats")).to_contain_text("96 / 512")
+    expect(page.locator("#stats")).to_contain_text("82 %")
     assert findings(page) == []
     page.get_by_label("Edit and send again").first.click()
     assert findings(page) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from ..request import Generation, Request
@@ -25,6 +26,7 @@ class Speculation:
         self.drafter, self.is_adaptive = drafter, is_adaptive
         self.costs = StepCosts()
         self.error: Exception | None = None  # that ended all guessing
+        self.propose_seconds = 0.0  # that the drafts of the next step took, which is no part of its cost
         self._known_sizes = set[int]()  # of steps: the first of a size may be compiled, or recorded
         self._rates: dict[str, AcceptanceRate] = {}  # of all requests, by the kind of guess
         self._own: WeakKeyDictionary[Request, dict[str, AcceptanceRate]] = WeakKeyDictionary()
@@ -32,11 +34,13 @@ class Speculation:
 
     def propose(self, active: Sequence[Request]) -> None:
         """Give active requests drafts for the next step."""
+        begin = perf_counter()
         try:
             self._propose(active)
         except Exception as error:  # requests go on without it
             self.error = error
             warnings.warn(f"nothing is guessed any more: {error}", RuntimeWarning, stacklevel=2)
+        self.propose_seconds = perf_counter() - begin
 
     def wants(self, active: Sequence[Request]) -> bool:
         """Whether the next step should wait for this one, since there will be drafts."""

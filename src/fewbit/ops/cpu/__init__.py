@@ -34,16 +34,19 @@ from .matrices import (
     quantize_activations,
     repack,
 )
+from .sampler_chain import sample_chain
 from .sampling import log_probabilities, sample, top_tokens
 
 Adapter = _native.Adapter  # see adapters.py
 Plan = _native.Plan  # see plan.py
+ThreadCollective = _native.ThreadCollective  # see ops/collective.py
 
 __all__ = [
     "Activations",
     "Adapter",
     "Plan",
     "QuantTensor",
+    "ThreadCollective",
     "attend",
     "checked_threads",
     "decode",
@@ -72,6 +75,7 @@ __all__ = [
     "read_seconds",
     "repack",
     "sample",
+    "sample_chain",
     "top_tokens",
     "use_isa",
 ]  # fmt: skip

@@ -78,7 +78,7 @@ class PlanBuilder:
         head, *after = logits_nodes(graph)
         self.logits = head.outputs[0]
         self.is_adapted = any(self.logits in node.inputs for node in graph.nodes if node.operation == "low_rank")
-        self.keeps_order = all(node.operation == "softcap" or node.attributes["by"] > 0 for node in after)
+        self.keeps_order = all(node.attributes.get("by", 1) > 0 for node in after)
 
     def build(self) -> _native.Plan:
         remaining = self.graph.uses()
@@ -234,6 +234,14 @@ class PlanBuilder:
 
     def gather(self, outs: list[int], x: int) -> None:
         self.plan.gather(x, outs[0])
+
+    def all_reduce(self, outs: list[int], x: int, *, group: _native.ThreadCollective, rank: int) -> None:
+        self.plan.all_reduce(x, group, rank, outs[0])
+
+    def all_gather(
+        self, outs: list[int], x: int, *, group: _native.ThreadCollective, rank: int, bounds: Sequence[int]
+    ) -> None:
+        self.plan.all_gather(x, group, rank, bounds[rank], outs[0])
 
     def low_rank(
         self, outs: list[int], x: int, *results: int, products: Sequence[ProductKey], logits_only: bool

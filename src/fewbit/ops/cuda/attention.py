@@ -29,6 +29,7 @@ PARTS_BYTES = 1 << 26
 WIDEST_PAIR = 128  # values of a head up to which registers hold two tiles of query heads
 BLOCKS = {8: 1, 4: 2}  # of so many warps that a processor runs at once
 LARGEST_POSITION = 1 << 24
+FEW_TOKENS = 16  # new tokens of a sequence up to which each attends as a single one does
 MAX_GRID = 65535  # blocks in the second and third dimension
 
 

@@ -83,7 +83,7 @@ class InputLayout:
         owners[n:] = np.arange(s, s + len(owners) - n)
         starts = self._place(out, "q_starts")
         starts[: s + 1] = view.q_starts
-        starts[s + 1 :] = np.arange(n + 1, n + 1 + len(starts) - s - 1)
+        starts[s + 1 :] = np.minimum(np.arange(n + 1, n + len(starts) - s), len(owners))
         self._put(out, "lengths", view.lengths, 0)
         self._put(out, "logits_indices", logits_indices, 0)
         if self.mix:

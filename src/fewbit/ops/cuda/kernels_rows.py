@@ -22,6 +22,10 @@ def gather_rows(unit: int) -> Entry:
     return entry("gather_rows", (UNITS[unit],), THREADS)
 
 
+def sum_parts() -> Entry:
+    return entry("sum_parts", (), THREADS)
+
+
 def norm_rows(centered: bool, warp_rows: bool) -> Entry:
     return entry("norm_rows", (centered, warp_rows), THREADS if warp_rows else 1024)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from ..low_rank import ProductKey, add_terms
 from ..passes import fuse, logits_nodes
 from ..placement import Placement
 from ..specs import AttentionSpec, Routing
-from . import attention, experts, products, prompt_attention, recurrent, row_maths
+from . import attention, collective, experts, products, prompt_attention, recurrent, row_maths
 from .adapters import GpuAdapters, Target
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
 from .fused import Fused
+from .host_experts import Compute, HostExperts, experts_on_host
 from .pages import DeviceStore
 from .placement import allocate
 from .products import Form
@@ -34,19 +36,16 @@ Launch = Callable[[Launcher, StepInputs], None]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The kernels of a step, in their order, and where its result is."""
+class Segment:
+    """Kernels that are launched behind each other, or an operation in which the host takes part."""
 
     launches: tuple[Launch, ...]
-    labels: tuple[str, ...]  # of the launches: what they are, for those who measure them
-    result: Rows
-    given: Rows | None  # rows that another device made, if it begins with them
-    buffers: tuple[Any, ...]  # memory of the rows
+    has_host: bool = False
     recorded: StepLists = field(default_factory=StepLists)
 
     def launch(self, run: Launcher, step: StepInputs) -> None:
-        """All kernels of a step. Those of sizes that came before are launched by one call."""
-        if isinstance(run, Collector):
+        """All of them. Those of sizes that came before are launched by one call."""
+        if self.has_host or isinstance(run, Collector):
             self._launch_each(run, step)
         else:
             self.recorded.launch(run, step, self._launch_each)
@@ -57,12 +56,33 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Plan:
+    """The kernels of a step, in their order, and where its result is."""
+
+    segments: tuple[Segment, ...]
+    labels: tuple[str, ...]  # of the launches: what they are, for those who measure them
+    result: Rows
+    given: Rows | None  # rows that another device made, if it begins with them
+    buffers: tuple[Any, ...]  # memory of the rows
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(one for segment in self.segments for one in segment.launches)
+
+    def launch(self, run: Launcher, step: StepInputs) -> None:
+        """All kernels of a step."""
+        for segment in self.segments:
+            segment.launch(run, step)
+
+
+@dataclass(frozen=True)
 class PlanOptions:
     max_tokens: int  # of a step
     max_logits: int
     ctx: int  # tokens of the longest sequence
     int16: bool = False  # one token is taken in 16 bits, not in 8
     batch_invariant: bool = False
+    host_experts: HostExperts = field(default_factory=HostExperts)
 
 
 def build(
@@ -75,6 +95,8 @@ def build(
     return Builder(fused, store, weights, options, adapters).build()
 
 
+HOSTED = ("all_reduce", "all_gather")  # operations in which the host takes part
+
 # Operations that one function launches. It takes the node's attributes, as they are on the GPU.
 FUNCTIONS: dict[str, Callable[..., None]] = {
     **{
@@ -85,6 +107,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
         )
     },
     **{name: getattr(recurrent, name) for name in ("delta_rule", "scan")},
+    **{name: getattr(collective, name) for name in HOSTED},
 }  # fmt: skip
 
 
@@ -118,7 +141,8 @@ class Builder:
         given = next((self.rows[node.outputs[0]] for node in nodes if node.operation == "given"), None)
         labels = tuple(f"{node.operation} {_counted(node).width}" for node in nodes)
         launches[0] = self._begin(launches[0])
-        return Plan(tuple(launches), labels, self.rows[self.graph.result], given, buffers)
+        hosted = [node.operation in HOSTED or self._host_experts(node) is not None for node in nodes]
+        return Plan(_segments(launches, hosted), labels, self.rows[self.graph.result], given, buffers)
 
     def _launch_of(self, node: Node) -> Launch:
         launch: Launch
@@ -308,12 +332,19 @@ class Builder:
         return launch
 
     def experts(self, node: Node, *, routing: Routing, **_others: Any) -> Launch:
+        if (compute := self._host_experts(node)) is not None:
+            return self._call(node, experts_on_host, rows=self.options.host_experts.rows, compute=compute)
         layer = experts.Layer(
             **self._sent(node),
             routing_bias=self.weights.floats(routing.bias),
             expert_scale=self.weights.floats(routing.expert_scale),
         )
         return self._call(node, experts.experts, layer=layer, batch_invariant=self.options.batch_invariant)
+
+    def _host_experts(self, node: Node) -> Compute | None:
+        """What computes experts on the CPU, if they stay there."""
+        is_one = node.operation == "experts"
+        return self.options.host_experts.layers.get(id(node.attributes["up"])) if is_one else None
 
     # What looks at other tokens
 
@@ -349,7 +380,8 @@ class Builder:
         value, feeds = node.outputs[0], self._feeds_product(node.outputs[0])
 
         def launch(run: Launcher, step: StepInputs) -> None:
-            if step.max_q == 1 or (invariant and causal):
+            is_few = step.max_q <= attention.FEW_TOKENS and step.num_tokens <= MAX_SHARED
+            if step.max_q == 1 or ((invariant or is_few) and causal):
                 target = self._decoded(run, value, step.num_tokens, spec.v_dim) if feeds else out
                 attention.decode_attention(
                     run, step, pages, q, k, v, target, keep=keep, batch_invariant=invariant, **given
@@ -404,6 +436,12 @@ class Builder:
         pointer = run.scratch("attended.rows16", 2 * tokens * width)
         self.formed[value] = Form("rows16", pointer, stride=width, dtype=dtype)
         return Rows(pointer, width, width), dtype
+
+
+def _segments(launches: Sequence[Launch], hosted: Sequence[bool]) -> tuple[Segment, ...]:
+    """`hosted`: the operations in which the host takes part."""
+    pairs = groupby(zip(hosted, launches, strict=True), key=lambda pair: pair[0])
+    return tuple(Segment(tuple(launch for _, launch in group), has_host) for has_host, group in pairs)
 
 
 def _readers(graph: Graph) -> dict[Value, Node]:

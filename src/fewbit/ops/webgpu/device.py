@@ -77,6 +77,8 @@ class Counters:
 class Gpu:
     """A device of WebGPU. All that touches its queue holds `lock`."""
 
+    keeps_bytes = True  # whether buffers hold what is sent to them
+
     def __init__(self, info: AdapterInfo, adapter: Any) -> None:
         self.info, self.lock, self.counters = info, RLock(), Counters()
         wanted = [name for name in ("shader-f16", "subgroup", "timestamp-query") if name in info.features]
@@ -106,13 +108,17 @@ class Gpu:
 
     def allocate(self, nbytes: int, name: str = "") -> Memory:
         """A storage buffer of whole words."""
+        size = self._checked_size(nbytes)
+        usage = self._usage.STORAGE | self._usage.COPY_SRC | self._usage.COPY_DST
+        with self.lock, reported(f"no memory for {readable(size)} on {self.info.name}", self):
+            return Memory(self._device.create_buffer(size=size, usage=usage), size, name, self)
+
+    def _checked_size(self, nbytes: int) -> int:
         size = max(-(-nbytes // 4) * 4, 16)
         if size > self.info.buffer_bytes:
             limit = readable(self.info.buffer_bytes)
             raise OutOfMemory(f"{self.info.name} has buffers of at most {limit}; {readable(size)} are needed")
-        usage = self._usage.STORAGE | self._usage.COPY_SRC | self._usage.COPY_DST
-        with self.lock, reported(f"no memory for {readable(size)} on {self.info.name}", self):
-            return Memory(self._device.create_buffer(size=size, usage=usage), size, name, self)
+        return size
 
     def upload(self, data: npt.NDArray[Any], memory: Memory, offset: int = 0) -> None:
         """Bytes to a buffer, in whole words; what is missing in the last one becomes zero."""

@@ -27,6 +27,8 @@ from .model_weights import ModelWeights
 from .plan import Program
 from .wgsl import COUNTS, Kernel
 
+NOT_IN_FILE = "only weights as they lie in a file can be exported; load it without changing their format"
+
 
 def export(
     programs: Mapping[str, Program], weights: ModelWeights, step: Memory, layout: StepLayout,
@@ -70,6 +72,8 @@ class _Exporter:
         if id(memory) not in self._numbers:
             self._numbers[id(memory)] = len(self.buffers)
             parts = [self._part(at, source) for at, source in self.weights.sources.get(id(memory), [])]
+            if memory.name == "weights" and not parts:
+                raise ArgumentError(NOT_IN_FILE)
             self.buffers.append({"name": memory.name, "bytes": memory.nbytes, "parts": parts})
         return self._numbers[id(memory)]
 
@@ -91,7 +95,7 @@ class _Exporter:
                 return {
                     "at": at, "tensor": name, "offset": address - first, "bytes": nbytes, "row": row, "stride": stride
                 }  # fmt: skip
-        raise ArgumentError("only weights as they lie in a file can be exported; load it without changing their format")
+        raise ArgumentError(NOT_IN_FILE)
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:

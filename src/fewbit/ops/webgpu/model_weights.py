@@ -61,7 +61,8 @@ class ModelWeights:
         return made
 
     def matrix(self, w: QuantTensor) -> Matrix:
-        return self._sent(("matrix", id(w)), [w], lambda: send_matrix(self.gpu, [w], "weights"))
+        key = ("matrix", w.stored.ctypes.data, w.shape, w.format.name)  # files make a tensor anew each time
+        return self._sent(key, [w], lambda: send_matrix(self.gpu, [w], "weights"))
 
     def stack(self, w: QuantTensor) -> Matrix:
         """Matrices of experts, or of heads: whole ones in each buffer."""
@@ -146,10 +147,11 @@ def _send_stack(gpu: Gpu, w: QuantTensor) -> Matrix:
     most = (min(gpu.binding_bytes, gpu.info.buffer_bytes) - 16) // max(each, 1)
     if most < 1:
         raise OutOfMemory(f"a matrix of {each} bytes does not fit into a buffer of {gpu.info.name}")
-    rows, parts = device_rows(w), []
+    rows, parts = device_rows(w) if gpu.keeps_bytes else None, []
     for first in range(0, count, most):
         held = min(most, count - first)
         memory = gpu.allocate(held * each + 4, "weights")
-        gpu.upload(rows[first * n : (first + held) * n], memory)
+        if rows is not None:
+            gpu.upload(rows[first * n : (first + held) * n], memory)
         parts.append(RowPart(memory, first * n, held * n, sources_of([w], first * n, (first + held) * n)))
     return Matrix(fmt, count * n, k, parts, table_memory(gpu, fmt))

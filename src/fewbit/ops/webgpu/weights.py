@@ -81,7 +81,7 @@ def send_matrix(gpu: Gpu, tensors: Sequence[QuantTensor], name: str = "") -> Mat
     fmt, k = device_format(tensors[0].format), tensors[0].shape[-1]
     n = sum(w.rows for w in tensors)
     parts, most = [], rows_of_a_part(gpu, fmt, k)
-    rows = [device_rows(w) for w in tensors]
+    rows = [_rows_to_send(gpu, w) for w in tensors]
     for first in range(0, n, most):
         end = min(n, first + most)
         memory = _send(gpu, _take(rows, first, end), name)
@@ -95,7 +95,7 @@ def send_pairs(gpu: Gpu, gate: QuantTensor, up: QuantTensor, name: str = "") -> 
     if gate.shape != up.shape or gate.format != up.format:
         raise ShapeError(f"a gate of {gate.shape} in {gate.format} does not fit {up.shape} in {up.format}")
     most = max(1, rows_of_a_part(gpu, fmt, k) // 2)
-    both, parts = (device_rows(gate), device_rows(up)), []
+    both, parts = [_rows_to_send(gpu, w) for w in (gate, up)], []
     for first in range(0, n, most):
         end = min(n, first + most)
         memory = _send(gpu, [rows[first:end] for rows in both], name)
@@ -139,10 +139,19 @@ def _take(rows: Sequence[Bytes], first: int, end: int) -> list[Bytes]:
     return out
 
 
+def _rows_to_send(gpu: Gpu, w: QuantTensor) -> Bytes:
+    """The rows of a tensor; where nothing is sent their shape alone."""
+    if gpu.keeps_bytes:
+        return device_rows(w)
+    return np.broadcast_to(np.uint8(0), (w.rows, row_stride(device_format(w.format), w.shape[-1])))
+
+
 def _send(gpu: Gpu, rows: Sequence[Bytes], name: str) -> Memory:
     """Rows to a buffer. Decoders may read a word behind the last one."""
     nbytes = sum(one.size for one in rows)
     memory, at = gpu.allocate(nbytes + 4, name), 0
+    if not gpu.keeps_bytes:
+        return memory
     if all(one.size % 4 == 0 for one in rows[:-1]):
         for one in rows:
             gpu.upload(one, memory, at)

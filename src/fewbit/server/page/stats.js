@@ -10,12 +10,14 @@ const MOST_POINTS = 60;
 
 const count = (value) => Math.round(value).toLocaleString("en");
 
+const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "\u2013");
+
 /** Figures of the loaded models as one: sums, and the hit rate of the one that is chosen. */
 export function summary(stats, model) {
   const loaded = stats.models.filter((one) => one.loaded);
   const sum = (name) => loaded.reduce((total, one) => total + (one[name] ?? 0), 0);
   const chosen = loaded.find((one) => one.model === model) ?? loaded[0];
-  const names = ["running", "waiting", "generated_tokens", "pages_total", "pages_used", "pages_shared", "pages_cached"];
+  const names = ["running", "waiting", "generated_tokens", "draft_tokens", "accepted_tokens", "pages_total", "pages_used", "pages_shared", "pages_cached"];
   return { ...Object.fromEntries(names.map((name) => [name, sum(name)])), time: stats.time,
     prefix_hit_rate: chosen?.prefix_hit_rate ?? 0, loaded: loaded.map((one) => one.model) };
 }
@@ -44,7 +46,8 @@ export class StatsPanel {
     this.note = el("p", { class: "note", hidden: true });
     this.panel.append(
       el("dl", {}, figure("rate", "Tokens/s"), figure("batch", "Batch"), figure("waiting", "Waiting"),
-        figure("pages", "Pages used"), figure("shared", "Pages shared"), figure("hits", "Prefix hits")),
+        figure("pages", "Pages used"), figure("shared", "Pages shared"), figure("hits", "Prefix hits"),
+        figure("guesses", "Guesses right"), figure("gain", "Steps saved")),
       el("div", { class: "pages", title: "Pages of the KV cache: used, kept for prompts to come, free" },
         this.bars.used, this.bars.cached),
       svg("svg", { class: "spark", viewBox: "0 0 60 20", preserveAspectRatio: "none", "aria-hidden": "true" }, this.line),
@@ -90,6 +93,8 @@ export class StatsPanel {
     this.values.pages.textContent = `${count(now.pages_used)} / ${count(now.pages_total)}`;
     this.values.shared.textContent = count(now.pages_shared);
     this.values.hits.textContent = `${Math.round(100 * now.prefix_hit_rate)} %`;
+    this.values.guesses.textContent = percent(now.accepted_tokens, now.draft_tokens);
+    this.values.gain.textContent = percent(now.accepted_tokens, now.draft_tokens && now.generated_tokens);
     this.draw(now);
   }
 

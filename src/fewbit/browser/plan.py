@@ -1,0 +1,97 @@
+"""The plan of a model for a browser: programs for a token and for a prompt, and what a sequence needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..cache.groups import PAGE_TOKENS
+from ..cache.layout import make_layout
+from ..errors import OutOfMemory, RequestError
+from ..files.model import ModelFile
+from ..models import LoadedModel, load_model
+from ..ops.memory import readable
+from ..ops.passes import select_logits, with_output
+from ..ops.specs import AttentionSpec
+from ..ops.webgpu.export import export
+from ..ops.webgpu.inputs import StepLayout
+from ..ops.webgpu.model_weights import ModelWeights
+from ..ops.webgpu.pages import PageStore
+from ..ops.webgpu.plan import Builder, PlanOptions
+from ..ops.webgpu.planned import LEAST_BYTES, MOST_BYTES, PlannedGpu
+from ..validation import to_size
+from .rules import tokenizer_rules
+
+STEP_TOKENS = 128  # of a prompt that run at once
+DEFAULT_CTX = 4096
+_LIMITS = ("binding_bytes", "buffer_bytes")
+PROGRAMS = {"token": (1, 1), "prompt": (0, 1)}  # classes of tokens and logits
+
+
+@dataclass(frozen=True)
+class AdapterLimits:
+    """What the browser's adapter can do.
+
+    Attributes:
+        binding_bytes: maxStorageBufferBindingSize.
+        buffer_bytes: maxBufferSize.
+        subgroups: Whether it has the feature "subgroups".
+    """
+
+    binding_bytes: int = 128 << 20
+    buffer_bytes: int = 256 << 20
+    subgroups: bool = False
+
+
+def make_plan(
+    file: ModelFile, limits: AdapterLimits | None = None, ctx: int | None = None, kv: str = "f16"
+) -> dict[str, Any]:
+    """What a browser needs to run a model, as plain data for JSON.
+
+    Args:
+        file: The model's file; only its header and its vectors are read.
+        limits: What the browser's adapter can do. Defaults to what every adapter can.
+        ctx: Maximum sequence length in tokens. Defaults to 4096 or the model's own, whichever is smaller.
+        kv: KV-cache format.
+    """
+    limits = limits or AdapterLimits()
+    binding, whole = (min(to_size(getattr(limits, name), name, LEAST_BYTES), MOST_BYTES) for name in _LIMITS)
+    gpu = PlannedGpu(binding, whole, subgroups=limits.subgroups)
+    model = load_model(file, ctx=ctx)
+    _check(model)
+    length = min(model.config.ctx, DEFAULT_CTX if ctx is None else to_size(ctx, "ctx", least=1))
+    pages = -(-length // PAGE_TOKENS)
+    layout = make_layout(model.graph.specs, kv)
+    store = PageStore(gpu, layout, [pages] * len(layout.groups))
+    steps, weights = StepLayout(len(layout.groups)), ModelWeights(gpu)
+    step = gpu.allocate(4 * (64 + len(layout.groups) * (STEP_TOKENS + pages + 2) + 5 * STEP_TOKENS), "step")
+    options = PlanOptions(max_tokens=STEP_TOKENS, max_logits=1, ctx=length)
+    graph = select_logits(with_output(model.graph, "logits"))
+    builder = Builder(graph, store, weights, step, steps, options)
+    programs = {name: builder.program(*classes) for name, classes in PROGRAMS.items()}
+    exported = export(programs, weights, step, steps, file.tensors)
+    _check_bindings(exported["buffers"], gpu)
+    return {
+        **exported,
+        "model": {"architecture": file.architecture, "vocab": model.config.vocab, "ctx": length,
+                  "step_tokens": STEP_TOKENS},
+        "cache": {"page_tokens": PAGE_TOKENS, "pages": pages, "groups": len(layout.groups)},
+        "tokenizer": tokenizer_rules(file.tokenizer()),
+    }  # fmt: skip
+
+
+def _check(model: LoadedModel) -> None:
+    if model.is_encoder:
+        raise RequestError("the browser runs models that write text; this one is an encoder")
+    if not all(spec is None or isinstance(spec, AttentionSpec) for spec in model.graph.specs):
+        raise RequestError("the browser runs models with attention layers only; this one has recurrent layers")
+
+
+def _check_bindings(buffers: Sequence[Mapping[str, Any]], gpu: PlannedGpu) -> None:
+    for one in buffers:
+        if one["bytes"] > gpu.binding_bytes:
+            raise OutOfMemory(
+                f"{gpu.info.name} lets kernels see {readable(gpu.binding_bytes)} of a buffer; the buffer "
+                f"{one['name']!r} has {readable(one['bytes'])}: take a smaller model or ctx"
+            )

@@ -1,0 +1,127 @@
+"""The page at /local in Chromium: models answer there as on the CPU, and what goes wrong is a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit.files.gguf import read_gguf, write_gguf
+
+from .conftest import NAMES, ZOO, OpenPage
+
+pytestmark = [pytest.mark.webgpu, pytest.mark.slow, pytest.mark.exhaustive]  # a software adapter compiles slowly
+
+GREEDY = """async ([bundle, url, prompt, count]) => {
+  const { Model, Gpu, serverPlanner } = await import(bundle);
+  const gpu = await Gpu.open();
+  const model = await Model.load(url, serverPlanner("local/plan"), { gpu, ctx: 128 });
+  const logits = Array.from(await model.read(prompt));
+  const again = [];
+  for await (const _ of model.write(prompt.slice(0, 5), { temperature: 0, maxTokens: 2 })) again.push(_);
+  const before = model.runner.submissions;
+  const tokens = [];
+  for await (const _ of model.write(prompt, { temperature: 0, maxTokens: count, onToken: (t) => tokens.push(t) }));
+  const found = { logits, tokens, reused: model.reused, steps: model.runner.submissions - before, lost: gpu.lost };
+  model.free();
+  gpu.close();
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_and_greedy_tokens(
+    name: str, open_page: OpenPage, bundle: str, url: str, models: dict[str, fb.LLM]
+) -> None:
+    data = np.load(ZOO / name / "golden.npz")
+    prompt, count = data["tokens"].tolist(), 6
+    found = open_page().evaluate(GREEDY, [bundle, f"{url}local/models/{name}", prompt, count])
+    logits, expected = np.array(found["logits"]), data["logits"][len(prompt) - 1]
+    assert np.abs(logits - expected).max() <= 3e-3 * np.abs(expected).max()
+    llm = models[name]
+    wanted = llm.generate(prompt, max_tokens=count, temperature=0.0).tokens
+    assert found["tokens"] == list(wanted)
+    assert found["reused"] == 5
+    assert found["steps"] == len(wanted)  # one submission a token: the rest of the prompt gives the first
+    assert found["lost"] == ""
+
+
+def load(page: Any, file: Path) -> None:
+    page.set_input_files("#file", file)
+    page.wait_for_selector("#composer:visible, #problem:visible")
+
+
+def say(page: Any, text: str) -> None:
+    page.fill("#input", text)
+    page.press("#input", "Enter")
+    page.wait_for_selector("#send:visible")
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Llama with a chat template."""
+    path = tmp_path_factory.mktemp("picked") / "chatty.gguf"
+    with read_gguf(ZOO / "llama/model.gguf") as file:
+        template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+        metadata = {**file.typed_metadata, "tokenizer.chat_template": template}
+        write_gguf(path, metadata, {name: file.tensors[name] for name in file.infos})
+    return path
+
+
+def test_a_file_is_picked_and_answers_as_on_the_cpu(chatty: Path, open_page: OpenPage) -> None:
+    page = open_page()
+    page.evaluate("localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 6, ctx: 128 }))")
+    load(page, chatty)
+    assert page.inner_text("#title") == "chatty"
+    say(page, "the order of <|end|> things")
+    shown = page.locator(".assistant .markdown").inner_text()
+    with fb.LLM(chatty, ctx=128, kv="f16", exact=True, threads=1) as llm:
+        message = {"role": "user", "content": "the order of <|end|> things"}
+        wanted = llm.chat([message], max_tokens=6, temperature=0.0).text
+    assert shown.split() == wanted.split()
+    assert "of 128 tokens" in page.inner_text("#figures")
+    page.click("#unload")
+    assert page.is_visible("#choose")
+
+
+def test_a_lost_gpu_is_a_sentence_and_the_model_can_be_loaded_again(chatty: Path, open_page: OpenPage) -> None:
+    page = open_page()
+    page.evaluate("localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 100, ctx: 128 }))")
+    page.evaluate("""() => {
+      const { requestDevice } = GPUAdapter.prototype;
+      GPUAdapter.prototype.requestDevice = async function (...given) {
+        return (globalThis.lastDevice = await requestDevice.apply(this, given));
+      };
+    }""")
+    load(page, chatty)
+    page.fill("#input", "hello")
+    page.press("#input", "Enter")
+    page.wait_for_selector("#figures:has-text('tok/s')")
+    page.evaluate("lastDevice.destroy()")
+    page.wait_for_selector(".assistant .error")
+    text = page.inner_text(".assistant .error")
+    assert "the GPU was lost: load the model again" in text
+    page.get_by_role("button", name="Load again").click()
+    load(page, chatty)
+    page.evaluate("localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 3, ctx: 128 }))")
+    say(page, "hello")
+    assert page.locator(".error:visible").count() == 0
+
+
+def test_files_that_are_no_model_and_servers_that_refuse(chatty: Path, open_page: OpenPage, tmp_path: Path) -> None:
+    page = open_page(allowed=("400", "Failed to load resource"))
+    wrong = tmp_path / "wrong.gguf"
+    wrong.write_bytes(b"<html>" + bytes(100))
+    load(page, wrong)
+    assert "is not a GGUF file" in page.inner_text("#problem")
+    wrong.write_bytes(chatty.read_bytes()[:9000])
+    load(page, wrong)
+    assert "truncated or damaged" in page.inner_text("#problem")
+    with read_gguf(ZOO / "qwen35/model.gguf") as file:
+        load(page, file.path)
+    assert "the browser" in page.inner_text("#problem")
+    load(page, chatty)
+    assert page.is_visible("#composer")

@@ -1,0 +1,48 @@
+// Chat templates, and marks that keep messages from spelling control tokens.
+
+import { Template } from "@huggingface/jinja";
+import { FewbitError } from "./errors.js";
+
+const FIRST_MARK = 0xfdd0; // noncharacters, which hardly any text holds
+const MARKS = 32;
+
+export class ChatTemplate {
+  constructor(source, bos, eos, control) {
+    this.tokens = { bos_token: bos, eos_token: eos };
+    this.control = [...control].filter(Boolean).sort((a, b) => b.length - a.length);
+    try {
+      this.template = new Template(source);
+    } catch (error) {
+      throw new FewbitError(`the chat template cannot be read: ${error.message}`);
+    }
+  }
+
+  /** The prompt for messages, and the mark that breaks control tokens in their texts: {text, mark}. */
+  render(messages, names = {}) {
+    const mark = chooseMark(messages);
+    const marked = messages.map((message) => ({ ...message, content: this.marked(message.content, mark) }));
+    try {
+      const text = this.template.render({ ...this.tokens, add_generation_prompt: true, tools: null, documents: null,
+        ...names, messages: marked });
+      return { text, mark };
+    } catch (error) {
+      throw new FewbitError(`the chat template refuses these messages: ${error.message}`);
+    }
+  }
+
+  marked(text, mark) {
+    let out = text;
+    for (const token of this.control) {
+      if (out.includes(token)) out = out.replaceAll(token, token.length > 1 ? token[0] + mark + token.slice(1) : mark);
+    }
+    return out;
+  }
+}
+
+function chooseMark(messages) {
+  const used = messages.map((message) => message.content).join("");
+  for (let code = FIRST_MARK; code < FIRST_MARK + MARKS; code++) {
+    if (!used.includes(String.fromCharCode(code))) return String.fromCharCode(code);
+  }
+  throw new FewbitError("the messages hold every character that could mark them");
+}
