@@ -32,7 +32,7 @@ from .models.classifier import Classifier
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
 from .models.vision import VisionModel
-from .ops.inserts import take_rows
+from .ops.inserts import drop_rows, inserted_parts, take_rows
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -116,7 +116,7 @@ def load(
 def _seeing(model: LoadedModel, vision: VisionModel | None) -> LoadedModel:
     """A model whose graph takes the rows of an image encoder."""
     if vision is None:
-        return model
+        return replace(model, graph=drop_rows(model.graph)) if inserted_parts(model.graph) else model
     if model.is_encoder:
         raise RequestError("an image encoder needs a model that writes text, this one makes embeddings")
     if vision.width != model.config.hidden:

@@ -95,6 +95,9 @@ def rename_tensors(record: VisionRecord, path: Path) -> None:
     tensors = load_file(path)
     for old, new in record.published.items():
         tensors = {name.replace(old, new, 1): tensor for name, tensor in tensors.items()}
+    for name in tensors:
+        if name.endswith(record.transposed or ("\0",)):
+            tensors[name] = tensors[name].transpose(-1, -2).contiguous()
     save_file(tensors, path, {"format": "pt"})
 
 

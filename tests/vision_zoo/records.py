@@ -26,6 +26,7 @@ class VisionRecord:
     rest: dict[str, Any] = field(default_factory=dict)  # of config.json, ids of tokens by their texts
     names: dict[str, str] = field(default_factory=dict)  # attributes of the tokenizer
     published: dict[str, str] = field(default_factory=dict)  # prefixes of tensors, as published checkpoints have them
+    transposed: tuple[str, ...] = ()  # ends of names of tensors that these have transposed
 
 
 def vocab(count: int) -> int:
@@ -68,9 +69,7 @@ class ImagesAndText:
         self.tokenizer.save_pretrained(folder)
 
     def apply_chat_template(self, messages: Any, **options: Any) -> str:
-        text: str = self.tokenizer.apply_chat_template(
-            messages, chat_template=self.template, tokenize=False, **options
-        )
+        text: str = self.tokenizer.apply_chat_template(messages, chat_template=self.template, tokenize=False, **options)
         return text
 
     def __call__(self, images: Any, text: str, **_: Any) -> dict[str, Any]:
@@ -163,6 +162,6 @@ RECORDS += [
     VisionRecord(
         "qwen3vl_moe", "Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeConfig", templates.QWEN, QWEN_TOKENS,
         QWEN_TEXT | {"num_hidden_layers": 3, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
-        QWEN3_VISION, qwen(8), QWEN_IDS,
+        QWEN3_VISION, qwen(8), QWEN_IDS, transposed=("experts.gate_up_proj", "experts.down_proj"),
     ),
 ]  # fmt: skip

@@ -171,7 +171,7 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
     same = (
         "host", "port", "allowed_hosts", "tls_cert", "tls_key", "cors_origins", "max_connections",
         "max_connections_per_address", "max_queue", "max_models", "pinned", "load_seconds", "drain_seconds", "log_json",
-        "strict", "tools_without_template", "allow_image_urls", "allow_changes", "share_models", 
+        "strict", "tools_without_template", "allow_image_urls", "allow_changes", "share_models",
         "files_dir", "feedback",
     )  # fmt: skip
     return {

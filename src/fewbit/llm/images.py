@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from ..arrays import Ints
 from ..encoding import ImageEncoder
 from ..engine.embedded import EmbeddedPart, EmbeddedPrompt
 from ..errors import ImageError, RequestError
@@ -92,7 +95,10 @@ class ImagePrompts:
                 own = [part[first : first + end - start] for part in rows]
                 parts.append(EmbeddedPart(start, own, image.digest + str(first).encode(), model.sees_all))
                 first += end - start
-        return EmbeddedPrompt(parts, tokens)
+        grids = [image.prepared.grid for image in images]
+        starts = [places[0] for places in self._places(images, tokens)]
+        axes = grid_axes(len(tokens), starts, grids) if model.has_axes else None
+        return EmbeddedPrompt(parts, tokens, axes)
 
     def _places(self, images: Sequence[PromptImage], tokens: Sequence[int]) -> Iterator[list[int]]:
         """The positions of the rows of each image."""
@@ -110,6 +116,24 @@ class ImagePrompts:
         for count in counts:
             yield places[first : first + count]
             first += count
+
+
+def grid_axes(num_tokens: int, starts: Sequence[int], grids: Sequence[tuple[int, int]]) -> Ints:
+    """Time, row and column of each token: tokens of an image have the same time, what follows goes on behind its longer
+    side.
+
+    >>> grid_axes(7, [1], [(2, 2)]).tolist()
+    [[0, 1, 1, 1, 1, 3, 4], [0, 1, 1, 2, 2, 3, 4], [0, 1, 2, 1, 2, 3, 4]]
+    """
+    parts, at, end = [], 0, 0  # the next position, and the end of the last image
+    for start, (rows, columns) in zip(starts, grids, strict=True):
+        parts.append(np.broadcast_to(np.arange(at, at + start - end), (3, start - end)))
+        at += start - end
+        place = np.stack([np.zeros((rows, columns), np.int32), *np.mgrid[:rows, :columns]])
+        parts.append(place.reshape(3, -1) + at)
+        at, end = at + max(rows, columns), start + rows * columns
+    parts.append(np.broadcast_to(np.arange(at, at + num_tokens - end), (3, num_tokens - end)))
+    return np.concatenate(parts, axis=1).astype(np.int32)
 
 
 def consecutive(places: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -90,6 +90,12 @@ def last_layers(config: Config) -> Any:
     return [layer >= config.get("max_window_layers", 28) for layer in layer_numbers(config)]
 
 
+def rope_sections(config: Config) -> Any:
+    """How many pairs are rotated by time, row and column, in four numbers as GGUF has them."""
+    found = config["rope"].get("mrope_section")
+    return None if found is None else [*found, 0, 0, 0, 0][:4]
+
+
 def _scaling_type(config: Config) -> str | None:
     kinds = {"linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope"}
     return kinds.get(config["rope"].get("rope_type"))
@@ -421,5 +427,5 @@ __all__ = [
     "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "MTP", "MTP_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS",
     "SHARED_EXPERTS",
     "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "layer_numbers", "norms_plus_one", "optional_window",
-    "place_all", "value_of", "window_pattern",
+    "place_all", "rope_sections", "value_of", "window_pattern",
 ]  # fmt: skip

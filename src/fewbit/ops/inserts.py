@@ -44,6 +44,19 @@ def take_rows(graph: Graph, spans: bool = False) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
+def drop_rows(graph: Graph) -> Graph:
+    """The graph without `insert`, for a model without an encoder."""
+    renamed: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = tuple(renamed.get(value, value) for value in node.inputs)
+        if node.operation == "insert":
+            renamed[node.outputs[0]] = inputs[0]
+        else:
+            nodes.append(replace(node, inputs=inputs))
+    return replace(graph, nodes=tuple(nodes), result=renamed.get(graph.result, graph.result))
+
+
 def inserted_parts(graph: Graph) -> set[int]:
     """The parts whose rows a graph inserts."""
     return {node.attributes["part"] for node in graph.nodes if node.operation == "insert"}

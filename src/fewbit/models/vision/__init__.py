@@ -16,7 +16,7 @@ from .encoder import VisionModel
 
 __all__ = ["VisionModel", "load_vision", "projectors"]
 
-_PARTS = {"adapter", "blocks", "encoder", "folder", "siglip"}  # no kinds
+_PARTS = {"adapter", "blocks", "encoder", "folder", "qwen", "siglip"}  # no kinds
 
 
 def projectors() -> list[str]:

@@ -57,13 +57,14 @@ class VisionAdapter:
     tensors: Tensors
     dropped: tuple[str, ...] = ()  # beginnings of names that are not used
     made: Callable[[Mapping[str, Any]], dict[str, Any]] = field(default=lambda config: {})
+    rename: Callable[[str, Mapping[str, Any]], str] = field(default=lambda name, config: name)
 
     def hyperparameters(self, config: Mapping[str, Any]) -> dict[str, Any]:
         found = {key: value_of(config, source) for key, source in self.config.items()}
         return {"projector_type": self.projector} | {key: v for key, v in found.items() if v is not None}
 
     def recipes(self, names: Iterable[str], config: Mapping[str, Any]) -> dict[str, Recipe]:
-        plain = {name: _without_prefixes(name) for name in names if _is_vision(name)}
+        plain = {name: self.rename(_without_prefixes(name), config) for name in names if _is_vision(name)}
         kept = {name: short for name, short in plain.items() if not short.startswith(self.dropped or ("\0",))}
         return place_all(kept, self.tensors)
 

@@ -140,18 +140,20 @@ class VisionAttention:
 
 
 class VisionFeedForward:
-    """down(kind(up(x))), or down(kind(gate(x)) * up(x)). Old files have the names of up and down exchanged."""
+    """down(kind(up(x))), or down(kind(gate(x)) * up(x)), as wide as the file has it. Old files have the names of up and
+    down exchanged."""
 
     def __init__(self, file: Checkpoint, layer: int, c: VisionSizes, kind: str) -> None:
         name = f"v.blk.{layer}"
         up, down = f"{name}.ffn_up", f"{name}.ffn_down"
-        if c.hidden != c.feed_forward and file.shape(f"{up}.weight") == (c.hidden, c.feed_forward):
-            up, down = down, up
+        rows, columns = file.shape(f"{up}.weight")
+        if rows == c.hidden != columns:
+            up, down, rows = down, up, columns
         self.kind = kind
-        self.up = Linear(file, up, c.feed_forward, c.hidden)
-        self.down = Linear(file, down, c.hidden, c.feed_forward)
+        self.up = Linear(file, up, rows, c.hidden)
+        self.down = Linear(file, down, c.hidden, rows)
         is_gated = file.has_tensor(f"{name}.ffn_gate.weight")
-        self.gate = Linear(file, f"{name}.ffn_gate", c.feed_forward, c.hidden) if is_gated else None
+        self.gate = Linear(file, f"{name}.ffn_gate", rows, c.hidden) if is_gated else None
 
     def __call__(self, ops: Ops, x: Value) -> Value:
         if self.gate is not None:

@@ -35,6 +35,8 @@ SIGLIP_CONFIG = vision_config(
 class Siglip:
     """The tower, up to its last norm."""
 
+    has_axes = False
+
     def __init__(self, file: Checkpoint, resample: ResampleName) -> None:
         c = self.sizes = VisionSizes.read(file)
         self.pixels: PixelRules = read_pixels(file, resample)
