@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import add
 from typing import Any
 
 from ..zoo.records import BASE, SMALL
@@ -53,15 +54,24 @@ def qwen(patch: int) -> Callable[[Any], Any]:
 
         size = {"shortest_edge": 8 * (2 * patch) ** 2, "longest_edge": 24 * (2 * patch) ** 2}
         images = transformers.Qwen2VLImageProcessorPil(patch_size=patch, size=size)
-        return ImagesAndText(images, tokenizer, templates.QWEN, (2 * patch) ** 2)
+        return ImagesAndText(images, tokenizer, templates.QWEN)
 
     return make
 
 
-class ImagesAndText:
-    """Qwen's processor without its part for videos, which needs torchvision: its image processor and its text."""
+def pixtral(tokenizer: Any) -> Any:
+    from transformers import PixtralImageProcessorPil
 
-    def __init__(self, images: Any, tokenizer: Any, template: str, area: int) -> None:
+    images = PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size={"height": 16, "width": 16})
+    return PixtralImagesAndText(images, tokenizer, templates.PIXTRAL)
+
+
+class ImagesAndText:
+    """A processor whose class needs torchvision, made of its image processor and its text: Qwen's."""
+
+    token = "<|image_pad|>"
+
+    def __init__(self, images: Any, tokenizer: Any, template: str) -> None:
         self.images, self.tokenizer, self.template = images, tokenizer, template
 
     def save_pretrained(self, folder: Any) -> None:
@@ -76,11 +86,28 @@ class ImagesAndText:
         import torch
 
         found = self.images(images, return_tensors="pt")
-        for _, rows, columns in found["image_grid_thw"].tolist():
-            text = text.replace("<|image_pad|>", "<|pad_here|>" * (rows * columns // 4), 1)
-        ids = self.tokenizer(text.replace("<|pad_here|>", "<|image_pad|>"), return_tensors="pt")["input_ids"]
-        kinds = (ids == self.tokenizer.convert_tokens_to_ids("<|image_pad|>")).int()
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds, **found}
+        first, *rest = text.split(self.token)
+        text = first + "".join(map(add, self.texts(found), rest))
+        ids = self.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.others(ids), **found}
+
+    def texts(self, found: Any) -> list[str]:
+        """What stands for each image."""
+        return [self.token * (rows * columns // 4) for _, rows, columns in found["image_grid_thw"].tolist()]
+
+    def others(self, ids: Any) -> dict[str, Any]:
+        return {"mm_token_type_ids": (ids == self.tokenizer.convert_tokens_to_ids(self.token)).int()}
+
+
+class PixtralImagesAndText(ImagesAndText):
+    token = "[IMG]"
+
+    def texts(self, found: Any) -> list[str]:
+        sizes = [(height // 16, width // 16) for height, width in found["image_sizes"].tolist()]
+        return ["[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]" for rows, columns in sizes]
+
+    def others(self, ids: Any) -> dict[str, Any]:
+        return {}
 
 
 SIGLIP = {
@@ -163,5 +190,13 @@ RECORDS += [
         "qwen3vl_moe", "Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeConfig", templates.QWEN, QWEN_TOKENS,
         QWEN_TEXT | {"num_hidden_layers": 3, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
         QWEN3_VISION, qwen(8), QWEN_IDS, transposed=("experts.gate_up_proj", "experts.down_proj"),
+    ),
+    VisionRecord(
+        "pixtral", "Mistral3ForConditionalGeneration", "Mistral3Config", templates.PIXTRAL,
+        ("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        BASE | {"vocab_size": vocab(5), "model_type": "mistral", "sliding_window": None, "rms_norm_eps": 1e-5},
+        {"model_type": "pixtral", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "head_dim": 12,
+         "num_attention_heads": 2, "patch_size": 8, "image_size": 64, "hidden_act": "silu"},
+        pixtral, {"spatial_merge_size": 2, "image_token_index": "[IMG]", "vision_feature_layer": -1},
     ),
 ]  # fmt: skip
