@@ -130,7 +130,7 @@ def test_what_is_refused(llm: fb.LLM) -> None:
         greedy(llm, [{"role": "user", "content": [first] * 65}])
     with pytest.raises(fb.ImageError, match="message 0: this is no image"):
         greedy(llm, [{"role": "user", "content": [b"hello"]}])
-    with pytest.raises(fb.RequestError, match='an image is {"type": "image"'):
+    with pytest.raises(fb.RequestError, match=r'an image is \{"type": "image"'):
         greedy(llm, [{"role": "user", "content": [{"type": "image"}]}])
     with pytest.raises(fb.RequestError, match="not text"):
         greedy(llm, [{"role": "user", "content": [{"type": "input_audio"}]}])
