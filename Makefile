@@ -116,8 +116,8 @@ test-cross-all: build/cross/selftest ## The same for all formats
 test-cuda: build $(VENV)/.cuda $(VENV)/.cublas ## Run the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest tests/cuda -m cuda
 
-test-webgpu: build $(VENV)/.webgpu ## Run the tests of WebGPU, on the best adapter; all formats
-	$(BIN)/python -m pytest --all tests/webgpu
+test-webgpu: build $(VENV)/.webgpu ## Run the tests of WebGPU, on the best adapter and in Chromium; all formats
+	$(BIN)/python -m pytest --all tests/webgpu tests/browser
 
 test-cuda-emulated: build ## The same without a GPU: kernels are compiled as plain C++ and emulated; takes long
 	FEWBIT_EMULATE_CUDA=1 $(BIN)/python -m pytest -n 2 tests/cuda

@@ -46,11 +46,12 @@ struct Span {
 
 struct Logits {
   float scale;
-  size_t window;       // 0: no limit
-  float softcap;       // 0: none
-  const float* sinks;  // for each query head, or null
-  bool causal = true;  // else a query also sees tokens after its own, and window is 0
-  size_t around = 0;   // not causal: those up to so many tokens away, 0: all
+  size_t window;         // 0: no limit
+  float softcap;         // 0: none
+  const float* sinks;    // for each query head, or null
+  bool causal = true;    // else a query also sees tokens after its own, and window is 0
+  size_t around = 0;     // not causal: those up to so many tokens away, 0: all
+  bool chunked = false;  // a query sees tokens of its own chunk of `window` only
   // Of each row of q, or null. Causal: a query also sees its span. Else it sees nothing but that.
   const Span* spans = nullptr;
 };

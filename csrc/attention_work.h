@@ -39,8 +39,12 @@ struct Cut {
   size_t first_seen(size_t s, size_t position) const {
     if (sees.spans && !sees.causal) return static_cast<size_t>(span(s, position).begin);
     if (!sees.causal) return sees.around && position > sees.around ? position - sees.around : 0;
-    const size_t first = sees.window && position + 1 > sees.window ? position + 1 - sees.window : 0;
+    const size_t first = first_of_window(position);
     return sees.spans ? std::min(first, static_cast<size_t>(span(s, position).begin)) : first;
+  }
+  size_t first_of_window(size_t position) const {
+    if (sees.chunked && sees.window) return position / sees.window * sees.window;
+    return sees.window && position + 1 > sees.window ? position + 1 - sees.window : 0;
   }
   size_t end_seen(size_t s, size_t position) const {
     const auto length = static_cast<size_t>(sequences.lengths[s]);

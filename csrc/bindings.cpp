@@ -214,7 +214,7 @@ bool py_kv_tiles(size_t format, size_t dim) {
 
 void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, Int32s tables, Int64s table_starts,
                Int64s lengths, Int64s q_starts, float scale, bool rotate, size_t window, float softcap,
-               std::optional<Row> sinks, MutableHeads3 out, bool exact, int threads) {
+               std::optional<Row> sinks, MutableHeads3 out, bool exact, int threads, bool chunked) {
   const Store keys = store_of(k_format, k, q.shape(2), false), values = store_of(v_format, v, out.shape(2), true);
   expect_alike(keys, k, values, v);
   for (size_t i = 0; i < 2; ++i) {
@@ -231,7 +231,7 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
     throw std::invalid_argument("the result of attend must not lie in q");
   }
   const Heads heads{k.shape(1), tokens, rotate};
-  const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr};
+  const Logits logits{scale, window, softcap, sinks ? sinks->data() : nullptr, true, 0, chunked};
   const WithoutGil released;
   attend(keys, values, heads, sequences, pages, logits, q.data(), q.shape(1), nullptr, out.data(), exact, false,
          threads);
@@ -346,7 +346,7 @@ NB_MODULE(_native, m) {
   m.def("attend", py_attend, OneTarget(), nb::arg("q"), nb::arg("k_format"), nb::arg("k"), nb::arg("v_format"),
         nb::arg("v"), nb::arg("tables"), nb::arg("table_starts"), nb::arg("lengths"), nb::arg("q_starts"),
         nb::arg("scale"), nb::arg("rotate"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none(),
-        nb::arg("out"), nb::arg("exact"), nb::arg("threads"), "Attention over pages.");
+        nb::arg("out"), nb::arg("exact"), nb::arg("threads"), nb::arg("chunked") = false, "Attention over pages.");
   m.def(
       "guard_map", [](Bytes data) { return guard_map(data.data(), data.size()); }, nb::arg("data"),
       "Guards the memory map of a file against SIGBUS; its number, for map_failed and unguard_map.");

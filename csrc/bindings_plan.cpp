@@ -113,7 +113,7 @@ class PyPlan : public CollectivePlan {
   void attend(size_t k_format, MutablePages4 k_store, size_t k_dim, size_t v_format, MutablePages4 v_store,
               size_t v_dim, size_t group, bool rotate, Buffer q, Buffer k, Buffer v, Buffer out, float scale,
               size_t window, float softcap, std::optional<Row> sinks, bool causal, size_t around, bool keep_kv,
-              bool spans) {
+              bool chunked, bool spans) {
     const Store keys = store_of(k_format, Pages4(k_store), k_dim, false);
     const Store values = store_of(v_format, Pages4(v_store), v_dim, true);
     expect_alike(keys, Pages4(k_store), values, Pages4(v_store));
@@ -131,7 +131,7 @@ class PyPlan : public CollectivePlan {
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
     add_op(plan::Attend{k_format, v_format, keys, values, heads, group, q_heads,
-                        Logits{scale, window, softcap, sink, causal, around}, q, k, v, out, keep_kv, spans});
+                        Logits{scale, window, softcap, sink, causal, around, chunked}, q, k, v, out, keep_kv, spans});
   }
   void norm(Buffer in, Row weight, float eps, size_t heads, Buffer out) {
     expect_same(in, out);
@@ -395,7 +395,7 @@ void bind_plan(nb::module_& m) {
            nb::arg("v_store"), nb::arg("v_dim"), nb::arg("group"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"),
            nb::arg("v"), nb::arg("out"), nb::arg("scale"), nb::arg("window"), nb::arg("softcap"),
            nb::arg("sinks").none(), nb::arg("causal") = true, nb::arg("around") = 0, nb::arg("keep") = true,
-           nb::arg("spans") = false)
+           nb::arg("chunked") = false, nb::arg("spans") = false)
       .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"), nb::arg("out"))
       .def("layer_norm", &PyPlan::layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
            nb::arg("out"))

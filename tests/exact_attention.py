@@ -25,6 +25,7 @@ def exact(
     window: int = 0,
     softcap: float = 0.0,
     sinks: npt.NDArray[Any] | None = None,
+    chunked: bool = False,
 ) -> Doubles:
     """Attention as it is defined."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
@@ -34,6 +35,7 @@ def exact(
     for row in range(rows):
         position = len(k) - rows + row
         first = max(0, position - window + 1) if window else 0
+        first = position - position % window if chunked else first
         logits = scale * np.einsum("hd,thd->ht", q[row], k[first : position + 1])
         if softcap:
             logits = softcap * np.tanh(logits / softcap)

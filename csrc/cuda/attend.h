@@ -42,6 +42,12 @@ struct Attend {
   int form, out_stride;  // floats of a row, or tiles of 8 tokens
 };
 
+// The first position that a token sees, up to its own. A window below 0 is a chunk of so many tokens.
+__device__ __forceinline__ int first_seen(int position, int window) {
+  if (window < 0) return position / -window * -window;
+  return window && position >= window ? position + 1 - window : 0;
+}
+
 // What a block does.
 struct Task {
   int row, group, head, heads;  // its first query head, and how many
@@ -69,7 +75,7 @@ __device__ __forceinline__ Task find_task(const Attend& a) {
   t.position = a.positions[t.row];
   t.empty = a.lengths[sequence] == 0 || t.slot < 0;
   t.table = a.tables + a.starts[sequence];
-  t.first = a.window && t.position >= a.window ? t.position + 1 - a.window : 0;
+  t.first = first_seen(t.position, a.window);
   t.piece = blockIdx.x;
   t.pieces = t.empty ? 1 : t.position / a.piece - t.first / a.piece + 1;
   const int begin = (t.first / a.piece + t.piece) * a.piece, end = begin + a.piece - 1;

@@ -288,7 +288,8 @@ __device__ __forceinline__ void mask_keys(float (&s)[RT][NT][4], const int* posi
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int position = positions[16 * t + 8 * h + lane / 4], end = position + see.ahead;
-      const int from = position - see.back - key - lane % 4 * 2, to = (end < last ? end : last) - key - lane % 4 * 2;
+      const int from = see.first_seen(position) - key - lane % 4 * 2,
+                to = (end < last ? end : last) - key - lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 2 * NT; ++i) {
         const int at = i / 2 * 8 + i % 2;
@@ -382,7 +383,7 @@ __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Pro
   const int end = first + B::rows < end_row ? first + B::rows : end_row;
   const int low = p.position + first / in.group, high = p.position + (end - 1) / in.group;  // positions of the block
   const int reach = high + prompts.ahead < p.length - 1 ? high + prompts.ahead : p.length - 1;
-  const int begin = low > prompts.back ? (low - prompts.back) / B::N : 0, offset = p.first_key / B::N;
+  const int begin = max(prompts.first_seen(low), 0) / B::N, offset = p.first_key / B::N;
   int stop = reach < 0 ? begin : reach / B::N + 1;
   stop = stop < offset + capacity ? stop : offset + capacity;
   const int tiles = 2 * (stop - begin);  // K and V in turn
@@ -426,7 +427,7 @@ __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Pro
     if constexpr (HasCap) cap_logits(s, logits.scale, logits.softcap);
     const int key = (begin + i / 2) * B::N,
               seen = low + prompts.ahead < p.length - 1 ? low + prompts.ahead : p.length - 1;
-    if (key + B::N - 1 > seen || key < high - prompts.back)
+    if (key + B::N - 1 > seen || key < prompts.first_seen(high))
       mask_keys(s, positions + warp * 16 * B::RT, key, p.length - 1, prompts);
     weigh<B>(s, scale, top, sum, o);
     add_values<B>(s, next(i + 1), o);

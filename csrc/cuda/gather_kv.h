@@ -82,11 +82,17 @@ struct HeadPages {
   }
 };
 
-// The sequences that a launch takes, and how far a row sees: `back` tokens before it, `ahead` tokens behind it.
+// The sequences that a launch takes, and how far a row sees: `back` tokens before it, `ahead` tokens behind it. With a
+// `back` below 0 it sees those before it in its own chunk of so many tokens.
 struct Prompts {
   const int *q_starts, *lengths;
   int first, least;  // sequence of the first block; those with fewer new tokens than `least` are left alone
   int back, ahead;
+
+  // May be below 0.
+  __device__ __forceinline__ int first_seen(int position) const {
+    return back < 0 ? position / -back * -back : position - back;
+  }
 };
 
 // One of them.
@@ -101,7 +107,7 @@ __device__ __forceinline__ Prompt find_prompt(const Prompts& p, int i) {
   out.count = p.q_starts[out.sequence + 1] - out.row;
   out.length = p.lengths[out.sequence];
   out.position = out.length - out.count;
-  out.first_key = out.position > p.back ? out.position - p.back : 0;
+  out.first_key = max(p.first_seen(out.position), 0);
   return out;
 }
 

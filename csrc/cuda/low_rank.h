@@ -51,33 +51,64 @@ __device__ __forceinline__ float dot_8(const uint4& w, const float* x) {
   return sum;
 }
 
-// t = weight * scale * A x. Block x has an adapter of a row, block y a product, block z two ranks, four warps each.
-__device__ __forceinline__ void low_rank_down(const RowAdapters& adapters, ConstRows x, int k, float* t, int ranks,
-                                              const Four& products) {
-  __shared__ float parts[8];
+constexpr int kHeld = 4;  // times 8 values of a matrix, that a thread loads before it waits for the kernel before
+
+// t = weight * scale * A x, of rows x that are normed first where there is a norm. Block x has an adapter of a row,
+// block y a product, block z two ranks, four warps each.
+template <bool has_norm>
+__device__ __forceinline__ void low_rank_down(const RowAdapters& adapters, ConstRows x, int k, const float* weight,
+                                              float eps, float* t, int ranks, const Four& products) {
+  __shared__ float parts[8], square_parts[8];
   start_next();
-  wait_for_previous();
+  // Adapters are inputs of the step: no kernel writes them.
   const int place = adapters.place(blockIdx.x / adapters.mix, blockIdx.x % adapters.mix), slot = adapters.slots[place];
-  if (slot < 0) return;
-  const LowRankTerm& term = adapters.term(slot, products[blockIdx.y]);
   const int warp = threadIdx.x / 32, rank = blockIdx.z * 2 + warp / 4, thread = threadIdx.x % 128;
-  if (blockIdx.z * 2 >= term.r) return;  // both: ranks are a multiple of 8
+  const LowRankTerm term = slot < 0 ? LowRankTerm{} : adapters.term(slot, products[blockIdx.y]);
+  const bool is_used = blockIdx.z * 2 < term.r;  // both ranks: they are a multiple of 8
   const uint16_t* a = term.a + static_cast<size_t>(rank) * k;
+  uint4 held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int at = 8 * (thread + 128 * i);
+    if (is_used && k % 8 == 0 && at < k) held[i] = load_16(a + at);
+  }
+  wait_for_previous();
+  if (!is_used) return;
   const float* own = x[blockIdx.x / adapters.mix];
-  float sum = 0;
+  float sum = 0, squares = 0;
+  const auto value = [&](int i) {
+    const float v = own[i];
+    if constexpr (!has_norm) return v;
+    squares += v * v;
+    return v * weight[i];
+  };
+  const auto add = [&](const uint4& w, int at) {
+    float eight[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) eight[i] = value(at + i);
+    sum += dot_8(w, eight);
+  };
   if (k % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int at = 8 * (thread + 128 * i);
+      if (at < k) add(held[i], at);
+    }
 #pragma unroll 4
-    for (int i = 8 * thread; i < k; i += 8 * 128) sum += dot_8(load_16(a + i), own + i);
+    for (int i = 8 * (thread + 128 * kHeld); i < k; i += 8 * 128) add(load_16(a + i), i);
   } else {
-    for (int i = thread; i < k; i += 128) sum += half_bits(a[i]) * own[i];
+    for (int i = thread; i < k; i += 128) sum += half_bits(a[i]) * value(i);
   }
   sum = reduce_warp(sum, Added());
-  if (threadIdx.x % 32 == 0) parts[warp] = sum;
+  if constexpr (has_norm) squares = reduce_warp(squares, Added());
+  if (threadIdx.x % 32 == 0) parts[warp] = sum, square_parts[warp] = squares;
   __syncthreads();
   if (thread == 0) {
-    const float* four = parts + warp;
+    const float *four = parts + warp, *other = square_parts + warp;
+    float by = term.scale * adapters.weights[place];
+    if constexpr (has_norm) by *= rsqrtf((other[0] + other[1] + other[2] + other[3]) / static_cast<float>(k) + eps);
     t[(static_cast<size_t>(blockIdx.y) * gridDim.x + blockIdx.x) * ranks + rank] =
-        (four[0] + four[1] + four[2] + four[3]) * (term.scale * adapters.weights[place]);
+        (four[0] + four[1] + four[2] + four[3]) * by;
   }
 }
 
@@ -89,9 +120,18 @@ __device__ __forceinline__ void low_rank_up(const RowAdapters& adapters, const f
   constexpr int kChunk = 256;
   __shared__ float values[kChunk];
   start_next();
-  wait_for_previous();
   const LowRankOut& out = blockIdx.z == 0 ? out0 : blockIdx.z == 1 ? out1 : blockIdx.z == 2 ? out2 : out3;
-  const int column = blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x;
+  const int column = blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.x,
+            first_slot = adapters.slots[adapters.place(row, 0)];
+  uint4 held[kHeld];  // the first values of B for the first adapter
+  if (first_slot >= 0 && column < out.n) {
+    const LowRankTerm& term = adapters.term(first_slot, out.product);
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (8 * j < term.r) held[j] = load_16(term.b + static_cast<size_t>(column) * term.r + 8 * j);
+    }
+  }
+  wait_for_previous();
   float sum = 0;
   for (int i = 0; i < adapters.mix; ++i) {
     const int place = adapters.place(row, i), slot = adapters.slots[place];
@@ -112,7 +152,12 @@ __device__ __forceinline__ void low_rank_up(const RowAdapters& adapters, const f
       __syncthreads();
       if (column >= out.n) continue;
       const uint16_t* b = term.b + static_cast<size_t>(column) * term.r + first;
-      for (int j = 0; j < count; j += 8) sum += dot_8(load_16(b + j), values + j);
+      const bool is_held = i == 0 && first == 0;
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j) {
+        if (8 * j < count) sum += dot_8(is_held ? held[j] : load_16(b + 8 * j), values + 8 * j);
+      }
+      for (int j = 8 * kHeld; j < count; j += 8) sum += dot_8(load_16(b + j), values + j);
     }
   }
   if (column < out.n) out.y[static_cast<size_t>(row) * out.stride + column / 8 * out.step + column % 8] += sum;

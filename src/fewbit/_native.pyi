@@ -93,6 +93,7 @@ def attend(
     out: Floats,
     exact: bool,
     threads: int,
+    chunked: bool = False,
 ) -> None: ...
 
 BadRows = list[tuple[int, int]]  # numbers of rows, and why nothing can be sampled from them
@@ -191,6 +192,7 @@ class Plan:
         causal: bool = True,
         around: int = 0,
         keep: bool = True,
+        chunked: bool = False,
         spans: bool = False,
     ) -> None: ...
     def norm(self, x: int, weight: Floats, eps: float, heads: int, out: int) -> None: ...

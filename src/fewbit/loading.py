@@ -29,6 +29,7 @@ from .files.model import ModelFile
 from .load_options import KvFormats, LoadOptions, kv_formats
 from .models import LoadedModel, load_model, open_eagle_head
 from .models.classifier import Classifier
+from .models.config import Config
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
 from .models.vision import VisionModel
@@ -135,7 +136,7 @@ def with_activations(options: LoadOptions, device: Device, preferred: str | None
 
 def choose_lengths(options: LoadOptions, model: LoadedModel, device: Device) -> tuple[int, int]:
     """Tokens of the longest sequence and of a step. An encoder runs a whole text in one step."""
-    ctx, step_tokens = check_ctx(options.ctx, model.config.ctx), options.max_batched_tokens
+    ctx, step_tokens = check_ctx(options.ctx, model.config), options.max_batched_tokens
     if step_tokens is None:
         return ctx, max(ctx, device.max_batched_tokens) if model.is_encoder else device.max_batched_tokens
     if not model.is_encoder or ctx <= step_tokens:
@@ -147,11 +148,11 @@ def choose_lengths(options: LoadOptions, model: LoadedModel, device: Device) -> 
     return step_tokens, step_tokens
 
 
-def check_ctx(ctx: int | None, model_ctx: int) -> int:
+def check_ctx(ctx: int | None, config: Config) -> int:
     if ctx is None:
-        return min(model_ctx, DEFAULT_CTX)
-    if not 1 <= ctx <= model_ctx:
-        raise RequestError(f"ctx must be between 1 and {model_ctx} tokens, the model's own context, got {ctx}")
+        return min(config.ctx, DEFAULT_CTX)
+    if not 1 <= ctx <= config.ctx:
+        raise RequestError(f"ctx must be between 1 and {config.ctx} tokens, {config.ctx_reason}, got {ctx}")
     return ctx
 
 

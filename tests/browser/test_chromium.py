@@ -11,6 +11,14 @@ import pytest
 import fewbit as fb
 from fewbit.files.gguf import read_gguf, write_gguf
 
+pytest.importorskip("uvicorn")
+
+from fewbit.server.app import make_app
+from fewbit.server.pool import Pool
+from fewbit.server.settings import Settings
+
+from ..server.browser.fake import served
+from ..webgpu.test_smollm2 import model_path
 from .conftest import NAMES, ZOO, OpenPage
 
 pytestmark = [pytest.mark.webgpu, pytest.mark.slow, pytest.mark.exhaustive]  # a software adapter compiles slowly
@@ -125,3 +133,53 @@ def test_files_that_are_no_model_and_servers_that_refuse(chatty: Path, open_page
     assert "the browser" in page.inner_text("#problem")
     load(page, chatty)
     assert page.is_visible("#composer")
+
+
+def test_a_gpu_that_lacks_something(chatty: Path, open_page: OpenPage) -> None:
+    page = open_page()
+    page.evaluate("""() => {
+      globalThis.kept = GPU.prototype.requestAdapter;
+      GPU.prototype.requestAdapter = async () => null;
+    }""")
+    load(page, chatty)
+    assert page.inner_text("#problem") == "this browser has WebGPU, but found no GPU that it can use"
+    page.evaluate("""() => {
+      GPU.prototype.requestAdapter = kept;
+      const { popErrorScope } = GPUDevice.prototype;
+      GPUDevice.prototype.popErrorScope = async function () {
+        await popErrorScope.apply(this);
+        GPUDevice.prototype.popErrorScope = popErrorScope;
+        return new GPUOutOfMemoryError("none left");
+      };
+    }""")
+    load(page, chatty)
+    text = "no memory for the model: the GPU is out of memory; take a smaller model or context"
+    assert page.inner_text("#problem") == text
+    page.evaluate("""() => {
+      const none = { get: () => new Set() };
+      for (const kind of [GPUAdapter, GPUDevice]) Object.defineProperty(kind.prototype, "features", none);
+      localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 2, ctx: 128 }));
+    }""")
+    load(page, chatty)
+    say(page, "hello")
+    assert page.locator(".error:visible").count() == 0
+
+
+def test_the_default_model_writes_what_the_cpu_writes(chromium: Any) -> None:
+    """32 greedy tokens of SmolLM2, from the page that a server offers."""
+    path, question = model_path(), "Why is the sky blue?"
+    with fb.LLM(path, ctx=256, kv="f16", exact=True, threads=1) as llm:
+        wanted = llm.chat([{"role": "user", "content": question}], max_tokens=32, temperature=0.0).text
+        app = make_app(Settings(share_models=True), Pool.of(llm), close_pool=False)
+        with served(app) as url:
+            page = chromium.new_page()
+            page.set_default_timeout(1_800_000)
+            page.goto(f"{url}local")
+            page.evaluate(
+                "localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 32, ctx: 256 }))"
+            )
+            page.click("#shared button")
+            page.wait_for_selector("#composer:visible, #problem:visible")
+            say(page, question)
+            assert page.locator(".assistant .markdown").inner_text().split() == wanted.split()
+            page.close()

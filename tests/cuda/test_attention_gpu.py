@@ -53,6 +53,7 @@ class Case:
     lengths: tuple[int, ...] = (70, 1, 33, 0, 190, 32)  # with the new tokens
     new: int = 1  # tokens of each sequence
     window: int = 0
+    chunked: bool = False
     softcap: float = 0.0
     has_sinks: bool = False
     rope: Rope | None = None
@@ -63,7 +64,7 @@ class Case:
 
     @property
     def spec(self) -> AttentionSpec:
-        return AttentionSpec(self.kv_heads, self.k_dim, self.v_dim, self.window)
+        return AttentionSpec(self.kv_heads, self.k_dim, self.v_dim, self.window, self.chunked)
 
 
 def rope(pairs: int, neox: bool) -> Rope:
@@ -163,7 +164,7 @@ class World:
             kv = KVArrays(self.formats[0], self.host[0], self.formats[1], self.host[1], self.pages.rotate)
             lengths, rows = np.array([length]), np.array([0, self.news[s]])
             step = PageTables(self.tables, self.starts[s : s + 2], lengths, rows)
-            params = AttentionParams(0.3 / case.k_dim**0.5, case.window, case.softcap, self.sinks)
+            params = AttentionParams(0.3 / case.k_dim**0.5, case.window, case.softcap, self.sinks, chunked=case.chunked)
             out[own] = reference.attend(queries, kv, step, params, out=out[own].copy())
         return out.reshape(self.rows, -1)
 
@@ -273,6 +274,13 @@ def test_several_tokens_of_a_sequence(device: cuda.Session, case: Case) -> None:
 def test_windows_sinks_and_soft_caps(device: cuda.Session, case: Case, window: int) -> None:
     check(World(device, replace(case, window=window, has_sinks=True, softcap=2.0)))
     check(World(device, replace(case, window=window, new=3)))
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=str)
+@pytest.mark.parametrize("chunk", [1, 32, 50])
+def test_chunks(device: cuda.Session, case: Case, chunk: int) -> None:
+    check(World(device, replace(case, window=chunk, chunked=True)))
+    check(World(device, replace(case, window=chunk, chunked=True, new=3)))
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6], FP8], ids=str)

@@ -54,4 +54,6 @@ def test_kernels_of_recurrent_layers(arch: str, compiled: Any) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_kernels_of_adapters(arch: str, compiled: Any) -> None:
-    assert not spilled(compiled([adapters._down(), adapters._up(False), adapters._up(True)], arch))
+    assert not spilled(
+        compiled([adapters._down(False), adapters._down(True), adapters._up(False), adapters._up(True)], arch)
+    )

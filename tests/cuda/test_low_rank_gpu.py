@@ -53,7 +53,9 @@ def adapted_step(case: Inputs, adapters: Sequence[AdapterRows], tokens: int) -> 
     return replace(case.step, adapters=case.pointer(slots), adapter_weights=case.pointer(weights), mix=mix)
 
 
-@pytest.mark.parametrize(("tokens", "k", "widths"), [(1, 256, [40]), (5, 100, [70, 8, 300]), (3, 64, [16] * 5)])
+@pytest.mark.parametrize(
+    ("tokens", "k", "widths"), [(1, 256, [40]), (5, 100, [70, 8, 300]), (3, 64, [16] * 5), (2, 4232, [24])]
+)
 def test_terms_of_products(device: cuda.Session, tokens: int, k: int, widths: list[int]) -> None:
     """Ragged widths, ranks that are padded, rows of several adapters and of none, more products than a launch has."""
     case, table = plain_step(device, tokens), GpuAdapters(device, KEYS)
@@ -75,6 +77,21 @@ def test_terms_of_products(device: cuda.Session, tokens: int, k: int, widths: li
     reference.low_rank(case.host, x, *ys, products=KEYS[: len(widths)], logits_only=False)
     for got, expected in zip(found, ys, strict=True):
         assert np.allclose(got, expected, rtol=2e-3, atol=2e-3 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("k", [100, 264])
+def test_terms_of_normed_rows(device: cuda.Session, k: int) -> None:
+    case, table = plain_step(device, 3), GpuAdapters(device, KEYS)
+    host = [used({KEYS[0]: term(24, k, 7)}, [0, 2], [1, 0.5])]
+    sent = [replace(one, adapter=table.place(one.adapter)) for one in host]
+    x, weight, y = 3 * floats(3, k), floats(k), floats(3, 24)
+    place, step = case.rows(y, 0), adapted_step(case, sent, 3)
+    norm = case.pointer(weight), 1e-5
+    table.add(case.launcher(), step, case.rows(x, 0), [Target(place, KEYS[0])], 3, False, norm)
+    normed = x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * weight
+    case.host.adapters = host
+    reference.low_rank(case.host, normed, y, products=KEYS[:1], logits_only=False)
+    assert np.allclose(read(device, place, 3), y, rtol=2e-3, atol=2e-3 * float(np.abs(y).max()))
 
 
 def read(device: cuda.Session, rows: Rows, tokens: int) -> Floats:

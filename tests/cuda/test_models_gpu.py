@@ -22,11 +22,11 @@ from ..loading import load
 
 pytestmark = pytest.mark.cuda
 ZOO = Path(__file__).parents[1] / "zoo"
-RECURRENT = ("granitehybrid", "lfm2", "qwen35", "qwen35moe")
+RECURRENT = ("granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next")
 ENCODERS = ("bert", "gemma-embedding", "modern-bert", "nomic-bert")
 EXPERTS = (
     "mixtral", "qwen35moe", "granitehybrid", "deepseek2", "deepseek2-lite", "gemma4-moe", "glm4moe", "gpt-oss",
-    "qwen3moe",
+    "qwen3moe", "lfm2moe", "minimax-m2", "qwen3next", "nemotron_h_moe", "llama4", "deepseek32",
 )  # fmt: skip
 IS_EMULATED = bool(os.environ.get("FEWBIT_EMULATE_CUDA"))
 USUAL = 0.06  # the error with 8-bit activations, root mean square beside that of what is expected

@@ -40,6 +40,7 @@ class Case:
     kv_heads: int = 2
     group: int = 2
     window: int = 0
+    chunked: bool = False
     causal: bool = True
     around: int = 0
     softcap: float = 0.0
@@ -51,7 +52,7 @@ class Case:
 
     @property
     def spec(self) -> AttentionSpec:
-        return AttentionSpec(self.kv_heads, self.k_dim, self.v_dim, self.window)
+        return AttentionSpec(self.kv_heads, self.k_dim, self.v_dim, self.window, self.chunked)
 
     @property
     def rotate(self) -> bool:
@@ -73,6 +74,7 @@ CASES = {
     "dim 96": Case(96, 96, ("q8_0", "q4_0"), (150,), (77,), window=40),
     "dim 32": Case(32, 32, ("f32", "bf16"), (150, 40), (77, 40), has_sinks=True),
     "dim 256": Case(256, 256, lengths=(300,), new=(120,), softcap=20.0, window=128),
+    "chunks": Case(64, 64, lengths=(300, 70), new=(120, 70), window=100, chunked=True),
     "192/128": Case(192, 128, ("q8_0", "q8_0"), (150,), (77,), group=1),
     "576/512": Case(576, 512, ("bf16", "bf16"), (150,), (40,), kv_heads=1, group=3),
     "36/20": Case(36, 20, lengths=(150,), new=(77,), kv_heads=1, group=3, dtype="bf16"),
@@ -142,7 +144,13 @@ class Sample:
             starts: Longs = np.array([0, len(self.tables)])
             step = PageTables(self.tables[self.starts[s] :], starts, self.lengths[s : s + 1], part)
             params = AttentionParams(
-                case.k_dim**-0.5, case.window, case.softcap, self.sinks, causal=case.causal, radius=case.around
+                case.k_dim**-0.5,
+                case.window,
+                case.softcap,
+                self.sinks,
+                causal=case.causal,
+                radius=case.around,
+                chunked=case.chunked,
             )
             attend(q[mine], KVArrays(kf, k, vf, v, case.rotate), step, params, out=out[mine])
         return out.astype(np.float64)

@@ -137,6 +137,20 @@ class FakeNccl:
             del self._groups[rank]
         return 0
 
+    def ncclSend(self, source: int, count: int, kind: int, peer: int, comm: Any, stream: Any) -> int:  # noqa: N802
+        self._groups.setdefault(-comm.value, []).append((peer, source))
+        return 0
+
+    def ncclRecv(self, target: int, count: int, kind: int, peer: int, comm: Any, stream: Any) -> int:  # noqa: N802
+        pairs, rank = self._groups[-comm.value], comm.value - 1
+        assert pairs[-1][0] == peer
+        if peer == len(self.sessions) - 1:  # targets are behind each other
+            self.calls.append("scatter")
+            sources, first = [source for _, source in pairs], target - 4 * peer * count
+            self.sessions[rank].do(lambda: self._scatter(rank, sources, first, count))
+            del self._groups[-comm.value]
+        return 0
+
     def ncclCommAbort(self, comm: Any) -> int:  # noqa: N802
         self._barrier.abort()
         return 0
@@ -148,6 +162,14 @@ class FakeNccl:
     def _enqueue(self, rank: int, buffer: int, counts: list[int]) -> None:
         self.calls.append("gather" if len(set(counts)) == 1 else "broadcasts")
         self.sessions[rank].do(lambda: self._exchange(rank, buffer, counts))
+
+    def _scatter(self, rank: int, sources: list[int], target: int, count: int) -> None:
+        own = [ctypes.string_at(source, 4 * count) for source in sources]
+        self._sent = getattr(self, "_sent", {}) | {rank: own}
+        self._barrier.wait()
+        every = b"".join(self._sent[peer][rank] for peer in range(len(sources)))
+        self._barrier.wait()
+        ctypes.memmove(target, every, len(every))
 
     def _exchange(self, rank: int, buffer: int, counts: list[int]) -> None:
         first = buffer + 4 * sum(counts[:rank])
@@ -181,6 +203,17 @@ def test_nccl_between_cards(path: Path, fake: list[FakeNccl]) -> None:
     assert set(fake[0].calls) == {"gather", "broadcasts"}  # sums, and the ragged vocabulary
     llama = ZOO / "llama" / "model.gguf"
     assert texts(llama, **options) == texts(llama, **CACHE)
+
+
+def test_of_many_rows_each_rank_adds_up_some(path: Path, fake: list[FakeNccl], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits as where each adds up all, in pieces too."""
+    expected = rows(load(open_model(path), **{**CACHE, "device": "cuda,cuda,cuda", "tensor_parallel": 3}))
+    monkeypatch.setattr(collective, "SCATTER_BYTES", 4 * 64 * 2)
+    for nbytes in (collective.BUFFER_BYTES, 4 * 2 * 64 * 10):
+        monkeypatch.setattr(collective, "BUFFER_BYTES", nbytes)
+        loaded = load(open_model(path), **{**CACHE, "device": "cuda", "tensor_parallel": 3})
+        np.testing.assert_array_equal(rows(loaded), expected)
+        assert set(fake[-1].calls) == {"scatter", "gather", "broadcasts"}
 
 
 def one_rank(path: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
@@ -235,6 +268,9 @@ def test_calls_of_nccl() -> None:
     group._check(group._library.ncclBroadcast(out.pointer, out.pointer, 12, nccl.FLOAT32, 0, comm, stream))
     group._check(group._library.ncclGroupEnd())
     np.testing.assert_array_equal(out.numpy(), values)
+    session.upload(-values, out.pointer)
+    group.scatter(0, x.pointer, out.pointer, 12)
+    np.testing.assert_array_equal(out.numpy(), values)
     group.abort()
     group.abort()
     group.reset()
@@ -265,5 +301,5 @@ def test_cards_that_do_not_fit() -> None:
     with pytest.raises(ExtraError, match=r"needs NCCL|NVIDIA GPUs need the package"):
         load(file, **{**CACHE, "device": "cuda", "tensor_parallel": 2})
     file = open_model(ZOO / "gpt2" / "model.gguf")
-    with pytest.raises(RequestError, match="with 2 heads of K and V, cannot be divided"):
+    with pytest.raises(RequestError, match="2 heads of K and V"):
         load(file, **{**CACHE, "device": "cuda,cuda,cuda:1", "tensor_parallel": 3})

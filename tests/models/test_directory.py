@@ -166,7 +166,8 @@ def test_every_adapter_belongs_to_one_architecture() -> None:
 
     modules = [import_module(f"fewbit.models.{name.replace('-', '_')}") for name in architectures()]
     names = [name for module in modules if hasattr(module, "HF") for name in module.HF.architectures]
-    assert len(names) == len(set(names)) > 20
+    assert {name for name in names if names.count(name) > 1} == {"NemotronHForCausalLM"}  # with experts or without
+    assert len(set(names)) > 20
 
 
 # Tokenizers

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fewbit import read_gguf, write_gguf
 from fewbit.arrays import Floats
+from fewbit.devices.batch import Row
 from fewbit.errors import FileError, RequestError, ShapeError
 from fewbit.load_options import LoadOptions
 from fewbit.loading import load as load_with
@@ -21,30 +23,32 @@ from fewbit.ops.sampling import SamplingParams
 from ..engine.alone import run as run_engine
 from ..engine.speculation.test_mtp import CTX, WARM, Model, check_schedule, make_engine, texts
 from ..loading import load
+from ..mtp_models import ZOO
 from .random_llama import write_llama
+from .test_lora import adapted_logits
 
 HIDDEN, HEADS, KV_HEADS, DIM, ROWS, LAYERS, VOCAB, EPS = 64, 4, 2, 16, 96, 8, 61, 1e-5
 GREEDY = SamplingParams(temperature=0)
 
 
-def write_head(folder: Path, vocab: int, draft_vocab: int, seed: int = 3, **config: Any) -> dict[str, Floats]:
-    """A random head, which knows every other token first; its tensors."""
-    random = np.random.default_rng(seed)
+def write_head(folder: Path, vocab: int, draft_vocab: int, hidden: int = 64, **config: Any) -> dict[str, Floats]:
+    """A random head that knows some of the tokens; its tensors."""
+    random = np.random.default_rng(3)
 
     def matrix(*shape: int) -> Floats:
         return np.float32(random.normal(size=shape) / shape[-1] ** 0.5)
 
     tensors: dict[str, Any] = {
-        "fc": matrix(HIDDEN, 3 * HIDDEN), "lm_head": 4 * matrix(draft_vocab, HIDDEN),
-        "midlayer.self_attn.q_proj": matrix(HEADS * DIM, 2 * HIDDEN),
-        "midlayer.self_attn.k_proj": matrix(KV_HEADS * DIM, 2 * HIDDEN),
-        "midlayer.self_attn.v_proj": matrix(KV_HEADS * DIM, 2 * HIDDEN),
-        "midlayer.self_attn.o_proj": matrix(HIDDEN, HEADS * DIM),
-        "midlayer.mlp.gate_proj": matrix(ROWS, HIDDEN), "midlayer.mlp.up_proj": matrix(ROWS, HIDDEN),
-        "midlayer.mlp.down_proj": matrix(HIDDEN, ROWS),
+        "fc": matrix(hidden, 3 * hidden), "lm_head": 4 * matrix(draft_vocab, hidden),
+        "midlayer.self_attn.q_proj": matrix(HEADS * DIM, 2 * hidden),
+        "midlayer.self_attn.k_proj": matrix(KV_HEADS * DIM, 2 * hidden),
+        "midlayer.self_attn.v_proj": matrix(KV_HEADS * DIM, 2 * hidden),
+        "midlayer.self_attn.o_proj": matrix(hidden, HEADS * DIM),
+        "midlayer.mlp.gate_proj": matrix(ROWS, hidden), "midlayer.mlp.up_proj": matrix(ROWS, hidden),
+        "midlayer.mlp.down_proj": matrix(hidden, ROWS),
     }  # fmt: skip
     norms = ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm")
-    tensors |= {name: np.float32(random.uniform(0.5, 1.5, HIDDEN)) for name in norms}
+    tensors |= {name: np.float32(random.uniform(0.5, 1.5, hidden)) for name in norms}
     stored = {f"{name}.weight": values for name, values in tensors.items()}
     known = np.sort(random.choice(vocab, draft_vocab, replace=False))
     stored["d2t"] = known - np.arange(draft_vocab)
@@ -52,7 +56,7 @@ def write_head(folder: Path, vocab: int, draft_vocab: int, seed: int = 3, **conf
     folder.mkdir()
     write_safetensors(folder / "model.safetensors", stored)
     values = {
-        "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": HIDDEN, "num_attention_heads": HEADS,
+        "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": hidden, "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS, "head_dim": DIM, "intermediate_size": ROWS, "num_hidden_layers": 1,
         "rms_norm_eps": EPS, "rope_theta": 10000.0, "vocab_size": vocab, "draft_vocab_size": draft_vocab,
         "max_position_embeddings": 256,
@@ -172,6 +176,28 @@ def test_the_text_is_the_same(tmp_path: Path) -> None:
     assert model.hits
 
 
+def test_adapters_change_the_model_beside_a_head(tmp_path: Path) -> None:
+    vocab, hidden = open_model(ZOO / "llama/model.gguf").tensors["token_embd.weight"].shape
+    write_head(tmp_path / "head", vocab, 40, hidden, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 1, 2]})
+    path = with_layers(tmp_path, 3)
+    plain, beside = (load(open_model(path), kv="f32", exact=True, draft=one) for one in (None, tmp_path / "head"))
+    both = [adapted_logits(loaded, ZOO / "llama/adapter", [5, 6, 7, 8]) for loaded in (plain, beside)]
+    np.testing.assert_allclose(*both, atol=1e-5)
+    unchanged = beside.forward([Row(beside.cache.new(), [5, 6, 7, 8], 4)])
+    assert np.abs(both[1] - unchanged).max() > 0.01
+
+
+def with_layers(folder: Path, layers: int) -> Path:
+    """The zoo's llama with its last layer several times."""
+    file = read_gguf(ZOO / "llama/model.gguf")
+    tensors, last = dict(file.tensors), file.metadata["llama.block_count"] - 1
+    for name, tensor in file.tensors.items():
+        if name.startswith(f"blk.{last}."):
+            tensors |= {name.replace(f"blk.{last}.", f"blk.{layer}."): tensor for layer in range(last, layers)}
+    write_gguf(folder / "deep.gguf", dict(file.metadata) | {"llama.block_count": layers}, tensors)
+    return folder / "deep.gguf"
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -188,6 +214,8 @@ def test_heads_that_do_not_fit(tmp_path: Path, config: dict[str, Any], message: 
 
 
 def test_other_folders_are_no_heads(tmp_path: Path) -> None:
+    assert open_eagle_head(tmp_path) is None
+    (tmp_path / "config.json").write_text('{"hidden_size": 64}')
     assert open_eagle_head(tmp_path) is None
     path = write_model(tmp_path)
     write_head(tmp_path / "head", VOCAB, 40)

@@ -54,6 +54,20 @@ def test_layers_that_draft_are_left_out(tmp_path: Path) -> None:
     np.testing.assert_array_equal(logits(path, "numpy"), logits(ZOO / "qwen35/model.gguf", "numpy"))
 
 
+def test_older_files_have_one_matrix_for_each_head(tmp_path: Path) -> None:
+    """Of q, k, v and the gate, in Qwen3-Next."""
+    file = fb.read_gguf(ZOO / "qwen3next/model.gguf")
+    qkv, z = (file.tensors[f"blk.0.attn_{part}.weight"].dequantize() for part in ("qkv", "gate"))
+    q, k, v = np.split(qkv, [32, 64])
+    parts = [part.reshape(2, -1, 32) for part in (q, k, v, z)]
+    tensors = {"blk.0.attn_qkv.weight": None, "blk.0.attn_gate.weight": None,
+               "blk.0.ssm_in.weight": np.concatenate(parts, axis=1).reshape(-1, 32)}  # fmt: skip
+    path = changed(tmp_path, "qwen3next", {}, tensors)
+    expected = logits(ZOO / "qwen3next/model.gguf", "numpy")
+    np.testing.assert_allclose(logits(path, "numpy"), expected, atol=1e-4)
+    np.testing.assert_allclose(logits(path, "cpu", activations="exact"), expected, atol=1e-4)
+
+
 def test_logits_by_a_matrix_of_their_own(tmp_path: Path) -> None:
     table = fb.read_gguf(ZOO / "lfm2/model.gguf").tensors["token_embd.weight"]
     path = changed(tmp_path, "lfm2", {}, {"output.weight": table.dequantize() * np.float32(2)})

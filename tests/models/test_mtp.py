@@ -62,7 +62,7 @@ def logits(loaded: Loaded, tokens: list[int]) -> Floats:
     executor, cache = loaded.executor, loaded.cache
     assert isinstance(executor, MtpExecutor)
     batch = make_batch(cache, [Row(cache.new(), tokens, len(tokens))])
-    hidden = executor._layers.launch(inner_batch(batch)).values().copy()
+    hidden = executor._layers.launch(inner_batch(batch)).values()[:, -executor._width :].copy()
     before = np.concatenate([np.zeros_like(hidden[:1]), hidden[:-1]])
     own = executor._layer.launch(inner_batch(batch), before).values().copy()
     rows: Floats = executor._own_head.launch(batch, own).values().copy()

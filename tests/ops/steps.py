@@ -145,7 +145,7 @@ def _random_forward(ops: Ops, random: Random, images: bool) -> Value:
         nonlocal layers
         layers += 1
         window, sinks = random.choice([0, 3]), vector(4, 7) if random.random() < 0.5 else None
-        spec = AttentionSpec(2, 8, 8, window)
+        spec = AttentionSpec(2, 8, 8, window, chunked=window > 0 and random.random() < 0.5)
         causal, radius = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
         rest = {"softcap": random.choice([0.0, 2.0]), "sinks": sinks, "causal": causal, "radius": radius}
         rest["spans"] = images and not radius and random.random() < 0.6

@@ -47,6 +47,14 @@ def test_windows_and_page_sizes(kernels: ModuleType, window: int, page_tokens: i
     assert error(batch.attend_f32(kernels, window=window), batch.exact(batch.k, batch.v, window=window)) <= 2e-6
 
 
+@pytest.mark.parametrize("page_tokens", [8, 32])
+@pytest.mark.parametrize("window", [1, 5, 32, 40, 1000])
+def test_chunks(kernels: ModuleType, window: int, page_tokens: int) -> None:
+    """Each token sees those before it in its own chunk."""
+    batch, options = Batch([*RAGGED, (200, 150)], 64, 2, page_tokens=page_tokens), {"window": window, "chunked": True}
+    assert error(batch.attend_f32(kernels, **options), batch.exact(batch.k, batch.v, **options)) <= 2e-6
+
+
 @pytest.mark.parametrize("window", [0, 20])
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("softcap", [0.0, 0.5, 30.0])

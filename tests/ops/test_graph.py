@@ -46,7 +46,8 @@ def test_nodes_and_result() -> None:
 def test_table_of_operations() -> None:
     methods = {name for name, method in vars(Recorder).items() if hasattr(method, "__wrapped__")}
     assert {"embed", "norm", "linear", "gate", "add", "rope", "attend", "experts", "scan"} <= methods
-    assert set(OPERATIONS) == methods | {"given", "gather", "linears", "gated"}
+    by_passes = {"given", "gather", "linears", "gated", "all_reduce", "all_gather"}  # some when they are imported
+    assert methods <= set(OPERATIONS) <= methods | by_passes
     assert OPERATIONS["attend"].inputs == ("q", "k", "v")
     assert OPERATIONS["attend"].attributes == (
         "layer", "spec", "scale", "softcap", "sinks", "causal", "radius", "keep",

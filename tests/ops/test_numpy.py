@@ -105,7 +105,7 @@ def test_attend_goes_to_the_cache() -> None:
     ((layer, sequences, keys, values),) = cache.appended
     assert (layer, sequences, keys.shape, values.shape) == (1, [0, 1], (4, 2, 3), (4, 2, 5))
     assert cache.asked[:3] == (1, [0, 1], (4, 4, 3))
-    assert asdict(cache.asked[3]) == {"window": 7, **logits}
+    assert asdict(cache.asked[3]) == {"window": 7, "chunked": False, **logits}
 
 
 def test_weights_are_decoded_by_numpy_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,6 +231,9 @@ def test_wrong_parameters_are_refused(given: dict[str, Any], error: type[Excepti
 def test_names_of_others() -> None:
     theirs = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
     assert set(sampler_names(theirs)) == set(DEFAULT_SAMPLERS)
+    assert sampler_names(["top-k", "nucleus", "typ", "minp", "Temp"]) == (
+        "top_k", "top_p", "typical_p", "min_p", "temperature",
+    )  # fmt: skip
 
 
 @settings(deadline=None)

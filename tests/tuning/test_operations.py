@@ -24,7 +24,8 @@ DECODERS = sorted(record.name for record in RECORDS if record.name not in ENCODE
 
 
 def test_every_operation_of_models_is_there() -> None:
-    assert set(OPERATIONS) - set(FUNCTIONS) == {"given", "linears", "gated"}  # which passes make
+    others = {"given", "linears", "gated", "all_gather", "all_reduce"}  # which passes make, some when they are imported
+    assert set(OPERATIONS) - set(FUNCTIONS) <= others
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -109,5 +109,5 @@ def test_dispatches_and_bytes_of_a_token() -> None:
     weights = [w for name, w in file.tensors.items() if len(w.shape) == 2 and "embd" not in name]
     labels = [one.label for one in program.dispatches]
     assert labels.count("attend") == file.config["block_count"]
-    assert len(labels) <= 12 * file.config["block_count"] + 5
+    assert len(labels) <= 9 * file.config["block_count"] + 5
     assert program.weight_bytes >= sum(w.nbytes for w in weights)

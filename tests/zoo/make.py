@@ -75,6 +75,10 @@ def write_checkpoint(record: Record, folder: Path) -> None:
             path.unlink()
     if record.add_to_config:
         add_to_config(folder, record.add_to_config)
+    if record.not_in_config:
+        path = folder / "config.json"
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps({k: v for k, v in values.items() if k not in record.not_in_config}, indent=2) + "\n")
 
 
 @torch.no_grad()
@@ -208,6 +212,12 @@ def convert(source: Path, target: Path, converter: Path, record: Record, outtype
     text_model = importlib.import_module("conversion.base").TextModel
     text_model._set_vocab_sentencepiece = text_model._set_vocab_glm = text_model._set_vocab_gpt2
     importlib.import_module("conversion.gemma").Gemma4Model.set_vocab = text_model._set_vocab_gpt2
+    if record.not_in_config:  # else transformers would add it again
+        base = importlib.import_module("conversion.base").ModelBase
+        base.load_hparams = staticmethod(
+            lambda folder, *_, **__: json.loads((Path(folder) / "config.json").read_text())
+        )
+    importlib.import_module("conversion.deepseek").DeepseekV32Model.set_vocab = text_model._set_vocab_gpt2
     text_model.get_vocab_base_pre = lambda *_: "jina-v2-en" if record.wordpiece else "gpt-2"
     arguments = [str(source), "--outfile", str(target), "--outtype", outtype, "--model-name", "tiny"]
     arguments += record.converter_options

@@ -47,12 +47,12 @@ class Record:
     mxfp4: bool = False  # experts as gpt-oss keeps them
     converter_options: tuple[str, ...] = ()
     add_to_config: dict[str, Any] = field(default_factory=dict)  # what the converter asks for and transformers drops
+    not_in_config: tuple[str, ...] = ()  # what transformers writes and checkpoints do not have
 
 
 def causal(name: str, family: str, base: dict[str, Any], config: str = "", **sizes: Any) -> Record:
-    options = {
-        key: sizes.pop(key) for key in ("arch", "seed", "mxfp4", "converter_options", "add_to_config") if key in sizes
-    }
+    kept = ("arch", "seed", "mxfp4", "converter_options", "add_to_config", "not_in_config")
+    options = {key: sizes.pop(key) for key in kept if key in sizes}
     return Record(name, f"{family}ForCausalLM", config or f"{family}Config", base | sizes, **options)
 
 
@@ -71,6 +71,24 @@ DELTA = {
     "rope_parameters": rope("default", partial_rotary_factor=0.5, mrope_section=[2, 1, 1], mrope_interleaved=True),
     "converter_options": ("--no-mtp",),
 }
+NEMOTRON = {key: value for key, value in SMALL.items() if key != "num_hidden_layers"} | {
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "time_step_min": 1e-9,  # transformers bounds steps by it in prompts only, llama.cpp never
+}
+NEMOTRON_EXPERTS = (
+    "num_experts_per_tok",
+    "n_routed_experts",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+)
 LATENT = {
     **{key: value for key, value in SMALL.items() if key != "head_dim"},
     "num_key_value_heads": 2,
@@ -308,6 +326,93 @@ RECORDS = [
         tie_word_embeddings=True,
     ),
     causal(
+        "lfm2moe",
+        "Lfm2Moe",
+        SMALL,
+        num_hidden_layers=3,
+        layer_types=["conv", "full_attention", "conv"],
+        moe_intermediate_size=32,
+        num_dense_layers=1,
+        num_experts=4,
+        num_experts_per_tok=2,
+        tie_word_embeddings=True,
+    ),
+    causal(
+        "minimax-m2",
+        "MiniMaxM2",
+        SMALL,
+        intermediate_size=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        rotary_dim=8,
+        add_to_config={"rotary_dim": 8, "scoring_func": "sigmoid"},
+    ),
+    causal(
+        "qwen3next",
+        "Qwen3Next",
+        SMALL,
+        layer_types=["linear_attention", "full_attention"],
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+        num_experts=4,
+        num_experts_per_tok=2,
+        **{**DELTA, "rope_parameters": rope("default", partial_rotary_factor=0.5)},
+    ),
+    causal(
+        "llama4",
+        "Llama4",
+        SMALL,
+        "Llama4TextConfig",
+        seed=1,
+        num_hidden_layers=4,
+        intermediate_size_mlp=64,
+        interleave_moe_layer_step=2,
+        num_local_experts=5,
+        num_experts_per_tok=1,
+        attn_scale=0.1,
+        rope_parameters=rope(
+            "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+        ),
+    ),
+    # llama.cpp has no layers that share K and V in a model as small.
+    causal(
+        "gemma3n",
+        "Gemma3n",
+        SMALL,
+        "Gemma3nTextConfig",
+        num_hidden_layers=4,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=2,
+        activation_sparsity_pattern=[0.6, 0.0, 0.0, 0.9],
+        vocab_size_per_layer_input=BPE_SIZE,
+        hidden_size_per_layer_input=8,
+        laurel_rank=8,
+        tie_word_embeddings=True,
+    ),
+    causal(
+        "nemotron_h",
+        "NemotronH",
+        NEMOTRON,
+        layers_block_type=["linear_attention", "mlp", "full_attention"],
+        add_to_config={"hybrid_override_pattern": "M-*", "num_hidden_layers": 3},
+        not_in_config=("layers_block_type", *NEMOTRON_EXPERTS),
+    ),
+    causal(
+        "nemotron_h_moe",
+        "NemotronH",
+        NEMOTRON,
+        layers_block_type=["linear_attention", "full_attention", "moe"],
+        add_to_config={"hybrid_override_pattern": "M*E", "num_hidden_layers": 3},
+        not_in_config=("layers_block_type",),
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        moe_shared_expert_intermediate_size=32,
+        moe_latent_size=32,
+        routed_scaling_factor=1.5,
+    ),
+    causal(
         "granitehybrid",
         "GraniteMoeHybrid",
         SMALL,
@@ -352,6 +457,21 @@ RECORDS = [
         n_group=2,
         topk_group=1,
         num_nextn_predict_layers=0,
+        add_to_config={"scoring_func": "sigmoid"},
+    ),
+    causal(
+        "deepseek32",
+        "DeepseekV32",
+        LATENT,
+        seed=2,
+        q_lora_rank=32,
+        n_group=2,
+        topk_group=1,
+        n_routed_experts=6,
+        index_topk=64,
+        index_head_dim=32,
+        index_n_heads=2,
+        rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0),
         add_to_config={"scoring_func": "sigmoid"},
     ),
     causal("deepseek2-lite", "DeepseekV2", LATENT, arch="deepseek2", q_lora_rank=None, norm_topk_prob=False),

@@ -74,6 +74,10 @@ VARIANTS = [
     Variant("smollm3", "rope", NO_LAYERS | {"no_rope_layers": [0, 1, 1, 0]}),
     Variant("smollm3", "every second", NO_LAYERS | {"no_rope_layers": None, "no_rope_layer_interval": 2}),
     Variant("smollm3", "window", WINDOW | NO_LAYERS | {"use_sliding_window": True}),
+    Variant("llama4", "chunks", {"attention_chunk_size": 8, "floor_scale": 4, "attn_scale": 0.5}),
+    Variant("llama4", "list", {"attention_chunk_size": 5, "no_rope_layers": [0, 1, 1, 0], "layer_types": None}),
+    Variant("llama4", "no norms", {"use_qk_norm": False}),
+    Variant("llama4", "no temperature", {"floor_scale": 4, "attn_temperature_tuning": False}, is_other=False),
     Variant("llama-yarn", "attention factor", {
         "rope_parameters": {
             "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16,

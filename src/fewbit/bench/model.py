@@ -127,7 +127,7 @@ def _measure_group(
 
 def place_for(model: LoadedModel, cases: Sequence[ModelCase], device: Device) -> Loaded:
     """A model beside a cache with room for the largest of some cases."""
-    ctx = check_ctx(max(case.tokens for case in cases), model.config.ctx)
+    ctx = check_ctx(max(case.tokens for case in cases), model.config)
     return place(model, device, cases[0].kv, ctx, max(case.pages for case in cases) * PAGE_TOKENS)
 
 

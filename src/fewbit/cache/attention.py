@@ -54,6 +54,7 @@ def attend(
         window=_to_window(params.window, spec.window),
         softcap=to_number(params.softcap, "softcap", least=0),
         sinks=_to_sinks(params.sinks, queries.shape[1]),
+        chunked=spec.chunked,
     )
     step = view.page_tables(store.group_of(layer))
     return kernels.attend(queries, store.kv(layer), step, checked, out=result, exact=exact, threads=threads)

@@ -107,7 +107,7 @@ def make_layout(
 def _checked(spec: LayerSpec) -> LayerSpec:
     if isinstance(spec, AttentionSpec):
         sizes = {name: to_size(getattr(spec, name), name, least=1) for name in ("kv_heads", "k_dim", "v_dim")}
-        return AttentionSpec(**sizes, window=to_size(spec.window, "window"))
+        return AttentionSpec(**sizes, window=to_size(spec.window, "window"), chunked=to_flag(spec.chunked, "chunked"))
     if isinstance(spec, RecurrentSpec):
         return RecurrentSpec(to_size(spec.nbytes, "nbytes", least=1))
     if spec is not None:

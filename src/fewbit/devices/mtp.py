@@ -62,7 +62,7 @@ class MtpExecutor:
         rows = self._layers.launch(replace(inner, adapters=every)).values().copy()
         nothing = replace(inner, adapters=(), logits_indices=inner.logits_indices[:0])
         paired = np.ascontiguousarray(rows[:, -self._width :])
-        self._layer.launch(nothing, self._rows.paired(batch.view, paired)).values()
+        self._layer.launch(nothing, self._rows.paired(batch.view, paired))
         head = [replace(one, adapter=one.adapter[1]) for one in batch.adapters]
         hidden = np.ascontiguousarray(rows[:, : self._width])
         handle: Handle = self._head.launch(replace(batch, adapters=head), hidden)

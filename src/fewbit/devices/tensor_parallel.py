@@ -91,7 +91,7 @@ class TensorParallelDevice(Device):
             shards.append(pack_shard(make_shard(graph, len(self.devices), rank, group), device, self._repack))
             executors.append(device.make_executor(shards[-1].graph, own, vocab))
         store.ranks = [
-            _rank(RankRunner(executor, own, number, group), number)
+            _rank(RankRunner(executor, own, group), number)
             for number, (executor, own) in enumerate(zip(executors, store.stores, strict=True))
         ]
         return TensorParallelExecutor(store.ranks, executors, shards, group, vocab)
@@ -125,9 +125,9 @@ def pack_shard(shard: Shard, device: Device, repack: bool | None) -> Shard:
 class RankRunner(StageRunner):
     """Does the steps of one rank."""
 
-    def __init__(self, executor: Any, store: KVStore, number: int, group: Group) -> None:
+    def __init__(self, executor: Any, store: KVStore, group: Group) -> None:
         super().__init__(executor, store, is_last=True)
-        self._number, self._group = number, group
+        self._group = group
 
     def _step(self, step: Step, rows: Floats | None) -> Any:
         try:
@@ -159,7 +159,9 @@ class TensorParallelExecutor:
 
     def launch(self, batch: Batch) -> Handle:
         first, *others = self.ranks
-        pending = [rank.submit(Step(_of_rank(batch, number))) for number, rank in enumerate(others, start=1)]
+        # The others sample too if steps run ahead, but nobody reads their logits.
+        other = replace(batch, rows=()) if self.runs_ahead else batch
+        pending = [rank.submit(Step(_of_rank(other, number))) for number, rank in enumerate(others, start=1)]
         pending.append(first.submit(Step(_of_rank(batch, 0))))
         errors = [error for one in pending if (error := _error(one)) is not None]
         if errors:

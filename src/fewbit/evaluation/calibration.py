@@ -162,7 +162,7 @@ def _load(source: Source, variant: Variant, windows: list[Window]) -> tuple[Load
     if not taps:
         raise RequestError(f"{source.name} has no matrices to calibrate")
     tokens = max(LEAST_STEP, min(MOST_STEP, TAPS_BYTES // (4 * graph.result.width)))
-    ctx = check_ctx(len(windows[0].tokens), model.config.ctx)
+    ctx = check_ctx(len(windows[0].tokens), model.config)
     tapped, device = replace(model, graph=graph), source.device(variant, tokens)
     return place(tapped, device, variant.kv, ctx, cache_tokens(windows, tokens)), taps
 

@@ -105,7 +105,7 @@ class Source:
         model = self.weights(device)
         if model.is_encoder:
             raise RequestError(f"{self.name} is an encoder: it writes no text, so it cannot be scored")
-        ctx = check_ctx(max(len(window.tokens) for window in windows), model.config.ctx)
+        ctx = check_ctx(max(len(window.tokens) for window in windows), model.config)
         return place(model, device, variant.kv, ctx, cache_tokens(windows, tokens))
 
     def activations(self, variant: Variant) -> str | None:

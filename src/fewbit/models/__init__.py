@@ -25,6 +25,7 @@ from .mtp import MtpLayer
 
 _PARTS = {
     "adapter",
+    "altup",
     "checkpoint",
     "classifier",
     "config",
@@ -43,6 +44,7 @@ _PARTS = {
     "transforms",
     "vision",
 }  # no architecture
+_UNDERSCORED = {"nemotron_h", "nemotron_h_moe"}  # GGUF writes these names as the modules have them
 
 
 class Model(Protocol):
@@ -96,7 +98,8 @@ def architectures() -> list[str]:
     >>> "llama" in architectures()
     True
     """
-    return [module.name.replace("_", "-") for module in iter_modules(__path__) if module.name not in _PARTS]
+    names = (module.name for module in iter_modules(__path__) if module.name not in _PARTS)
+    return [name if name in _UNDERSCORED else name.replace("_", "-") for name in names]
 
 
 def open_model(path: str | PathLike[str]) -> ModelFile:
@@ -142,7 +145,8 @@ def open_eagle_head(path: str | PathLike[str]) -> ModelFile | None:
     from .eagle3 import ARCHITECTURE
 
     folder = to_path(path)
-    if not (folder / "config.json").is_file() or read_config(folder / "config.json")["architectures"] != [ARCHITECTURE]:
+    config = folder / "config.json"
+    if not config.is_file() or read_config(config).get("architectures") != [ARCHITECTURE]:
         return None
     return Directory(folder, ["eagle3"])
 

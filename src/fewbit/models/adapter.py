@@ -252,6 +252,7 @@ class Adapter:
     dropped: tuple[str, ...] = ()  # names of tensors that are not used
     classifier: Mapping[str, str] = field(default_factory=dict)  # the head of classifiers and rerankers
     more_layers: bool = False  # whether there may be layers that predict further tokens
+    fits: Callable[[Config], bool] = lambda config: True  # for architectures whose checkpoints have one name
 
     def hyperparameters(self, config: Config) -> dict[str, Any]:
         """GGUF's hyperparameters, by name without the architecture.
@@ -333,7 +334,9 @@ def _table(tensors: Mapping[str | tuple[str, ...], Target | list[Target]]) -> _T
 
 def _place(name: str, plain: str, table: _Table, found: dict[str, _Draft]) -> None:
     pattern, numbers = _pattern(plain)
-    entries, suffix = _entries(pattern, table)
+    entries, suffix = _entries(plain, table)  # the table may name tensors by their numbers
+    if entries is None:
+        entries, suffix = _entries(pattern, table)
     for target, transform, place, count in entries or [(plain, None, 0, 1)]:
         full = target.replace("{i}", str(numbers[0]) if numbers else "") + suffix
         stacked = "{e}" in pattern and entries is not None
@@ -424,8 +427,8 @@ def _inside(config: Any, key: str) -> Any:
 
 
 __all__ = [
-    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "MTP", "MTP_TENSORS", "OPTIONAL_WINDOWS", "SANDWICH_TENSORS",
-    "SHARED_EXPERTS",
-    "WINDOWS", "Adapter", "Recipe", "Tensors", "head_dim", "layer_numbers", "norms_plus_one", "optional_window",
-    "place_all", "rope_sections", "value_of", "window_pattern",
+    "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "MTP", "MTP_TENSORS", "OPTIONAL_WINDOWS",
+    "SANDWICH_TENSORS", "SHARED_EXPERTS", "WINDOWS", "Adapter", "Recipe", "Target", "Tensors", "head_dim",
+    "layer_numbers", "norms_plus_one", "optional_window", "place_all", "rope_sections",
+    "value_of", "window_pattern",
 ]  # fmt: skip

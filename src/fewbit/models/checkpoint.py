@@ -97,7 +97,7 @@ class Checkpoint:
             self._refuse(key, "a number" + (f" of at least {least:g}" if math.isfinite(least) else ""), value)
         return float(value)
 
-    def numbers(self, key: str, count: int, default: Sequence[float] | None = None) -> tuple[float, ...]:
+    def number_list(self, key: str, count: int, default: Sequence[float] | None = None) -> tuple[float, ...]:
         """A list of so many numbers."""
         value = self._get(key, default)
         found = [*value] if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value]
@@ -105,6 +105,14 @@ class Checkpoint:
         if len(found) != count or not are_numbers:
             self._refuse(key, f"{count} numbers", value)
         return tuple(float(one) for one in found)
+
+    def numbers(self, key: str, layers: int) -> list[float]:
+        """A number for each layer, which may be infinite."""
+        value = self._get(key, None)
+        is_list = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.shape == (layers,)
+        if not is_list or np.isnan(value).any():
+            self._refuse(key, f"{layers} numbers, one for each layer", value)
+        return [float(number) for number in value]
 
     def word(self, key: str, default: str) -> str:
         value = self._get(key, default)
@@ -126,6 +134,10 @@ class Checkpoint:
     def vocab(self) -> int:
         """Vocabulary size: the number of rows of the embedding table."""
         return self._matrix("token_embd.weight", None, None).shape[0]
+
+    def rows(self, name: str) -> int:
+        """The number of rows of a matrix."""
+        return self._matrix(name, None, None).shape[0]
 
     def has_tensor(self, name: str) -> bool:
         return name in self._file.tensors

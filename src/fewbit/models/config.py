@@ -23,6 +23,7 @@ class Config:
     kv_heads: int  # of layers with attention; a file may say 0 of others
     k_dim: int  # of a head; queries have as many
     v_dim: int
+    ctx_reason: str = "the model's own context"
 
     @classmethod
     def read(cls, file: Checkpoint, layers_differ: bool = False) -> Config:

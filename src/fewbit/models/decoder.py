@@ -35,17 +35,17 @@ class Decoder:
         self.output = read_output(file, c)
 
     def forward(self, ops: Ops) -> Value:
-        logits = ops.linear(self.rows(ops)[0], self.output)
+        logits = ops.linear(self.output_norm(ops, self.rows(ops)[0]), self.output)
         return ops.softcap(logits, self.softcap) if self.softcap else logits
 
     def rows(self, ops: Ops, taps: Sequence[int] = ()) -> tuple[Value, list[Value]]:
-        """The rows that logits are computed from, and those before some of the layers."""
+        """The rows after all layers, and those before some of them."""
         x, found = ops.embed(self.token_embd, self.scale), []
         for number, block in enumerate(self.blk):
             if number in taps:
                 found.append(x)
             x = block(ops, x)
-        return self.output_norm(ops, x), found
+        return x, found
 
 
 class UniformDecoder(Decoder, ABC):

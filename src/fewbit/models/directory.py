@@ -275,7 +275,7 @@ def find_adapter(config: Mapping[str, Any], names: list[str], path: Path) -> tup
     known: list[str] = []
     for name in names:
         adapter = getattr(import_module(f".{name.replace('-', '_')}", __package__), "HF", None)
-        if adapter is not None and wanted in adapter.architectures:
+        if adapter is not None and wanted in adapter.architectures and adapter.fits(config):
             return name, adapter
         known += adapter.architectures if adapter is not None else ()
     raise FileError(f"{path}: {short(wanted)} checkpoints are not known; there are: {', '.join(sorted(known))}")

@@ -16,7 +16,7 @@ from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts, GatedExpert, read_shared
-from .layers import Attention, FeedForward, Linear
+from .layers import Attention, FeedForward, Linear, read_rms_epsilon
 from .rotary import read_rope
 from .transforms import SQUEEZED, part, shaped
 
@@ -102,7 +102,7 @@ class Mamba:
         self.ssm_conv1d_bias = file.vector_or_none(f"{name}.ssm_conv1d.bias", mixed)
         self.ssm_dt = file.vector(f"{name}.ssm_dt.bias", self.heads)
         self.ssm_a, self.ssm_d = (file.array(f"{name}.ssm_{part}", self.heads, 1).reshape(-1) for part in "ad")
-        self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
+        self.eps = read_rms_epsilon(file)
         self.ssm_norm = file.array(f"{name}.ssm_norm.weight", self.groups, self.inner // self.groups)
         self.ssm_out = Linear(file, f"{name}.ssm_out", c.hidden, self.inner)
 

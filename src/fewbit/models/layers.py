@@ -29,7 +29,7 @@ class Norm:
 
     def __init__(self, file: Checkpoint, name: str, size: int, heads: int = 1) -> None:
         self.weight, self.heads = file.vector(f"{name}.weight", size), heads
-        self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
+        self.eps = read_rms_epsilon(file)
 
     def __call__(self, ops: Ops, x: Value) -> Value:
         return ops.norm(x, self.weight, self.eps, self.heads)
@@ -138,6 +138,13 @@ class MLP:
 
     def __call__(self, ops: Ops, x: Value) -> Value:
         return self.ffn_down(ops, ops.activate(self.ffn_up(ops, x), self.kind))
+
+
+def read_rms_epsilon(file: Checkpoint) -> float:
+    """The epsilon of root mean square norms; some files have it under the name of other norms."""
+    other = "attention.layer_norm_epsilon"
+    default = 0.0 if file.has(other) else None
+    return file.number("attention.layer_norm_rms_epsilon", default, least=0) or file.number(other, 0.0, least=0)
 
 
 def read_qkv(file: Checkpoint, name: str, c: Config) -> tuple[Linear, Linear, Linear]:

@@ -8,7 +8,7 @@ from ..ops.specs import RecurrentSpec
 from .adapter import DECODER, DECODER_TENSORS, Adapter
 from .checkpoint import Checkpoint
 from .config import Config
-from .decoder import Block, Decoder
+from .decoder import Block, Decoder, Part
 from .layers import Attention, FeedForward, Linear, Norm, head_norms
 from .rotary import read_rope
 from .transforms import SQUEEZED
@@ -56,8 +56,13 @@ class Model(Decoder):
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
         rope = read_rope(file, c.k_dim, neox=True)
-        blocks = [Block(file, i, c, read_mixer(file, i, c, rope), FeedForward(file, i, c)) for i in range(c.layers)]
+        blocks = [
+            Block(file, i, c, read_mixer(file, i, c, rope), self.feed_forward(file, i, c)) for i in range(c.layers)
+        ]
         super().__init__(file, c, blocks, norm=Norm(file, "token_embd_norm", c.hidden))
+
+    def feed_forward(self, file: Checkpoint, layer: int, c: Config) -> Part:
+        return FeedForward(file, layer, c)
 
 
 def read_mixer(file: Checkpoint, layer: int, c: Config, rope: Rope) -> ShortConv | Attention:

@@ -31,7 +31,9 @@ class Model:
         c = self.config = Config.read(file)
         rope = read_rope(file, c.k_dim)
         beta = file.number("attention.temperature_scale", default=0.0, least=0)
-        self.temperature = Temperature(file, c, beta) if beta else None
+        self.temperature = None
+        if beta:
+            self.temperature = Temperature(c, beta, file.size("rope.scaling.original_context_length", most=1 << 30))
         self.token_embd = file.embedding("token_embd.weight", c.vocab, c.hidden)
         windows = read_windows(file, c.layers)
         self.blk = [Block(file, layer, c, rope, window) for layer, window in enumerate(windows)]
@@ -61,11 +63,13 @@ class Block:
 
 
 class Temperature:
-    """1 + beta * log(1 + floor(position / original context)): a table by position, then spread over all of Q."""
+    """1 + beta * log(1 + floor(position / length)): a table by position, then spread over all of Q.
 
-    def __init__(self, file: Checkpoint, c: Config, beta: float) -> None:
-        original = file.size("rope.scaling.original_context_length", most=1 << 30)
-        scales = 1 + beta * np.log1p(np.arange(c.ctx) // original)
+    Positions are counted from `first` on, and there are `tokens` of them (default: the model's context).
+    """
+
+    def __init__(self, c: Config, beta: float, length: int, first: int = 0, tokens: int | None = None) -> None:
+        scales = 1 + beta * np.log1p(np.arange(first, first + (tokens or c.ctx)) // length)
         self.table = as_tensor(scales[:, None])
         self.ones = as_tensor(np.ones((c.heads * c.k_dim, 1)))
 

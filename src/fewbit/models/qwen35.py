@@ -49,21 +49,6 @@ HF = Adapter(
 )
 
 
-class Model(Decoder):
-    feed_forward: type[FeedForward] | type[Experts] = FeedForward
-
-    def __init__(self, file: Checkpoint) -> None:
-        c = Config.read(file)
-        rope = read_rope(file, c.k_dim, neox=True)
-        super().__init__(file, c, [self.block(file, layer, c, rope) for layer in range(c.layers)])
-        self.mtp = read_mtp(file, self, lambda layer: self.block(file, layer, c, rope))
-
-    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
-        is_recurrent = file.has_tensor(f"blk.{layer}.ssm_out.weight")
-        mixer = DeltaNet(file, layer, c) if is_recurrent else GatedAttention(file, layer, c, rope)
-        return Block(file, layer, c, mixer, self.feed_forward(file, layer, c), ffn_norm="post_attention_norm")
-
-
 class GatedAttention:
     """Gated attention: each query head has a gate for its output."""
 
@@ -92,6 +77,8 @@ class GatedAttention:
 class DeltaNet:
     """The gated delta rule. Head h of v belongs to head h % heads of q and k, as llama.cpp's converter orders them."""
 
+    tiled = True
+
     def __init__(self, file: Checkpoint, layer: int, c: Config) -> None:
         name = f"blk.{layer}"
         self.layer, self.dim = layer, file.size("ssm.state_size", most=1 << 14)
@@ -105,10 +92,8 @@ class DeltaNet:
         self.eps = file.number("attention.layer_norm_rms_epsilon", least=0)
         self.offset = 4 * columns * (taps - 1)
         self.spec = RecurrentSpec(self.offset + 4 * self.v_heads * self.dim * v_dim)
-        self.attn_qkv = Linear(file, f"{name}.attn_qkv", columns, c.hidden)
-        self.attn_gate = Linear(file, f"{name}.attn_gate", self.inner, c.hidden)
-        self.ssm_alpha = Linear(file, f"{name}.ssm_alpha", self.v_heads, c.hidden)
-        self.ssm_beta = Linear(file, f"{name}.ssm_beta", self.v_heads, c.hidden)
+        self.read_inputs(file, name, c)
+        self.read_rates(file, name, c)
         self.ssm_conv1d = file.array(f"{name}.ssm_conv1d.weight", columns, taps)
         self.ssm_a = file.vector(f"{name}.ssm_a", self.v_heads)
         self.ssm_dt = file.vector(f"{name}.ssm_dt.bias", self.v_heads)
@@ -116,17 +101,49 @@ class DeltaNet:
         self.ssm_out = Linear(file, f"{name}.ssm_out", c.hidden, self.inner)
 
     def __call__(self, ops: Ops, x: Value) -> Value:
-        qkv, z = self.attn_qkv(ops, x), self.attn_gate(ops, x)
-        a, b = self.ssm_alpha(ops, x), self.ssm_beta(ops, x)
+        qkv, z = self.inputs(ops, x)
+        a, b = self.rates(ops, x)
         qkv = ops.conv(qkv, self.layer, self.ssm_conv1d, kind="silu", spec=self.spec)
         q, k = (self.unit(ops, ops.columns(qkv, start, self.keys)) for start in (0, self.keys))
         v = ops.columns(qkv, 2 * self.keys, self.inner)
         y = ops.delta_rule(
             q, k, v, a, b, self.layer, heads=self.heads, v_heads=self.v_heads, decay=self.ssm_a, dt_bias=self.ssm_dt,
-            scale=1 / math.sqrt(self.dim), tiled=True, spec=self.spec, offset=self.offset,
+            scale=1 / math.sqrt(self.dim), tiled=self.tiled, spec=self.spec, offset=self.offset,
         )  # fmt: skip
         return self.ssm_out(ops, ops.gate(z, self.ssm_norm(ops, y), "silu"))
+
+    def read_inputs(self, file: Checkpoint, name: str, c: Config) -> None:
+        """Queries, keys and values, and the gate."""
+        self.attn_qkv = Linear(file, f"{name}.attn_qkv", 2 * self.keys + self.inner, c.hidden)
+        self.attn_gate = Linear(file, f"{name}.attn_gate", self.inner, c.hidden)
+
+    def inputs(self, ops: Ops, x: Value) -> tuple[Value, Value]:
+        return self.attn_qkv(ops, x), self.attn_gate(ops, x)
+
+    def read_rates(self, file: Checkpoint, name: str, c: Config) -> None:
+        """What decay and the share of a new value are made of."""
+        self.ssm_alpha = Linear(file, f"{name}.ssm_alpha", self.v_heads, c.hidden)
+        self.ssm_beta = Linear(file, f"{name}.ssm_beta", self.v_heads, c.hidden)
+
+    def rates(self, ops: Ops, x: Value) -> tuple[Value, Value]:
+        return self.ssm_alpha(ops, x), self.ssm_beta(ops, x)
 
     def unit(self, ops: Ops, x: Value) -> Value:
         """Heads of length 1."""
         return ops.norm(x, np.full(self.dim, self.dim**-0.5, np.float32), self.eps / self.dim, self.heads)
+
+
+class Model(Decoder):
+    feed_forward: type[FeedForward] | type[Experts] = FeedForward
+    delta_net: type[DeltaNet] = DeltaNet
+
+    def __init__(self, file: Checkpoint) -> None:
+        c = Config.read(file)
+        rope = read_rope(file, c.k_dim, neox=True)
+        super().__init__(file, c, [self.block(file, layer, c, rope) for layer in range(c.layers)])
+        self.mtp = read_mtp(file, self, lambda layer: self.block(file, layer, c, rope))
+
+    def block(self, file: Checkpoint, layer: int, c: Config, rope: Rope) -> Block:
+        is_recurrent = file.has_tensor(f"blk.{layer}.ssm_out.weight")
+        mixer = self.delta_net(file, layer, c) if is_recurrent else GatedAttention(file, layer, c, rope)
+        return Block(file, layer, c, mixer, self.feed_forward(file, layer, c), ffn_norm="post_attention_norm")

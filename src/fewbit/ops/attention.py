@@ -127,14 +127,20 @@ def _read(store: Bytes, fmt: Format, table: Ints, positions: Longs, dim: int) ->
 
 def _visible(length: int, rows: slice, params: AttentionParams) -> npt.NDArray[np.bool_]:
     """Which positions each of the last rows of a sequence sees, (rows, length)."""
-    positions = np.arange(length)
-    distance = np.arange(length - (rows.stop - rows.start), length)[:, None] - positions
+    positions, first = np.arange(length), length - (rows.stop - rows.start)
+    distance = positions[first:, None] - positions
+    if not params.causal:
+        seen = np.abs(distance) <= (params.radius or length)
+    elif params.chunked and params.window:
+        chunk = positions // params.window
+        seen = (distance >= 0) & (chunk[first:, None] == chunk)
+    else:
+        seen = (distance >= 0) & (distance < (params.window or length))
     if params.spans is None:
-        near = np.abs(distance) <= (params.radius or length)
-        return np.asarray((distance >= 0) & (distance < (params.window or length)) if params.causal else near)
+        return np.asarray(seen)
     begins, ends = params.spans[rows].T[:, :, None]
     own = (positions >= begins) & (positions < ends)
-    return np.asarray(own | ((distance >= 0) & (distance < (params.window or length))) if params.causal else own)
+    return np.asarray(own | seen if params.causal else own)
 
 
 def _attend_one(q: Doubles, k: Doubles, v: Doubles, visible: npt.NDArray[np.bool_], params: AttentionParams) -> Doubles:

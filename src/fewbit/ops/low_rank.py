@@ -80,18 +80,19 @@ def to_floats(values: Reals) -> Floats:
     return np.asarray(values, np.float32)
 
 
-def add_terms(graph: Graph, keys: Collection[ProductKey], split_gates: bool = True) -> Graph:
+def add_terms(graph: Graph, keys: Collection[ProductKey], split: bool = True) -> Graph:
     """The graph with an operation after each product that adapters change. It is fused or not; nothing is fused later.
 
     Args:
         graph: The operations of a step.
         keys: The products that some adapter changes.
-        split_gates: Make two products and a gate of a gated product that is changed; else it gets `changes`, the keys
-            of its two matrices, and adds their terms itself.
+        split: Make operations of their own of a norm and a gate that a changed product has. Else the terms get the norm
+            too, and a gated product gets `changes`, the keys of its two matrices, and adds their terms itself.
     """
+    rewrites = _REWRITES if split else _WHOLE
     nodes: list[Node] = []
     for node in graph.nodes:
-        rewrite = _gated_whole if node.operation == "gated" and not split_gates else _REWRITES.get(node.operation)
+        rewrite = rewrites.get(node.operation)
         nodes += [node] if rewrite is None else rewrite(node, keys)
     return replace(graph, nodes=tuple(nodes))
 
@@ -138,12 +139,18 @@ def _gated_whole(node: Node, keys: Collection[ProductKey]) -> list[Node]:
     matrices = [node.attributes[name] for name in ("gate", "up")]
     if not _used(matrices, keys):
         return [node]
-    before, x = _unfused_norm(node)
     changes = tuple(("linear", id(w)) for w in matrices)
-    return [*before, replace(node, inputs=(x,), attributes={**node.attributes, "norm": None, "changes": changes})]
+    return [replace(node, attributes={**node.attributes, "changes": changes})]
+
+
+def _linears_whole(node: Node, keys: Collection[ProductKey]) -> list[Node]:
+    added = _low_rank(node.inputs[0], node.outputs, [w for w, _ in node.attributes["terms"]], keys)
+    norm = node.attributes["norm"]
+    return [node, *(replace(one, attributes={**one.attributes, "norm": norm}) for one in added)]
 
 
 _REWRITES = {"embed": _embed, "linear": _linear, "linears": _linears, "gated": _gated}
+_WHOLE = {"embed": _embed, "linear": _linear, "linears": _linears_whole, "gated": _gated_whole}
 
 
 def _unfused_norm(node: Node) -> tuple[list[Node], Value]:

@@ -267,7 +267,8 @@ def attend(
     queries, keys = (x.reshape(rows, -1, spec.k_dim) for x in (q, k))
     if keep:
         step.cache.append(layer, step.sequences, keys, v.reshape(rows, -1, spec.v_dim))
-    scores = AttentionParams(window=spec.window, spans=step.own_spans() if spans else None, **params)
+    own = step.own_spans() if spans else None
+    scores = AttentionParams(window=spec.window, chunked=spec.chunked, spans=own, **params)
     return step.cache.attend(layer, step.sequences, queries, scores).reshape(rows, -1)
 
 

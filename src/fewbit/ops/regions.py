@@ -19,6 +19,7 @@ from ..tensor import QuantTensor
 from .graph import Graph, Node, Value
 from .slices import column_step
 
+NARROW = 16  # columns: every rank computes rows that have fewer
 ALIGN = 256  # columns: x is quantized in so many values at a time, and then as on one device
 ELEMENTWISE = ("add", "gate", "activate", "scale", "softcap", "shift")
 BY_HEAD = ("norm", "rope", "columns", "linear_heads", "join")
@@ -89,7 +90,7 @@ def find_cuts(graph: Graph, ranks: int) -> dict[Value, Cuts]:
     return cuts
 
 
-def cut_evenly(count: int, step: int, ranks: int, what: str) -> Cuts:
+def cut_evenly(count: int, step: int, ranks: int, what: str, limits: Sequence[str] = ()) -> Cuts:
     """Units for each rank, as evenly as possible, cut at multiples of `step`.
 
     >>> cut_evenly(7, 2, 2, "a row").bounds
@@ -97,17 +98,22 @@ def cut_evenly(count: int, step: int, ranks: int, what: str) -> Cuts:
     """
     groups = -(-count // step)
     if groups < ranks:
-        parts = f"into {groups} parts at most" if groups > 1 else "at all"
-        raise RequestError(f"tensor_parallel={ranks}: {what} cannot be divided {parts}")
+        most = f"can be divided into {groups} parts at most" if groups > 1 else "cannot be divided"
+        reason = f" ({'; '.join(limits)})" if limits else ""
+        raise RequestError(f"tensor_parallel={ranks}: {what} {most}{reason}")
     return Cuts(count, tuple(min(count, -(-groups * rank // ranks) * step) for rank in range(ranks + 1)))
 
 
 def cut_experts(node: Node, ranks: int) -> Cuts:
     """Where the hidden columns of experts are cut."""
     down: QuantTensor = node.attributes["down"]
-    step = column_step(down.format)
-    what = f"experts of {down.shape[-1]} columns in {down.format}, which are cut between blocks of {step},"
-    return cut_evenly(down.shape[-1], _aligned(down.shape[-1], step, ranks), ranks, what)
+    columns, step = down.shape[-1], column_step(down.format)
+    what = f"a layer of experts of {columns} columns"
+    return cut_evenly(columns, _aligned(columns, step, ranks), ranks, what, [_limit(down)])
+
+
+def _limit(w: QuantTensor) -> str:
+    return f"{w.format} is cut between blocks of {column_step(w.format)} columns"
 
 
 def _aligned(columns: int, step: int, ranks: int) -> int:
@@ -119,16 +125,16 @@ def _aligned(columns: int, step: int, ranks: int) -> int:
 def _cut(region: Region, ranks: int) -> Cuts:
     widths = [value.width for value in region.values]
     units = reduce(gcd, region.heads or widths)
-    steps, limits = [1], set[str]()
+    steps, limits = [1], list[str]()
     for node in region.readers:
         width, step = node.inputs[0].width, column_step(node.attributes["w"].format)
         wide = _aligned(width, step, ranks) if not region.heads else step
         steps.append(wide // gcd(wide, width // units))
         if step > 1:
-            limits.add(f"{node.attributes['w'].format} is cut between blocks of {step} columns")
-    heads = f"{units} heads{region.kind}" if region.attention else ""
-    reason = f", with {' and '.join(filter(None, [heads, *sorted(limits)]))}," if heads or limits else ""
-    return cut_evenly(units, lcm(*steps), ranks, region.what + reason)
+            limits.append(_limit(node.attributes["w"]))
+    if region.attention:
+        limits.insert(0, f"{units} heads{region.kind}")
+    return cut_evenly(units, lcm(*steps), ranks, region.what, [*dict.fromkeys(limits)])
 
 
 def _is_divided(region: Region, regions: dict[Value, Region], divided: dict[Region, bool]) -> bool:
@@ -136,7 +142,8 @@ def _is_divided(region: Region, regions: dict[Value, Region], divided: dict[Regi
     if region not in divided:
         divided[region] = False  # for a circle
         sources = (regions[node.inputs[0]] for node in region.makers)
-        is_useful = bool(region.attention or region.makers) and bool(region.readers) and not region.is_whole
+        is_wide = region.attention is not None or max(value.width for value in region.values) >= NARROW
+        is_useful = bool(region.attention or region.makers) and bool(region.readers) and not region.is_whole and is_wide
         divided[region] = is_useful and not any(_is_divided(one, regions, divided) for one in sources)
     return divided[region]
 

@@ -26,9 +26,10 @@ Samplers = Sequence[str | CustomSampler]
 DEFAULT_SAMPLERS = tuple(SAMPLERS)
 _BESIDE_MIROSTAT = ("penalties", "dry", "temperature")  # it takes the place of the others
 _ALIASES = {
-    "typ_p": "typical_p", "typical": "typical_p", "temp": "temperature",
+    "typ_p": "typical_p", "typ": "typical_p", "typical": "typical_p", "temp": "temperature", "nucleus": "top_p",
     "nsigma": "top_n_sigma", "repetition_penalty": "penalties", "penalty": "penalties",
 }  # fmt: skip
+_NAMES = {**{name: name for name in SAMPLERS}, **_ALIASES}
 _LIMITS = {  # least and most
     "typical_p": (0, 1),
     "top_n_sigma": (-1, 1e6),
@@ -123,7 +124,7 @@ def sampler_names(samplers: Any) -> tuple[str | CustomSampler, ...]:
         raise DtypeError(f"samplers must be a list of names and functions, not {type(samplers).__name__}")
     found: list[str | CustomSampler] = []
     for one in samplers:
-        name = _ALIASES.get(one, one) if isinstance(one, str) else one
+        name = _name(one) if isinstance(one, str) else one
         if isinstance(one, str) and name not in SAMPLERS:
             raise ArgumentError(f"samplers: there is no {one!r}; there are: {', '.join(SAMPLERS)}")
         if not isinstance(one, str) and not callable(one):
@@ -132,6 +133,19 @@ def sampler_names(samplers: Any) -> tuple[str | CustomSampler, ...]:
     if twice := next((one for one in found if isinstance(one, str) and found.count(one) > 1), None):
         raise ArgumentError(f"samplers: {twice!r} is listed twice")
     return tuple(found)
+
+
+def _name(name: str) -> str:
+    """A sampler's name as we write it; llama.cpp takes capitals, dashes and neither.
+
+    >>> _name("typ-p"), _name("Nucleus"), _name("TopNSigma"), _name("other")
+    ('typical_p', 'top_p', 'top_n_sigma', 'other')
+    """
+    return {_squashed(one): known for one, known in _NAMES.items()}.get(_squashed(name), name)
+
+
+def _squashed(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
 
 
 @dataclass(slots=True)

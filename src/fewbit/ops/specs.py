@@ -11,12 +11,21 @@ from ..formats import Format
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """A layer that keeps K and V of each token, or of the last `window` tokens unless that is 0."""
+    """A layer that keeps K and V of each token, or of the last `window` tokens unless that is 0.
+
+    With `chunked` a token sees those before it in its own chunk of `window` tokens only.
+    """
 
     kv_heads: int
     k_dim: int
     v_dim: int
     window: int = 0
+    chunked: bool = False
+
+    @property
+    def signed_window(self) -> int:
+        """The window as GPU kernels take it: below 0 if it is chunked."""
+        return -self.window if self.chunked else self.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,7 @@ class AttentionParams:
         sinks: For each query head a logit without a value.
         causal: False if a token also sees those after it.
         radius: If not causal, how many positions away a token sees, on both sides; 0 for all.
+        chunked: Whether a token sees only its own chunk of `window` positions, up to its own.
         spans: First position and end of what each row is part of, (rows, 2). Causal: a row also sees all of it. Else it
             sees nothing but that.
     """
@@ -50,6 +60,7 @@ class AttentionParams:
     sinks: Floats | None = None
     causal: bool = True
     radius: int = 0
+    chunked: bool = False
     spans: Longs | None = None
 
 

@@ -38,6 +38,9 @@ def visible(length: int, params: AttentionParams) -> Any:
     distance = places[:, None] - places
     if not params.causal:
         return distance.abs() <= (params.radius or length)
+    if params.chunked and params.window:
+        chunk = places // params.window
+        return (distance >= 0) & (chunk[:, None] == chunk)
     return (distance >= 0) & (distance < (params.window or length))
 
 

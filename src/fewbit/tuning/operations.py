@@ -224,7 +224,7 @@ def attend(
     if keep:
         step.kept[layer] = k, v
     keys, values = step.kept[layer]
-    scores = AttentionParams(window=spec.window, **params)
+    scores = AttentionParams(window=spec.window, chunked=spec.chunked, **params)
     queries, heads = q.reshape(len(q), -1, spec.k_dim), keys.reshape(len(q), -1, spec.k_dim)
     rows_of_v = values.reshape(len(q), -1, spec.v_dim)
     parts = [attention.attend(queries[s], heads[s], rows_of_v[s], scores) for s in step.sequences]

@@ -74,7 +74,7 @@ def expected_guesses(loaded: Loaded, tokens: list[int], count: int) -> list[int]
     assert isinstance(executor, MtpExecutor)
     known = tokens[:]
     given: list[Floats] = [np.zeros(executor._rows._width, np.float32)]
-    given += [*_rows(executor._layers, cache, tokens[:-1])] if len(tokens) > 1 else []
+    given += [*_rows(executor._layers, cache, tokens[:-1])[:, -executor._rows._width :]] if len(tokens) > 1 else []
     for _ in range(count):
         own = _rows(executor._layer, cache, known, np.array(given))
         given.append(own[-1])
@@ -240,6 +240,18 @@ def test_llm_counts_guesses(tmp_path: Path) -> None:
         answer = llm.generate("hello", **options)
         assert answer.text == plain.generate("hello", **options).text
         assert 0 < answer.accepted_tokens <= answer.draft_tokens
+
+
+def test_what_else_a_model_does_is_the_same(tmp_path: Path) -> None:
+    path = with_mtp(tmp_path, "glm4moe")
+    options: dict[str, Any] = {"ctx": CTX, "batch_invariant": True, "threads": 1}
+    with fb.LLM(path, speculate="mtp", **options) as llm, fb.LLM(path, speculate="off", **options) as plain:
+        np.testing.assert_array_equal(llm.score("the cat sat on the mat"), plain.score("the cat sat on the mat"))
+        np.testing.assert_array_equal(llm.embed(["the cat", "a mat"]), plain.embed(["the cat", "a mat"]))
+        sampled: dict[str, Any] = {"max_tokens": 12, "seed": 4, "logprobs": 2, "repetition_penalty": 1.3}
+        answers = [one.generate("the cat", **sampled) for one in (llm, plain)]
+        assert answers[0].tokens == answers[1].tokens
+        assert [one.logprob for one in answers[0].logprobs] == [one.logprob for one in answers[1].logprobs]
 
 
 # What is refused

@@ -67,7 +67,7 @@ class VisionSizes:
 def read_pixels(file: Checkpoint, resample: ResampleName) -> PixelRules:
     """How pixels become floats; `resample` counts unless the file has its own."""
     number = file.size("vision.resample", default=RESAMPLES.index(resample), least=0, most=len(RESAMPLES) - 1)
-    mean, std = (file.numbers(f"vision.image_{name}", CHANNELS) for name in ("mean", "std"))
+    mean, std = (file.number_list(f"vision.image_{name}", CHANNELS) for name in ("mean", "std"))
     if min(std) <= 0:
         raise FileError(f"{file.path}: vision.image_std must hold positive numbers, it is {std}")
     return PixelRules(mean, std, RESAMPLES[number])

@@ -53,6 +53,6 @@ def attend(
     result = np.empty(q.shape, np.float32) if out is None else out
     _native.attend(
         q, number(kv.k_format), kv.k, number(kv.v_format), kv.v, *step, params.scale, kv.rotate, params.window,
-        params.softcap, params.sinks, result, exact, checked_threads(threads),
+        params.softcap, params.sinks, result, exact, checked_threads(threads), params.chunked,
     )  # fmt: skip
     return result

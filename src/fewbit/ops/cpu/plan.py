@@ -279,7 +279,8 @@ class PlanBuilder:
         kv = self.store.kv(layer)
         self.plan.attend(
             number(kv.k_format), kv.k, spec.k_dim, number(kv.v_format), kv.v, spec.v_dim, self.store.group_of(layer),
-            kv.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, radius, keep, spans,
+            kv.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, radius, keep,
+            spec.chunked, spans,
         )  # fmt: skip
 
 

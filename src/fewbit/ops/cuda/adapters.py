@@ -96,9 +96,10 @@ class GpuAdapters:
     # In a step
 
     def add(
-        self, run: Launcher, step: StepInputs, x: Rows, targets: Sequence[Target], tokens: int, logits_only: bool
-    ) -> None:
-        """Add the terms of products of rows x."""
+        self, run: Launcher, step: StepInputs, x: Rows, targets: Sequence[Target], tokens: int, logits_only: bool,
+        norm: tuple[int, float] | None = None,
+    ) -> None:  # fmt: skip
+        """Add the terms of products of rows x, normed first where a norm is given: its weight, and epsilon."""
         for first in range(0, len(targets), 4):
             part = targets[first : first + 4]
             nbytes = 4 * len(part) * tokens * step.mix * self.max_rank
@@ -107,7 +108,8 @@ class GpuAdapters:
             numbers = [self.numbers[target.product] for target in part]
             grid = (tokens * step.mix, len(part), self.max_rank // 2)
             numbers += [0] * (4 - len(part))
-            run.launch(_down(), grid, THREADS, *given, *x.at, x.width, t, self.max_rank, *numbers)
+            entry = _down(norm is not None)
+            run.launch(entry, grid, THREADS, *given, *x.at, x.width, *(norm or (0, 0.0)), t, self.max_rank, *numbers)
             self._up(run, given, part, tokens, (t, self.max_rank, 0, 0, 0), is_table=False)
 
     def add_rows(self, run: Launcher, step: StepInputs, target: Target, tokens: int, count: int) -> None:
@@ -151,8 +153,8 @@ def pack_adapters(adapters: Sequence[AdapterRows], mix: int, slots: Bits, weight
         weights[places] = one.weights.view(np.int32)
 
 
-def _down() -> Entry:
-    return entry("low_rank_down", (), THREADS)
+def _down(has_norm: bool) -> Entry:
+    return entry("low_rank_down", (has_norm,), THREADS)
 
 
 def _up(is_table: bool) -> Entry:

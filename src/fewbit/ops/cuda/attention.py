@@ -189,7 +189,7 @@ def decode_attention(
             q.stride, k.stride, v.stride, table.pointer, table.pairs, table.neox, pages.rotate,
             pages.k, pages.v, group.tables, group.starts, group.slots, step.positions, step.sequences, step.lengths,
             sinks, scale, softcap,
-            spec.window, spec.kv_heads, q_heads, shape.piece, first, parts, tickets, *_output(out),
+            spec.signed_window, spec.kv_heads, q_heads, shape.piece, first, parts, tickets, *_output(out),
         )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 Each rank writes its part into a buffer that has room for those of all, the group exchanges them, and each rank makes
 its result of all parts. So a sum is added in the order of ranks, whatever exchanged the parts: NCCL between GPUs
-(`nccl.py`), or `LocalGroup` for several ranks on one.
+(`nccl.py`), or `LocalGroup` for several ranks on one. Of many rows each rank adds up some, and then all get the sums:
+that moves fewer bytes, and gives the same bits.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .session import Session
 from .values import Collector, Launcher, Rows, StepInputs
 
 BUFFER_BYTES = 16 << 20  # of the parts of all ranks; more rows are exchanged a piece at a time
+SCATTER_BYTES = 256 << 10  # of a part, from which on each rank adds up some rows
 
 
 class CudaGroup(Group, Protocol):
@@ -27,6 +29,7 @@ class CudaGroup(Group, Protocol):
 
     ranks: int
     can_be_captured: bool
+    can_scatter: bool
 
     def begin(self, rank: int) -> int:
         """The buffer for the next exchange, on the GPU of a rank, once all have read what was there."""
@@ -36,11 +39,18 @@ class CudaGroup(Group, Protocol):
         """The rank's own part is in its place; what is launched next finds all parts there, so many floats each."""
         ...
 
+    def scatter(self, rank: int, source: int, target: int, count: int) -> None:
+        """Send so many floats to each rank, from `source` on, and receive as many from each, if the group can."""
+        ...
+
 
 def all_reduce(
     run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, group: CudaGroup, rank: int
 ) -> None:
     """The sum of the rows of all ranks."""
+    if group.can_scatter and group.ranks > 2 and 4 * tokens * x.width >= SCATTER_BYTES:
+        _reduce_many(run, step, out, x, tokens, group, rank)
+        return
     for first, count in _pieces(tokens, group.ranks * x.width):
         size = count * x.width
         buffer = _exchange(run, step, _from(x, first), count, group, rank, [size] * group.ranks)
@@ -63,6 +73,27 @@ def all_gather(
             part += 4 * count * width
 
 
+def _reduce_many(run: Launcher, step: StepInputs, out: Rows, x: Rows, tokens: int, group: CudaGroup, rank: int) -> None:
+    """Each rank adds up its share of the rows, and all get the sums."""
+    is_run = not isinstance(run, Collector)
+    for first, count in _pieces(tokens, 2 * x.width, group.ranks):
+        share = -(-count // group.ranks)
+        size = share * x.width
+        buffer = group.begin(rank) if is_run else 0
+        received = buffer + 4 * group.ranks * size
+        rows, own = Rows(buffer, x.width, x.width), Rows(buffer + 4 * rank * size, x.width, x.width)
+        row_maths.columns(run, step, rows, _from(x, first), tokens=count, start=0, width=x.width)
+        if is_run:
+            group.scatter(rank, buffer, received, size)
+            run.is_first = True
+        grid = share, -(-x.width // THREADS)
+        run.launch(sum_parts(), grid, THREADS, received, group.ranks, share, x.width, *own.at)
+        if is_run:
+            group.exchange(rank, buffer, [size] * group.ranks)
+            run.is_first = True
+        row_maths.columns(run, step, _from(out, first), rows, tokens=count, start=0, width=x.width)
+
+
 def _exchange(
     run: Launcher, step: StepInputs, x: Rows, count: int, group: CudaGroup, rank: int, sizes: Sequence[int]
 ) -> int:
@@ -78,9 +109,9 @@ def _exchange(
     return buffer
 
 
-def _pieces(tokens: int, width: int) -> list[tuple[int, int]]:
-    """The first row and the number of rows of pieces that fit the buffer."""
-    most = BUFFER_BYTES // (4 * width)
+def _pieces(tokens: int, width: int, multiple: int = 1) -> list[tuple[int, int]]:
+    """The first row and the number of rows of pieces that fit the buffer; a multiple of some, but for the last one."""
+    most = BUFFER_BYTES // (4 * width) // multiple * multiple
     if not most:
         raise ShapeError(f"rows of {width} values of all ranks do not fit a buffer of {BUFFER_BYTES} bytes")
     return [(first, min(most, tokens - first)) for first in range(0, tokens, most)]
@@ -97,6 +128,7 @@ class LocalGroup:
     """
 
     can_be_captured = False  # the host takes part
+    can_scatter = False
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.ranks, self._sessions = len(sessions), sessions
@@ -119,6 +151,9 @@ class LocalGroup:
         self._meet()
         self._wait(rank, self._written)
         self._meet()  # nobody records anew what another has not waited for
+
+    def scatter(self, rank: int, source: int, target: int, count: int) -> None:
+        raise NotImplementedError
 
     def abort(self) -> None:
         self._barrier.abort()

@@ -24,6 +24,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {  # with the types that ctypes would no
     "ncclCommInitAll": (c_void_p, c_int, c_void_p),
     "ncclAllGather": (c_void_p, c_void_p, c_size_t, c_int, c_void_p, c_void_p),
     "ncclBroadcast": (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),
+    "ncclSend": (c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),
+    "ncclRecv": (c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),
     "ncclGroupStart": (),
     "ncclGroupEnd": (),
     "ncclCommAbort": (c_void_p,),
@@ -49,7 +51,7 @@ def load_nccl() -> Any:
 class NcclGroup:
     """Ranks on GPUs of this machine, one on each."""
 
-    can_be_captured = True
+    can_be_captured = can_scatter = True
 
     def __init__(self, sessions: Sequence[Session], library: Any = None) -> None:
         self._library = load_nccl() if library is None else library
@@ -80,6 +82,17 @@ class NcclGroup:
         for root, count in enumerate(counts):
             part = buffer + 4 * sum(counts[:root])
             self._check(self._library.ncclBroadcast(part, part, count, FLOAT32, root, comm, stream))
+        self._check(self._library.ncclGroupEnd())
+
+    def scatter(self, rank: int, source: int, target: int, count: int) -> None:
+        session, comm = self._sessions[rank], self._comms[rank]
+        session.use()
+        stream = c_void_p(int(session.stream.handle))
+        self._check(self._library.ncclGroupStart())
+        for peer in range(self.ranks):
+            away = 4 * peer * count
+            self._check(self._library.ncclSend(source + away, count, FLOAT32, peer, comm, stream))
+            self._check(self._library.ncclRecv(target + away, count, FLOAT32, peer, comm, stream))
         self._check(self._library.ncclGroupEnd())
 
     def abort(self) -> None:

@@ -91,7 +91,7 @@ def build(
     """The plan of a graph whose logits are selected; with what adapters add, if there are some."""
     fused = fuse(graph)
     if adapters is not None:
-        fused = add_terms(fused, adapters.products, split_gates=False)
+        fused = add_terms(fused, adapters.products, split=False)
     return Builder(fused, store, weights, options, adapters).build()
 
 
@@ -262,11 +262,11 @@ class Builder:
         changes: tuple[ProductKey, ProductKey] | None = None,
     ) -> Launch:
         if changes is not None:
-            return self._gated_with_terms(node, self.weights.gated(gate, up, kind), changes)
+            return self._gated_with_terms(node, self.weights.gated(gate, up, kind), changes, norm)
         fused, x, out = self.weights.gated(gate, up, kind), self.rows[node.inputs[0]], self.rows[node.outputs[0]]
         if not self._feeds_product(node.outputs[0]):
             return self._product(node, fused, x, out, norm)
-        given = (self.weights.floats(norm[0]), norm[1]) if norm else None
+        given = self._norm(norm)
         count, source, value = _counter(node.outputs[0]), node.inputs[0], node.outputs[0]
         many = many_dtype(node, self.makers, fused)
 
@@ -281,31 +281,45 @@ class Builder:
 
         return launch
 
-    def _gated_with_terms(self, node: Node, fused: Fused, keys: tuple[ProductKey, ProductKey]) -> Launch:
+    def _gated_with_terms(
+        self, node: Node, fused: Fused, keys: tuple[ProductKey, ProductKey], norm: tuple[Floats, float] | None
+    ) -> Launch:
         """Adapters add to the products before the gate."""
         x, out, count = self.rows[node.inputs[0]], self.rows[node.outputs[0]], _counter(node.outputs[0])
         invariant, many = self.options.batch_invariant, many_dtype(node, self.makers, fused)
-        adapters, logits_only = self._adapters, node.outputs[0].logits_only
+        adapters, logits_only, given = self._adapters, node.outputs[0].logits_only, self._norm(norm)
         assert adapters is not None
         every = [(key, part) for part, key in enumerate(keys) if key in adapters.products]
 
         def launch(run: Launcher, step: StepInputs) -> None:
             tokens = count(step)
-            form = products.make_form(run, x, tokens, None, self.options.int16, invariant=invariant, many=many)
+            form = products.make_form(run, x, tokens, given, self.options.int16, invariant=invariant, many=many)
 
             def add(rows: Rows, columns: int, apart: int) -> None:
                 targets = [Target(rows.columns(part * apart, fused.width), key, columns) for key, part in every]
-                adapters.add(run, step, x, targets, tokens, logits_only)
+                adapters.add(run, step, x, targets, tokens, logits_only, given)
 
             products.multiply_then_gate(run, fused, form, tokens, out, add, invariant=invariant)
 
         return launch
 
-    def low_rank(self, node: Node, *, products: Sequence[ProductKey], logits_only: bool) -> Launch:
+    def low_rank(
+        self,
+        node: Node,
+        *,
+        products: Sequence[ProductKey],
+        logits_only: bool,
+        norm: tuple[Floats, float] | None = None,
+    ) -> Launch:
         x, count, adapters = self.rows[node.inputs[0]], _counter(node.inputs[0]), self._adapters
         assert adapters is not None
+        given = self._norm(norm)
         targets = [Target(self.rows[value], key) for value, key in zip(node.inputs[1:], products, strict=True)]
-        return lambda run, step: adapters.add(run, step, x, targets, count(step), logits_only)
+        return lambda run, step: adapters.add(run, step, x, targets, count(step), logits_only, given)
+
+    def _norm(self, norm: tuple[Floats, float] | None) -> tuple[int, float] | None:
+        """A norm with its weight on the GPU."""
+        return None if norm is None else (self.weights.floats(norm[0]), norm[1])
 
     def low_rank_rows(self, node: Node, *, product: ProductKey) -> Launch:
         target, adapters, value = Target(self.rows[node.inputs[0]], product), self._adapters, node.inputs[0]
@@ -316,7 +330,7 @@ class Builder:
     def _product(
         self, node: Node, fused: Fused, x: Rows, out: Rows, norm: tuple[Floats, float] | None, **epilogue: Any
     ) -> Launch:
-        given = (self.weights.floats(norm[0]), norm[1]) if norm else None
+        given = self._norm(norm)
         count, source = _counter(node.outputs[0]), node.inputs[0]
         int16 = self.options.int16 or self.logits in node.outputs  # nothing after logits makes good what they lose
         invariant, exact = self.options.batch_invariant, all(t.is_exact for t in fused.tensors)

@@ -80,6 +80,7 @@ def prompt_attention(
         raise ArgumentError(f"attention needs a scale above 0 and a soft cap of 0 or more, not {scale} and {softcap}")
     spec, shape = pages.spec, card_shape(run.device, pages.spec)
     sees = reach(spec.window, causal, radius)
+    back = spec.signed_window if spec.chunked else sees.back
     capacity = sees.capacity(step.max_length, step.max_q, shape.keys)
     k_bytes, v_bytes = (capacity * spec.kv_heads * size for size in shape.tile_bytes)
     todo = range(step.num_sequences) if sequences is None else sequences
@@ -99,7 +100,7 @@ def prompt_attention(
         count = min(at_once, todo.stop - first)
         k = run.scratch("prompt_k", count * k_bytes)
         v = run.scratch("prompt_v", count * v_bytes)
-        prompts = step.q_starts, step.lengths, first, least, sees.back, sees.ahead
+        prompts = step.q_starts, step.lengths, first, least, back, sees.ahead
         run.launch(
             gather, (capacity, 2 * spec.kv_heads, count), GATHER_THREADS, pages.k, pages.v, spec.kv_heads,
             table.tables, table.starts, *prompts, k, v, capacity,

@@ -47,34 +47,65 @@ def page_row_bytes(fmt: Format, dim: int) -> int:
     return -(-row_stride(page_format(fmt), padded_dim(fmt, dim)) // 4) * 4
 
 
+def code_words(fmt: Format, dim: int) -> int:
+    """Words of a row before its scales."""
+    if fmt.is_scalar:
+        return 0
+    assert isinstance(fmt.codes, Integers)
+    return padded_dim(fmt, dim) * fmt.codes.bits // 32
+
+
 def page_parameters(fmt: Format, dim: int) -> dict[str, int]:
     own, k = page_format(fmt), padded_dim(fmt, dim)
     return {"group": own.group or 1, **parameters(own, k)}
 
 
+def values_of_a_thread(fmt: Format) -> int:
+    """How many values of a row a thread of `write_pages` packs."""
+    return 2 if fmt.is_scalar else PAIR
+
+
 @cache
-def write_pages(fmt: Format, dim: int) -> Kernel:
-    """Packs rows of new tokens. A thread packs 64 values of a head, or fewer at the end of a row."""
-    each = PAIR if not fmt.is_scalar else 2
+def write_pages(k_format: Format, v_format: Format, k_dim: int, v_dim: int) -> Kernel:
+    """Packs K and V of new tokens. A thread packs 64 values of a head, or fewer at the end of a row; those of V follow
+    those of K."""
+    sides = (("k", k_format, k_dim), ("v", v_format, v_dim))
     body = f"""\
   let count = u32(step[P.count_at]);
   let token = wg.y;
-  let each = {-(-dim // each)}u;
-  let thread = block * {THREADS}u + t;
-  if (token >= count || thread >= P.heads * each) {{ return; }}
+  if (token >= count) {{ return; }}
   let slot = step[u32(step[P.slots_at]) + token];
   if (slot < 0) {{ return; }}
-  let head = thread / each;
-  let row = ((u32(slot) / {PAGE_TOKENS}u * P.heads + head) * {PAGE_TOKENS}u + u32(slot) % {PAGE_TOKENS}u) * P.row_words;
-  let at = P.x_offset + token * P.x_stride + head * {dim}u;
-  let first = thread % each * {each}u;
-{_pack_scalars(fmt, dim) if fmt.is_scalar else _pack_blocks(fmt)}"""
-    read = f"fn given(at: u32, i: u32) -> f32 {{ if (i >= {dim}u) {{ return 0.0; }} return x[at + i]; }}"
+  let thread = block * {THREADS}u + t;
+  let those_of_k = P.heads * {-(-k_dim // values_of_a_thread(k_format))}u;
+  if (thread < those_of_k) {{ write_k(thread, token, u32(slot)); }}
+  else {{ write_v(thread - those_of_k, token, u32(slot)); }}"""
+    bindings = [reads("step", "i32"), reads("k_x"), reads("v_x"), writes("k_pages", "u32"), writes("v_pages", "u32")]
+    names = [f"{side}_{name}" for side, _, _ in sides for name in ("row_words", "offset", "stride", "scales_at")]
+    text = "\n".join(_write_side(*side) for side in sides)
     return Kernel(
-        f"write_pages_{fmt.name}_{dim}", (reads("step", "i32"), reads("x"), writes("pages", "u32")),
-        u32s("count_at", "slots_at", "heads", "row_words", "x_offset", "x_stride", "scales_at"),
-        f"{read}\n{_BF16}\n{main(body, THREADS)}",
+        f"write_pages_{k_format.name}_{v_format.name}_{k_dim}_{v_dim}", tuple(bindings),
+        u32s("count_at", "slots_at", "heads", *names), f"{text}\n{_BF16}\n{main(body, THREADS)}",
     )  # fmt: skip
+
+
+def _write_side(side: str, fmt: Format, dim: int) -> str:
+    """The function that packs K or V."""
+    each = values_of_a_thread(fmt)
+    pack = (_pack_scalars(fmt, dim) if fmt.is_scalar else _pack_blocks(fmt)).replace("P.", f"P.{side}_")
+    pack = pack.replace("given(", f"{side}_given(").replace("pages[", f"{side}_pages[")
+    place = f"(slot / {PAGE_TOKENS}u * P.heads + head) * {PAGE_TOKENS}u + slot % {PAGE_TOKENS}u"
+    return f"""\
+fn {side}_given(at: u32, i: u32) -> f32 {{ if (i >= {dim}u) {{ return 0.0; }} return {side}_x[at + i]; }}
+fn write_{side}(thread: u32, token: u32, slot: u32) {{
+  let each = {-(-dim // each)}u;
+  let head = thread / each;
+  if (head >= P.heads) {{ return; }}
+  let row = ({place}) * P.{side}_row_words;
+  let at = P.{side}_offset + token * P.{side}_stride + head * {dim}u;
+  let first = thread % each * {each}u;
+{pack}
+}}"""
 
 
 def _pack_scalars(fmt: Format, dim: int) -> str:
@@ -189,6 +220,7 @@ def _span(k_dim: int, chunks: int, has_sinks: bool) -> str:
   var low = 0;
   var high = min(position + 1, length);
   if (P.window > 0) {{ low = max(0, position + 1 - P.window); }}
+  if (P.window < 0) {{ low = position / -P.window * -P.window; }}
   if (P.causal == 0u) {{
     high = length;
     if (P.radius > 0) {{ low = max(0, position - P.radius); high = min(length, position + P.radius + 1); }}

@@ -304,12 +304,18 @@ def reported(what: str, gpu: Gpu | None = None) -> Iterator[None]:
         raise OutOfMemory(f"{what}: {one_line(error)}; take a smaller cache_bytes or max_batched_tokens") from error
     except Exception as error:  # wgpu raises kinds of its own
         text = one_line(error)
-        if gpu is not None and "lost" in text.lower():
-            gpu.is_lost = True
+        if gpu is not None and _was_lost(gpu, text):
             gpu.lose()
+            raise DeviceError(f"{gpu.info.name} was lost: load the model again") from error
         if "not enough memory" in text.lower() or "out of memory" in text.lower():
             raise OutOfMemory(f"{what}: {text}; take a smaller cache_bytes or max_batched_tokens") from error
         raise DeviceError(f"{what}: {text}") from error
+
+
+def _was_lost(gpu: Gpu, text: str) -> bool:
+    """Whether an error means so. A device that is destroyed while its results are waited for stops its poller."""
+    found = "lost" in text.lower() or "PollThread" in text
+    return gpu.is_lost or found or getattr(gpu._device, "_poller", gpu) is None
 
 
 def open_gpu(number: int | None = None) -> Gpu:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...arrays import Floats
 from ...errors import DeviceError, RequestError
@@ -112,15 +111,14 @@ class Builder(RowBuilder):
                 out += self._rotate(node, k, "rotated_k", spec.k_dim, spec.kv_heads)
                 k = self._scratch("rotated_k", self.options.max_tokens, k.width)
         if keep:
-            out += self._write(layout.k, spec.k_dim, spec.kv_heads, k, k_pages.memory, group)
-            out += self._write(layout.v, spec.v_dim, spec.kv_heads, v, v_pages.memory, group)
+            out.append(self._write(spec, (k, v), (k_pages.memory, v_pages.memory), group))
         at = {f"{name}_at": self.layout.at(name) for name in ("positions", "sequences", "lengths")}
         at |= {f"{name}_at": self.layout.at(f"{name}{group}") for name in ("tables", "starts")}
         values = {
             **at, "count_at": COUNTS.index("tokens"), "sharing": heads // spec.kv_heads, "kv_heads": spec.kv_heads,
             "heads": heads, "k_bytes": k_pages.row_bytes, "v_bytes": v_pages.row_bytes,
             "q_offset": q.offset, "q_stride": q.stride,
-            "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.window,
+            "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.signed_window,
             "radius": radius, "scale": scale, "cap": softcap,
             **{f"k_{n}": value for n, value in attention.page_parameters(layout.k, spec.k_dim).items()},
             **{f"v_{n}": value for n, value in attention.page_parameters(layout.v, spec.v_dim).items()},
@@ -146,17 +144,22 @@ class Builder(RowBuilder):
         target = self._scratch(name, self.options.max_tokens, x.width)
         return self._each(rows.hadamard(dim), node, [x], threads=1, out=target, items=heads)
 
-    def _write(self, fmt: Any, dim: int, heads: int, x: RowsAt, pages: Memory, group: int) -> list[Dispatch]:
-        each = 2 if fmt.is_scalar else attention.PAIR
-        code_words = 0 if fmt.is_scalar else attention.padded_dim(fmt, dim) * fmt.codes.bits // 32
-        values = {
-            "count_at": COUNTS.index("tokens"), "slots_at": self.layout.at(f"slots{group}"), "heads": heads,
-            "row_words": attention.page_row_bytes(fmt, dim) // 4, "x_offset": x.offset, "x_stride": x.stride,
-            "scales_at": code_words,
-        }  # fmt: skip
-        a, b = blocks(-(-(heads * -(-dim // each)) // attention.THREADS))
-        grid: tuple[Size, Size, Size] = (("one", a), ("tokens", 1), ("one", b))
-        return [Dispatch(attention.write_pages(fmt, dim), (self.step, x.memory, pages), values, grid, "write")]
+    def _write(
+        self, spec: AttentionSpec, new: tuple[RowsAt, RowsAt], pages: tuple[Memory, Memory], group: int
+    ) -> Dispatch:
+        """K and V of new tokens to their pages."""
+        formats, dims, threads = (self.store.layout.k, self.store.layout.v), (spec.k_dim, spec.v_dim), 0
+        at = {"count_at": COUNTS.index("tokens"), "slots_at": self.layout.at(f"slots{group}"), "heads": spec.kv_heads}
+        for side, fmt, dim, x in zip("kv", formats, dims, new, strict=True):
+            threads += spec.kv_heads * -(-dim // attention.values_of_a_thread(fmt))
+            at |= {
+                f"{side}_row_words": attention.page_row_bytes(fmt, dim) // 4, f"{side}_offset": x.offset,
+                f"{side}_stride": x.stride, f"{side}_scales_at": attention.code_words(fmt, dim),
+            }  # fmt: skip
+        a, b = blocks(-(-threads // attention.THREADS))
+        kernel = attention.write_pages(*formats, *dims)
+        buffers = (self.step, new[0].memory, new[1].memory, *pages)
+        return Dispatch(kernel, buffers, at, (("one", a), ("tokens", 1), ("one", b)), "write")
 
     def conv(
         self, node: Node, *, layer: int, weight: Floats, bias: Floats | None, kind: str, spec: RecurrentSpec,

@@ -16,6 +16,7 @@ from .activations import KINDS
 from .decoders import decoder
 from .device import Dispatch, Gpu, Memory, Size
 from .inputs import StepLayout
+from .joining import join_ropes
 from .model_weights import Joined, ModelWeights
 from .multiply import Product, RowsAt, packed_bytes, packing
 from .pages import PageStore
@@ -70,7 +71,7 @@ class RowBuilder:
         out: list[Dispatch] = []
         for node in self.graph.nodes:
             out += getattr(self, node.operation)(node, **node.attributes)
-        return Program(tuple(out), self.rows[self.graph.result], tokens, logits)
+        return Program(tuple(join_ropes(out)), self.rows[self.graph.result], tokens, logits)
 
     def buffers(self) -> list[Memory]:
         """Memory of rows and of intermediate results."""
