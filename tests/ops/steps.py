@@ -177,7 +177,7 @@ def _random_forward(ops: Ops, random: Random, images: bool) -> Value:
         choices += [
             lambda: ops.insert(any_of(16), 0),
             lambda: ops.insert(any_of(32), 1, adds=True),
-            lambda: ops.rope(any_of(), 2, ROPE_WITH_AXES),
+            lambda: ops.rope(any_of(32), 2, ROPE_WITH_AXES),
         ] * 2
     values.append(attended())
     for _ in range(random.randrange(1, 16)):
