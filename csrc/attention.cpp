@@ -283,7 +283,9 @@ struct Call {
       for (size_t i = 0; i < rows * kKvTokens; ++i) s[i] = logits.softcap * std::tanh(s[i] / logits.softcap);
     }
     const size_t first = pieces.position(p.sequence, p.first);
-    if (b.at + b.tokens > pieces.end_seen(p.sequence, first) || logits.window || logits.around) hide(p, rows, b, s);
+    if (b.at + b.tokens > pieces.end_seen(p.sequence, first) || logits.window || logits.around || logits.spans) {
+      hide(p, rows, b, s);
+    }
     for (size_t r = 0; r < rows; r += kSkinnyQueries) {
       target.kv.weigh(s + r * kKvTokens, std::min(kSkinnyQueries, rows - r), b.tokens, own.state + r, own.factors + r);
       if (matrix && rows > kSkinnyQueries) matrix->between();
@@ -296,7 +298,7 @@ struct Call {
   void hide(const WorkItem& p, size_t rows, const Block& b, float* s) const {
     for (size_t r = 0; r < rows; ++r, s += kKvTokens) {
       const size_t own = pieces.position(p.sequence, p.first + r / group);
-      const size_t end = pieces.end_seen(p.sequence, own), first = pieces.first_seen(own);
+      const size_t end = pieces.end_seen(p.sequence, own), first = pieces.first_seen(p.sequence, own);
       for (size_t t = end > b.at ? end - b.at : 0; t < b.tokens; ++t) s[t] = kNone;
       for (size_t t = 0; t < b.tokens && b.at + t < first; ++t) s[t] = kNone;
     }

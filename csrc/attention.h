@@ -39,6 +39,11 @@ struct PageTables {
   const int64_t* starts;
 };
 
+// The positions of the span that a new token is part of: it sees all of them.
+struct Span {
+  int64_t begin, end;
+};
+
 struct Logits {
   float scale;
   size_t window;         // 0: no limit
@@ -47,6 +52,8 @@ struct Logits {
   bool causal = true;    // else a query also sees tokens after its own, and window is 0
   size_t around = 0;     // not causal: those up to so many tokens away, 0: all
   bool chunked = false;  // a query sees tokens of its own chunk of `window` only
+  // Of each row of q, or null. Causal: a query also sees its span. Else it sees nothing but that.
+  const Span* spans = nullptr;
 };
 
 // The values that a row of a store holds: dim, or whole blocks.

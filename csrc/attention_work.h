@@ -35,16 +35,26 @@ struct Cut {
     return static_cast<size_t>(sequences.lengths[s]) - queries(s) + query;
   }
 
-  // The positions that a query at `position` sees.
-  size_t first_seen(size_t position) const {
+  // The positions that a query at `position` sees; both ends grow with the position.
+  size_t first_seen(size_t s, size_t position) const {
+    if (sees.spans && !sees.causal) return static_cast<size_t>(span(s, position).begin);
+    if (!sees.causal) return sees.around && position > sees.around ? position - sees.around : 0;
+    const size_t first = first_of_window(position);
+    return sees.spans ? std::min(first, static_cast<size_t>(span(s, position).begin)) : first;
+  }
+  size_t first_of_window(size_t position) const {
     if (sees.chunked && sees.window) return position / sees.window * sees.window;
-    if (sees.causal) return sees.window && position + 1 > sees.window ? position + 1 - sees.window : 0;
-    return sees.around && position > sees.around ? position - sees.around : 0;
+    return sees.window && position + 1 > sees.window ? position + 1 - sees.window : 0;
   }
   size_t end_seen(size_t s, size_t position) const {
     const auto length = static_cast<size_t>(sequences.lengths[s]);
+    if (sees.spans) return static_cast<size_t>(span(s, position).end);
     if (sees.causal) return position + 1;
     return sees.around ? std::min(length, position + sees.around + 1) : length;
+  }
+  const Span& span(size_t s, size_t position) const {
+    return sees
+        .spans[static_cast<size_t>(sequences.q_starts[s + 1]) + position - static_cast<size_t>(sequences.lengths[s])];
   }
 
   // Appends the pieces; returns how many rows of partial results they have.
@@ -75,7 +85,7 @@ struct Cut {
   };
   Part part(size_t s, size_t first, size_t count) const {
     const size_t low = position(s, first), high = position(s, first + count - 1);
-    size_t from = first_seen(low);
+    size_t from = first_seen(s, low);
     const size_t to = end_seen(s, high);
     if (tiled) from = from / kKvTokens * kKvTokens;  // what is too much is hidden
     return {from, to, (to - 1) / kSplit - from / kSplit + 1};

@@ -5,6 +5,7 @@
 
 #include "bindings_collective.h"
 #include "bindings_experts.h"
+#include "bindings_inserts.h"
 #include "bindings_low_rank.h"
 #include "bindings_recurrent.h"
 #include "threads.h"
@@ -41,8 +42,13 @@ class PyPlan : public CollectivePlan {
     expect_open();
     return plan_.buffer(width, logits_only, slot);
   }
-  size_t rope(Row inv_freq, float scale, bool neox) {
-    Rope out{{}, scale, neox};
+  size_t rope(Row inv_freq, float scale, bool neox, std::optional<Bytes> axes) {
+    Rope out{{}, scale, neox, {}};
+    if (axes) {
+      expect(axes->size() == inv_freq.size(), "axes of a rope", axes->size(), inv_freq.size());
+      out.axes.assign(axes->data(), axes->data() + axes->size());
+      for (const uint8_t axis : out.axes) inserts_.add_axis(axis);
+    }
     for (size_t i = 0; i < inv_freq.size(); ++i) {
       if (!std::isfinite(inv_freq.data()[i])) throw std::invalid_argument("frequencies must be finite");
       out.inv_freq.push_back(inv_freq.data()[i]);
@@ -107,7 +113,7 @@ class PyPlan : public CollectivePlan {
   void attend(size_t k_format, MutablePages4 k_store, size_t k_dim, size_t v_format, MutablePages4 v_store,
               size_t v_dim, size_t group, bool rotate, Buffer q, Buffer k, Buffer v, Buffer out, float scale,
               size_t window, float softcap, std::optional<Row> sinks, bool causal, size_t around, bool keep_kv,
-              bool chunked) {
+              bool chunked, bool spans) {
     const Store keys = store_of(k_format, Pages4(k_store), k_dim, false);
     const Store values = store_of(v_format, Pages4(v_store), v_dim, true);
     expect_alike(keys, Pages4(k_store), values, Pages4(v_store));
@@ -125,7 +131,7 @@ class PyPlan : public CollectivePlan {
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
     add_op(plan::Attend{k_format, v_format, keys, values, heads, group, q_heads,
-                        Logits{scale, window, softcap, sink, causal, around, chunked}, q, k, v, out, keep_kv});
+                        Logits{scale, window, softcap, sink, causal, around, chunked}, q, k, v, out, keep_kv, spans});
   }
   void norm(Buffer in, Row weight, float eps, size_t heads, Buffer out) {
     expect_same(in, out);
@@ -219,6 +225,12 @@ class PyPlan : public CollectivePlan {
     expect_rows(out, true);
     add_op(plan::Gather{in, out});
   }
+  void insert(Buffer in, size_t part, bool adds, Buffer out) {
+    expect_same(in, out);
+    expect_rows(in, false);
+    inserts_.add(part, width(in));
+    add_op(plan::Insert{in, part, adds, out});
+  }
   // `products`: pairs of a product's number and the buffer of its result, to which terms of adapters are added.
   void low_rank(Buffer in, const nb::list& products) {
     plan::LowRank op{in, {}};
@@ -251,7 +263,8 @@ class PyPlan : public CollectivePlan {
   void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads, std::optional<Int32s> reads,
            std::optional<Int32s> writes, std::optional<Int32s> tops, std::optional<Array<const float, 2>> given,
-           const nb::list& adapters) {
+           const nb::list& adapters, const nb::list& inserted, std::optional<Array<const int32_t, 2>> axes,
+           std::optional<Array<const int64_t, 2>> spans) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     if (tokens_) expect_below(tokens, tokens_, "token");  // else no operation reads them
@@ -269,6 +282,7 @@ class PyPlan : public CollectivePlan {
     slots_.check(reads, writes, lengths.size());
     if (tops) expect(tops->size() == logits_indices.size(), "rows of tops", tops->size(), logits_indices.size());
     const TakenAdapters taken(adapters, uses_, tokens.size(), logits_indices.size());
+    const TakenInserts taken_inserts(inserts_, inserted, axes, spans, sequences, tokens.size());
     const Step step{tokens.data(),
                     tokens.size(),
                     sequences,
@@ -279,7 +293,10 @@ class PyPlan : public CollectivePlan {
                     writes ? writes->data() : nullptr,
                     given_rows(given, tokens.size()),
                     tops ? tops->data() : nullptr,
-                    taken.adapters()};
+                    taken.adapters(),
+                    taken_inserts.parts(),
+                    axes ? axes->data() : nullptr,
+                    taken_inserts.spans()};
     const Activations how = activations_named(activations);
     std::mutex& mutex = lock_.get();
     const WithoutGil released;
@@ -351,6 +368,7 @@ class PyPlan : public CollectivePlan {
   std::vector<Pages> groups_;
   ForkedLock lock_;  // of what runs change
   LowRankUses uses_;
+  InsertUses inserts_;
   size_t tokens_ = 0, positions_ = 0;  // that all tables have; 0: there is none
 };
 
@@ -365,7 +383,7 @@ void bind_plan(nb::module_& m) {
   nb::class_<PyPlan>(m, "Plan", "A model's step: operations on buffers of rows, recorded once.")
       .def(nb::init<bool>(), nb::arg("batch_invariant") = false)
       .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
-      .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"))
+      .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"), nb::arg("axes") = nb::none())
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
       .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("int16"),
            nb::arg("terms"), nb::arg("norms") = nb::none())
@@ -377,7 +395,7 @@ void bind_plan(nb::module_& m) {
            nb::arg("v_store"), nb::arg("v_dim"), nb::arg("group"), nb::arg("rotate"), nb::arg("q"), nb::arg("k"),
            nb::arg("v"), nb::arg("out"), nb::arg("scale"), nb::arg("window"), nb::arg("softcap"),
            nb::arg("sinks").none(), nb::arg("causal") = true, nb::arg("around") = 0, nb::arg("keep") = true,
-           nb::arg("chunked") = false)
+           nb::arg("chunked") = false, nb::arg("spans") = false)
       .def("norm", &PyPlan::norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"), nb::arg("out"))
       .def("layer_norm", &PyPlan::layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("eps"),
            nb::arg("out"))
@@ -401,6 +419,7 @@ void bind_plan(nb::module_& m) {
            nb::arg("dt_bias"), nb::arg("out"))
       .def("gather", &PyPlan::gather, nb::arg("x"), nb::arg("out"))
       .def("given", &PyPlan::given, nb::arg("out"))
+      .def("insert", &PyPlan::insert, nb::arg("x"), nb::arg("part"), nb::arg("adds"), nb::arg("out"))
       .def("all_reduce", &PyPlan::all_reduce, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("out"))
       .def("all_gather", &PyPlan::all_gather, nb::arg("x"), nb::arg("group"), nb::arg("rank"), nb::arg("first"),
            nb::arg("out"))
@@ -410,7 +429,8 @@ void bind_plan(nb::module_& m) {
       .def("run", &PyPlan::run, OneTarget(), nb::arg("tokens"), nb::arg("groups"), nb::arg("lengths"),
            nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
            nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none(),
-           nb::arg("tops") = nb::none(), nb::arg("given") = nb::none(), nb::arg("adapters") = nb::list())
+           nb::arg("tops") = nb::none(), nb::arg("given") = nb::none(), nb::arg("adapters") = nb::list(),
+           nb::arg("inserted") = nb::list(), nb::arg("axes") = nb::none(), nb::arg("spans") = nb::none())
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds)
       .def("expert_bytes", &PyPlan::expert_bytes);

@@ -47,10 +47,10 @@ void Plan::profile(bool on) {
 }
 
 std::vector<std::pair<std::string, double>> Plan::seconds() const {
-  static const char* const names[] = {"embed",   "linear", "gated",        "rope",          "attend",    "norm",
-                                      "add",     "gate",   "gather",       "layer_norm",    "map",       "positions",
-                                      "columns", "join",   "linear_heads", "experts",       "conv",      "delta_rule",
-                                      "scan",    "given",  "low_rank",     "low_rank_rows", "collective"};
+  static const char* const names[] = {"embed",   "linear", "gated",        "rope",          "attend",     "norm",
+                                      "add",     "gate",   "gather",       "layer_norm",    "map",        "positions",
+                                      "columns", "join",   "linear_heads", "experts",       "conv",       "delta_rule",
+                                      "scan",    "given",  "low_rank",     "low_rank_rows", "collective", "insert"};
   static_assert(std::size(names) == std::variant_size_v<plan::Op>);
   std::vector<std::pair<std::string, double>> out;
   for (size_t i = 0; i < seconds_.size(); ++i) out.emplace_back(names[ops_[i].index()], seconds_[i]);
@@ -120,7 +120,9 @@ struct Plan::Run {
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
     const Fresh fresh{at(op.k), at(op.v), plan.kv_slots_[op.group].data()};
-    attend(k, v, op.heads, step.sequences, step.groups[op.group], op.logits, at(op.q), op.q_heads,
+    Logits logits = op.logits;
+    if (op.spans) logits.spans = plan.spans_.data();
+    attend(k, v, op.heads, step.sequences, step.groups[op.group], logits, at(op.q), op.q_heads,
            op.keep ? &fresh : nullptr, at(op.out), activations == Activations::exact, plan.batch_invariant_, threads);
   }
   void operator()(const plan::Norm& op) const {
@@ -231,6 +233,18 @@ struct Plan::Run {
   }
   void operator()(const plan::Given& op) const { std::copy_n(step.given, rows(op.out) * width(op.out), at(op.out)); }
 
+  void operator()(const plan::Insert& op) const {
+    const size_t n = width(op.out);
+    if (op.in != op.out) std::copy_n(at(op.in), rows(op.in) * n, at(op.out));
+    if (!step.inserted) return;
+    const Inserted& part = step.inserted[op.part];
+    for (size_t i = 0; i < part.count; ++i) {
+      float* to = at(op.out) + static_cast<size_t>(part.tokens[i]) * n;
+      const float* from = part.rows + i * n;
+      for (size_t j = 0; j < n; ++j) to[j] = op.adds ? to[j] + from[j] : from[j];
+    }
+  }
+
   // Where each token stands, and where its K and V go.
   void find_positions() const {
     const Sequences& s = step.sequences;
@@ -239,6 +253,13 @@ struct Plan::Run {
       for (int64_t p = s.lengths[i] - (s.q_starts[i + 1] - s.q_starts[i]); p < s.lengths[i]; ++p) {
         plan.positions_.push_back(p);
       }
+    }
+  }
+  void find_spans() const {
+    plan.spans_.clear();
+    for (size_t r = 0; r < step.count; ++r) {
+      const int64_t own = plan.positions_[r];
+      plan.spans_.push_back(step.spans ? step.spans[r] : Span{own, own + 1});
     }
   }
   void find_slots(size_t group) const {
@@ -261,7 +282,10 @@ struct Plan::Run {
     parallel_for(step.count, 1024 / (pairs + 1) + 1, threads, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         for (size_t j = 0; j < pairs; ++j) {
-          const double angle = static_cast<double>(plan.positions_[r]) * rope.inv_freq[j];
+          const bool own = rope.axes.empty() || !step.axes;
+          const auto at = own ? static_cast<double>(plan.positions_[r])
+                              : static_cast<double>(step.axes[rope.axes[j] * step.count + r]);
+          const double angle = at * rope.inv_freq[j];
           out[r * 2 * pairs + j] = rope.scale * static_cast<float>(std::cos(angle));
           out[r * 2 * pairs + pairs + j] = rope.scale * static_cast<float>(std::sin(angle));
         }
@@ -286,6 +310,7 @@ void Plan::run(const Step& step, float* result, Activations activations, int thr
   buffers_[result_].data = result;
   angles_.resize(ropes_.size());
   run.find_positions();
+  run.find_spans();
   for (size_t i = 0; i < ropes_.size(); ++i) run.angles(i);
   kv_slots_.resize(page_tokens_.size());
   for (size_t g = 0; g < page_tokens_.size(); ++g) {

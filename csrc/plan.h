@@ -17,6 +17,13 @@
 
 namespace fewbit {
 
+// Rows that come from outside in the place of those of some tokens, or added to them.
+struct Inserted {
+  const int32_t* tokens = nullptr;
+  size_t count = 0;
+  const float* rows = nullptr;
+};
+
 struct Step {  // the last tokens of some sequences
   const int32_t* tokens;
   size_t count;
@@ -28,13 +35,17 @@ struct Step {  // the last tokens of some sequences
   const float* given = nullptr;   // rows that another plan made, for those that begin with `Given`
   const int32_t* tops = nullptr;  // how many of the largest logits of each row are wanted; 0, or null: all
   StepAdapters adapters = {};
+  const Inserted* inserted = nullptr;  // by part; null: there is nothing to insert
+  const int32_t* axes = nullptr;       // (axes, tokens) positions for ropes that have axes; null: all are the position
+  const Span* spans = nullptr;         // of each token; null: each is its own
 };
 
 // Angles of rotary positions: position * inv_freq[pair].
 struct Rope {
   std::vector<double> inv_freq;
-  float scale;  // of cosines and sines
-  bool neox;    // which values are pairs: see kernels/rows.h
+  float scale;                // of cosines and sines
+  bool neox;                  // which values are pairs: see kernels/rows.h
+  std::vector<uint8_t> axes;  // which of a token's positions each pair is rotated by; none: there is one
 };
 
 namespace plan {
@@ -89,6 +100,7 @@ struct Attend {  // keeps k and v in the cache, unless another one did, then rea
   Logits logits;
   Buffer q, k, v, out;
   bool keep;
+  bool spans;
 };
 struct Norm {  // of each head
   Buffer in;
@@ -168,6 +180,13 @@ struct Given {  // the rows that a step brings
   Buffer out;
 };
 
+struct Insert {  // rows of a step's part, in the place of those of some tokens or added to them
+  Buffer in;
+  size_t part;
+  bool adds;
+  Buffer out;
+};
+
 struct Collective {  // a sum over ranks, or the columns of all of them side by side
   Buffer in;
   ThreadCollective* group;
@@ -187,7 +206,7 @@ struct LowRankRows {  // the same for rows of a table
 
 using Op = std::variant<Embed, Linear, Gated, ApplyRope, Attend, Norm, Add, GateOf, Gather, LayerNorm, Mapped,
                         Positions, Columns, Join, LinearHeads, RoutedExperts, ConvRows, DeltaRows, ScanRows, Given,
-                        LowRank, LowRankRows, Collective>;
+                        LowRank, LowRankRows, Collective, Insert>;
 
 }  // namespace plan
 
@@ -243,6 +262,7 @@ class Plan {
   bool batch_invariant_;
   // Made anew for each step, in memory that is kept.
   std::vector<int64_t> positions_;
+  std::vector<Span> spans_;
   std::vector<std::vector<int64_t>> kv_slots_;  // of each group
   std::vector<Workspace> angles_;
   Workspace normed_;

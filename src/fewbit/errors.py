@@ -114,6 +114,10 @@ class RequestError(FewbitError, ValueError):
     """An invalid request: an empty prompt, or an option out of range."""
 
 
+class ImageError(RequestError):
+    """An image that cannot be read, or is too large."""
+
+
 class TooLong(RequestError):
     """A text does not fit into the context.
 

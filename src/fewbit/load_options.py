@@ -96,6 +96,8 @@ class LoadOptions:
             found again after a restart. Keep it as private as the prompts.
         cache_dir_bytes: Size of `cache_dir` in bytes. Defaults to 8 GiB; the least recently used prompts are removed
             first.
+        mmproj: File of the image encoder, for models that see; "off": none. Defaults to the mmproj file in the model's
+            folder, or to the encoder in a folder with safetensors.
         adapters: LoRA adapters to load with the model: paths of PEFT folders or GGUF files by name.
         progress: Called with (what, bytes done, bytes in total or None) while a model is fetched, quantized or sent to
             a GPU.
@@ -130,6 +132,7 @@ class LoadOptions:
     max_per_client: Annotated[int | None, Choice(scope="python")] = None
     cache_dir: Annotated[str | PathLike[str] | None, Choice(scope="serve")] = None
     cache_dir_bytes: Annotated[int | None, Choice("8 GiB", least=0, scope="serve")] = None
+    mmproj: Annotated[str | PathLike[str] | None, Choice("the one beside the model")] = None
     adapters: Annotated[Mapping[str, str | PathLike[str]] | None, Choice(scope="python")] = None
     progress: Annotated[OptionProgress | None, Choice(scope="python")] = None
 

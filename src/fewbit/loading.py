@@ -32,6 +32,8 @@ from .models.classifier import Classifier
 from .models.config import Config
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
+from .models.vision import VisionModel
+from .ops.inserts import drop_rows, inserted_parts, take_rows
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -52,6 +54,7 @@ class Loaded:
     classifier: Classifier | None = None  # makes logits of labels from hidden rows
     second_text: int = 0  # is added to the token ids of the second of two texts
     adapters: AdapterReader | None = None  # reads adapters for the model
+    sees: bool = False  # whether it takes the rows of an image encoder
 
     def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -63,18 +66,28 @@ class Loaded:
             close()
 
 
-def load(file: ModelFile, options: LoadOptions, preferred_activations: str | None = None) -> Loaded:
+def load(
+    file: ModelFile,
+    options: LoadOptions,
+    preferred_activations: str | None = None,
+    vision: VisionModel | None = None,
+) -> Loaded:
     """Load a model; one that does not fit into memory is refused with what would fit.
 
     Args:
         file: The model's file.
         options: What the user chose. `model`, `format`, `keep` and limits of the engine are not used here.
         preferred_activations: The activations that the model needs, if `options` say nothing and the device has them.
+        vision: The image encoder whose rows the model takes; None: it reads text only.
     """
     targets = find_devices(options, file.path)
+    if vision is not None and not all(device.takes_images for _, device in targets):
+        if options.mmproj is not None:
+            raise RequestError(f"device {options.device!r} takes no images; use device='cpu', or mmproj='off'")
+        vision = None
     file = stretched(file, options.rope_scaling)
     mtp, head = options.speculate == "mtp", _eagle_head(options)
-    model = load_model(file, mtp=mtp, head=head)  # its weights stay in the file for now
+    model = _seeing(load_model(file, mtp=mtp, head=head), vision)  # its weights stay in the file for now
     _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)
     ctx, step_tokens = choose_lengths(options, model, device)
@@ -86,7 +99,7 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
     if model.drafting is not None and not device.takes_rows:
         what = 'speculate="mtp"' if mtp else "an EAGLE head"
         raise RequestError(f"{what} needs one device for all layers, not {device.name}")
-    model = _pack(file, device, plans[0].weight_layout, ctx, mtp, head)
+    model = _seeing(_pack(file, device, plans[0].weight_layout, ctx, mtp, head), vision)
     store = device.make_store(make_layout(model.specs, *kv_formats(options.kv)), pages)
     disk = _disk_cache(options, device, plans[0].weight_layout)
     beside = f"-{model_fingerprint(head)}" if head else "-mtp" if mtp else ""  # it keeps K and V too
@@ -97,8 +110,21 @@ def load(file: ModelFile, options: LoadOptions, preferred_activations: str | Non
     adapters = AdapterReader(file, find_products(model.graph, model.places))
     return Loaded(
         executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps,
-        model.classifier, model.second_text, adapters,
+        model.classifier, model.second_text, adapters, vision is not None,
     )  # fmt: skip
+
+
+def _seeing(model: LoadedModel, vision: VisionModel | None) -> LoadedModel:
+    """A model whose graph takes the rows of an image encoder."""
+    if vision is None:
+        return replace(model, graph=drop_rows(model.graph)) if inserted_parts(model.graph) else model
+    if model.is_encoder:
+        raise RequestError("an image encoder needs a model that writes text, this one makes embeddings")
+    if vision.width != model.config.hidden:
+        raise RequestError(
+            f"the image encoder gives rows of {vision.width} values, and the model takes {model.config.hidden}"
+        )
+    return replace(model, graph=take_rows(model.graph, vision.sees_all))
 
 
 def with_activations(options: LoadOptions, device: Device, preferred: str | None) -> LoadOptions:

@@ -43,7 +43,9 @@ def source(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("kind", ["model.gguf", "hf"])
 def test_the_zoo_has_every_architecture(kind: str) -> None:
-    assert {open_model(path).architecture for path in ZOO.glob(f"*/{kind}")} == set(architectures())
+    folders = [ZOO, ZOO.with_name("vision_zoo")]
+    found = {open_model(path).architecture for folder in folders for path in folder.glob(f"*/{kind}")}
+    assert found == set(architectures())
 
 
 def test_every_folder_of_the_zoo_is_whole() -> None:

@@ -14,6 +14,7 @@ from fewbit.formats import get
 from fewbit.ops import attention, numpy
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.graph import Graph, Rope, Value
+from fewbit.ops.inserts import Inserted
 from fewbit.ops.low_rank import AdapterRows
 from fewbit.ops.passes import select_logits
 from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
@@ -23,6 +24,22 @@ PAGE, VOCAB = 8, 19
 F32 = get("f32")
 SPEC = AttentionSpec(kv_heads=2, k_dim=8, v_dim=8)
 ROPES = [Rope(np.array([1.0, 0.3, 0.01], np.float32), 1.2), Rope(np.array([0.7, 0.2], np.float32), neox=True)]
+ROPE_WITH_AXES = Rope(np.array([0.9, 0.1, 0.3], np.float32), neox=True, axes=(0, 2, 1))
+
+
+def step_extras(graph: Graph, count: int) -> dict[str, Any]:
+    """Rows to insert, positions on three axes and spans for a step of so many tokens."""
+    draw = np.random.default_rng(count)
+    parts = {node.attributes["part"]: node.inputs[0].width for node in graph.nodes if node.operation == "insert"}
+    tokens = np.flatnonzero(draw.random(count) < 0.4).astype(np.int32)
+    inserted = [
+        Inserted(part, tokens, draw.standard_normal((len(tokens), width), np.float32)) for part, width in parts.items()
+    ]
+    begins = np.sort(draw.choice(count, min(count, 3), replace=False))
+    begins[0] = 0
+    owner = np.searchsorted(begins, np.arange(count), side="right") - 1
+    spans = np.stack([begins[owner], np.append(begins[1:], count)[owner]], axis=1).astype(np.int64)
+    return {"inserted": inserted, "axes": draw.integers(0, 30, (3, count)).astype(np.int32), "spans": spans}
 
 
 class Store:
@@ -60,16 +77,19 @@ def run_numpy(
     positions = np.arange(len(tokens), dtype=np.int32)
     indices = np.array(logits_indices, np.int32)
     store = Store(graph, len(tokens))
-    step = numpy.NumpyStep(np.array(tokens, np.int32), positions, indices, store, [0], adapters=adapters)
+    extras = step_extras(graph, len(tokens))
+    step = numpy.NumpyStep(np.array(tokens, np.int32), positions, indices, store, [0], adapters=adapters, **extras)
     return numpy.run(graph, step)
 
 
 def run_native(graph: Graph, tokens: list[int], logits_indices: list[int], *, fuse: bool, threads: int = 1) -> Floats:
     store = Store(graph, len(tokens))
     out = np.empty((len(logits_indices), graph.result.width), np.float32)
+    extras = step_extras(graph, len(tokens))
+    extras["inserted"] = [(one.part, one.tokens, one.rows) for one in extras["inserted"]]
     build(graph, store, fuse=fuse).run(
         np.array(tokens, np.int32), [(store.tables, _starts(len(store.tables)))], store.lengths, _starts(len(tokens)),
-        np.array(logits_indices, np.int32), out, "exact", threads,
+        np.array(logits_indices, np.int32), out, "exact", threads, **extras,
     )  # fmt: skip
     return out
 
@@ -96,12 +116,13 @@ def stack(heads: int, n: int, k: int) -> fb.QuantTensor:
     return fb.quantize(x / np.float32(np.sqrt(k)), "f32")
 
 
-def random_graph(seed: int) -> Graph:
-    """Operations that follow each other at random, with values that are used never, once or often."""
-    return record(lambda ops: _random_forward(ops, Random(seed)))
+def random_graph(seed: int, images: bool = False) -> Graph:
+    """Operations that follow each other at random, with values that are used never, once or often. With `images` those
+    that take what steps bring beside tokens."""
+    return record(lambda ops: _random_forward(ops, Random(seed), images))
 
 
-def _random_forward(ops: Ops, random: Random) -> Value:
+def _random_forward(ops: Ops, random: Random, images: bool) -> Value:
     values = [ops.embed(matrix(VOCAB, 16, i), 0.5 + i) for i in range(2)]
     values.append(ops.linear(values[0], matrix(32, 16)))
     layers = 0
@@ -127,6 +148,7 @@ def _random_forward(ops: Ops, random: Random) -> Value:
         spec = AttentionSpec(2, 8, 8, window, chunked=window > 0 and random.random() < 0.5)
         causal, radius = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
         rest = {"softcap": random.choice([0.0, 2.0]), "sinks": sinks, "causal": causal, "radius": radius}
+        rest["spans"] = images and not radius and random.random() < 0.6
         q, k, v = any_of(32), any_of(16), any_of(16)
         return ops.attend(layers - 1, q, k, v, spec=spec, scale=0.3, **rest)
 
@@ -151,6 +173,12 @@ def _random_forward(ops: Ops, random: Random) -> Value:
         lambda: ops.join(ops.columns(any_of(32), 3, 8, 2), ops.columns(any_of(16), 0, 8), 2, 1),
         lambda: ops.linear_heads(any_of(32), stack(4, random.choice([4, 8]), 8)),
     ]
+    if images:
+        choices += [
+            lambda: ops.insert(any_of(16), 0),
+            lambda: ops.insert(any_of(32), 1, adds=True),
+            lambda: ops.rope(any_of(32), 2, ROPE_WITH_AXES),
+        ] * 2
     values.append(attended())
     for _ in range(random.randrange(1, 16)):
         values.append(random.choice(choices)())

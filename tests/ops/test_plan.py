@@ -21,6 +21,7 @@ from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
 from fewbit.ops.specs import AttentionSpec
 
 from .steps import (
+    ROPE_WITH_AXES,
     ROPES,
     SPEC,
     VOCAB,
@@ -60,7 +61,7 @@ def test_every_operation_is_everywhere() -> None:
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "as recorded"])
 @pytest.mark.parametrize("seed", range(60))
 def test_plans_give_what_numpy_gives(seed: int, fuse: bool) -> None:
-    graph = select_logits(random_graph(seed))
+    graph = select_logits(random_graph(seed, images=seed % 2 == 1))
     tokens = [int(t) for t in np.random.default_rng(seed).integers(0, VOCAB, 11)]
     for wanted in ([], [10], [0, 3, 10], list(range(11))):
         expected = run_numpy(graph, tokens, wanted)
@@ -79,7 +80,7 @@ def test_gates(kind: str) -> None:
         assert near(run_native(graph, [3, 1, 4], [0, 2], fuse=fuse), expected)
 
 
-@pytest.mark.parametrize("rope", ROPES, ids=["side by side", "neox"])
+@pytest.mark.parametrize("rope", [*ROPES, ROPE_WITH_AXES], ids=["side by side", "neox", "axes"])
 def test_rope_in_place_and_beside(rope: Rope) -> None:
     def alone(ops: Ops) -> Value:
         return ops.rope(ops.embed(matrix(VOCAB, 16)), 2, rope)

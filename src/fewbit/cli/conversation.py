@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import FewbitError, RequestError
 from .files import read_bytes, write_text
+from .images import is_content, with_images
 
 if TYPE_CHECKING:
     from .tool_calls import ToolCaller
@@ -67,6 +68,7 @@ class Conversation:
         self.last: Any = None  # the last whole Completion
         self.last_prompt: tuple[list[Message], dict[str, Any]] | None = None  # that it answers, and options of it
         self.on_answer: Callable[[Conversation], object] = lambda _: None  # called when there is an answer
+        self.images: list[str] = []  # paths of pictures for the next message
         self.dropped = 0  # oldest messages after the system message that are no longer part of the prompt
         self._count = count
         self._stream: AnswerStream | None = None
@@ -92,7 +94,7 @@ class Conversation:
     def ask(self, text: str) -> Generator[str, None, None]:
         """Stream the answer to a message. If it fails before its first text, the conversation stays as it was."""
         self._retries = 0
-        return self._prepared([*self.messages, {"role": "user", "content": text}])
+        return self._prepared([*self.messages, {"role": "user", "content": with_images(text, self.images)}])
 
     def retry(self) -> Generator[str, None, None]:
         """Stream another answer to the last message; a fixed seed is incremented."""
@@ -119,7 +121,7 @@ class Conversation:
     def reset(self) -> None:
         """Start over; the system message stays."""
         self.messages = [message for message in self.messages[:1] if message["role"] == "system"]
-        self.last, self.dropped = None, 0
+        self.last, self.dropped, self.images = None, 0, []
 
     def save(self, path: str) -> None:
         """Write the messages to a file. Only a saved conversation is overwritten."""
@@ -164,6 +166,7 @@ class Conversation:
                 calls = getattr(self.last, "tool_calls", ()) if finished else ()
                 made = {"tool_calls": [call.to_message() for call in calls]} if calls else {}
                 self.messages = [*messages, {"role": "assistant", "content": "".join(parts), **made}]
+                self.images = []
                 self.on_answer(self)
 
     def _settings(self) -> dict[str, Any]:
@@ -207,7 +210,7 @@ def is_message(entry: object) -> bool:
         isinstance(entry, dict)
         and {"role", "content"} <= entry.keys() <= {"role", "content", "tool_calls", "tool_call_id"}
         and entry["role"] in ROLES
-        and isinstance(entry["content"], str)
+        and is_content(entry["content"])
     )
 
 

@@ -20,6 +20,7 @@ from ..errors import ArgumentError, FetchError
 from ..llm import Completion
 from ..llm.completion import ToolCall
 from ..load_options import load_options
+from .images import for_server
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 SECONDS = 600  # without a byte from the server, which sends comments more often
@@ -79,14 +80,14 @@ class RemoteModel:
         self.model_name = ids[0] if name is None else name
         self.ctx = self._context()
 
-    def count_tokens(self, messages: list[dict[str, str]]) -> int:
+    def count_tokens(self, messages: list[dict[str, Any]]) -> int:
         """How many tokens messages take."""
-        found = self._server.get("/tokenize", {"model": self.model_name, "messages": messages})
+        found = self._server.get("/tokenize", {"model": self.model_name, "messages": for_server(messages)})
         return int(found["count"])
 
-    def chat(self, messages: list[dict[str, str]], *, stream: bool = True, **options: Any) -> RemoteStream:
+    def chat(self, messages: list[dict[str, Any]], *, stream: bool = True, **options: Any) -> RemoteStream:
         """Stream an answer."""
-        return self._stream("/v1/chat/completions", {"messages": messages, **options})
+        return self._stream("/v1/chat/completions", {"messages": for_server(messages), **options})
 
     def stream(self, prompt: str, **options: Any) -> RemoteStream:
         """Stream the continuation of a text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from click.core import ParameterSource
 from ..errors import FewbitError
 from .completion import ModelName
 from .group import INTERRUPTED
+from .images import checked_path, with_images
 from .model import load, model_and_prompt
 from .options import answer_options, answer_settings, as_json
 from .output import is_quiet, print_json, shown, tell
@@ -33,6 +35,13 @@ CHAT_TOKENS = 1024  # of an answer in a conversation
 @click.argument("model", required=False, type=ModelName())
 @click.argument("prompt", metavar="[PROMPT]", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="Take the prompt from a file; after PROMPT if there is one too.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="FILE",
+    help="A picture for the prompt, of a model that sees; may be given again.",
+)
 @click.option("--raw", is_flag=True, help="Continue the text; no chat template.")
 @answer_options(512)
 @as_json
@@ -40,6 +49,7 @@ def run(
     model: str | None,
     prompt: tuple[str, ...],
     file: str | None,
+    images: tuple[str, ...],
     system: str | None,
     raw: bool,
     server: str | None,
@@ -64,6 +74,7 @@ def run(
       fewbit run "Is the sky blue?" --choice yes --choice no -q
       fewbit run checkpoint/ "Name three colours." --format q4_k_m
       fewbit run --server http://127.0.0.1:8000 "Why is the sky blue?" -q
+      fewbit run gemma-3.gguf "What is this?" --image photo.jpg
     """
     refuse_lora(server, options)
     remote = None if server is None else RemoteServer(server)
@@ -71,14 +82,17 @@ def run(
     chosen, argument = read(model, prompt)
     if raw and system is not None:
         raise click.UsageError("--system needs a chat template, and --raw uses none; leave one of them out")
+    if raw and images:
+        raise click.UsageError("--image needs a chat template, and --raw uses none; leave one of them out")
     loading, settings = answer_settings(options)
-    is_talk = argument is None and file is None and not raw and not as_json and is_typed()
+    pictures = [*map(checked_path, images)]
+    is_talk = argument is None and file is None and not raw and not as_json and not images and is_typed()
     text = "" if is_talk else read_prompt(argument, file)
     with open_model(remote, chosen, loading) as llm:
         if is_talk:
             converse(llm, system, settings | chat_length())
             return
-        with closing(begin(llm, text, system, raw, settings)) as stream:
+        with closing(begin(llm, text, system, raw, settings, pictures)) as stream:
             is_default = chosen is None and remote is None
             hint = ", the default; fewbit run MODEL PROMPT asks another" if is_default else ""
             tell(f"model: {shown(llm.model_name)}{hint}")
@@ -220,15 +234,22 @@ def chat_length() -> dict[str, int]:
 
 
 def begin(
-    llm: LLM | RemoteModel, text: str, system: str | None, raw: bool, settings: dict[str, Any]
+    llm: LLM | RemoteModel,
+    text: str,
+    system: str | None,
+    raw: bool,
+    settings: dict[str, Any],
+    images: Sequence[str] = (),
 ) -> Stream | RemoteStream:
     if raw or not llm.can_chat:
         if system is not None:
             raise FewbitError("the model has no chat template, which --system needs; put the text into the prompt")
+        if images:
+            raise FewbitError("the model has no chat template, which --image needs")
         if not raw:
             tell("fewbit: the model has no chat template; it continues the text")
         return llm.stream(text, **settings)
-    messages = [{"role": "user", "content": text}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": with_images(text, images)}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     return llm.chat(messages, stream=True, **settings)

@@ -69,6 +69,8 @@ OPTIONS = [
     click.option("--keep-volatile-lines", is_flag=True,
                  help="Leave system messages as they are: a header for billing, the time and ids of requests, which "
                       "change in every request, keep prompts from sharing a prefix."),
+    click.option("--allow-image-urls", is_flag=True,
+                 help="Fetch images from http URLs that clients name, from public addresses only."),
     click.option("--share-models", is_flag=True, help="Let pages at /local fetch the files of models."),
     click.option("--allow-changes", is_flag=True, help="Let clients add, load, unload and remove models."),
     click.option("--feedback", type=click.Path(dir_okay=False), metavar="FILE",
@@ -169,7 +171,8 @@ def server_options(options: dict[str, Any]) -> dict[str, Any]:
     same = (
         "host", "port", "allowed_hosts", "tls_cert", "tls_key", "cors_origins", "max_connections",
         "max_connections_per_address", "max_queue", "max_models", "pinned", "load_seconds", "drain_seconds", "log_json",
-        "strict", "tools_without_template", "allow_changes", "share_models", "files_dir", "feedback",
+        "strict", "tools_without_template", "allow_image_urls", "allow_changes", "share_models",
+        "files_dir", "feedback",
     )  # fmt: skip
     return {
         **{name: options[name] for name in same},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import FewbitError
 from .conversation import Conversation, is_message
 from .files import read_bytes, write_text
+from .images import has_images
 
 if TYPE_CHECKING:
     from ..llm import LLM
@@ -62,6 +63,8 @@ class Session:
             self.write(conversation)
         if conversation.last_prompt is not None and conversation.last is not None:
             messages, options = conversation.last_prompt
+            if has_images(messages):  # they are encoded again
+                return
             tokens = [*self._llm.chat_prompt(messages, **options), *conversation.last.tokens]
             self._llm.save_prompt(self._kv, tokens)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ..errors import FewbitError
 from .conversation import Conversation, read_messages
+from .images import checked_path
 from .printer import figures
 
 QUOTES = '"""'
@@ -130,6 +131,15 @@ def _file(text: str, command: str) -> str:
     return os.path.expanduser(text)
 
 
+def _image(conversation: Conversation, rest: str) -> Reply:
+    if rest:
+        if not getattr(conversation.llm, "sees_images", True):
+            raise FewbitError("the model reads text only: it has no image encoder; --mmproj names the file of one")
+        conversation.images.append(checked_path(rest))
+    names = ", ".join(map(os.path.basename, conversation.images))
+    return Reply(f"pictures for the next message: {names or 'none'}")
+
+
 def _undo(conversation: Conversation, rest: str) -> Reply:
     conversation.undo()
     return Reply(f"removed the last message; {len(conversation.messages)} messages are left")
@@ -160,6 +170,7 @@ COMMANDS = {
     "seed": Command("/seed N", "the same number gives the same answers again, with --batch-invariant", _seed),
     "save": Command("/save FILE", "write the messages as JSON", _save),
     "load": Command("/load FILE", "continue a saved conversation", _load),
+    "image": Command("/image FILE", "show the model a picture, with the next message", _image),
     "undo": Command("/undo", "remove the last message and its answer", _undo),
     "retry": Command("/retry", "another answer to the last message", _retry),
     "stats": Command("/stats", "tokens and speed of the last answer", _stats),

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..arrays import Floats, Ints, Words
+from ..arrays import Floats, Ints, Longs, Words
 from ..cache.view import View
+from ..ops.inserts import Inserted
 from ..ops.low_rank import AdapterRows, Terms
 from ..ops.sampler_chain import ChainState
 from ..ops.sampling import SamplingParams
@@ -77,6 +78,21 @@ class AdapterMix:
         return ",".join(f"{adapter.key}*{weight!r}" for adapter, weight in self.terms)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowInputs:
+    """What a row brings beside its tokens.
+
+    Args:
+        inserted: Embeddings in the place of tokens: the number of the part, the first token of the row, rows.
+        axes: (axes, tokens) positions for ropes that have axes; None: those of the tokens.
+        spans: First position and end of the span of each token; None: each is its own.
+    """
+
+    inserted: Sequence[tuple[int, int, Floats]] = ()
+    axes: Ints | None = None
+    spans: Longs | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Row:
     """The next tokens of a sequence, and what is wanted of the last `num_logits` of them.
@@ -94,6 +110,7 @@ class Row:
     score: Score | None = None
     hidden: bool = False  # hidden states are returned; rows of one step all want them, or none does
     adapter: AdapterMix | None = None  # what changes the model for this row
+    inputs: RowInputs | None = None  # what it brings beside its tokens
 
     @property
     def needs_values(self) -> bool:
@@ -121,6 +138,9 @@ class Batch:
     samples: list[tuple[int, Sample]]  # those of the rows, each with the index of its logits
     output: str = "logits"  # or "hidden": a step computes one of them
     adapters: Sequence[AdapterRows] = ()  # those of the rows, each with the tokens that use it
+    inserted: Sequence[Inserted] = ()  # embeddings in the place of tokens, at most one of a part
+    axes: Ints | None = None  # (axes, tokens) positions for ropes that have axes; None: those of the tokens
+    spans: Longs | None = None  # (tokens, 2) of each token; None: each is its own
 
 
 def lay_out(rows: Sequence[Row], view: View) -> Batch:
@@ -137,7 +157,36 @@ def lay_out(rows: Sequence[Row], view: View) -> Batch:
             output = "hidden"
         samples += enumerate(row.samples, len(indices) - len(row.samples))
     arrays = np.array(tokens, np.int32), view, np.array(indices, np.int32)
-    return Batch(rows, *arrays, samples, output, adapter_rows(rows))
+    batch = Batch(rows, *arrays, samples, output, adapter_rows(rows))
+    return add_inputs(batch) if any(row.inputs is not None for row in rows) else batch
+
+
+def add_inputs(batch: Batch) -> Batch:
+    """A batch with what its rows bring beside their tokens."""
+    parts: dict[int, list[tuple[int, Floats]]] = {}
+    positions = batch.view.positions()
+    axes = spans = None
+    first = 0
+    for row in batch.rows:
+        end = first + len(row.tokens)
+        if row.inputs is not None:
+            for part, token, values in row.inputs.inserted:
+                parts.setdefault(part, []).append((first + token, values))
+            if row.inputs.axes is not None:
+                if axes is None:
+                    axes = np.repeat(positions[None].astype(np.int32), len(row.inputs.axes), axis=0)
+                axes[:, first:end] = row.inputs.axes
+            if row.inputs.spans is not None:
+                if spans is None:
+                    spans = np.stack([positions, positions + 1], axis=1)
+                spans[first:end] = row.inputs.spans
+        first = end
+    return replace(batch, inserted=[_inserted(part, found) for part, found in parts.items()], axes=axes, spans=spans)
+
+
+def _inserted(part: int, found: Sequence[tuple[int, Floats]]) -> Inserted:
+    tokens = [np.arange(first, first + len(values), dtype=np.int32) for first, values in found]
+    return Inserted(part, np.concatenate(tokens), np.concatenate([values for _, values in found]))
 
 
 def adapter_rows(rows: Sequence[Row]) -> list[AdapterRows]:

@@ -16,6 +16,7 @@ from ..ops.arguments import ACTIVATIONS
 from ..ops.cpu.adapters import native_adapter
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
+from ..ops.inserts import inserted_parts
 from ..ops.low_rank import ProductKey, Terms, product_keys
 from ..ops.memory import host_memory
 from ..ops.passes import select_logits, with_output
@@ -39,7 +40,7 @@ class CpuDevice(Device):
     name = "cpu"
     activation_types = ACTIVATIONS
     layouts = ("interleaved16", "rows")
-    takes_rows = True
+    takes_rows = takes_images = True
 
     def __init__(self, options: LoadOptions) -> None:
         self.activations = options.activations
@@ -112,6 +113,7 @@ class CpuExecutor:
         self._adapted: dict[str, cpu.Plan] = {}  # with what adapters add
         self._products = {key: number for number, key in enumerate(product_keys(graph))}
         self._changed: set[ProductKey] = set()  # products that some adapter changes
+        self._parts = inserted_parts(graph)
         self._plan("logits" if graph.has_head else "hidden")
 
     def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
@@ -122,6 +124,8 @@ class CpuExecutor:
                 batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
                 self.threads, view.reads, view.writes, max_candidates(batch), given,
                 [(one.adapter, one.rows, one.weights, one.logits_rows, one.logits_weights) for one in batch.adapters],
+                [(one.part, one.tokens, one.rows) for one in batch.inserted if one.part in self._parts],
+                batch.axes, batch.spans,
             )  # fmt: skip
         except ValueError as error:
             raise RequestError(str(error)) from None

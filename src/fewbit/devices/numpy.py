@@ -40,7 +40,7 @@ def make(options: LoadOptions) -> NumpyDevice:
 class NumpyDevice(Device):
     name = "numpy"
     decodes = True
-    takes_rows = True
+    takes_rows = takes_images = True
 
     def __init__(self, max_batched_tokens: int = MAX_BATCHED_TOKENS) -> None:
         self.max_batched_tokens = max_batched_tokens
@@ -82,7 +82,7 @@ class NumpyExecutor:
         positions = view.positions().astype(np.int32)
         step = ops.NumpyStep(
             batch.tokens, positions, batch.logits_indices, _Paged(self._store, view), view.sequences, given,
-            self._weights, batch.adapters,
+            self._weights, batch.adapters, batch.inserted, batch.axes, batch.spans,
         )  # fmt: skip
         if batch.output not in self._graphs:
             self._graphs[batch.output] = select_logits(with_output(self.graph, batch.output))

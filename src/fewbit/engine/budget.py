@@ -53,6 +53,7 @@ class Budget:
         taken = self._taken.get(request.client, 0)
         count = min(remaining, reserved + max(0, min(self.tokens, self._share - taken)))
         count = _cut_at_page_end(request, count, self._cache)
+        count = _uncut(request, count, min(remaining, reserved + self.tokens))
         logits = request.num_logits(count)
         if logits > 1:
             count -= max(0, logits - min(self.logits + 1, MAX_LOGITS))
@@ -94,6 +95,15 @@ class WholeBudget(Budget):
 def _is_served_first(request: Request) -> bool:
     """Prompts wait for each other; outputs do not wait for prompts."""
     return request.num_remaining == 1 or request.is_writing
+
+
+def _uncut(request: Request, count: int, most: int) -> int:
+    """Whole images where their tokens see each other: one that is next may take more than its client's share."""
+    if request.embedded is None:
+        return count
+    first = request.num_computed + request.num_in_flight
+    needed = request.embedded.needed(first)
+    return request.embedded.uncut(first, needed if count < needed <= most else count)
 
 
 def _cut_at_page_end(request: Request, count: int, cache: Cache) -> int:

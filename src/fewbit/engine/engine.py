@@ -231,6 +231,8 @@ class Engine(RequestFactory):
         self._stats.prompt_tokens += max(0, min(count, request.num_run - first))
         if not self.is_encoder:  # what it keeps of a token depends on later ones: it is for nobody else
             tokens = row.tokens[:count] if row.tokens[0] >= 0 else request.tokens[first : first + 1]  # known by now
+            if request.embedded is not None:
+                tokens = request.embedded.keyed(first, tokens)
             if tokens:
                 self.cache.commit(row.sequence, tokens)
             if num_rejected:

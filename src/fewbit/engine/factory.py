@@ -14,6 +14,7 @@ from ..validation import check_type
 from .adapters import Adapter, AdapterRegistry
 from .beam_search import Beam, BeamGroup, BeamOptions
 from .constraint import Constraint, MaskPool
+from .embedded import EmbeddedPrompt
 from .request import Embedding, Generation, Scoring
 from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_tokens
 from .sampling_extras import SamplingExtras, token_mask
@@ -61,6 +62,7 @@ class RequestFactory:
         extras: SamplingExtras | None = None,
         namespace: str = "",
         adapter: Adapter = None,
+        embedded: EmbeddedPrompt | None = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Generation]:
         """Requests for `n` outputs of one prompt, which is run once for all of them.
@@ -80,10 +82,13 @@ class RequestFactory:
             extras: Samplers beyond `params`, and tokens that may not come.
             namespace: Requests share cached prompts within one only.
             adapter: The name of an adapter, or names with weights.
+            embedded: Parts of the prompt that are no tokens.
             scheduling: When it is run.
         """
         vocab = self.executor.vocab
         tokens = self._prompt(prompt)
+        if embedded is not None:
+            self._check_embedded(embedded, prompt_logprobs)
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_count(min_tokens, "min_tokens", least=0)
         count = check_count(n, "n", self._max_seqs)
@@ -99,7 +104,7 @@ class RequestFactory:
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
                 num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
                 constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
-                namespace=namespace, adapter=self.adapters.mix(adapter),
+                namespace=namespace, adapter=self.adapters.mix(adapter), embedded=embedded,
             )
             for i in range(count)
         ]  # fmt: skip
@@ -115,6 +120,7 @@ class RequestFactory:
         eos_ids: Iterable[int] | None = None,
         namespace: str = "",
         adapter: Adapter = None,
+        embedded: EmbeddedPrompt | None = None,
         **scheduling: Unpack[SchedulingOptions],
     ) -> list[Beam]:
         """Requests for the outputs of a beam search, the best first. Adding the first adds all of them.
@@ -127,9 +133,12 @@ class RequestFactory:
             eos_ids: Tokens that end an output, in the place of the model's.
             namespace: Requests share cached prompts within one only.
             adapter: The name of an adapter, or names with weights.
+            embedded: Parts of the prompt that are no tokens.
             scheduling: When it is run.
         """
         tokens, vocab = self._prompt(prompt), self.executor.vocab
+        if embedded is not None:
+            self._check_embedded(embedded, None)
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_count(min_tokens, "min_tokens", least=0)
         check_count(options.count, "beams", min(self._max_seqs, self.executor.max_logits))
@@ -138,7 +147,7 @@ class RequestFactory:
         mix = self.adapters.mix(adapter)
         group = BeamGroup(options, ends, min(len(tokens) + most, self.max_length), len(tokens) + least, vocab)
         for _ in range(options.count):
-            Beam(tokens, group, masks=self._masks, eos_ids=ends, namespace=namespace, adapter=mix)
+            Beam(tokens, group, masks=self._masks, eos_ids=ends, namespace=namespace, adapter=mix, embedded=embedded)
         group.beams[0].siblings = [*group.beams[1:]]
         set_scheduling(group.beams, scheduling)
         return group.beams
@@ -190,6 +199,11 @@ class RequestFactory:
             raise TooLong(f"a prompt of {len(tokens)} tokens leaves no room for an output: {self._room()}",
                           len(tokens), self.max_length)  # fmt: skip
         return tokens
+
+    def _check_embedded(self, embedded: EmbeddedPrompt, prompt_logprobs: int | None) -> None:
+        embedded.check(self.executor.max_batched_tokens)
+        if prompt_logprobs is not None:
+            raise RequestError("prompt_logprobs cannot be used together with images: their tokens have no text")
 
     def _allowed(self, extras: SamplingExtras, ends: frozenset[int], min_tokens: int) -> Words | None:
         if extras.allowed is None:

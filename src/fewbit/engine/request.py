@@ -20,6 +20,7 @@ from ..cache.cache import Cache
 from ..devices.batch import AdapterMix, Logprobs, Row, RowResult, Sample
 from ..ops.sampling import SamplingParams
 from .constraint import Constraint, MaskPool
+from .embedded import EmbeddedPrompt
 from .sampling_extras import AllowedTokens, OutputExtras, SamplingExtras
 from .scores import PositionScores
 from .token_counts import TokenCounts
@@ -49,8 +50,15 @@ class Request(ABC):
 
     output: ClassVar[str] = "logits"  # of the executor, that it needs
 
-    def __init__(self, tokens: list[int], namespace: str = "", adapter: AdapterMix | None = None) -> None:
+    def __init__(
+        self,
+        tokens: list[int],
+        namespace: str = "",
+        adapter: AdapterMix | None = None,
+        embedded: EmbeddedPrompt | None = None,
+    ) -> None:
         self.tokens = tokens
+        self.embedded = embedded  # parts of the prompt that are no tokens
         self.prompt_tokens = len(tokens)
         self.namespace = namespace  # pages of the cache are shared within one only
         self.adapter = adapter
@@ -135,7 +143,12 @@ class Request(ABC):
 
     def reusable(self) -> Sequence[int]:
         """The tokens that need not be run if they are in the cache."""
-        return self.tokens[: self.first_needed]
+        return self.keys[: self.first_needed]
+
+    @property
+    def keys(self) -> list[int]:
+        """The tokens as the cache knows them."""
+        return self.tokens if self.embedded is None else self.embedded.keyed(0, self.tokens)
 
     def shareable(self, length: int, leader: Request) -> int:
         """How many of the `length` tokens that both begin with need not be run if `leader` runs them.
@@ -152,7 +165,8 @@ class Request(ABC):
         """Add the rows that run the next `count` tokens to a step."""
         first = self.num_computed + self.num_in_flight
         tokens = [*self.tokens, *self.draft][first : first + count] if self.awaited is None else [-1 - self.awaited]
-        row = Row(self.sequence, tokens, self.num_logits(count), adapter=self.adapter)
+        inputs = None if self.embedded is None else self.embedded.row_inputs(first, len(tokens))
+        row = Row(self.sequence, tokens, self.num_logits(count), adapter=self.adapter, inputs=inputs)
         rows.append((self, row))
         if row.num_logits:
             self.ask(row, rows)
@@ -217,8 +231,9 @@ class Generation(Request):
         allowed: Words | None = None,
         namespace: str = "",
         adapter: AdapterMix | None = None,
+        embedded: EmbeddedPrompt | None = None,
     ) -> None:
-        super().__init__(prompt, namespace, adapter)  # the output follows in `tokens`
+        super().__init__(prompt, namespace, adapter, embedded)  # the output follows in `tokens`
         self.scores = scores  # of the prompt; outputs of one prompt share them
         self.params = params
         self.max_length, self.min_length = max_length, min_length  # tokens, those of the prompt included

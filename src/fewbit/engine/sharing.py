@@ -82,9 +82,10 @@ def _end(leader: Request) -> int:
 
 def _shared(request: Request, leader: Request) -> int:
     """How many tokens a request need not run if another one does."""
-    if request.tokens[:MIN_TOKENS] != leader.tokens[:MIN_TOKENS] or request.cache_namespace != leader.cache_namespace:
+    mine, other = request.keys, leader.keys
+    if mine[:MIN_TOKENS] != other[:MIN_TOKENS] or request.cache_namespace != leader.cache_namespace:
         return 0
-    return request.shareable(common_prefix(request.tokens, leader.tokens), leader)
+    return request.shareable(common_prefix(mine, other), leader)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ..errors import DtypeError, RequestError
 from ..validation import to_flag
+from .images import ImagePrompts, PromptImage, images_of
 from .prompts import PromptEncoder
 from .replies import ReplyPlan
 from .reply_constraint import ReplyRules, read_choice, reply_constraint
@@ -38,6 +39,7 @@ class ChatPlan:
         hold: Makes what holds the reply of what holds its answer; None for either is nothing.
         options: The options that are those of `LLM.generate`.
         dropped: Messages that were left out, since they do not fit.
+        images: Those of the conversation, in their order.
     """
 
     prompt: list[int]
@@ -45,6 +47,7 @@ class ChatPlan:
     hold: Callable[[ConstraintFactory | None], ConstraintFactory | None]
     options: dict[str, Any]
     dropped: int = 0
+    images: Sequence[PromptImage] = ()
 
     def constraint(self, given: Any) -> Any:
         """What holds the reply: a constraint that is given as such, or else one with the structure that is given."""
@@ -57,10 +60,11 @@ class ChatEncoder:
     Args:
         prompts: Encodes their text.
         compiler: Gives the grammars of the model.
+        images: Makes embeddings of images.
     """
 
-    def __init__(self, prompts: PromptEncoder, compiler: Callable[[], GrammarCompiler]) -> None:
-        self._prompts, self._compiler = prompts, compiler
+    def __init__(self, prompts: PromptEncoder, compiler: Callable[[], GrammarCompiler], images: ImagePrompts) -> None:
+        self._prompts, self._compiler, self._images = prompts, compiler, images
         self._has_warned = False
         self._controls: dict[str, dict[str, int]] = {}  # of each format
 
@@ -85,7 +89,7 @@ class ChatEncoder:
 
     def count(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> int:
         """Number of tokens of a conversation's prompt, whether it fits or not."""
-        prompt = self._render(check_messages(messages), refuse_ignored_tools, options)
+        prompt = self._render(self._images.take(check_messages(messages)), refuse_ignored_tools, options)
         return len(prompt.encode(self._prompts.tokenizer))
 
     def plan_all(
@@ -107,13 +111,14 @@ class ChatEncoder:
         choice = read_choice(reply.get("tool_choice") or "auto", [tool_name(tool) for tool in tools])
         if choice == "none":
             own["tools"], tools = None, []
-        dropped = 0
+        messages, dropped = self._images.take(check_messages(messages)), 0
         if to_flag(reply.get("truncate", False), "truncate"):
-            messages, dropped = self._fitting(check_messages(messages), own, rest.get("max_tokens", 256))
+            messages, dropped = self._fitting(messages, own, rest.get("max_tokens", 256))
         prompt = self._prompt(messages, refuse_ignored_tools, own)
         tokens = prompt.encode(self._prompts.tokenizer)
         described = [describe(tool) for tool in tools]
-        return replace(self._planned(prompt, tokens, described, choice, reply, rest), dropped=dropped)
+        plan = self._planned(prompt, tokens, described, choice, reply, rest)
+        return replace(plan, dropped=dropped, images=images_of(messages))
 
     def _fitting(
         self, messages: list[ChatMessage], options: PromptOptions, max_tokens: int | None
@@ -170,7 +175,8 @@ class ChatEncoder:
 
     def _prompt(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> ChatPrompt:
         """A prompt that may fit."""
-        for message in check_messages(messages):
+        messages = self._images.take(check_messages(messages))
+        for message in messages:
             if message["role"] != "assistant" and isinstance(message.get("content"), str):
                 self._prompts.refuse_long(message["content"])
         prompt = self._render(messages, refuse_ignored_tools, options)
@@ -179,7 +185,11 @@ class ChatEncoder:
 
     def _render(self, messages: Messages, refuse_ignored_tools: bool, options: PromptOptions) -> ChatPrompt:
         check_names(options, PromptOptions)
-        return self.templates.prompt(messages, refuse_ignored_tools=refuse_ignored_tools, **_check_options(options))
+        prompt = self.templates.prompt(
+            messages, refuse_ignored_tools=refuse_ignored_tools, image_placeholder=self._images.placeholder,
+            **_check_options(options),
+        )  # fmt: skip
+        return prompt.with_images([image.prepared.text for image in images_of(messages)])
 
 
 def split_conversations(messages: Messages | Sequence[Messages]) -> tuple[list[list[ChatMessage]], bool]:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack, overload
 
+from ..encoding import find_encoder
 from ..engine.beam_search import refuse_beside_beams
+from ..engine.embedded import EmbeddedPrompt
 from ..engine.request import Generation
 from ..errors import RequestError
 from ..files.hub import find, recommended_activations, recommended_sampling
@@ -44,7 +46,7 @@ from .tools import Tool
 
 __all__ = ["LLM", "AsyncStream", "ChatOptions", "Options", "Prompt", "PromptOptions", "Stream", "TextDelta"]
 
-BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "priority", "client", "deadline")
+BEAM_REQUEST = ("max_tokens", "min_tokens", "namespace", "adapter", "embedded", "priority", "client", "deadline")
 SHORT_PROMPT = 512  # characters or tokens that are encoded in the event loop: starting a thread takes longer
 
 
@@ -71,10 +73,12 @@ class LLM(LabelReader):
             file = quantized(file, options.format, options.keep, options.progress)
         metadata = file.tokenizer()
         tokenizer = Tokenizer.from_metadata(metadata)
-        loaded = load(file, options, recommended_activations(metadata))
+        encoder = find_encoder(path, options)
+        loaded = load(file, options, recommended_activations(metadata), None if encoder is None else encoder.model)
+        encoder = encoder if loaded.sees else None
         speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
-        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation)
+        self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation, encoder)
         self.pooling = file_pooling(file.config, loaded.is_encoder)
         self.head = find_head(loaded, self.tokenizer, file.architecture)
         self.prompts, self.default_prompt = embedding_prompts(path)
@@ -150,7 +154,9 @@ class LLM(LabelReader):
         checked = self._stream_options(prompt, options)
         return AsyncStream(self._worker, lambda: self._fold(prompt, checked))
 
-    async def aparts(self, prompt: Prompts, **options: Unpack[Options]) -> AsyncGenerator[TextDelta, None]:
+    async def aparts(
+        self, prompt: Prompts, *, embedded: EmbeddedPrompt | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[TextDelta, None]:
         """The text of several outputs while they are written.
 
             async with aclosing(await llm.aparts(["Once", "Twice"], n=2)) as deltas:
@@ -162,6 +168,7 @@ class LLM(LabelReader):
 
         Args:
             prompt: Text or token ids, or a list of such prompts.
+            embedded: Images in each of the prompts, of `embed_images`.
             options: See `Options`, all but `progress`. The `n` outputs of a prompt follow each other in
                 `TextDelta.index`.
         """
@@ -173,8 +180,8 @@ class LLM(LabelReader):
             and checked.samplers is None
             and sum(map(len, split_prompts(prompt)[0])) <= SHORT_PROMPT
         ):
-            return text_deltas(self._worker, self._folds(prompt, checked)[0], caller)
-        groups = await caller.compute(lambda: self._folds(prompt, checked)[0])
+            return text_deltas(self._worker, self._folds(prompt, checked, embedded=embedded)[0], caller)
+        groups = await caller.compute(lambda: self._folds(prompt, checked, embedded=embedded)[0])
         return text_deltas(self._worker, groups, caller)
 
     @overload
@@ -315,7 +322,11 @@ class LLM(LabelReader):
         return self._folds([plan.prompt], checked, [plan])[0][0][0]
 
     def _folds(
-        self, prompt: Prompts, options: GenerationOptions, plans: Sequence[ChatPlan] = ()
+        self,
+        prompt: Prompts,
+        options: GenerationOptions,
+        plans: Sequence[ChatPlan] = (),
+        embedded: EmbeddedPrompt | None = None,
     ) -> tuple[list[list[TextFold]], bool]:
         """The outputs of each prompt, and whether a list of prompts was given. `plans`: of prompts of conversations."""
         prompts, several = split_prompts(prompt)
@@ -327,6 +338,10 @@ class LLM(LabelReader):
             if plans:
                 given = {**given, "constraint": plans[number].constraint(given.get("constraint"))}
             tokens = self._prompts.encode(text)
+            if embedded is not None:
+                given = {**given, "embedded": embedded}
+            elif plans and plans[number].images:
+                given = {**given, "embedded": self._images.embed(plans[number].images, tokens)}
             requests: Sequence[Generation]
             if options.beams is not None:
                 refuse_beside_beams({"what holds the reply": given.get("constraint")})

@@ -25,6 +25,7 @@ from .callers import BlockingCaller, Caller, LoopCaller, drive, run
 from .chat import ChatEncoder, Messages
 from .completion import TokenLogprob
 from .extra_options import TokenTexts
+from .images import ImagePrompts, images_of
 from .logprobs import scored_tokens
 from .pooling import Pooler, Pooling, check_pooling, file_pooling, with_prefix
 from .progress import Progress
@@ -33,6 +34,8 @@ from .sampling_options import PromptOptions
 from .score import Scored, ScoredText, ScoredTexts, scorings
 
 if TYPE_CHECKING:
+    from ..encoding import ImageEncoder
+    from ..engine.embedded import EmbeddedPrompt
     from ..text.grammar import GrammarCompiler
     from ..text.reply import ReplyFormat
     from ..text.template import ChatTemplate
@@ -56,6 +59,7 @@ class TextReader(AdapterMethods):
         sampling: SamplingParams,
         options: LoadOptions,
         speculation: Speculation | None = None,
+        encoder: ImageEncoder | None = None,
     ) -> None:
         self.model_name, self.path, self.sampling = name, path, sampling
         self.loaded, self.tokenizer = loaded, tokenizer.fitted(loaded.executor.vocab - loaded.second_text)
@@ -69,7 +73,8 @@ class TextReader(AdapterMethods):
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
         self._token_texts = TokenTexts(self.tokenizer)
-        self._chat = ChatEncoder(self._prompts, lambda: self.grammars)
+        self._images = ImagePrompts(encoder, self.tokenizer)
+        self._chat = ChatEncoder(self._prompts, lambda: self.grammars, self._images)
         for adapter, source in check_adapters(options.adapters).items():
             self.load_adapter(adapter, source)
 
@@ -121,6 +126,29 @@ class TextReader(AdapterMethods):
             options: See `PromptOptions`.
         """
         return self._chat.encode(messages, refuse_ignored_tools, options)
+
+    def take_images(self, messages: Messages) -> Messages:
+        """Messages whose images were opened and resized. That takes a while, and `chat_prompt` and `count_tokens` need
+        not do it again.
+
+        Args:
+            messages: Dicts with `role` and `content`.
+        """
+        return self._images.take(messages)
+
+    def embed_images(self, messages: Messages, tokens: Sequence[int]) -> EmbeddedPrompt | None:
+        """The images of messages as a prompt has them, encoded; None if there are none.
+
+        Args:
+            messages: Of `take_images`.
+            tokens: The prompt that `chat_prompt` made of them.
+        """
+        return self._images.embed(images_of(messages), tokens)
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether messages may have images."""
+        return bool(self._images.placeholder)
 
     def count_tokens(
         self, messages: Messages, *, refuse_ignored_tools: bool = False, **options: Unpack[PromptOptions]

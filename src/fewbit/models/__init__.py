@@ -42,6 +42,7 @@ _PARTS = {
     "rope_scaling",
     "rotary",
     "transforms",
+    "vision",
 }  # no architecture
 _UNDERSCORED = {"nemotron_h", "nemotron_h_moe"}  # GGUF writes these names as the modules have them
 

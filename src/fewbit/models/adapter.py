@@ -90,6 +90,12 @@ def last_layers(config: Config) -> Any:
     return [layer >= config.get("max_window_layers", 28) for layer in layer_numbers(config)]
 
 
+def rope_sections(config: Config) -> Any:
+    """How many pairs are rotated by time, row and column, in four numbers as GGUF has them."""
+    found = config["rope"].get("mrope_section")
+    return None if found is None else [*found, 0, 0, 0, 0][:4]
+
+
 def _scaling_type(config: Config) -> str | None:
     kinds = {"linear": "linear", "yarn": "yarn", "longrope": "longrope", "su": "longrope"}
     return kinds.get(config["rope"].get("rope_type"))
@@ -221,8 +227,8 @@ def norms_plus_one(tensors: Tensors) -> Tensors:
 
 
 # Of models that see or hear too, and tables that are computed anyway.
-_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "embed_vision.",
-                "audio_tower.", "embed_audio.", "mtp.")  # fmt: skip
+_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "connector.",
+                "embed_vision.",                 "audio_tower.", "embed_audio.", "mtp.")  # fmt: skip
 _COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
 
 
@@ -254,7 +260,7 @@ class Adapter:
         >>> Adapter((), {"block_count": ("n_layer", "num_hidden_layers")}).hyperparameters({"num_hidden_layers": 2})
         {'block_count': 2}
         """
-        found = {key: _value(config, source) for key, source in self.config.items()}
+        found = {key: value_of(config, source) for key, source in self.config.items()}
         return {key: value for key, value in found.items() if value is not None}
 
     def recipes(self, names: Iterable[str], config: Config) -> dict[str, Recipe]:
@@ -285,6 +291,14 @@ class Adapter:
                 continue
             _place(name, plain, table, found)
         return {target: draft.recipe(target) for target, draft in found.items()}
+
+
+def place_all(names: Mapping[str, str], tensors: Tensors) -> dict[str, Recipe]:
+    """The recipe for each GGUF tensor, of stored names and what the table calls them."""
+    table, found = _table(tensors), dict[str, _Draft]()
+    for name, plain in names.items():
+        _place(name, plain, table, found)
+    return {target: draft.recipe(target) for target, draft in found.items()}
 
 
 @dataclass
@@ -368,6 +382,8 @@ def _without_prefix(name: str) -> str:
     """
     if name.startswith("model.language_model."):
         return "model." + name.removeprefix("model.language_model.")
+    if name.startswith("model.text_model."):
+        return "model." + name.removeprefix("model.text_model.")
     if name.startswith("language_model."):
         return name.removeprefix("language_model.")
     rest = name.removeprefix("model.")
@@ -394,7 +410,7 @@ def _mtp_name(name: str, layers: int) -> str:
     return name
 
 
-def _value(config: Config, source: Source) -> Any:
+def value_of(config: Config, source: Source) -> Any:
     if callable(source):
         value = source(config)
     else:
@@ -413,5 +429,6 @@ def _inside(config: Any, key: str) -> Any:
 __all__ = [
     "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "MTP", "MTP_TENSORS", "OPTIONAL_WINDOWS",
     "SANDWICH_TENSORS", "SHARED_EXPERTS", "WINDOWS", "Adapter", "Recipe", "Target", "Tensors", "head_dim",
-    "layer_numbers", "norms_plus_one", "optional_window", "window_pattern",
+    "layer_numbers", "norms_plus_one", "optional_window", "place_all", "rope_sections",
+    "value_of", "window_pattern",
 ]  # fmt: skip

@@ -97,6 +97,15 @@ class Checkpoint:
             self._refuse(key, "a number" + (f" of at least {least:g}" if math.isfinite(least) else ""), value)
         return float(value)
 
+    def number_list(self, key: str, count: int, default: Sequence[float] | None = None) -> tuple[float, ...]:
+        """A list of so many numbers."""
+        value = self._get(key, default)
+        found = [*value] if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else [value]
+        are_numbers = all(isinstance(one, int | float | np.number) and math.isfinite(one) for one in found)
+        if len(found) != count or not are_numbers:
+            self._refuse(key, f"{count} numbers", value)
+        return tuple(float(one) for one in found)
+
     def numbers(self, key: str, layers: int) -> list[float]:
         """A number for each layer, which may be infinite."""
         value = self._get(key, None)
@@ -132,6 +141,9 @@ class Checkpoint:
 
     def has_tensor(self, name: str) -> bool:
         return name in self._file.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._tensor(name).shape
 
     def embedding(self, name: str, rows: int, columns: int) -> QuantTensor:
         """An embedding table: a step reads one row for each token."""

@@ -11,7 +11,7 @@ from ..ops.recorder import Ops
 from .checkpoint import Checkpoint
 from .config import Config
 from .layers import LayerNorm, Norm, read_output, read_windows
-from .rotary import read_rope
+from .rotary import read_rope, with_axes
 
 Part = Callable[[Ops, Value], Value]  # rows in, rows out
 
@@ -53,10 +53,11 @@ class UniformDecoder(Decoder, ABC):
 
     neox: ClassVar[bool] = True  # how pairs of a head are rotated
     norm: ClassVar[type[Norm] | type[LayerNorm]] = Norm
+    alternates: ClassVar[bool] = False  # how pairs are rotated by row and column, where the file says that they are
 
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
-        rope = read_rope(file, c.k_dim, neox=self.neox)
+        rope = with_axes(file, read_rope(file, c.k_dim, neox=self.neox), self.alternates)
         blocks = [self.block(file, i, c, rope, window) for i, window in enumerate(read_windows(file, c.layers))]
         super().__init__(file, c, blocks, norm=self.norm(file, "output_norm", c.hidden))
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -23,12 +23,24 @@ from ..formats import Format, get
 from ..tensor import QuantTensor
 from .adapter import Adapter, Recipe
 from .transforms import Array
+from .transforms import Config as RawConfig
 
 _VIEWS = {"f32": "<f4", "f16": "<f2", "bf16": "<u2"}
 _WRONG = (
     KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RecursionError, StopIteration,
     MemoryError,
 )  # fmt: skip
+
+
+class CheckpointAdapter(Protocol):
+    """Says what GGUF's hyperparameters and tensors are made of."""
+
+    @property
+    def made(self) -> Callable[[RawConfig], dict[str, Array]]: ...
+
+    def hyperparameters(self, config: RawConfig) -> dict[str, Any]: ...
+
+    def recipes(self, names: Iterable[str], config: RawConfig) -> dict[str, Recipe]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +61,11 @@ class Directory:
     def __init__(self, path: Path, names: list[str]) -> None:
         self.path = path
         self._raw = read_config(path / "config.json")
-        self.architecture, self._adapter = find_adapter(self._raw, names, path)
-        self._stored = open_tensors(path, self._raw)
+        self.architecture, adapter = find_adapter(self._raw, names, path)
+        self._join_tensors(adapter, open_tensors(path, self._raw))
+
+    def _join_tensors(self, adapter: CheckpointAdapter, stored: Safetensors | Prequantized) -> None:
+        self._adapter, self._stored = adapter, stored
         self.file_bytes = self._stored.file_bytes
         self.config = self._checked("config.json", lambda: self._adapter.hyperparameters(self._raw))
         self._made = self._checked("config.json", lambda: self._adapter.made(self._raw))

@@ -20,7 +20,13 @@ def mistral_window(config: Mapping[str, Any]) -> Any:
 
 
 HF = Adapter(
-    ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
+    (
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "MixtralForCausalLM",
+        "Idefics3ForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",
+    ),
     config=DECODER | {"rope.dimension_count": head_dim, "attention.sliding_window": mistral_window},
     tensors=INTERLEAVED_TENSORS
     | {

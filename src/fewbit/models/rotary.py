@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +34,26 @@ def read_rope(file: Checkpoint, dim: int, neox: bool = False, truncate: bool = T
         inv_freq = inv_freq / factor * (1 - mix) + inv_freq * mix
         scale *= _yarn_scale(factor) / _yarn_scale(factor, file.number("rope.scaling.yarn_log_multiplier", default=0.0))
     return Rope(np.asarray(inv_freq, np.float32), scale, neox)
+
+
+def with_axes(file: Checkpoint, rope: Rope, interleaved: bool) -> Rope:
+    """The rope of a model whose pairs are rotated by one of three positions of a token: time, row and column.
+
+    Args:
+        file: Says how many pairs each of them rotates.
+        rope: The rope for one position.
+        interleaved: Whether the pairs of rows and columns alternate with those of time; else they follow each other.
+    """
+    if not file.has("rope.dimension_sections"):
+        return rope
+    pairs = len(rope.inv_freq)
+    time, rows, columns, *_ = file.sizes("rope.dimension_sections", 4, least=0, most=1 << 14)
+    if time + rows + columns != pairs:
+        raise FileError(f"{file.path}: rope.dimension_sections must add up to {pairs} pairs")
+    if not interleaved:
+        return replace(rope, axes=(0,) * time + (1,) * rows + (2,) * columns)
+    limits = {1: 3 * rows, 2: 3 * columns}
+    return replace(rope, axes=tuple(i % 3 if i < limits.get(i % 3, 0) else 0 for i in range(pairs)))
 
 
 def read_local_rope(file: Checkpoint, dim: int, base: float = 10000.0, neox: bool = False) -> Rope:

@@ -75,6 +75,15 @@ def transposed_every(start: int, step: int) -> Transform:
     return Transform(lambda w, config: np.swapaxes(w[..., start::step], -1, -2))
 
 
+def transposed_part(number: int, count: int) -> Transform:
+    """One of several equal parts of the columns, as rows.
+
+    >>> transposed_part(1, 2)(np.arange(8).reshape(2, 4), config={}).tolist()
+    [[2, 6], [3, 7]]
+    """
+    return Transform(lambda w, config: np.swapaxes(np.split(w, count, -1)[number], -1, -2))
+
+
 TRANSPOSED = Transform(lambda w, config: np.swapaxes(w, -1, -2))
 PLUS_ONE = Transform(lambda w, config: w + 1, computes=True)  # norms that scale by 1 + weight
 NEGATIVE_EXP = Transform(lambda w, config: -np.exp(w), computes=True)

@@ -109,7 +109,7 @@ def attend(
     for s, length in enumerate(step.lengths.tolist()):
         rows = slice(step.q_starts[s], step.q_starts[s + 1])
         table = step.tables[step.table_starts[s] : step.table_starts[s + 1]]
-        visible = _visible(length, rows.stop - rows.start, params)
+        visible = _visible(length, rows, params)
         positions = np.flatnonzero(visible.any(axis=0))
         keys = _read(kv.k, kv.k_format, table, positions, q.shape[2])
         values = _read(kv.v, kv.v_format, table, positions, result.shape[2])
@@ -125,15 +125,22 @@ def _read(store: Bytes, fmt: Format, table: Ints, positions: Longs, dim: int) ->
     return values.astype(np.float64).swapaxes(0, 1)
 
 
-def _visible(length: int, rows: int, params: AttentionParams) -> npt.NDArray[np.bool_]:
-    """Which positions each of the last rows sees, (rows, length)."""
-    distance = np.arange(length - rows, length)[:, None] - np.arange(length)
+def _visible(length: int, rows: slice, params: AttentionParams) -> npt.NDArray[np.bool_]:
+    """Which positions each of the last rows of a sequence sees, (rows, length)."""
+    positions, first = np.arange(length), length - (rows.stop - rows.start)
+    distance = positions[first:, None] - positions
     if not params.causal:
-        return np.asarray(np.abs(distance) <= (params.radius or length))
-    if params.chunked and params.window:
-        chunk = np.arange(length) // params.window
-        return np.asarray((distance >= 0) & (chunk[length - rows :, None] == chunk))
-    return (distance >= 0) & (distance < (params.window or length))
+        seen = np.abs(distance) <= (params.radius or length)
+    elif params.chunked and params.window:
+        chunk = positions // params.window
+        seen = (distance >= 0) & (chunk[first:, None] == chunk)
+    else:
+        seen = (distance >= 0) & (distance < (params.window or length))
+    if params.spans is None:
+        return np.asarray(seen)
+    begins, ends = params.spans[rows].T[:, :, None]
+    own = (positions >= begins) & (positions < ends)
+    return np.asarray(own | seen if params.causal else own)
 
 
 def _attend_one(q: Doubles, k: Doubles, v: Doubles, visible: npt.NDArray[np.bool_], params: AttentionParams) -> Doubles:

@@ -29,6 +29,7 @@ class Rope:
     inv_freq: Floats
     scale: float = 1.0
     neox: bool = False  # a pair is (i, i + n / 2), else neighbours
+    axes: tuple[int, ...] | None = None  # for each pair, which of a token's positions; None: there is one
 
 
 @dataclass(frozen=True, eq=False, slots=True)

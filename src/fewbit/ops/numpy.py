@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..arrays import Doubles, Floats, Ints
+from ..arrays import Doubles, Floats, Ints, Longs
 from ..formats.decode import decode
 from ..tensor import QuantTensor
 from . import recurrent
 from .collective import ThreadGroup
 from .experts import route
 from .graph import Graph, Rope, Value
+from .inserts import Inserted
 from .low_rank import AdapterRows, ProductKey, to_floats
 from .specs import AttentionParams, AttentionSpec, RecurrentSpec, Routing
 
@@ -60,6 +61,15 @@ class NumpyStep:
     given: Floats | None = None  # rows that another device made, for a graph that begins with them
     weights: Callable[[QuantTensor], Floats] = field(default_factory=DecodedWeights)
     adapters: Sequence[AdapterRows] = ()  # whose `adapter` is a `Terms`
+    inserted: Sequence[Inserted] = ()
+    axes: Ints | None = None  # (axes, tokens) positions, for ropes that have axes
+    spans: Longs | None = None  # of each token
+
+    def own_spans(self) -> Longs:
+        """The span of each token; one that is part of none is its own."""
+        if self.spans is not None:
+            return self.spans
+        return np.stack([self.positions, self.positions + 1], axis=1).astype(np.int64)
 
 
 def run(graph: Graph, step: NumpyStep) -> Floats:
@@ -79,6 +89,14 @@ def embed(step: NumpyStep, *, table: QuantTensor, scale: float) -> Floats:
 def given(step: NumpyStep) -> Floats:
     assert step.given is not None
     return step.given
+
+
+def insert(step: NumpyStep, x: Floats, *, part: int, adds: bool) -> Floats:
+    out = x.copy()
+    for one in step.inserted:
+        if one.part == part:
+            out[one.tokens] = out[one.tokens] + one.rows if adds else one.rows
+    return out
 
 
 def by_head(x: Floats, heads: int) -> Floats:
@@ -220,7 +238,7 @@ def add(step: NumpyStep, a: Floats, b: Floats) -> Floats:
 
 def rope(step: NumpyStep, x: Floats, *, heads: int, rope: Rope) -> Floats:
     pairs = len(rope.inv_freq)
-    angles = step.positions[:, None, None] * rope.inv_freq.astype(np.float64)
+    angles = _rope_positions(step, rope)[:, None] * rope.inv_freq.astype(np.float64)
     cos, sin = (np.float32(rope.scale) * f(angles).astype(np.float32) for f in (np.cos, np.sin))
     out = by_head(x, heads).copy()
     if rope.neox:
@@ -233,14 +251,24 @@ def rope(step: NumpyStep, x: Floats, *, heads: int, rope: Rope) -> Floats:
     return out.reshape(x.shape)
 
 
+def _rope_positions(step: NumpyStep, rope: Rope) -> Ints:
+    """What each pair is rotated by: (tokens, pairs)."""
+    pairs = len(rope.inv_freq)
+    if rope.axes is None or step.axes is None:
+        return np.repeat(step.positions[:, None], pairs, axis=1)
+    return np.asarray(step.axes[list(rope.axes)].T)
+
+
 def attend(
-    step: NumpyStep, q: Floats, k: Floats, v: Floats, *, layer: int, spec: AttentionSpec, keep: bool, **params: Any
-) -> Floats:
+    step: NumpyStep, q: Floats, k: Floats, v: Floats, *, layer: int, spec: AttentionSpec, keep: bool, spans: bool,
+    **params: Any,
+) -> Floats:  # fmt: skip
     rows = len(q)
     queries, keys = (x.reshape(rows, -1, spec.k_dim) for x in (q, k))
     if keep:
         step.cache.append(layer, step.sequences, keys, v.reshape(rows, -1, spec.v_dim))
-    scores = AttentionParams(window=spec.window, chunked=spec.chunked, **params)
+    own = step.own_spans() if spans else None
+    scores = AttentionParams(window=spec.window, chunked=spec.chunked, spans=own, **params)
     return step.cache.attend(layer, step.sequences, queries, scores).reshape(rows, -1)
 
 
@@ -330,7 +358,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, shift, columns, join,
-        add, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
+        add, insert, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
         all_reduce, all_gather, low_rank, low_rank_rows,
     )
 }  # fmt: skip

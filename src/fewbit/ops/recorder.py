@@ -21,6 +21,7 @@ from .specs import AttentionSpec, LayerSpec, RecurrentSpec, Routing
 FUSED_GATES = ("silu", "gelu", "gelu_tanh", "relu")  # that kernels apply to a product
 GATES = (*FUSED_GATES, "sigmoid", "none", "swiglu_oai")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid")
+MAX_PARTS = 64  # of rows that are inserted
 SCORES = ("softmax", "sigmoid", "softmax_top")
 
 P = ParamSpec("P")
@@ -95,6 +96,7 @@ class Recorder:
 
     def given(self, width: int) -> Value:
         """Rows that come from outside, one for each token. Only one such value is in a graph."""
+        expect(width > 0, f"given: rows need at least one value, not {width}")
         out = Value(self, width)
         self.nodes.append(Node("given", (), (out,), {}))
         return out
@@ -104,6 +106,12 @@ class Recorder:
         """The row of the table for each token, times scale."""
         expect(len(table.shape) == 2 and table.shape[0] > 0, f"embed: the table must be a matrix, it is {table.shape}")
         return table.shape[1]
+
+    @operation(all_rows=True)
+    def insert(self, x: Value, part: int = 0, adds: bool = False) -> int:
+        """x, with rows from outside in the place of those of some tokens, or added to them: those of a step's part."""
+        expect(0 <= part < MAX_PARTS, f"insert: a part must be a number from 0 to {MAX_PARTS - 1}, it is {part}")
+        return x.width
 
     @operation(all_rows=True)
     def positions(self, table: QuantTensor) -> int:
@@ -333,6 +341,7 @@ class Recorder:
         causal: bool = True,
         radius: int = 0,
         keep: bool = True,
+        spans: bool = False,
     ) -> int:
         """Store k and v in the cache of a layer, and attend over all tokens of each sequence.
 
@@ -348,6 +357,7 @@ class Recorder:
             causal: False if a token also sees those after it, which must be in the same step.
             radius: If not causal, how many tokens away a token sees, on both sides; 0 for all.
             keep: False if k and v are there already: an earlier `attend` of this layer kept them.
+            spans: Tokens that are part of a span see all of it. If not causal, they see nothing else.
         """
         for name, x, dim in (("k", k, spec.k_dim), ("v", v, spec.v_dim)):
             heads = f"{spec.kv_heads} heads of {dim}"
@@ -357,7 +367,7 @@ class Recorder:
         fits = q_heads > 0 and q_heads % spec.kv_heads == 0
         expect(fits, f"attend: {q_heads} heads of q cannot share {spec.kv_heads} heads of K and V evenly")
         expect(sinks is None or sinks.shape == (q_heads,), f"attend: there must be a sink for each of {q_heads} heads")
-        if keep:
+        if keep and (causal or self.specs.get(layer) != spec):  # what sees both ways is kept for one step only
             self.keep(layer, spec)
         expect(self.specs.get(layer) == spec, f"attend: layer {layer} does not keep {spec}")
         return q_heads * spec.v_dim

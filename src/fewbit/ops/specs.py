@@ -50,6 +50,8 @@ class AttentionParams:
         causal: False if a token also sees those after it.
         radius: If not causal, how many positions away a token sees, on both sides; 0 for all.
         chunked: Whether a token sees only its own chunk of `window` positions, up to its own.
+        spans: First position and end of what each row is part of, (rows, 2). Causal: a row also sees all of it. Else it
+            sees nothing but that.
     """
 
     scale: float
@@ -59,6 +61,7 @@ class AttentionParams:
     causal: bool = True
     radius: int = 0
     chunked: bool = False
+    spans: Longs | None = None
 
 
 class KVArrays(NamedTuple):

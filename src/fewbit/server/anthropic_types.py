@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
+from .images import content_of, image_part
 from .jobs import Usage
 from .openai_types import Share, effort_names, thinking_names
 from .output_formats import OutputFormat
@@ -237,15 +238,17 @@ def _template_message(message: InputMessage, where: str) -> list[dict[str, Any]]
     if message.role == "assistant":
         return [_assistant(message.content, where)]
     found: list[dict[str, Any]] = []
-    texts: list[str] = []
+    texts: list[str | dict[str, Any]] = []
     for number, block in enumerate(message.content):
         at = f"{where}.content[{number}]"
         if block.type == "tool_result":
             found.append(_result(block, at))
+        elif block.type == "image":
+            texts.append(_image(block, at))
         else:
             texts.append(_text(block, at))
     if texts or not found:
-        found.append({"role": message.role, "content": "\n".join(texts)})  # results come first, as templates want them
+        found.append({"role": message.role, "content": content_of(texts)})  # results come first, as templates want them
     return found
 
 
@@ -288,6 +291,15 @@ def _joined(content: str | list[Block], where: str) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(_text(block, f"{where}[{number}]") for number, block in enumerate(content))
+
+
+def _image(block: Block, at: str) -> dict[str, Any]:
+    source = block.source if isinstance(block.source, dict) else {}
+    if source.get("type") == "url":
+        return image_part(source.get("url"), f"{at}.source.url")
+    if source.get("type") != "base64":
+        raise unsupported(f"{at}.source", "its type must be base64 or url")
+    return image_part(source.get("data"), f"{at}.source.data", is_url=False)
 
 
 def _text(block: Block, at: str) -> str:

@@ -53,7 +53,16 @@ class AnswerKeeper:
     messages: Sequence[Mapping[str, Any]]
 
     def keep(self, name: str, index: int, text: str) -> None:
-        self.store.keep(name, index, self.model, self.messages, text)
+        self.store.keep(name, index, self.model, [*map(_without_images, self.messages)], text)
+
+
+def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Images are not kept: what is trained reads text."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = [part if isinstance(part, str) else "[image]" if "image" in part else part["text"] for part in content]
+    return {**message, "content": "\n".join(texts)}
 
 
 def feedback_store(request: Request) -> FeedbackStore:

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..engine.embedded import EmbeddedPrompt
 from ..errors import RequestError, TooLong
 from ..llm import LLM, Completion, Prompt, TextDelta, TokenLogprob
 from ..llm.reply_constraint import ReplyRules, reply_constraint
@@ -15,6 +16,7 @@ from ..text.grammar import ConstraintFactory, Grammar
 from ..text.infill import infill_prompt
 from ..text.reply import Event, tool_schemas
 from .errors import ApiError, out_of_time
+from .images import images_in
 from .output_formats import OutputFormat
 from .prompts import ChatInput, Truncation, chat_prompt
 from .replies import ReplyReader, ReplyStyle, WholeReply, answer_text
@@ -63,7 +65,7 @@ class Job:
     @property
     def is_short(self) -> bool:
         """Whether its prompt is made faster than a thread for it would be found."""
-        if self.output is not None or self.thought_tokens is not None:
+        if self.output is not None or self.thought_tokens is not None or any(images_in(self.messages)):
             return False
         texts = (self.messages or (), self.tools.functions, self.prompts, self.suffix)
         return sum(map(len, texts[:3])) <= SHORT_ITEMS and count_chars(texts) <= SHORT_CHARS
@@ -150,7 +152,7 @@ async def run(job: Job, llm: LLM, in_thread: InThread = asyncio.to_thread) -> As
         **job.options, "n": job.n, "logprobs": job.logprobs, "namespace": job.namespace, "priority": job.priority,
         "client": job.client,
     }  # fmt: skip
-    parts = await llm.aparts(asked.prompts, **options)
+    parts = await llm.aparts(asked.prompts, embedded=asked.embedded, **options)
     readers = [ReplyReader(asked.style) for _ in range(job.num_outputs)]
     async with aclosing(parts):
         echo = await _echo(job, llm, asked.prompts) if job.echo else None
@@ -191,6 +193,7 @@ class PreparedJob:
     style: ReplyStyle | None = None
     grammar: Grammar | None = None
     needs_call: bool = False
+    embedded: EmbeddedPrompt | None = None  # images in the prompt
 
     @property
     def is_checked(self) -> bool:
@@ -209,14 +212,14 @@ class PreparedJob:
 def _asked(job: Job, llm: LLM) -> PreparedJob:
     """What is asked of the engine, made in a thread: long texts and large grammars take long."""
     check_chars(llm, job.messages, job.tools.functions, *job.prompts, job.suffix)
-    style = None
+    style = embedded = None
     if job.messages is not None:
         asked = ChatInput(
             job.messages, job.tools.shown, job.template, job.continues, needs_call=job.tools.choice == "required",
             is_parallel=job.tools.parallel, **job.rules,
         )  # fmt: skip
         prompt = chat_prompt(llm, asked, _truncation(job, llm))
-        found, style = [prompt.tokens], prompt.style
+        found, style, embedded = [prompt.tokens], prompt.style, llm.embed_images(prompt.messages, prompt.tokens)
         job.ignored += prompt.ignored
     else:
         found = [_encoded(llm, prompt, job.suffix) for prompt in job.prompts]
@@ -230,7 +233,7 @@ def _asked(job: Job, llm: LLM) -> PreparedJob:
     constraint = _constraint(job, llm, answer, style)
     if constraint is not None:
         job.options["constraint"] = constraint
-    return PreparedJob(found, style, grammar, job.tools.choice == "required")
+    return PreparedJob(found, style, grammar, job.tools.choice == "required", embedded)
 
 
 def _constraint(

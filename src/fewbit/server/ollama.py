@@ -32,6 +32,7 @@ from .ollama_types import (
     keep_seconds,
     read_tools,
     template_messages,
+    with_images,
 )
 from .openai_types import chat_logprob
 from .replies import Call
@@ -72,10 +73,13 @@ def _chat_job(llm: LLM, messages: list[dict[str, Any]], tools: Tools, names: dic
 
 def job_of(llm: LLM, body: OllamaGenerateRequest) -> Job:
     """What `/api/generate` is asked: by the chat template, unless the prompt is raw or there is none."""
+    if body.images and not llm.can_chat:
+        raise unsupported("images", f"{llm.model_name} has no chat template")
     if not llm.can_chat or body.raw or body.suffix or body.context:
         return Job(prompts=[prompt_of(body, llm)])
     system = [{"role": "system", "content": body.system}] if body.system else []
-    return Job(messages=[*system, {"role": "user", "content": body.prompt}], template=body.template_names)
+    content = with_images(body.prompt, body.images, "request")
+    return Job(messages=[*system, {"role": "user", "content": content}], template=body.template_names)
 
 
 def prompt_of(body: OllamaGenerateRequest, llm: LLM) -> list[int]:

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
+from .images import image_part
 from .openai_types import ChatLogprob, Seed, Share, Stop, effort_names, seed_of, thinking_names
 from .output_formats import OutputFormat, Schema
 from .sampler_fields import mirostat_version, typical
@@ -203,9 +204,10 @@ class OllamaGenerateRequest(Asked, kw_only=True):
 
     def check(self) -> None:
         Asked.check(self)
-        for name in ("images", "template"):
-            if getattr(self, name):
-                raise unsupported(name, "leave it out")
+        if self.template:
+            raise unsupported("template", "leave it out")
+        if self.images and (self.raw or self.suffix or self.context):
+            raise unsupported("images", "they go with a prompt that the chat template writes")
         if self.suffix and (self.system or self.context):
             raise ApiError(400, "suffix goes with a prompt alone: no system, no context", "suffix", "invalid_request")
         if self.raw and (self.system or self.context):
@@ -250,6 +252,14 @@ def template_messages(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
     return [_template_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
 
 
+def with_images(text: str | None, images: list[Any] | None, where: str) -> Any:
+    """The content of a message: its images stand before its text."""
+    if not images:
+        return text
+    parts = [image_part(one, f"{where}.images[{number}]", is_url=False) for number, one in enumerate(images)]
+    return [*parts, text] if text else parts
+
+
 def read_tools(tools: list[OllamaTool] | None) -> Tools:
     """Tools as chat templates expect them."""
     functions = [tool.function for tool in tools or ()]
@@ -257,10 +267,8 @@ def read_tools(tools: list[OllamaTool] | None) -> Tools:
 
 
 def _template_message(message: OllamaMessage, where: str) -> dict[str, Any]:
-    if message.images:
-        raise unsupported(f"{where}.images", "the model reads text only")
-    found: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.content is None and not message.tool_calls:
+    found: dict[str, Any] = {"role": message.role, "content": with_images(message.content, message.images, where)}
+    if message.content is None and not message.tool_calls and not message.images:
         raise ApiError(400, f"{where} has no content", f"{where}.content", "invalid_request")
     if message.role == "tool" and message.tool_call_id is not None:
         found["tool_call_id"] = message.tool_call_id

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError
+from .images import content_of, image_part
 from .openai_types import NOTHING
 from .template_input import function_call, function_tool, part_text
 from .tools import Tools
@@ -115,7 +116,7 @@ def read_tools(tools: list[Tool] | None, choice: ToolChoice | None, parallel: bo
 def _template_message(message: Message, where: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": _text(message.content, where),
+        "content": _content(message.content, where),
     }
     if message.content is None and not message.tool_calls:
         raise ApiError(400, f"{where} has no content", f"{where}.content", "invalid_request")
@@ -132,8 +133,14 @@ def _template_message(message: Message, where: str) -> dict[str, Any]:
     return found
 
 
-def _text(content: str | list[ContentPart] | None, where: str) -> str | None:
+def _content(content: str | list[ContentPart] | None, where: str) -> str | list[Any] | None:
     if content is None or isinstance(content, str):
         return content
-    parts = enumerate(content)
-    return "\n".join(part_text(part.type, part.text, f"{where}.content[{number}]") for number, part in parts)
+    return content_of(_part(part, f"{where}.content[{number}]") for number, part in enumerate(content))
+
+
+def _part(part: ContentPart, at: str) -> str | dict[str, Any]:
+    if part.type != "image_url":
+        return part_text(part.type, part.text, at)
+    given = part.image_url
+    return image_part(given.get("url") if isinstance(given, dict) else given, f"{at}.image_url")

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
+from .images import image_part
 from .openai_messages import Name
 from .openai_types import Count, Share, ThoughtTokens, effort_names, max_tokens_of
 from .output_formats import OutputFormat, Schema, named_format
@@ -172,9 +173,11 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     thought = ""  # that the next item followed
     for item in items:
         if item["type"] == "message":
-            text = "".join(part.get("text", part.get("refusal", "")) for part in item["content"])
             role = "system" if item["role"] == "developer" else item["role"]
-            _add(found, role, text)
+            if any(part.get("type") == "input_image" for part in item["content"]):
+                found.append({"role": role, "content": [*map(_seen_part, item["content"])]})
+            else:
+                _add(found, role, "".join(map(_told_text, item["content"])))
         elif item["type"] == "function_call":
             _add_call(found, function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "function_call_output":
@@ -247,7 +250,10 @@ def _item(item: Item, at: str) -> dict[str, Any]:
     if kind == "function_call_output":
         if item.call_id is None or item.output is None:
             raise ApiError(400, f"{at}: a function_call_output needs call_id and output", at, "invalid_request")
-        texts = [part["text"] for part in _parts(item.output, "user", f"{at}.output")]
+        parts = _parts(item.output, "user", f"{at}.output")
+        if any(part["type"] == "input_image" for part in parts):
+            raise unsupported(f"{at}.output", "results of functions are text")
+        texts = [part["text"] for part in parts]
         return {"type": kind, "id": item.id or new_id("fco"), "call_id": item.call_id, "output": "\n".join(texts),
                 "status": "completed"}  # fmt: skip
     if kind == "reasoning":
@@ -264,7 +270,20 @@ def _parts(content: str | list[Part], role: str, at: str) -> list[dict[str, Any]
     return [_part(one, kind, f"{at}[{number}]") for number, one in enumerate(content)]
 
 
+def _told_text(part: dict[str, Any]) -> str:
+    text: str = part.get("text", part.get("refusal", ""))
+    return text
+
+
+def _seen_part(part: dict[str, Any]) -> Any:
+    """A part of a message with images, as `LLM.chat` takes it."""
+    return image_part(part["image_url"], "input") if part.get("type") == "input_image" else _told_text(part)
+
+
 def _part(part: Part, kind: str, at: str) -> dict[str, Any]:
+    if part.type == "input_image" and kind == "input_text":
+        image_part(part.image_url, f"{at}.image_url")  # refuses what is none
+        return {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
     if part.type == "refusal" and part.refusal is not None:
         return {"type": "refusal", "refusal": part.refusal}
     return text_part(kind, part_text(part.type, part.text, at, TEXT_PARTS))

@@ -28,8 +28,8 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 POLICY = (
-    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 LOCAL_POLICY = f"{POLICY}; connect-src 'self' https:"  # a page of models that run in it: files may lie elsewhere
 HEADERS = {

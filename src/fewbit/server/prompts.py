@@ -67,6 +67,7 @@ class Prompt:
     style: ReplyStyle
     tools: Sequence[Message] | None = None
     ignored: list[str] = field(default_factory=list)
+    messages: Sequence[Message] = ()  # whose images it has
 
 
 class Truncation(NamedTuple):
@@ -80,7 +81,7 @@ def chat_prompt(llm: LLM, asked: ChatInput, truncation: Truncation | None = None
     """The prompt of a conversation."""
     if not llm.can_chat:
         raise RequestError(f"{llm.model_name} has no chat template, so it cannot chat; use /v1/completions")
-    asked, changed = _prepared(asked)
+    asked, changed = _prepared(replace(asked, messages=llm.take_images(asked.messages)))
     prompt = _prompt(llm, asked) if truncation is None else _shortened(llm, asked, truncation)
     prompt.ignored += changed
     return prompt
@@ -116,7 +117,8 @@ def _prompt(llm: LLM, asked: ChatInput) -> Prompt:
     tokens, found = _rendered(llm.chat_prompt, asked)
     is_omitted = bool(asked.tools) and found is not Told.TEMPLATE and found is not Told.MESSAGE
     tools = None if is_omitted else asked.tools or None
-    return Prompt(tokens, _style(llm, asked, tokens, tools, found), tools, ["tools"] if is_omitted else [])
+    style = _style(llm, asked, tokens, tools, found)
+    return Prompt(tokens, style, tools, ["tools"] if is_omitted else [], asked.messages)
 
 
 class Told(Enum):
@@ -178,7 +180,9 @@ def joined(messages: Sequence[Message], role: str, text: str) -> list[Message]:
     """
     first = messages[0] if messages else {}
     if first.get("role") == role:
-        return [{**first, "content": f"{text}\n\n{first.get('content') or ''}"}, *messages[1:]]
+        content = first.get("content") or ""
+        joined_content = [text, *content] if isinstance(content, list) else f"{text}\n\n{content}"
+        return [{**first, "content": joined_content}, *messages[1:]]
     return [{"role": role, "content": text}, *messages]
 
 

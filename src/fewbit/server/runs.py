@@ -15,6 +15,7 @@ from .adapted import AdaptedBackend
 from .backend import Backend
 from .errors import ApiError, Interrupted, from_fewbit, shutting_down
 from .ignored import note_ignored
+from .images import allow_urls
 from .jobs import Finished, Job, OutputDelta, RunEvent, Started, Usage
 from .log import log
 from .pool import ServedModel
@@ -181,6 +182,7 @@ async def begin(request: Request, model: str | None, job: Job, is_held: bool = F
     state = state_of(request)
     entry = state.pool.find(model)
     _limit(job, state.settings)
+    allow_urls(job.messages, state.settings.allow_image_urls)
     job.client = client_name(request, job.client)
     job.priority = min(job.priority, request.scope.get("fewbit.max_priority", job.priority))
     stack = AsyncExitStack()

@@ -66,6 +66,7 @@ class Settings:
     strict: bool = False  # refuse unknown fields instead of ignoring them
     tools_without_template: str = "omit"  # tools that the chat template ignores: "omit", "prompt" or "refuse"
     keeps_volatile_lines: bool = False  # of system messages; see volatile.py
+    allow_image_urls: bool = False  # images are fetched from the web for clients
     allow_changes: bool = False  # clients may add, load, unload and remove models
     share_models: bool = False  # pages at /local may fetch the files of models
     feedback: str | None = None  # SQLite file of answers and votes that clients want kept; None: there is none

@@ -17,6 +17,7 @@ from ..llm import LLM
 from .backend import Backend
 from .bodies import Body, JsonResponse, read
 from .errors import ApiError, from_fewbit
+from .images import allow_urls
 from .openai_messages import Message, Tool, read_tools, template_messages
 from .prompts import ChatInput, chat_prompt, count_tokens
 from .runs import held, rules_of
@@ -101,6 +102,7 @@ async def with_model(request: Request, model: str | None, call: Callable[..., T]
 
 async def count_prompt(request: Request, model: str | None, asked: ChatInput) -> int:
     """The tokens of a conversation's prompt."""
+    allow_urls(asked.messages, state_of(request).settings.allow_image_urls)
     return await with_model(request, model, _counted, replace(asked, **rules_of(request)))
 
 

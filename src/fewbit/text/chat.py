@@ -6,9 +6,11 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 from ..errors import RequestError, TemplateError, ToolsIgnored
+from .images import ImageMark, count_images
 from .marks import Marker, choose_mark
 from .messages import render_messages, text_of
 from .reply import ReplyFormat, find_format
@@ -30,10 +32,18 @@ class ChatPrompt(NamedTuple):
     text: str
     mark: str = ""
     answer: str | None = None  # the text that the answer continues
+    image: str = ""  # the character that stands for an image; "": there is none
 
     @property
     def unmarked(self) -> str:
         return self.text.replace(self.mark, "") if self.mark else self.text
+
+    def with_images(self, texts: Sequence[str]) -> ChatPrompt:
+        """The prompt with the text of each image in its place."""
+        if not self.image:
+            return self
+        first, *rest = self.text.split(self.image)
+        return self._replace(text=first + "".join(map(add, texts, rest)), image="")
 
     def encode(self, tokenizer: Tokenizer) -> list[int]:
         """Its token ids. The template writes BOS itself, if there is to be one."""
@@ -64,6 +74,7 @@ class ChatTemplates:
         trust_content: bool = False,
         continue_final_message: bool = False,
         refuse_ignored_tools: bool = False,
+        image_placeholder: str = "",
     ) -> ChatPrompt:
         """The prompt for an answer.
 
@@ -74,6 +85,7 @@ class ChatTemplates:
             trust_content: Special tokens that messages spell count as such.
             continue_final_message: The prompt ends with the text of the last message, which the answer continues.
             refuse_ignored_tools: Raise an error, and not a warning, if the template ignores tools.
+            image_placeholder: What templates of the model write for an image.
         """
         names = {**(names or {})}
         for name in _RESERVED:
@@ -82,17 +94,21 @@ class ChatTemplates:
         template, marker = self._find(bool(tools))
         mark = "" if trust_content else choose_mark(template.source, messages, tools)
 
+        num_images = count_images(messages)
+        char = choose_mark(template.source, messages, tools, mark) if num_images else ""
+
         def render(messages: Messages, tools: Tools, **changed: Any) -> str:
             def make(form: Messages) -> str:
                 return template.render(*marker.mark([form, tools], mark), **(names | changed))
 
-            return render_messages(messages, make, mark)
+            images = ImageMark(char, image_placeholder, count_images(messages)) if char else None
+            return render_messages(messages, make, mark, images)
 
         final = None
         if continue_final_message:
             if names.get("add_generation_prompt"):
                 raise RequestError("continue_final_message adds no generation prompt, so template cannot ask for one")
-            final = FinalMessage(messages, choose_mark(template.source, messages, tools, mark))
+            final = FinalMessage(messages, choose_mark(template.source, messages, tools, mark, char))
 
         def write(tools: Tools) -> str:
             if final is None:
@@ -106,7 +122,7 @@ class ChatTemplates:
             if refuse_ignored_tools:
                 raise ToolsIgnored(_IGNORED)
             warnings.warn(_IGNORED, stacklevel=_caller_level())
-        return ChatPrompt(text, mark, None if final is None else final.text)
+        return ChatPrompt(text, mark, None if final is None else final.text, char)
 
     def format(self, has_tools: bool = False) -> ReplyFormat:
         """How the model writes replies, by its template."""

@@ -7,26 +7,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import RequestError, TemplateError
+from .images import ImageMark, as_parts, with_chars
 
 Message = dict[str, Any]
 Render = Callable[[list[Message]], str]
 
 
-def render_messages(messages: Sequence[Mapping[str, Any]], render: Render, mark: str = "") -> str:
+def render_messages(
+    messages: Sequence[Mapping[str, Any]], render: Render, mark: str = "", image: ImageMark | None = None
+) -> str:
     """What a template makes of messages, in the first form that it takes and shows.
 
     Templates differ: one wants the arguments of a tool call as an object, another as the JSON that they came as; one
-    has a place for tool calls, another leaves them out. What `render` gives may hold marks.
+    has a place for tool calls, another leaves them out. What `render` gives may hold marks. `image` stands for images.
     """
     first: str | None = None
     error: TemplateError | None = None
-    for form in forms(messages):
+    for form in forms(messages) if image is None else image_forms(messages, image.char):
         try:
-            text = render(form)
+            text = render(form) if image is None else image.find(render(form))
         except TemplateError as refused:
             error = error or refused
             continue
-        if _shows(text.replace(mark, "") if mark else text, form):
+        if _shows(text.replace(mark, "") if mark else text, form, None if image is None else image.char):
             return text
         first = text if first is None else first
     if first is None:
@@ -50,6 +53,18 @@ def forms(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[Message]]:
     yield [_with_parts(message) for message in empty]
     if flat != empty:
         yield [_with_parts(message) for message in flat]
+
+
+def image_forms(messages: Sequence[Mapping[str, Any]], char: str) -> Iterator[list[Message]]:
+    """The same where the character stands for images: with all texts as parts, with those beside images, with none."""
+    every = [*forms([with_chars(message, char) for message in messages])]
+    texts = [form for form in every if not any(isinstance(message["content"], list) for message in form)]
+    for form in texts:
+        if all(message["content"] is not None for message in form):
+            yield [as_parts(message, char) for message in form]
+    for form in texts:
+        yield [as_parts(one, char) if char in (one["content"] or "") else one for one in form]
+    yield from every
 
 
 def flattened(messages: Sequence[Message]) -> list[Message]:
@@ -142,8 +157,10 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _shows(text: str, messages: Sequence[Message]) -> bool:
+def _shows(text: str, messages: Sequence[Message], image: str | None = None) -> bool:
     """Whether a prompt holds what was last asked, the tool calls and their results, and holds them as text."""
+    if image is not None:
+        return all(_shown(text, piece) for message in messages for piece in _pieces(message, image))
     contents = [message["content"] for message in messages]
     if ("None" in text and None in contents) or any(isinstance(one, list) and _repeats(text, one) for one in contents):
         return False
@@ -152,6 +169,14 @@ def _shows(text: str, messages: Sequence[Message]) -> bool:
     calls = [call.get("function") for message in messages for call in message.get("tool_calls", ())]
     names = [function.get("name") for function in calls if isinstance(function, Mapping)]
     return all(_shown(text, text_of(one, "") or "") for one in [*asked, *results, *names])
+
+
+def _pieces(message: Message, image: str) -> list[str]:
+    """The texts of a message between its images. Templates may drop the thoughts of answers."""
+    content = message["content"]
+    if isinstance(content, list):
+        return [part["text"] for part in content if "text" in part]
+    return [] if content is None or "</think>" in content else content.split(image)
 
 
 def _repeats(text: str, parts: list[Any]) -> bool:

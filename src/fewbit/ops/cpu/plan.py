@@ -84,7 +84,7 @@ class PlanBuilder:
         remaining = self.graph.uses()
         self._allocate(self.graph.result)  # in the caller's memory, which is not shared
         for node in self.graph.nodes:
-            in_place = node.operation == "rope" and remaining[node.inputs[0]] == 1
+            in_place = node.operation in ("rope", "insert") and remaining[node.inputs[0]] == 1
             if in_place:
                 self._share(node.inputs[0], node.outputs[0])
             for value in node.outputs:
@@ -229,6 +229,9 @@ class PlanBuilder:
     def given(self, outs: list[int]) -> None:
         self.plan.given(outs[0])
 
+    def insert(self, outs: list[int], x: int, *, part: int, adds: bool) -> None:
+        self.plan.insert(x, part, adds, outs[0])
+
     def gather(self, outs: list[int], x: int) -> None:
         self.plan.gather(x, outs[0])
 
@@ -252,7 +255,8 @@ class PlanBuilder:
     def rope(self, outs: list[int], x: int, *, heads: int, rope: Rope) -> None:
         if rope not in self.ropes:
             inv_freq = np.ascontiguousarray(rope.inv_freq, np.float32)
-            self.ropes[rope] = self.plan.rope(inv_freq, rope.scale, rope.neox)
+            axes = None if rope.axes is None else np.array(rope.axes, np.uint8)
+            self.ropes[rope] = self.plan.rope(inv_freq, rope.scale, rope.neox, axes)
         self.plan.apply_rope(x, outs[0], heads, self.widths[x] // heads, self.ropes[rope])
 
     def attend(
@@ -270,12 +274,13 @@ class PlanBuilder:
         causal: bool,
         radius: int,
         keep: bool,
+        spans: bool,
     ) -> None:
         kv = self.store.kv(layer)
         self.plan.attend(
             number(kv.k_format), kv.k, spec.k_dim, number(kv.v_format), kv.v, spec.v_dim, self.store.group_of(layer),
             kv.rotate, q, k, v, outs[0], scale, spec.window, softcap, sinks, causal, radius, keep,
-            spec.chunked,
+            spec.chunked, spans,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Floats
+from ...errors import RequestError
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import ProductKey, add_terms
@@ -222,6 +223,9 @@ class Builder:
             return self.weights.tensor(value) if len(value.shape) == 2 else self.weights.stack(value)
         return self._rope(value) if isinstance(value, Rope) else value
 
+    def insert(self, node: Node, *, part: int, adds: bool) -> Launch:
+        raise RequestError("device 'cuda' takes no rows of image encoders; use device='cpu'")
+
     def given(self, node: Node) -> Launch:
         return lambda run, step: None
 
@@ -378,7 +382,10 @@ class Builder:
         causal: bool,
         radius: int,
         keep: bool,
+        spans: bool,
     ) -> Launch:
+        if spans:
+            raise RequestError("device 'cuda' runs no attention over spans; use device='cpu'")
         q, k, v = (self.rows[value] for value in node.inputs)
         out, pages = self.rows[node.outputs[0]], self.store.kv(layer)
         rotation, invariant = self._rotation(node), self.options.batch_invariant

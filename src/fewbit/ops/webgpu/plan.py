@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...arrays import Floats
-from ...errors import DeviceError
+from ...errors import DeviceError, RequestError
 from ...tensor import QuantTensor
 from ..graph import Node
 from ..specs import AttentionSpec, RecurrentSpec, Routing
@@ -96,8 +96,10 @@ class Builder(RowBuilder):
 
     def attend(
         self, node: Node, *, layer: int, spec: AttentionSpec, scale: float, softcap: float, sinks: Floats | None,
-        causal: bool, radius: int, keep: bool,
+        causal: bool, radius: int, keep: bool, spans: bool,
     ) -> list[Dispatch]:  # fmt: skip
+        if spans:
+            raise RequestError("device 'webgpu' runs no attention over spans; use device='cpu'")
         k_pages, v_pages, _ = self.store.kv(layer)
         q, k, v = self._inputs(node)
         y, group, layout, out = self.rows[node.outputs[0]], self.store.group_of(layer), self.store.layout, []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...arrays import Floats
+from ...errors import RequestError
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..passes import fuse, logits_nodes
@@ -149,6 +150,9 @@ class RowBuilder:
 
     def positions(self, node: Node, *, table: QuantTensor) -> list[Dispatch]:
         return self.embed(node, table=table, ids="positions")
+
+    def insert(self, node: Node, *, part: int, adds: bool) -> list[Dispatch]:
+        raise RequestError("device 'webgpu' takes no rows of image encoders; use device='cpu'")
 
     def given(self, node: Node) -> list[Dispatch]:
         """Rows that another device made: the host has sent them."""

@@ -1,6 +1,6 @@
 // Conversations as files: Markdown and JSON out, JSON in.
 import { el, oneLine } from "./dom.js";
-import { contentOf } from "./files.js";
+import { isImageUrl, textOf } from "./files.js";
 import { clean } from "./settings.js";
 import { partsOf } from "./thought.js";
 import { asTree, newId, path } from "./tree.js";
@@ -12,7 +12,7 @@ const LARGEST_BYTES = 100 << 20;
 export function toMarkdown(conversation) {
   const { settings, title } = conversation;
   const system = settings.system ? [`**System**\n\n${settings.system}`] : [];
-  const said = path(conversation).map((one) => (one.role === "user" ? `**You**\n\n${contentOf(one)}`
+  const said = path(conversation).map((one) => (one.role === "user" ? `**You**\n\n${textOf(one)}`
     : `**${one.model || "Answer"}**\n\n${partsOf(one)[1]}`));
   return `# ${title || "New chat"}\n\n${[...system, ...said].join("\n\n---\n\n")}\n`;
 }
@@ -71,10 +71,12 @@ function conversationOf(found, name, taken) {
 const isText = (value) => typeof value === "string";
 const isMessage = (one) => ["user", "assistant"].includes(one?.role) && isText(one.content);
 
+const fileOf = ({ name, text, image }) => ({ name: oneLine(name, 100), text, ...(isImageUrl(image) ? { image } : {}) });
+
 function messageOf({ role, content, files, ...rest }) {
   const message = { role, content };
   const texts = Array.isArray(files) ? files.filter((one) => isText(one?.name) && isText(one?.text)) : [];
-  if (texts.length) message.files = texts.map(({ name, text }) => ({ name: oneLine(name, 100), text }));
+  if (texts.length) message.files = texts.map(fileOf);
   for (const name of ["id", "parent", "model", "reason"]) if (isText(rest[name])) message[name] = oneLine(rest[name], 200);
   for (const name of ["created", "updated", "thought_seconds"]) if (Number.isFinite(rest[name])) message[name] = rest[name];
   if (isText(rest.reasoning)) message.reasoning = rest.reasoning;

@@ -1,0 +1,216 @@
+"""Runs image encoders: pictures to rows that stand in the place of tokens' embeddings.
+
+An encoder is a model like others: its graphs run on a device, over a store that nothing outlives. It works in the
+thread that asks for it, beside the engine, whose steps go on between the operations of the encoder.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from . import devices
+from .arrays import Floats
+from .cache.layout import make_layout
+from .cache.view import NO_SLOTS, View
+from .devices import Device
+from .devices.batch import Batch
+from .devices.fitting import choose_layout
+from .errors import FewbitError, FileError
+from .files.gguf import read_gguf
+from .files.model import ModelFile
+from .images import PreparedImage
+from .load_options import LoadOptions
+from .models.vision import VisionModel, load_vision
+from .models.vision.folder import open_vision_folder
+from .ops.graph import Value
+from .ops.inserts import Inserted
+from .ops.recorder import Ops, record
+
+STEP_PATCHES = 1024  # of tiles that run in one step
+KEPT_BYTES = 256 << 20  # of encoded images
+
+
+class ImageEncoder:
+    """An encoder on a device.
+
+    Args:
+        file: Its file.
+        options: Those of the text model.
+    """
+
+    def __init__(self, file: ModelFile, options: LoadOptions) -> None:
+        self.file, self._options = file, options
+        self.model: VisionModel = load_vision(file)
+        self._stages: tuple[EncoderStage, EncoderStage] | None = None
+        self._lock = Lock()
+        self._encoded: OrderedDict[bytes, list[Floats]] = OrderedDict()  # the most recently used last
+        self._kept_bytes = 0
+
+    def encode(self, image: PreparedImage, digest: bytes) -> list[Floats]:
+        """Rows for the tokens of an image: embeddings, then what is added between layers. The same image is encoded
+        once, as long as it is kept."""
+        with self._lock:
+            if digest in self._encoded:
+                self._encoded.move_to_end(digest)
+                return self._encoded[digest]
+            rows = self._encode(image)
+            self._keep(digest, rows)
+            return rows
+
+    def _encode(self, image: PreparedImage) -> list[Floats]:
+        if self._stages is None:
+            self._stages = self._load()
+        tower, projector = self._stages
+        merged = []
+        for part in split_tiles(image):
+            hidden = tower.run(part)
+            merged += [self.model.merge(tile, part) for tile in np.split(hidden, np.cumsum(part.tiles)[:-1])]
+        rows = projector.run(PreparedImage(np.concatenate(merged), tuple(map(len, merged)), "", (0, 0)))
+        return [np.ascontiguousarray(one) for one in np.split(rows, self.model.parts, axis=1)]
+
+    def _load(self) -> tuple[EncoderStage, EncoderStage]:
+        """The weights in the layout of the device."""
+        device = encoder_device(self._options)
+        layout = choose_layout(device, self.file.file_bytes, self._options.repack)
+        prepare = device.pack(layout, self.file.file_bytes + 256 * len(self.file.tensors))
+        self.model = load_vision(self.file, prepare)
+        tower, projector = (EncoderStage(device, forward) for forward in (self.model.tower, self.model.project))
+        return tower, projector
+
+    def _keep(self, digest: bytes, rows: list[Floats]) -> None:
+        self._encoded[digest] = rows
+        self._kept_bytes += sum(part.nbytes for part in rows)
+        while self._kept_bytes > KEPT_BYTES and len(self._encoded) > 1:
+            _, dropped = self._encoded.popitem(last=False)
+            self._kept_bytes -= sum(part.nbytes for part in dropped)
+
+
+class EncoderStage:
+    """A graph that begins with rows from outside. Its memory grows with the largest image."""
+
+    def __init__(self, device: Device, forward: Callable[[Ops], Value]) -> None:
+        self._device = device
+        self._graph = record(forward, has_head=False)
+        self._most = 0
+        self._executor: Any = None
+
+    def run(self, image: PreparedImage) -> Floats:
+        """The rows of all patches."""
+        count = len(image.patches)
+        if count > self._most:
+            self._most = count
+            self._executor = self._make(count)
+        view = tile_view(image.tiles, self._page_tokens)
+        inserted = [] if image.added is None else [Inserted(0, np.arange(count, dtype=np.int32), image.added)]
+        batch = Batch(
+            (), np.zeros(count, np.int32), view, np.arange(count, dtype=np.int32), [], "hidden", (), inserted,
+            image.axes, image.spans,
+        )  # fmt: skip
+        return np.array(self._executor.launch(batch, given=image.patches).values())
+
+    def _make(self, count: int) -> Any:
+        layout = make_layout(self._graph.specs, "f32" if self._is_exact else "f16", "f32" if self._is_exact else "f16")
+        self._page_tokens = layout.page_tokens
+        pages = -(-count // layout.page_tokens) + STEP_PATCHES  # tiles begin with pages
+        self._device.max_batched_tokens = count
+        store = self._device.make_store(layout, (pages,) * len(layout.groups))
+        return self._device.make_executor(self._graph, store, 1)
+
+    @property
+    def _is_exact(self) -> bool:
+        return getattr(self._device, "activations", None) in (None, "exact")
+
+
+def encoder_device(options: LoadOptions) -> Device:
+    """The device of the text model, if its executors take rows; else the CPU."""
+    name = options.device.split(",")[0]
+    plain = replace(
+        options, device=name, gpu_layers=None, stages=None, ctx=None, batch_invariant=False, max_batched_tokens=None
+    )
+    device = devices.get(name, plain)
+    return device if device.takes_rows else devices.get("cpu", replace(plain, device="cpu"))
+
+
+def split_tiles(image: PreparedImage) -> Iterator[PreparedImage]:
+    """An image as parts of few tiles: a step takes no longer, and no more memory, for many."""
+    if len(image.tiles) == 1:
+        yield image
+        return
+    first = tile = 0
+    while tile < len(image.tiles):
+        end, last = first + image.tiles[tile], tile + 1
+        while last < len(image.tiles) and end + image.tiles[last] - first <= STEP_PATCHES:
+            end, last = end + image.tiles[last], last + 1
+        yield replace(image, patches=image.patches[first:end], tiles=image.tiles[tile:last])
+        first, tile = end, last
+
+
+def tile_view(tiles: Sequence[int], page_tokens: int) -> View:
+    """Each tile is a sequence, in pages of its own."""
+    pages = [-(-count // page_tokens) for count in tiles]
+    starts, table_starts = (np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64) for sizes in (tiles, pages))
+    tables = np.arange(sum(pages), dtype=np.int32)
+    return View(
+        tuple(range(len(tiles))), page_tokens, starts, np.array(tiles, np.int64), [tables], [table_starts], NO_SLOTS,
+        NO_SLOTS,
+    )  # fmt: skip
+
+
+def find_encoder(path: Path, options: LoadOptions) -> ImageEncoder | None:
+    """The image encoder of a model, if there is one: in its folder, or in a file of its own.
+
+    Args:
+        path: The model's file or folder.
+        options: `mmproj` names the file; "off": none is wanted.
+    """
+    if options.mmproj == "off":
+        return None
+    if options.mmproj is not None:
+        return ImageEncoder(open_encoder(Path(options.mmproj).expanduser()), options)
+    folder = path.parent if path.name == "config.json" or path.suffix == ".safetensors" else path
+    try:
+        file = open_vision_folder(folder) if folder.is_dir() else _open_beside(path)
+        return None if file is None else ImageEncoder(file, options)
+    except FewbitError as error:
+        warnings.warn(f"the model reads text only, since its image encoder cannot be used: {error}", stacklevel=2)
+        return None
+
+
+def _open_beside(path: Path) -> ModelFile | None:
+    file = file_beside(path)
+    return None if file is None else open_encoder(file)
+
+
+def open_encoder(path: Path) -> ModelFile:
+    if path.is_dir():
+        found = open_vision_folder(path)
+        if found is None:
+            raise FileError(f"{path}: this folder has no image encoder that is known")
+        return found
+    return read_gguf(path)
+
+
+def file_beside(path: Path) -> Path | None:
+    """The encoder's file in a model's folder: the one whose name has most in common with the model's."""
+    if "mmproj" in path.name.lower():
+        return None
+    found = sorted(one for one in path.parent.glob("*.gguf") if "mmproj" in one.name.lower())
+    stems = {one: one.stem.lower().replace("mmproj", "").strip("-_.") for one in found}
+    return max(found, key=lambda one: _num_alike(stems[one], path.stem.lower()), default=None)
+
+
+def _num_alike(a: str, b: str) -> int:
+    """Characters that two names begin with alike.
+
+    >>> _num_alike("gemma-3-4b", "gemma-3-12b")
+    8
+    """
+    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

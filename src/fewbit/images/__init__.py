@@ -1,0 +1,16 @@
+"""Images: from files, bytes, arrays or PIL images to the pixels of encoders. Needs Pillow, the extra `vision`."""
+
+from .picture import Picture, open_picture
+from .pixels import PixelRules, ResampleName, patches_of, resize, to_floats
+from .prepared import PreparedImage
+
+__all__ = [
+    "Picture",
+    "PixelRules",
+    "PreparedImage",
+    "ResampleName",
+    "open_picture",
+    "patches_of",
+    "resize",
+    "to_floats",
+]

@@ -1,0 +1,89 @@
+"""Pixels of 40 pictures of odd sizes beside those of transformers' processors: see tests/vision_zoo/pixels.py."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fewbit as fb
+from fewbit.arrays import Floats
+from fewbit.images import PixelRules, PreparedImage, open_picture
+from fewbit.models.vision import gemma3, idefics3, qwen2vl_merger
+from fewbit.models.vision.blocks import VisionSizes
+from fewbit.models.vision.qwen import CLIP_MEAN, CLIP_STD
+
+from ...vision_zoo.pixels import FAMILIES, PATH, SIZES, picture, places
+
+HALF = (0.5,) * 3
+LEVEL = 1 / 255  # of a pixel
+SEVERAL = 28 * 28
+
+
+@cache
+def golden() -> dict[str, Any]:
+    return dict(np.load(PATH))
+
+
+def sizes(patch: int, image: int) -> VisionSizes:
+    return VisionSizes(1, 8, 8, 2, patch, image, 8, 1e-6)
+
+
+def gemma() -> Any:
+    model = object.__new__(gemma3.Model)
+    model.sizes, model.pixels, model.scale = sizes(14, 224), PixelRules(HALF, HALF, "bilinear"), 4
+    return model
+
+
+def idefics() -> Any:
+    model = object.__new__(idefics3.Model)
+    model.sizes, model.pixels, model.scale = sizes(16, 128), PixelRules(HALF, HALF, "lanczos"), 2
+    model.longest, model.splits = 256, True
+    return model
+
+
+def qwen() -> Any:
+    model = object.__new__(qwen2vl_merger.Model)
+    model.sizes, model.merge_size = sizes(14, 560), 2
+    model.pixels = PixelRules(tuple(CLIP_MEAN), tuple(CLIP_STD), "bicubic")
+    model.min_pixels, model.max_pixels = 56 * 56, SEVERAL * 200
+    return model
+
+
+MODELS = {"gemma3": gemma, "idefics3": idefics, "qwen2vl_merger": qwen}
+
+
+def as_transformers(name: str, image: PreparedImage) -> Floats:
+    """Patches in the order that transformers' processor gives their values in."""
+    if name == "qwen2vl_merger":  # each patch twice, for two frames
+        patches = image.patches.reshape(len(image.patches), 3, 1, -1)
+        return np.repeat(patches, 2, axis=2).reshape(-1)
+    patch = {"gemma3": 14, "idefics3": 16}[name]
+    side = int(image.tiles[0] ** 0.5)
+    tiles = image.patches.reshape(-1, side, side, 3, patch, patch).transpose(0, 3, 1, 4, 2, 5)
+    return np.ascontiguousarray(tiles).reshape(-1)
+
+
+@pytest.mark.parametrize("number", range(len(SIZES)), ids=[f"{width}x{height}" for width, height in SIZES])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_pixels_are_those_of_transformers(name: str, number: int) -> None:
+    model = MODELS[name]()
+    image = model.prepare(open_picture(picture(*SIZES[number])))
+    values = as_transformers(name, image)
+    expected, (count, rows, columns) = golden()[name][number], golden()[f"{name}_shapes"][number]
+    assert len(values) == count
+    std = min(model.pixels.std)
+    assert np.abs(values[places(count)] - expected).max() * std <= LEVEL
+    assert image.text.count(model.token) == (rows * columns // 4 if rows else num_tokens(name, image))
+
+
+def num_tokens(name: str, image: PreparedImage) -> int:
+    each = image.tiles[0] // {"gemma3": 16, "idefics3": 4}[name]
+    return each * len(image.tiles)
+
+
+def test_too_narrow_for_squares_of_patches() -> None:
+    with pytest.raises(fb.ImageError, match="too narrow"):
+        qwen().prepare(open_picture(np.zeros((2, 402, 3), np.uint8)))

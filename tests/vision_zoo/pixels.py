@@ -1,0 +1,68 @@
+"""Writes what transformers' processors make of 40 pictures of odd sizes: some of the pixels, and how many there are.
+
+python -m tests.vision_zoo.pixels
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZES = [
+    (1, 1), (1, 2), (3, 2), (7, 7), (13, 5), (16, 16), (17, 33), (27, 28), (28, 27), (29, 56), (31, 32), (40, 3),
+    (55, 57), (61, 64), (64, 64), (65, 63), (90, 20), (97, 101), (100, 140), (111, 112), (112, 113), (127, 250),
+    (150, 149), (199, 30), (201, 202), (223, 224), (224, 224), (225, 223), (240, 320), (256, 255), (301, 17),
+    (320, 333), (333, 100), (364, 365), (400, 301), (448, 447), (480, 360), (512, 200), (513, 511), (640, 480),
+]  # fmt: skip
+NUM_SAMPLES = 48
+PATH = Path(__file__).parent / "pixels.npz"
+FAMILIES = ("gemma3", "idefics3", "qwen2vl_merger")
+
+
+def picture(width: int, height: int) -> Any:
+    """Blocks of colors over a gradient, made without any library for images."""
+    draw = np.random.default_rng(width * 1000 + height)
+    blocks = draw.integers(0, 256, (height // 7 + 1, width // 5 + 1, 3), np.uint8)
+    large = blocks.repeat(7, 0).repeat(5, 1)[:height, :width]
+    fade = np.linspace(0, 60, width, dtype=np.uint8)[None, :, None]
+    return np.minimum(large, 195) + fade
+
+
+def places(count: int) -> Any:
+    """The numbers of the values that are compared."""
+    return np.random.default_rng(count).integers(0, count, NUM_SAMPLES)
+
+
+def processors() -> dict[str, Any]:
+    import transformers
+
+    return {
+        "gemma3": transformers.Gemma3ImageProcessorPil(size={"height": 224, "width": 224}),
+        "idefics3": transformers.Idefics3ImageProcessorPil(
+            size={"longest_edge": 256}, max_image_size={"longest_edge": 128}
+        ),
+        "qwen2vl_merger": transformers.Qwen2VLImageProcessorPil(
+            size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 200}
+        ),
+    }
+
+
+def main() -> None:
+    from PIL import Image
+
+    golden: dict[str, Any] = {}
+    for name, processor in processors().items():
+        samples, shapes = [], []
+        for size in SIZES:
+            found = processor(Image.fromarray(picture(*size)), return_tensors="np")
+            values = np.asarray(found["pixel_values"], np.float32).reshape(-1)
+            samples.append(values[places(len(values))])
+            shapes.append([len(values), *np.asarray(found.get("image_grid_thw", [[0, 0, 0]]))[0][1:]])
+        golden[name], golden[f"{name}_shapes"] = np.stack(samples), np.array(shapes)
+    np.savez_compressed(PATH, **golden)
+
+
+if __name__ == "__main__":
+    main()
