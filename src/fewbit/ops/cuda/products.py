@@ -248,7 +248,8 @@ def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, in
         every = [pair for pair in every if not pair[0].is_exact]
     if form.kind == "rows16":
         together = every if tokens > MAX_ROWS_GEMV else [pair for pair in every if pair[0].tiles]
-        _many(run, together, form, tokens, out)
+        for adjacent in _adjacent(together):
+            _many(run, adjacent, form, tokens, out)
         every = [pair for pair in every if pair not in together]
     tiled = [pair for pair in every if pair[0].tiles]
     for i in range(0, len(tiled), 2):
@@ -262,6 +263,18 @@ def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, in
             _many(run, [(t, first)], taken, tokens, out)
         else:
             _plain(run, t, taken, tokens, out.at(first, t.shape[0]))
+
+
+def _adjacent(pairs: list[tuple[CudaTensor, int]]) -> list[list[tuple[CudaTensor, int]]]:
+    """Tensors whose outputs follow each other, without those of another one between them."""
+    found: list[list[tuple[CudaTensor, int]]] = []
+    end = None
+    for t, first in pairs:
+        if first != end:
+            found.append([])
+        found[-1].append((t, first))
+        end = first + t.shape[0]
+    return found
 
 
 def _packed(
