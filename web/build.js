@@ -1,6 +1,7 @@
 // Bundles the runtime into one module: dist/fewbit.js for the package, and the same for the server's page at /local.
 
 import { build } from "esbuild";
+import { copyFileSync, mkdirSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 const here = (path) => fileURLToPath(new URL(path, import.meta.url));
@@ -14,3 +15,5 @@ for (const outfile of only ? [only] : OUTPUTS) {
     charset: "utf8", legalComments: "none", banner: { js: BANNER },
   });
 }
+mkdirSync(here("dist"), { recursive: true });
+copyFileSync(here("../src/fewbit/server/page/jinja.LICENSE"), here("dist/jinja.LICENSE"));

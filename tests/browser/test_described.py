@@ -72,12 +72,15 @@ def test_any_tensor(number: int, kind: int, shape: list[int]) -> None:
         ({"vectors": {"output_norm.weight": b"abc"}}, "bytes are needed"),
         ({"metadata": {}}, "general.architecture must be a name"),
         ({"metadata": {"general.architecture": "nothing"}}, "architecture 'nothing' is not known"),
+        ({"metadata": {**described(FILE)["metadata"], "llama.attention.layer_norm_rms_epsilon": 3.5e38}}, "too large"),
         ({"tensors": [("a", 0, [4, 4])] * 2}, "occurs twice"),
         ({"tensors": [("a", 0, [4, 4, 4])]}, "no models with experts"),
         ({"tensors": [("a", 2, [4, 33])]}, "a multiple of 32"),
-        ({"tensors": [("a", 0, [1 << 31, 1 << 31])]}, "more than the 64 GiB"),
+        ({"tensors": [("a", 0, [1 << 31, 1])]}, "dimensions from 1 to 2097152"),
+        ({"tensors": [("a", 0, [1 << 21, 1 << 21])]}, "more than the 64 GiB"),
+        ({"tensors": [(str(n), 0, [1]) for n in range(5000)]}, "at most 4096 are planned"),
     ],
-    ids=str,
+    ids=lambda one: str(one)[:40],
 )
 def test_sentences(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FewbitError, match=sentence):
@@ -138,3 +141,28 @@ def test_a_large_model_takes_no_memory() -> None:
     assert bytes_of_parts > 30e9
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < 400e6
     assert max(one["bytes"] for one in found["buffers"]) <= 1 << 30
+
+
+def test_wide_heads_make_no_wide_tables() -> None:
+    wide = 1 << 14
+    metadata = {
+        **large().metadata,
+        "llama.block_count": 1,
+        "llama.embedding_length": 32,
+        "llama.feed_forward_length": 32,
+    }
+    metadata |= {"llama.attention.head_count": 1, "llama.attention.head_count_kv": 1}
+    metadata |= {"llama.attention.key_length": wide, "llama.attention.value_length": wide}
+    shapes = {"attn_q": [wide, 32], "attn_k": [wide, 32], "attn_v": [wide, 32], "attn_output": [32, wide]}
+    shapes |= {name: [32, 32] for name in ("ffn_gate", "ffn_up", "ffn_down")}
+    tensors: list[Any] = [("token_embd.weight", 0, [64, 32]), ("output_norm.weight", 0, [32])]
+    tensors += [(f"blk.0.{name}.weight", 0, shape) for name, shape in shapes.items()]
+    tensors += [(f"blk.0.{name}.weight", 0, [32]) for name in ("attn_norm", "ffn_norm")]
+    vectors = {name: bytes(128) for name, _, shape in tensors if len(shape) == 1}
+    with pytest.raises(FewbitError, match="heads of at most 1024 values"):
+        plan_of(Description(metadata, tensors, vectors))
+
+
+def test_no_context_is_longer_than_tables_are_made_for() -> None:
+    metadata = {**described(FILE)["metadata"], "llama.context_length": 1 << 24}
+    assert plan_of(description(metadata=metadata), AdapterLimits(), 1 << 24)["model"]["ctx"] == 1 << 17

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -45,6 +46,11 @@ def llm(path: Path) -> Iterator[LLM]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbit.server.learning.WATCH_SECONDS", 0.1)
+
+
 def vote(store: Path, count: int = 20, model: str = "tiny", begin: int = 0) -> None:
     """Two answers to each question; the short one is good."""
     votes = FeedbackStore(store)
@@ -66,7 +72,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def learning(client: TestClient) -> dict[str, Any]:
@@ -149,25 +155,39 @@ def test_when_it_learns(llm: LLM, tmp_path: Path) -> None:
     versions = AdapterVersions(tmp_path / "adapters")
     versions.add(AdapterVersion("v1", 24, 1.0, 0.5, False, time.time()), None)
     with client_of(llm, tmp_path) as client:
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert (learning(client)["votes"], learning(client)["state"]) == (0, "waiting")
         with AdapterVersions(tmp_path / "adapters").training():
             vote(tmp_path / "votes.db", 2, begin=12)
             wait_until(lambda: learning(client)["votes"] == 4)
-            time.sleep(1.5)
+            time.sleep(0.5)
             assert learning(client)["state"] == "waiting"
     for learn in ({"every_seconds": 3600}, {"after_votes": 5}):
         with client_of(llm, tmp_path, **learn) as client:
             wait_until(lambda: learning(client)["votes"] == 4)
-            time.sleep(1.5)
+            time.sleep(0.5)
             assert learning(client)["state"] == "waiting"
 
 
-def test_training_that_fails_is_told(llm: LLM, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ('echo \'{"what": "a", "done": 1, "total": 2}\'; echo \'{"error": "the votes are odd"}\'', "the votes are odd"),
+        ("exit 3", "training ended with status 3"),
+        ("kill -9 $$", "training was ended by signal 9; was memory short?"),
+    ],
+)
+def test_training_that_fails_is_told(
+    llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nread arguments\n{script}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr("fewbit.server.learning.sys", SimpleNamespace(executable=str(python)))
     vote(tmp_path / "votes.db")
-    with client_of(llm, tmp_path, training={"modules": ["nothing"]}) as client:
+    with client_of(llm, tmp_path) as client:
         wait_until(lambda: runs(client, "failed"))
-        assert "nothing" in learning(client)["error"]
+        assert why in learning(client)["error"]
         assert text(client, "tiny:learned")
 
 
@@ -181,6 +201,14 @@ def test_a_damaged_version_is_not_served(llm: LLM, tmp_path: Path) -> None:
         wait_until(lambda: learning(client)["error"] is not None)
         assert "v1 cannot be served" in learning(client)["error"]
         assert (text(client, "tiny"), learning(client)["version"]) == (text(client, "tiny"), None)
+
+
+def test_a_model_that_is_loaded_later_has_it(path: Path, tmp_path: Path) -> None:
+    settings = Settings(feedback=str(tmp_path / "votes.db"), learn=LearnOptions(str(tmp_path / "adapters")))
+    pool = Pool({"tiny": str(path)}, lambda source: LLM(source, ctx=256, threads=1))
+    with TestClient(make_app(settings, pool), base_url=URL) as client:
+        assert text(client, "tiny:learned") == text(client, "tiny")
+        assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["tiny", "tiny:learned"]
 
 
 @pytest.mark.slow

@@ -58,5 +58,5 @@ export function serverPlanner(url, headers = {}) {
   };
 }
 
-/** A function that gives a plan that was made before, by `fewbit plan`. */
+/** A function that gives a plan that was made before, by `fewbit.browser.make_plan`. */
 export const fixedPlanner = (plan) => async () => plan;

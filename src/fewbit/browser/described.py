@@ -19,7 +19,8 @@ from ..formats import from_gguf
 from ..tensor import QuantTensor
 
 MAX_BYTES = 1 << 36  # of all tensors
-MAX_TENSORS = 1 << 14
+MAX_TENSORS = 1 << 12
+MAX_DIM = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ def _sizes(name: str, number: int, shape: tuple[int, ...]) -> _Sizes:
     what = f"tensor {name[:80]!r}"
     if len(shape) > 2:
         raise FileError(f"{what} has {len(shape)} dimensions: the browser runs no models with experts")
-    if not shape or not all(0 < n < 1 << 32 for n in shape):
-        raise FileError(f"{what} must have dimensions from 1 to {(1 << 32) - 1}")
+    if not shape or not all(0 < n <= MAX_DIM for n in shape):
+        raise FileError(f"{what} must have dimensions from 1 to {MAX_DIM}")
     try:
         fmt = from_gguf(number)
     except FormatError as error:

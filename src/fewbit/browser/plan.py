@@ -24,7 +24,8 @@ from ..validation import to_size
 from .rules import tokenizer_rules
 
 STEP_TOKENS = 128  # of a prompt that run at once
-DEFAULT_CTX = 4096
+DEFAULT_CTX, MAX_CTX = 4096, 1 << 17
+MAX_HEAD = 1 << 10  # values of a head: tables of angles are as wide
 _LIMITS = ("binding_bytes", "buffer_bytes")
 PROGRAMS = {"token": (1, 1), "prompt": (0, 1)}  # classes of tokens and logits
 
@@ -60,7 +61,7 @@ def make_plan(
     gpu = PlannedGpu(binding, whole, subgroups=limits.subgroups)
     model = load_model(file, ctx=ctx)
     _check(model)
-    length = min(model.config.ctx, DEFAULT_CTX if ctx is None else to_size(ctx, "ctx", least=1))
+    length = min(model.config.ctx, MAX_CTX, DEFAULT_CTX if ctx is None else to_size(ctx, "ctx", least=1))
     pages = -(-length // PAGE_TOKENS)
     layout = make_layout(model.graph.specs, kv)
     store = PageStore(gpu, layout, [pages] * len(layout.groups))
@@ -84,6 +85,8 @@ def make_plan(
 def _check(model: LoadedModel) -> None:
     if model.is_encoder:
         raise RequestError("the browser runs models that write text; this one is an encoder")
+    if max(model.config.k_dim, model.config.v_dim) > MAX_HEAD:
+        raise RequestError(f"the browser runs models with heads of at most {MAX_HEAD} values")
     if not all(spec is None or isinstance(spec, AttentionSpec) for spec in model.graph.specs):
         raise RequestError("the browser runs models with attention layers only; this one has recurrent layers")
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...arrays import Bytes, Ints
-from ...errors import DeviceError, FewbitError, OutOfMemory
+from ...errors import ArgumentError, DeviceError, FewbitError, OutOfMemory
 from ..memory import readable
 from .adapters import AdapterInfo, find, one_line, package
 from .wgsl import COUNTS, F16, SUBGROUPS, Kernel
@@ -283,7 +283,11 @@ def pack_parameters(kernel: Kernel, values: Mapping[str, float]) -> bytes:
     if set(names) != set(values):
         raise ValueError(f"{kernel.name} takes {names}, not {list(values)}")
     text = "<" + "".join(codes[kind] for _, kind in kernel.parameters)
-    return struct.pack(text, *(values[name] for name in names))
+    try:
+        return struct.pack(text, *(values[name] for name in names))
+    except (OverflowError, struct.error):
+        wrong = {name: value for name, value in values.items() if not abs(value) < 1 << 31}
+        raise ArgumentError(f"a number of the model is too large for a GPU: {wrong} of {kernel.name}") from None
 
 
 def header(counts: Mapping[str, int]) -> Ints:
