@@ -102,7 +102,7 @@ add("tiff_huge", f"{TOO_LARGE}|{DAMAGED}", lambda: tiff_width(4_000_000_000))
 add("file_of_65_mib", "larger than 64 MiB", lambda: saved(noise()) + bytes(65 << 20))
 
 # Large, and fine
-add("png_6200_x_6200", (6200, 6200), lambda: png(6200, 6200, zeros(6200 * (4 * 6200 + 1)), color=6))
+add("png_5900_x_5900", (5900, 5900), lambda: png(5900, 5900, zeros(5900 * (4 * 5900 + 1)), color=6))
 add("png_20000_wide", (20_000, 10), lambda: saved(noise(20_000, 10)))
 add("png_20000_high", (10, 20_000), lambda: saved(noise(10, 20_000)))
 add(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_BYTES = 64 << 20  # of a file
-MAX_PIXELS = 40_000_000  # 120 MB of bytes
+MAX_PIXELS = 36_000_000  # 144 MB as Pillow keeps them
 MAX_SIDE = 32_768
 STRIP_ROWS = 256  # that are looked at together: copies of whole images would take much memory
 
@@ -71,7 +71,7 @@ def check_size(width: int, height: int) -> None:
     >>> check_size(100_000, 100_000)
     Traceback (most recent call last):
         ...
-    fewbit.errors.ImageError: the image has 100000 x 100000 pixels; at most 40 million fit, and 32768 on a side
+    fewbit.errors.ImageError: the image has 100000 x 100000 pixels; at most 36 million fit, and 32768 on a side
     """
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
         most = f"at most {MAX_PIXELS // 1_000_000} million fit, and {MAX_SIDE} on a side"
