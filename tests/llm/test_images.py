@@ -146,6 +146,16 @@ def test_models_that_read_text_only() -> None:
         assert greedy(llm, [{"role": "user", "content": "hello"}]).tokens
 
 
+def test_devices_that_take_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbit.devices.cpu.CpuDevice.takes_images", False)
+    with opened(f"{NAME}/model.gguf") as llm:
+        assert not llm.sees_images
+        with pytest.raises(fb.RequestError, match="device 'cpu' takes no images"):
+            greedy(llm, [{"role": "user", "content": [np.zeros((2, 2, 3), np.uint8)]}])
+    with pytest.raises(fb.RequestError, match="takes no images; use device='cpu', or mmproj='off'"):
+        opened(f"{NAME}/model.gguf", mmproj=FOLDER / NAME / "mmproj.gguf")
+
+
 def test_an_encoder_of_its_own_place(tmp_path: Any) -> None:
     for kind in ("model", "mmproj"):
         (tmp_path / kind).mkdir()

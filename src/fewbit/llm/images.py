@@ -42,6 +42,7 @@ class ImagePrompts:
 
     def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer) -> None:
         self._encoder, self._tokenizer = encoder, tokenizer
+        self.refusal = _NO_ENCODER  # of images, if there is no encoder
 
     @property
     def placeholder(self) -> str:
@@ -54,7 +55,7 @@ class ImagePrompts:
         if not count:
             return [*messages]
         if self._encoder is None:
-            raise RequestError(_NO_ENCODER)
+            raise RequestError(self.refusal)
         if count > MAX_IMAGES:
             raise RequestError(f"a conversation may have {MAX_IMAGES} images, not {count}")
         return [self._taken(message, f"message {number}") for number, message in enumerate(messages)]

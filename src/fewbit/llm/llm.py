@@ -75,10 +75,13 @@ class LLM(LabelReader):
         tokenizer = Tokenizer.from_metadata(metadata)
         encoder = find_encoder(path, options)
         loaded = load(file, options, recommended_activations(metadata), None if encoder is None else encoder.model)
+        refuses_images = encoder is not None and not loaded.sees
         encoder = encoder if loaded.sees else None
         speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation, encoder)
+        if refuses_images:
+            self._images.refusal = f"device {options.device!r} takes no images; load the model with device='cpu'"
         self.pooling = file_pooling(file.config, loaded.is_encoder)
         self.head = find_head(loaded, self.tokenizer, file.architecture)
         self.prompts, self.default_prompt = embedding_prompts(path)
