@@ -87,13 +87,10 @@ class RequestFactory:
         """
         vocab = self.executor.vocab
         tokens = self._prompt(prompt)
-        if embedded is not None:
-            self._check_embedded(embedded, prompt_logprobs)
+        self._check_embedded(embedded, prompt_logprobs)
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_count(min_tokens, "min_tokens", least=0)
-        count = check_count(n, "n", self._max_seqs)
         first = None if seed is None else check_count(seed, "seed", least=0)
-        most_logprobs = None if logprobs is None else check_logprobs(logprobs, vocab)
         scores = self._scores(tokens, prompt_logprobs)
         ends = self.eos_ids if eos_ids is None else check_eos(eos_ids, vocab, least)
         _check_kinds(params, constraint, namespace)
@@ -102,11 +99,11 @@ class RequestFactory:
             Generation(
                 tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
-                num_logprobs=most_logprobs, scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
+                num_logprobs=_logprobs(logprobs, vocab), scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
                 constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
                 namespace=namespace, adapter=self.adapters.mix(adapter), embedded=embedded,
             )
-            for i in range(count)
+            for i in range(check_count(n, "n", self._max_seqs))
         ]  # fmt: skip
         return _joined(requests, scheduling)
 
@@ -164,7 +161,7 @@ class RequestFactory:
     ) -> Scoring:
         """A request for the log-probability of each token from `first` on, and of the `logprobs` likeliest there."""
         self.check_writes()
-        most = None if logprobs is None else check_logprobs(logprobs, self.executor.vocab)
+        most = _logprobs(logprobs, self.executor.vocab)
         text = self._text(tokens, namespace)
         mix = self.adapters.mix(adapter)
         request = Scoring(text, namespace, mix, most, check_count(first, "first", max(1, len(text) - 1)))
@@ -200,7 +197,9 @@ class RequestFactory:
                           len(tokens), self.max_length)  # fmt: skip
         return tokens
 
-    def _check_embedded(self, embedded: EmbeddedPrompt, prompt_logprobs: int | None) -> None:
+    def _check_embedded(self, embedded: EmbeddedPrompt | None, prompt_logprobs: int | None) -> None:
+        if embedded is None:
+            return
         embedded.check(self.executor.max_batched_tokens)
         if prompt_logprobs is not None:
             raise RequestError("prompt_logprobs cannot be used together with images: their tokens have no text")
@@ -232,6 +231,10 @@ class RequestFactory:
     def _room(self) -> str:
         what = "context" if self.max_length == self._ctx else "cache"
         return f"the {what} holds {self.max_length} tokens"
+
+
+def _logprobs(count: int | None, vocab: int) -> int | None:
+    return None if count is None else check_logprobs(count, vocab)
 
 
 def _joined(requests: list[Generation], scheduling: SchedulingOptions) -> list[Generation]:
