@@ -99,9 +99,9 @@ class RequestFactory:
             Generation(
                 tokens, params or SamplingParams(), min(len(tokens) + most, self.max_length),
                 min_length=len(tokens) + least, eos_ids=ends, seed=None if first is None else first + i,
-                num_logprobs=_logprobs(logprobs, vocab), scores=scores, logit_bias=check_bias(logit_bias, vocab), masks=self._masks,
-                constraint=None if constraint is None else constraint(), extras=extras, allowed=allowed,
-                namespace=namespace, adapter=self.adapters.mix(adapter), embedded=embedded,
+                num_logprobs=_logprobs(logprobs, vocab), scores=scores, logit_bias=check_bias(logit_bias, vocab),
+                masks=self._masks, constraint=None if constraint is None else constraint(), extras=extras,
+                allowed=allowed, namespace=namespace, adapter=self.adapters.mix(adapter), embedded=embedded,
             )
             for i in range(check_count(n, "n", self._max_seqs))
         ]  # fmt: skip
