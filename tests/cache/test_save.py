@@ -115,7 +115,7 @@ def refuse(path: Path, sentence: str | None = None, **options: Any) -> None:
         ({"kv_heads": 4}, "saved with {'kv_heads': 2, .*} in layer 0, this cache keeps {'kv_heads': 4, "),
         ({"dim": 64}, "'k_dim': 48, .* 'k_dim': 64"),
         ({"v_dim": 16}, "'v_dim': 48, .* 'v_dim': 16"),
-        ({"window": 5}, "'window': 0}.* 'window': 5}"),
+        ({"window": 5}, "'window': 0, .* 'window': 5, "),
         ({"rotate": True}, "rotate = False"),
         ({"k": "f16", "v": "q8_0"}, "k = q8_0, this cache has k = f16"),
         ({"v": "f16"}, "v = q8_0"),

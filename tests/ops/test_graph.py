@@ -50,9 +50,9 @@ def test_table_of_operations() -> None:
     assert methods <= set(OPERATIONS) <= methods | by_passes
     assert OPERATIONS["attend"].inputs == ("q", "k", "v")
     assert OPERATIONS["attend"].attributes == (
-        "layer", "spec", "scale", "softcap", "sinks", "causal", "radius", "keep",
+        "layer", "spec", "scale", "softcap", "sinks", "causal", "radius", "keep", "spans",
     )  # fmt: skip
-    all_rows = {"given", "embed", "positions", "rope", "attend", "conv", "delta_rule", "scan"}
+    all_rows = {"given", "embed", "positions", "rope", "insert", "attend", "conv", "delta_rule", "scan"}
     assert {name for name, operation in OPERATIONS.items() if operation.all_rows} == all_rows
 
 

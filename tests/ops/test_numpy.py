@@ -99,13 +99,13 @@ class Heads:
 def test_attend_goes_to_the_cache() -> None:
     cache, spec = Heads(), AttentionSpec(2, 3, 5, window=7)
     k, v = np.ones((4, 6), np.float32), np.ones((4, 10), np.float32)
-    logits: dict[str, Any] = {"scale": 0.5, "softcap": 2.0, "sinks": None, "causal": True, "radius": 0}
+    logits: dict[str, Any] = {"scale": 0.5, "softcap": 2.0, "sinks": None, "causal": True, "radius": 0, "spans": False}
     y = ops.attend(step(cache=cache), ROWS, k, v, layer=1, spec=spec, keep=True, **logits)
     assert y[0].tolist() == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     ((layer, sequences, keys, values),) = cache.appended
     assert (layer, sequences, keys.shape, values.shape) == (1, [0, 1], (4, 2, 3), (4, 2, 5))
     assert cache.asked[:3] == (1, [0, 1], (4, 4, 3))
-    assert asdict(cache.asked[3]) == {"window": 7, "chunked": False, **logits}
+    assert asdict(cache.asked[3]) == {"window": 7, "chunked": False, **logits, "spans": None}
 
 
 def test_weights_are_decoded_by_numpy_and_once(monkeypatch: pytest.MonkeyPatch) -> None:

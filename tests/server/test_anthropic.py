@@ -154,7 +154,7 @@ def test_what_changes_nothing_is_accepted(client: TestClient) -> None:
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
         ({"mcp_servers": [{"type": "url", "url": "http://x"}]}, "mcp_servers is not supported"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "type 'image'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source is not supported"),
         ({"messages": []}, "messages"),
         ({"temperature": 1.5}, "temperature"),
         ({"max_tokens": -1}, "max_tokens"),

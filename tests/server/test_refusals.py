@@ -76,10 +76,18 @@ def test_what_changes_nothing_is_accepted(client: TestClient, more: dict[str, An
     assert client.post(CHAT, json={"messages": HELLO, "max_tokens": 1, **more}).status_code == 200
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-def test_parts_that_are_not_text(client: TestClient, kind: str) -> None:
-    said = [{"role": "user", "content": [{"type": "text", "text": "look"}, {"type": kind, kind: {"url": "x"}}]}]
-    assert "text only" in refused(client, {"messages": said})
+@pytest.mark.parametrize(
+    ("kind", "url", "reason"),
+    [
+        ("image_url", "data:image/png;base64,aGk=", "the model reads text only"),
+        ("image_url", "x", "this server fetches no images"),
+        ("input_audio", "x", "text only"),
+        ("file", "x", "text only"),
+    ],
+)
+def test_parts_that_are_not_text(client: TestClient, kind: str, url: str, reason: str) -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": "look"}, {"type": kind, kind: {"url": url}}]}]
+    assert reason in refused(client, {"messages": said})
 
 
 @pytest.mark.parametrize(

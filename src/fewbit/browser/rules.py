@@ -60,10 +60,6 @@ def _check_stripping(metadata: Mapping[str, Any]) -> None:
 def to_javascript(split: str) -> str:
     """An expression of Oniguruma as one of JavaScript with the flag `u`.
 
-    >>> to_javascript("(?i:'ll)|[^\\\\S\\\\n]")
-    Traceback (most recent call last):
-        ...
-    fewbit.errors.TokenizerError: the browser cannot cut text by the expression "(?i:'ll)|[^\\\\S\\\\n]"
     >>> to_javascript("(?i:'ll)")
     "(?:'[lL][lL])"
     """

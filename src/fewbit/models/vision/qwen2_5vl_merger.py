@@ -18,9 +18,9 @@ from .qwen import QWEN_TENSORS, QwenTower, qwen_config
 
 
 def full_period(config: Mapping[str, Any]) -> int:
-    """Of so many layers the last one has no windows.
+    """Of so many layers each last one has no windows.
 
-    >>> full_period({"fullatt_block_indexes": [7, 15, 23, 31]})
+    >>> full_period({"depth": 32, "fullatt_block_indexes": [7, 15, 23, 31]})
     8
     """
     found = config.get("fullatt_block_indexes", [7, 15, 23, 31])
