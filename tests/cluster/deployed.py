@@ -36,7 +36,15 @@ def deployed(path: Path, **changes: Any) -> Iterator[str]:
     serve.run(build(args_of(path, **changes)), name="fewbit", route_prefix="/")
     wait_until(lambda: num_replicas() >= changes.get("replicas", 2))
     yield URL
+    delete()
+
+
+def delete() -> None:
+    """End the application; the next one must not be reached by the routes of this one."""
+    from ray import serve
+
     serve.delete("fewbit")
+    wait_until(lambda: httpx.get(f"{URL}/stats", timeout=30).status_code == 404)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> float:

@@ -14,7 +14,7 @@ from fewbit.llm import LLM, Completion, TextDelta
 from fewbit.server.settings import Settings
 
 from .conftest import two_nodes
-from .deployed import URL, num_replicas, start_http, stats, wait_until
+from .deployed import URL, delete, num_replicas, start_http, stats, wait_until
 
 
 class Script:
@@ -94,6 +94,4 @@ class RayLive:
         wait_until(is_so)
 
     def close(self) -> None:
-        from ray import serve
-
-        serve.delete("fewbit")
+        delete()
