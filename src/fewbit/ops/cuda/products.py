@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import ArgumentError
@@ -248,7 +248,7 @@ def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, in
         every = [pair for pair in every if not pair[0].is_exact]
     if form.kind == "rows16":
         together = every if tokens > MAX_ROWS_GEMV else [pair for pair in every if pair[0].tiles]
-        for adjacent in _adjacent(together):
+        for adjacent in _adjacent(together, w.firsts):
             _many(run, adjacent, form, tokens, out)
         every = [pair for pair in every if pair not in together]
     tiled = [pair for pair in every if pair[0].tiles]
@@ -265,15 +265,16 @@ def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, in
             _plain(run, t, taken, tokens, out.at(first, t.shape[0]))
 
 
-def _adjacent(pairs: list[tuple[CudaTensor, int]]) -> list[list[tuple[CudaTensor, int]]]:
-    """Tensors whose outputs follow each other, without those of another one between them."""
+def _adjacent(pairs: list[tuple[CudaTensor, int]], firsts: Sequence[int]) -> list[list[tuple[CudaTensor, int]]]:
+    """Tensors whose outputs follow each other, without those of another one of all `firsts` between them."""
     found: list[list[tuple[CudaTensor, int]]] = []
-    end = None
+    before = None
     for t, first in pairs:
-        if first != end:
+        number = firsts.index(first)
+        if before is None or number != before + 1:
             found.append([])
         found[-1].append((t, first))
-        end = first + t.shape[0]
+        before = number
     return found
 
 
