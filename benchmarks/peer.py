@@ -128,21 +128,21 @@ def batch_option(text: str) -> list[int]:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    more = "may be given more than once"
+    repeated = "may be given more than once"
     parser.add_argument(
         "-f",
         "--format",
         action="append",
         type=format_option,
         metavar="F",
-        help=f"{more} (default: {' '.join(FORMATS)})",
+        help=f"{repeated} (default: {' '.join(FORMATS)})",
     )
     parser.add_argument(
         "--shape",
         action="append",
         type=shape_option,
         metavar="NxK",
-        help=f"of the weights; {more} (default: 4096x4096)",
+        help=f"of the weights; {repeated} (default: 4096x4096)",
     )
     parser.add_argument("--batch", type=batch_option, default=[1, 512], metavar="M,M", help="default: 1,512")
     parser.add_argument(

@@ -60,11 +60,11 @@ class Peer:
 
     def __init__(self, port: int, path: str) -> None:
         self.port, self.path = port, path
-        self.connection = http.client.HTTPConnection("127.0.0.1", port)
 
     def first_byte(self, body: dict[str, Any]) -> float:
+        connection = self.connect()
         begun = time.perf_counter()
-        answer = self.ask(self.connection, body)
+        answer = self.ask(connection, body)
         answer.read(1)
         seconds = time.perf_counter() - begun
         answer.read()
@@ -72,8 +72,7 @@ class Peer:
 
     def tokens_per_second(self, clients: int, max_tokens: int) -> float:
         def client(number: int) -> int:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port)
-            answer = self.ask(connection, body_of(f"{number}: Once upon a time", max_tokens))
+            answer = self.ask(self.connect(), body_of(f"{number}: Once upon a time", max_tokens))
             data = [json.loads(line[6:]) for line in answer.read().splitlines() if line.startswith(b"data: {")]
             tokens: int = data[-1]["usage"]["completion_tokens"]
             return tokens
@@ -82,6 +81,12 @@ class Peer:
         with ThreadPoolExecutor(clients) as threads:
             tokens = sum(threads.map(client, range(clients)))
         return tokens / (time.perf_counter() - begun)
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection of its own for each request: peers close those that are kept after some time."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        connection.connect()
+        return connection
 
     def ask(self, connection: http.client.HTTPConnection, body: dict[str, Any]) -> http.client.HTTPResponse:
         connection.request("POST", self.path, json.dumps(body), {"Content-Type": "application/json"})

@@ -126,8 +126,8 @@ class Peer:
         for first in range(0, len(prompts), PROMPTS_AT_ONCE):
             some = list(enumerate(prompts))[first : first + PROMPTS_AT_ONCE]
             last += self._decode([(token, at, seq, at == len(p) - 1) for seq, p in some for at, token in enumerate(p)])
-        for more in range(gen - 1):
-            last = self._decode([(token, len(prompts[seq]) + more, seq, True) for seq, token in enumerate(last)])
+        for step in range(gen - 1):
+            last = self._decode([(token, len(prompts[seq]) + step, seq, True) for seq, token in enumerate(last)])
         assert len(last) == len(prompts)
         seconds = time.perf_counter() - begun
         self.shares.append((time.process_time() - cpu_begun) / seconds / self.threads)

@@ -92,5 +92,5 @@ def text(x: float, y: float, content: str, kind: str = "", anchor: str = "") -> 
     '<text x="1" y="2.25" class="faint">a &lt; b</text>'
     """
     given = {"class": kind, "text-anchor": anchor}
-    more = "".join(f' {key}="{word}"' for key, word in given.items() if word)
-    return f'<text x="{x:.4g}" y="{y:.4g}"{more}>{escape(content)}</text>'
+    attributes = "".join(f' {key}="{word}"' for key, word in given.items() if word)
+    return f'<text x="{x:.4g}" y="{y:.4g}"{attributes}>{escape(content)}</text>'

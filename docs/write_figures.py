@@ -117,8 +117,8 @@ def table(data: Any, where: str) -> Table:
     except ValueError:
         raise BadFigures(f"{where}: a date is written like 2026-11-16, not {given['date']!r}") from None
     rows = [row(r, len(columns), where) for r in things(data, "rows", where)]
-    more = {key: words(data, key, where, "") for key in ("command", "peer", "note")}
-    return Table(title=title, columns=columns, rows=rows, plot=data.get("plot") is True, **given, **more)
+    notes = {key: words(data, key, where, "") for key in ("command", "peer", "note")}
+    return Table(title=title, columns=columns, rows=rows, plot=data.get("plot") is True, **given, **notes)
 
 
 def row(data: Any, columns: int, where: str) -> Row:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import fewbit as fb
 from fewbit import devices
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Generation, Request, Scoring
+from fewbit.engine.reading import Scoring
+from fewbit.engine.request import Generation, Request
 from fewbit.files.hub import find
 from fewbit.load_options import LoadOptions
 from fewbit.loading import load_weights, place

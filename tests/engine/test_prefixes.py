@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Generation, Scoring
+from fewbit.engine.reading import Scoring
+from fewbit.engine.request import Generation
 from fewbit.engine.scores import PositionScores
 from fewbit.engine.sharing import MIN_TOKENS
 from fewbit.ops import sampling

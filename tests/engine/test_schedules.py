@@ -23,7 +23,8 @@ from fewbit.cache.disk import DiskCache
 from fewbit.devices.batch import Executor
 from fewbit.engine.constraint import Constraint
 from fewbit.engine.engine import Engine
-from fewbit.engine.request import Generation, Request, Scoring
+from fewbit.engine.reading import Scoring
+from fewbit.engine.request import Generation, Request
 from fewbit.engine.scheduling import SchedulingOptions
 from fewbit.engine.scores import PositionScores
 from fewbit.engine.speculation.speculation import Speculation

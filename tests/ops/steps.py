@@ -144,13 +144,8 @@ def _random_forward(ops: Ops, random: Random, images: bool) -> Value:
     def attended() -> Value:
         nonlocal layers
         layers += 1
-        window, sinks = random.choice([0, 3]), vector(4, 7) if random.random() < 0.5 else None
-        spec = AttentionSpec(2, 8, 8, window, chunked=window > 0 and random.random() < 0.5)
-        causal, radius = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
-        rest = {"softcap": random.choice([0.0, 2.0]), "sinks": sinks, "causal": causal, "radius": radius}
-        rest["spans"] = images and not radius and random.random() < 0.6
-        q, k, v = any_of(32), any_of(16), any_of(16)
-        return ops.attend(layers - 1, q, k, v, spec=spec, scale=0.3, **rest)
+        attributes = _random_attention(random, images)
+        return ops.attend(layers - 1, any_of(32), any_of(16), any_of(16), scale=0.3, **attributes)
 
     choices: list[Callable[[], Value]] = [
         lambda: linear(any_of(), random.choice([16, 32])),
@@ -183,6 +178,15 @@ def _random_forward(ops: Ops, random: Random, images: bool) -> Value:
     for _ in range(random.randrange(1, 16)):
         values.append(random.choice(choices)())
     return any_of()
+
+
+def _random_attention(random: Random, images: bool) -> dict[str, Any]:
+    window, sinks = random.choice([0, 3]), vector(4, 7) if random.random() < 0.5 else None
+    spec = AttentionSpec(2, 8, 8, window, chunked=window > 0 and random.random() < 0.5)
+    causal, radius = (True, 0) if window else random.choice([(True, 0), (False, 0), (False, 2)])
+    spans = images and not radius and random.random() < 0.6
+    softcap = random.choice([0.0, 2.0])
+    return {"spec": spec, "softcap": softcap, "sinks": sinks, "causal": causal, "radius": radius, "spans": spans}
 
 
 def selected(forward: Callable[[Ops], Value]) -> Graph:

@@ -15,7 +15,8 @@ from .adapters import Adapter, AdapterRegistry
 from .beam_search import Beam, BeamGroup, BeamOptions
 from .constraint import Constraint, MaskPool
 from .embedded import EmbeddedPrompt
-from .request import Embedding, Generation, Scoring
+from .reading import Embedding, Scoring
+from .request import Generation
 from .request_checks import check_bias, check_count, check_eos, check_logprobs, check_tokens
 from .sampling_extras import SamplingExtras, token_mask
 from .scheduling import SchedulingOptions, set_scheduling
@@ -85,8 +86,7 @@ class RequestFactory:
             embedded: Parts of the prompt that are no tokens.
             scheduling: When it is run.
         """
-        vocab = self.executor.vocab
-        tokens = self._prompt(prompt)
+        tokens, vocab = self._prompt(prompt), self.executor.vocab
         self._check_embedded(embedded, prompt_logprobs)
         most = self.max_length if max_tokens is None else check_count(max_tokens, "max_tokens")
         least = check_count(min_tokens, "min_tokens", least=0)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..arrays import Floats
 from ..engine.adapters import Adapter
 from ..engine.engine import Engine
-from ..engine.request import Embedding
+from ..engine.reading import Embedding
 from ..errors import DtypeError, RequestError
 from ..files.safetensors import read_json
 

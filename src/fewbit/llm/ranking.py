@@ -9,7 +9,8 @@ import numpy as np
 
 from ..arrays import Doubles, Floats
 from ..engine.engine import Engine
-from ..engine.request import Embedding, Request, Scoring
+from ..engine.reading import Embedding, Scoring
+from ..engine.request import Request
 from ..errors import DtypeError, RequestError, TooLong
 from ..loading import Loaded
 from ..text.tokenizer import Tokenizer

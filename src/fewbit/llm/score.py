@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.adapters import Adapter
-from ..engine.request import Scoring
+from ..engine.reading import Scoring
 from ..engine.request_checks import check_logprobs
 from ..engine.sharing import common_prefix
 from ..errors import DtypeError, RequestError

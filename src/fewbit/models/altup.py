@@ -40,10 +40,10 @@ class Streams:
     """The rows at the start of a model, and one row of them at its end: matrices, after which lengths are as before."""
 
     def __init__(self, file: Checkpoint, c: Config, count: int) -> None:
-        self.hidden, self.count, more = c.hidden, count, count - 1
-        self.proj = file.experts("altup_proj.weight", more, c.hidden, c.hidden)
-        self.unembd_proj = file.experts("altup_unembd_proj.weight", more, c.hidden, c.hidden)
-        self.magnitude = Magnitude(c.hidden, more * c.hidden)
+        self.hidden, self.count, others = c.hidden, count, count - 1
+        self.proj = file.experts("altup_proj.weight", others, c.hidden, c.hidden)
+        self.unembd_proj = file.experts("altup_unembd_proj.weight", others, c.hidden, c.hidden)
+        self.magnitude = Magnitude(c.hidden, others * c.hidden)
 
     def split(self, ops: Ops, x: Value) -> Value:
         return ops.join(x, self.turned(ops, repeated(ops, x, self.count - 1), self.proj, x), 1)

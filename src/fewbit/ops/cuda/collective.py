@@ -8,7 +8,7 @@ that moves fewer bytes, and gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from threading import Barrier, BrokenBarrierError
 from typing import Any, Protocol
@@ -23,13 +23,14 @@ from .values import Collector, Launcher, Rows, StepInputs
 BUFFER_BYTES = 16 << 20  # of the parts of all ranks; more rows are exchanged a piece at a time
 SCATTER_BYTES = 256 << 10  # of a part, from which on each rank adds up some rows
 
+Scatter = Callable[[int, int, int, int], None]  # of a rank: from where, to where, floats for each rank
+
 
 class CudaGroup(Group, Protocol):
     """What exchanges parts."""
 
     ranks: int
     can_be_captured: bool
-    can_scatter: bool
 
     def begin(self, rank: int) -> int:
         """The buffer for the next exchange, on the GPU of a rank, once all have read what was there."""
@@ -39,8 +40,9 @@ class CudaGroup(Group, Protocol):
         """The rank's own part is in its place; what is launched next finds all parts there, so many floats each."""
         ...
 
-    def scatter(self, rank: int, source: int, target: int, count: int) -> None:
-        """Send so many floats to each rank, from `source` on, and receive as many from each, if the group can."""
+    @property
+    def scatter(self) -> Scatter | None:
+        """Sends so many floats to each rank and receives as many from each, if the group can."""
         ...
 
 
@@ -48,7 +50,7 @@ def all_reduce(
     run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, group: CudaGroup, rank: int
 ) -> None:
     """The sum of the rows of all ranks."""
-    if group.can_scatter and group.ranks > 2 and 4 * tokens * x.width >= SCATTER_BYTES:
+    if group.scatter is not None and group.ranks > 2 and 4 * tokens * x.width >= SCATTER_BYTES:
         _reduce_many(run, step, out, x, tokens, group, rank)
         return
     for first, count in _pieces(tokens, group.ranks * x.width):
@@ -75,6 +77,7 @@ def all_gather(
 
 def _reduce_many(run: Launcher, step: StepInputs, out: Rows, x: Rows, tokens: int, group: CudaGroup, rank: int) -> None:
     """Each rank adds up its share of the rows, and all get the sums."""
+    assert group.scatter is not None
     is_run = not isinstance(run, Collector)
     for first, count in _pieces(tokens, 2 * x.width, group.ranks):
         share = -(-count // group.ranks)
@@ -128,7 +131,7 @@ class LocalGroup:
     """
 
     can_be_captured = False  # the host takes part
-    can_scatter = False
+    scatter = None
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.ranks, self._sessions = len(sessions), sessions
@@ -151,9 +154,6 @@ class LocalGroup:
         self._meet()
         self._wait(rank, self._written)
         self._meet()  # nobody records anew what another has not waited for
-
-    def scatter(self, rank: int, source: int, target: int, count: int) -> None:
-        raise NotImplementedError
 
     def abort(self) -> None:
         self._barrier.abort()

@@ -51,7 +51,7 @@ def load_nccl() -> Any:
 class NcclGroup:
     """Ranks on GPUs of this machine, one on each."""
 
-    can_be_captured = can_scatter = True
+    can_be_captured = True
 
     def __init__(self, sessions: Sequence[Session], library: Any = None) -> None:
         self._library = load_nccl() if library is None else library
