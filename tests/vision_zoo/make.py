@@ -49,7 +49,9 @@ def make(record: VisionRecord, converter: Path) -> None:
         if path.name not in KEPT:
             path.unlink()
     rename_tensors(record, folder / "hf" / "model.safetensors")
-    for target, options in (("model.gguf", ()), ("mmproj.gguf", ("--mmproj",))):
+    if record.add_to_text_config:
+        add_to_text_config(folder / "hf" / "config.json", record.add_to_text_config)
+    for target, options in (("model.gguf", record.converter_options), ("mmproj.gguf", ("--mmproj",))):
         convert(folder / "hf", folder / target, converter, Options(options))  # type: ignore[arg-type]
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{record.name}: {size / 1000:.0f} KB", flush=True)
@@ -59,6 +61,7 @@ class Options:
     """What the zoo's `convert` reads of a record."""
 
     wordpiece = False
+    not_in_config = ()
 
     def __init__(self, converter_options: tuple[str, ...]) -> None:
         self.converter_options = converter_options
@@ -88,6 +91,12 @@ def write_preprocessor(folder: Path) -> None:
     settings = json.loads(path.read_text()) if path.exists() else {}
     if "image_processor" in settings:
         (folder / "preprocessor_config.json").write_text(json.dumps(settings["image_processor"], indent=2) + "\n")
+
+
+def add_to_text_config(path: Path, values: dict[str, Any]) -> None:
+    config = json.loads(path.read_text())
+    config["text_config"] |= values
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def rename_tensors(record: VisionRecord, path: Path) -> None:

@@ -18,7 +18,7 @@ SIZES = [
 ]  # fmt: skip
 NUM_SAMPLES = 48
 PATH = Path(__file__).parent / "pixels.npz"
-FAMILIES = ("gemma3", "idefics3", "qwen2vl_merger")
+FAMILIES = ("gemma3", "idefics3", "qwen2vl_merger", "qwen3vl_merger", "pixtral")
 
 
 def picture(width: int, height: int) -> Any:
@@ -46,7 +46,24 @@ def processors() -> dict[str, Any]:
         "qwen2vl_merger": transformers.Qwen2VLImageProcessorPil(
             size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 200}
         ),
+        "qwen3vl_merger": transformers.Qwen2VLImageProcessorPil(  # as the checkpoints of Qwen3-VL and Qwen3.5 name it
+            size={"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 150},
+            patch_size=16,
+            image_mean=[0.5] * 3,
+            image_std=[0.5] * 3,
+        ),
+        "pixtral": transformers.PixtralImageProcessorPil(
+            size={"longest_edge": 280}, patch_size={"height": 28, "width": 28}
+        ),
     }
+
+
+def grid(found: Any) -> list[int]:
+    """Rows and columns of patches; 0: their number is the same for all pictures, or that of tiles."""
+    if "image_sizes" in found:
+        return [size // 14 for size in np.asarray(found["image_sizes"])[0].tolist()]
+    rows, columns = np.asarray(found.get("image_grid_thw", [[0, 0, 0]]))[0][1:].tolist()
+    return [rows, columns]
 
 
 def main() -> None:
@@ -59,7 +76,7 @@ def main() -> None:
             found = processor(Image.fromarray(picture(*size)), return_tensors="np")
             values = np.asarray(found["pixel_values"], np.float32).reshape(-1)
             samples.append(values[places(len(values))])
-            shapes.append([len(values), *np.asarray(found.get("image_grid_thw", [[0, 0, 0]]))[0][1:]])
+            shapes.append([len(values), *grid(found)])
         golden[name], golden[f"{name}_shapes"] = np.stack(samples), np.array(shapes)
     np.savez_compressed(PATH, **golden)
 

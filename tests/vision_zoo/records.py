@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Any
 
-from ..zoo.records import BASE, SMALL
+from ..zoo.records import BASE, DELTA, SMALL, rope
 from ..zoo.vocab import BPE_SIZE
 from . import templates
 
@@ -28,6 +28,8 @@ class VisionRecord:
     names: dict[str, str] = field(default_factory=dict)  # attributes of the tokenizer
     published: dict[str, str] = field(default_factory=dict)  # prefixes of tensors, as published checkpoints have them
     transposed: tuple[str, ...] = ()  # ends of names of tensors that these have transposed
+    converter_options: tuple[str, ...] = ()  # for the text model
+    add_to_text_config: dict[str, Any] = field(default_factory=dict)  # what published checkpoints say, too
 
 
 def vocab(count: int) -> int:
@@ -169,6 +171,14 @@ QWEN3_VISION = {
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0, 2],
 }
+# Attention rotates half of a head; three pairs of eight are rows, three columns, but the last of these is beyond the
+# end, as with the sections of the published models.
+QWEN35_ROPE = rope("default", partial_rotary_factor=0.5, mrope_section=[2, 3, 3], mrope_interleaved=True)
+QWEN35_TEXT = {
+    **{key: value for key, value in (SMALL | DELTA).items() if key not in ("converter_options", "num_hidden_layers")},
+    "vocab_size": vocab(4), "head_dim": 32, "rope_parameters": QWEN35_ROPE, "num_hidden_layers": 2,
+}  # fmt: skip
+QWEN35_VISION = {key: value for key, value in QWEN3_VISION.items() if key != "deepstack_visual_indexes"}
 RECORDS += [
     VisionRecord(
         "qwen2vl_merger", "Qwen2VLForConditionalGeneration", "Qwen2VLConfig", templates.QWEN, QWEN_TOKENS, QWEN2_TEXT,
@@ -190,6 +200,18 @@ RECORDS += [
         "qwen3vl_moe", "Qwen3VLMoeForConditionalGeneration", "Qwen3VLMoeConfig", templates.QWEN, QWEN_TOKENS,
         QWEN_TEXT | {"num_hidden_layers": 3, "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
         QWEN3_VISION, qwen(8), QWEN_IDS, transposed=("experts.gate_up_proj", "experts.down_proj"),
+    ),
+    VisionRecord(
+        "qwen35", "Qwen3_5ForConditionalGeneration", "Qwen3_5Config", templates.QWEN, QWEN_TOKENS,
+        QWEN35_TEXT | {"num_hidden_layers": 4, "tie_word_embeddings": True},
+        QWEN35_VISION, qwen(8), QWEN_IDS | {"tie_word_embeddings": True}, converter_options=("--no-mtp",),
+    ),
+    VisionRecord(
+        "qwen35moe", "Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeConfig", templates.QWEN, QWEN_TOKENS,
+        QWEN35_TEXT | {"layer_types": ["linear_attention", "full_attention"], "moe_intermediate_size": 16,
+                       "shared_expert_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2},
+        QWEN35_VISION, qwen(8), QWEN_IDS, converter_options=("--no-mtp",),
+        add_to_text_config={"full_attention_interval": 2},
     ),
     VisionRecord(
         "pixtral", "Mistral3ForConditionalGeneration", "Mistral3Config", templates.PIXTRAL,

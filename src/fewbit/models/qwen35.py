@@ -1,8 +1,13 @@
-"""Qwen3.5: most layers are a gated delta rule after a short convolution, some are attention with a gate."""
+"""Qwen3.5: most layers are a gated delta rule after a short convolution, some are attention with a gate.
+
+Of images, attention knows rows and columns; the recurrent layers see their tokens one after another.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,23 +15,36 @@ from ..errors import FileError
 from ..ops.graph import Rope, Value
 from ..ops.recorder import Ops
 from ..ops.specs import AttentionSpec, RecurrentSpec
-from .adapter import DECODER, MTP, MTP_TENSORS, SANDWICH_TENSORS, Adapter, norms_plus_one
+from .adapter import DECODER, MTP, MTP_TENSORS, SANDWICH_TENSORS, Adapter, norms_plus_one, rope_sections
 from .checkpoint import Checkpoint
 from .config import Config
 from .decoder import Block, Decoder
 from .experts import Experts
 from .layers import FeedForward, Linear, Norm, head_norms
 from .mtp import read_mtp
-from .rotary import read_rope
+from .rotary import read_rope, with_axes
 from .transforms import rotary_dim, tiled_heads
 
 _DELTA = "model.layers.{i}.linear_attn"
+USUAL_SECTIONS = [11, 11, 10, 0]
+
+
+def image_sections(config: Mapping[str, Any]) -> Any:
+    """Pairs by time, row and column; models that see have them even if config.json does not say so.
+
+    >>> image_sections({"rope": {}, "vision_config": {}})
+    [11, 11, 10, 0]
+    """
+    return rope_sections(config) or (USUAL_SECTIONS if "vision_config" in config else None)
+
+
 HF = Adapter(
     ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     config=DECODER
     | MTP
     | {
         "rope.dimension_count": lambda config: rotary_dim(config, 0.25),
+        "rope.dimension_sections": image_sections,
         "ssm.conv_kernel": "linear_conv_kernel_dim",
         "ssm.state_size": "linear_key_head_dim",
         "ssm.group_count": "linear_num_key_heads",
@@ -139,7 +157,7 @@ class Model(Decoder):
 
     def __init__(self, file: Checkpoint) -> None:
         c = Config.read(file)
-        rope = read_rope(file, c.k_dim, neox=True)
+        rope = with_axes(file, read_rope(file, c.k_dim, neox=True), interleaved=True)
         super().__init__(file, c, [self.block(file, layer, c, rope) for layer in range(c.layers)])
         self.mtp = read_mtp(file, self, lambda layer: self.block(file, layer, c, rope))
 

@@ -42,15 +42,16 @@ def with_axes(file: Checkpoint, rope: Rope, interleaved: bool) -> Rope:
     Args:
         file: Says how many pairs each of them rotates.
         rope: The rope for one position.
-        interleaved: Whether the pairs of rows and columns alternate with those of time; else they follow each other.
+        interleaved: Whether the pairs of rows and columns alternate with those of time, which then has all others;
+            else they follow each other.
     """
     if not file.has("rope.dimension_sections"):
         return rope
     pairs = len(rope.inv_freq)
     time, rows, columns, *_ = file.sizes("rope.dimension_sections", 4, least=0, most=1 << 14)
-    if time + rows + columns != pairs:
-        raise FileError(f"{file.path}: rope.dimension_sections must add up to {pairs} pairs")
     if not interleaved:
+        if time + rows + columns != pairs:
+            raise FileError(f"{file.path}: rope.dimension_sections must add up to {pairs} pairs")
         return replace(rope, axes=(0,) * time + (1,) * rows + (2,) * columns)
     limits = {1: 3 * rows, 2: 3 * columns}
     return replace(rope, axes=tuple(i % 3 if i < limits.get(i % 3, 0) else 0 for i in range(pairs)))

@@ -11,7 +11,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.images import PixelRules, PreparedImage, open_picture
-from fewbit.models.vision import gemma3, idefics3, qwen2vl_merger
+from fewbit.models.vision import gemma3, idefics3, pixtral, qwen2vl_merger, qwen3vl_merger
 from fewbit.models.vision.blocks import VisionSizes
 from fewbit.models.vision.qwen import CLIP_MEAN, CLIP_STD
 
@@ -19,7 +19,7 @@ from ...vision_zoo.pixels import FAMILIES, PATH, SIZES, picture, places
 
 HALF = (0.5,) * 3
 LEVEL = 1 / 255  # of a pixel
-SEVERAL = 28 * 28
+SQUARE = 28 * 28
 
 
 @cache
@@ -48,21 +48,37 @@ def qwen() -> Any:
     model = object.__new__(qwen2vl_merger.Model)
     model.sizes, model.merge_size = sizes(14, 560), 2
     model.pixels = PixelRules(tuple(CLIP_MEAN), tuple(CLIP_STD), "bicubic")
-    model.min_pixels, model.max_pixels = 56 * 56, SEVERAL * 200
+    model.min_pixels, model.max_pixels = 56 * 56, SQUARE * 200
     return model
 
 
-MODELS = {"gemma3": gemma, "idefics3": idefics, "qwen2vl_merger": qwen}
+def qwen3() -> Any:
+    model = object.__new__(qwen3vl_merger.Model)
+    model.sizes, model.merge_size, model.pixels = sizes(16, 768), 2, PixelRules(HALF, HALF, "bicubic")
+    model.min_pixels, model.max_pixels = 64 * 64, 32 * 32 * 150
+    model.table, model.side = np.zeros((16, 8), np.float32), 4
+    return model
+
+
+def mistral() -> Any:
+    model = object.__new__(pixtral.Model)
+    model.sizes, model.merge_size, model.longest = sizes(14, 280), 2, 280
+    model.pixels = PixelRules(tuple(CLIP_MEAN), tuple(CLIP_STD), "bicubic")
+    return model
+
+
+MODELS = {"gemma3": gemma, "idefics3": idefics, "qwen2vl_merger": qwen, "qwen3vl_merger": qwen3, "pixtral": mistral}
 
 
 def as_transformers(name: str, image: PreparedImage) -> Floats:
     """Patches in the order that transformers' processor gives their values in."""
-    if name == "qwen2vl_merger":  # each patch twice, for two frames
+    if name.startswith("qwen"):  # each patch twice, for two frames
         patches = image.patches.reshape(len(image.patches), 3, 1, -1)
         return np.repeat(patches, 2, axis=2).reshape(-1)
-    patch = {"gemma3": 14, "idefics3": 16}[name]
+    patch = {"gemma3": 14, "idefics3": 16, "pixtral": 14}[name]
     side = int(image.tiles[0] ** 0.5)
-    tiles = image.patches.reshape(-1, side, side, 3, patch, patch).transpose(0, 3, 1, 4, 2, 5)
+    rows, columns = (2 * size for size in image.grid) if name == "pixtral" else (side, side)
+    tiles = image.patches.reshape(-1, rows, columns, 3, patch, patch).transpose(0, 3, 1, 4, 2, 5)
     return np.ascontiguousarray(tiles).reshape(-1)
 
 
@@ -77,6 +93,9 @@ def test_pixels_are_those_of_transformers(name: str, number: int) -> None:
     std = min(model.pixels.std)
     assert np.abs(values[places(count)] - expected).max() * std <= LEVEL
     assert image.text.count(model.token) == (rows * columns // 4 if rows else num_tokens(name, image))
+    if name == "pixtral":
+        row = model.token * (columns // 2)
+        assert image.text == "[IMG_BREAK]".join([row] * (rows // 2)) + "[IMG_END]"
 
 
 def num_tokens(name: str, image: PreparedImage) -> int:
