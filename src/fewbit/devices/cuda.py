@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.nccl import NcclGroup
 from ..ops.cuda.pages import DeviceStore
 from ..ops.cuda.plan import HOSTED, Plan, PlanOptions, build
+from ..ops.cuda.planned import PlannedGpu
 from ..ops.cuda.sampling import GpuSampler, Packed, decoded, pack_samples
 from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
@@ -35,6 +36,7 @@ from ..ops.passes import select_logits, with_output
 from . import Device
 from .batch import Batch, Results, has_late_masks, resolve_masks
 from .cpu_experts import make_experts
+from .cuda_kernels import PROMPT, USUAL, step_layout, usual_kernels
 from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
@@ -85,19 +87,29 @@ class CudaDevice(Device):
 
     def make_executor(self, graph: Graph, store: DeviceStore, vocab: int) -> CudaExecutor:
         longest = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
+        options = self.plan_options(graph, self.options.ctx or longest)
+        self._compile_ahead(graph, store.layout, vocab, options)
+        return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(_num_bytes(graph))), options)
+
+    def plan_options(self, graph: Graph, ctx: int) -> PlanOptions:
+        """How steps of a graph are planned, for sequences of `ctx` tokens."""
         most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
-        nbytes = sum(w.nbytes for w in weights_of(graph).values())
-        experts = make_experts(graph, self.options)
-        activations = self.options.activations or ("int16" if nbytes < SMALL_BYTES else "int8")
-        sizes = PlanOptions(
+        activations = self.options.activations or ("int16" if _num_bytes(graph) < SMALL_BYTES else "int8")
+        return PlanOptions(
             max_tokens=self.max_batched_tokens,
             max_logits=min(self.max_batched_tokens, most),
-            ctx=self.options.ctx or longest,
+            ctx=ctx,
             int16=activations == "int16",
             batch_invariant=self.options.batch_invariant,
-            host_experts=HostExperts(HostRows(self.device), experts),
+            host_experts=HostExperts(HostRows(self.device), make_experts(graph, self.options)),
         )
-        return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(nbytes)), sizes)
+
+    def _compile_ahead(self, graph: Graph, layout: Layout, vocab: int, options: PlanOptions) -> None:
+        """Compile the kernels of usual steps while weights are sent, and on after that; the first ones come first."""
+        gpu = self.device.gpu
+        if gpu.compiles_ahead:
+            card = PlannedGpu(gpu.arch, gpu.device.properties)
+            gpu.compile_ahead(usual_kernels(graph, layout, vocab, options, card, USUAL))
 
     def make_group(self, devices: Sequence[Device]) -> CudaGroup:
         sessions = [device.device for device in devices if isinstance(device, CudaDevice)]
@@ -122,6 +134,10 @@ class CudaDevice(Device):
             report(f"sending {Path(self.options.model).name} to {self.name}", sent, total)
 
         return advance
+
+
+def _num_bytes(graph: Graph) -> int:
+    return sum(w.nbytes for w in weights_of(graph).values())
 
 
 @dataclass
@@ -170,18 +186,22 @@ class CudaExecutor:
         groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
         self._captures = not options.host_experts.layers and all(group.can_be_captured for group in groups)
         self._plan("logits" if graph.has_head else "hidden")
-        self.prepare([(1, 1), (min(512, self.max_batched_tokens), 1)])
+        self.prepare([(1, 1), (min(PROMPT, self.max_batched_tokens), 1)])
 
     def prepare(self, steps: Sequence[tuple[int, int]]) -> None:
         """Compile the kernels of steps of so many tokens of so many sequences, all at once, if that was never done."""
+        groups = len(self.store.layout.groups)
+        counts = [[-(-tokens // sequences)] * sequences for tokens, sequences in steps]
+        self.prepare_layouts([step_layout(each, groups) for each in counts])
+
+    def prepare_layouts(self, layouts: Iterable[InputLayout]) -> None:
+        """The same of steps with any layouts."""
         plan = self.plans["logits" if self.graph.has_head else "hidden"]
         collector = Collector(self.device, self.device.stream)
-        groups = len(self.store.layout.groups)
-        for tokens, sequences in steps:
-            layout = InputLayout(tokens, sequences, sequences, (1,) * groups, -(-tokens // sequences), LENGTHS[0])
+        for layout in layouts:
             plan.launch(collector, layout.inputs(0, 0))
             if self.sampler:
-                self.sampler.launch(collector, plan.result, 0, sequences)
+                self.sampler.launch(collector, plan.result, 0, layout.logits)
         self.device.compile(list(collector.entries))
 
     def launch(self, batch: Batch, given: Floats | None = None) -> CudaHandle:
