@@ -174,7 +174,7 @@ class Checkpoint:
         tensor, shape = self._tensor(name), (count, rows, columns)
         if tensor.shape != shape and (count, *tensor.shape) != (1, rows, columns):
             self._refuse_shape(name, "be " + " x ".join(map(str, shape)), tensor)
-        stack = QuantTensor(tensor.stored, shape, tensor.format)
+        stack = type(tensor)(tensor.stored, shape, tensor.format)
         if part is not None:
             stack = _rows_of_each(stack, *part)
         self._step_bytes[name, part] = stack.nbytes // count * (count if used is None else used)
@@ -271,6 +271,6 @@ def _fits(size: int, expected: int | None) -> bool:
 def _rows_of_each(stack: QuantTensor, start: int, stop: int) -> QuantTensor:
     """A range of rows of each matrix in a stack."""
     count, rows, columns = stack.shape
-    flat = QuantTensor(stack.stored, (count * rows, columns), stack.format)
+    flat = type(stack)(stack.stored, (count * rows, columns), stack.format)
     numbers = (np.arange(count)[:, None] * rows + np.arange(start, stop)).reshape(-1)
     return QuantTensor(flat[numbers].stored, (count, stop - start, columns), stack.format)

@@ -1,169 +1,19 @@
-"""Kernels of attention over pages: K and V of new tokens are packed into pages, and read from there by all queries.
-
-A row, what a head keeps of a token, is in a format whose fields lie apart: codes first, in whole words, then scales.
-"""
+"""Kernels of attention over pages: K and V are read from pages (`page_writers.py`) by all queries."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from ...errors import FormatError
 from ...formats import Format
-from ...formats.spec import Integers, ints, runs
 from .activations import ACTIVATIONS
-from .decoders import decoder, parameters, row_stride
+from .decoders import decoder
+from .page_writers import PAGE_TOKENS, page_format
 from .wgsl import Kernel, f32s, main, reads, u32s, writes
 
-PAGE_TOKENS = 32
 THREADS = 64
 MAX_V_DIM = 16 * THREADS
 SPLITS = 8  # of the pages of a sequence, where there are few tokens and many pages
 LONG = 1024  # tokens of a sequence from which on pages are split
-PAIR = 64  # values that a thread packs: two blocks, whose f16 scales are one word
-
-FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0")
-
-
-@cache
-def page_format(fmt: Format) -> Format:
-    """A format as it lies in pages."""
-    if fmt.name not in FORMATS:
-        raise FormatError(f"{fmt} is no format of pages on WebGPU; there are: {', '.join(FORMATS)}")
-    if fmt.is_scalar:
-        return fmt
-    assert isinstance(fmt.codes, Integers)
-    codes = ints(runs("qs", fmt.codes.bits, 16), zero=fmt.codes.zero, signed=fmt.codes.signed)
-    return Format(
-        f"pages_of_{fmt.name}", 32, (("qs", "u8", 1), ("d", "f16", 1)), codes, group=32, rule=fmt.rule, placement="row"
-    )
-
-
-def padded_dim(fmt: Format, dim: int) -> int:
-    return -(-dim // fmt.block) * fmt.block
-
-
-def page_row_bytes(fmt: Format, dim: int) -> int:
-    """Bytes of a row in pages: whole words."""
-    return -(-row_stride(page_format(fmt), padded_dim(fmt, dim)) // 4) * 4
-
-
-def code_words(fmt: Format, dim: int) -> int:
-    """Words of a row before its scales."""
-    if fmt.is_scalar:
-        return 0
-    assert isinstance(fmt.codes, Integers)
-    return padded_dim(fmt, dim) * fmt.codes.bits // 32
-
-
-def page_parameters(fmt: Format, dim: int) -> dict[str, int]:
-    own, k = page_format(fmt), padded_dim(fmt, dim)
-    return {"group": own.group or 1, **parameters(own, k)}
-
-
-def values_of_a_thread(fmt: Format) -> int:
-    """How many values of a row a thread of `write_pages` packs."""
-    return 2 if fmt.is_scalar else PAIR
-
-
-@cache
-def write_pages(k_format: Format, v_format: Format, k_dim: int, v_dim: int) -> Kernel:
-    """Packs K and V of new tokens. A thread packs 64 values of a head, or fewer at the end of a row; those of V follow
-    those of K."""
-    sides = (("k", k_format, k_dim), ("v", v_format, v_dim))
-    body = f"""\
-  let count = u32(step[P.count_at]);
-  let token = wg.y;
-  if (token >= count) {{ return; }}
-  let slot = step[u32(step[P.slots_at]) + token];
-  if (slot < 0) {{ return; }}
-  let thread = block * {THREADS}u + t;
-  let those_of_k = P.heads * {-(-k_dim // values_of_a_thread(k_format))}u;
-  if (thread < those_of_k) {{ write_k(thread, token, u32(slot)); }}
-  else {{ write_v(thread - those_of_k, token, u32(slot)); }}"""
-    bindings = [reads("step", "i32"), reads("k_x"), reads("v_x"), writes("k_pages", "u32"), writes("v_pages", "u32")]
-    names = [f"{side}_{name}" for side, _, _ in sides for name in ("row_words", "offset", "stride", "scales_at")]
-    text = "\n".join(_write_side(*side) for side in sides)
-    return Kernel(
-        f"write_pages_{k_format.name}_{v_format.name}_{k_dim}_{v_dim}", tuple(bindings),
-        u32s("count_at", "slots_at", "heads", *names), f"{text}\n{_BF16}\n{main(body, THREADS)}",
-    )  # fmt: skip
-
-
-def _write_side(side: str, fmt: Format, dim: int) -> str:
-    """The function that packs K or V."""
-    each = values_of_a_thread(fmt)
-    pack = (_pack_scalars(fmt, dim) if fmt.is_scalar else _pack_blocks(fmt)).replace("P.", f"P.{side}_")
-    pack = pack.replace("given(", f"{side}_given(").replace("pages[", f"{side}_pages[")
-    place = f"(slot / {PAGE_TOKENS}u * P.heads + head) * {PAGE_TOKENS}u + slot % {PAGE_TOKENS}u"
-    return f"""\
-fn {side}_given(at: u32, i: u32) -> f32 {{ if (i >= {dim}u) {{ return 0.0; }} return {side}_x[at + i]; }}
-fn write_{side}(thread: u32, token: u32, slot: u32) {{
-  let each = {-(-dim // each)}u;
-  let head = thread / each;
-  if (head >= P.heads) {{ return; }}
-  let row = ({place}) * P.{side}_row_words;
-  let at = P.{side}_offset + token * P.{side}_stride + head * {dim}u;
-  let first = thread % each * {each}u;
-{pack}
-}}"""
-
-
-def _pack_scalars(fmt: Format, dim: int) -> str:
-    if fmt.name == "f32":
-        return f"""\
-  pages[row + first] = bitcast<u32>(given(at, first));
-  if (first + 1u < {dim}u) {{ pages[row + first + 1u] = bitcast<u32>(given(at, first + 1u)); }}"""
-    pair = "pack2x16float(vec2<f32>(a, b))" if fmt.name == "f16" else "bf16(a) | (bf16(b) << 16u)"
-    return f"""\
-  let a = {_clamped(fmt, "given(at, first)")};
-  let b = {_clamped(fmt, "given(at, first + 1u)")};
-  pages[row + first / 2u] = {pair};"""
-
-
-def _clamped(fmt: Format, value: str) -> str:
-    return f"clamp({value}, -65504.0, 65504.0)" if fmt.name == "f16" else value
-
-
-def _pack_blocks(fmt: Format) -> str:
-    """Two blocks of 32: the codes of each, then both scales in one word."""
-    assert isinstance(fmt.codes, Integers)
-    bits = fmt.codes.bits
-    if fmt.rule == "absmax":
-        found = "greatest = max(greatest, abs(v));"
-        top, code = f"{(1 << (bits - 1)) - 1}.0", "u32(i32(clamp(round(v * by), -127.0, 127.0))) & 255u"
-        scale = f"greatest / {top}"
-    else:
-        found = "if (abs(v) > abs(greatest)) { greatest = v; }"
-        scale, code = f"greatest / {-fmt.codes.zero}.0", f"u32(clamp(v * by + {fmt.codes.zero}.5, 0.0, 15.0))"
-    words, per = bits, 32 // bits
-    place = "(j % 16u % 4u) * 8u + j / 16u * 4u" if bits == 4 else "j % 4u * 8u"
-    word = "j % 16u / 4u" if bits == 4 else "j / 4u"
-    assert per * words == 32
-    return f"""\
-  var scales = 0u;
-  for (var half = 0u; half < 2u; half++) {{
-    let start = first + 32u * half;
-    if (start >= {"P.scales_at * " + str(32 // bits)}u) {{ break; }}
-    var greatest = 0.0;
-    for (var j = 0u; j < 32u; j++) {{ let v = given(at, start + j); {found} }}
-    let d = clamp({scale}, -65504.0, 65504.0);
-    let by = select(1.0 / d, 0.0, d == 0.0);
-    var codes = array<u32, {words}>();
-    for (var j = 0u; j < 32u; j++) {{
-      let v = given(at, start + j);
-      codes[{word}] |= ({code}) << ({place});
-    }}
-    for (var k = 0u; k < {words}u; k++) {{ pages[row + start / {per}u + k] = codes[k]; }}
-    scales |= (pack2x16float(vec2<f32>(d, 0.0)) & 0xffffu) << (16u * half);
-  }}
-  pages[row + P.scales_at + first / {PAIR}u] = scales;"""
-
-
-_BF16 = """\
-fn bf16(v: f32) -> u32 {
-  let bits = bitcast<u32>(v);
-  return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-}"""
 
 
 @cache

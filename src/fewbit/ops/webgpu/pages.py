@@ -12,8 +12,8 @@ from ...errors import ArgumentError, FormatError, OutOfMemory, PositionError
 from ...formats import Format
 from ..memory import readable
 from ..specs import AttentionSpec, RecurrentSpec
-from .attention import FORMATS, PAGE_TOKENS, padded_dim, page_row_bytes
 from .device import Gpu, Memory
+from .page_writers import FORMATS, PAGE_TOKENS, padded_dim, page_row_bytes
 
 if TYPE_CHECKING:
     from ...cache.layout import Layout

@@ -12,7 +12,7 @@ from ...errors import DeviceError, RequestError
 from ...tensor import QuantTensor
 from ..graph import Node
 from ..specs import AttentionSpec, RecurrentSpec, Routing
-from . import attention, experts, recurrent, rows
+from . import attention, experts, page_writers, recurrent, rows
 from .activations import KINDS
 from .device import Dispatch, Memory, Size
 from .multiply import ONE, RowsAt
@@ -120,8 +120,8 @@ class Builder(RowBuilder):
             "q_offset": q.offset, "q_stride": q.stride,
             "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.signed_window,
             "radius": radius, "scale": scale, "cap": softcap,
-            **{f"k_{n}": value for n, value in attention.page_parameters(layout.k, spec.k_dim).items()},
-            **{f"v_{n}": value for n, value in attention.page_parameters(layout.v, spec.v_dim).items()},
+            **{f"k_{n}": value for n, value in page_writers.page_parameters(layout.k, spec.k_dim).items()},
+            **{f"v_{n}": value for n, value in page_writers.page_parameters(layout.v, spec.v_dim).items()},
         }  # fmt: skip
         if spec.v_dim > attention.MAX_V_DIM:
             raise DeviceError(f"heads of {spec.v_dim} values are too wide for WebGPU; {attention.MAX_V_DIM} fit")
@@ -151,13 +151,13 @@ class Builder(RowBuilder):
         formats, dims, threads = (self.store.layout.k, self.store.layout.v), (spec.k_dim, spec.v_dim), 0
         at = {"count_at": COUNTS.index("tokens"), "slots_at": self.layout.at(f"slots{group}"), "heads": spec.kv_heads}
         for side, fmt, dim, x in zip("kv", formats, dims, new, strict=True):
-            threads += spec.kv_heads * -(-dim // attention.values_of_a_thread(fmt))
+            threads += spec.kv_heads * -(-dim // page_writers.values_of_a_thread(fmt))
             at |= {
-                f"{side}_row_words": attention.page_row_bytes(fmt, dim) // 4, f"{side}_offset": x.offset,
-                f"{side}_stride": x.stride, f"{side}_scales_at": attention.code_words(fmt, dim),
+                f"{side}_row_words": page_writers.page_row_bytes(fmt, dim) // 4, f"{side}_offset": x.offset,
+                f"{side}_stride": x.stride, f"{side}_scales_at": page_writers.code_words(fmt, dim),
             }  # fmt: skip
-        a, b = blocks(-(-threads // attention.THREADS))
-        kernel = attention.write_pages(*formats, *dims)
+        a, b = blocks(-(-threads // page_writers.THREADS))
+        kernel = page_writers.write_pages(*formats, *dims)
         buffers = (self.step, new[0].memory, new[1].memory, *pages)
         return Dispatch(kernel, buffers, at, (("one", a), ("tokens", 1), ("one", b)), "write")
 
