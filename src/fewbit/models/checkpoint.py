@@ -14,6 +14,7 @@ from ..files.model import ModelFile
 from ..files.shown import short
 from ..tensor import QuantTensor
 
+F32_MAX = float(np.finfo(np.float32).max)
 Prepare = Callable[[QuantTensor], QuantTensor]
 Rows = tuple[int, int]  # the first of some rows, and the one after the last
 
@@ -93,7 +94,8 @@ class Checkpoint:
 
     def number(self, key: str, default: float | None = None, least: float = -math.inf) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not max(least, -F32_MAX) <= value <= F32_MAX:
             self._refuse(key, "a number" + (f" of at least {least:g}" if math.isfinite(least) else ""), value)
         return float(value)
 

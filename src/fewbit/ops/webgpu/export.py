@@ -19,7 +19,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
+from ctypes import string_at
 from typing import Any
+
+import numpy as np
 
 from ...errors import ArgumentError
 from ...tensor import QuantTensor
@@ -31,6 +34,7 @@ from .sampling import FIELDS
 from .wgsl import COUNTS, Kernel
 
 NOT_IN_FILE = "only weights as they lie in a file can be exported; load it without changing their format"
+MAX_TABLE = 1 << 20  # bytes of a matrix that the model computes
 
 
 def export(
@@ -107,7 +111,10 @@ class _Exporter:
                 return {
                     "at": at, "tensor": name, "offset": address - first, "bytes": nbytes, "row": row, "stride": stride
                 }  # fmt: skip
-        raise ArgumentError(NOT_IN_FILE)
+        if nbytes > MAX_TABLE:
+            raise ArgumentError(NOT_IN_FILE)
+        table = np.frombuffer(string_at(address, nbytes), np.uint8).reshape(-1, row)
+        return {"at": at, "base64": b64encode(np.pad(table, ((0, 0), (0, stride - row))).tobytes()).decode()}
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:
