@@ -51,7 +51,7 @@ class Checkpoint:
         """An integer hyperparameter. A list with the same number for each layer counts as that number."""
         value = self._get(key, default)
         if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
-            value = value.flat[0].item()
+            value = value.ravel().tolist()[0]  # a Python number, also of one that no array holds
         if isinstance(value, np.ndarray):
             self._refuse(key, "the same number for all layers", value.tolist())
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
