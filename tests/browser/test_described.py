@@ -134,12 +134,24 @@ def large() -> Description:
 
 
 def test_what_does_not_fit_the_adapter() -> None:
-    with pytest.raises(FewbitError, match=r"K or V of 8 MB does not fit: the browser's adapter.*smaller ctx"):
+    with pytest.raises(FewbitError, match="the buffer 'rows' has 4 MB: take a smaller model or ctx"):
         plan_of(large(), AdapterLimits(1 << 22, 1 << 30))
     with pytest.raises(FewbitError, match="buffers of at most 1 MB; 4 MB are needed"):
         plan_of(large(), AdapterLimits(1 << 20, 1 << 20), 32)
     with pytest.raises(FewbitError, match="binding_bytes must be at least 1048576"):
         plan_of(description(), AdapterLimits(5))
+
+
+def test_pages_that_do_not_fit_a_binding_are_in_several_buffers() -> None:
+    longer = description(metadata={**described(FILE)["metadata"], "llama.context_length": 1 << 15})
+    plans = [plan_of(longer, AdapterLimits(binding, 1 << 24), 1 << 15) for binding in (1 << 24, 1 << 20)]
+    counts = [sum(1 for one in plan["buffers"] if one["name"] == "pages") for plan in plans]
+    assert counts[1] > counts[0]
+    sizes = [sum(one["bytes"] for one in plan["buffers"] if one["name"] == "pages") for plan in plans]
+    assert sizes[1] - sizes[0] == 4 * (counts[1] - counts[0])  # a word behind each
+    attends = [sum(plan["kernels"][one["kernel"]]["name"].startswith("attend") for one in
+                   plan["programs"]["token"]["dispatches"]) for plan in plans]  # fmt: skip
+    assert attends[1] / attends[0] == counts[1] / counts[0]
 
 
 def test_a_large_model_takes_no_memory() -> None:

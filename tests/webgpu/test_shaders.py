@@ -63,7 +63,7 @@ def other_kernels() -> dict[Callable[..., Kernel], list[tuple[Any, ...]]]:
     return {
         attention.attend: [
             *((k, v, 64, 40, False) for k, v in sides),
-            *((k, k, 80, 128, True, splits) for k in pages for splits in (1, attention.SPLITS)),
+            *((k, k, 80, 128, True, splits, True) for k in pages for splits in (1, attention.SPLITS)),
         ],
         attention.join_splits: [(40, attention.SPLITS)],
         page_writers.write_pages: [(k, v, 80, 40) for k, v in sides],

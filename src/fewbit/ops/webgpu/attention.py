@@ -17,18 +17,22 @@ LONG = 1024  # tokens of a sequence from which on pages are split
 
 
 @cache
-def attend(k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks: bool, splits: int = 1) -> Kernel:
+def attend(
+    k_format: Format, v_format: Format, k_dim: int, v_dim: int, has_sinks: bool, splits: int = 1,
+    is_joined: bool = False,
+) -> Kernel:  # fmt: skip
     """A workgroup attends for one head of one token: pages one by one, with an online softmax.
 
-    With several `splits` they take turns at the pages, and leave sums for `join_splits`.
+    It sees so many pages from `first_page` on. Several `splits` take turns at them. Where `join_splits` joins splits
+    or buffers of pages, each leaves its sums.
     """
     chunks = -(-v_dim // 16)
     sharing = THREADS // chunks
     body = (
         _span(k_dim, chunks, has_sinks)
         + _pages(k_dim, sharing, splits)
-        + _sums(v_dim, splits, chunks, sharing)
-        + _store_totals(v_dim, splits)
+        + _sums(v_dim, is_joined or splits > 1, chunks, sharing)
+        + (_store_totals(v_dim) if is_joined or splits > 1 else "")
     )
     own_k, own_v = page_format(k_format), page_format(v_format)
     k_text = _with_parameters(decoder(own_k).named("k"), "k")
@@ -44,24 +48,27 @@ var<workgroup> sums: array<vec4<f32>, {4 * THREADS}>;
     numbers = u32s(
         "count_at", "positions_at", "sequences_at", "lengths_at", "tables_at", "starts_at", "sharing", "kv_heads",
         "k_bytes", "v_bytes", "heads", "q_offset", "q_stride", "y_offset", "y_stride", "causal",
+        "first_page", "pages", "first_split", "splits",
         "k_field1", "k_field2", "k_group", "k_groups", "v_field1", "v_field2", "v_group", "v_groups",
     )  # fmt: skip
     signed = (("window", "i32"), ("radius", "i32"))
     bindings = [reads("step", "i32"), reads("k", "u32"), reads("v", "u32"), reads("q"), writes("y")]
     if has_sinks:
         bindings.append(reads("sinks"))
-    name = f"attend_{k_format}_{v_format}_{k_dim}_{v_dim}_{splits}{'_sinks' if has_sinks else ''}"
+    ends = f"{'_joined' if is_joined else ''}{'_sinks' if has_sinks else ''}"
+    name = f"attend_{k_format}_{v_format}_{k_dim}_{v_dim}_{splits}{ends}"
     return Kernel(name, tuple(bindings), (*numbers, *signed, *f32s("scale", "cap")), text)
 
 
 def _span(k_dim: int, chunks: int, has_sinks: bool) -> str:
     """The tokens that a token sees, its query, and what its sums begin with."""
-    start = "select(-3e38, sinks[head], wg.z == 0u)" if has_sinks else "-3e38"
-    begun = "select(0.0, 1.0, wg.z == 0u)" if has_sinks else "0.0"
+    start = "select(-3e38, sinks[head], split == 0u)" if has_sinks else "-3e38"
+    begun = "select(0.0, 1.0, split == 0u)" if has_sinks else "0.0"
     return f"""\
   let token = wg.y;
   if (token >= u32(step[P.count_at])) {{ return; }}
   let head = wg.x;
+  let split = P.first_split + wg.z;
   let kv_head = head / P.sharing;
   let position = step[u32(step[P.positions_at]) + token];
   let sequence = u32(step[u32(step[P.sequences_at]) + token]);
@@ -92,7 +99,9 @@ def _pages(k_dim: int, sharing: int, splits: int) -> str:
     last = "16u" if k_dim % 16 == 0 else f"min(16u, {k_dim}u - n * 16u)"
     return f"""\
   for (var page = low / {PAGE_TOKENS} + i32(wg.z); page * {PAGE_TOKENS} < high; page += {splits}) {{
-    let rows = (u32(step[table + u32(page)]) * P.kv_heads + kv_head) * {PAGE_TOKENS}u;
+    let number = u32(step[table + u32(page)]) - P.first_page;
+    if (number >= P.pages) {{ continue; }}
+    let rows = (number * P.kv_heads + kv_head) * {PAGE_TOKENS}u;
     workgroupBarrier();
     {{
       let j = t % 32u;
@@ -136,7 +145,7 @@ def _pages(k_dim: int, sharing: int, splits: int) -> str:
 """
 
 
-def _sums(v_dim: int, splits: int, chunks: int, sharing: int) -> str:
+def _sums(v_dim: int, is_joined: bool, chunks: int, sharing: int) -> str:
     """The values that threads have added up, joined."""
     return f"""\
   for (var n = 0u; n < 4u; n++) {{ sums[n * {THREADS}u + t] = acc[n]; }}
@@ -147,25 +156,23 @@ def _sums(v_dim: int, splits: int, chunks: int, sharing: int) -> str:
       for (var j = 0u; j < {sharing}u; j++) {{ sum += sums[n * {THREADS}u + c + j * {chunks}u]; }}
       for (var e = 0u; e < 4u; e++) {{
         let i = c * 16u + n * 4u + e;
-        if (i < {v_dim}u) {{ {_store(v_dim, splits)} }}
+        if (i < {v_dim}u) {{ {_store(v_dim, is_joined)} }}
       }}
     }}
   }}
 """
 
 
-def _store(v_dim: int, splits: int) -> str:
-    if splits == 1:
+def _store(v_dim: int, is_joined: bool) -> str:
+    if not is_joined:
         return f"y[P.y_offset + token * P.y_stride + head * {v_dim}u + i] = sum[e] / total;"
-    return f"y[((token * P.heads + head) * {splits}u + wg.z) * {v_dim + 2}u + i] = sum[e];"
+    return f"y[((token * P.heads + head) * P.splits + split) * {v_dim + 2}u + i] = sum[e];"
 
 
-def _store_totals(v_dim: int, splits: int) -> str:
-    if splits == 1:
-        return ""
+def _store_totals(v_dim: int) -> str:
     return f"""\
   if (t == 0u) {{
-    let end = ((token * P.heads + head) * {splits}u + wg.z) * {v_dim + 2}u + {v_dim}u;
+    let end = ((token * P.heads + head) * P.splits + split) * {v_dim + 2}u + {v_dim}u;
     y[end] = most;
     y[end + 1u] = total;
   }}"""

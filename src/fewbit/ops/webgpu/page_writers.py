@@ -67,8 +67,8 @@ def values_of_a_thread(fmt: Format) -> int:
 
 @cache
 def write_pages(k_format: Format, v_format: Format, k_dim: int, v_dim: int) -> Kernel:
-    """Packs K and V of new tokens. A thread packs 64 values of a head, or fewer at the end of a row; those of V follow
-    those of K."""
+    """Packs K and V of new tokens whose slots are in these buffers. A thread packs 64 values of a head, or fewer at the
+    end of a row; those of V follow those of K."""
     sides = (("k", k_format, k_dim), ("v", v_format, v_dim))
     body = f"""\
   let count = u32(step[P.count_at]);
@@ -76,17 +76,20 @@ def write_pages(k_format: Format, v_format: Format, k_dim: int, v_dim: int) -> K
   if (token >= count) {{ return; }}
   let slot = step[u32(step[P.slots_at]) + token];
   if (slot < 0) {{ return; }}
+  let own = u32(slot) - P.first_slot;
+  if (own >= P.slots) {{ return; }}
   let thread = block * {THREADS}u + t;
   let those_of_k = P.heads * {-(-k_dim // values_of_a_thread(k_format))}u;
-  if (thread < those_of_k) {{ write_k(thread, token, u32(slot)); }}
-  else {{ write_v(thread - those_of_k, token, u32(slot)); }}"""
+  if (thread < those_of_k) {{ write_k(thread, token, own); }}
+  else {{ write_v(thread - those_of_k, token, own); }}"""
     bindings = [reads("step", "i32"), reads("k_x"), reads("v_x"), writes("k_pages", "u32"), writes("v_pages", "u32")]
     names = [f"{side}_{name}" for side, _, _ in sides for name in ("row_words", "offset", "stride", "scales_at")]
     books = {fmt.name: _book(fmt) for fmt in (k_format, v_format) if fmt.codebook}
     text = "\n".join([*books.values(), *(_write_side(*side) for side in sides)])
     return Kernel(
         f"write_pages_{k_format.name}_{v_format.name}_{k_dim}_{v_dim}", tuple(bindings),
-        u32s("count_at", "slots_at", "heads", *names), f"{text}\n{_SMALL_FLOATS}\n{main(body, THREADS)}",
+        u32s("count_at", "slots_at", "heads", "first_slot", "slots", *names),
+        f"{text}\n{_SMALL_FLOATS}\n{main(body, THREADS)}",
     )  # fmt: skip
 
 
