@@ -22,6 +22,7 @@ from ..ops.cuda.collective import CudaGroup, LocalGroup
 from ..ops.cuda.host_experts import HostExperts, HostRows
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.nccl import NcclGroup
+from ..ops.cuda.padding import BATCHES, LENGTHS, padded_batch, prompt_layout
 from ..ops.cuda.pages import DeviceStore
 from ..ops.cuda.plan import HOSTED, Plan, PlanOptions, build
 from ..ops.cuda.planned import PlannedGpu
@@ -41,9 +42,7 @@ from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
 MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
-BATCHES = (1, 2, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 257, 16))  # that steps of decoding are padded to
-MAX_DRAFTED = 64  # tokens of a step with drafts, likewise: each of them reads the K and V of its sequence
-LENGTHS = (512, 2048, 8192, 32768, 131072, 1 << 20)  # of the longest sequence, likewise
+MAX_DRAFTED = 64  # tokens of a step with drafts that is captured: each of them reads the K and V of its sequence
 STAGES = 4  # steps whose inputs may be on their way
 SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and wait for kernels to start, not for bytes
 
@@ -275,13 +274,13 @@ class CudaExecutor:
 
     def _layout(self, batch: Batch, mix: int) -> tuple[Bucket | None, InputLayout]:
         """Steps of decoding, drafts included, are padded to a size that comes again and again."""
-        view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
+        view, n = batch.view, len(batch.tokens)
         most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
         is_decoding = batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
         largest = min(BATCHES[-1] if most_new == 1 else MAX_DRAFTED, self.max_logits)
         if not is_decoding or max(n, len(batch.samples)) > largest or most > LENGTHS[-1]:
-            return None, exact_layout(n, view, logits, mix)
-        size = min(next(b for b in BATCHES if b >= max(n, len(batch.samples))), self.max_logits)
+            return None, self._prompt_layout(batch, mix)
+        size = min(padded_batch(max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)
         key = size, longest, mix, most_new > 1
         if key not in self.buckets:
@@ -291,6 +290,14 @@ class CudaExecutor:
             self.buckets[key] = Bucket(layout)
         bucket = self.buckets[key]
         return bucket, bucket.layout
+
+    def _prompt_layout(self, batch: Batch, mix: int) -> InputLayout:
+        """Other steps are padded where all rows are tokens of a prompt or of an output."""
+        n, logits = len(batch.tokens), len(batch.logits_indices)
+        is_plain = batch.output == "logits" and self.graph.has_head and self.graph.is_causal and not mix
+        if not is_plain or self.plans["logits"].given is not None:
+            return exact_layout(n, batch.view, logits, mix)
+        return prompt_layout(batch.view, logits, self.max_batched_tokens, self.max_logits)
 
     # Memory that a step's inputs and results go through
 

@@ -33,6 +33,7 @@ class InputLayout:
     max_length: int
     runs: tuple[RowRun, ...] = ()
     mix: int = 0  # places for adapters of each token
+    singles: int | None = None  # places for sequences of one new token, before all prompts; None: these have no places
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -74,26 +75,20 @@ class InputLayout:
         self, out: Int32s, tokens: Int32s, view: View, logits_indices: Int32s, adapters: Sequence[AdapterRows] = ()
     ) -> int:
         """Write the arrays of a step; returns how many integers must be sent. What is padded keeps nothing."""
-        n, s = len(tokens), len(view.lengths)
-        counts = np.diff(view.q_starts)
-        self._put(out, "tokens", tokens, 0)
-        self._put(out, "positions", view.positions(), 0)
-        owners = self._place(out, "sequences")
-        owners[:n] = np.repeat(np.arange(s), counts)
-        owners[n:] = np.arange(s, s + len(owners) - n)
-        starts = self._place(out, "q_starts")
-        starts[: s + 1] = view.q_starts
-        starts[s + 1 :] = np.minimum(np.arange(n + 1, n + len(starts) - s), len(owners))
-        self._put(out, "lengths", view.lengths, 0)
-        self._put(out, "logits_indices", logits_indices, 0)
+        first, gap = self._gap(view)
+        self._put(out, "tokens", tokens, 0, first, gap)
+        self._put(out, "positions", view.positions(), 0, first, gap)
+        self._put_sequences(out, view, first, gap)
+        self._put(out, "lengths", view.lengths, 0, first, gap)
+        self._put(out, "logits_indices", logits_indices + gap * (logits_indices >= first), 0)
         if self.mix:
             pack_adapters(adapters, self.mix, self._place(out, "adapters"), self._place(out, "adapter_weights"))
-        self._put(out, "reads", view.reads, 0)
-        self._put(out, "writes", view.writes, 0)
+        self._put(out, "reads", view.reads, 0, first, gap)
+        self._put(out, "writes", view.writes, 0, first, gap)
         end = 0
         for group, (tables, table_starts) in enumerate(view.groups):
-            self._put(out, f"slots{group}", view.slots(group), -1)
-            self._put(out, f"starts{group}", table_starts, 0)
+            self._put(out, f"slots{group}", view.slots(group), -1, first, gap)
+            self._put(out, f"starts{group}", table_starts, 0, first, gap)
             self._place(out, f"tables{group}")[: len(tables)] = tables
             end = self.offsets[f"tables{group}"] + len(tables)
         return max(end, self.offsets["writes"] + self.sequences)
@@ -102,10 +97,38 @@ class InputLayout:
         first = self.offsets[name]
         return out[first : first + self.sizes[name]]
 
-    def _put(self, out: Int32s, name: str, values: npt.NDArray[np.integer], padding: int) -> None:
-        place = self._place(out, name)
-        place[: len(values)] = values
-        place[len(values) :] = padding
+    def _gap(self, view: View) -> tuple[int, int]:
+        """How many sequences and tokens come before the places that nobody has, and how many these are."""
+        if self.singles is None:
+            return 0, 0
+        singles = int(np.argmax(np.diff(view.q_starts) > 1))
+        return singles, self.singles - singles
+
+    def _put_sequences(self, out: Int32s, view: View, first: int, gap: int) -> None:
+        """The sequence of each row, and the first row of each sequence. Padded ones of one token have a row each."""
+        n, s = int(view.q_starts[-1]) + gap, len(view.lengths) + gap
+        starts, owners = self._place(out, "q_starts"), self._place(out, "sequences")
+        starts[: first + gap] = np.arange(first + gap)
+        starts[first + gap : s + 1] = view.q_starts[first:] + gap
+        owners[:n] = np.repeat(np.arange(s), np.diff(starts[: s + 1]))
+        if self.singles is None:
+            starts[s + 1 :] = np.minimum(np.arange(n + 1, n + len(starts) - s), len(owners))
+            owners[n:] = np.arange(s, s + len(owners) - n)
+        else:  # rows behind the prompts are of the last one, which is empty
+            starts[s + 1 :] = n
+            owners[n:] = self.sequences - 1
+
+    def _put(
+        self, out: Int32s, name: str, values: npt.NDArray[np.integer], padding: int, first: int = 0, gap: int = 0
+    ) -> None:
+        """Values, with padding behind them and, from `first` on, in a gap between them."""
+        place, end = self._place(out, name), len(values) + gap
+        if not len(values):  # slots of states that no layer has
+            first = gap = end = 0
+        place[:first] = values[:first]
+        place[first : first + gap] = padding
+        place[first + gap : end] = values[first:]
+        place[end:] = padding
 
 
 def exact_layout(tokens: int, view: View, logits: int, mix: int = 0) -> InputLayout:
