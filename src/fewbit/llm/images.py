@@ -38,10 +38,11 @@ class ImagePrompts:
     Args:
         encoder: The image encoder; None: the model reads text only.
         tokenizer: The model's tokenizer.
+        reach: How far back tokens of an image see in it, where they see later ones; 0: all of it.
     """
 
-    def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer) -> None:
-        self._encoder, self._tokenizer = encoder, tokenizer
+    def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer, reach: int = 0) -> None:
+        self._encoder, self._tokenizer, self._reach = encoder, tokenizer, reach
         self.refusal = _NO_ENCODER  # of images, if there is no encoder
 
     @property
@@ -94,7 +95,8 @@ class ImagePrompts:
             rows, first = self._encoder.encode(image.prepared, image.digest), 0
             for start, end in consecutive(places):
                 own = [part[first : first + end - start] for part in rows]
-                parts.append(EmbeddedPart(start, own, image.digest + str(first).encode(), model.sees_all))
+                digest = image.digest + str(first).encode()
+                parts.append(EmbeddedPart(start, own, digest, model.sees_all, self._reach))
                 first += end - start
         grids = [image.prepared.grid for image in images]
         starts = [places[0] for places in self._places(images, tokens)]
