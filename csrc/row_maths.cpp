@@ -53,6 +53,12 @@ void map_piece(Map map, const float* x, size_t n, float by, const float* vector,
     case Map::shift:
       for (size_t i = 0; i < n; ++i) out[i] = x[i] + vector[i];
       return;
+    case Map::at_least:  // NaN stays
+      for (size_t i = 0; i < n; ++i) out[i] = x[i] < by ? by : x[i];
+      return;
+    case Map::at_most:
+      for (size_t i = 0; i < n; ++i) out[i] = x[i] > by ? by : x[i];
+      return;
     case Map::relu2:
       for (size_t i = 0; i < n; ++i) out[i] = x[i] > 0 ? x[i] * x[i] : 0;
       return;
@@ -83,8 +89,8 @@ void gate_piece(GateKind kind, const float* x, const float* up, size_t n, float*
 }  // namespace
 
 Map map_named(const std::string& name) {
-  static const char* const names[] = {"scale",     "softcap", "shift", "silu",   "gelu",
-                                      "gelu_tanh", "relu",    "relu2", "sigmoid"};
+  static const char* const names[] = {"scale", "softcap",   "shift", "at_least", "at_most", "silu",
+                                      "gelu",  "gelu_tanh", "relu",  "relu2",    "sigmoid"};
   return named<Map>(names, std::size(names), name, "map");
 }
 

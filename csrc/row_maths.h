@@ -6,7 +6,7 @@
 
 namespace fewbit {
 
-enum class Map { scale, softcap, shift, silu, gelu, gelu_tanh, relu, relu2, sigmoid };
+enum class Map { scale, softcap, shift, at_least, at_most, silu, gelu, gelu_tanh, relu, relu2, sigmoid };
 enum class GateKind { silu, gelu, gelu_tanh, relu, sigmoid, none, swiglu_oai };
 
 Map map_named(const std::string& name);

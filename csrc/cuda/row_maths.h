@@ -18,7 +18,7 @@ struct Rows {
   __device__ __forceinline__ float* operator[](int row) const { return first + static_cast<size_t>(row) * stride; }
 };
 
-// Of one value, or of two. `by` is the cap of a softcap and the factor of a scale.
+// Of one value, or of two. `by` is the cap of a softcap, the factor of a scale, and a limit.
 template <Maths M, bool is_gate>
 __device__ __forceinline__ float compute(float a, float b, float by) {
   if constexpr (M == Maths::add)
@@ -27,6 +27,10 @@ __device__ __forceinline__ float compute(float a, float b, float by) {
     return by * a;
   else if constexpr (M == Maths::softcap)
     return by * tanhf(a / by);
+  else if constexpr (M == Maths::at_least)
+    return a < by ? by : a;  // NaN stays
+  else if constexpr (M == Maths::at_most)
+    return a > by ? by : a;
   else if constexpr (is_gate)
     return gated<M>(a, b);
   else

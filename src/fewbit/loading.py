@@ -41,7 +41,7 @@ from .models.config import Config
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
 from .models.vision import VisionModel
-from .ops.inserts import drop_rows, inserted_parts, take_rows
+from .ops.inserts import drop_rows, inserted_parts, span_reach, take_rows
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -63,6 +63,7 @@ class Loaded:
     second_text: int = 0  # is added to the token ids of the second of two texts
     adapters: AdapterReader | None = None  # reads adapters for the model
     sees: bool = False  # whether it takes the rows of an image encoder
+    image_reach: int = 0  # how far back tokens of an image see in it, where they see later ones; 0: all of it
 
     def forward(self, chunks: Sequence[Row], output: str = "logits") -> Floats:
         """A step without an engine: see `fewbit.devices.forward`."""
@@ -95,10 +96,11 @@ def load(
         vision = None
     file = stretched(file, options.rope_scaling)
     mtp, head = options.speculate == "mtp", _eagle_head(options)
-    model = _seeing(load_model(file, mtp=mtp, head=head), vision)  # its weights stay in the file for now
+    model = load_model(file, mtp=mtp, head=head)  # its weights stay in the file for now
+    reach, model = span_reach(model.graph), _seeing(model, vision)
     _, device = targets[-1]
     options = with_activations(options, device, preferred_activations)
-    ctx, step_tokens = choose_lengths(options, model, device)
+    ctx, step_tokens = choose_lengths(options, model, device, 0 if vision is None else vision.joint_tokens)
     plans = _split(file, model, targets, options, ctx, step_tokens)
     if options.ctx is None and options.cache_bytes is None:
         ctx = default_ctx(plans, ctx)
@@ -119,7 +121,7 @@ def load(
     adapters = AdapterReader(file, find_products(model.graph, model.places))
     return Loaded(
         executor, cache, ctx, model.step_bytes, max_seqs, model.is_encoder, maps,
-        model.classifier, model.second_text, adapters, vision is not None,
+        model.classifier, model.second_text, adapters, vision is not None, reach,
     )  # fmt: skip
 
 
@@ -143,11 +145,12 @@ def with_activations(options: LoadOptions, device: Device, preferred: str | None
     return options
 
 
-def choose_lengths(options: LoadOptions, model: LoadedModel, device: Device) -> tuple[int, int]:
-    """Tokens of the longest sequence and of a step. An encoder runs a whole text in one step."""
+def choose_lengths(options: LoadOptions, model: LoadedModel, device: Device, joint: int = 0) -> tuple[int, int]:
+    """Tokens of the longest sequence and of a step. An encoder runs a whole text in one step, and a model that sees the
+    `joint` tokens of an image."""
     ctx, step_tokens = check_ctx(options.ctx, model.config), options.max_batched_tokens
     if step_tokens is None:
-        return ctx, max(ctx, device.max_batched_tokens) if model.is_encoder else device.max_batched_tokens
+        return ctx, max(ctx if model.is_encoder else 2 * joint, device.max_batched_tokens)
     if not model.is_encoder or ctx <= step_tokens:
         return ctx, step_tokens
     if options.ctx is not None:

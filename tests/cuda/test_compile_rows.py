@@ -18,7 +18,9 @@ from .compiling import ARCHITECTURES, TRADED, spilled
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_kernels_of_rows(arch: str, compiled: Any) -> None:
     found = [rows.elementwise(kind, True) for kind in GATES]
-    found += [rows.elementwise(kind, False) for kind in (*ACTIVATIONS, "add", "scale", "softcap")]
+    found += [
+        rows.elementwise(kind, False) for kind in (*ACTIVATIONS, "add", "scale", "softcap", "at_least", "at_most")
+    ]
     found += [rows.norm_rows(centered, warps) for centered in (True, False) for warps in (True, False)]
     found += [rows.join_heads(4), rows.join_heads(1), rows.gather_rows(4), rows.gather_rows(1), rows.rotate_rows()]
     found += [rows.sum_parts()]

@@ -84,6 +84,8 @@ def test_sums_scales_and_softcaps(device: cuda.Session) -> None:
     assert np.array_equal(case.call(row_maths.add, 515, x, case.rows(b), tokens=6, gap=3), a + b)
     assert np.array_equal(case.call(row_maths.shift, 515, x, tokens=6, by=case.pointer(by)), a + by)
     assert np.array_equal(case.call(row_maths.scale, 515, x, tokens=6, by=0.37), reference.scale(case.host, a, by=0.37))
+    clamped = case.call(row_maths.clamp, 515, x, tokens=6, low=-0.25, high=0.5)
+    assert np.array_equal(clamped, reference.clamp(case.host, a, low=-0.25, high=0.5))
     close(case.call(row_maths.softcap, 515, x, tokens=6, cap=30.0), reference.softcap(case.host, a, cap=30.0))
 
 

@@ -105,6 +105,20 @@ def test_batches_hold_what_rows_bring() -> None:
     assert batch.spans.tolist() == [[0, 1], [1, 2], [0, 1], [1, 2], [2, 5], [2, 5], [2, 5], [5, 6]]
 
 
+def test_what_sees_later_tokens_may_see_only_so_far_back() -> None:
+    one = EmbeddedPrompt([EmbeddedPart(1, [rows(4)], b"", sees_all=True, reach=2)], [*range(6)])
+    spans = one.row_inputs(0, 6).spans
+    assert spans is not None
+    assert spans.tolist() == [[0, 1], [1, 5], [1, 5], [2, 5], [3, 5], [5, 6]]
+
+
+def test_rows_from_outside_have_the_token_that_is_none() -> None:
+    cache = Cache(HostStore(make_layout([AttentionSpec(1, 8, 8)]), [16]))
+    sequence = cache.new()
+    batch = lay_out([Row(sequence, [9] * 6, inputs=prompt(2, 3, 1).row_inputs(0, 6))], cache.reserve([(sequence, 6)]))
+    assert batch.tokens.tolist() == [9, 9, 0, 0, 0, 9]
+
+
 def test_long_images_need_long_steps() -> None:
     one = prompt(2, 9, sees_all=True)
     one.check(18)

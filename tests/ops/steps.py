@@ -161,6 +161,7 @@ def _random_forward(ops: Ops, random: Random, images: bool) -> Value:
         lambda: ops.activate(any_of(), random.choice(ACTIVATIONS)),
         lambda: ops.scale(any_of(), 0.7),
         lambda: ops.softcap(any_of(), 2.5),
+        lambda: ops.clamp(any_of(), -0.75, 0.5),
         lambda: ops.shift(x := any_of(), vector(x.width, 4)),
         lambda: ops.positions(matrix(64, random.choice([16, 32]), 5)),
         lambda: ops.columns(any_of(32), random.choice([0, 1, 8]), 8, random.choice([1, 2])),

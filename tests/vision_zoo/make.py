@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from ..zoo import make as zoo
 from ..zoo.make import convert, exact, random_like
 from ..zoo.vocab import BPE_SIZE, write_bpe
+from .pixels import MANY
 from .records import RECORDS, VisionRecord
 
 FOLDER = Path(__file__).parent
@@ -75,6 +76,8 @@ def write_checkpoint(record: VisionRecord, folder: Path, seed: int) -> Any:
     config = getattr(transformers, record.config)(text_config=record.text, vision_config=record.vision, **rest)
     model = getattr(transformers, record.model)(config)
     randomize(model)
+    with torch.no_grad():
+        model.get_input_embeddings().weight *= record.embeddings
     model.to(torch.bfloat16).save_pretrained(folder)
     processor = record.processor(write_tokenizer(record, folder))
     processor.save_pretrained(folder)
@@ -125,10 +128,17 @@ def randomize(model: torch.nn.Module) -> None:
     """As the zoo's; what multiplies from the right or is applied to patches gets values of the same size."""
     for name, tensor in sorted(model.state_dict().items()):
         if tensor.is_floating_point():
-            values = random_like(name, tensor)
-            if tensor.ndim > 2:
-                values = 1.2 * torch.randn(tensor.shape) / tensor[0].numel() ** 0.5
-            tensor.copy_(exact(values))
+            tensor.copy_(exact(random_values(name, tensor)))
+
+
+def random_values(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    if name.endswith(("_min", "_max")):  # limits that some values are beyond
+        return (0.5 + torch.rand(tensor.shape)) * (1 if name.endswith("_max") else -1)
+    if name.endswith(("std_bias", "std_scale")):  # which have no values yet
+        return float(name.endswith("std_scale")) + 0.25 * torch.randn(tensor.shape)
+    if tensor.ndim > 2 and not name.endswith("embedding_table"):
+        return 1.2 * torch.randn(tensor.shape) / tensor[0].numel() ** 0.5
+    return random_like(name, tensor)
 
 
 def pictures() -> list[np.ndarray]:
@@ -159,9 +169,14 @@ def write_golden(record: VisionRecord, folder: Path, processor: Any) -> int:
     greedy = loaded.generate(**inputs, max_new_tokens=NUM_GREEDY, do_sample=False)[0][inputs["input_ids"].shape[1] :]
     np.savez_compressed(
         folder / "golden.npz", first=images[0], second=images[1], tokens=inputs["input_ids"][0].numpy(),
-        features=features, logits=logits, greedy=greedy.numpy(), text=np.array(text),
+        features=features, logits=logits[:: every(len(logits))], greedy=greedy.numpy(), text=np.array(text),
     )  # fmt: skip
     return len(set(greedy.tolist()))
+
+
+def every(count: int) -> int:
+    """How far apart the positions are whose logits are kept."""
+    return -(-count // MANY)
 
 
 def features_of(model: Any, inputs: Any) -> np.ndarray:

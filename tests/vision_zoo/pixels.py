@@ -17,8 +17,9 @@ SIZES = [
     (320, 333), (333, 100), (364, 365), (400, 301), (448, 447), (480, 360), (512, 200), (513, 511), (640, 480),
 ]  # fmt: skip
 NUM_SAMPLES = 48
+MANY = 128  # tokens: of longer prompts the logits of some positions are kept
 PATH = Path(__file__).parent / "pixels.npz"
-FAMILIES = ("gemma3", "idefics3", "qwen2vl_merger", "qwen3vl_merger", "pixtral")
+FAMILIES = ("gemma3", "idefics3", "qwen2vl_merger", "qwen3vl_merger", "pixtral", "gemma4v")
 
 
 def picture(width: int, height: int) -> Any:
@@ -52,14 +53,25 @@ def processors() -> dict[str, Any]:
             image_mean=[0.5] * 3,
             image_std=[0.5] * 3,
         ),
+        "gemma4v": transformers.Gemma4ImageProcessorPil(max_soft_tokens=70),
         "pixtral": transformers.PixtralImageProcessorPil(
             size={"longest_edge": 280}, patch_size={"height": 28, "width": 28}
         ),
     }
 
 
+def unpadded(found: Any) -> Any:
+    """The values of a picture, without patches that only fill up."""
+    values = np.asarray(found["pixel_values"], np.float32)
+    if "image_position_ids" in found:
+        return values[np.asarray(found["image_position_ids"])[..., 0] >= 0]
+    return values
+
+
 def grid(found: Any) -> list[int]:
     """Rows and columns of patches; 0: their number is the same for all pictures, or that of tiles."""
+    if "image_position_ids" in found:
+        return (np.asarray(found["image_position_ids"])[0].max(axis=0)[::-1] + 1).tolist()  # type: ignore[no-any-return]
     if "image_sizes" in found:
         return [size // 14 for size in np.asarray(found["image_sizes"])[0].tolist()]
     rows, columns = np.asarray(found.get("image_grid_thw", [[0, 0, 0]]))[0][1:].tolist()
@@ -74,7 +86,7 @@ def main() -> None:
         samples, shapes = [], []
         for size in SIZES:
             found = processor(Image.fromarray(picture(*size)), return_tensors="np")
-            values = np.asarray(found["pixel_values"], np.float32).reshape(-1)
+            values = unpadded(found).reshape(-1)
             samples.append(values[places(len(values))])
             shapes.append([len(values), *grid(found)])
         golden[name], golden[f"{name}_shapes"] = np.stack(samples), np.array(shapes)

@@ -29,6 +29,7 @@ class VisionRecord:
     published: dict[str, str] = field(default_factory=dict)  # prefixes of tensors, as published checkpoints have them
     transposed: tuple[str, ...] = ()  # ends of names of tensors that these have transposed
     converter_options: tuple[str, ...] = ()  # for the text model
+    embeddings: float = 1.0  # factor of the table: small where it is the output too and would outweigh the layers
     add_to_text_config: dict[str, Any] = field(default_factory=dict)  # what published checkpoints say, too
 
 
@@ -68,6 +69,13 @@ def pixtral(tokenizer: Any) -> Any:
     return PixtralImagesAndText(images, tokenizer, templates.PIXTRAL)
 
 
+def gemma4(tokenizer: Any) -> Any:
+    from transformers import Gemma4ImageProcessorPil
+
+    images = Gemma4ImageProcessorPil(patch_size=4)  # GGUF files hold no other limits than these
+    return Gemma4ImagesAndText(images, tokenizer, templates.GEMMA4)
+
+
 class ImagesAndText:
     """A processor whose class needs torchvision, made of its image processor and its text: Qwen's."""
 
@@ -99,6 +107,13 @@ class ImagesAndText:
 
     def others(self, ids: Any) -> dict[str, Any]:
         return {"mm_token_type_ids": (ids == self.tokenizer.convert_tokens_to_ids(self.token)).int()}
+
+
+class Gemma4ImagesAndText(ImagesAndText):
+    token = "<|image|>"
+
+    def texts(self, found: Any) -> list[str]:
+        return [f"<|image>{self.token * count}<image|>" for count in found.pop("num_soft_tokens_per_image")]
 
 
 class PixtralImagesAndText(ImagesAndText):
@@ -220,5 +235,32 @@ RECORDS += [
         {"model_type": "pixtral", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "head_dim": 12,
          "num_attention_heads": 2, "patch_size": 8, "image_size": 64, "hidden_act": "silu"},
         pixtral, {"spatial_merge_size": 2, "image_token_index": "[IMG]", "vision_feature_layer": -1},
+    ),
+]  # fmt: skip
+
+GEMMA4_TOKENS = ("<|image>", "<|image|>", "<image|>")
+GEMMA4_IDS = {"boi_token_id": "<|image>", "image_token_id": "<|image|>", "eoi_token_id": "<image|>",
+              "tie_word_embeddings": True, "audio_config": None}  # fmt: skip
+GEMMA4_TEXT = SMALL | {
+    "vocab_size": vocab(3), "num_hidden_layers": 4, "sliding_window": 16, "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "final_logit_softcapping": 5.0,
+    "max_position_embeddings": 1024, "pad_token_id": 0, "tie_word_embeddings": True,
+    "use_bidirectional_attention": "vision", "hidden_size_per_layer_input": 0,
+}  # fmt: skip
+GEMMA4_VISION = {
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 12, "patch_size": 4, "position_embedding_size": 840,
+}  # fmt: skip
+RECORDS += [
+    VisionRecord(
+        "gemma4", "Gemma4ForConditionalGeneration", "Gemma4Config", templates.GEMMA4, GEMMA4_TOKENS, GEMMA4_TEXT,
+        GEMMA4_VISION | {"standardize": True}, gemma4, GEMMA4_IDS, embeddings=0.25,
+    ),
+    # Limits around products, and inputs of layers, which have a row of their own for images.
+    VisionRecord(
+        "gemma4_limits", "Gemma4ForConditionalGeneration", "Gemma4Config", templates.GEMMA4, GEMMA4_TOKENS,
+        GEMMA4_TEXT | {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": vocab(3),
+                       "num_kv_shared_layers": 2},
+        GEMMA4_VISION | {"use_clipped_linears": True}, gemma4, GEMMA4_IDS, embeddings=0.25,
     ),
 ]  # fmt: skip

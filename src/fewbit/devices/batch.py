@@ -21,6 +21,8 @@ from ..ops.low_rank import AdapterRows, Terms
 from ..ops.sampler_chain import ChainState
 from ..ops.sampling import SamplingParams
 
+NO_TOKEN = 0  # the id of rows from outside
+
 
 @dataclass(slots=True)
 class Sample:
@@ -172,6 +174,8 @@ def add_inputs(batch: Batch) -> Batch:
         if row.inputs is not None:
             for part, token, values in row.inputs.inserted:
                 parts.setdefault(part, []).append((first + token, values))
+                if part == 0:  # tables beside the embedding have a row for what is no token, the first
+                    batch.tokens[first + token : first + token + len(values)] = NO_TOKEN
             if row.inputs.axes is not None:
                 if axes is None:
                     axes = np.repeat(positions[None].astype(np.int32), len(row.inputs.axes), axis=0)

@@ -77,12 +77,14 @@ class EmbeddedPart:
             from.
         digest: Identifies what they were made of.
         sees_all: Whether they see each other in both directions. Then they run in one step.
+        reach: How many tokens back each of them sees then, itself included; 0: all.
     """
 
     start: int
     rows: Sequence[Floats] | EncodedRows
     digest: bytes
     sees_all: bool = False
+    reach: int = 0
 
     @property
     def end(self) -> int:
@@ -184,4 +186,8 @@ class EmbeddedPrompt:
         for part in self.parts:
             if part.sees_all:
                 spans[part.start : part.end] = part.start, part.end
+                if part.reach:
+                    spans[part.start : part.end, 0] = np.maximum(
+                        own[part.start : part.end] - part.reach + 1, part.start
+                    )
         return spans

@@ -38,10 +38,11 @@ class ImagePrompts:
     Args:
         encoder: The image encoder; None: the model reads text only.
         tokenizer: The model's tokenizer.
+        reach: How far back tokens of an image see in it, where they see later ones; 0: all of it.
     """
 
-    def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer) -> None:
-        self._encoder, self._tokenizer = encoder, tokenizer
+    def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer, reach: int = 0) -> None:
+        self._encoder, self._tokenizer, self._reach = encoder, tokenizer, reach
         self.refusal = _NO_ENCODER  # of images, if there is no encoder
 
     @property
@@ -95,7 +96,8 @@ class ImagePrompts:
             source, first = EncoderInput(image.digest, partial(self._encoder.begin, image.prepared)), 0
             for start, end in consecutive(places):
                 rows = EncodedRows(source, first, end - start)
-                parts.append(EmbeddedPart(start, rows, image.digest + str(first).encode(), model.sees_all))
+                digest = image.digest + str(first).encode()
+                parts.append(EmbeddedPart(start, rows, digest, model.sees_all, self._reach))
                 first += end - start
         grids = [image.prepared.grid for image in images]
         starts = [places[0] for places in runs]

@@ -109,7 +109,7 @@ class Model:
         self.softcap = file.number("final_logit_softcapping", default=0.0, least=0)
 
     def forward(self, ops: Ops) -> Value:
-        x = ops.embed(self.token_embd, math.sqrt(self.config.hidden))
+        x = ops.insert(ops.embed(self.token_embd, math.sqrt(self.config.hidden)))
         inputs = self.inputs(ops, x) if self.inputs else None
         kv: KV = {}
         for block in self.blk:

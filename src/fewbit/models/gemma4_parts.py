@@ -54,7 +54,19 @@ class Gemma4Attention:
             kv[self.layer] = self.keys_and_values(ops, x)
         k, v = kv[self.source]
         own = self.source == self.layer
-        return self.attn_output(ops, ops.attend(self.source, q, k, v, spec=self.spec, scale=1.0, keep=own))
+        return self.attn_output(
+            ops,
+            ops.attend(
+                self.source,
+                q,
+                k,
+                v,
+                spec=self.spec,
+                scale=1.0,
+                keep=own,
+                spans=self.spec.window > 0,  # of an image, where it sees all of itself
+            ),
+        )
 
     def keys_and_values(self, ops: Ops, x: Value) -> tuple[Value, Value]:
         heads = self.c.kv_heads

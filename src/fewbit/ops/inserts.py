@@ -28,15 +28,15 @@ def take_rows(graph: Graph, spans: bool = False) -> Graph:
 
     Args:
         graph: The graph of a model.
-        spans: Whether the tokens of a span see each other.
+        spans: Whether the tokens of a span see each other: in the layers that the model says, or in all.
     """
+    in_all = not any(map(_has_spans, graph.nodes))
     nodes: list[Node] = []
     renamed: dict[Value, Value] = {}
     has_insert = any(node.operation == "insert" and node.attributes["part"] == 0 for node in graph.nodes)
     for node in graph.nodes:
         inputs = tuple(renamed.get(value, value) for value in node.inputs)
-        attributes = {**node.attributes, "spans": True} if spans and node.operation == "attend" else node.attributes
-        nodes.append(replace(node, inputs=inputs, attributes=attributes))
+        nodes.append(_with_spans(replace(node, inputs=inputs), spans and (in_all or _has_spans(node))))
         if node.operation == "embed" and not has_insert:
             (old,) = node.outputs
             renamed[old] = replace(old)
@@ -53,8 +53,21 @@ def drop_rows(graph: Graph) -> Graph:
         if node.operation == "insert":
             renamed[node.outputs[0]] = inputs[0]
         else:
-            nodes.append(replace(node, inputs=inputs))
+            nodes.append(_with_spans(replace(node, inputs=inputs), False))
     return replace(graph, nodes=tuple(nodes), result=renamed.get(graph.result, graph.result))
+
+
+def span_reach(graph: Graph) -> int:
+    """How far back the tokens of a span see in it: the window of the layers that the model says; 0: all of it."""
+    return max((node.attributes["spec"].window for node in graph.nodes if _has_spans(node)), default=0)
+
+
+def _has_spans(node: Node) -> bool:
+    return node.operation == "attend" and bool(node.attributes["spans"])
+
+
+def _with_spans(node: Node, spans: bool) -> Node:
+    return replace(node, attributes={**node.attributes, "spans": spans}) if node.operation == "attend" else node
 
 
 def inserted_parts(graph: Graph) -> set[int]:

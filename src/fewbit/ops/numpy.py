@@ -147,6 +147,10 @@ def softcap(step: NumpyStep, x: Floats, *, cap: float) -> Floats:
     return np.asarray(cap * np.tanh(x.astype(np.float64) / cap), np.float32)
 
 
+def clamp(step: NumpyStep, x: Floats, *, low: float, high: float) -> Floats:
+    return np.clip(x, np.float32(low), np.float32(high))
+
+
 def shift(step: NumpyStep, x: Floats, *, by: Floats) -> Floats:
     return x + by
 
@@ -357,8 +361,8 @@ SWIGLU_LIMIT, SWIGLU_SLOPE = np.float32(7), 1.702
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, shift, columns, join,
-        add, insert, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
+        embed, positions, norm, layer_norm, linear, linear_heads, gate, activate, scale, softcap, clamp, shift, columns,
+        join, add, insert, experts, conv, delta_rule, scan, rope, attend, given, gather, linears, gated,
         all_reduce, all_gather, low_rank, low_rank_rows,
     )
 }  # fmt: skip

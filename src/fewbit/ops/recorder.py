@@ -177,6 +177,12 @@ class Recorder:
         return x.width
 
     @operation()
+    def clamp(self, x: Value, low: float, high: float) -> int:
+        """x, but at least low and at most high."""
+        expect(low <= high, f"clamp: the least value must not exceed the largest, they are {low} and {high}")
+        return x.width
+
+    @operation()
     def shift(self, x: Value, by: Floats) -> int:
         """x + by, the same for every row."""
         expect(by.shape == (x.width,), f"shift: {by.shape} does not fit rows of {x.width} values")

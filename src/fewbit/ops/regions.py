@@ -21,7 +21,7 @@ from .slices import column_step
 
 NARROW = 16  # columns: every rank computes rows that have fewer
 ALIGN = 256  # columns: x is quantized in so many values at a time, and then as on one device
-ELEMENTWISE = ("add", "gate", "activate", "scale", "softcap", "shift")
+ELEMENTWISE = ("add", "gate", "activate", "scale", "softcap", "clamp", "shift")
 BY_HEAD = ("norm", "rope", "columns", "linear_heads", "join")
 
 

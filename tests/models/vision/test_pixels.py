@@ -11,7 +11,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.images import PixelRules, PreparedImage, open_picture
-from fewbit.models.vision import gemma3, idefics3, pixtral, qwen2vl_merger, qwen3vl_merger
+from fewbit.models.vision import gemma3, gemma4v, idefics3, pixtral, qwen2vl_merger, qwen3vl_merger
 from fewbit.models.vision.blocks import VisionSizes
 from fewbit.models.vision.qwen import CLIP_MEAN, CLIP_STD
 
@@ -67,7 +67,22 @@ def mistral() -> Any:
     return model
 
 
-MODELS = {"gemma3": gemma, "idefics3": idefics, "qwen2vl_merger": qwen, "qwen3vl_merger": qwen3, "pixtral": mistral}
+def gemma4() -> Any:
+    model = object.__new__(gemma4v.Model)
+    model.sizes, model.scale, model.max_tokens = sizes(16, 768), 3, 70
+    model.pixels = gemma4v.tower_pixels(PixelRules((0.0,) * 3, (1.0,) * 3, "bicubic"))
+    model.position_embd = np.zeros((2, 210, 8), np.float32)
+    return model
+
+
+MODELS = {
+    "gemma3": gemma,
+    "gemma4v": gemma4,
+    "idefics3": idefics,
+    "qwen2vl_merger": qwen,
+    "qwen3vl_merger": qwen3,
+    "pixtral": mistral,
+}
 
 
 def as_transformers(name: str, image: PreparedImage) -> Floats:
@@ -75,6 +90,8 @@ def as_transformers(name: str, image: PreparedImage) -> Floats:
     if name.startswith("qwen"):  # each patch twice, for two frames
         patches = image.patches.reshape(len(image.patches), 3, 1, -1)
         return np.repeat(patches, 2, axis=2).reshape(-1)
+    if name == "gemma4v":  # channels last, and what the tower's pixels were made of
+        return (image.patches.reshape(-1, 3, 256).transpose(0, 2, 1).reshape(-1) + 1) / 2
     patch = {"gemma3": 14, "idefics3": 16, "pixtral": 14}[name]
     side = int(image.tiles[0] ** 0.5)
     rows, columns = (2 * size for size in image.grid) if name == "pixtral" else (side, side)
@@ -92,7 +109,8 @@ def test_pixels_are_those_of_transformers(name: str, number: int) -> None:
     assert len(values) == count
     std = min(model.pixels.std)
     assert np.abs(values[places(count)] - expected).max() * std <= LEVEL
-    assert image.text.count(model.token) == (rows * columns // 4 if rows else num_tokens(name, image))
+    joined = 9 if name == "gemma4v" else 4
+    assert image.text.count(model.token) == (rows * columns // joined if rows else num_tokens(name, image))
     if name == "pixtral":
         row = model.token * (columns // 2)
         assert image.text == "[IMG_BREAK]".join([row] * (rows // 2)) + "[IMG_END]"

@@ -14,15 +14,21 @@ class VisionModel(Protocol):
     """An encoder of images.
 
     `token` is the text of the token that stands for each row in a prompt, `placeholder` what chat templates write for a
-    whole image. With `sees_all` the tokens of an image see each other in both directions. With `has_axes` the text
-    model rotates by row and column. The projector gives `parts` blocks of columns: embeddings, and what is added
-    between layers.
+    whole image. With `sees_all` the tokens of an image see each other in both directions, in the layers that the text
+    model says, or in all. With `has_axes` the text model rotates by row and column. The projector gives `parts` blocks
+    of columns: embeddings, and what is added between layers.
     """
 
     token: ClassVar[str]
     placeholder: ClassVar[str]
-    sees_all: ClassVar[bool]
     has_axes: ClassVar[bool]
+
+    @property
+    def sees_all(self) -> bool: ...
+
+    @property
+    def joint_tokens(self) -> int:
+        """Tokens of the largest image, if they see each other and so must run in one step; else 0."""
 
     @property
     def width(self) -> int:

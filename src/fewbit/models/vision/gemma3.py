@@ -47,6 +47,10 @@ class Model(Siglip):
         self.norm = VisionNorm(file, "mm.soft_emb_norm", c.hidden, c.eps)
         self.weight = as_tensor(file.array("mm.input_projection.weight", c.hidden, c.out).T)
 
+    @property
+    def joint_tokens(self) -> int:
+        return (self.sizes.side // self.scale) ** 2
+
     def prepare(self, picture: Picture) -> PreparedImage:
         tokens = self.sizes.side // self.scale
         text = f"\n\n<start_of_image>{self.token * tokens**2}<end_of_image>\n\n"

@@ -43,7 +43,7 @@ HF = VisionAdapter(
 
 class Model(Siglip):
     placeholder = token = "<image>"
-    sees_all = False
+    sees_all, joint_tokens = False, 0
 
     def __init__(self, file: Checkpoint) -> None:
         super().__init__(file, "lanczos")

@@ -57,7 +57,7 @@ HF = VisionAdapter(
 class Model:
     placeholder = token = "[IMG]"
     sees_all = has_axes = False
-    parts = 1
+    joint_tokens, parts = 0, 1
 
     def __init__(self, file: Checkpoint) -> None:
         c = self.sizes = VisionSizes.read(file)

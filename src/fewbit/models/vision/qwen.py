@@ -82,6 +82,7 @@ class QwenTower:
     """
 
     placeholder, token, sees_all, has_axes = f"<|vision_start|>{PAD}<|vision_end|>", PAD, False, True
+    joint_tokens = 0
 
     def __init__(
         self,

@@ -132,6 +132,10 @@ class PlanBuilder:
     def softcap(self, outs: list[int], x: int, *, cap: float) -> None:
         self.plan.map(x, "softcap", cap, None, outs[0])
 
+    def clamp(self, outs: list[int], x: int, *, low: float, high: float) -> None:
+        self.plan.map(x, "at_least", low, None, outs[0])
+        self.plan.map(outs[0], "at_most", high, None, outs[0])
+
     def shift(self, outs: list[int], x: int, *, by: Floats) -> None:
         self.plan.map(x, "shift", 1.0, by, outs[0])
 

@@ -102,7 +102,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
     **{
         name: getattr(row_maths, name)
         for name in (
-            "embed", "positions", "norm", "layer_norm", "gate", "add", "activate", "scale", "softcap", "shift",
+            "embed", "positions", "norm", "layer_norm", "gate", "add", "activate", "scale", "softcap", "clamp", "shift",
             "columns", "join", "gather", "rope", "linear_heads",
         )
     },

@@ -74,6 +74,12 @@ def softcap(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int,
     _elementwise(run, "softcap", out, x, None, tokens, by=cap)
 
 
+def clamp(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, low: float, high: float) -> None:
+    """x, but at least low and at most high."""
+    _elementwise(run, "at_least", out, x, None, tokens, by=low)
+    _elementwise(run, "at_most", out, out, None, tokens, by=high)
+
+
 def _elementwise(
     run: Launcher, maths: str, out: Rows, a: Rows, b: Rows | None, tokens: int, *, by: float = 0.0,
     is_gate: bool = False,

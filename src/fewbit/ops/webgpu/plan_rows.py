@@ -189,6 +189,9 @@ class RowBuilder:
     def softcap(self, node: Node, *, cap: float) -> list[Dispatch]:
         return self._each(rows.softcap(), node, self._inputs(node), (), {"cap": cap})
 
+    def clamp(self, node: Node, *, low: float, high: float) -> list[Dispatch]:
+        return self._each(rows.clamp(), node, self._inputs(node), (), {"low": low, "high": high})
+
     def shift(self, node: Node, *, by: Floats) -> list[Dispatch]:
         return self._each(rows.shift(), node, self._inputs(node), [self.weights.floats(by)])
 

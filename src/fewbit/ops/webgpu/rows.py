@@ -55,6 +55,11 @@ def softcap() -> Kernel:
 
 
 @cache
+def clamp() -> Kernel:
+    return _each("clamp", f"clamp({_X}, P.low, P.high)", (), f32s("low", "high"))
+
+
+@cache
 def shift() -> Kernel:
     return _each("shift", f"{_X} + vector[i]", (reads("vector"),))
 
