@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..ops.cuda import gpu
 from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
 from ..ops.cuda.attention import FEW_TOKENS
 from ..ops.cuda.collective import CudaGroup, LocalGroup
+from ..ops.cuda.extras import StepExtras, packed_rows, uses_of
 from ..ops.cuda.host_experts import HostExperts, HostRows
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.nccl import NcclGroup
@@ -65,7 +66,8 @@ class CudaDevice(Device):
 
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
-    takes_rows = extends_cpu = leaves_experts = True
+    takes_rows = takes_images = extends_cpu = leaves_experts = True
+    keeps_f32 = False
     activation_types = ("int8", "int16")
     reserve_bytes = 512 << 20  # for kernels, cuBLAS, tables
     max_seqs = MAX_LOGITS
@@ -100,6 +102,7 @@ class CudaDevice(Device):
             ctx=ctx,
             int16=activations == "int16",
             batch_invariant=self.options.batch_invariant,
+            precise=_sees_images(graph),
             host_experts=HostExperts(HostRows(self.device), make_experts(graph, self.options)),
         )
 
@@ -181,17 +184,23 @@ class CudaExecutor:
         self._stages: list[StagingMemory] = []
         self._turn = 0
         self._inputs: Any = None  # device memory, grows
+        self._inserted: Any = None  # rows from outside, likewise
+        self._extras = uses_of(graph, options.ctx)
         self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
         groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
         self._captures = not options.host_experts.layers and all(group.can_be_captured for group in groups)
         self._plan("logits" if graph.has_head else "hidden")
-        self.prepare([(1, 1), (min(PROMPT, self.max_batched_tokens), 1)])
+        few = [] if _sees_images(graph) else [(1, 1)]
+        self.prepare([*few, (min(PROMPT, self.max_batched_tokens), 1)])
 
     def prepare(self, steps: Sequence[tuple[int, int]]) -> None:
         """Compile the kernels of steps of so many tokens of so many sequences, all at once, if that was never done."""
         groups = len(self.store.layout.groups)
         counts = [[-(-tokens // sequences)] * sequences for tokens, sequences in steps]
-        self.prepare_layouts([step_layout(each, groups) for each in counts])
+        layouts = [step_layout(each, groups) for each in counts]
+        if _sees_images(self.graph):  # all rows come out
+            layouts = [replace(layout, logits=layout.tokens) for layout in layouts]
+        self.prepare_layouts(layouts)
 
     def prepare_layouts(self, layouts: Iterable[InputLayout]) -> None:
         """The same of steps with any layouts."""
@@ -208,11 +217,12 @@ class CudaExecutor:
         mix = mix_of(batch.adapters, len(batch.tokens))
         plan = self._adapted_plan(batch.output) if mix else self._plan(batch.output)
         stage = self._next_stage()
-        bucket, layout = self._layout(batch, mix)
+        extras = self._extras.of(batch)
+        bucket, layout = self._layout(batch, mix, extras)
         slots = layout.logits if bucket else len(batch.samples)
         is_late = has_late_masks(batch)
         packed = None if is_late else self._pack_samples(batch, slots, stage)
-        inputs = self._send(batch, layout, stage)
+        inputs = self._send(batch, layout, stage, extras)
         if given is not None and plan.given is not None:
             wide = np.zeros((len(given), plan.given.stride), np.float32)
             wide[:, : plan.given.width] = given
@@ -242,7 +252,8 @@ class CudaExecutor:
     def _launch(self, plan: Plan, layout: InputLayout, inputs: int, packed: Packed | None, held: list[Any]) -> None:
         run = Launcher(self.device, self.device.stream, held)
         previous = self.sampler.tokens if self.sampler else 0
-        plan.launch(run, layout.inputs(inputs, previous))
+        rows = int(self._inserted.handle) if self._inserted is not None else 0
+        plan.launch(run, layout.inputs(inputs, previous, rows))
         self._sample(run, plan, packed)
 
     def _sample(self, run: Launcher, plan: Plan, packed: Packed | None) -> None:
@@ -272,31 +283,33 @@ class CudaExecutor:
             self.weights.close()
         return self._adapted[output]
 
-    def _layout(self, batch: Batch, mix: int) -> tuple[Bucket | None, InputLayout]:
+    def _layout(self, batch: Batch, mix: int, extras: StepExtras) -> tuple[Bucket | None, InputLayout]:
         """Steps of decoding, drafts included, are padded to a size that comes again and again."""
         view, n = batch.view, len(batch.tokens)
         most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
-        is_decoding = batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
+        is_plain = not extras.inserted and extras.spans is None
+        is_decoding = is_plain and batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
         largest = min(BATCHES[-1] if most_new == 1 else MAX_DRAFTED, self.max_logits)
         if not is_decoding or max(n, len(batch.samples)) > largest or most > LENGTHS[-1]:
-            return None, self._prompt_layout(batch, mix)
+            return None, self._prompt_layout(batch, mix, extras)
         size = min(padded_batch(max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)
-        key = size, longest, mix, most_new > 1
+        key = size, longest, mix, most_new > 1, extras.num_axes
         if key not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
             most_new = FEW_TOKENS if most_new > 1 else 1
-            layout = InputLayout(size, size, size, (pages,) * len(view.tables), most_new, longest, mix=mix)
+            sizes = size, size, size, (pages,) * len(view.tables), most_new, longest
+            layout = InputLayout(*sizes, mix=mix, num_axes=extras.num_axes)
             self.buckets[key] = Bucket(layout)
         bucket = self.buckets[key]
         return bucket, bucket.layout
 
-    def _prompt_layout(self, batch: Batch, mix: int) -> InputLayout:
+    def _prompt_layout(self, batch: Batch, mix: int, extras: StepExtras) -> InputLayout:
         """Other steps are padded where all rows are tokens of a prompt or of an output."""
         n, logits = len(batch.tokens), len(batch.logits_indices)
         is_plain = batch.output == "logits" and self.graph.has_head and self.graph.is_causal and not mix
-        if not is_plain or self.plans["logits"].given is not None:
-            return exact_layout(n, batch.view, logits, mix)
+        if not is_plain or not extras.is_empty or self.plans["logits"].given is not None:
+            return exact_layout(n, batch.view, logits, mix, extras)
         return prompt_layout(batch.view, logits, self.max_batched_tokens, self.max_logits)
 
     # Memory that a step's inputs and results go through
@@ -310,7 +323,9 @@ class CudaExecutor:
         stage.wait()
         return stage
 
-    def _send(self, batch: Batch, layout: InputLayout, stage: StagingMemory) -> int:
+    def _send(self, batch: Batch, layout: InputLayout, stage: StagingMemory, extras: StepExtras) -> int:
+        if extras.inserted:
+            self._insert(packed_rows(extras.inserted))
         nbytes = 4 * layout.total
         if len(stage.inputs) < nbytes:
             stage.inputs = self.device.pinned(2 * nbytes)
@@ -318,9 +333,15 @@ class CudaExecutor:
             self._inputs = self.device.allocate(max(2 * nbytes, 1 << 20))
             self.buckets = {}  # their graphs read the old one
         inputs: Int32s = stage.inputs[:nbytes].view(np.int32)
-        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices, batch.adapters)
+        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices, batch.adapters, extras)
         self.device.send(inputs[:used], int(self._inputs.handle))
         return int(self._inputs.handle)
+
+    def _insert(self, rows: Floats) -> None:
+        """Send rows from outside, behind all steps that read others."""
+        if self._inserted is None or self._inserted.size < rows.nbytes:
+            self._inserted = self.device.allocate(rows.nbytes)
+        self.device.upload(rows, int(self._inserted.handle))
 
     def _pack_samples(self, batch: Batch, slots: int, stage: StagingMemory) -> Packed | None:
         if not batch.samples or self.sampler is None or self._samples is None:
@@ -348,6 +369,13 @@ class CudaExecutor:
         out = np.empty(count * result.stride, np.float32)
         self.device.fetch(result.pointer, out)
         return out.reshape(count, result.stride)[:, : result.width]
+
+
+def _sees_images(graph: Graph) -> bool:
+    """Whether a graph is an image encoder, which takes many rows at once."""
+    has_given = any(node.operation == "given" for node in graph.nodes)
+    looks_back = any(node.operation == "attend" and node.attributes["causal"] for node in graph.nodes)
+    return has_given and not graph.has_head and not looks_back
 
 
 class CudaHandle:

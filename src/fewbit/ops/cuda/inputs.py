@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from ..low_rank import AdapterRows
 from .adapters import pack_adapters
-from .values import GroupTables, RowRun, StepInputs
+from .extras import NO_EXTRAS, StepExtras
+from .values import GroupTables, InsertedPart, RowRun, StepInputs
 
 if TYPE_CHECKING:
     from ...cache.view import View
@@ -34,13 +35,18 @@ class InputLayout:
     runs: tuple[RowRun, ...] = ()
     mix: int = 0  # places for adapters of each token
     singles: int | None = None  # places for sequences of one new token, before all prompts; None: these have no places
+    num_axes: int = 0
+    max_span: int = 0
+    inserts: tuple[InsertedPart, ...] = ()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
         t, s = self.tokens, self.sequences
         fixed = {
             "tokens": t, "positions": t, "sequences": t, "q_starts": s + 1, "lengths": s, "logits_indices": self.logits,
-            "adapters": t * self.mix, "adapter_weights": t * self.mix, "reads": s, "writes": s,
+            "adapters": t * self.mix, "adapter_weights": t * self.mix, "axes": t * self.num_axes,
+            "spans": 2 * t if self.max_span else 0, "insert_tokens": sum(one.rows for one in self.inserts),
+            "reads": s, "writes": s,
         }  # fmt: skip
         groups = range(len(self.table_pages))
         of_groups = {f"{name}{g}": size for g in groups for name, size in (("slots", t), ("starts", s + 1))}
@@ -59,8 +65,8 @@ class InputLayout:
         last = next(reversed(self.sizes))
         return self.offsets[last] + self.sizes[last]
 
-    def inputs(self, pointer: int, previous: int) -> StepInputs:
-        """What lies where, in device memory from `pointer` on."""
+    def inputs(self, pointer: int, previous: int, insert_rows: int = 0) -> StepInputs:
+        """What lies where, in device memory from `pointer` on; `insert_rows` is where rows from outside are."""
         at = {name: pointer + 4 * offset for name, offset in self.offsets.items()}
         groups = tuple(
             GroupTables(at[f"tables{g}"], at[f"starts{g}"], at[f"slots{g}"]) for g in range(len(self.table_pages))
@@ -69,10 +75,17 @@ class InputLayout:
             at["tokens"], previous, at["positions"], at["sequences"], at["q_starts"], at["lengths"],
             at["logits_indices"], at["reads"], at["writes"], groups, self.tokens, self.sequences, self.logits,
             self.max_q, self.max_length, self.runs, at["adapters"], at["adapter_weights"], self.mix,
+            at["axes"], self.num_axes, at["spans"], self.max_span, at["insert_tokens"], insert_rows, self.inserts,
         )  # fmt: skip
 
     def pack(
-        self, out: Int32s, tokens: Int32s, view: View, logits_indices: Int32s, adapters: Sequence[AdapterRows] = ()
+        self,
+        out: Int32s,
+        tokens: Int32s,
+        view: View,
+        logits_indices: Int32s,
+        adapters: Sequence[AdapterRows] = (),
+        extras: StepExtras = NO_EXTRAS,
     ) -> int:
         """Write the arrays of a step; returns how many integers must be sent. What is padded keeps nothing."""
         first, gap = self._gap(view)
@@ -83,6 +96,7 @@ class InputLayout:
         self._put(out, "logits_indices", logits_indices + gap * (logits_indices >= first), 0)
         if self.mix:
             pack_adapters(adapters, self.mix, self._place(out, "adapters"), self._place(out, "adapter_weights"))
+        extras.pack(lambda name: self._place(out, name), len(tokens))
         self._put(out, "reads", view.reads, 0, first, gap)
         self._put(out, "writes", view.writes, 0, first, gap)
         end = 0
@@ -131,12 +145,13 @@ class InputLayout:
         place[end:] = padding
 
 
-def exact_layout(tokens: int, view: View, logits: int, mix: int = 0) -> InputLayout:
+def exact_layout(tokens: int, view: View, logits: int, mix: int = 0, extras: StepExtras = NO_EXTRAS) -> InputLayout:
     """For a step that runs once."""
     counts = np.diff(view.q_starts)
     return InputLayout(
         tokens, len(view.lengths), logits, tuple(max(1, len(t)) for t in view.tables), int(counts.max(initial=1)),
-        int(view.lengths.max(initial=1)), find_runs(counts.tolist()), mix,
+        int(view.lengths.max(initial=1)), find_runs(counts.tolist()), mix, None, extras.num_axes,
+        extras.max_span, extras.inserts,
     )  # fmt: skip
 
 
