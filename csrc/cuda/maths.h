@@ -4,7 +4,21 @@
 
 namespace fewbit {
 
-enum class Maths { none, silu, gelu, gelu_tanh, relu, relu2, sigmoid, softcap, scale, at_least, at_most, add, swiglu_oai };
+enum class Maths {
+  none,
+  silu,
+  gelu,
+  gelu_tanh,
+  relu,
+  relu2,
+  sigmoid,
+  softcap,
+  scale,
+  at_least,
+  at_most,
+  add,
+  swiglu_oai
+};
 
 __device__ __forceinline__ float sigmoid(float x) {
   const float e = expf(-magnitude(x));
