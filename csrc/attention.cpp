@@ -336,12 +336,12 @@ struct Call {
 
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const PageTables& tables,
             const Logits& logits, const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact,
-            bool alone, int threads) {
+            bool alone, int threads, RowRange range) {
   const Call call{k, v, heads, sequences, tables, logits, q, q_heads, fresh, out, exact, alone};
-  call.write_prompts(threads);
+  if (range.first == 0) call.write_prompts(threads);
   thread_local std::vector<WorkItem> pieces;  // kept, so that nothing is allocated again
   pieces.clear();
-  const size_t rows = call.pieces.cut(pieces, threads);
+  const size_t rows = call.pieces.cut(pieces, threads, range);
   const std::vector<WorkItem>& all = pieces;
   auto* partials = partial_results.get<KvState>(rows + (rows * call.v_pad * sizeof(float)) / sizeof(KvState) + 1);
   float* sums = reinterpret_cast<float*>(partials + rows);

@@ -68,12 +68,18 @@ struct Fresh {
   const int64_t* slots;
 };
 
+// Rows of q: those that pieces of work begin with are done.
+struct RowRange {
+  size_t first = 0, end = ~size_t{0};
+};
+
 // out (rows, q_heads, dim of V) = attention of q (rows, q_heads, dim of K), after `fresh` was packed, if it is given.
 // Tokens before the window are not read: tables may hold any page for them. Unless `exact`, many queries may be
 // multiplied in bf16 on matrix units. Beside packed K and V, queries and weights may be rounded to 16 bits: see
-// IntegerAttention. With `alone` each query is attended to by itself: the same bits beside any others.
+// IntegerAttention. With `alone` each query is attended to by itself: the same bits beside any others. A call
+// may be made in parts, whose ranges of rows follow each other from 0 on.
 void attend(const Store& k, const Store& v, const Heads& heads, const Sequences& sequences, const PageTables& tables,
             const Logits& logits, const float* q, size_t q_heads, const Fresh* fresh, float* out, bool exact,
-            bool alone, int threads);
+            bool alone, int threads, RowRange range = {});
 
 }  // namespace fewbit

@@ -57,11 +57,13 @@ struct Cut {
         .spans[static_cast<size_t>(sequences.q_starts[s + 1]) + position - static_cast<size_t>(sequences.lengths[s])];
   }
 
-  // Appends the pieces; returns how many rows of partial results they have.
-  size_t cut(std::vector<WorkItem>& pieces, int threads) const {
+  // Appends the pieces of some rows; returns how many rows of partial results they have.
+  size_t cut(std::vector<WorkItem>& pieces, int threads, RowRange range) const {
     const Amount whole = amount();
     size_t partials = 0;
     by_queries([&](size_t s, size_t first, size_t count) {
+      const size_t row = static_cast<size_t>(sequences.q_starts[s]) + first;
+      if (row < range.first || row >= range.end) return;
       const Part all = part(s, first, count);
       const size_t together = heads_together(count, whole, threads);
       for (size_t head = 0; head < kv_heads; head += together) {

@@ -260,11 +260,11 @@ class PyPlan : public CollectivePlan {
     ready_ = true;
   }
 
-  void run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
+  bool run(Int32s tokens, const nb::list& groups, Int64s lengths, Int64s q_starts, Int32s logits_indices,
            MutableFloats out, const ActivationsName& activations, int threads, std::optional<Int32s> reads,
            std::optional<Int32s> writes, std::optional<Int32s> tops, std::optional<Array<const float, 2>> given,
            const nb::list& adapters, const nb::list& inserted, std::optional<Array<const int32_t, 2>> axes,
-           std::optional<Array<const int64_t, 2>> spans) {
+           std::optional<Array<const int64_t, 2>> spans, std::optional<double> seconds, bool resumes) {
     if (!ready_) throw std::invalid_argument("the plan has no result");
     expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
     if (tokens_) expect_below(tokens, tokens_, "token");  // else no operation reads them
@@ -301,7 +301,9 @@ class PyPlan : public CollectivePlan {
     std::mutex& mutex = lock_.get();
     const WithoutGil released;
     const std::lock_guard<std::mutex> lock(mutex);
+    if (seconds) return plan_.run_slice(step, out.data(), how, threads, resumes, *seconds);
     plan_.run(step, out.data(), how, threads);
+    return true;
   }
   void profile(bool on) {
     std::mutex& mutex = lock_.get();
@@ -430,7 +432,8 @@ void bind_plan(nb::module_& m) {
            nb::arg("q_starts"), nb::arg("logits_indices"), nb::arg("out"), nb::arg("activations").none(),
            nb::arg("threads"), nb::arg("reads") = nb::none(), nb::arg("writes") = nb::none(),
            nb::arg("tops") = nb::none(), nb::arg("given") = nb::none(), nb::arg("adapters") = nb::list(),
-           nb::arg("inserted") = nb::list(), nb::arg("axes") = nb::none(), nb::arg("spans") = nb::none())
+           nb::arg("inserted") = nb::list(), nb::arg("axes") = nb::none(), nb::arg("spans") = nb::none(),
+           nb::arg("seconds") = nb::none(), nb::arg("resumes") = false)
       .def("profile", &PyPlan::profile, nb::arg("on"))
       .def("seconds", &PyPlan::seconds)
       .def("expert_bytes", &PyPlan::expert_bytes);

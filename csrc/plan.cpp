@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <stdexcept>
 
 #include "logits.h"
 #include "threads.h"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr size_t kWorth = 16384;                 // values that are worth a piece of work
 constexpr size_t kMostKept = size_t{256} << 20;  // bytes that a plan keeps between its runs
+constexpr size_t kPartRows = 256;                // of an operation that is done in parts, at most
+constexpr size_t kWhole = ~size_t{0};            // the number of a part that is all of them
 
 size_t rows_worth(size_t width) { return kWorth / (width + 1) + 1; }
 
@@ -63,9 +66,11 @@ struct Plan::Run {
   const Step& step;
   Activations activations;
   int threads;
+  size_t first = 0, end = ~size_t{0};  // of the rows, for operations that `num_parts` says are done in parts
 
-  float* at(plan::Buffer b) const { return plan.buffers_[b].data; }
-  size_t rows(plan::Buffer b) const { return plan.buffers_[b].logits_only ? step.logits_count : step.count; }
+  float* at(plan::Buffer b) const { return plan.buffers_[b].data + first * width(b); }
+  size_t all_rows(plan::Buffer b) const { return plan.buffers_[b].logits_only ? step.logits_count : step.count; }
+  size_t rows(plan::Buffer b) const { return std::min(all_rows(b), end) - first; }
   size_t width(plan::Buffer b) const { return plan.buffers_[b].width; }
 
   template <class Fn>
@@ -119,11 +124,13 @@ struct Plan::Run {
   }
   void operator()(const plan::Attend& op) const {
     const Store k = store(op.k_format, op.k_store), v = store(op.v_format, op.v_store);
-    const Fresh fresh{at(op.k), at(op.v), plan.kv_slots_[op.group].data()};
+    const Run whole{plan, step, activations, threads};
+    const Fresh fresh{whole.at(op.k), whole.at(op.v), plan.kv_slots_[op.group].data()};
     Logits logits = op.logits;
     if (op.spans) logits.spans = plan.spans_.data();
-    attend(k, v, op.heads, step.sequences, step.groups[op.group], logits, at(op.q), op.q_heads,
-           op.keep ? &fresh : nullptr, at(op.out), activations == Activations::exact, plan.batch_invariant_, threads);
+    attend(k, v, op.heads, step.sequences, step.groups[op.group], logits, whole.at(op.q), op.q_heads,
+           op.keep ? &fresh : nullptr, whole.at(op.out), activations == Activations::exact, plan.batch_invariant_,
+           threads, {first, end});
   }
   void operator()(const plan::Norm& op) const {
     const size_t n = width(op.in) / op.heads;
@@ -245,6 +252,23 @@ struct Plan::Run {
     }
   }
 
+  // Operations that take long are done in parts of their rows; others have none.
+  size_t parted_rows(const plan::Op& op) const {
+    if (const auto* one = std::get_if<plan::Linear>(&op)) return one->norms && step.tops ? 0 : all_rows(one->in);
+    if (const auto* one = std::get_if<plan::Gated>(&op)) return all_rows(one->in);
+    if (const auto* one = std::get_if<plan::Attend>(&op)) return all_rows(one->q);
+    return 0;
+  }
+  size_t num_parts(const plan::Op& op) const {
+    const size_t count = parted_rows(op);
+    return count < 2 * kPartRows ? 1 : (count + kPartRows - 1) / kPartRows;
+  }
+  Run part(const plan::Op& op, size_t number) const {
+    const size_t parts = num_parts(op), count = parted_rows(op);
+    if (number == kWhole || parts == 1) return *this;
+    return {plan, step, activations, threads, count * number / parts, count * (number + 1) / parts};
+  }
+
   // Where each token stands, and where its K and V go.
   void find_positions() const {
     const Sequences& s = step.sequences;
@@ -304,9 +328,9 @@ void Plan::find_memory(const Step& step) {
   for (Rows& b : buffers_) b.data = slots_[b.slot].get<float>(slot_sizes_[b.slot]);
 }
 
-void Plan::run(const Step& step, float* result, Activations activations, int threads) {
-  const Run run{*this, step, activations, threads};
-  find_memory(step);
+void Plan::begin(const Run& run, float* result) {
+  place_ = {};
+  find_memory(run.step);
   buffers_[result_].data = result;
   angles_.resize(ropes_.size());
   run.find_positions();
@@ -316,14 +340,47 @@ void Plan::run(const Step& step, float* result, Activations activations, int thr
   for (size_t g = 0; g < page_tokens_.size(); ++g) {
     if (page_tokens_[g]) run.find_slots(g);
   }
-  for (size_t i = 0; i < ops_.size(); ++i) {
-    const auto start = profiling_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
-    std::visit(run, ops_[i]);
-    if (profiling_) {
-      seconds_[i] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    }
+}
+
+void Plan::run_part(const Run& run, size_t op, size_t part) {
+  const auto start = profiling_ ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point{};
+  std::visit(run.part(ops_[op], part), ops_[op]);
+  if (profiling_) {
+    seconds_[op] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+}
+
+void Plan::run(const Step& step, float* result, Activations activations, int threads) {
+  const Run run{*this, step, activations, threads};
+  begin(run, result);
+  for (size_t i = 0; i < ops_.size(); ++i) run_part(run, i, kWhole);
+  trim();
+}
+
+bool Plan::run_slice(const Step& step, float* result, Activations activations, int threads, bool resumes,
+                     double seconds) {
+  const Run run{*this, step, activations, threads};
+  const auto start = std::chrono::steady_clock::now();
+  if (!resumes) {
+    begin(run, result);
+    place_ = {0, 0, step.count, step.logits_count};
+  } else if (place_.rows != step.count || place_.logits != step.logits_count || step.count == 0) {
+    throw std::invalid_argument("this is not the step whose slices were run before");
+  }
+  buffers_[result_].data = result;
+  Place next = place_;
+  place_ = {};  // if something fails, the step is over
+  while (next.op < ops_.size()) {
+    run_part(run, next.op, next.part);
+    if (++next.part == run.num_parts(ops_[next.op])) next = {next.op + 1, 0, next.rows, next.logits};
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
+  }
+  if (next.op < ops_.size()) {
+    place_ = next;
+    return false;
   }
   trim();
+  return true;
 }
 
 // What an unusually long step needed goes back to the system.

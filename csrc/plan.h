@@ -231,6 +231,9 @@ class Plan {
   plan::Buffer result() const { return result_; }
 
   void run(const Step& step, float* result, Activations activations, int threads);
+  // A step in slices: some of it, for about so many seconds, from its start or from where the slice before it ended.
+  // Whether it is done. Between its slices nothing else is run, and each brings the same step. The same bits as `run`.
+  bool run_slice(const Step& step, float* result, Activations activations, int threads, bool resumes, double seconds);
 
   // Seconds of each operation, summed up over runs, while it is on.
   void profile(bool on);
@@ -246,6 +249,12 @@ class Plan {
     float* data = nullptr;
   };
   struct Run;
+  struct Place {  // how far a step in slices has come: the next operation, and the next part of it
+    size_t op = 0, part = 0;
+    size_t rows = 0, logits = 0;  // of the step; no rows: there is none
+  };
+  void begin(const Run& run, float* result);
+  void run_part(const Run& run, size_t op, size_t part);
   void find_memory(const Step& step);
   void trim();
 
@@ -257,6 +266,7 @@ class Plan {
   std::vector<size_t> page_tokens_;  // of each group; 0: no operation reads it
   std::vector<double> seconds_;
   plan::Buffer result_ = 0;
+  Place place_;
   bool profiling_ = false;
   size_t expert_bytes_ = 0;
   bool batch_invariant_;

@@ -1,17 +1,18 @@
 """Runs image encoders: pictures to rows that stand in the place of tokens' embeddings.
 
-An encoder is a model like others: its graphs run on a device, over a store that nothing outlives. It works in the
-thread that asks for it, beside the engine, whose steps go on between the operations of the encoder.
+An encoder is a model like others: its graphs run on a device, over a store that nothing outlives. The engine runs them
+in slices between its steps (engine/encodings.py).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from .arrays import Floats
 from .cache.layout import make_layout
 from .cache.view import NO_SLOTS, View
 from .devices import Device
-from .devices.batch import Batch
+from .devices.batch import Batch, SlicedExecutor, SlicedStep
 from .devices.fitting import choose_layout
 from .errors import FewbitError, FileError
 from .files.gguf import read_gguf
@@ -35,7 +36,6 @@ from .ops.inserts import Inserted
 from .ops.recorder import Ops, record
 
 STEP_PATCHES = 1024  # of tiles that run in one step
-KEPT_BYTES = 256 << 20  # of encoded images
 
 
 class ImageEncoder:
@@ -51,30 +51,38 @@ class ImageEncoder:
         self.model: VisionModel = load_vision(file)
         self._stages: tuple[EncoderStage, EncoderStage] | None = None
         self._lock = Lock()
-        self._encoded: OrderedDict[bytes, list[Floats]] = OrderedDict()  # the most recently used last
-        self._kept_bytes = 0
 
-    def encode(self, image: PreparedImage, digest: bytes) -> list[Floats]:
-        """Rows for the tokens of an image: embeddings, then what is added between layers. The same image is encoded
-        once, as long as it is kept."""
+    def load(self) -> tuple[EncoderStage, EncoderStage]:
+        """Read the weights, unless they are there: a while before the first image."""
         with self._lock:
-            if digest in self._encoded:
-                self._encoded.move_to_end(digest)
-                return self._encoded[digest]
-            rows = self._encode(image)
-            self._keep(digest, rows)
-            return rows
+            if self._stages is None:
+                self._stages = self._load()
+            return self._stages
 
-    def _encode(self, image: PreparedImage) -> list[Floats]:
-        if self._stages is None:
-            self._stages = self._load()
-        tower, projector = self._stages
+    def begin(self, image: PreparedImage) -> ImageEncoding:
+        """The work on an image. Only one is under way at a time: the next one ends it."""
+        return ImageEncoding(self, image)
+
+    def encode(self, image: PreparedImage) -> list[Floats]:
+        """Rows for the tokens of an image: embeddings, then what is added between layers."""
+        work = self.begin(image)
+        while not work.run(1.0):
+            pass
+        return work.rows()
+
+    def steps(self, image: PreparedImage) -> Generator[SlicedStep, None, list[Floats]]:
+        """The steps of the encoder on an image, each of which is to be run to its end before the next. At last the
+        rows."""
+        tower, projector = self.load()
         merged = []
         for part in split_tiles(image):
-            hidden = tower.run(part)
+            step = tower.step(part)
+            yield step
+            hidden = step.values()
             merged += [self.model.merge(tile, part) for tile in np.split(hidden, np.cumsum(part.tiles)[:-1])]
-        rows = projector.run(PreparedImage(np.concatenate(merged), tuple(map(len, merged)), "", (0, 0)))
-        return [np.ascontiguousarray(one) for one in np.split(rows, self.model.parts, axis=1)]
+        step = projector.step(PreparedImage(np.concatenate(merged), tuple(map(len, merged)), "", (0, 0)))
+        yield step
+        return [np.array(one) for one in np.split(step.values(), self.model.parts, axis=1)]
 
     def _load(self) -> tuple[EncoderStage, EncoderStage]:
         """The weights in the layout of the device."""
@@ -85,12 +93,32 @@ class ImageEncoder:
         tower, projector = (EncoderStage(device, forward) for forward in (self.model.tower, self.model.project))
         return tower, projector
 
-    def _keep(self, digest: bytes, rows: list[Floats]) -> None:
-        self._encoded[digest] = rows
-        self._kept_bytes += sum(part.nbytes for part in rows)
-        while self._kept_bytes > KEPT_BYTES and len(self._encoded) > 1:
-            _, dropped = self._encoded.popitem(last=False)
-            self._kept_bytes -= sum(part.nbytes for part in dropped)
+
+class ImageEncoding:
+    """An image that is encoded in slices."""
+
+    def __init__(self, encoder: ImageEncoder, image: PreparedImage) -> None:
+        self._steps = encoder.steps(image)
+        self._step: SlicedStep | None = None
+        self._rows: list[Floats] = []
+
+    def run(self, seconds: float) -> bool:
+        """Go on for about so long. Whether it is done."""
+        end = perf_counter() + seconds
+        while True:
+            if self._step is None:
+                try:
+                    self._step = next(self._steps)
+                except StopIteration as last:
+                    self._rows = last.value
+                    return True
+            if self._step.run(end - perf_counter()):
+                self._step = None
+            elif perf_counter() >= end:
+                return False
+
+    def rows(self) -> list[Floats]:
+        return self._rows
 
 
 class EncoderStage:
@@ -102,8 +130,8 @@ class EncoderStage:
         self._most = 0
         self._executor: Any = None
 
-    def run(self, image: PreparedImage) -> Floats:
-        """The rows of all patches."""
+    def step(self, image: PreparedImage) -> SlicedStep:
+        """What computes the rows of all patches."""
         count = len(image.patches)
         if count > self._most:
             self._most = count
@@ -114,7 +142,9 @@ class EncoderStage:
             (), np.zeros(count, np.int32), view, np.arange(count, dtype=np.int32), [], "hidden", (), inserted,
             image.axes, image.spans,
         )  # fmt: skip
-        return np.array(self._executor.launch(batch, given=image.patches).values())
+        if isinstance(self._executor, SlicedExecutor):
+            return self._executor.slices(batch, image.patches)
+        return WholeStep(self._executor, batch, image.patches)
 
     def _make(self, count: int) -> Any:
         layout = make_layout(self._graph.specs, "f32" if self._is_exact else "f16", "f32" if self._is_exact else "f16")
@@ -127,6 +157,22 @@ class EncoderStage:
     @property
     def _is_exact(self) -> bool:
         return getattr(self._device, "activations", None) in (None, "exact")
+
+
+class WholeStep:
+    """A step of an executor that knows no slices."""
+
+    def __init__(self, executor: Any, batch: Batch, given: Floats) -> None:
+        self._launch = partial(executor.launch, batch, given=given)
+        self._values: Floats | None = None
+
+    def run(self, seconds: float) -> bool:
+        self._values = self._launch().values()
+        return True
+
+    def values(self) -> Floats:
+        assert self._values is not None
+        return self._values
 
 
 def encoder_device(options: LoadOptions) -> Device:

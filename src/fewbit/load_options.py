@@ -64,8 +64,10 @@ class LoadOptions:
             products of up to 16 tokens faster (see `fewbit.repack`); processes share a memory map. Defaults to True
             wherever that helps and memory suffices.
         cache_bytes: Size of the KV cache in bytes, of all layers. Defaults to up to 8 sequences of `ctx` tokens, in at
-            most a quarter of the available memory, and to one in any case.
-        max_seqs: Maximum number of outputs in a step. Defaults to 64.
+            most a quarter of the available memory, and to one in any case; with more than 64 outputs in a step to 512
+            tokens of each, where that is more.
+        max_seqs: Maximum number of outputs in a step. Defaults to 64, with "cuda" to 64 to 256: as many as the KV cache
+            has 512 tokens for.
         max_batched_tokens: Maximum number of tokens in a step; fewer need less memory. Defaults to 512, on a GPU to
             4096.
         batch_invariant: Compute the same bits alone and in any batch, so that a seed gives the same answer again;
@@ -116,7 +118,7 @@ class LoadOptions:
     ] = None
     repack: Annotated[bool | None, Choice("where it gains")] = None
     cache_bytes: Annotated[int | None, Choice("as memory allows", scope="serve")] = None
-    max_seqs: Annotated[int | None, Choice("64", scope="serve")] = None
+    max_seqs: Annotated[int | None, Choice("64, on a GPU up to 256", scope="serve")] = None
     max_batched_tokens: Annotated[int | None, Choice("512, on a GPU 4096")] = None
     batch_invariant: bool = False
     speculate: Annotated[str, Choice(values=("auto", "ngram", "mtp", "off"))] = "auto"

@@ -17,7 +17,15 @@ from .devices import Device
 from .devices.batch import Executor, Row
 from .devices.cpu_experts import place_experts
 from .devices.dividing import divide
-from .devices.fitting import LEAST_CTX, MemoryPlan, cache_tokens, choose_layout, default_ctx, plan_memory
+from .devices.fitting import (
+    LEAST_CTX,
+    MemoryPlan,
+    cache_tokens,
+    choose_layout,
+    choose_seqs,
+    default_ctx,
+    plan_memory,
+)
 from .devices.forward import forward
 from .devices.mtp import MtpExecutor
 from .devices.splitting import Placed, find_devices, is_ranked, is_staged, join, needed_tokens, share_memory, split
@@ -109,9 +117,10 @@ def load(
     executor = _make_executor(device, model, cache)
     check_maps(file.maps)  # what was read is what the file holds
     maps = () if device.copies_weights else file.maps
+    max_seqs = min(plans[0].max_seqs, executor.max_batched_tokens, executor.max_logits)
     adapters = AdapterReader(file, find_products(model.graph, model.places))
     return Loaded(
-        executor, cache, ctx, model.step_bytes, options.max_seqs or MAX_SEQS, model.is_encoder, maps,
+        executor, cache, ctx, model.step_bytes, max_seqs, model.is_encoder, maps,
         model.classifier, model.second_text, adapters, vision is not None, reach,
     )  # fmt: skip
 
@@ -164,16 +173,18 @@ def _split(
 ) -> list[MemoryPlan]:
     """What each device needs for its layers."""
     kv_layout = make_layout(model.specs, *kv_formats(options.kv))
-    seqs = options.max_seqs or MAX_SEQS
     plans = []
     for place, device in targets:
         layout = choose_layout(device, file.file_bytes, options.repack)
-        plans.append(plan_memory(file, model, place, device, layout, kv_layout, seqs, step_tokens))
+        plans.append(plan_memory(file, model, place, device, layout, kv_layout, MAX_SEQS, step_tokens))
     tokens = ctx if options.ctx else min(ctx, LEAST_CTX)
-    if is_ranked(options):
-        return divide_layers(share_memory(plans), model.graph)
-    if is_staged(options):
-        return divide(share_memory(plans), model.graph, tokens)
+    is_shared = is_ranked(options) or is_staged(options)
+    if is_shared:
+        plans = share_memory(plans)
+    seqs = options.max_seqs or choose_seqs(plans if is_shared else plans[-1:], ctx, options.cache_bytes)
+    plans = [replace(plan, max_seqs=seqs) for plan in plans]
+    if is_shared:
+        return divide_layers(plans, model.graph) if is_ranked(options) else divide(plans, model.graph, tokens)
     if plans[-1].device.leaves_experts:
         *others, last = plans
         plans = [*others, place_experts(last, model.graph, options, needed_tokens(last, tokens, options.cache_bytes))]

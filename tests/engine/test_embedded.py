@@ -66,7 +66,7 @@ def test_cut_anywhere_the_rows_are_the_same(lengths: list[int], data: st.DataObj
         assert inputs.axes is not None
         axes.append(inputs.axes)
     for part in one.parts:
-        np.testing.assert_array_equal(whole[part.start : part.end], part.rows[0])
+        np.testing.assert_array_equal(whole[part.start : part.end], part.values()[0])
     assert np.isnan(whole).all(axis=1).sum() == total + 5 - sum(part.end - part.start for part in one.parts)
     joined = np.concatenate(axes, axis=1)
     assert one.axes is not None
@@ -98,7 +98,7 @@ def test_batches_hold_what_rows_bring() -> None:
     batch = lay_out(batch_rows, cache.reserve([(first, 2), (second, 6)]))
     (inserted,) = batch.inserted
     assert inserted.tokens.tolist() == [4, 5, 6]
-    np.testing.assert_array_equal(inserted.rows, one.parts[0].rows[0])
+    np.testing.assert_array_equal(inserted.rows, one.parts[0].values()[0])
     assert batch.axes is not None
     assert batch.axes[:, :2].tolist() == [[0, 1]] * 3
     assert batch.spans is not None

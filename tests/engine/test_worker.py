@@ -98,6 +98,7 @@ def test_close_without_a_request() -> None:
 
 
 def test_a_worker_that_nobody_holds_goes() -> None:
+    gc.collect()  # workers of other tests
     before = len(engine_threads())
     worker = Worker(make_engine(toy := Toy()))
     outputs(worker, worker.engine.generation(PROMPT, WARM, max_tokens=3))

@@ -29,13 +29,13 @@ def greedy(llm: fb.LLM, messages: list[dict[str, Any]], **options: Any) -> Any:
 
 def test_an_image_is_encoded_once_and_its_prefix_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
-    original = ImageEncoder._encode
+    original = ImageEncoder.begin
 
     def count(self: ImageEncoder, image: Any) -> Any:
         encoded.append(image)
         return original(self, image)
 
-    monkeypatch.setattr(ImageEncoder, "_encode", count)
+    monkeypatch.setattr(ImageEncoder, "begin", count)
     first, second = golden(NAME)["first"], golden(NAME)["second"]
     with opened(f"{NAME}/model.gguf") as llm:
         one = [{"role": "user", "content": [first, "What is it?"]}]
@@ -52,6 +52,17 @@ def test_an_image_is_encoded_once_and_its_prefix_is_shared(monkeypatch: pytest.M
         greedy(llm, [{"role": "user", "content": [changed, "What is it?"]}])
         assert len(encoded) == 3
         assert greedy(llm, one).tokens == alone.tokens
+
+
+@pytest.mark.parametrize("name", ["gemma3", "idefics3", "qwen3vl_merger"])
+def test_slices_of_an_encoder_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbit.engine.engine.MIN_SLICE", 0.0)
+    monkeypatch.setattr("fewbit.engine.engine.MAX_SLICE", 0.0)
+    with opened(f"{name}/model.gguf") as llm, ThreadPoolExecutor(2) as pool:
+        beside = pool.submit(greedy, llm, [{"role": "user", "content": "a"}])
+        answer = greedy(llm, question(name))
+        assert [*answer.tokens] == golden(name)["greedy"].tolist()[: len(answer.tokens)]
+        assert beside.result().tokens == greedy(llm, [{"role": "user", "content": "a"}]).tokens
 
 
 @pytest.mark.parametrize("name", ["gemma3", "idefics3", "qwen3vl_merger"])

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
+from ..cache.groups import MAX_SEQS
 from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import DtypeError, FewbitError, RequestError
@@ -40,6 +41,7 @@ class Device(Protocol):
     layouts: tuple[str, ...] = ("rows",)  # of weights that it can read, by name, best first
     layout: str = "rows"  # that weights are brought into unless an option says otherwise
     max_batched_tokens: int = MAX_BATCHED_TOKENS  # of a step
+    max_seqs: int = MAX_SEQS  # outputs of a step, unless an option says otherwise or the KV cache is too small for them
     threads: int | None = None  # CPU threads of a step; None: the number cannot be set
     numerics: str = ""  # what rounding depends on, such as the instruction set
 

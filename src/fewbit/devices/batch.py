@@ -306,6 +306,27 @@ class Executor(Protocol):
         ...
 
 
+class SlicedStep(Protocol):
+    """A step that is run in slices."""
+
+    def run(self, seconds: float) -> bool:
+        """Go on for about so long. Whether it is done."""
+        ...
+
+    def values(self) -> Floats:
+        """The hidden states, in host memory; valid until the next step. It must be done."""
+        ...
+
+
+@runtime_checkable
+class SlicedExecutor(Protocol):
+    """An executor whose steps may be run in slices, with the same results."""
+
+    def slices(self, batch: Batch, given: Floats | None = None) -> SlicedStep:
+        """A step that begins with its first slice. One that another step follows before it is done is given up."""
+        ...
+
+
 @runtime_checkable
 class PipelinedExecutor(Protocol):
     """An executor that has several parts, which work at the same time on different steps.

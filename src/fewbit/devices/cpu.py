@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -90,6 +91,25 @@ def max_candidates(batch: Batch) -> Ints | None:
     return counts
 
 
+class CpuStep:
+    """A step of a plan, run whole or in slices."""
+
+    def __init__(self, run: Callable[..., bool], rows: Floats) -> None:
+        self._run, self._rows, self._has_begun = run, rows, False
+
+    def run(self, seconds: float | None) -> bool:
+        """Go on for about so long; None: to the end. Whether it is done."""
+        try:
+            is_done = self._run(seconds=seconds, resumes=self._has_begun)
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        self._has_begun = True
+        return is_done
+
+    def values(self) -> Floats:
+        return self._rows
+
+
 class CpuExecutor:
     """Runs a model's steps at once, when they are launched."""
 
@@ -117,19 +137,21 @@ class CpuExecutor:
         self._plan("logits" if graph.has_head else "hidden")
 
     def launch(self, batch: Batch, given: Floats | None = None) -> HostHandle:
+        step = self.slices(batch, given)
+        step.run(None)
+        return HostHandle(batch, step.values(), cpu, self.threads)
+
+    def slices(self, batch: Batch, given: Floats | None = None) -> CpuStep:
         plan = self._adapted_plan(batch.output) if batch.adapters else self._plan(batch.output)
         view, rows = batch.view, self._rows[batch.output][: len(batch.logits_indices)]
-        try:
-            plan.run(
-                batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows, self.activations,
-                self.threads, view.reads, view.writes, max_candidates(batch), given,
-                [(one.adapter, one.rows, one.weights, one.logits_rows, one.logits_weights) for one in batch.adapters],
-                [(one.part, one.tokens, one.rows) for one in batch.inserted if one.part in self._parts],
-                batch.axes, batch.spans,
-            )  # fmt: skip
-        except ValueError as error:
-            raise RequestError(str(error)) from None
-        return HostHandle(batch, rows, cpu, self.threads)
+        run = partial(
+            plan.run, batch.tokens, view.groups, view.lengths, view.q_starts, batch.logits_indices, rows,
+            self.activations, self.threads, view.reads, view.writes, max_candidates(batch), given,
+            [(one.adapter, one.rows, one.weights, one.logits_rows, one.logits_weights) for one in batch.adapters],
+            [(one.part, one.tokens, one.rows) for one in batch.inserted if one.part in self._parts],
+            batch.axes, batch.spans,
+        )  # fmt: skip
+        return CpuStep(run, rows)
 
     @property
     def expert_bytes(self) -> int:

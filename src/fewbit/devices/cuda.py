@@ -39,7 +39,8 @@ from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
 MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
-BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 40, 48, 56, 64)  # that steps of decoding are padded to
+BATCHES = (1, 2, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 257, 16))  # that steps of decoding are padded to
+MAX_DRAFTED = 64  # tokens of a step with drafts, likewise: each of them reads the K and V of its sequence
 LENGTHS = (512, 2048, 8192, 32768, 131072, 1 << 20)  # of the longest sequence, likewise
 STAGES = 4  # steps whose inputs may be on their way
 SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and wait for kernels to start, not for bytes
@@ -51,6 +52,10 @@ def make(options: LoadOptions) -> CudaDevice:
         raise RequestError("device 'cuda' has no threads to set; leave threads out")
     if options.activations not in (None, *CudaDevice.activation_types):
         raise RequestError("device 'cuda' takes one token in int8 or int16, several in f16; leave activations out")
+    if (options.max_seqs or 0) > MAX_LOGITS:
+        raise RequestError(
+            f"device 'cuda' runs at most {MAX_LOGITS} outputs in a step, got max_seqs={options.max_seqs}"
+        )
     return CudaDevice(gpu(int(options.device.partition(":")[2] or 0)).session(), options)
 
 
@@ -62,6 +67,7 @@ class CudaDevice(Device):
     takes_rows = extends_cpu = leaves_experts = True
     activation_types = ("int8", "int16")
     reserve_bytes = 512 << 20  # for kernels, cuBLAS, tables
+    max_seqs = MAX_LOGITS
 
     def __init__(self, device: Session, options: LoadOptions) -> None:
         self.device, self.options = device, options
@@ -252,7 +258,8 @@ class CudaExecutor:
         view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
         most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
         is_decoding = batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
-        if not is_decoding or max(n, len(batch.samples)) > min(BATCHES[-1], self.max_logits) or most > LENGTHS[-1]:
+        largest = min(BATCHES[-1] if most_new == 1 else MAX_DRAFTED, self.max_logits)
+        if not is_decoding or max(n, len(batch.samples)) > largest or most > LENGTHS[-1]:
             return None, exact_layout(n, view, logits, mix)
         size = min(next(b for b in BATCHES if b >= max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)

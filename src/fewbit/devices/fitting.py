@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..cache.groups import MAX_PAGES, pages_by_group
+from ..cache.groups import MAX_PAGES, MAX_SEQS, pages_by_group
 from ..cache.layout import Layout, make_layout
 from ..errors import FewbitError, OutOfMemory, RequestError
 from ..files.model import ModelFile
@@ -22,6 +22,8 @@ from . import Device
 
 FULL_SEQUENCES = 8  # that the cache has room for, as far as memory goes
 CACHE_SHARE = 4  # of what is available, the part that the cache takes unless one sequence needs more
+SEQ_TOKENS = 512  # that the cache has room for, for each output where a device takes more of them than usual
+SEQS_STEP = 32  # outputs: a default above the usual is a multiple
 SMALLER_KV = ("q8_0", "q4_0")  # proposed where other formats do not fit
 SMALLER_STEPS = (256, 128, 64, 32)  # tokens; likewise
 MAX_LOGITS = 128  # rows of logits in most steps
@@ -74,7 +76,8 @@ class MemoryPlan:
     @property
     def step_bytes(self) -> int:
         """Estimated size of the activations of a step."""
-        rows = self.step_tokens * self.row_bytes + min(self.step_tokens, MAX_LOGITS) * self.logits_bytes
+        logits = min(self.step_tokens, max(MAX_LOGITS, self.max_seqs))
+        rows = self.step_tokens * self.row_bytes + logits * self.logits_bytes
         return self.device.reserve_bytes + rows
 
     @property
@@ -153,6 +156,25 @@ def _cache_bytes(plans: Sequence[MemoryPlan], tokens: int) -> int:
     return sum(plan.cache_bytes(tokens) for plan in plans)
 
 
+def choose_seqs(plans: Sequence[MemoryPlan], ctx: int, cache_bytes: int | None) -> int:
+    """Default number of outputs in a step: what the devices take, as far as the cache has tokens for so many.
+
+    Args:
+        plans: What each of the devices that share the layers would need for all of them.
+        ctx: Tokens of the longest sequence.
+        cache_bytes: Size of the KV cache, where an option says so.
+    """
+    plan, most = plans[-1], min(plan.device.max_seqs for plan in plans)
+    memory = sum(one.memory_bytes for one in plans)
+    free = memory - plan.weight_bytes - sum(one.step_bytes for one in plans)
+    limit = min(free, memory // CACHE_SHARE) if cache_bytes is None else cache_bytes
+
+    def fits(seqs: int) -> bool:
+        return replace(plan, max_seqs=seqs).cache_bytes(seqs * min(ctx, SEQ_TOKENS)) <= limit
+
+    return next(filter(fits, range(most, MAX_SEQS, -SEQS_STEP)), min(most, MAX_SEQS))
+
+
 def default_ctx(plans: Sequence[MemoryPlan], usual: int) -> int:
     """The default context: shorter than usual, with a warning, if memory is short."""
     plan = min(plans, key=lambda plan: usual if plan.fits(usual) else plan.max_ctx(usual))
@@ -171,7 +193,7 @@ def cache_tokens(plans: Sequence[MemoryPlan], ctx: int, cache_bytes: int | None 
         for plan in plans:
             if not plan.fits(ctx):
                 raise _too_large(plan, ctx, [*_proposals(plan, ctx)])
-        return ctx * max(1, min(_shared_tokens(plan, ctx * FULL_SEQUENCES) for plan in plans) // ctx)
+        return ctx * max(1, min(_shared_tokens(plan, _usual_tokens(plan, ctx)) for plan in plans) // ctx)
     tokens = tokens_in(plans, cache_bytes, MAX_PAGES * plans[0].kv_layout.page_tokens)
     if not tokens:
         least = _cache_bytes(plans, 1)
@@ -184,6 +206,12 @@ def cache_tokens(plans: Sequence[MemoryPlan], ctx: int, cache_bytes: int | None 
             smaller = [f"cache_bytes={_cache_bytes(plans, fitting)}"] if fitting else _proposals(plan, tokens)
             raise _too_large(plan, tokens, [*smaller])
     return tokens
+
+
+def _usual_tokens(plan: MemoryPlan, ctx: int) -> int:
+    """Tokens that a KV cache has room for by default: some sequences of `ctx`, or less of many."""
+    many = plan.max_seqs * min(ctx, SEQ_TOKENS) if plan.max_seqs > MAX_SEQS else 0
+    return max(ctx * FULL_SEQUENCES, many)
 
 
 def _shared_tokens(plan: MemoryPlan, most: int) -> int:

@@ -6,10 +6,11 @@ were made of: the same image in the same place is a prefix hit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 
@@ -20,27 +21,77 @@ from ..errors import RequestError
 FIRST_KEY = 1 << 31  # keys of rows are no token ids
 
 
+class Encoding(Protocol):
+    """The work of an encoder on one input, done in slices."""
+
+    def run(self, seconds: float) -> bool:
+        """Go on for about so long. Whether it is done."""
+
+    def rows(self) -> Sequence[Floats]:
+        """Embeddings, then what is added between layers. It must be done."""
+
+
+class EncoderInput:
+    """An image, or whatever else an encoder makes embeddings of. It has `rows` once it was encoded.
+
+    Args:
+        digest: Identifies the image and the encoder.
+        begin: Starts the work.
+    """
+
+    def __init__(self, digest: bytes, begin: Callable[[], Encoding]) -> None:
+        self.digest, self.begin = digest, begin
+        self.rows: Sequence[Floats] | None = None
+
+    def encode(self) -> Sequence[Floats]:
+        """Its rows, computed here and now if need be."""
+        if self.rows is None:
+            work = self.begin()
+            while not work.run(1.0):
+                pass
+            self.rows = work.rows()
+        return self.rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedRows:
+    """Some of the rows of an input, from `first` on."""
+
+    source: EncoderInput
+    first: int
+    count: int
+
+    def values(self) -> list[Floats]:
+        if self.source.rows is None:
+            raise RequestError("an image of the prompt was not encoded")
+        return [rows[self.first : self.first + self.count] for rows in self.source.rows]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddedPart:
     """Consecutive tokens of a prompt whose embeddings come from outside.
 
     Args:
         start: Position of the first of them.
-        rows: Their embeddings, (tokens, hidden); after these, rows that are added between layers.
+        rows: Their embeddings, (tokens, hidden); after these, rows that are added between layers. Or where these come
+            from.
         digest: Identifies what they were made of.
         sees_all: Whether they see each other in both directions. Then they run in one step.
         reach: How many tokens back each of them sees then, itself included; 0: all.
     """
 
     start: int
-    rows: Sequence[Floats]
+    rows: Sequence[Floats] | EncodedRows
     digest: bytes
     sees_all: bool = False
     reach: int = 0
 
     @property
     def end(self) -> int:
-        return self.start + len(self.rows[0])
+        return self.start + (self.rows.count if isinstance(self.rows, EncodedRows) else len(self.rows[0]))
+
+    def values(self) -> Sequence[Floats]:
+        return self.rows.values() if isinstance(self.rows, EncodedRows) else self.rows
 
     def keys(self) -> list[int]:
         """A number for each row in the place of its token, for the cache: 31 bits of a hash each.
@@ -72,6 +123,11 @@ class EmbeddedPrompt:
             raise RequestError("parts of a prompt that are embeddings must follow each other inside it")
         for part in parts:
             self.keys[part.start : part.end] = part.keys()
+
+    def pending(self) -> list[EncoderInput]:
+        """What was not encoded yet."""
+        sources = [part.rows.source for part in self.parts if isinstance(part.rows, EncodedRows)]
+        return [source for source in dict.fromkeys(sources) if source.rows is None]
 
     def check(self, max_step: int) -> None:
         """Refuse parts that no step can run as a whole."""
@@ -113,7 +169,7 @@ class EmbeddedPrompt:
         for part in self.parts:
             low, high = max(first, part.start), min(end, part.end)
             if low < high:
-                for number, rows in enumerate(part.rows):
+                for number, rows in enumerate(part.values()):
                     yield number, low - first, rows[low - part.start : high - part.start]
 
     def _axes(self, axes: Ints, first: int, count: int) -> Ints:

@@ -2,7 +2,8 @@
 
 A step in words. The scheduler takes the next token of each request that is writing its output, and fills up with parts
 of prompts: rows. The cache reserves pages for them, the executor runs them and samples, the cache commits them. The
-requests take the results of their rows, and those that are finished release their pages. If the executor runs ahead
+requests take the results of their rows, and those that are finished release their pages. Between two steps, images of
+requests that wait are encoded for about as long as a step takes (encodings.py). If the executor runs ahead
 or has several stages, the next steps are launched before this one is fetched (in_flight.py).
 """
 
@@ -20,6 +21,7 @@ from ..devices.batch import Executor, Results, Row, RowResult, pipeline_depth
 from ..devices.forward import make_batch
 from ..errors import OutOfPages
 from ..files.maps import FileMap, check_maps
+from .encodings import Encodings
 from .factory import RequestFactory
 from .in_flight import InFlightStep
 from .limits import make_limits
@@ -30,6 +32,7 @@ from .speculation.speculation import Speculation
 from .stats import EngineStats
 
 MAX_SEQS = 64
+MIN_SLICE, MAX_SLICE = 0.01, 0.25  # seconds of encoding between two steps
 MAX_GAP = 0.005  # seconds between two steps that count for the second; more is idleness
 
 
@@ -78,6 +81,7 @@ class Engine(RequestFactory):
         )  # fmt: skip
         super().__init__(executor, cache.max_length, ctx, eos_ids, self._scheduler.max_seqs, encoder)
         self.limits = make_limits(self._scheduler.max_seqs, max_waiting, max_per_client)
+        self._encodings = Encodings()
         self._stats = EngineStats()
         self._in_flight: deque[InFlightStep] = deque()  # steps that were launched and not fetched, in their order
         self._most_in_flight = max(2 if executor.runs_ahead else 1, pipeline_depth(executor))
@@ -94,34 +98,34 @@ class Engine(RequestFactory):
             for request in requests:
                 request.expires = now + request.deadline if request.deadline is not None else inf
                 request.batch = batch if len(groups) > 1 else None
-            if requests[0].num_remaining:
-                self._scheduler.add(requests[0])
-            else:
+            if not requests[0].num_remaining:
                 self._finish(requests[0], "stop")
+            elif not self._encodings.add(requests[0]):
+                self._scheduler.add(requests[0])
 
     def cancel(self, requests: Iterable[Request]) -> None:
         """End requests, wherever they are. Those that are finished stay as they are."""
         for request in requests:
             self._finish(request, "cancelled")
-        self._scheduler.drop_finished()
+        self._drop_finished()
 
     def fail(self, error: Exception, requests: Iterable[Request] | None = None) -> None:
         """End requests with an error, all of them unless some are given."""
         if requests is None:
             steps, self._in_flight = self._in_flight, deque()
-            self.fail(error, [*self._scheduler.active, *self._scheduler.waiting])
+            self.fail(error, [*self._scheduler.active, *self._scheduler.waiting, *self._encodings])
             for step in steps:
                 with suppress(Exception):  # all that matters is that it has ended
                     step.handle.fetch()
             return
         for request in requests:
             self._fail(request, error)
-        self._scheduler.drop_finished()
+        self._drop_finished()
 
     def stats(self) -> EngineStats:
         """Counts and times since the start."""
         active = sum(not request.is_finished for request in self._scheduler.active)  # some may not be dropped yet
-        waiting, preemptions = len(self._scheduler.waiting), self._scheduler.preemptions
+        waiting, preemptions = len(self._scheduler.waiting) + len(self._encodings), self._scheduler.preemptions
         return replace(self._stats, preemptions=preemptions, active=active, waiting=waiting)
 
     def step(self) -> bool:
@@ -138,15 +142,31 @@ class Engine(RequestFactory):
                 self._commit(step, self._fetch(step))
             except Exception as error:
                 self.fail(error, [request for request, _ in step.rows])
+        self._encode(perf_counter() - start)
         self._stats.step_seconds += perf_counter() - start
-        return bool(self._scheduler.active or self._scheduler.waiting or self._in_flight)
+        return bool(self._scheduler.active or self._scheduler.waiting or self._in_flight or self._encodings)
+
+    def _encode(self, step_seconds: float) -> None:
+        """A slice of the encodings, about as long as the step before it: outputs go on at half their speed."""
+        if not self._encodings:
+            return
+        self._fetch_time = None  # what follows is no measure of a step
+        for request, error in self._encodings.run(min(max(step_seconds, MIN_SLICE), MAX_SLICE)):
+            if error is None:
+                self._scheduler.add(request)
+            else:
+                self._fail(request, error)
 
     def _expire(self) -> None:
-        expired = self._scheduler.expired()
+        expired = self._scheduler.expired(self._encodings)
         for request in expired:
             self._finish(request, "deadline")
         if expired:
-            self._scheduler.drop_finished()
+            self._drop_finished()
+
+    def _drop_finished(self) -> None:
+        self._scheduler.drop_finished()
+        self._encodings.drop_finished()
 
     def _begin(self) -> InFlightStep | None:
         """Schedule and launch the next step, if there is anything to run."""

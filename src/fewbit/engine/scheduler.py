@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import add
 from time import perf_counter
 
@@ -132,10 +132,10 @@ class Scheduler:
         self._blocked = self._next()
         self._wait_for = tuple(pages + 1 for pages in self._cache.available)
 
-    def expired(self) -> list[Request]:
-        """Those that have not ended by their deadlines."""
+    def expired(self, others: Iterable[Request] = ()) -> list[Request]:
+        """Those, and of some others, that have not ended by their deadlines."""
         now = self._clock()
-        requests = (request for queue in (self.active, self.waiting) for request in queue)
+        requests = (request for queue in (self.active, self.waiting, others) for request in queue)
         return [one for request in requests for one in (request, *request.siblings) if one.expires <= now]
 
     def split(self, leader: Request) -> None:

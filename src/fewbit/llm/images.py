@@ -6,14 +6,14 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Ints
 from ..encoding import ImageEncoder
-from ..engine.embedded import EmbeddedPart, EmbeddedPrompt
+from ..engine.embedded import EmbeddedPart, EmbeddedPrompt, EncodedRows, EncoderInput
 from ..errors import ImageError, RequestError
 from ..images import PreparedImage, open_picture
 from ..loading import model_fingerprint
@@ -85,21 +85,21 @@ class ImagePrompts:
         return b"" if self._encoder is None else model_fingerprint(self._encoder.file).encode()
 
     def embed(self, images: Sequence[PromptImage], tokens: Sequence[int]) -> EmbeddedPrompt | None:
-        """The embeddings of a prompt, which has a token for each of their rows."""
+        """The embeddings of a prompt, which has a token for each of their rows. The engine encodes them."""
         if not images or self._encoder is None:
             return None
+        self._encoder.load()  # here, where no step waits for it
         model = self._encoder.model
-        runs = self._places(images, tokens)
+        runs = [*self._places(images, tokens)]
         parts = []
         for image, places in zip(images, runs, strict=True):
-            rows, first = self._encoder.encode(image.prepared, image.digest), 0
+            source, first = EncoderInput(image.digest, partial(self._encoder.begin, image.prepared)), 0
             for start, end in consecutive(places):
-                own = [part[first : first + end - start] for part in rows]
-                digest = image.digest + str(first).encode()
-                parts.append(EmbeddedPart(start, own, digest, model.sees_all, self._reach))
+                rows, digest = EncodedRows(source, first, end - start), image.digest + str(first).encode()
+                parts.append(EmbeddedPart(start, rows, digest, model.sees_all, self._reach))
                 first += end - start
         grids = [image.prepared.grid for image in images]
-        starts = [places[0] for places in self._places(images, tokens)]
+        starts = [places[0] for places in runs]
         axes = grid_axes(len(tokens), starts, grids) if model.has_axes else None
         return EmbeddedPrompt(parts, tokens, axes)
 
