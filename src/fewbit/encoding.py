@@ -128,23 +128,23 @@ class EncoderStage:
         self._device = device
         self._graph = record(forward, has_head=False)
         self._most = 0
-        self._executor: Any = None
+        self.executor: Any = None
 
     def step(self, image: PreparedImage) -> SlicedStep:
         """What computes the rows of all patches."""
         count = len(image.patches)
         if count > self._most:
             self._most = count
-            self._executor = self._make(count)
+            self.executor = self._make(count)
         view = tile_view(image.tiles, self._page_tokens)
         inserted = [] if image.added is None else [Inserted(0, np.arange(count, dtype=np.int32), image.added)]
         batch = Batch(
             (), np.zeros(count, np.int32), view, np.arange(count, dtype=np.int32), [], "hidden", (), inserted,
             image.axes, image.spans,
         )  # fmt: skip
-        if isinstance(self._executor, SlicedExecutor):
-            return self._executor.slices(batch, image.patches)
-        return WholeStep(self._executor, batch, image.patches)
+        if isinstance(self.executor, SlicedExecutor):
+            return self.executor.slices(batch, image.patches)
+        return WholeStep(self.executor, batch, image.patches)
 
     def _make(self, count: int) -> Any:
         layout = make_layout(self._graph.specs, "f32" if self._is_exact else "f16", "f32" if self._is_exact else "f16")
