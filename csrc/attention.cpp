@@ -17,8 +17,7 @@ namespace fewbit {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr size_t kMaxMatrixRows = 128;  // of one piece, on matrix units
-constexpr size_t kFewTokens = 4;        // of a slab, that are read as floats
+constexpr size_t kFewTokens = 4;  // of a slab, that are read as floats
 
 thread_local ThreadWorkspace scratch;  // of whoever does a piece
 thread_local ThreadWorkspace packed_queries;
@@ -71,14 +70,14 @@ struct Call {
   float* out;
   bool exact, alone;
   const Target& target = current_target();
-  const MatrixAttention* matrix = exact ? nullptr : target.kv.matrix;
+  const MatrixAttention* matrix = exact ? target.kv.exact_matrix : target.kv.matrix;
   const IntegerAttention* integers = takes_integers() ? target.kv.integers : nullptr;
   bool tiled = k.tiled();
   const KvKernels& floats = target.kernels()[format_number("f32")].kv;
   size_t group = q_heads / heads.kv_heads;
   size_t k_pad = k.pad(), v_pad = v.pad();
   Cut pieces{sequences, heads.kv_heads,
-             group,     alone ? 1 : std::max<size_t>((matrix ? kMaxMatrixRows : kMaxPieceRows) / group, 1),
+             group,     alone ? 1 : std::max<size_t>((matrix ? matrix->most_rows : kMaxPieceRows) / group, 1),
              logits,    tiled};
 
   bool takes_integers() const {

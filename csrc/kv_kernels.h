@@ -84,10 +84,11 @@ struct IntegerAttention {
   WithUnits with_units;
 };
 
-// Attention of many queries on matrix units, K and V decoded to rows of `pad` floats, a multiple of 32. Rows of
-// queries, scores and sums are multiples of kMatrixRows in memory: what lies past the last is computed, too.
+// Attention of many queries as products of matrices, K and V decoded to rows of `pad` floats, a multiple of 32. Rows of
+// queries, scores and sums are multiples of kMatrixRows in memory: what lies past the last may be computed, too.
 constexpr size_t kMatrixRows = 32;
 struct MatrixAttention {
+  size_t most_rows;  // of a piece of work
   size_t (*scratch_bytes)(size_t rows, size_t pad);
   void (*pack_queries)(const float* q, size_t rows, size_t pad, void* scratch);
   void (*scores)(const float* k, size_t rows, size_t tokens, size_t pad, void* scratch, float* s);
@@ -102,6 +103,7 @@ struct KvTable {
   void (*weigh)(float* s, size_t rows, size_t tokens, KvState* state, float* factors);  // scores to weights
   const IntegerAttention* integers = nullptr;
   const MatrixAttention* matrix = nullptr;
+  const MatrixAttention* exact_matrix = nullptr;  // in floats, for who wants exact results
 };
 
 }  // namespace fewbit

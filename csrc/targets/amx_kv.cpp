@@ -23,6 +23,7 @@ namespace fewbit::amx {
 #include "kernels/amx/code_scratch.h"
 #include "kernels/amx/kv_quick.h"
 #include "kernels/amx/tile_attention.h"
+#include "kernels/kv_float_tiles.h"
 //
 #include "kernels/amx/kv_codes.h"
 //
@@ -43,7 +44,7 @@ void set_kv(KvKernels& out) {
 #include "targets/kv.h"
 
 extern const KvTable kv;
-constinit const KvTable kv = {add_kv, kv_weigh, &code_attention, &tile_attention};
+constinit const KvTable kv = {add_kv, kv_weigh, &code_attention, &tile_attention, &float_attention};
 
 }  // namespace fewbit::amx
 

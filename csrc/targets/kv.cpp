@@ -25,6 +25,7 @@ namespace fewbit::FEWBIT_ISA {
 #include "kernels/kv.h"
 #include "kernels/kv_tiled.h"
 //
+#include "kernels/kv_float_tiles.h"
 #include "kernels/kv_integer.h"
 
 template <class F>
@@ -51,7 +52,8 @@ void set_kv(KvKernels& out) {
 #include "targets/kv.h"
 
 extern const KvTable kv;
-constinit const KvTable kv = {add_kv, kv_weigh, Isa::integer_kv ? &integer_attention : nullptr};
+constexpr const MatrixAttention* in_floats = Isa::registers > 0 ? &float_attention : nullptr;
+constinit const KvTable kv = {add_kv, kv_weigh, Isa::integer_kv ? &integer_attention : nullptr, in_floats, in_floats};
 
 }  // namespace fewbit::FEWBIT_ISA
 

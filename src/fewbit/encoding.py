@@ -131,7 +131,7 @@ class EncoderStage:
         kv = "f32" if self._is_exact else "f16"
         self._layout = make_layout(self._graph.specs, kv, kv)
         self._most, self._pages = 0, 0
-        self._executor: Any = None
+        self.executor: Any = None
 
     def step(self, image: PreparedImage) -> SlicedStep:
         """What computes the rows of all patches."""
@@ -143,9 +143,9 @@ class EncoderStage:
             (), np.zeros(count, np.int32), view, np.arange(count, dtype=np.int32), [], "hidden", (), inserted,
             image.axes, image.spans,
         )  # fmt: skip
-        if isinstance(self._executor, SlicedExecutor):
-            return self._executor.slices(batch, image.patches)
-        return WholeStep(self._executor, batch, image.patches)
+        if isinstance(self.executor, SlicedExecutor):
+            return self.executor.slices(batch, image.patches)
+        return WholeStep(self.executor, batch, image.patches)
 
     def _grow(self, count: int, pages: int) -> None:
         """An executor for so many patches and pages. Where weights are copied, memory is doubled, since a new executor
@@ -155,10 +155,10 @@ class EncoderStage:
         if self._device.copies_weights:
             count, pages = (1 << (size - 1).bit_length() for size in (max(count, LEAST_PATCHES), max(pages, 1)))
         self._most, self._pages = max(count, self._most), max(pages, self._pages)
-        self._executor = None  # gives its memory back
+        self.executor = None  # gives its memory back
         self._device.max_batched_tokens = self._most
         store = self._device.make_store(self._layout, (self._pages,) * len(self._layout.groups))
-        self._executor = self._device.make_executor(self._graph, store, 1)
+        self.executor = self._device.make_executor(self._graph, store, 1)
 
     @property
     def _is_exact(self) -> bool:

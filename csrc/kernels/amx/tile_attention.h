@@ -135,7 +135,8 @@ inline void with_tiles(void (*work)(void*), void* what) {
   work(what);
 }
 
-constexpr MatrixAttention tile_attention = {.scratch_bytes = TileScratch::bytes,
+constexpr MatrixAttention tile_attention = {.most_rows = 128,
+                                            .scratch_bytes = TileScratch::bytes,
                                             .pack_queries = pack_queries,
                                             .scores = tile_scores,
                                             .values = tile_values,
