@@ -58,10 +58,11 @@ def model_cells(model: Cached) -> list[str]:
 @click.command()
 @click.argument("model", required=False, type=ModelName())
 @click.option("--list", "lists", is_flag=True, help="List the models that have a name, with size and license.")
+@click.option("--no-mmproj", is_flag=True, help="Leave out the image encoder.")
 @quiet_option
 @as_json
-def pull(model: str | None, lists: bool, as_json: bool) -> None:
-    """Fetch a model and print its path.
+def pull(model: str | None, lists: bool, no_mmproj: bool, as_json: bool) -> None:
+    """Fetch a model and print its path. Of a model that sees, its image encoder (mmproj) is fetched too.
 
     MODEL is a URL, hf:org/repo, hf:org/repo:file or a name that --list shows: a family, such as qwen3, or a family and
     a tag, such as qwen3:4b. A path is printed as it is. `fewbit list` shows what was fetched, `fewbit rm` removes it.
@@ -79,11 +80,17 @@ def pull(model: str | None, lists: bool, as_json: bool) -> None:
         return
     if not model:
         raise click.UsageError("name a model; `fewbit pull --list` shows the names")
-    path = find_model(model)
+    from ..encoding import file_beside
+
+    path = find_model(model, encoder=not no_mmproj)
+    beside = None if no_mmproj else file_beside(path)
     if as_json:
-        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size})
-    else:
-        click.echo(path)
+        mmproj = None if beside is None else str(beside)
+        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size, "mmproj": mmproj})
+        return
+    click.echo(path)
+    if beside is not None:  # apart from the path, which scripts read
+        click.echo(f"image encoder: {beside}", err=True)
 
 
 def print_names(as_json: bool) -> None:
