@@ -10,6 +10,7 @@ EMULATED_VENV := .venv-emulate
 WHEEL_VENV := .venv-wheel
 TRIAL_VENV := .venv-trial
 ZIG_VENV := .venv-zig
+DAWN_VERSION := 0.6.2
 BIN := $(VENV)/bin
 
 SOURCES := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt pyproject.toml
@@ -116,8 +117,13 @@ test-cross-all: build/cross/selftest ## The same for all formats
 test-cuda: build $(VENV)/.cuda $(VENV)/.cublas ## Run the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest tests/cuda -m cuda
 
-test-webgpu: build $(VENV)/.webgpu ## Run the tests of WebGPU, on the best adapter and in Chromium; all formats
-	$(BIN)/python -m pytest --all tests/webgpu tests/browser
+test-webgpu: build $(VENV)/.webgpu build/dawn/.installed ## Run the tests of WebGPU, on the best adapter and in Chromium; all formats
+	FEWBIT_DAWN=$(abspath build/dawn) $(BIN)/python -m pytest --all tests/webgpu tests/browser
+
+build/dawn/.installed: # the second compiler of shaders; without npm its tests are skipped
+	@mkdir -p build/dawn
+	@if command -v npm > /dev/null; then cd build/dawn && npm install --silent --no-audit --no-fund webgpu@$(DAWN_VERSION); fi
+	@touch $@
 
 test-cuda-emulated: build ## The same without a GPU: kernels are compiled as plain C++ and emulated; takes long
 	FEWBIT_EMULATE_CUDA=1 $(BIN)/python -m pytest -n 2 tests/cuda

@@ -145,6 +145,12 @@ __device__ __forceinline__ void norm_quantize_row(const void* x, const float* we
   });
 }
 
+// The power of two that brings the largest value of a row to 2^10 at most, 2^11 less a little.
+__device__ __forceinline__ float scale_up(float most) {
+  const uint32_t exponent = __float_as_uint(most) >> 23;
+  return exponent > 10 && exponent < 255 ? __uint_as_float((264u - exponent) << 23) : 1.0f;
+}
+
 // Tokens -> f16 in the order of fragments (fragments.h), each scaled by a power of two so that none overflows; a block
 // a token, of whole tiles of 8 with padding.
 template <Real X, int rounds, bool Norm>
@@ -155,8 +161,7 @@ __device__ __forceinline__ void pack_fragments(const void* x, int stride, const 
   const size_t skipped = static_cast<size_t>(token) * stride * real_bytes(X);
   const void* row = static_cast<const uint8_t*>(x) + (token < tokens ? skipped : 0);
   for_row<X, rounds, Norm, true>(row, weight, eps, token < tokens ? k : 0, [&](float (&v)[8], int i, float most) {
-    const uint32_t exponent = __float_as_uint(most) >> 23;  // 2^10 at most afterwards, 2^11 less a little
-    const float up = exponent > 10 && exponent < 255 ? __uint_as_float((264u - exponent) << 23) : 1.0f;
+    const float up = scale_up(most);
     if (i == 0) token_scale[token] = 1.0f / up;
     if (i >= padded) return;
 #pragma unroll
@@ -183,6 +188,36 @@ __device__ __forceinline__ void form_rows(const void* x, int stride, const float
       static_cast<uint4*>(out)[at / 8] = pack_values<Y>(v);
     }
   });
+}
+
+// Tokens -> rows of `width` values in f16, each scaled by a power of two so that none overflows; a block a token.
+template <Real X, int rounds, bool Norm>
+__device__ __forceinline__ void scale_rows(const void* x, int stride, const float* weight, float eps, void* out,
+                                           float* token_scale, int k, int width) {
+  start_next();
+  const size_t token = blockIdx.x;
+  const void* row = static_cast<const uint8_t*>(x) + token * stride * real_bytes(X);
+  for_row<X, rounds, Norm, true>(row, weight, eps, k, [&](float (&v)[8], int i, float most) {
+    const float up = scale_up(most);
+    if (i == 0) token_scale[token] = 1.0f / up;
+    if (i >= width) return;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) v[e] *= up;
+    static_cast<uint4*>(out)[(token * width + i) / 8] = pack_values<Real::f16>(v);
+  });
+}
+
+// y = x * scale + bias + residual, the last two of which may be missing: products of scaled rows. gridDim.x rows.
+__device__ __forceinline__ void end_rows(const float* x, int x_stride, const float* token_scale, float* y, int stride,
+                                         const float* bias, const float* residual, int residual_stride, int n) {
+  start_next();
+  wait_for_previous();
+  const int i = blockIdx.y * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const size_t row = blockIdx.x;
+  float v = x[row * x_stride + i] * token_scale[row] + (bias ? bias[i] : 0.0f);
+  if (residual) v += residual[row * residual_stride + i];
+  y[row * stride + i] = v;
 }
 
 // The gates of rows of a product: 8 values of the gate are at `step` times their number, those that they multiply

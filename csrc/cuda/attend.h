@@ -98,12 +98,12 @@ struct Inputs {
   float2 turn[KD / 2 + 1];
 };
 
-// Before the wait, and before pages are asked for: what comes behind them would wait for them.
+// Before the wait, and before pages are asked for: what comes behind them would wait for them. Those that another
+// kernel of the step has gathered are loaded after it.
 template <int R, int KD, int VD>
-__device__ __forceinline__ void load_turns(const Attend& a, const Task& t, Inputs<R, KD, VD>& in) {
-  if (a.rope.table && !t.empty)
-    for (int i = threadIdx.x; i < a.rope.pairs; i += blockDim.x)
-      in.turn[i] = a.rope.table[static_cast<size_t>(t.position) * a.rope.pairs + i];
+__device__ __forceinline__ void load_turns(const Attend& a, const Task& t, bool is_gathered, Inputs<R, KD, VD>& in) {
+  if (a.rope.table && !t.empty && a.rope.by_row == is_gathered)
+    for (int i = threadIdx.x; i < a.rope.pairs; i += blockDim.x) in.turn[i] = a.rope.turns(t.row, t.position)[i];
 }
 
 // After it: T threads ask for all that they need before they use any of it. Ends with a barrier.
@@ -114,6 +114,7 @@ __device__ __forceinline__ void load_inputs(const Attend& a, const Task& t, bool
   const float* q = a.q + static_cast<size_t>(t.row) * a.q_stride + t.head * KD;
   const float* k = a.k + static_cast<size_t>(t.row) * a.k_stride + t.group * KD;
   const float* v = a.v + static_cast<size_t>(t.row) * a.v_stride + t.group * VD;
+  load_turns(a, t, true, in);
   float2 x[each];
 #pragma unroll
   for (int j = 0; j < each; ++j) {

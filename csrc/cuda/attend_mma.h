@@ -325,7 +325,7 @@ __device__ __forceinline__ void attend_mma(const Attend& a) {
     return;
   }
   Work work(a, t, shared);
-  load_turns(a, t, shared.in);
+  load_turns(a, t, false, shared.in);
   work.prefetch();
   if (fused) wait_for_previous();
   const bool with_new = fused && t.is_last();

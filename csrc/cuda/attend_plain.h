@@ -14,7 +14,7 @@ __device__ __forceinline__ void attend_plain(const Attend& a) {
   __shared__ float2 sums[1][R];
   start_next();
   const Task t = find_task<R, fused>(a);
-  load_turns(a, t, in);
+  load_turns(a, t, false, in);
   wait_for_previous();
   if (t.empty && t.piece == 0) put_zeros<VD>(a, t);
   if (t.empty || t.piece >= t.pieces) return;

@@ -39,13 +39,13 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
 }
 
-// Queries as they come: f32 rows, to be rotated by position (`rope`: cosine and sine of [position][pair]) and as K was
-// in its pages.
+// Queries as they come: f32 rows, to be rotated by position (`rope`: cosine and sine of [position][pair], or of
+// [row][pair]) and as K was in its pages.
 struct PromptQueries {
   const float* rows;
   int stride, dim, heads, group;
   const float2* rope;  // none: q was rotated before
-  int pairs, neox;
+  int pairs, neox, by_row;
 };
 struct PromptResult {
   void* rows;
@@ -65,14 +65,14 @@ struct PromptShape {
   static constexpr int q_bytes = rows * KD * 2, slot_bytes = N * (KD > VD ? KD : VD) * 2;
 };
 
-// One row of q, of which a lane has every 32nd value.
+// One row of q, of which a lane has every 32nd value. `turn`: its row of the table.
 template <int J>
-__device__ __forceinline__ void load_query(const PromptQueries& in, const float* x, int position, float (&v)[J]) {
+__device__ __forceinline__ void load_query(const PromptQueries& in, const float* x, int turn, float (&v)[J]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int j = 0; j < J; ++j) v[j] = lane + 32 * j < in.dim ? x[lane + 32 * j] : 0;
   if (!in.rope) return;
-  const float2* turns = in.rope + static_cast<size_t>(position) * in.pairs;
+  const float2* turns = in.rope + static_cast<size_t>(turn) * in.pairs;
 #pragma unroll
   for (int j = 0; j < J; ++j) {
     const int d = lane + 32 * j;
@@ -80,8 +80,8 @@ __device__ __forceinline__ void load_query(const PromptQueries& in, const float*
     const bool is_second = in.neox ? d >= in.pairs : d % 2;
     const int other = in.neox ? (is_second ? d - in.pairs : d + in.pairs) : d ^ 1;
     const int pair = in.neox ? (is_second ? other : d) : d / 2;
-    const float2 turn = turns[pair];
-    v[j] = is_second ? x[other] * turn.y + v[j] * turn.x : v[j] * turn.x - x[other] * turn.y;
+    const float2 t = turns[pair];
+    v[j] = is_second ? x[other] * t.y + v[j] * t.x : v[j] * t.x - x[other] * t.y;
   }
 }
 
@@ -110,11 +110,11 @@ __device__ __forceinline__ void rotate_query(float (&v)[J]) {
 }
 
 // Four values of a row of q from d on, rotated; pairs are whole: their number is a multiple of 4.
-__device__ __forceinline__ float4 load_four(const PromptQueries& in, const float* x, int position, int d) {
+__device__ __forceinline__ float4 load_four(const PromptQueries& in, const float* x, int turn, int d) {
   if (d >= in.dim) return {};
   const float4 v = *reinterpret_cast<const float4*>(x + d);
   if (!in.rope || d >= 2 * in.pairs) return v;
-  const float2* turns = in.rope + static_cast<size_t>(position) * in.pairs;
+  const float2* turns = in.rope + static_cast<size_t>(turn) * in.pairs;
   if (!in.neox) {
     const float4 t = *reinterpret_cast<const float4*>(turns + d / 2);
     return {v.x * t.x - v.y * t.y, v.x * t.y + v.y * t.x, v.z * t.z - v.w * t.w, v.z * t.w + v.w * t.z};
@@ -145,6 +145,7 @@ struct QueryLoader {
     return first + r < last ? first + r : last;
   }
   __device__ __forceinline__ int position(int r) const { return p.position + place(r) / in.group; }
+  __device__ __forceinline__ int turn(int r) const { return (in.by_row ? p.row : p.position) + place(r) / in.group; }
   __device__ __forceinline__ const float* row(int r) const {
     const int head = kv_head * in.group + place(r) % in.group;
     return in.rows + static_cast<size_t>(p.row + place(r) / in.group) * in.stride + head * in.dim;
@@ -163,7 +164,7 @@ struct QueryLoader {
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
 #pragma unroll
-        for (int j = 0; j < V; ++j) v[i][j] = load_four(in, row(r + i), position(r + i), 4 * lane + 128 * j);
+        for (int j = 0; j < V; ++j) v[i][j] = load_four(in, row(r + i), turn(r + i), 4 * lane + 128 * j);
 #pragma unroll
       for (int i = 0; i < at_once; ++i)
 #pragma unroll
@@ -182,7 +183,7 @@ struct QueryLoader {
     for (int r = threadIdx.x / 32 * at_once; r < B::rows; r += B::W * at_once) {
       float v[at_once][J];
 #pragma unroll
-      for (int i = 0; i < at_once; ++i) load_query(in, row(r + i), position(r + i), v[i]);
+      for (int i = 0; i < at_once; ++i) load_query(in, row(r + i), turn(r + i), v[i]);
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if constexpr (H > 0) rotate_query<H>(v[i]);
@@ -279,17 +280,16 @@ __device__ __forceinline__ void cap_logits(float (&s)[RT][NT][4], float scale, f
 }
 
 // Hides keys that a row does not see; `last` is the last key of the sequence.
-template <int RT, int NT>
+template <int RT, int NT, bool HasSpans>
 __device__ __forceinline__ void mask_keys(float (&s)[RT][NT][4], const int* positions, int key, int last,
-                                          const Prompts& see) {
+                                          const Sight<HasSpans>& sight) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int t = 0; t < RT; ++t)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int position = positions[16 * t + 8 * h + lane / 4], end = position + see.ahead;
-      const int from = see.first_seen(position) - key - lane % 4 * 2,
-                to = (end < last ? end : last) - key - lane % 4 * 2;
+      const int position = positions[16 * t + 8 * h + lane / 4], end = sight.last(position);
+      const int from = sight.first(position) - key - lane % 4 * 2, to = (end < last ? end : last) - key - lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 2 * NT; ++i) {
         const int at = i / 2 * 8 + i % 2;
@@ -366,7 +366,7 @@ __device__ __forceinline__ void put_pair(void* rows, size_t at, float a, float b
 }
 
 // Grid: KV heads and parts of V, tiles of rows with the last one first (it sees most), sequences.
-template <class B, int H, bool HasCap, Real T>
+template <class B, int H, bool HasCap, Real T, bool HasSpans>
 __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Prompts& prompts, const uint8_t* k,
                                               const uint8_t* v, int capacity, int parts, const PromptLogits& logits,
                                               const PromptResult& out) {
@@ -382,8 +382,9 @@ __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Pro
 
   const int end = first + B::rows < end_row ? first + B::rows : end_row;
   const int low = p.position + first / in.group, high = p.position + (end - 1) / in.group;  // positions of the block
-  const int reach = high + prompts.ahead < p.length - 1 ? high + prompts.ahead : p.length - 1;
-  const int begin = max(prompts.first_seen(low), 0) / B::N, offset = p.first_key / B::N;
+  const Sight<HasSpans> sight{prompts, p};
+  const int reach = min(sight.last(high), p.length - 1);
+  const int begin = max(sight.first(low), 0) / B::N, offset = p.first_key / B::N;
   int stop = reach < 0 ? begin : reach / B::N + 1;
   stop = stop < offset + capacity ? stop : offset + capacity;
   const int tiles = 2 * (stop - begin);  // K and V in turn
@@ -425,10 +426,9 @@ __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Pro
   for (int i = 0; i < tiles; i += 2) {
     multiply_keys<B>(q, next(i), s);
     if constexpr (HasCap) cap_logits(s, logits.scale, logits.softcap);
-    const int key = (begin + i / 2) * B::N,
-              seen = low + prompts.ahead < p.length - 1 ? low + prompts.ahead : p.length - 1;
-    if (key + B::N - 1 > seen || key < prompts.first_seen(high))
-      mask_keys(s, positions + warp * 16 * B::RT, key, p.length - 1, prompts);
+    const int key = (begin + i / 2) * B::N, seen = min(sight.last(low), p.length - 1);
+    if (key + B::N - 1 > seen || key < sight.first(high))
+      mask_keys(s, positions + warp * 16 * B::RT, key, p.length - 1, sight);
     weigh<B>(s, scale, top, sum, o);
     add_values<B>(s, next(i + 1), o);
   }
@@ -440,7 +440,7 @@ __device__ __forceinline__ void attend_prompt(const PromptQueries& in, const Pro
       const int row = first + (warp * B::RT + t) * 16 + 8 * h + lane / 4, token = row / in.group;
       const int head = kv_head * in.group + row % in.group;
       const float last = final_scale(top[t][h] * scale, sum[t][h], logits.sinks, head);
-      if (row >= end) continue;
+      if (row >= end || sight.leaves(p.position + token)) continue;
       const size_t at = static_cast<size_t>(p.row + token) * out.stride;
 #pragma unroll
       for (int d = 0; d < B::VD / 8; ++d) {

@@ -88,6 +88,8 @@ struct Prompts {
   const int *q_starts, *lengths;
   int first, least;  // sequence of the first block; those with fewer new tokens than `least` are left alone
   int back, ahead;
+  const int2* spans;  // first position and end of the span of each row, all of which it sees, too; none: there are none
+  bool spans_only;    // rows that are a span of their own are left alone
 
   // May be below 0.
   __device__ __forceinline__ int first_seen(int position) const {
@@ -108,8 +110,40 @@ __device__ __forceinline__ Prompt find_prompt(const Prompts& p, int i) {
   out.length = p.lengths[out.sequence];
   out.position = out.length - out.count;
   out.first_key = max(p.first_seen(out.position), 0);
+  if (p.spans && out.count > 0) out.first_key = min(out.first_key, p.spans[out.row].x);
   return out;
 }
+
+// What the rows of a prompt see. Both ends grow with the position, those of spans too.
+template <bool HasSpans>
+struct Sight {
+  const Prompts& prompts;
+  const Prompt& p;
+
+  __device__ __forceinline__ int2 span(int position) const { return prompts.spans[p.row + (position - p.position)]; }
+  // May be below 0.
+  __device__ __forceinline__ int first(int position) const {
+    const int own = prompts.first_seen(position);
+    if constexpr (HasSpans)
+      return min(own, span(position).x);
+    else
+      return own;
+  }
+  // May be behind the last key.
+  __device__ __forceinline__ int last(int position) const {
+    const int own = position + prompts.ahead;
+    if constexpr (HasSpans)
+      return max(own, span(position).y - 1);
+    else
+      return own;
+  }
+  __device__ __forceinline__ bool leaves(int position) const {
+    if constexpr (HasSpans)
+      return prompts.spans_only && span(position).y - span(position).x <= 1;
+    else
+      return false;
+  }
+};
 
 // Eight values of keys that count, zeros elsewhere.
 template <class Pages>

@@ -5,11 +5,16 @@
 
 namespace fewbit {
 
-// Cosine and sine of each pair at each position, [position][pair]; no table: nothing is rotated.
+// Cosine and sine of each pair at each position, [position][pair], or of each row of the step, [row][pair] (`by_row`);
+// no table: nothing is rotated.
 struct RopeAt {
   const float2* table;
   int pairs;
-  bool neox;
+  bool neox, by_row;
+
+  __device__ __forceinline__ const float2* turns(int row, int position) const {
+    return table + static_cast<size_t>(by_row ? row : position) * pairs;
+  }
 };
 
 // Pair i of a head, of those that are rotated, then of the others: where its two values are.
@@ -72,7 +77,7 @@ __device__ __forceinline__ void write_kv(const NewRows& x, const RopeAt& rope, b
     const int token = first + i, slot = slots[token];
     if (slot < 0) continue;
     const float* k = x.k + static_cast<size_t>(token) * x.k_stride + head * KD;
-    const float2* at = rope.table + static_cast<size_t>(rope.table ? positions[token] : 0) * rope.pairs;
+    const float2* at = rope.turns(token, rope.table ? positions[token] : 0);
     for (int p = lane; p < (KD + 1) / 2; p += 32) put_rotated(load_pair(k, p, KD, rope), row[warp], p, KD, rope, at);
     __syncwarp();
     if (rotate) hadamard(row[warp], KD, lane);

@@ -138,10 +138,36 @@ __device__ __forceinline__ void norm_rows(ConstRows x, const float* weight, cons
   }
 }
 
-// The first 2 * pairs values of each head of `dim`, rotated by tables of [position][pair]; the others as they are.
-// `out` may be x: a thread has one pair.
+// Rows from outside, behind each other from rows[first_value] on, in the place of those that `tokens` names from its
+// first_token-th number on, or added to them.
+template <bool adds>
+__device__ __forceinline__ void insert_rows(const int* tokens, int first_token, const float* rows, int first_value,
+                                            Rows out, int width) {
+  start_next();
+  wait_for_previous();
+  const int i = blockIdx.y * blockDim.x + threadIdx.x;
+  if (i >= width) return;
+  const float v = rows[first_value + static_cast<size_t>(blockIdx.x) * width + i];
+  float* to = out[tokens[first_token + blockIdx.x]] + i;
+  *to = adds ? *to + v : v;
+}
+
+// A table of [position][pair] -> [row][pair], where a row has a position on each of several axes, [axis][row], and a
+// pair is rotated by one of them.
+__device__ __forceinline__ void gather_turns(const float2* table, const int* axis_of_pair, const int* axes, int rows,
+                                             int pairs, float2* out) {
+  start_next();
+  wait_for_previous();
+  const int row = blockIdx.x, pair = blockIdx.y * blockDim.x + threadIdx.x;
+  if (pair >= pairs) return;
+  const size_t position = axes[static_cast<size_t>(axis_of_pair[pair]) * rows + row];
+  out[static_cast<size_t>(row) * pairs + pair] = table[position * pairs + pair];
+}
+
+// The first 2 * pairs values of each head of `dim`, rotated by tables of [position][pair], or [row][pair] (`by_row`);
+// the others as they are. `out` may be x: a thread has one pair.
 __device__ __forceinline__ void rotate_rows(ConstRows x, const int* positions, const float2* table, Rows out, int heads,
-                                            int dim, int pairs, bool neox) {
+                                            int dim, int pairs, bool neox, bool by_row) {
   start_next();
   wait_for_previous();
   const int row = blockIdx.x, units = dim - pairs, i = blockIdx.y * blockDim.x + threadIdx.x;
@@ -153,7 +179,7 @@ __device__ __forceinline__ void rotate_rows(ConstRows x, const int* positions, c
     to[pair + pairs] = from[pair + pairs];
     return;
   }
-  const int position = positions[row];
+  const int position = by_row ? row : positions[row];
   const size_t at = static_cast<size_t>(position < 0 ? 0 : position) * pairs + pair;
   const int first = neox ? pair : 2 * pair, second = neox ? pair + pairs : 2 * pair + 1;
   const float a = from[first], b = from[second], c = table[at].x, s = table[at].y;

@@ -20,7 +20,7 @@ import numpy as np
 
 from . import devices
 from .arrays import Floats
-from .cache.layout import make_layout
+from .cache.layout import Layout, make_layout
 from .cache.view import NO_SLOTS, View
 from .devices import Device
 from .devices.batch import Batch, SlicedExecutor, SlicedStep
@@ -40,6 +40,7 @@ from .ops.recorder import Ops, record
 
 PLACES = ("hf:", "http://", "https://")  # of files that are not on this machine
 STEP_PATCHES = 1024  # of tiles that run in one step
+LEAST_PATCHES = 1024  # that there is memory for where weights are copied
 
 
 class ImageEncoder:
@@ -131,16 +132,16 @@ class EncoderStage:
     def __init__(self, device: Device, forward: Callable[[Ops], Value]) -> None:
         self._device = device
         self._graph = record(forward, has_head=False)
-        self._most = 0
+        kv = "f32" if self._is_exact else "f16"
+        self._layout = make_layout(self._graph.specs, kv, kv)
+        self._most, self._pages = 0, 0
         self._executor: Any = None
 
     def step(self, image: PreparedImage) -> SlicedStep:
         """What computes the rows of all patches."""
         count = len(image.patches)
-        if count > self._most:
-            self._most = count
-            self._executor = self._make(count)
-        view = tile_view(image.tiles, self._page_tokens)
+        view = tile_view(image.tiles, self._layout)
+        self._grow(count, sum(map(len, view.tables)))
         inserted = [] if image.added is None else [Inserted(0, np.arange(count, dtype=np.int32), image.added)]
         batch = Batch(
             (), np.zeros(count, np.int32), view, np.arange(count, dtype=np.int32), [], "hidden", (), inserted,
@@ -150,17 +151,22 @@ class EncoderStage:
             return self._executor.slices(batch, image.patches)
         return WholeStep(self._executor, batch, image.patches)
 
-    def _make(self, count: int) -> Any:
-        layout = make_layout(self._graph.specs, "f32" if self._is_exact else "f16", "f32" if self._is_exact else "f16")
-        self._page_tokens = layout.page_tokens
-        pages = -(-count // layout.page_tokens) + STEP_PATCHES  # tiles begin with pages
-        self._device.max_batched_tokens = count
-        store = self._device.make_store(layout, (pages,) * len(layout.groups))
-        return self._device.make_executor(self._graph, store, 1)
+    def _grow(self, count: int, pages: int) -> None:
+        """An executor for so many patches and pages. Where weights are copied, memory is doubled, since a new executor
+        copies them again."""
+        if count <= self._most and pages <= self._pages:
+            return
+        if self._device.copies_weights:
+            count, pages = (1 << (size - 1).bit_length() for size in (max(count, LEAST_PATCHES), max(pages, 1)))
+        self._most, self._pages = max(count, self._most), max(pages, self._pages)
+        self._executor = None  # gives its memory back
+        self._device.max_batched_tokens = self._most
+        store = self._device.make_store(self._layout, (self._pages,) * len(self._layout.groups))
+        self._executor = self._device.make_executor(self._graph, store, 1)
 
     @property
     def _is_exact(self) -> bool:
-        return getattr(self._device, "activations", None) in (None, "exact")
+        return self._device.keeps_f32 and getattr(self._device, "activations", None) in (None, "exact")
 
 
 class WholeStep:
@@ -203,14 +209,14 @@ def split_tiles(image: PreparedImage) -> Iterator[PreparedImage]:
         first, tile = end, last
 
 
-def tile_view(tiles: Sequence[int], page_tokens: int) -> View:
+def tile_view(tiles: Sequence[int], layout: Layout) -> View:
     """Each tile is a sequence, in pages of its own."""
-    pages = [-(-count // page_tokens) for count in tiles]
+    pages = [-(-count // layout.page_tokens) for count in tiles]
     starts, table_starts = (np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64) for sizes in (tiles, pages))
-    tables = np.arange(sum(pages), dtype=np.int32)
+    tables, groups = np.arange(sum(pages), dtype=np.int32), len(layout.groups)
     return View(
-        tuple(range(len(tiles))), page_tokens, starts, np.array(tiles, np.int64), [tables], [table_starts], NO_SLOTS,
-        NO_SLOTS,
+        tuple(range(len(tiles))), layout.page_tokens, starts, np.array(tiles, np.int64), [tables] * groups,
+        [table_starts] * groups, NO_SLOTS, NO_SLOTS,
     )  # fmt: skip
 
 

@@ -92,7 +92,9 @@ def load(
     targets = find_devices(options, file.path)
     if vision is not None and not all(device.takes_images for _, device in targets):
         if options.mmproj is not None:
-            raise RequestError(f"device {options.device!r} takes no images; use device='cpu', or mmproj='off'")
+            raise RequestError(
+                f"device {options.device!r} takes no images; use device='cpu' or 'cuda', or mmproj='off'"
+            )
         vision = None
     file = stretched(file, options.rope_scaling)
     mtp, head = options.speculate == "mtp", _eagle_head(options)

@@ -21,6 +21,14 @@ def described(file: Any) -> dict[str, Any]:
         "tensors": [(name, info.format.gguf, list(info.shape)) for name, info in file.infos.items()],
         "vectors": {
             name: b64encode(file.tensors[name].to_bytes()).decode()
-            for name, info in file.infos.items() if len(info.shape) == 1
+            for name, info in file.infos.items() if is_small(name, info)
         },
     }  # fmt: skip
+
+
+def is_small(name: str, info: Any) -> bool:
+    """Whether the values of a tensor are sent: vectors, taps of convolutions, and biases."""
+    is_float = info.format.name in ("f32", "f16", "f64", "bf16")
+    return len(info.shape) == 1 or (
+        len(info.shape) == 2 and is_float and (info.shape[1] <= 64 or name.endswith(".bias"))
+    )

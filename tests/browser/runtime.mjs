@@ -39,9 +39,24 @@ const ONES = {
     }
     return found;
   },
-  sampled(cases) {
-    return cases.map(({ logits, params, uniform }) =>
-      fewbit.sample(Float32Array.from(logits), fewbit.samplingParams(params), uniform));
+  samples({ cases, fields, vocab }) {
+    return cases.map(({ params, uniform, prompt, output }) => {
+      const seen = new fewbit.TokenCounts(prompt);
+      for (const token of output) seen.add(token);
+      return [...fewbit.packSample(fields, vocab, { params: fewbit.samplingParams(params), uniform, seen })];
+    });
+  },
+  states({ slots, asked }) {
+    const states = new fewbit.StateSlots(slots);
+    let length = 0;
+    return asked.map(([what, number, keeps]) => {
+      if (what === "cut") return (length = states.cut(number));
+      length += number;
+      return states.step(length, keeps);
+    });
+  },
+  chosen(results) {
+    return results.map((one) => fewbit.sampledToken(one));
   },
   prompts({ source, bos, eos, control, conversations, names }) {
     const template = new fewbit.ChatTemplate(source, bos, eos, control);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 import fewbit as fb
+from fewbit.devices.batch import Row
 from fewbit.files.gguf import read_gguf, write_gguf
+from fewbit.models import open_model
+from fewbit.ops.sampling import SamplingParams, sample
 
 pytest.importorskip("uvicorn")
 
@@ -17,23 +21,34 @@ from fewbit.server.app import make_app
 from fewbit.server.pool import Pool
 from fewbit.server.settings import Settings
 
+from ..loading import load as load_model
 from ..server.browser.fake import served
 from ..webgpu.test_smollm2 import model_path
 from .conftest import NAMES, ZOO, OpenPage
 
 pytestmark = [pytest.mark.webgpu, pytest.mark.slow, pytest.mark.exhaustive]  # a software adapter compiles slowly
 
-GREEDY = """async ([bundle, url, prompt, count]) => {
-  const { Model, Gpu, serverPlanner } = await import(bundle);
+RECURRENT = ("qwen35", "lfm2moe", "nemotron_h")  # their states do not go back to any length
+SAMPLED = {
+    "seed": 5, "temperature": 1.5, "topK": 0, "topP": 0.9, "minP": 0.01, "maxTokens": 12, "repetitionPenalty": 1.4,
+    "presencePenalty": 0.3, "frequencyPenalty": 0.6,
+}  # fmt: skip
+WRITES = """async ([bundle, url, prompt, count, params]) => {
+  const { Model, Gpu, randomNumbers, serverPlanner } = await import(bundle);
   const gpu = await Gpu.open();
   const model = await Model.load(url, serverPlanner("local/plan"), { gpu, ctx: 128 });
   const logits = Array.from(await model.read(prompt));
   const again = [];
   for await (const _ of model.write(prompt.slice(0, 5), { temperature: 0, maxTokens: 2 })) again.push(_);
-  const before = model.runner.submissions;
+  const before = [model.runner.submissions, model.runner.reads];
   const tokens = [];
   for await (const _ of model.write(prompt, { temperature: 0, maxTokens: count, onToken: (t) => tokens.push(t) }));
-  const found = { logits, tokens, reused: model.reused, steps: model.runner.submissions - before, lost: gpu.lost };
+  const steps = [model.runner.submissions - before[0], model.runner.reads - before[1]];
+  const { reused } = model;
+  const sampled = [];
+  for await (const _ of model.write(prompt, { ...params, onToken: (t) => sampled.push(t) }));
+  const random = randomNumbers(params.seed);
+  const found = { logits, tokens, reused, steps, sampled, uniforms: sampled.map(() => random()), lost: gpu.lost };
   model.free();
   gpu.close();
   return found;
@@ -46,15 +61,35 @@ def test_logits_and_greedy_tokens(
 ) -> None:
     data = np.load(ZOO / name / "golden.npz")
     prompt, count = data["tokens"].tolist(), 6
-    found = open_page().evaluate(GREEDY, [bundle, f"{url}local/models/{name}", prompt, count])
+    found = open_page().evaluate(WRITES, [bundle, f"{url}local/models/{name}", prompt, count, SAMPLED])
     logits, expected = np.array(found["logits"]), data["logits"][len(prompt) - 1]
     assert np.abs(logits - expected).max() <= 3e-3 * np.abs(expected).max()
     llm = models[name]
     wanted = llm.generate(prompt, max_tokens=count, temperature=0.0).tokens
     assert found["tokens"] == list(wanted)
-    assert found["reused"] == 5
-    assert found["steps"] == len(wanted)  # one submission a token: the rest of the prompt gives the first
+    assert found["reused"] == (0 if name in RECURRENT else 5)
+    # One submission and one round trip a token: the rest of the prompt gives the first.
+    assert found["steps"] == [len(wanted)] * 2
     assert found["lost"] == ""
+    check_sampled(name, prompt, found["sampled"], found["uniforms"])
+
+
+def check_sampled(name: str, prompt: list[int], tokens: list[int], uniforms: list[float]) -> None:
+    """Each token is what the reference samples from the CPU's logits, but where rounding decides."""
+    params = SamplingParams(
+        temperature=1.5, top_k=0, top_p=0.9, min_p=0.01, repetition_penalty=1.4, presence_penalty=0.3,
+        frequency_penalty=0.6,
+    )  # fmt: skip
+    assert len(tokens) >= 4
+    loaded, wrong = load_model(open_model(ZOO / name / "model.gguf"), kv="f16", exact=True, threads=1), 0
+    for n, (token, uniform) in enumerate(zip(tokens, uniforms, strict=True)):
+        logits = np.array(loaded.forward([Row(loaded.cache.new(), [*prompt, *tokens[:n]], 1)]))
+        counts = Counter(tokens[:n])
+        ids = sorted({*prompt, *counts})
+        seen = np.array(ids, np.int32), np.array([counts[one] for one in ids], np.int32)
+        near = {int(sample(logits, [params], [u], [seen])[0][0]) for u in (uniform, uniform - 1e-3, uniform + 1e-3)}
+        wrong += token not in near
+    assert wrong == 0
 
 
 def load(page: Any, file: Path) -> None:
@@ -128,7 +163,7 @@ def test_files_that_are_no_model_and_servers_that_refuse(chatty: Path, open_page
     wrong.write_bytes(chatty.read_bytes()[:9000])
     load(page, wrong)
     assert "truncated or damaged" in page.inner_text("#problem")
-    with read_gguf(ZOO / "qwen35/model.gguf") as file:
+    with read_gguf(ZOO / "gemma4-moe/model.gguf") as file:
         load(page, file.path)
     assert "the browser" in page.inner_text("#problem")
     load(page, chatty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from fewbit.ops.webgpu.planned import PlannedGpu
 from fewbit.tensor import QuantTensor
 
 from ..models.random_llama import llama
-from .described import described
+from .described import described, is_small
 from .runtime import call
 
+PLANNED = (
+    "llama", "gemma3", "qwen3", "gemma2", "smollm3", "olmo2", "llama-llama3", "qwen3moe", "mixtral", "qwen35", "lfm2",
+    "lfm2moe", "granitehybrid", "mistral3", "gpt-oss", "deepseek2",
+)  # fmt: skip
 ZOO = Path(__file__).parents[1] / "zoo"
 IN_FILES = [f.name for f in all_formats().values() if f.gguf is not None and device_format(f) == f]
 
@@ -127,8 +132,16 @@ def test_buffers_hold_what_a_device_is_sent(
         assert len(sent) > (9 if vocab > 33 else 5)
 
 
+def test_buffers_of_experts_states_and_computed_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("qwen3moe", "gpt-oss", "qwen35", "lfm2moe", "nemotron_h", "mistral3", "llama4", "gemma3n")
+    paths = [Path(shutil.copy(ZOO / name / "model.gguf", tmp_path / f"{name}.gguf")) for name in names]
+    both = [planned(path, monkeypatch) for path in paths]
+    for name, found, (_, sent) in zip(names, call(*(asked for asked, _ in both)), both, strict=True):
+        assert sorted(found) == sent, name
+
+
 def test_a_described_file_gives_the_plan_of_the_file() -> None:
-    for name in ("llama", "gemma3", "qwen3", "gemma2", "smollm3", "olmo2", "llama-llama3"):
+    for name in PLANNED:
         file = open_model(ZOO / name / "model.gguf")
         given = described(file)
         there = DescribedFile(Description(given["metadata"], given["tensors"], vectors_of(file)))
@@ -138,4 +151,4 @@ def test_a_described_file_gives_the_plan_of_the_file() -> None:
 
 
 def vectors_of(file: Any) -> dict[str, bytes]:
-    return {name: file.tensors[name].to_bytes() for name, info in file.infos.items() if len(info.shape) == 1}
+    return {name: file.tensors[name].to_bytes() for name, info in file.infos.items() if is_small(name, info)}

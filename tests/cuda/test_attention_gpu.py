@@ -22,6 +22,7 @@ from fewbit.ops.cuda.attention import (
     attend_entry,
     attend_shape,
     decode_attention,
+    gather_turns,
     make_rope_table,
     page_shape,
     write_rows,
@@ -110,6 +111,7 @@ class World:
         self.sequences = np.repeat(np.arange(len(counts)), self.news)
         before = np.maximum(np.array(case.lengths) - self.news, 0)
         self.positions = np.arange(self.rows) - self.q_starts[self.sequences] + before[self.sequences]
+        self.axes = rng.integers(0, 40, (2, self.rows)).astype(np.int32)  # for ropes that have axes
         self.is_real = np.array(case.lengths)[self.sequences] > 0
         self.slots = np.array(
             [self._slot(int(s), int(p)) for s, p in zip(self.sequences, self.positions, strict=True)], np.int32
@@ -144,7 +146,7 @@ class World:
         """What NumPy makes of it; the host's pages then hold the new tokens."""
         case, real = self.case, self.is_real
         q, k, v = self.values
-        step: Any = SimpleNamespace(positions=self.positions)
+        step: Any = SimpleNamespace(positions=self.positions, axes=self.axes)
         if case.rope:
             q = plain.rope(step, q, heads=case.q_heads, rope=case.rope)
             k = plain.rope(step, k, heads=case.kv_heads, rope=case.rope)
@@ -179,13 +181,14 @@ class World:
                 self.tables,
                 self.starts,
                 self.slots,
+                self.axes,
             )
         ]
-        positions, sequences, q_starts, lengths, tables, starts, slots = (array.pointer for array in self.held)
+        positions, sequences, q_starts, lengths, tables, starts, slots, axes = (array.pointer for array in self.held)
         most = max(self.case.max_length, *self.case.lengths)
         return StepInputs(
             0, 0, positions, sequences, q_starts, lengths, 0, 0, 0, (GroupTables(tables, starts, slots),), self.rows,
-            len(self.case.lengths), 0, max(self.news), most,
+            len(self.case.lengths), 0, max(self.news), most, axes=axes, num_axes=2,
         )  # fmt: skip
 
     def given(self) -> list[Rows]:
@@ -212,8 +215,11 @@ class World:
         table = make_rope_table(self.device, case.rope, max(case.lengths)) if case.rope else None
         sinks = None if self.sinks is None else self.device.array(self.sinks)
         q, k, v = self.given()
+        step = self.inputs()
+        if table is not None:
+            gather_turns(self.launcher(), step, table)
         decode_attention(
-            self.launcher(), self.inputs(), self.pages, q, k, v, out, scale=0.3 / case.k_dim**0.5,
+            self.launcher(), step, self.pages, q, k, v, out, scale=0.3 / case.k_dim**0.5,
             softcap=case.softcap, sinks=sinks.pointer if sinks else 0, rope=table, keep=keep,
             batch_invariant=batch_invariant,
         )  # fmt: skip
@@ -267,6 +273,14 @@ def test_decoding(device: cuda.Session, case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_several_tokens_of_a_sequence(device: cuda.Session, case: Case) -> None:
     check(World(device, replace(case, new=37)))
+
+
+@pytest.mark.parametrize("new", [1, 5])
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6]], ids=str)
+def test_positions_on_axes(device: cuda.Session, case: Case, new: int) -> None:
+    assert case.rope is not None
+    axes = tuple(pair % 2 for pair in range(len(case.rope.inv_freq)))
+    check(World(device, replace(case, new=new, rope=replace(case.rope, axes=axes))))
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[6], FP8], ids=str)

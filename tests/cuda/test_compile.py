@@ -83,6 +83,7 @@ def test_kernels_of_prompt_attention(dims: tuple[int, int], arch: str, compiled:
     found = [gather_kv(k, v, *dims, shape) for k, v in zip(formats, formats[::-1], strict=True)]
     for one in dict.fromkeys((shape, shape.small)):
         found += [attend_prompt(one, 0, False, "f32"), attend_prompt(one, dims[0] & -dims[0], True, "bf16")]
+        found += [attend_prompt(one, 0, False, "f16", has_spans=True)]
     assert not spilled(compiled(found, arch), PROMPT_SPILLS)
 
 

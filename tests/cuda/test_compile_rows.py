@@ -9,6 +9,7 @@ import pytest
 from fewbit.formats import get
 from fewbit.ops.cuda import adapters, recurrent
 from fewbit.ops.cuda import kernels_experts as experts
+from fewbit.ops.cuda import kernels_products as products
 from fewbit.ops.cuda import kernels_rows as rows
 from fewbit.ops.recorder import ACTIVATIONS, GATES
 
@@ -23,7 +24,9 @@ def test_kernels_of_rows(arch: str, compiled: Any) -> None:
     ]
     found += [rows.norm_rows(centered, warps) for centered in (True, False) for warps in (True, False)]
     found += [rows.join_heads(4), rows.join_heads(1), rows.gather_rows(4), rows.gather_rows(1), rows.rotate_rows()]
-    found += [rows.sum_parts()]
+    found += [rows.sum_parts(), rows.insert_rows(True), rows.insert_rows(False), rows.gather_turns()]
+    found += [products.scale_rows(dtype, 1, norm) for dtype in ("f32", "bf16") for norm in (True, False)]
+    found += [products.end_rows()]
     assert not spilled(compiled(found, arch))
 
 

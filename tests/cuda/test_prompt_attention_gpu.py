@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ class Case:
     neox: bool = False
     dtype: str = "f32"
     least: int = 1
+    spans: tuple[tuple[int, ...], ...] = ()  # where they begin, of each sequence; tokens before have their own
 
     @property
     def spec(self) -> AttentionSpec:
@@ -75,6 +77,9 @@ CASES = {
     "dim 32": Case(32, 32, ("f32", "bf16"), (150, 40), (77, 40), has_sinks=True),
     "dim 256": Case(256, 256, lengths=(300,), new=(120,), softcap=20.0, window=128),
     "chunks": Case(64, 64, lengths=(300, 70), new=(120, 70), window=100, chunked=True),
+    "spans": Case(64, 64, lengths=(300, 90), new=(300, 60), spans=((70, 140, 141, 200), (30, 64))),
+    "spans in a window": Case(80, 80, ("q8_0", "q8_0"), (300,), (200,), window=40, spans=((100, 230, 231),), pairs=20),
+    "windows": Case(72, 72, lengths=(300, 90), new=(300, 90), causal=False, spans=((0, 7, 90, 220), (0, 64))),
     "192/128": Case(192, 128, ("q8_0", "q8_0"), (150,), (77,), group=1),
     "576/512": Case(576, 512, ("bf16", "bf16"), (150,), (40,), kv_heads=1, group=3),
     "36/20": Case(36, 20, lengths=(150,), new=(77,), kv_heads=1, group=3, dtype="bf16"),
@@ -93,7 +98,7 @@ def device() -> cuda.Session:
     for case in CASES.values():
         shape, rotated = card_shape(found, case.spec), case.k_dim & -case.k_dim if case.rotate else 0
         entries.append(gather_kv(*map(get, case.formats), case.k_dim, case.v_dim, shape))
-        entries.append(attend_prompt(shape, rotated, case.softcap > 0, case.dtype))
+        entries.append(attend_prompt(shape, rotated, case.softcap > 0, case.dtype, bool(case.spans)))
     if found.arch != "emulated":
         compile_all([entry.source for entry in entries], found.arch)
     return found
@@ -117,12 +122,23 @@ class Sample:
             [np.arange(n - m, n) if n else np.zeros(m, int) for n, m in zip(case.lengths, case.new, strict=True)]
         )
 
+    @property
+    def spans(self) -> Longs:
+        """First position and end of the span of each row."""
+        rows = []
+        for begins, length, new in zip(self.case.spans, self.lengths.tolist(), self.case.new, strict=True):
+            edges = [*begins, length]
+            for position in range(length - new, length):
+                held = [(a, b) for a, b in pairwise(edges) if a <= position < b]
+                rows.append(held[0] if held else (position, position + 1))
+        return np.array(rows, np.int64)
+
     def _store(self, which: int) -> Bytes:
         """Tokens that are seen; elsewhere are bytes of NaN."""
         case, fmt, dim = self.case, self.formats[which], (self.case.k_dim, self.case.v_dim)[which]
         store = np.full((len(self.tables) + 1, case.kv_heads, PAGE_TOKENS, fmt.row_bytes(dim)), 0xFF, np.uint8)
         for s, length in enumerate(case.lengths):
-            hidden = length - case.new[s] - case.window + 1 if case.window else 0
+            hidden = length - case.new[s] - case.window + 1 if case.window and not case.spans else 0
             at = np.arange(max(hidden, 0), length)
             slots = self.tables[self.starts[s] + at // PAGE_TOKENS].astype(np.int64) * PAGE_TOKENS + at % PAGE_TOKENS
             x = rng.standard_normal((len(at), case.kv_heads, dim), np.float32)
@@ -151,6 +167,7 @@ class Sample:
                 causal=case.causal,
                 radius=case.around,
                 chunked=case.chunked,
+                spans=self.spans[mine] if case.spans else None,
             )
             attend(q[mine], KVArrays(kf, k, vf, v, case.rotate), step, params, out=out[mine])
         return out.astype(np.float64)
@@ -188,15 +205,18 @@ class Sample:
         width = -(-self.heads * case.v_dim // 8) * 8
         out = device.empty((self.tokens, width + 4), case.dtype)
         device.fill(out.pointer, 0xFF, out.nbytes)
+        spans = device.array((self.spans if case.spans else np.zeros((1, 2))).astype(np.int32))
+        longest = int((self.spans[:, 1] - self.spans[:, 0]).max()) if case.spans else 0
         step = StepInputs(
             0, 0, positions.pointer, 0, q_starts.pointer, lengths.pointer, 0, 0, 0,
             (GroupTables(tables.pointer, starts.pointer, 0),), self.tokens, len(case.lengths), 0,
-            max(case.new), max(case.lengths),
+            max(case.new), max(case.lengths), spans=spans.pointer, max_span=longest,
         )  # fmt: skip
         rope = RopeTable(turns.pointer, case.pairs, case.neox, max(case.lengths), turns) if case.pairs else None
         options: dict[str, Any] = {
             "scale": case.k_dim**-0.5, "softcap": case.softcap, "sinks": sinks.pointer if case.has_sinks else 0,
             "causal": case.causal, "radius": case.around, "rope": rope, "dtype": case.dtype, "least": case.least,
+            "spans": bool(case.spans),
         }  # fmt: skip
         pages = LayerPages(k.pointer, v.pointer, *self.formats, case.spec, 0, case.rotate)
         rows = Rows(sent.pointer, values.shape[1], wide.shape[1]), Rows(out.pointer, width, width + 4)
@@ -229,6 +249,15 @@ def test_a_prompt_in_parts_gives_the_same_bits(device: cuda.Session, name: str) 
         part = Sample(device, replace(case, lengths=(last,), new=(last - first,)))
         part.stores, part.tables, part.q = whole.stores, whole.tables, whole.q[first:last]
         assert np.array_equal(part.run(), expected[first:last])
+
+
+def test_rows_of_spans_alone(device: cuda.Session) -> None:
+    sample = Sample(device, CASES["spans"])
+    expected, found = sample.run(), sample.run(spans_only=True)
+    is_span = sample.spans[:, 1] - sample.spans[:, 0] > 1
+    assert is_span.any()
+    assert np.isnan(found[~is_span]).all()
+    assert np.array_equal(found[is_span], expected[is_span])
 
 
 def test_sequence_by_sequence_where_scratch_is_short(device: cuda.Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from fewbit.formats import get
 from fewbit.ops import cuda
 from fewbit.ops import numpy as reference
 from fewbit.ops.cuda import row_maths
-from fewbit.ops.cuda.attention import RopeTable
+from fewbit.ops.cuda.attention import RopeTable, gather_turns, make_rope_table
+from fewbit.ops.cuda.extras import StepExtras, packed_rows
 from fewbit.ops.cuda.stack import send_stack
 from fewbit.ops.graph import Rope
+from fewbit.ops.inserts import Inserted
 from fewbit.ops.recorder import ACTIVATIONS, GATES
 from fewbit.tensor import QuantTensor
 
@@ -150,6 +153,43 @@ def test_rope(device: cuda.Session, neox: bool, heads: int, dim: int, pairs: int
     close(case.call(row_maths.rope, heads * dim, rows, tokens=5, gap=1, **given), expected)
     row_maths.rope(case.launcher(), case.step, rows, rows, tokens=5, **given)
     close(case.held[-1].numpy()[:, : heads * dim], expected)
+
+
+@pytest.mark.parametrize("neox", [True, False])
+def test_rope_by_positions_on_axes(device: cuda.Session, neox: bool) -> None:
+    heads, pairs, tokens = 3, 37, 6
+    case, x = plain_step(device, tokens), floats(tokens, heads * 80)
+    axes = np.random.default_rng(1).integers(0, 40, (3, tokens)).astype(np.int32)
+    made = Rope(
+        (10000.0 ** -np.linspace(0, 1, pairs)).astype(np.float32), 1.3, neox, tuple(i % 3 for i in range(pairs))
+    )
+    case.host.axes, sent = axes, device.array(axes)
+    step, table = replace(case.step, axes=sent.pointer, num_axes=3), make_rope_table(device, made, 40)
+    gather_turns(case.launcher(), step, table)
+    case = replace(case, step=step)
+    expected = reference.rope(case.host, x, heads=heads, rope=made)
+    found = case.call(row_maths.rope, heads * 80, case.rows(x, 3), tokens=tokens, gap=1, heads=heads, rope=table)
+    close(found, expected)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("width", [7, 1027])
+def test_insert(device: cuda.Session, adds: bool, width: int) -> None:
+    case, x = plain_step(device, 9), floats(9, width)
+    parts = [Inserted(2, np.array([1, 8], np.int32), floats(2, width)), Inserted(0, np.array([4], np.int32), x[:1])]
+    extras = StepExtras(tuple(parts))
+    tokens = device.array(np.concatenate([one.tokens for one in parts]))
+    rows = device.array(packed_rows(parts))
+    given = {"insert_tokens": tokens.pointer, "insert_rows": rows.pointer, "inserts": extras.inserts}
+    case = replace(case, step=replace(case.step, **given))
+    for part in (0, 1, 2):
+        case.host.inserted = parts
+        expected = reference.insert(case.host, x, part=part, adds=adds)
+        found = case.call(row_maths.insert, width, case.rows(x, 2), tokens=9, gap=3, part=part, adds=adds)
+        assert np.array_equal(found, expected)
+        held = case.rows(x, 1)
+        row_maths.insert(case.launcher(), case.step, held, held, tokens=9, part=part, adds=adds)
+        assert np.array_equal(case.held[-1].numpy()[:, :width], expected)
 
 
 @pytest.mark.parametrize("fmt", [get("q8_0"), get("q4_k"), get("f16")], ids=str)

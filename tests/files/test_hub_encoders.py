@@ -67,7 +67,7 @@ def test_a_model_of_a_repository_sees(site: Site, tmp_path: Path) -> None:
     picture = tmp_path / "red.png"
     pillow = pytest.importorskip("PIL.Image")
     pillow.new("RGB", (60, 40), "red").save(picture)
-    run = [sys.executable, "-m", "fewbit", "run", "hf:org/see", "What?", "--max-tokens", "2", "--temperature", "0"]
+    run = [sys.executable, "-m", "fewbit", "run", "hf:org/see", "What?", "--max-tokens", "2", "--temp", "0"]
     look = [*run, "--image", str(picture)]
     blind = subprocess.run([*look, "--mmproj", "off"], capture_output=True, text=True, check=False)
     assert "the model reads text only" in blind.stderr

@@ -163,7 +163,7 @@ def test_devices_that_take_no_images(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not llm.sees_images
         with pytest.raises(fb.RequestError, match="device 'cpu' takes no images"):
             greedy(llm, [{"role": "user", "content": [np.zeros((2, 2, 3), np.uint8)]}])
-    with pytest.raises(fb.RequestError, match="takes no images; use device='cpu', or mmproj='off'"):
+    with pytest.raises(fb.RequestError, match="takes no images; use device='cpu' or 'cuda', or mmproj='off'"):
         opened(f"{NAME}/model.gguf", mmproj=FOLDER / NAME / "mmproj.gguf")
 
 

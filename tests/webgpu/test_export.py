@@ -94,9 +94,8 @@ def test_a_runtime_that_knows_only_the_plan() -> None:
 def test_every_shader_of_models_compiles_elsewhere(tmp_path: Path) -> None:
     shaders = {"sample": sample().portable_source}
     for name in NAMES:
-        for kv in ("f16", "q8_0", "q4_0"):
-            shaders |= {f"{k['name']} {digest}": k["wgsl"] for digest, k in exported(name, kv)[1]["kernels"].items()}
-    assert len(shaders) > 60
+        shaders |= {f"{k['name']} {digest}": k["wgsl"] for digest, k in exported(name)[1]["kernels"].items()}
+    assert len(shaders) > 40
     assert refused(shaders, tmp_path) == {}
 
 

@@ -11,7 +11,7 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.devices.batch import Row
-from fewbit.devices.webgpu import WebGpuExecutor
+from fewbit.devices.webgpu import WebGpuDevice, WebGpuExecutor
 from fewbit.loading import Loaded
 from fewbit.models import open_model
 
@@ -133,6 +133,24 @@ def test_the_first_layers_on_the_cpu(layers: int) -> None:
     sequence = loaded.cache.new()
     got = np.concatenate([rows(loaded, sequence, tokens[:8]), rows(loaded, sequence, tokens[8:9])])
     assert error(got, data["logits"][:9]) < 1e-3
+
+
+def test_layers_that_do_not_fit_stay_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one of two, and for none."""
+    options: dict[str, Any] = {"device": "webgpu", "max_batched_tokens": 32, "ctx": 64, "cache_bytes": 1 << 14}
+    greedy: dict[str, Any] = {"max_tokens": 4, "temperature": 0.0}
+    path = ZOO / "llama/model.gguf"
+    with fb.LLM(path, exact=True, ctx=64) as cpu:
+        wanted = cpu.generate([5, 6, 7], **greedy).tokens
+    monkeypatch.setattr(WebGpuDevice, "reserve_bytes", 0)
+    monkeypatch.setattr("fewbit.devices.webgpu.adapter_memory", lambda gpu: gpu.allocated_bytes + 210_000)
+    with pytest.warns(UserWarning, match="1 of 2 layers run there, the others on the CPU"):
+        llm = fb.LLM(path, **options)
+    with llm:
+        assert llm.generate([5, 6, 7], **greedy).tokens == wanted
+    monkeypatch.setattr("fewbit.devices.webgpu.adapter_memory", lambda gpu: gpu.allocated_bytes + 50_000)
+    with pytest.raises(fb.OutOfMemory, match=r'one layer of .* or device="cpu"'):
+        fb.LLM(path, **options)
 
 
 def test_guesses_by_the_layer_of_the_model(tmp_path: Path) -> None:

@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fewbit import quantize
 from fewbit.formats import Format, get
 from fewbit.formats.spec import Integers, every, ints
 from fewbit.formats.table import SIMPLE
 from fewbit.ops import numpy as reference
-from fewbit.ops.webgpu import Gpu
+from fewbit.ops.webgpu import Gpu, products
 from fewbit.ops.webgpu.decoders import decoder, device_format
 from fewbit.ops.webgpu.device import header
 from fewbit.ops.webgpu.multiply import Product, RowsAt
+from fewbit.ops.webgpu.products import few_rows, many_rows
 from fewbit.ops.webgpu.tensor import to_device
 from fewbit.ops.webgpu.weights import send_matrix, send_pairs
+from fewbit.ops.webgpu.wgsl import SUBGROUPS
 
 from .cases import error, formats, make, multiplied, poisoned_rows, ragged, rows_of, send_rows
 
 pytestmark = pytest.mark.webgpu
 BAR, F16_BAR = 1e-5, 3e-3
+# f16 on an adapter without it: f32 that is rounded after each conversion and product.
+EMULATED_HALF = """\
+alias Half = f32;
+alias Half4 = vec4<f32>;
+fn to_half(v: f32) -> Half { return quantizeToF16(v); }
+fn to_halves(v: vec4<f32>) -> Half4 { return quantizeToF16(v); }
+fn times(a: Half4, b: Half4) -> vec4<f32> { return quantizeToF16(a * b); }"""
+
+
+@pytest.fixture
+def half(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The f16 path runs here: in f16, or emulated."""
+    if gpu.has_f16:
+        yield
+        return
+    kernels = few_rows, many_rows
+    for kernel in kernels:
+        kernel.cache_clear()
+    monkeypatch.setattr(products, "HALF", EMULATED_HALF)
+    monkeypatch.setattr(products, "F16", SUBGROUPS)
+    monkeypatch.setattr(gpu, "extensions", gpu.extensions | {SUBGROUPS})
+    yield
+    for kernel in kernels:
+        kernel.cache_clear()
 
 
 @pytest.mark.parametrize("fmt", formats())
@@ -41,17 +69,23 @@ def test_products_of_one_some_and_many_rows(gpu: Gpu, fmt: Format) -> None:
 
 
 @pytest.mark.parametrize("fmt", formats(("q4_0",)))
-def test_products_in_f16(gpu: Gpu, fmt: Format) -> None:
-    if not gpu.has_f16:
-        pytest.skip("the adapter has no f16 arithmetic")
+def test_products_in_f16(gpu: Gpu, fmt: Format, half: None) -> None:
     if fmt.is_scalar and fmt.name not in ("f16", "bf16", "f32"):
         pytest.skip("numbers of any size")
     w, values = make(fmt, *ragged(fmt))
     matrix = send_matrix(gpu, [w])
-    for count in (1, 37):
+    for count in (1, 7, 37):
         x = rows_of(count, values.shape[1])
         expected = x.astype(np.float64) @ values.T.astype(np.float64)
-        assert error(multiplied(gpu, matrix, x, f16=True), expected) <= F16_BAR
+        got = multiplied(gpu, matrix, x, f16=True)
+        assert 1e-6 < error(got, expected) <= F16_BAR
+
+
+def test_sums_of_products_in_f16_are_f32(gpu: Gpu, half: None) -> None:
+    """Sums of f16 would stay at 2048."""
+    matrix = send_matrix(gpu, [quantize(np.ones((8, 8192), np.float32), "f16")])
+    for count in (1, 7, 37):
+        assert (multiplied(gpu, matrix, np.ones((count, 8192), np.float32), f16=True) == 8192).all()
 
 
 @pytest.mark.parametrize("fmt", formats(("q4_0",)))

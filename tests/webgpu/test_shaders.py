@@ -6,17 +6,23 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fewbit.formats import get
+from fewbit.ops.webgpu import attention, byte_products, experts, page_writers, products, recurrent, rows, sampling
 from fewbit.ops.webgpu.byte_products import few_bytes, pack_bytes
 from fewbit.ops.webgpu.decoders import decoder, device_format
 from fewbit.ops.webgpu.products import PLAIN, Epilogue, decode_rows, few_rows, many_rows, table_rows
 from fewbit.ops.webgpu.wgsl import Kernel
 
 from ..samples import ALL
+
+quantize = import_module("fewbit.ops.webgpu.quantize")  # the package's attribute is its function
 
 COMPILER = Path(__file__).with_name("dawn.mjs")
 
@@ -48,12 +54,64 @@ def product_kernels() -> list[Kernel]:
     return [*out, pack_bytes()]
 
 
+def other_kernels() -> dict[Callable[..., Kernel], list[tuple[Any, ...]]]:
+    """The arguments of every other function that makes a kernel."""
+    flags, pages = (False, True), [get(name) for name in page_writers.FORMATS]
+    weights = [device_format(fmt) for fmt in ALL]
+    packed = [get(name) for name in ("int8", "int8_affine", "int4", "int4_group:group=32,zero=true", "int4_group")]
+    sides = [(k, v) for k in pages for v in pages]
+    return {
+        attention.attend: [
+            *((k, v, 64, 40, False) for k, v in sides),
+            *((k, k, 80, 128, True, splits, True) for k in pages for splits in (1, attention.SPLITS)),
+        ],
+        attention.join_splits: [(40, attention.SPLITS)],
+        page_writers.write_pages: [(k, v, 80, 40) for k, v in sides],
+        experts.route: [(bias, scale) for bias in flags for scale in flags],
+        experts.expert_rows: [(fmt, bias, first) for fmt in weights for bias in flags for first in flags],
+        experts.activate_rows: [(gated,) for gated in flags],
+        experts.combine: [()],
+        experts.linear_heads: [(fmt,) for fmt in weights],
+        quantize.find_ranges: [(f16,) for f16 in flags],
+        quantize.pack_codes: [(fmt, f16) for fmt in packed for f16 in flags],
+        quantize.pack_factors: [(fmt, f16) for fmt in packed for f16 in flags],
+        recurrent.conv: [(bias,) for bias in flags],
+        recurrent.delta_rule: [()],
+        recurrent.scan: [()],
+        rows.norm: [(mean, bias) for mean in flags for bias in flags],
+        rows.rope: [(place,) for place in flags],
+        rows.hadamard: [(64,), (96,)],
+        sampling.sample: [()],
+        **{
+            make: [()]
+            for make in (rows.add, rows.gate, rows.activate, rows.scale, rows.softcap, rows.shift, rows.columns,
+                         rows.join, rows.gather)
+        },
+    }  # fmt: skip
+
+
+def all_kernels() -> list[Kernel]:
+    return product_kernels() + [make(*given) for make, cases in other_kernels().items() for given in cases]
+
+
+def test_no_kernel_is_left_out() -> None:
+    modules = attention, byte_products, experts, page_writers, products, quantize, recurrent, rows, sampling
+    made = {
+        f"{module.__name__}.{name}" for module in modules for name, one in vars(module).items()
+        if not name.startswith("_") and getattr(one, "__annotations__", {}).get("return") == "Kernel"
+        and one.__module__ == module.__name__
+    }  # fmt: skip
+    known = {*other_kernels(), byte_products.few_bytes, byte_products.pack_bytes, products.few_rows, products.many_rows,
+             products.decode_rows, products.table_rows}  # fmt: skip
+    assert made == {f"{make.__module__}.{make.__name__}" for make in known}
+
+
 def test_a_wrong_shader_is_refused(tmp_path: Path) -> None:
     wrong = "@compute @workgroup_size(1) fn main() { let x: f32 = 1u; }"
     assert list(refused({"wrong": wrong, "right": wrong.replace("1u", "1.0")}, tmp_path)) == ["wrong"]
 
 
-def test_products(tmp_path: Path) -> None:
-    shaders = {f"{kernel.name} {kernel.digest}": kernel.portable_source for kernel in product_kernels()}
-    assert len(shaders) > 300
+def test_every_kernel(tmp_path: Path) -> None:
+    shaders = {f"{kernel.name} {kernel.digest}": kernel.portable_source for kernel in all_kernels()}
+    assert len(shaders) > 700
     assert refused(shaders, tmp_path) == {}

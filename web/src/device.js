@@ -3,6 +3,7 @@
 import { FewbitError } from "./errors.js";
 
 const MAX_BINDINGS = 10; // storage buffers of the kernel that has most
+const LOSS_MS = 200; // after a failure until the loss that caused it is told
 
 /** An open device: {device, limits, lost}. `lost` is "" until the device is lost, then a sentence. */
 export class Gpu {
@@ -36,27 +37,43 @@ export class Gpu {
     };
   }
 
-  /** Runs GPU calls and waits for what they report. */
+  /** Runs GPU calls, waits for them, and then for what the driver reports of them. */
   async reported(what, work) {
+    this.watch();
+    const [done] = await Promise.allSettled([(async () => work())()]);
+    return this.checked(what, done, await Promise.all(this.unwatch()));
+  }
+
+  /** Runs GPU calls that are all made at once, and waits for their result and for what the driver reports at the same
+   *  time: no round trip is added to that of the result. */
+  async submitted(what, work) {
+    this.watch();
+    const pending = (async () => work())();
+    const problems = this.unwatch();
+    const [done] = await Promise.allSettled([pending]);
+    return this.checked(what, done, await Promise.all(problems));
+  }
+
+  watch() {
     if (this.lost) throw new FewbitError(this.lost);
-    const { device } = this;
-    device.pushErrorScope("validation");
-    device.pushErrorScope("out-of-memory");
-    let thrown = null;
-    let found;
-    try {
-      found = await work();
-    } catch (error) {
-      thrown = error;
+    this.device.pushErrorScope("validation");
+    this.device.pushErrorScope("out-of-memory");
+  }
+
+  unwatch() {
+    return [this.device.popErrorScope(), this.device.popErrorScope()];
+  }
+
+  async checked(what, done, [memory, invalid]) {
+    if (done.reason instanceof FewbitError) throw done.reason;
+    if (done.reason ?? memory ?? invalid) { // what fails by a loss may be told before it
+      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, LOSS_MS))]);
     }
-    const memory = await device.popErrorScope();
-    const invalid = await device.popErrorScope();
-    if (thrown instanceof FewbitError) throw thrown;
-    await Promise.resolve(); // `lost` is told after the calls that fail by it
     if (this.lost) throw new FewbitError(this.lost);
     if (memory) throw new FewbitError(`${what}: the GPU is out of memory; take a smaller model or context`);
-    if (thrown ?? invalid) throw new FewbitError(`${what}: ${oneLine((thrown ?? invalid).message)}`);
-    return found;
+    const problem = done.reason ?? invalid;
+    if (problem) throw new FewbitError(`${what}: ${oneLine(problem.message)}`);
+    return done.value;
   }
 
   close() {

@@ -4,8 +4,9 @@ import { Gpu } from "./device.js";
 import { FewbitError } from "./errors.js";
 import { readGguf } from "./gguf.js";
 import { Runner } from "./runner.js";
-import { randomNumbers, sample, samplingParams } from "./sample.js";
+import { TokenCounts, hasPenalties, randomNumbers, samplingParams } from "./sample.js";
 import { BlobSource, UrlSource } from "./source.js";
+import { StateSlots } from "./states.js";
 import { ChatTemplate } from "./template.js";
 import { TextStream, Tokenizer } from "./tokenizer.js";
 import { CONTROL, UNKNOWN } from "./vocabulary.js";
@@ -40,6 +41,7 @@ export class Model {
     this.name = String(metadata["general.name"] ?? runner.plan.model.architecture);
     this.template = findTemplate(metadata, tokenizer, runner.plan.tokenizer.chatml);
     this.kept = []; // tokens whose K and V are on the GPU
+    this.states = runner.plan.cache.slots ? new StateSlots(runner.plan.cache.slots) : null;
     this.isBusy = false;
   }
 
@@ -51,8 +53,8 @@ export class Model {
     return this.write(this.tokenizer.encode(text, { special: true, mark }), options);
   }
 
-  /** Continues a text, as pieces of text. Options: `maxTokens`, `temperature`, `topK`, `topP`, `minP`, `seed`, `signal`,
-   *  and `onToken(token)`. */
+  /** Continues a text, as pieces of text. Options: `maxTokens`, `temperature`, `topK`, `topP`, `minP`,
+   *  `repetitionPenalty`, `presencePenalty`, `frequencyPenalty`, `seed`, `signal`, and `onToken(token)`. */
   generate(prompt, options = {}) {
     return this.write(this.tokenizer.encode(prompt, { addSpecial: true }), options, true);
   }
@@ -68,15 +70,17 @@ export class Model {
       const params = samplingParams(rest);
       const stream = new TextStream(this.tokenizer, { continues });
       const random = randomNumbers(seed);
-      let logits = await this.read(prompt, signal);
+      const seen = hasPenalties(params) ? new TokenCounts(prompt) : null;
+      const sampled = () => ({ params, uniform: random(), seen });
+      let token = await this.read(prompt, { signal, sample: sampled() });
       for (let count = 0; count < maxTokens && !signal?.aborted; count++) {
-        const token = sample(logits, params, random());
         onToken(token);
         if (this.tokenizer.isEnd(token)) break;
         const text = stream.feed(token);
         if (text) yield text;
         if (this.kept.length + 1 >= this.ctx || count + 1 >= maxTokens || signal?.aborted) break;
-        logits = await this.step([token], true);
+        seen?.add(token);
+        token = await this.step([token], { sample: sampled() });
       }
       const end = stream.finish();
       if (end) yield end;
@@ -85,27 +89,36 @@ export class Model {
     }
   }
 
-  /** Logits after a prompt. What it shares with the tokens before is not run again. */
-  async read(prompt, signal) {
+  /** What follows a prompt: a token if there is something to `sample` by, else logits. What the prompt shares with the
+   *  tokens before is not run again. */
+  async read(prompt, { signal, sample = null } = {}) {
     let shared = 0;
     while (shared < prompt.length - 1 && this.kept[shared] === prompt[shared]) shared++;
+    if (this.states) shared = this.states.cut(shared);
     this.kept.length = shared;
     this.reused = shared;
     const most = this.runner.plan.model.step_tokens;
     for (let at = shared; ; at += most) {
       signal?.throwIfAborted();
       const isLast = at + most >= prompt.length;
-      const logits = await this.step(prompt.slice(at, at + most), isLast);
-      if (isLast) return logits;
+      const found = await this.step(prompt.slice(at, at + most), isLast ? { sample, logits: !sample } : {});
+      if (isLast) return found;
     }
   }
 
-  async step(tokens, wantsLogits) {
+  async step(tokens, wanted) {
     const { vocab } = this.runner.plan.model;
     if (tokens.some((token) => token >= vocab)) throw new FewbitError(`the model has the tokens 0 to ${vocab - 1} only`);
-    const logits = await this.runner.step(tokens, this.kept.length, wantsLogits);
-    this.kept.push(...tokens);
-    return logits;
+    const length = this.kept.length + tokens.length;
+    try {
+      const slots = this.states?.step(length, tokens.length > 1);
+      const found = await this.runner.step(tokens, this.kept.length, { ...wanted, slots });
+      this.kept.push(...tokens);
+      return found;
+    } catch (error) {
+      this.kept.length = this.states?.cut(0) ?? this.kept.length; // states may have been written
+      throw error;
+    }
   }
 
   /** Gives the GPU's memory back. */

@@ -4,6 +4,7 @@ import { FewbitError, short } from "./errors.js";
 
 const VECTOR_TYPES = { 0: 4, 1: 2, 28: 8, 30: 2 }; // bytes of f32, f16, f64, bf16
 const MAX_VECTOR_BYTES = 8 << 20;
+const MAX_TAPS = 64; // columns of a matrix whose values plans hold: those of convolutions
 
 /** What a plan is made from: hyperparameters, shapes, and the bytes of vectors. */
 export async function describe(gguf, source) {
@@ -13,9 +14,12 @@ export async function describe(gguf, source) {
   return {
     metadata: Object.fromEntries(Object.entries(gguf.metadata).filter(([key, value]) => isNeeded(key, value, architecture))),
     tensors: tensors.map(({ name, type, shape }) => [name, type, shape]),
-    vectors: await vectors(tensors.filter((one) => one.shape.length === 1), source),
+    vectors: await vectors(tensors.filter(isSmall), source),
   };
 }
+
+const isSmall = ({ name, type, shape }) => shape.length === 1
+  || (shape.length === 2 && type in VECTOR_TYPES && (shape[1] <= MAX_TAPS || name.endsWith(".bias")));
 
 function isNeeded(key, value, architecture) {
   if (key.startsWith(`${architecture}.`)) return true;
@@ -29,9 +33,10 @@ async function vectors(tensors, source) {
   for (const { name, type, shape, offset } of tensors) {
     const each = VECTOR_TYPES[type];
     if (!each) throw new FewbitError(`tensor ${short(name)} is a vector of the type ${type}, which no model has`);
-    total += each * shape[0];
-    if (total > MAX_VECTOR_BYTES) throw new FewbitError(`the vectors of ${source.name} have more than 8 MiB`);
-    out[name] = toBase64(await source.read(offset, each * shape[0]));
+    const bytes = each * shape.reduce((a, b) => a * b);
+    total += bytes;
+    if (total > MAX_VECTOR_BYTES) throw new FewbitError(`the vectors of ${source.name}, of which plans are made, have more than 8 MiB`);
+    out[name] = toBase64(await source.read(offset, bytes));
   }
   return out;
 }

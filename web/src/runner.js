@@ -1,9 +1,11 @@
 // Runs a plan: buffers, compiled kernels, and one submission for each step. It knows no model.
 
 import { FewbitError } from "./errors.js";
+import { packSample, sampledToken } from "./sample.js";
 import { checkParts, fill, fromBase64, weightBytes } from "./weights.js";
 
 const ALIGN = 256; // bytes: where uniforms may begin
+const RESULT_BYTES = 8; // of a sample: a token and a status
 
 export class Runner {
   /** Sends the weights and compiles the kernels. `progress(what, done, total)` hears of it. */
@@ -29,6 +31,7 @@ export class Runner {
     this.pipelines = new Map();
     this.programs = {};
     this.submissions = 0;
+    this.reads = 0;
   }
 
   allocate() {
@@ -38,7 +41,7 @@ export class Runner {
       this.buffers.push(device.createBuffer({ size: Math.ceil(one.bytes / 4) * 4, usage, label: one.name }));
     }
     this.rowBytes = 4 * this.plan.programs.token.result.width;
-    this.staging = device.createBuffer({ size: this.rowBytes, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+    this.staging = device.createBuffer({ size: Math.max(this.rowBytes, RESULT_BYTES), usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
   }
 
   async send(source, tensors, progress, signal) {
@@ -86,11 +89,12 @@ export class Runner {
   /** Bindings of all dispatches; the parameters of a program are one uniform buffer. */
   prepare() {
     const { device } = this.gpu;
-    for (const [name, program] of Object.entries(this.plan.programs)) {
-      const size = Math.max(1, program.dispatches.length) * ALIGN;
+    for (const [name, { dispatches }] of Object.entries(this.plan.programs)) {
+      const all = [...dispatches, this.plan.sampler.dispatch];
+      const size = all.length * ALIGN;
       const uniforms = device.createBuffer({ size, usage: GPUBufferUsage.UNIFORM, mappedAtCreation: true, label: name });
       const bytes = new Uint8Array(uniforms.getMappedRange());
-      this.programs[name] = program.dispatches.map((one, i) => {
+      this.programs[name] = all.map((one, i) => {
         const parameters = fromBase64(one.parameters);
         bytes.set(parameters, i * ALIGN);
         return this.bound(one, uniforms, i * ALIGN, Math.max(16, Math.ceil(parameters.length / 16) * 16));
@@ -107,25 +111,27 @@ export class Runner {
     return { pipeline, group: this.gpu.device.createBindGroup({ layout, entries }), grid: one.grid };
   }
 
-  /** The next tokens of the sequence, the first of them at a position. With `wantsLogits` those of the last token. */
-  step(tokens, position, wantsLogits) {
-    return this.gpu.reported("a step failed", async () => {
+  /** The next tokens of the sequence, the first of them at a position, as one submission. Of what is wanted after the
+   *  last one it gives the token, for a `sample` of {params, uniform, seen}, or the logits; else null. */
+  step(tokens, position, { sample = null, logits = false, slots = null } = {}) {
+    return this.gpu.submitted("a step failed", () => {
       const { device } = this.gpu;
-      const counts = { tokens: tokens.length, logits: wantsLogits ? 1 : 0, sequences: 1, samples: 0 };
-      device.queue.writeBuffer(this.buffers[this.plan.step.buffer], 0, this.numbers(tokens, position, counts));
+      const { sampler, programs, step, model } = this.plan;
+      const counts = { tokens: tokens.length, logits: sample || logits ? 1 : 0, sequences: 1, samples: sample ? 1 : 0 };
+      device.queue.writeBuffer(this.buffers[step.buffer], 0, this.numbers(tokens, position, counts, slots));
+      if (sample) {
+        device.queue.writeBuffer(this.buffers[sampler.samples], 0, packSample(sampler.fields, model.vocab, sample));
+      }
       const encoder = device.createCommandEncoder();
       const program = tokens.length === 1 ? "token" : "prompt";
       this.encode(encoder, this.programs[program], counts);
-      const { result } = this.plan.programs[program];
-      if (wantsLogits) {
-        const from = this.buffers[result.buffer];
-        encoder.copyBufferToBuffer(from, 4 * result.offset, this.staging, 0, this.rowBytes);
-      }
+      const { result } = programs[program];
+      const [from, offset, bytes] = sample ? [sampler.results, 0, RESULT_BYTES] : [result.buffer, 4 * result.offset, this.rowBytes];
+      if (counts.logits) encoder.copyBufferToBuffer(this.buffers[from], offset, this.staging, 0, bytes);
       device.queue.submit([encoder.finish()]);
       this.submissions++;
-      if (wantsLogits) return this.read();
-      await device.queue.onSubmittedWorkDone();
-      return null;
+      if (!counts.logits) return null;
+      return sample ? this.read(bytes).then((raw) => sampledToken(new Int32Array(raw))) : this.read(bytes).then((raw) => new Float32Array(raw));
     });
   }
 
@@ -141,22 +147,26 @@ export class Runner {
     pass.end();
   }
 
-  async read() {
-    await this.staging.mapAsync(GPUMapMode.READ);
-    const found = new Float32Array(this.staging.getMappedRange().slice(0));
+  /** Waits for the copies of a step: the one round trip. */
+  async read(bytes) {
+    this.reads++;
+    await this.staging.mapAsync(GPUMapMode.READ, 0, bytes);
+    const found = this.staging.getMappedRange(0, bytes).slice(0);
     this.staging.unmap();
     return found;
   }
 
-  /** The integers of a step: counts, where each array begins, the arrays. One sequence has all pages, in order. */
-  numbers(tokens, position, counts) {
+  /** The integers of a step: counts, where each array begins, the arrays. One sequence has all pages, in order; `slots`
+   *  says where the states of its recurrent layers are read and written. */
+  numbers(tokens, position, counts, slots) {
     const { step, cache } = this.plan;
     const length = position + tokens.length;
     const positions = tokens.map((_, i) => position + i);
     const pages = Math.ceil(length / cache.page_tokens);
     const arrays = {
       tokens, positions, sequences: tokens.map(() => 0), q_starts: [0, tokens.length], lengths: [length],
-      logits_indices: counts.logits ? [tokens.length - 1] : [], reads: [], writes: [],
+      logits_indices: counts.logits ? [tokens.length - 1] : [], reads: slots ? [slots.read] : [],
+      writes: slots ? [slots.write] : [],
     };
     for (let g = 0; g < cache.groups; g++) {
       arrays[`slots${g}`] = positions;

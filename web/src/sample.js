@@ -1,10 +1,20 @@
-// Sampling, in the stages of `fewbit.ops.sampling`: top_k, softmax with the temperature, top_p, min_p, and a walk from
-// the likeliest token on. Ties go to the lower id.
+// What the sampler on the GPU is told: settings, a random number, and the tokens seen. It samples in the stages of
+// `fewbit.ops.sampling`: penalties, top_k, softmax with the temperature, top_p, min_p, and a walk from the likeliest on.
 
 import { FewbitError } from "./errors.js";
 
-export const DEFAULTS = { temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05 };
-const LIMITS = { temperature: [0, 1e6], topK: [0, 2 ** 31 - 1], topP: [0, 1], minP: [0, 1] };
+export const DEFAULTS = {
+  temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05, repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0,
+};
+const LIMITS = {
+  temperature: [0, 1e6], topK: [0, 2 ** 31 - 1], topP: [0, 1], minP: [0, 1], repetitionPenalty: [1e-6, 1e6],
+  presencePenalty: [-1e6, 1e6], frequencyPenalty: [-1e6, 1e6],
+};
+const COLDEST = 1e-30; // temperature; what is colder changes nothing
+const REASONS = [
+  null, "the model's logits are not numbers: the file may be damaged", "the model's logits allow no token",
+  "the penalties leave no token that can be sampled",
+];
 
 /** Settings with the defaults for what is not given, checked. */
 export function samplingParams(given = {}) {
@@ -15,61 +25,51 @@ export function samplingParams(given = {}) {
       throw new FewbitError(`${name} must be from ${least} to ${most}, got ${given[name]}`);
     }
   }
+  params.topK = Math.floor(params.topK);
   return params;
 }
 
-/** The next token, for a number `uniform` from 0 to 1. */
-export function sample(logits, { temperature, topK, topP, minP }, uniform) {
-  if (temperature === 0) return likeliest(logits);
-  const { ids, weights } = candidates(logits, topK, temperature);
-  let total = 0;
-  for (const weight of weights) total += weight;
-  let kept = keptBy(weights, topP * total);
-  while (kept > 1 && weights[kept - 1] < minP * weights[0]) kept--;
-  let sum = 0;
-  for (let i = 0; i < kept; i++) sum += weights[i];
-  let walked = 0;
-  for (let i = 0; i < kept; i++) {
-    walked += weights[i];
-    if (walked > uniform * sum) return ids[i];
+export const hasPenalties = ({ repetitionPenalty, presencePenalty, frequencyPenalty }) =>
+  repetitionPenalty !== 1 || presencePenalty !== 0 || frequencyPenalty !== 0;
+
+/** The tokens of a prompt and of the output, with how often each is in the output: what penalties follow from. */
+export class TokenCounts {
+  constructor(prompt) {
+    this.counts = new Map(prompt.map((token) => [token, 0]));
   }
-  return ids[kept - 1];
-}
 
-export function likeliest(logits) {
-  let best = -1;
-  for (let i = 0; i < logits.length; i++) {
-    if (Number.isNaN(logits[i])) throw new FewbitError("the model's logits are not numbers: the file may be damaged");
-    if (best < 0 || logits[i] > logits[best]) best = i;
+  add(token) {
+    this.counts.set(token, (this.counts.get(token) ?? 0) + 1);
   }
-  return best;
 }
 
-/** The ids of the largest logits, likeliest first, and how likely they are beside the first. */
-function candidates(logits, topK, temperature) {
-  const top = logits[likeliest(logits)];
-  let ids = Array.from(logits.keys());
-  if (topK && topK < ids.length) ids = ids.filter(largest(logits, topK));
-  ids.sort((a, b) => logits[b] - logits[a] || a - b);
-  if (topK) ids = ids.slice(0, topK);
-  return { ids, weights: ids.map((id) => Math.exp((logits[id] - top) / temperature)) };
+/** One sample of the first row of logits as the words that the sampler reads: the plan's fields, then what they point at.
+ *  `uniform` is a number from 0 to 1, `seen` a TokenCounts or null. */
+export function packSample(fields, vocab, { params, uniform, seen = null }) {
+  const { temperature, topK } = params;
+  const counts = seen && hasPenalties(params) ? seen.counts : new Map();
+  const values = {
+    row: 0, top_k: topK < vocab ? topK : 0, seen_at: counts.size ? fields.length : 0, seen_count: counts.size,
+    bias_at: 0, bias_count: 0, mask_at: 0, uniform, top_p: params.topP, min_p: params.minP,
+    by: temperature === 0 ? 0 : 1 / Math.max(temperature, COLDEST), repetition: params.repetitionPenalty,
+    presence: params.presencePenalty, frequency: params.frequencyPenalty, greedy: temperature === 0 ? 1 : 0,
+  };
+  const words = new Uint32Array(fields.length + 2 * counts.size);
+  const view = new DataView(words.buffer);
+  fields.forEach(([name, type], i) => {
+    if (!(name in values)) throw new FewbitError(`the plan's sampler asks for ${name}: it was made by another version`);
+    if (type === "f32") view.setFloat32(4 * i, values[name], true);
+    else view.setInt32(4 * i, values[name], true);
+  });
+  words.set([...counts.keys()], fields.length);
+  words.set([...counts.values()], fields.length + counts.size);
+  return words;
 }
 
-/** A filter that leaves the `count` largest and what equals the least of them, without sorting all. */
-function largest(logits, count) {
-  const sorted = Float32Array.from(logits).sort();
-  const least = sorted[sorted.length - count];
-  return (id) => logits[id] >= least;
-}
-
-/** How many of the likeliest together reach a weight; at least one. */
-function keptBy(weights, wanted) {
-  let sum = 0;
-  for (let i = 0; i < weights.length; i++) {
-    sum += weights[i];
-    if (sum >= wanted) return i + 1;
-  }
-  return weights.length;
+/** The token that the sampler has chosen, from the integers of its result. */
+export function sampledToken([token, status]) {
+  if (status) throw new FewbitError(REASONS[status] ?? "no token can be sampled");
+  return token;
 }
 
 /** Random numbers from 0 to 1, the same ones for the same seed (mulberry32). */

@@ -30,7 +30,8 @@ class Description:
     Attributes:
         metadata: Keys of the file: numbers, strings, flags and lists of them; without the vocabulary.
         tensors: Name, type number of GGUF and row-major shape of each tensor.
-        vectors: The bytes of the tensors with one dimension, by name. Plans hold what follows from them.
+        vectors: The bytes of the tensors with one dimension, by name, and of small matrices of floats, such as the taps
+            of convolutions. Plans hold what follows from them.
     """
 
     metadata: Mapping[str, Any]
@@ -109,8 +110,8 @@ def _infos(description: Description) -> dict[str, _Sizes]:
 
 def _sizes(name: str, number: int, shape: tuple[int, ...]) -> _Sizes:
     what = f"tensor {name[:80]!r}"
-    if len(shape) > 2:
-        raise FileError(f"{what} has {len(shape)} dimensions: the browser runs no models with experts")
+    if len(shape) > 3:
+        raise FileError(f"{what} has {len(shape)} dimensions; the browser runs models with at most 3")
     if not shape or not all(0 < n <= MAX_DIM for n in shape):
         raise FileError(f"{what} must have dimensions from 1 to {MAX_DIM}")
     try:
@@ -127,7 +128,7 @@ def _placed(infos: Mapping[str, _Sizes], vectors: Mapping[str, bytes], total: in
     out: dict[str, QuantTensor] = {}
     at = 0
     for name, info in infos.items():
-        if len(info.shape) == 1:
+        if len(info.shape) == 1 or name in vectors:
             out[name] = QuantTensor(_vector(name, info, vectors), info.shape, info.format)
         else:
             out[name] = AbsentTensor(addresses[at : at + info.nbytes], info.shape, info.format)

@@ -13,17 +13,18 @@ from ..files.model import ModelFile
 from ..models import LoadedModel, load_model
 from ..ops.memory import readable
 from ..ops.passes import select_logits, with_output
-from ..ops.specs import AttentionSpec
 from ..ops.webgpu.export import export
 from ..ops.webgpu.inputs import StepLayout
 from ..ops.webgpu.model_weights import ModelWeights
 from ..ops.webgpu.pages import PageStore
 from ..ops.webgpu.plan import Builder, PlanOptions
 from ..ops.webgpu.planned import LEAST_BYTES, MOST_BYTES, PlannedGpu
+from ..ops.webgpu.sampling import WORDS, sample_rows
 from ..validation import to_size
 from .rules import tokenizer_rules
 
 STEP_TOKENS = 128  # of a prompt that run at once
+STATE_SLOTS = 3  # of recurrent layers: the empty state, that of the sequence, and one before it
 DEFAULT_CTX, MAX_CTX = 4096, 1 << 17
 MAX_HEAD = 1 << 10  # values of a head: tables of angles are as wide
 _LIMITS = ("binding_bytes", "buffer_bytes")
@@ -64,20 +65,26 @@ def make_plan(
     length = min(model.config.ctx, MAX_CTX, DEFAULT_CTX if ctx is None else to_size(ctx, "ctx", least=1))
     pages = -(-length // PAGE_TOKENS)
     layout = make_layout(model.graph.specs, kv)
-    store = PageStore(gpu, layout, [pages] * len(layout.groups))
-    steps, weights = StepLayout(len(layout.groups)), ModelWeights(gpu)
-    step = gpu.allocate(4 * (64 + len(layout.groups) * (STEP_TOKENS + pages + 2) + 5 * STEP_TOKENS), "step")
+    store = PageStore(gpu, layout, [STATE_SLOTS if group.is_recurrent else pages for group in layout.groups])
+    groups = sum(1 for group in layout.groups if not group.is_recurrent)
+    steps, weights = StepLayout(groups), ModelWeights(gpu)
+    step = gpu.allocate(4 * (64 + groups * (STEP_TOKENS + pages + 2) + 5 * STEP_TOKENS), "step")
     options = PlanOptions(max_tokens=STEP_TOKENS, max_logits=1, ctx=length)
     graph = select_logits(with_output(model.graph, "logits"))
     builder = Builder(graph, store, weights, step, steps, options)
     programs = {name: builder.program(*classes) for name, classes in PROGRAMS.items()}
-    exported = export(programs, weights, step, steps, file.tensors)
+    logits, vocab = programs["token"].result, model.config.vocab
+    samples = gpu.allocate(4 * (WORDS + 2 * min(length, vocab)), "samples")  # and ids and counts of tokens seen
+    own, results = gpu.allocate(4 * vocab, "logits of samples"), gpu.allocate(8, "sampled tokens")
+    sampler = sample_rows(logits, vocab, samples, own, results)
+    exported = export(programs, weights, step, steps, file.tensors, sampler)
     _check_bindings(exported["buffers"], gpu)
     return {
         **exported,
-        "model": {"architecture": file.architecture, "vocab": model.config.vocab, "ctx": length,
+        "model": {"architecture": file.architecture, "vocab": vocab, "ctx": length,
                   "step_tokens": STEP_TOKENS},
-        "cache": {"page_tokens": PAGE_TOKENS, "pages": pages, "groups": len(layout.groups)},
+        "cache": {"page_tokens": PAGE_TOKENS, "pages": pages, "groups": groups,
+                  "slots": STATE_SLOTS if groups < len(layout.groups) else 0},
         "tokenizer": tokenizer_rules(file.tokenizer()),
     }  # fmt: skip
 
@@ -87,8 +94,6 @@ def _check(model: LoadedModel) -> None:
         raise RequestError("the browser runs models that write text; this one is an encoder")
     if max(model.config.k_dim, model.config.v_dim) > MAX_HEAD:
         raise RequestError(f"the browser runs models with heads of at most {MAX_HEAD} values")
-    if not all(spec is None or isinstance(spec, AttentionSpec) for spec in model.graph.specs):
-        raise RequestError("the browser runs models with attention layers only; this one has recurrent layers")
 
 
 def _check_bindings(buffers: Sequence[Mapping[str, Any]], gpu: PlannedGpu) -> None:

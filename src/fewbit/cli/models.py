@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import ExtraError
 from .completion import ModelName
 from .model import find_model
 from .options import as_json, quiet_option
 from .output import plain, print_json, shown, size_text
+from .progress import Waiting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..files.hub import Builtin, Named
     from .cached import Cached
 
@@ -59,9 +64,13 @@ def model_cells(model: Cached) -> list[str]:
 @click.argument("model", required=False, type=ModelName())
 @click.option("--list", "lists", is_flag=True, help="List the models that have a name, with size and license.")
 @click.option("--no-mmproj", is_flag=True, help="Leave out the image encoder.")
+@click.option(
+    "--warm", metavar="[ARCH]", is_flag=False, flag_value="", help="Compile its kernels for this machine's NVIDIA GPU, "
+    "or for an architecture, such as sm_90, without one."
+)  # fmt: skip
 @quiet_option
 @as_json
-def pull(model: str | None, lists: bool, no_mmproj: bool, as_json: bool) -> None:
+def pull(model: str | None, lists: bool, no_mmproj: bool, warm: str | None, as_json: bool) -> None:
     """Fetch a model and print its path. Of a model that sees, its image encoder (mmproj) is fetched too.
 
     MODEL is a URL, hf:org/repo, hf:org/repo:file or a name that --list shows: a family, such as qwen3, or a family and
@@ -72,25 +81,45 @@ def pull(model: str | None, lists: bool, no_mmproj: bool, as_json: bool) -> None
       fewbit pull --list
       fewbit pull qwen3:4b
       fewbit pull hf:org/repo:q4_k_m --json
+      fewbit pull qwen3:4b --warm
     """
     if lists:
         if model:
             raise click.UsageError(f"--list takes no model; leave out {shown(model, 60)}")
         print_names(as_json)
         return
+    if warm and not model and not warm.startswith("sm_"):
+        model, warm = warm, ""  # the architecture was left out
     if not model:
         raise click.UsageError("name a model; `fewbit pull --list` shows the names")
     from ..encoding import file_beside
 
     path = find_model(model, encoder=not no_mmproj)
     beside = None if no_mmproj else file_beside(path)
+    warmed = {} if warm is None else warm_up(path, warm or None)
     if as_json:
         mmproj = None if beside is None else str(beside)
-        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size, "mmproj": mmproj})
+        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size, "mmproj": mmproj, **warmed})
         return
     click.echo(path)
     if beside is not None:  # apart from the path, which scripts read
         click.echo(f"image encoder: {beside}", err=True)
+
+
+def warm_up(path: Path, arch: str | None) -> dict[str, Any]:
+    """Compile the kernels of a model's usual steps into the cache folder. Returns what --json adds."""
+    from ..devices.cuda_kernels import compile_kernels, find_card, model_kernels
+    from ..models import load_model
+    from ..models import open_model as open_file
+
+    try:
+        card = find_card(arch)
+    except ExtraError as error:
+        raise ExtraError(f"{error}; --warm sm_90 compiles for such a GPU without one") from None
+    kernels = model_kernels(load_model(open_file(path)), card)
+    with Waiting("compiling kernels", unit="kernels") as waiting:
+        compile_kernels(kernels, card.arch, partial(waiting, f"compiling kernels for {card.arch}"))
+    return {"arch": card.arch, "kernels": len(kernels)}
 
 
 def print_names(as_json: bool) -> None:

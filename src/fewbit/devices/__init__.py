@@ -36,6 +36,7 @@ class Device(Protocol):
     leaves_experts: ClassVar[bool] = False  # whether experts can stay on the CPU: see `cpu_experts.py`
     takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     takes_images: ClassVar[bool] = False  # whether its executors insert rows, and know axes and spans
+    keeps_f32: ClassVar[bool] = True  # whether attention gains anything by K and V in f32
     activation_types: ClassVar[tuple[str, ...]] = ("exact",)  # that its products can take
     reserve_bytes: int = 64 << 20  # for what is not counted: threads, tables, Python
     layouts: tuple[str, ...] = ("rows",)  # of weights that it can read, by name, best first

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from ..ops.cuda import gpu
 from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
 from ..ops.cuda.attention import FEW_TOKENS
 from ..ops.cuda.collective import CudaGroup, LocalGroup
+from ..ops.cuda.extras import StepExtras, packed_rows, uses_of
 from ..ops.cuda.host_experts import HostExperts, HostRows
 from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.nccl import NcclGroup
+from ..ops.cuda.padding import BATCHES, LENGTHS, padded_batch, prompt_layout
 from ..ops.cuda.pages import DeviceStore
 from ..ops.cuda.plan import HOSTED, Plan, PlanOptions, build
+from ..ops.cuda.planned import PlannedGpu
 from ..ops.cuda.sampling import GpuSampler, Packed, decoded, pack_samples
 from ..ops.cuda.session import CapturedGraph, Session
 from ..ops.cuda.values import Collector, Launcher
@@ -35,13 +38,12 @@ from ..ops.passes import select_logits, with_output
 from . import Device
 from .batch import Batch, Results, has_late_masks, resolve_masks
 from .cpu_experts import make_experts
+from .cuda_kernels import PROMPT, USUAL, step_layout, usual_kernels
 from .host import decode
 
 MAX_BATCHED_TOKENS = 4096
 MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
-BATCHES = (1, 2, 4, 6, 8, 12, *range(16, 64, 8), *range(64, 257, 16))  # that steps of decoding are padded to
-MAX_DRAFTED = 64  # tokens of a step with drafts, likewise: each of them reads the K and V of its sequence
-LENGTHS = (512, 2048, 8192, 32768, 131072, 1 << 20)  # of the longest sequence, likewise
+MAX_DRAFTED = 64  # tokens of a step with drafts that is captured: each of them reads the K and V of its sequence
 STAGES = 4  # steps whose inputs may be on their way
 SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and wait for kernels to start, not for bytes
 
@@ -64,7 +66,8 @@ class CudaDevice(Device):
 
     memory_kind = "GPU memory"
     alternative = 'device="cpu"'
-    takes_rows = extends_cpu = leaves_experts = True
+    takes_rows = takes_images = extends_cpu = leaves_experts = True
+    keeps_f32 = False
     activation_types = ("int8", "int16")
     reserve_bytes = 512 << 20  # for kernels, cuBLAS, tables
     max_seqs = MAX_LOGITS
@@ -85,19 +88,30 @@ class CudaDevice(Device):
 
     def make_executor(self, graph: Graph, store: DeviceStore, vocab: int) -> CudaExecutor:
         longest = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
+        options = self.plan_options(graph, self.options.ctx or longest)
+        self._compile_ahead(graph, store.layout, vocab, options)
+        return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(_num_bytes(graph))), options)
+
+    def plan_options(self, graph: Graph, ctx: int) -> PlanOptions:
+        """How steps of a graph are planned, for sequences of `ctx` tokens."""
         most = MAX_LOGITS if graph.has_head and graph.is_causal else self.max_batched_tokens  # encoders give all rows
-        nbytes = sum(w.nbytes for w in weights_of(graph).values())
-        experts = make_experts(graph, self.options)
-        activations = self.options.activations or ("int16" if nbytes < SMALL_BYTES else "int8")
-        sizes = PlanOptions(
+        activations = self.options.activations or ("int16" if _num_bytes(graph) < SMALL_BYTES else "int8")
+        return PlanOptions(
             max_tokens=self.max_batched_tokens,
             max_logits=min(self.max_batched_tokens, most),
-            ctx=self.options.ctx or longest,
+            ctx=ctx,
             int16=activations == "int16",
             batch_invariant=self.options.batch_invariant,
-            host_experts=HostExperts(HostRows(self.device), experts),
+            precise=_sees_images(graph),
+            host_experts=HostExperts(HostRows(self.device), make_experts(graph, self.options)),
         )
-        return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(nbytes)), sizes)
+
+    def _compile_ahead(self, graph: Graph, layout: Layout, vocab: int, options: PlanOptions) -> None:
+        """Compile the kernels of usual steps while weights are sent, and on after that; the first ones come first."""
+        gpu = self.device.gpu
+        if gpu.compiles_ahead:
+            card = PlannedGpu(gpu.arch, gpu.device.properties)
+            gpu.compile_ahead(usual_kernels(graph, layout, vocab, options, card, USUAL))
 
     def make_group(self, devices: Sequence[Device]) -> CudaGroup:
         sessions = [device.device for device in devices if isinstance(device, CudaDevice)]
@@ -122,6 +136,10 @@ class CudaDevice(Device):
             report(f"sending {Path(self.options.model).name} to {self.name}", sent, total)
 
         return advance
+
+
+def _num_bytes(graph: Graph) -> int:
+    return sum(w.nbytes for w in weights_of(graph).values())
 
 
 @dataclass
@@ -166,22 +184,32 @@ class CudaExecutor:
         self._stages: list[StagingMemory] = []
         self._turn = 0
         self._inputs: Any = None  # device memory, grows
+        self._inserted: Any = None  # rows from outside, likewise
+        self._extras = uses_of(graph, options.ctx)
         self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
         groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
         self._captures = not options.host_experts.layers and all(group.can_be_captured for group in groups)
         self._plan("logits" if graph.has_head else "hidden")
-        self.prepare([(1, 1), (min(512, self.max_batched_tokens), 1)])
+        few = [] if _sees_images(graph) else [(1, 1)]
+        self.prepare([*few, (min(PROMPT, self.max_batched_tokens), 1)])
 
     def prepare(self, steps: Sequence[tuple[int, int]]) -> None:
         """Compile the kernels of steps of so many tokens of so many sequences, all at once, if that was never done."""
+        groups = len(self.store.layout.groups)
+        counts = [[-(-tokens // sequences)] * sequences for tokens, sequences in steps]
+        layouts = [step_layout(each, groups) for each in counts]
+        if _sees_images(self.graph):  # all rows come out
+            layouts = [replace(layout, logits=layout.tokens) for layout in layouts]
+        self.prepare_layouts(layouts)
+
+    def prepare_layouts(self, layouts: Iterable[InputLayout]) -> None:
+        """The same of steps with any layouts."""
         plan = self.plans["logits" if self.graph.has_head else "hidden"]
         collector = Collector(self.device, self.device.stream)
-        groups = len(self.store.layout.groups)
-        for tokens, sequences in steps:
-            layout = InputLayout(tokens, sequences, sequences, (1,) * groups, -(-tokens // sequences), LENGTHS[0])
+        for layout in layouts:
             plan.launch(collector, layout.inputs(0, 0))
             if self.sampler:
-                self.sampler.launch(collector, plan.result, 0, sequences)
+                self.sampler.launch(collector, plan.result, 0, layout.logits)
         self.device.compile(list(collector.entries))
 
     def launch(self, batch: Batch, given: Floats | None = None) -> CudaHandle:
@@ -189,11 +217,12 @@ class CudaExecutor:
         mix = mix_of(batch.adapters, len(batch.tokens))
         plan = self._adapted_plan(batch.output) if mix else self._plan(batch.output)
         stage = self._next_stage()
-        bucket, layout = self._layout(batch, mix)
+        extras = self._extras.of(batch)
+        bucket, layout = self._layout(batch, mix, extras)
         slots = layout.logits if bucket else len(batch.samples)
         is_late = has_late_masks(batch)
         packed = None if is_late else self._pack_samples(batch, slots, stage)
-        inputs = self._send(batch, layout, stage)
+        inputs = self._send(batch, layout, stage, extras)
         if given is not None and plan.given is not None:
             wide = np.zeros((len(given), plan.given.stride), np.float32)
             wide[:, : plan.given.width] = given
@@ -223,7 +252,8 @@ class CudaExecutor:
     def _launch(self, plan: Plan, layout: InputLayout, inputs: int, packed: Packed | None, held: list[Any]) -> None:
         run = Launcher(self.device, self.device.stream, held)
         previous = self.sampler.tokens if self.sampler else 0
-        plan.launch(run, layout.inputs(inputs, previous))
+        rows = int(self._inserted.handle) if self._inserted is not None else 0
+        plan.launch(run, layout.inputs(inputs, previous, rows))
         self._sample(run, plan, packed)
 
     def _sample(self, run: Launcher, plan: Plan, packed: Packed | None) -> None:
@@ -253,24 +283,34 @@ class CudaExecutor:
             self.weights.close()
         return self._adapted[output]
 
-    def _layout(self, batch: Batch, mix: int) -> tuple[Bucket | None, InputLayout]:
+    def _layout(self, batch: Batch, mix: int, extras: StepExtras) -> tuple[Bucket | None, InputLayout]:
         """Steps of decoding, drafts included, are padded to a size that comes again and again."""
-        view, n, logits = batch.view, len(batch.tokens), len(batch.logits_indices)
+        view, n = batch.view, len(batch.tokens)
         most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
-        is_decoding = batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
+        is_plain = not extras.inserted and extras.spans is None
+        is_decoding = is_plain and batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
         largest = min(BATCHES[-1] if most_new == 1 else MAX_DRAFTED, self.max_logits)
         if not is_decoding or max(n, len(batch.samples)) > largest or most > LENGTHS[-1]:
-            return None, exact_layout(n, view, logits, mix)
-        size = min(next(b for b in BATCHES if b >= max(n, len(batch.samples))), self.max_logits)
+            return None, self._prompt_layout(batch, mix, extras)
+        size = min(padded_batch(max(n, len(batch.samples))), self.max_logits)
         longest = next(m for m in LENGTHS if m >= most)
-        key = size, longest, mix, most_new > 1
+        key = size, longest, mix, most_new > 1, extras.num_axes
         if key not in self.buckets:
             pages = size * -(-longest // view.page_tokens)
             most_new = FEW_TOKENS if most_new > 1 else 1
-            layout = InputLayout(size, size, size, (pages,) * len(view.tables), most_new, longest, mix=mix)
+            sizes = size, size, size, (pages,) * len(view.tables), most_new, longest
+            layout = InputLayout(*sizes, mix=mix, num_axes=extras.num_axes)
             self.buckets[key] = Bucket(layout)
         bucket = self.buckets[key]
         return bucket, bucket.layout
+
+    def _prompt_layout(self, batch: Batch, mix: int, extras: StepExtras) -> InputLayout:
+        """Other steps are padded where all rows are tokens of a prompt or of an output."""
+        n, logits = len(batch.tokens), len(batch.logits_indices)
+        is_plain = batch.output == "logits" and self.graph.has_head and self.graph.is_causal and not mix
+        if not is_plain or not extras.is_empty or self.plans["logits"].given is not None:
+            return exact_layout(n, batch.view, logits, mix, extras)
+        return prompt_layout(batch.view, logits, self.max_batched_tokens, self.max_logits)
 
     # Memory that a step's inputs and results go through
 
@@ -283,7 +323,9 @@ class CudaExecutor:
         stage.wait()
         return stage
 
-    def _send(self, batch: Batch, layout: InputLayout, stage: StagingMemory) -> int:
+    def _send(self, batch: Batch, layout: InputLayout, stage: StagingMemory, extras: StepExtras) -> int:
+        if extras.inserted:
+            self._insert(packed_rows(extras.inserted))
         nbytes = 4 * layout.total
         if len(stage.inputs) < nbytes:
             stage.inputs = self.device.pinned(2 * nbytes)
@@ -291,9 +333,15 @@ class CudaExecutor:
             self._inputs = self.device.allocate(max(2 * nbytes, 1 << 20))
             self.buckets = {}  # their graphs read the old one
         inputs: Int32s = stage.inputs[:nbytes].view(np.int32)
-        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices, batch.adapters)
+        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices, batch.adapters, extras)
         self.device.send(inputs[:used], int(self._inputs.handle))
         return int(self._inputs.handle)
+
+    def _insert(self, rows: Floats) -> None:
+        """Send rows from outside, behind all steps that read others."""
+        if self._inserted is None or self._inserted.size < rows.nbytes:
+            self._inserted = self.device.allocate(rows.nbytes)
+        self.device.upload(rows, int(self._inserted.handle))
 
     def _pack_samples(self, batch: Batch, slots: int, stage: StagingMemory) -> Packed | None:
         if not batch.samples or self.sampler is None or self._samples is None:
@@ -321,6 +369,13 @@ class CudaExecutor:
         out = np.empty(count * result.stride, np.float32)
         self.device.fetch(result.pointer, out)
         return out.reshape(count, result.stride)[:, : result.width]
+
+
+def _sees_images(graph: Graph) -> bool:
+    """Whether a graph is an image encoder, which takes many rows at once."""
+    has_given = any(node.operation == "given" for node in graph.nodes)
+    looks_back = any(node.operation == "attend" and node.attributes["causal"] for node in graph.nodes)
+    return has_given and not graph.has_head and not looks_back
 
 
 class CudaHandle:

@@ -19,13 +19,13 @@ from ..ops.graph import Graph
 from ..ops.low_rank import Terms
 from ..ops.memory import available_memory
 from ..ops.passes import select_logits, with_output
-from ..ops.webgpu.device import Dispatch, Gpu, Memory, Prepared, open_gpu
+from ..ops.webgpu.device import Gpu, Prepared, open_gpu
 from ..ops.webgpu.inputs import StepLayout
 from ..ops.webgpu.model_weights import ModelWeights
-from ..ops.webgpu.multiply import ONE, RowsAt, token_class
+from ..ops.webgpu.multiply import RowsAt, token_class
 from ..ops.webgpu.pages import PageStore
 from ..ops.webgpu.plan import Builder, PlanOptions, Program
-from ..ops.webgpu.sampling import PackedSamples, pack_samples, sample, sampled_tokens
+from ..ops.webgpu.sampling import PackedSamples, pack_samples, sample_rows, sampled_tokens
 from . import MAX_BATCHED_TOKENS, Device
 from .batch import Batch, Results, has_late_masks, resolve_masks
 from .host import HostHandle, Sampled, decode
@@ -227,11 +227,8 @@ class Sampler:
             self._params, self._prepared = self.gpu.allocate(2 * packed.data.nbytes, "samples"), []
         self.gpu.upload(packed.data, self._params)
         if not self._prepared:
-            values = {"vocab": self.vocab, "x_offset": self.logits.offset, "x_stride": self.logits.stride}
-            buffers: tuple[Memory, ...] = (self.logits.memory, self._params, self._own, self.results)
-            self._prepared = self.gpu.prepare(
-                [Dispatch(sample(), buffers, values, (("samples", 1), ONE, ONE), "sample")]
-            )
+            work = sample_rows(self.logits, self.vocab, self._params, self._own, self.results)
+            self._prepared = self.gpu.prepare([work])
         return self._prepared
 
 

@@ -95,7 +95,8 @@ class ImagePrompts:
         for image, places in zip(images, runs, strict=True):
             source, first = EncoderInput(image.digest, partial(self._encoder.begin, image.prepared)), 0
             for start, end in consecutive(places):
-                rows, digest = EncodedRows(source, first, end - start), image.digest + str(first).encode()
+                rows = EncodedRows(source, first, end - start)
+                digest = image.digest + str(first).encode()
                 parts.append(EmbeddedPart(start, rows, digest, model.sees_all, self._reach))
                 first += end - start
         grids = [image.prepared.grid for image in images]

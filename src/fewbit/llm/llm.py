@@ -81,7 +81,9 @@ class LLM(LabelReader):
         sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation, encoder)
         if refuses_images:
-            self._images.refusal = f"device {options.device!r} takes no images; load the model with device='cpu'"
+            self._images.refusal = (
+                f"device {options.device!r} takes no images; load the model with device='cpu' or 'cuda'"
+            )
         self.pooling = file_pooling(file.config, loaded.is_encoder)
         self.head = find_head(loaded, self.tokenizer, file.architecture)
         self.prompts, self.default_prompt = embedding_prompts(path)

@@ -14,6 +14,7 @@ from ..files.model import ModelFile
 from ..files.shown import short
 from ..tensor import QuantTensor
 
+F32_MAX = float(np.finfo(np.float32).max)
 Prepare = Callable[[QuantTensor], QuantTensor]
 Rows = tuple[int, int]  # the first of some rows, and the one after the last
 
@@ -50,7 +51,7 @@ class Checkpoint:
         """An integer hyperparameter. A list with the same number for each layer counts as that number."""
         value = self._get(key, default)
         if isinstance(value, np.ndarray) and value.size and (value == value.flat[0]).all():
-            value = value.flat[0].item()
+            value = value.ravel().tolist()[0]  # a Python number, also of one that no array holds
         if isinstance(value, np.ndarray):
             self._refuse(key, "the same number for all layers", value.tolist())
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -93,7 +94,8 @@ class Checkpoint:
 
     def number(self, key: str, default: float | None = None, least: float = -math.inf) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not max(least, -F32_MAX) <= value <= F32_MAX:
             self._refuse(key, "a number" + (f" of at least {least:g}" if math.isfinite(least) else ""), value)
         return float(value)
 
@@ -174,7 +176,7 @@ class Checkpoint:
         tensor, shape = self._tensor(name), (count, rows, columns)
         if tensor.shape != shape and (count, *tensor.shape) != (1, rows, columns):
             self._refuse_shape(name, "be " + " x ".join(map(str, shape)), tensor)
-        stack = QuantTensor(tensor.stored, shape, tensor.format)
+        stack = type(tensor)(tensor.stored, shape, tensor.format)
         if part is not None:
             stack = _rows_of_each(stack, *part)
         self._step_bytes[name, part] = stack.nbytes // count * (count if used is None else used)
@@ -271,6 +273,6 @@ def _fits(size: int, expected: int | None) -> bool:
 def _rows_of_each(stack: QuantTensor, start: int, stop: int) -> QuantTensor:
     """A range of rows of each matrix in a stack."""
     count, rows, columns = stack.shape
-    flat = QuantTensor(stack.stored, (count * rows, columns), stack.format)
+    flat = type(stack)(stack.stored, (count * rows, columns), stack.format)
     numbers = (np.arange(count)[:, None] * rows + np.arange(start, stop)).reshape(-1)
     return QuantTensor(flat[numbers].stored, (count, stop - start, columns), stack.format)

@@ -64,7 +64,8 @@ class Model(Decoder):
         rope = read_rope(file, c.k_dim) if file.flag("rope.scaling.finetuned", default=True) else None
         blocks = [block(file, i, c, rope) for i in range(c.layers)]
         super().__init__(file, c, blocks, scale=file.number("embedding_scale", default=1.0))
-        logit_scale = file.number("logit_scale", default=0.0) or 1.0
+        has_scale = file.number("logit_scale", default=0.0) != 0
+        logit_scale = file.number("logit_scale", least=1e-6) if has_scale else 1.0
         self.output_norm.weight = self.output_norm.weight / np.float32(logit_scale)
 
 

@@ -46,8 +46,9 @@ class Placement:
                 self._release(self.places[value])
 
     def _take_or_share(self, node: Node, out: Value, inputs: Sequence[Value]) -> None:
-        """Rotations, and products that are added to something, are made in place where nobody else reads that."""
-        added = {"rope": inputs[:1], "linears": inputs[1:]}.get(node.operation, [])
+        """Rotations, insertions, and products that are added to something, are made in place where nobody else reads
+        that."""
+        added = {"rope": inputs[:1], "insert": inputs[:1], "linears": inputs[1:]}.get(node.operation, [])
         if not added or self._left[added[0]] != 1 or added[0].logits_only != out.logits_only:
             self._take(out, [(out, 0)])
             return

@@ -50,6 +50,7 @@ class LocalPlan(msgspec.Struct):
     buffers: list[dict[str, Any]]
     programs: dict[str, Any]
     step: dict[str, Any]
+    sampler: dict[str, Any]
     model: dict[str, Any]
     cache: dict[str, int]
     tokenizer: dict[str, Any]

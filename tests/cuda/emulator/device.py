@@ -73,6 +73,8 @@ class Stream:
 
 
 class EmulatedGpu(Gpu):
+    compiles_ahead = False
+
     def __init__(self, ordinal: int = 0, nbytes: int = 8 << 30) -> None:
         self.ordinal, self.arch, self.has_dependent_launches = ordinal, "emulated", False
         limits = {"max_shared_memory_per_block_optin": 227 << 10, "max_shared_memory_per_multiprocessor": 228 << 10}

@@ -15,8 +15,11 @@ import numpy as np
 from ...arrays import Floats
 from ...errors import ArgumentError, ShapeError
 from ..graph import Rope
+from . import kernels_rows
 from .kernels import Entry
 from .kernels_attention import PLAIN_HEADS, PLAIN_THREADS, WRITE_THREADS, PageShape, attend_mma, attend_plain, write_kv
+from .kernels_rows import THREADS
+from .memory import DeviceArray
 from .pages import PAGE_TOKENS, LayerPages
 from .session import Session
 from .values import Launcher, Rows, StepInputs
@@ -34,13 +37,20 @@ MAX_GRID = 65535  # blocks in the second and third dimension
 
 
 class RopeTable(NamedTuple):
-    """Cosines and sines, (positions, pairs, 2) floats on the device."""
+    """Cosines and sines, (positions, pairs, 2) floats on the device; with `by_row`, (rows of the step, pairs, 2)."""
 
     pointer: int
     pairs: int
     neox: bool
     positions: int
     buffer: Any
+    axes: DeviceArray | None = None  # for each pair, which of a token's positions; None: there is one
+    by_row: bool = False
+
+    @property
+    def at(self) -> tuple[int, int, bool, bool]:
+        """As kernels take it."""
+        return self.pointer, self.pairs, self.neox, self.by_row
 
 
 class Int8Row(NamedTuple):
@@ -73,7 +83,27 @@ def make_rope_table(device: Session, rope: Rope, positions: int) -> RopeTable:
     values = rope_values(rope, positions)
     buffer = device.allocate(values.nbytes)
     device.upload(values, int(buffer.handle))
-    return RopeTable(int(buffer.handle), len(rope.inv_freq), rope.neox, positions, buffer)
+    axes = None if rope.axes is None else device.array(np.array(rope.axes, np.int32))
+    return RopeTable(int(buffer.handle), len(rope.inv_freq), rope.neox, positions, buffer, axes)
+
+
+def gather_turns(run: Launcher, step: StepInputs, rope: RopeTable) -> None:
+    """What each row is rotated by, if it has positions on several axes: once in a step, before all that rotates."""
+    table = turns_of(run, step, rope)
+    if rope.axes is not None and table is not rope:
+        grid = step.num_tokens, -(-rope.pairs // THREADS)
+        given = rope.pointer, rope.axes.pointer, step.axes, step.num_tokens, rope.pairs, table.pointer
+        run.launch(kernels_rows.gather_turns(), grid, THREADS, *given)
+
+
+def turns_of(run: Launcher, step: StepInputs, rope: RopeTable | None) -> RopeTable:
+    """The table that the rows of a step are rotated by."""
+    if rope is None:
+        return _NO_ROPE
+    if rope.axes is None or not step.num_axes:
+        return rope
+    pointer = run.scratch(f"turns.{rope.pointer}", 8 * step.num_tokens * rope.pairs)
+    return rope._replace(pointer=pointer, by_row=True)
 
 
 @dataclass(frozen=True)
@@ -131,12 +161,12 @@ def write_rows(
     run: Launcher, step: StepInputs, pages: LayerPages, k: Rows, v: Rows, *, rope: RopeTable | None = None
 ) -> None:
     """K and V of a step's tokens into their pages; K is rotated by `rope`, unless it was before."""
-    spec, table = pages.spec, rope or _NO_ROPE
+    spec, table = pages.spec, turns_of(run, step, rope)
     _check_rows(pages, k, v, table)
     grid = -(-step.num_tokens // PAGE_TOKENS), spec.kv_heads
     run.launch(
         write_kv(page_shape(pages)), grid, WRITE_THREADS, k.pointer, v.pointer, k.stride, v.stride,
-        table.pointer, table.pairs, table.neox, pages.rotate, pages.k, pages.v, step.groups[pages.group].slots,
+        *table.at, pages.rotate, pages.k, pages.v, step.groups[pages.group].slots,
         step.positions, step.num_tokens, spec.kv_heads,
     )  # fmt: skip
 
@@ -165,7 +195,7 @@ def decode_attention(
     become zeros. With one new token a sequence all is one kernel, which reads the step's integers and older pages
     before the kernel before it has ended.
     """
-    spec, table = pages.spec, rope or _NO_ROPE
+    spec, table = pages.spec, turns_of(run, step, rope)
     if keep:
         _check_rows(pages, k, v, table)
     q_heads = _check_output(pages, q, out, step.num_tokens)
@@ -186,7 +216,7 @@ def decode_attention(
         grid = shape.pieces, spec.kv_heads * shape.rounds, min(at_once, rows.stop - first)
         run.launch(
             entry, grid, 32 * shape.warps if shape.is_mma else PLAIN_THREADS, q.pointer, k.pointer, v.pointer,
-            q.stride, k.stride, v.stride, table.pointer, table.pairs, table.neox, pages.rotate,
+            q.stride, k.stride, v.stride, *table.at, pages.rotate,
             pages.k, pages.v, group.tables, group.starts, group.slots, step.positions, step.sequences, step.lengths,
             sinks, scale, softcap,
             spec.signed_window, spec.kv_heads, q_heads, shape.piece, first, parts, tickets, *_output(out),

@@ -1,19 +1,22 @@
-"""Kernels compiled at first use by NVRTC, through cuda-core; what was compiled once is kept in the cache folder."""
+"""Kernels compiled at first use by NVRTC; what was compiled once is kept in the cache folder."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import RLock
 from typing import Any
 
 from ...errors import ExtraError, PathError
+from .nvrtc import compile_program
+from .processes import CompilerPool, Source
 
 INSTALL = "pip install 'fewbit[cuda]'"
 
@@ -64,18 +67,13 @@ def compiler_version() -> str:
 
 def compile_source(source: str, arch: str, verbose: bool = False) -> tuple[bytes, str]:
     """C++ to machine code for an architecture such as "sm_90"; with `verbose`, what the assembler says of registers."""
-    core = package("cuda.core")
     compiler_version()
-    options = core.ProgramOptions(
-        arch=arch,
-        std="c++17",
-        include_path=include_path(),
-        device_as_default_execution_space=True,
-        ptxas_options=["-v"] if verbose else None,
-    )
-    log = StringIO()
-    made = core.Program(source, "c++", options).compile("cubin", logs=log)
-    return bytes(made.code), log.getvalue()
+    return compile_program(source, _options(arch) + (["--ptxas-options=-v"] if verbose else []))
+
+
+def _options(arch: str) -> list[str]:
+    includes = [f"--include-path={folder}" for folder in include_path()]
+    return [f"-arch={arch}", "--std=c++17", "--device-as-default-execution-space", *includes]
 
 
 def cache_folder() -> Path:
@@ -89,26 +87,82 @@ def cache_folder() -> Path:
 
 
 def cubin(source: str, arch: str) -> bytes:
-    """Machine code for a source, from the cache folder where it is there."""
-    key = sha256("\0".join([digest(), compiler_version(), arch, source]).encode()).hexdigest()[:32]
-    path = cache_folder() / f"{key}.cubin"
-    try:
-        return path.read_bytes()
-    except OSError:
+    """Machine code for a source: from the cache folder, or from who compiles it now, or else compiled here."""
+    key = _key(source, arch)
+    pending, code = _pending.get(key), _kept(key)
+    if code is None and pending is not None and not pending.cancel():
+        with suppress(Exception):  # what is wrong is said below
+            code = pending.result()
+    if code is None:
         code, _ = compile_source(source, arch)
-        _keep(path, code)
-        return code
+        _keep(key, code)
+    return code
 
 
-def compile_all(sources: Iterable[str], arch: str, threads: int | None = None) -> None:
-    """Several at once into the cache folder: the compiler uses one core for each."""
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        for _ in pool.map(lambda source: cubin(source, arch), dict.fromkeys(sources)):
-            pass
+def compile_ahead(sources: Iterable[str], arch: str, urgent: bool = False) -> list[Future[bytes]]:
+    """Begin to compile what the cache folder lacks, in processes beside this one; returns at once.
+
+    Args:
+        sources: C++, most wanted first.
+        arch: The architecture.
+        urgent: They come before what others have asked for.
+    """
+    with _submitting:
+        found = {key: source for source in sources if not _path(key := _key(source, arch)).exists()}
+        running = {key: future for key in found if (future := _pending.get(key)) and not (urgent and future.cancel())}
+        missing = {key: source for key, source in found.items() if key not in running}
+        jobs = [Source(source, _options(arch), partial(_keep, key)) for key, source in missing.items()]
+        futures = _pool.submit(jobs, urgent)
+        submitted = dict(zip(missing, futures, strict=True))
+        _pending.update(submitted)
+    for key, future in submitted.items():
+        future.add_done_callback(partial(_forget, key))
+    return [*running.values(), *futures]
 
 
-def _keep(path: Path, code: bytes) -> None:
+def compile_all(sources: Iterable[str], arch: str) -> None:
+    """Compile what the cache folder lacks, on all cores. Raises what the compiler finds wrong."""
+    for future in compile_ahead(sources, arch, urgent=True):
+        with suppress(CancelledError):  # somebody who needs it compiles it himself
+            future.result()
+
+
+def _alone(source: str, options: list[str]) -> bytes:
+    compiler_version()
+    return compile_program(source, options)[0]
+
+
+_pool = CompilerPool(_alone)
+_pending: dict[str, Future[bytes]] = {}  # kernels that are compiled now, by their names in the cache folder
+_submitting = RLock()
+
+
+def _forget(key: str, future: Future[bytes]) -> None:
+    """What was compiled is in the cache folder now; if that cannot be written, it stays here."""
+    if future.cancelled() or future.exception() or _path(key).exists():
+        with _submitting:
+            if _pending.get(key) is future:
+                del _pending[key]
+
+
+def _key(source: str, arch: str) -> str:
+    return sha256("\0".join([digest(), compiler_version(), arch, source]).encode()).hexdigest()[:32]
+
+
+def _path(key: str) -> Path:
+    return cache_folder() / f"{key}.cubin"
+
+
+def _kept(key: str) -> bytes | None:
+    try:
+        return _path(key).read_bytes()
+    except OSError:
+        return None
+
+
+def _keep(key: str, code: bytes) -> None:
     """Written whole or not at all; a folder that cannot be written is not an error, the next process compiles again."""
+    path = _path(key)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DeviceError, FewbitError, OutOfMemory
 from .blas import Blas
 from .cards import check
-from .compile import compile_all, cubin, package
+from .compile import compile_ahead, compile_all, cubin, package
 from .kernels import Entry
 from .launch import GEMM_NAME
 
@@ -25,6 +25,8 @@ class Gpu:
     `lock` is held while a graph is captured, and while something is done that the driver may refuse meanwhile: loading
     kernels, making a cuBLAS handle.
     """
+
+    compiles_ahead: ClassVar[bool] = True  # whether kernels are compiled while others are sent
 
     def __init__(self, ordinal: int) -> None:
         check(ordinal)
@@ -68,6 +70,10 @@ class Gpu:
     def compile(self, entries: Sequence[Entry]) -> None:
         """Kernels that the cache folder does not have, on all cores."""
         compile_all([entry.source for entry in entries], self.arch)
+
+    def compile_ahead(self, entries: Sequence[Entry]) -> None:
+        """Begin to do so, in this order; who needs one of them waits for it."""
+        compile_ahead([entry.source for entry in entries], self.arch)
 
     @cached_property
     def kernel_address(self) -> int:

@@ -62,6 +62,14 @@ def form_rows(dtype: str, target: str, rounds: int, norm: bool) -> Entry:
     return entry("form_rows", (named(f"Real::{dtype}"), named(f"Real::{target}"), rounds, norm), FORM_THREADS)
 
 
+def scale_rows(dtype: str, rounds: int, norm: bool) -> Entry:
+    return entry("scale_rows", (named(f"Real::{dtype}"), rounds, norm), FORM_THREADS)
+
+
+def end_rows() -> Entry:
+    return entry("end_rows", (), 256)
+
+
 def gate_rows(kind: str, target: str) -> Entry:
     return entry("gate_rows", (named(f"Maths::{kind}"), named(f"Real::{target}")), 128)
 

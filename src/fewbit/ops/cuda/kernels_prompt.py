@@ -88,9 +88,9 @@ def _head_pages(fmt: Format, dim: int, is_value: bool) -> Constant:
     return Constant(text, f"{fmt.native_name}_{dim}")
 
 
-def attend_prompt(shape: PromptShape, rotated: int, has_softcap: bool, dtype: str) -> Entry:
+def attend_prompt(shape: PromptShape, rotated: int, has_softcap: bool, dtype: str, has_spans: bool = False) -> Entry:
     """Attention over tiles. `rotated`: values of a block of the Hadamard rotation, 0 if there is none."""
     sizes = list(map(str, (shape.k_dim, shape.v_dim, shape.keys, shape.warps, shape.row_tiles, shape.slots)))
     block = Constant(f"fewbit::PromptShape<{', '.join(sizes)}>", "_".join(sizes))
-    constants = block, rotated, has_softcap, named(f"Real::{dtype}")
+    constants = block, rotated, has_softcap, named(f"Real::{dtype}"), has_spans
     return entry("attend_prompt", constants, shape.threads, shared=shape.shared)

@@ -30,6 +30,14 @@ def norm_rows(centered: bool, warp_rows: bool) -> Entry:
     return entry("norm_rows", (centered, warp_rows), THREADS if warp_rows else 1024)
 
 
+def insert_rows(adds: bool) -> Entry:
+    return entry("insert_rows", (adds,), THREADS)
+
+
+def gather_turns() -> Entry:
+    return entry("gather_turns", (), THREADS)
+
+
 def rotate_rows() -> Entry:
     return entry("rotate_rows", (), THREADS)
 

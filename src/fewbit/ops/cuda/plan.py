@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Floats
-from ...errors import RequestError
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import ProductKey, add_terms
@@ -82,6 +81,7 @@ class PlanOptions:
     ctx: int  # tokens of the longest sequence
     int16: bool = False  # one token is taken in 16 bits, not in 8
     batch_invariant: bool = False
+    precise: bool = False  # many rows are taken in f16 wherever the weights allow it
     host_experts: HostExperts = field(default_factory=HostExperts)
 
 
@@ -103,7 +103,7 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
         name: getattr(row_maths, name)
         for name in (
             "embed", "positions", "norm", "layer_norm", "gate", "add", "activate", "scale", "softcap", "clamp", "shift",
-            "columns", "join", "gather", "rope", "linear_heads",
+            "columns", "join", "gather", "rope", "linear_heads", "insert",
         )
     },
     **{name: getattr(recurrent, name) for name in ("delta_rule", "scan")},
@@ -159,6 +159,8 @@ class Builder:
 
         def launch(run: Launcher, step: StepInputs) -> None:
             self.formed.clear()
+            for rope in self.ropes.values():
+                attention.gather_turns(run, step, rope)
             first(run, step)
 
         return launch
@@ -223,9 +225,6 @@ class Builder:
             return self.weights.tensor(value) if len(value.shape) == 2 else self.weights.stack(value)
         return self._rope(value) if isinstance(value, Rope) else value
 
-    def insert(self, node: Node, *, part: int, adds: bool) -> Launch:
-        raise RequestError("device 'cuda' takes no rows of image encoders; use device='cpu'")
-
     def given(self, node: Node) -> Launch:
         return lambda run, step: None
 
@@ -264,11 +263,11 @@ class Builder:
         if changes is not None:
             return self._gated_with_terms(node, self.weights.gated(gate, up, kind), changes, norm)
         fused, x, out = self.weights.gated(gate, up, kind), self.rows[node.inputs[0]], self.rows[node.outputs[0]]
-        if not self._feeds_product(node.outputs[0]):
+        if self.options.precise or not self._feeds_product(node.outputs[0]):
             return self._product(node, fused, x, out, norm)
         given = self._norm(norm)
         count, source, value = _counter(node.outputs[0]), node.inputs[0], node.outputs[0]
-        many = many_dtype(node, self.makers, fused)
+        many = self._many(node, fused)
 
         def launch(run: Launcher, step: StepInputs) -> None:
             tokens = count(step)
@@ -281,12 +280,15 @@ class Builder:
 
         return launch
 
+    def _many(self, node: Node, fused: Fused) -> str:
+        return many_dtype(node, self.makers, fused, self.options.precise)
+
     def _gated_with_terms(
         self, node: Node, fused: Fused, keys: tuple[ProductKey, ProductKey], norm: tuple[Floats, float] | None
     ) -> Launch:
         """Adapters add to the products before the gate."""
         x, out, count = self.rows[node.inputs[0]], self.rows[node.outputs[0]], _counter(node.outputs[0])
-        invariant, many = self.options.batch_invariant, many_dtype(node, self.makers, fused)
+        invariant, many = self.options.batch_invariant, self._many(node, fused)
         adapters, logits_only, given = self._adapters, node.outputs[0].logits_only, self._norm(norm)
         assert adapters is not None
         every = [(key, part) for part, key in enumerate(keys) if key in adapters.products]
@@ -334,7 +336,7 @@ class Builder:
         count, source = _counter(node.outputs[0]), node.inputs[0]
         int16 = self.options.int16 or self.logits in node.outputs  # nothing after logits makes good what they lose
         invariant, exact = self.options.batch_invariant, all(t.is_exact for t in fused.tensors)
-        many = many_dtype(node, self.makers, fused)
+        many = self._many(node, fused)
 
         def launch(run: Launcher, step: StepInputs) -> None:
             tokens = count(step)
@@ -384,8 +386,6 @@ class Builder:
         keep: bool,
         spans: bool,
     ) -> Launch:
-        if spans:
-            raise RequestError("device 'cuda' runs no attention over spans; use device='cpu'")
         q, k, v = (self.rows[value] for value in node.inputs)
         out, pages = self.rows[node.outputs[0]], self.store.kv(layer)
         rotation, invariant = self._rotation(node), self.options.batch_invariant
@@ -394,21 +394,24 @@ class Builder:
         value, feeds = node.outputs[0], self._feeds_product(node.outputs[0])
 
         def launch(run: Launcher, step: StepInputs) -> None:
-            is_few = step.max_q <= attention.FEW_TOKENS and step.num_tokens <= MAX_SHARED
-            if step.max_q == 1 or ((invariant or is_few) and causal):
+            has_spans = spans and step.max_span > 0
+            is_few = step.max_q <= attention.FEW_TOKENS and step.num_tokens <= MAX_SHARED and not has_spans
+            if (step.max_q == 1 and not has_spans) or ((invariant or is_few) and causal):
                 target = self._decoded(run, value, step.num_tokens, spec.v_dim) if feeds else out
                 attention.decode_attention(
                     run, step, pages, q, k, v, target, keep=keep, batch_invariant=invariant, **given
                 )
+                if has_spans:
+                    prompt_attention.prompt_attention(run, step, pages, q, out, spans=True, spans_only=True, **given)
                 return
             if keep:
                 attention.write_rows(run, step, pages, k, v, rope=rope)
-            if step.runs and causal:
+            if step.runs and causal and not has_spans:
                 mixed(run, step)
                 return
             target, dtype = self._attended(run, value, step.num_tokens) if feeds else (out, "f32")
             prompt_attention.prompt_attention(
-                run, step, pages, q, target, causal=causal, radius=radius, dtype=dtype, **given
+                run, step, pages, q, target, causal=causal, radius=radius, dtype=dtype, spans=has_spans, **given
             )
 
         def mixed(run: Launcher, step: StepInputs) -> None:

@@ -35,7 +35,7 @@ class Form(NamedTuple):
 
     kind: str
     pointer: int
-    scales: int = 0  # of granules, with sums (bytes), or of tokens (fragments; 0: they are not scaled)
+    scales: int = 0  # of granules, with sums (bytes), or of tokens (fragments, rows16; 0: they are not scaled)
     stride: int = 0  # of rows
     parts: int = 1  # of 8 bits
     tiles: int = 0  # of 8 tokens
@@ -50,7 +50,7 @@ class RowSource(NamedTuple):
     norm: tuple[int, float] | None = None
     dtype: str = "f32"
     name: str = "x"
-    many: str = "bf16"  # the type of rows16
+    many: str = "bf16"  # the type of rows16; "scaled": f16
 
 
 def make_form(
@@ -68,10 +68,10 @@ def make_form(
 ) -> Form:
     """Rows of `rows.width` values, normed first where a norm is given, for products that come next.
 
-    One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, more in `many`, "bf16" or "f16". With
-    `invariant` all are taken in f16, and a token's product has the same bits whatever the others are. With `exact` they
-    stay f32, for weights that are multiplied so. The form lies in scratch memory under `name`, until the next of that
-    name is made.
+    One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, more in `many`: "bf16", "f16", or
+    "scaled", which is f16 with a power of two for each token. With `invariant` all are taken in f16, and a token's
+    product has the same bits whatever the others are. With `exact` they stay f32, for weights that are multiplied so.
+    The form lies in scratch memory under `name`, until the next of that name is made.
     """
     source = RowSource(rows, norm, dtype, name, many)
     if exact:
@@ -125,6 +125,11 @@ def _fragments(run: Launcher, source: RowSource, tokens: int, tiles: int) -> For
 def _rows(run: Launcher, source: RowSource, tokens: int, kind: str) -> Form:
     (x, k, stride), norm, dtype, name, many = source
     width, (weight, eps) = padded(k, 8), norm or (0, 0.0)
+    if kind == "rows16" and many == "scaled":
+        out, scales = run.scratch(f"{name}.{kind}", 2 * tokens * width), run.scratch(f"{name}.row_scales", 4 * tokens)
+        entry = kernels.scale_rows(dtype, kernels.rounds(width), norm is not None)
+        run.launch(entry, tokens, kernels.FORM_THREADS, x, stride, weight, eps, out, scales, k, width)
+        return Form(kind, out, scales, width, dtype="f16", source=source)
     target, item = (many, 2) if kind == "rows16" else ("f32", 4)
     out = run.scratch(f"{name}.{kind}", item * tokens * width)
     entry = kernels.form_rows(dtype, target, kernels.rounds(width), norm is not None)
@@ -361,12 +366,19 @@ def begin_rows(run: Launcher, y: Rows, tokens: int, bias: int = 0, residual: Row
     return 1.0 if bias or residual else 0.0
 
 
+def end_rows(run: Launcher, x: Rows, scales: int, tokens: int, out: _Output) -> None:
+    """Write products of scaled rows, and what is added to them, where they will be."""
+    args = (*x.at, scales, *out.rows.at, out.bias, *(out.residual or Rows(0, 0, 0)).at, x.width)
+    run.launch(kernels.end_rows(), (tokens, -(-x.width // 256)), 256, *args)
+
+
 def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output) -> None:
     """The matrices decoded to a scratch, one behind the other, then cuBLAS; large ones some rows at a time."""
     width, start = form.stride, pairs[0][1]
     end = pairs[-1][1] + pairs[-1][0].shape[0]
     whole = out.at(start, end - start)
-    y, beta = whole.rows, begin_rows(run, whole.rows, tokens, *whole[1:])
+    is_scaled = form.kind == "rows16" and form.scales != 0
+    y, beta = (whole.rows, 0.0) if is_scaled else (whole.rows, begin_rows(run, whole.rows, tokens, *whole[1:]))
     most = max(1, MAX_DECODED // (2 * width) // ROWS) * ROWS
     for first in range(start, end, most):
         n = min(most, end - first)
@@ -374,6 +386,8 @@ def _many(run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens
         for t, own in pairs:
             rows = range(max(first - own, 0), min(first + n - own, t.shape[0]))
             t.decode_into(decoded + 2 * (own + rows.start - first) * width, width, form.dtype, run.launch, rows)
-        to = y.columns(first - start, n)
+        to = Rows(run.scratch("unscaled", 4 * tokens * n), n, n) if is_scaled else y.columns(first - start, n)
         given = (form.pointer, decoded, to.pointer, tokens, n, width, form.dtype)
         run.multiply(*given, beta=beta, x_stride=width, stride=to.stride)
+        if is_scaled:
+            end_rows(run, to, form.scales, tokens, whole.at(first - start, n))

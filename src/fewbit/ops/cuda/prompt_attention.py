@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...errors import ArgumentError, ShapeError
 from ..specs import AttentionSpec
-from .attention import MAX_GRID, RopeTable, processors
+from .attention import MAX_GRID, RopeTable, processors, turns_of
 from .kernels_prompt import GATHER_THREADS, PromptShape, attend_prompt, gather_kv, prompt_shape
 from .pages import LayerPages
 from .session import Session
@@ -35,14 +35,15 @@ class Reach(NamedTuple):
         return max(1, min(-(-max_length // keys), spanned))
 
 
-def reach(window: int, causal: bool, radius: int) -> Reach:
-    """
+def reach(window: int, causal: bool, radius: int, spans: bool = False) -> Reach:
+    """Beside the span that a token is part of, with `spans`: if not causal, nothing else.
+
     >>> reach(8, True, 0), reach(0, False, 3)
     (Reach(back=7, ahead=0), Reach(back=3, ahead=3))
     """
     if causal:
         return Reach(window - 1 if window else FAR, 0)
-    return Reach(radius or FAR, radius or FAR)
+    return Reach(0, 0) if spans else Reach(radius or FAR, radius or FAR)
 
 
 def card_shape(device: Session, spec: AttentionSpec) -> PromptShape:
@@ -68,20 +69,24 @@ def prompt_attention(
     dtype: str = "f32",
     sequences: range | None = None,
     least: int = 1,
+    spans: bool = False,
+    spans_only: bool = False,
 ) -> None:
     """Attention of the new tokens of `sequences` (all of the step), whose K and V are in the pages already.
 
     Sequences with fewer than `least` new tokens are left alone: their rows of `out` are not written. `rope` rotates q
     by the tokens' positions. `sinks` points to a float for each head. `out` has rows of `dtype`, "f32", "f16" or
-    "bf16", its stride counts those; columns behind the heads become zeros.
+    "bf16", its stride counts those; columns behind the heads become zeros. With `spans` tokens see all of their spans,
+    too; with `spans_only` those whose span is their own are left alone.
     """
     heads = _heads(pages, q, out, dtype)
     if not (scale > 0 and softcap >= 0):
         raise ArgumentError(f"attention needs a scale above 0 and a soft cap of 0 or more, not {scale} and {softcap}")
     spec, shape = pages.spec, card_shape(run.device, pages.spec)
-    sees = reach(spec.window, causal, radius)
+    sees = reach(spec.window, causal, radius, spans)
     back = spec.signed_window if spec.chunked else sees.back
-    capacity = sees.capacity(step.max_length, step.max_q, shape.keys)
+    farthest = Reach(max(sees.back, step.max_span - 1), sees.ahead) if spans else sees
+    capacity = farthest.capacity(step.max_length, step.max_q, shape.keys)
     k_bytes, v_bytes = (capacity * spec.kv_heads * size for size in shape.tile_bytes)
     todo = range(step.num_sequences) if sequences is None else sequences
     if step.max_q < max(least, 1):
@@ -90,17 +95,17 @@ def prompt_attention(
     gather = gather_kv(pages.k_format, pages.v_format, spec.k_dim, spec.v_dim, shape)
     rotated = spec.k_dim & -spec.k_dim if pages.rotate else 0
     group, table = heads // spec.kv_heads, step.groups[pages.group]
-    turns = (rope.pointer, rope.pairs, rope.neox) if rope else (0, 0, 0)
-    queries = *q.at, spec.k_dim, heads, group, *turns
+    queries = *q.at, spec.k_dim, heads, group, *turns_of(run, step, rope).at
     if -(-step.max_q * group // shape.rows) * len(todo) * spec.kv_heads * shape.parts < 2 * processors(run.device):
         shape = shape.small
     tiles = _num_tiles(step.max_q, group, shape.rows)
-    attend = attend_prompt(shape, rotated, softcap > 0, dtype)
+    attend = attend_prompt(shape, rotated, softcap > 0, dtype, spans)
+    seen = back, sees.ahead, step.spans if spans else 0, spans_only
     for first in todo[::at_once]:
         count = min(at_once, todo.stop - first)
         k = run.scratch("prompt_k", count * k_bytes)
         v = run.scratch("prompt_v", count * v_bytes)
-        prompts = step.q_starts, step.lengths, first, least, back, sees.ahead
+        prompts = step.q_starts, step.lengths, first, least, *seen
         run.launch(
             gather, (capacity, 2 * spec.kv_heads, count), GATHER_THREADS, pages.k, pages.v, spec.kv_heads,
             table.tables, table.starts, *prompts, k, v, capacity,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ...errors import ArgumentError, ShapeError
 from ..recorder import ACTIVATIONS, GATES
 from . import kernels_rows as kernels
-from .attention import RopeTable
+from .attention import RopeTable, turns_of
 from .kernels_rows import THREADS
 from .stack import Stack
 from .tensor import CudaTensor
@@ -131,6 +131,18 @@ def gather(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int) 
     run.launch(kernels.gather_rows(unit), grid, THREADS, *args)
 
 
+def insert(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, part: int, adds: bool) -> None:
+    """x, with rows from outside in the place of those of some tokens, or added to them."""
+    expect_width("insert", out, x.width)
+    if out != x:
+        columns(run, step, out, x, tokens=tokens, start=0, width=x.width)
+    for one in step.inserts:
+        if one.part == part:
+            grid = one.rows, -(-x.width // THREADS)
+            given = step.insert_tokens, one.first_token, step.insert_rows, one.first_value, *out.at, x.width
+            run.launch(kernels.insert_rows(adds), grid, THREADS, *given)
+
+
 def embed(run: Launcher, step: StepInputs, out: Rows, *, tokens: int, table: CudaTensor, scale: float = 1.0) -> None:
     """The row of the table for each token, times scale. Ids below 0 are tokens that the step before sampled."""
     _embed(run, out, step.tokens, step.previous, table, scale, tokens)
@@ -156,11 +168,12 @@ def _embed(run: Launcher, out: Rows, ids: int, previous: int, table: CudaTensor,
 def rope(run: Launcher, step: StepInputs, out: Rows, x: Rows, *, tokens: int, heads: int, rope: RopeTable) -> None:
     """Heads rotated by their tokens' positions."""
     dim, pairs = head_dim("rope", x, heads), rope.pairs
+    table = turns_of(run, step, rope)
     expect_width("rope", out, x.width)
     if 2 * pairs > dim:
         raise ShapeError(f"rope: {2 * pairs} values of a head are to be rotated, it has {dim}")
     grid = tokens, -(-heads * (dim - pairs) // THREADS)
-    args = (*x.at, step.positions, rope.pointer, *out.at, heads, dim, pairs, rope.neox)
+    args = (*x.at, step.positions, table.pointer, *out.at, heads, dim, pairs, rope.neox, table.by_row)
     run.launch(kernels.rotate_rows(), grid, THREADS, *args)
 
 

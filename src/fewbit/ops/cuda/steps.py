@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .launch import LaunchList
 from .values import Launcher, LaunchRecorder, StepInputs
 
-MAX_LISTS = 64  # of about 100 KB
+MAX_LISTS = 128  # of about 100 KB
 
 
 class StepList(NamedTuple):

@@ -48,6 +48,15 @@ class RowRun(NamedTuple):
         return len(self.rows) > len(self.sequences)
 
 
+class InsertedPart(NamedTuple):
+    """Rows from outside that a step has for the operations `insert` of one part."""
+
+    part: int
+    rows: int
+    first_token: int  # place among the tokens of all parts
+    first_value: int  # place of the first row among the floats of all parts
+
+
 @dataclass(frozen=True)
 class StepInputs:
     """Where a step's integers lie, pointers to int32; and what the host knows of them, by which launches are sized.
@@ -74,6 +83,13 @@ class StepInputs:
     adapters: int = 0  # slots of the adapters of each row, in `mix` places; -1: none
     adapter_weights: int = 0  # f32
     mix: int = 0  # 0: no row has an adapter
+    axes: int = 0  # positions of each row on some axes, for ropes that have axes: [axis][row]
+    num_axes: int = 0  # 0: all are the position
+    spans: int = 0  # first position and end of the span of each row
+    max_span: int = 0  # tokens of the longest; 0: each row is its own
+    insert_tokens: int = 0  # rows that others are inserted for
+    insert_rows: int = 0  # f32
+    inserts: tuple[InsertedPart, ...] = ()
 
     @property
     def pointers(self) -> tuple[int, ...]:
@@ -96,7 +112,7 @@ class StepInputs:
 
 POINTERS = (
     "tokens", "previous", "positions", "sequences", "q_starts", "lengths", "logits_indices", "reads", "writes",
-    "adapters", "adapter_weights",
+    "adapters", "adapter_weights", "axes", "spans", "insert_tokens", "insert_rows",
 )  # fmt: skip
 SIZES = tuple(field.name for field in fields(StepInputs) if field.name not in (*POINTERS, "groups"))
 

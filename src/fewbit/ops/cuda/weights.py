@@ -23,9 +23,9 @@ Progress = Callable[[int], None]  # bytes of weights that were sent
 class Weights:
     """What was sent, by the arrays that it came from."""
 
-    def __init__(self, device: Session, progress: Progress | None = None) -> None:
+    def __init__(self, device: Session, progress: Progress | None = None, uploader: Uploader | None = None) -> None:
         self.device = device
-        self._progress, self._uploader = progress, Uploader(device)
+        self._progress, self._uploader = progress, uploader or Uploader(device)
         self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # the host's arrays stay, so that no id comes twice
 
     def floats(self, values: Floats | None) -> int:

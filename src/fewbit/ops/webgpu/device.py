@@ -242,16 +242,16 @@ class Gpu:
             self.queue.submit([encoder.finish()])
             self.counters.submissions += 1
 
-    def move(self, moves: Sequence[tuple[Memory, int, int, int]]) -> None:
-        """Copy parts of buffers inside them, (buffer, from, to, bytes), in this order."""
+    def move(self, moves: Sequence[tuple[Memory, int, Memory, int, int]]) -> None:
+        """Copy parts of buffers, (buffer, from, buffer, to, bytes), in this order."""
         size = max(nbytes for *_, nbytes in moves)
         with self.lock, reported("copying on the GPU failed", self):
             if self._spare is None or self._spare.nbytes < size:
                 self._spare = self.allocate(size, "copies")
             encoder = self._device.create_command_encoder()
-            for memory, source, target, nbytes in moves:
-                encoder.copy_buffer_to_buffer(memory.handle, source, self._spare.handle, 0, nbytes)
-                encoder.copy_buffer_to_buffer(self._spare.handle, 0, memory.handle, target, nbytes)
+            for source, first, target, place, nbytes in moves:
+                encoder.copy_buffer_to_buffer(source.handle, first, self._spare.handle, 0, nbytes)
+                encoder.copy_buffer_to_buffer(self._spare.handle, 0, target.handle, place, nbytes)
             self.queue.submit([encoder.finish()])
 
     def run(self, dispatches: Sequence[Dispatch], counts: Mapping[str, int] | None = None) -> None:

@@ -12,19 +12,31 @@ from ...errors import ArgumentError, FormatError, OutOfMemory, PositionError
 from ...formats import Format
 from ..memory import readable
 from ..specs import AttentionSpec, RecurrentSpec
-from .attention import FORMATS, PAGE_TOKENS, padded_dim, page_row_bytes
 from .device import Gpu, Memory
+from .page_writers import FORMATS, PAGE_TOKENS, padded_dim, page_row_bytes
 
 if TYPE_CHECKING:
     from ...cache.layout import Layout
 
 
 class PageArray(NamedTuple):
-    """Pages of K or V of a layer, (pages, kv_heads, tokens, row bytes), or its states."""
+    """Pages of K or V of a layer, (pages, kv_heads, tokens, row bytes), or its states; so many in each buffer."""
 
-    memory: Memory
+    memories: tuple[Memory, ...]
+    pages_each: int
     page_bytes: int
     row_bytes: int = 0
+
+    @property
+    def memory(self) -> Memory:
+        """The only buffer, that of states."""
+        (memory,) = self.memories
+        return memory
+
+    def place(self, page: int) -> tuple[Memory, int]:
+        """The buffer of a page, and where it begins there."""
+        part, number = divmod(page, self.pages_each)
+        return self.memories[part], number * self.page_bytes
 
 
 class PageStore:
@@ -35,11 +47,11 @@ class PageStore:
         self.gpu, self.layout, self.pages = gpu, layout, tuple(pages)
         self.arrays: dict[int, list[PageArray]] = {}
         for layer, group in layout.group_of.items():
-            self.arrays[layer] = [self._allocate(self.pages[group], *sizes) for sizes in _sizes(layout, layer)]
+            self.arrays[layer] = self._allocate(self.pages[group], _sizes(layout, layer))
 
     @property
     def nbytes(self) -> int:
-        return sum(array.memory.nbytes for arrays in self.arrays.values() for array in arrays)
+        return sum(memory.nbytes for arrays in self.arrays.values() for a in arrays for memory in a.memories)
 
     def kv(self, layer: int) -> tuple[PageArray, PageArray, AttentionSpec]:
         spec = self.layout.specs[layer] if layer in self.arrays else None
@@ -58,17 +70,14 @@ class PageStore:
 
     def copy(self, group: int, pairs: Iterable[tuple[int, int]]) -> None:
         arrays = [array for layer in self.layout.groups[group].layers for array in self.arrays.get(layer, [])]
-        moves = [
-            (a.memory, source * a.page_bytes, target * a.page_bytes, a.page_bytes)
-            for source, target in pairs
-            for a in arrays
-        ]
+        moves = [(*a.place(source), *a.place(target), a.page_bytes) for source, target in pairs for a in arrays]
         if moves:
             self.gpu.move(moves)
 
     def read(self, layer: int, page: int, count: int) -> list[Bytes]:
         arrays = self.arrays[layer]
-        raw = [self.gpu.download(a.memory, a.page_bytes, page * a.page_bytes) for a in arrays]
+        places = [a.place(page) for a in arrays]
+        raw = [self.gpu.download(m, a.page_bytes, at) for a, (m, at) in zip(arrays, places, strict=True)]
         spec = self.layout.specs[layer]
         if isinstance(spec, RecurrentSpec):
             return [raw[0][: spec.nbytes]]
@@ -84,26 +93,33 @@ class PageStore:
         spec = self.layout.specs[layer]
         if isinstance(spec, RecurrentSpec):
             (array,) = self.arrays[layer]
-            self.gpu.upload(parts[0], array.memory, page * array.page_bytes)
+            self.gpu.upload(parts[0], *array.place(page))
             return
         assert isinstance(spec, AttentionSpec)
         for array, part, (fmt, dim) in zip(self.arrays[layer], parts, self._kinds(spec), strict=True):
             rows = np.zeros((spec.kv_heads, PAGE_TOKENS, part.shape[2]), np.uint8)
             rows[:, first : first + len(part)] = part.swapaxes(0, 1)
-            self.gpu.upload(from_rows(fmt, dim, rows), array.memory, page * array.page_bytes)
+            self.gpu.upload(from_rows(fmt, dim, rows), *array.place(page))
 
     def _kinds(self, spec: AttentionSpec) -> tuple[tuple[Format, int], tuple[Format, int]]:
         return (self.layout.k, spec.k_dim), (self.layout.v, spec.v_dim)
 
-    def _allocate(self, pages: int, page_bytes: int, row_bytes: int) -> PageArray:
-        nbytes = pages * page_bytes
-        if nbytes + 4 > self.gpu.binding_bytes:
-            most = self.gpu.binding_bytes // max(1, page_bytes) * PAGE_TOKENS
+    def _allocate(self, pages: int, sizes: Sequence[tuple[int, int]]) -> list[PageArray]:
+        """K and V, or states. K and V that are larger than a binding are in buffers of the same pages."""
+        widest = max(page_bytes for page_bytes, _ in sizes)
+        limit = min(self.gpu.binding_bytes, self.gpu.info.buffer_bytes) - 4
+        each, is_whole = max(1, min(pages, limit // widest)), len(sizes) == 1
+        if widest * (pages if is_whole else 1) > limit:
+            what = f"{pages} states of a layer take" if is_whole else f"a page of {PAGE_TOKENS} tokens takes"
             raise OutOfMemory(
-                f"a layer's K or V of {readable(nbytes)} does not fit: {self.gpu.info.name} lets kernels see "
-                f"{readable(self.gpu.binding_bytes)}, about {most} tokens; take a smaller ctx or cache_bytes"
+                f"{what} {readable(widest * (pages if is_whole else 1))}, but {self.gpu.info.name} lets kernels see "
+                f"{readable(self.gpu.binding_bytes)} of a buffer; take a smaller cache_bytes or another device"
             )
-        return PageArray(self.gpu.allocate(nbytes + 4, "pages"), page_bytes, row_bytes)
+        counts = [min(each, pages - first) for first in range(0, pages, each)] or [0]
+        return [
+            PageArray(tuple(self.gpu.allocate(n * size + 4, "pages") for n in counts), each, size, row_bytes)
+            for size, row_bytes in sizes
+        ]
 
 
 def check_layout(layout: Layout) -> None:

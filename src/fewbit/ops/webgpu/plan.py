@@ -6,19 +6,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...arrays import Floats
 from ...errors import DeviceError, RequestError
 from ...tensor import QuantTensor
 from ..graph import Node
 from ..specs import AttentionSpec, RecurrentSpec, Routing
-from . import attention, experts, recurrent, rows
+from . import attention, experts, page_writers, recurrent, rows
 from .activations import KINDS
 from .device import Dispatch, Memory, Size
 from .multiply import ONE, RowsAt
+from .page_writers import PAGE_TOKENS
 from .plan_rows import PlanOptions, Program, RowBuilder
 from .products import FEW
 from .wgsl import COUNTS, Kernel, blocks
+
+
+class _Pages(NamedTuple):
+    """Buffers of K and V with the same pages, from one on."""
+
+    k: Memory
+    v: Memory
+    first: int
+    number: int
 
 
 class Builder(RowBuilder):
@@ -110,8 +121,14 @@ class Builder(RowBuilder):
             if keep:
                 out += self._rotate(node, k, "rotated_k", spec.k_dim, spec.kv_heads)
                 k = self._scratch("rotated_k", self.options.max_tokens, k.width)
+        pages, first = list[_Pages](), 0
+        for k_memory, v_memory in zip(k_pages.memories, v_pages.memories, strict=True):
+            pages.append(_Pages(k_memory, v_memory, first, k_pages.pages_each))
+            first += k_pages.pages_each
         if keep:
-            out.append(self._write(spec, (k, v), (k_pages.memory, v_pages.memory), group))
+            out += [self._write(spec, (k, v), one, group) for one in pages]
+        if spec.v_dim > attention.MAX_V_DIM:
+            raise DeviceError(f"heads of {spec.v_dim} values are too wide for WebGPU; {attention.MAX_V_DIM} fit")
         at = {f"{name}_at": self.layout.at(name) for name in ("positions", "sequences", "lengths")}
         at |= {f"{name}_at": self.layout.at(f"{name}{group}") for name in ("tables", "starts")}
         values = {
@@ -120,45 +137,53 @@ class Builder(RowBuilder):
             "q_offset": q.offset, "q_stride": q.stride,
             "y_offset": y.offset, "y_stride": y.stride, "causal": int(causal), "window": spec.signed_window,
             "radius": radius, "scale": scale, "cap": softcap,
-            **{f"k_{n}": value for n, value in attention.page_parameters(layout.k, spec.k_dim).items()},
-            **{f"v_{n}": value for n, value in attention.page_parameters(layout.v, spec.v_dim).items()},
+            **{f"k_{n}": value for n, value in page_writers.page_parameters(layout.k, spec.k_dim).items()},
+            **{f"v_{n}": value for n, value in page_writers.page_parameters(layout.v, spec.v_dim).items()},
         }  # fmt: skip
-        if spec.v_dim > attention.MAX_V_DIM:
-            raise DeviceError(f"heads of {spec.v_dim} values are too wide for WebGPU; {attention.MAX_V_DIM} fit")
-        splits = attention.SPLITS if self.tokens and self.options.ctx >= attention.LONG else 1
-        kernel = attention.attend(layout.k, layout.v, spec.k_dim, spec.v_dim, sinks is not None, splits)
-        target, grid = y.memory, (("one", heads), ("tokens", 1), ("one", splits))
+        return out + self._attend(spec, q, y, pages, values, [] if sinks is None else [self.weights.floats(sinks)])
+
+    def _attend(
+        self, spec: AttentionSpec, q: RowsAt, y: RowsAt, pages: Sequence[_Pages], values: dict[str, float],
+        sinks: Sequence[Memory],
+    ) -> list[Dispatch]:  # fmt: skip
+        """Attention to the pages of each buffer, in splits if they are many; and what joins all of these."""
+        layout, heads = self.store.layout, int(values["heads"])
+        each = attention.SPLITS if self.tokens and self.options.ctx >= attention.LONG else 1
+        splits, target, out = each * len(pages), y.memory, list[Dispatch]()
         if splits > 1:
-            target = self._scratch("splits", FEW[-1] * heads * splits, spec.v_dim + 2).memory
-        extra = [] if sinks is None else [self.weights.floats(sinks)]
-        buffers = (self.step, k_pages.memory, v_pages.memory, q.memory, target, *extra)
-        out.append(Dispatch(kernel, buffers, values, grid, "attend"))
+            tokens = FEW[-1] if self.tokens else self.options.max_tokens
+            target = self._scratch("splits", tokens * heads * splits, spec.v_dim + 2).memory
+        kernel = attention.attend(layout.k, layout.v, spec.k_dim, spec.v_dim, bool(sinks), each, splits > 1)
+        for number, one in enumerate(pages):
+            own = {"first_page": one.first, "pages": one.number, "first_split": number * each, "splits": splits}
+            buffers = (self.step, one.k, one.v, q.memory, target, *sinks)
+            grid: tuple[Size, Size, Size] = (("one", heads), ("tokens", 1), ("one", each))
+            out.append(Dispatch(kernel, buffers, values | own, grid, "attend"))
         if splits > 1:
             joined = {name: values[name] for name in ("count_at", "heads", "y_offset", "y_stride")}
-            parts = (self.step, target, y.memory)
-            one: tuple[Size, Size, Size] = (("one", heads), ("tokens", 1), ONE)
-            out.append(Dispatch(attention.join_splits(spec.v_dim, splits), parts, joined, one, "join splits"))
+            one_each: tuple[Size, Size, Size] = (("one", heads), ("tokens", 1), ONE)
+            join = attention.join_splits(spec.v_dim, splits)
+            out.append(Dispatch(join, (self.step, target, y.memory), joined, one_each, "join splits"))
         return out
 
     def _rotate(self, node: Node, x: RowsAt, name: str, dim: int, heads: int) -> list[Dispatch]:
         target = self._scratch(name, self.options.max_tokens, x.width)
         return self._each(rows.hadamard(dim), node, [x], threads=1, out=target, items=heads)
 
-    def _write(
-        self, spec: AttentionSpec, new: tuple[RowsAt, RowsAt], pages: tuple[Memory, Memory], group: int
-    ) -> Dispatch:
-        """K and V of new tokens to their pages."""
+    def _write(self, spec: AttentionSpec, new: tuple[RowsAt, RowsAt], pages: _Pages, group: int) -> Dispatch:
+        """K and V of new tokens to those of their pages that are in a buffer."""
         formats, dims, threads = (self.store.layout.k, self.store.layout.v), (spec.k_dim, spec.v_dim), 0
         at = {"count_at": COUNTS.index("tokens"), "slots_at": self.layout.at(f"slots{group}"), "heads": spec.kv_heads}
+        at |= {"first_slot": pages.first * PAGE_TOKENS, "slots": pages.number * PAGE_TOKENS}
         for side, fmt, dim, x in zip("kv", formats, dims, new, strict=True):
-            threads += spec.kv_heads * -(-dim // attention.values_of_a_thread(fmt))
+            threads += spec.kv_heads * -(-dim // page_writers.values_of_a_thread(fmt))
             at |= {
-                f"{side}_row_words": attention.page_row_bytes(fmt, dim) // 4, f"{side}_offset": x.offset,
-                f"{side}_stride": x.stride, f"{side}_scales_at": attention.code_words(fmt, dim),
+                f"{side}_row_words": page_writers.page_row_bytes(fmt, dim) // 4, f"{side}_offset": x.offset,
+                f"{side}_stride": x.stride, f"{side}_scales_at": page_writers.code_words(fmt, dim),
             }  # fmt: skip
-        a, b = blocks(-(-threads // attention.THREADS))
-        kernel = attention.write_pages(*formats, *dims)
-        buffers = (self.step, new[0].memory, new[1].memory, *pages)
+        a, b = blocks(-(-threads // page_writers.THREADS))
+        kernel = page_writers.write_pages(*formats, *dims)
+        buffers = (self.step, new[0].memory, new[1].memory, pages.k, pages.v)
         return Dispatch(kernel, buffers, at, (("one", a), ("tokens", 1), ("one", b)), "write")
 
     def conv(

@@ -71,8 +71,13 @@ def _store(epilogue: Epilogue) -> str:
     )
 
 
-def _vector(is_f16: bool) -> str:
-    return "vec4<f16>" if is_f16 else "vec4<f32>"
+# Products in f16, for sums in f32.
+HALF = """\
+alias Half = f16;
+alias Half4 = vec4<f16>;
+fn to_half(v: f32) -> Half { return Half(v); }
+fn to_halves(v: vec4<f32>) -> Half4 { return Half4(v); }
+fn times(a: Half4, b: Half4) -> vec4<f32> { return vec4<f32>(a * b); }"""
 
 
 @cache
@@ -88,7 +93,7 @@ def few_rows(
         for r in range(rows):
             row = f"min(row0 + {r}u, P.n - 1u)" + (" + P.n" if p else "")
             lines += _dot(f"w_chunk(({row}) * P.row_bytes, c)", p * rows + r, tokens, f16)
-    body = end_few(fmt, lines, tokens, rows, count, epilogue, subgroups)
+    body = "\n".join([*([HALF] if f16 else []), end_few(fmt, lines, tokens, rows, count, epilogue, subgroups)])
     enables = (*([F16] if f16 else []), *([SUBGROUPS] if subgroups else []))
     name = f"few_rows_{fmt.native_name}_{tokens}{epilogue.name}{'_f16' if f16 else ''}"
     return Kernel(name, product_bindings(fmt, epilogue), PRODUCT_PARAMETERS, body, enables)
@@ -149,11 +154,13 @@ def _load_x(n: int) -> str:
 
 
 def _dot(chunk: str, which: int, tokens: int, f16: bool) -> list[str]:
-    kind = _vector(f16)
     lines = [f"    {{\n      var v = {chunk};", "      v = whole(v, c);"]
+    lines += [f"      let w{q} = to_halves(v[{q}]);" for q in range(4 if f16 else 0)]
     for n in range(tokens):
-        terms = [f"dot({kind}(v[{q}]), {kind}(x{n}[{q}]))" for q in range(4)]
-        terms = [f"f32({term})" for term in terms] if f16 else terms
+        terms = [f"dot(v[{q}], x{n}[{q}])" for q in range(4)]
+        if f16:
+            products = " + ".join(f"times(w{q}, to_halves(x{n}[{q}]))" for q in range(4))
+            terms = [f"dot({products}, vec4<f32>(1.0))"]
         lines.append(f"      acc{which * tokens + n} += {' + '.join(terms)};")
     return [*lines, "    }"]
 
@@ -183,17 +190,17 @@ def _reduce(count: int, subgroups: bool) -> str:
 def many_rows(fmt: Format, epilogue: Epilogue = PLAIN, f16: bool = False) -> Kernel:
     """Products of many rows: tiles of 32 by 32, 32 columns at a time in workgroup memory, 4 by 4 of a thread."""
     parts = 2 if epilogue.gated else 1
-    kind = _vector(f16)
+    kind, convert = ("Half4", "to_half") if f16 else ("vec4<f32>", "f32")
     declared = "".join(f"  var a{p}_{i} = vec4<f32>();\n" for p in range(parts) for i in range(4))
     fill = "".join(
         f"    {{ let row = min(row0 + t / 2u, P.n - 1u){' + P.n' if p else ''};\n"
         f"      let v = whole(w_chunk(row * P.row_bytes, c + t % 2u), c + t % 2u);\n"
         f"      for (var q = 0u; q < 4u; q++) {{ for (var i = 0u; i < 4u; i++) {{\n"
-        f"        ws{p}[((t % 2u) * 16u + q * 4u + i) * 9u + t / 8u][(t / 2u) % 4u] = {kind[5:8]}(v[q][i]); }} }} }}\n"
+        f"        ws{p}[((t % 2u) * 16u + q * 4u + i) * 9u + t / 8u][(t / 2u) % 4u] = {convert}(v[q][i]); }} }} }}\n"
         for p in range(parts)
     )
     adds = [
-        [f"a{p}_{i} += {f'vec4<f32>(w * {kind}(xv[{i}]))' if f16 else f'w * xv[{i}]'};" for i in range(4)]
+        [f"a{p}_{i} += {f'times(w, Half4(xv[{i}]))' if f16 else f'w * xv[{i}]'};" for i in range(4)]
         for p in range(parts)
     ]
     inner = "".join(f"      {{ let w = ws{p}[j * 9u + t % 8u]; {' '.join(one)} }}\n" for p, one in enumerate(adds))
@@ -207,7 +214,7 @@ def many_rows(fmt: Format, epilogue: Epilogue = PLAIN, f16: bool = False) -> Ker
     {{ let token = min(first + t / 2u, count - 1u);
       let v = load_x(P.x_offset / 4u + token * (P.x_stride / 4u), c + t % 2u);
       for (var q = 0u; q < 4u; q++) {{ for (var i = 0u; i < 4u; i++) {{
-        xs[((t % 2u) * 16u + q * 4u + i) * 9u + t / 8u][(t / 2u) % 4u] = {kind[5:8]}(v[q][i]); }} }} }}
+        xs[((t % 2u) * 16u + q * 4u + i) * 9u + t / 8u][(t / 2u) % 4u] = {convert}(v[q][i]); }} }} }}
 {fill}    workgroupBarrier();
     for (var j = 0u; j < 32u; j++) {{
       let xv = xs[j * 9u + t / 8u];
@@ -225,8 +232,8 @@ def many_rows(fmt: Format, epilogue: Epilogue = PLAIN, f16: bool = False) -> Ker
     shared = "".join(f"var<workgroup> ws{p}: array<{kind}, {32 * 9}>;\n" for p in range(parts))
     body = "\n".join(
         [
-            *([ACTIVATIONS] if epilogue.gated else []), decoder(fmt).named("w"), _store(epilogue), _LOAD,
-            f"var<workgroup> xs: array<{kind}, {32 * 9}>;\n{shared}", main(lines, THREADS),
+            *([HALF] if f16 else []), *([ACTIVATIONS] if epilogue.gated else []), decoder(fmt).named("w"),
+            _store(epilogue), _LOAD, f"var<workgroup> xs: array<{kind}, {32 * 9}>;\n{shared}", main(lines, THREADS),
         ]
     )  # fmt: skip
     name = f"many_rows_{fmt.native_name}{epilogue.name}{'_f16' if f16 else ''}"

@@ -18,6 +18,8 @@ from ...arrays import Floats, Ints, Words
 from ...errors import DataError
 from .. import sampling
 from ..sampling_arrays import Bias, Seen, bias_list, logits_error, mask_list, seen_list
+from .device import Dispatch, Memory
+from .multiply import ONE, RowsAt
 from .wgsl import Kernel, main, reads, u32s, writes
 
 if TYPE_CHECKING:
@@ -25,8 +27,14 @@ if TYPE_CHECKING:
 
 THREADS = 256
 MAX_SORTED = 256  # kept tokens that are sorted
-_PACK = Struct("<7i8fi")
-WORDS = _PACK.size // 4  # of a sample
+# What the front of a sample holds, in this order.
+FIELDS = {
+    "row": "i32", "top_k": "u32", "seen_at": "u32", "seen_count": "u32", "bias_at": "u32", "bias_count": "u32",
+    "mask_at": "u32", "uniform": "f32", "top_p": "f32", "min_p": "f32", "by": "f32", "repetition": "f32",
+    "presence": "f32", "frequency": "f32", "greedy": "u32",
+}  # fmt: skip
+WORDS = len(FIELDS)
+_PACK = Struct("<" + "".join({"f32": "f", "i32": "i", "u32": "I"}[kind] for kind in FIELDS.values()))
 COLDEST = 1e-30  # temperature; what is colder changes nothing
 
 
@@ -53,7 +61,7 @@ def pack_samples(samples: Sequence[tuple[int, Sample]], vocab: int) -> PackedSam
             seen, bias, mask = _checked(one, vocab)
         except DataError as error:
             errors[number] = error
-            head += _PACK.pack(-1, *(0,) * 6, *(0.0,) * 8, 0)
+            head += _PACK.pack(-1, *(0,) * (WORDS - 1))
             continue
         p = one.params
         seen_at = put(np.concatenate(seen)) if seen and p.has_penalties else 0
@@ -66,7 +74,7 @@ def pack_samples(samples: Sequence[tuple[int, Sample]], vocab: int) -> PackedSam
             index, p.top_k if p.top_k < vocab else 0, seen_at, len(seen[0]) if seen_at and seen else 0, bias_at,
             len(bias[0]) if bias else 0, mask_at, one.uniform, p.top_p, p.min_p,
             0.0 if p.temperature == 0 else 1 / max(p.temperature, COLDEST), p.repetition_penalty, p.presence_penalty,
-            p.frequency_penalty, 0.0, int(p.temperature == 0),
+            p.frequency_penalty, int(p.temperature == 0),
         )  # fmt: skip
     data = np.concatenate([np.frombuffer(bytes(head), np.uint32), *tail])
     return PackedSamples(data, errors)
@@ -100,6 +108,12 @@ def sample() -> Kernel:
     """`own` has a row of logits for each sample; `results` a token and a status (see `ops.sampling_arrays`)."""
     bindings = (reads("x"), reads("samples", "u32"), writes("own"), writes("results", "i32"))
     return Kernel("sample", bindings, u32s("vocab", "x_offset", "x_stride"), f"{_TEXT}\n{main(_MAIN, THREADS)}")
+
+
+def sample_rows(logits: RowsAt, vocab: int, samples: Memory, own: Memory, results: Memory) -> Dispatch:
+    """Samples of rows of logits: `own` has a row without gaps for each sample, `results` two integers."""
+    values = {"vocab": vocab, "x_offset": logits.offset, "x_stride": logits.stride}
+    return Dispatch(sample(), (logits.memory, samples, own, results), values, (("samples", 1), ONE, ONE), "sample")
 
 
 _TEXT = f"""\
@@ -171,26 +185,18 @@ fn shortened(t: u32, row: u32, bound: Cut, need: f32, strict: bool, top: f32, by
   return Cut(key, high);
 }}"""
 
+_NAMED = {"row": "row_index", "uniform": "uniform_number"}  # what WGSL or the kernel calls something else
+_FIELDS_READ = "\n".join(
+    f"  let {_NAMED.get(name, name)} = bitcast<{kind}>(samples[at + {n}u]);"
+    for n, (name, kind) in enumerate(FIELDS.items())
+)
+
 _MAIN = f"""\
   let at = wg.x * {WORDS}u;
-  let index = bitcast<i32>(samples[at]);
-  let top_k = samples[at + 1u];
-  let seen_at = samples[at + 2u];
-  let seen_count = samples[at + 3u];
-  let bias_at = samples[at + 4u];
-  let bias_count = samples[at + 5u];
-  let mask_at = samples[at + 6u];
-  let uniform_number = bitcast<f32>(samples[at + 7u]);
-  let top_p = bitcast<f32>(samples[at + 8u]);
-  let min_p = bitcast<f32>(samples[at + 9u]);
-  let by = bitcast<f32>(samples[at + 10u]);
-  let repetition = bitcast<f32>(samples[at + 11u]);
-  let presence = bitcast<f32>(samples[at + 12u]);
-  let frequency = bitcast<f32>(samples[at + 13u]);
-  let is_greedy = samples[at + 15u] == 1u;
-  if (index < 0) {{ return; }}
+{_FIELDS_READ}
+  if (row_index < 0) {{ return; }}
   let row = wg.x * P.vocab;
-  let source = P.x_offset + u32(index) * P.x_stride;
+  let source = P.x_offset + u32(row_index) * P.x_stride;
   var bad = 0u;
   var live = 0u;
   for (var i = t; i < P.vocab; i += {THREADS}u) {{
@@ -240,7 +246,7 @@ _MAIN = f"""\
   if (live == 0u) {{ status = 2u; }}
   if (bad == 1u) {{ status = 1u; }}
   let top = value(max(best, LEAST));
-  if (!is_greedy) {{
+  if (greedy == 0u) {{
     var cut = Cut(LEAST, 0xffffffffu);
     if (top_k > 0u) {{ cut = shortened(t, row, cut, f32(top_k), false, top, by, true); }}
     if (top_k > 0u && top_k <= {MAX_SORTED}u) {{

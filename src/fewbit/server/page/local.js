@@ -8,7 +8,8 @@ import { Scroll } from "./scroll.js";
 import { switchTheme } from "./settings.js";
 
 const SETTINGS = "fewbit.local";
-const NUMBERS = ["temperature", "maxTokens", "topP", "topK", "minP", "seed", "ctx"];
+const NUMBERS = ["temperature", "maxTokens", "topP", "topK", "minP", "repetitionPenalty", "presencePenalty",
+  "frequencyPenalty", "seed", "ctx"];
 const WHAT = { header: "Reading the header", plan: "Making the plan", weights: "Sending weights", kernels: "Compiling kernels" };
 
 let gpu = null;
