@@ -6,6 +6,7 @@ in slices between its steps (engine/encodings.py).
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from .devices.batch import Batch, SlicedExecutor, SlicedStep
 from .devices.fitting import choose_layout
 from .errors import FewbitError, FileError
 from .files.gguf import read_gguf
+from .files.hub import find
+from .files.hub.names import encoder_for, is_encoder, revision_folder
 from .files.model import ModelFile
 from .images import PreparedImage
 from .load_options import LoadOptions
@@ -35,6 +38,7 @@ from .ops.graph import Value
 from .ops.inserts import Inserted
 from .ops.recorder import Ops, record
 
+PLACES = ("hf:", "http://", "https://")  # of files that are not on this machine
 STEP_PATCHES = 1024  # of tiles that run in one step
 LEAST_PATCHES = 1024  # that there is memory for where weights are copied
 
@@ -226,17 +230,26 @@ def find_encoder(path: Path, options: LoadOptions) -> ImageEncoder | None:
     if options.mmproj == "off":
         return None
     if options.mmproj is not None:
-        return ImageEncoder(open_encoder(Path(options.mmproj).expanduser()), options)
-    folder = path.parent if path.name == "config.json" or path.suffix == ".safetensors" else path
+        return ImageEncoder(open_encoder(_named_file(options)), options)
     try:
-        file = open_vision_folder(folder) if folder.is_dir() else _open_beside(path)
+        file = encoder_of(path)
         return None if file is None else ImageEncoder(file, options)
     except FewbitError as error:
         warnings.warn(f"the model reads text only, since its image encoder cannot be used: {error}", stacklevel=2)
         return None
 
 
-def _open_beside(path: Path) -> ModelFile | None:
+def _named_file(options: LoadOptions) -> Path:
+    """The file that `mmproj` names: a path, a URL, or a file of a repository."""
+    name = os.fspath(options.mmproj or "")
+    return find(name, progress=options.progress) if name.startswith(PLACES) else Path(name).expanduser()
+
+
+def encoder_of(path: Path) -> ModelFile | None:
+    """The image encoder in a model's folder, if there is one."""
+    folder = path.parent if path.name == "config.json" or path.suffix == ".safetensors" else path
+    if folder.is_dir():
+        return open_vision_folder(folder)
     file = file_beside(path)
     return None if file is None else open_encoder(file)
 
@@ -251,18 +264,10 @@ def open_encoder(path: Path) -> ModelFile:
 
 
 def file_beside(path: Path) -> Path | None:
-    """The encoder's file in a model's folder: the one whose name has most in common with the model's."""
-    if "mmproj" in path.name.lower():
+    """The encoder's file in a model's folder, or in that of its repository."""
+    if is_encoder(path.name):
         return None
-    found = sorted(one for one in path.parent.glob("*.gguf") if "mmproj" in one.name.lower())
-    stems = {one: one.stem.lower().replace("mmproj", "").strip("-_.") for one in found}
-    return max(found, key=lambda one: _num_alike(stems[one], path.stem.lower()), default=None)
-
-
-def _num_alike(a: str, b: str) -> int:
-    """Characters that two names begin with alike.
-
-    >>> _num_alike("gemma-3-4b", "gemma-3-12b")
-    8
-    """
-    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    home = revision_folder(path)
+    folders = [path.parent, *(folder for folder in path.parent.parents if folder.is_relative_to(home))]
+    found = (encoder_for(path.name, (one.name for one in folder.glob("*.gguf"))) for folder in folders)
+    return next((folder / name for folder, name in zip(folders, found, strict=True) if name is not None), None)

@@ -98,8 +98,9 @@ class LoadOptions:
             found again after a restart. Keep it as private as the prompts.
         cache_dir_bytes: Size of `cache_dir` in bytes. Defaults to 8 GiB; the least recently used prompts are removed
             first.
-        mmproj: File of the image encoder, for models that see; "off": none. Defaults to the mmproj file in the model's
-            folder, or to the encoder in a folder with safetensors.
+        mmproj: File of the image encoder, for models that see: a path, a URL or `hf:org/repo:file`; "off": none.
+            Defaults to the mmproj file in the model's folder or repository, or to the encoder in a folder with
+            safetensors.
         adapters: LoRA adapters to load with the model: paths of PEFT folders or GGUF files by name.
         progress: Called with (what, bytes done, bytes in total or None) while a model is fetched, quantized or sent to
             a GPU.
@@ -122,7 +123,7 @@ class LoadOptions:
     max_batched_tokens: Annotated[int | None, Choice("512, on a GPU 4096")] = None
     batch_invariant: bool = False
     speculate: Annotated[str, Choice(values=("auto", "ngram", "mtp", "off"))] = "auto"
-    draft: Annotated[str | PathLike[str] | None, Choice("no draft model")] = None
+    draft: Annotated[str | PathLike[str] | None, Choice("no draft model", metavar="MODEL")] = None
     draft_tokens: Annotated[int | None, Choice("16, with a draft model 4, with mtp 3")] = None
     gpu_layers: Annotated[int | None, Choice("all, or as many as fit", least=0)] = None
     cpu_experts: Annotated[int | None, Choice("none, or as few as make the rest fit", least=0)] = None
@@ -134,7 +135,7 @@ class LoadOptions:
     max_per_client: Annotated[int | None, Choice(scope="python")] = None
     cache_dir: Annotated[str | PathLike[str] | None, Choice(scope="serve")] = None
     cache_dir_bytes: Annotated[int | None, Choice("8 GiB", least=0, scope="serve")] = None
-    mmproj: Annotated[str | PathLike[str] | None, Choice("the one beside the model")] = None
+    mmproj: Annotated[str | PathLike[str] | None, Choice("the one beside the model", metavar="FILE")] = None
     adapters: Annotated[Mapping[str, str | PathLike[str]] | None, Choice(scope="python")] = None
     progress: Annotated[OptionProgress | None, Choice(scope="python")] = None
 

@@ -19,7 +19,7 @@ def pull(*args: str, **env: str) -> Result:
 def test_a_file_that_is_here(tiny: str) -> None:
     assert pull(tiny).stdout == f"{tiny}\n"
     facts = json.loads(pull(tiny, "--json").stdout)
-    assert facts == {"model": tiny, "path": tiny, "bytes": Path(tiny).stat().st_size}
+    assert facts == {"model": tiny, "path": tiny, "bytes": Path(tiny).stat().st_size, "mmproj": None}
 
 
 def test_what_cannot_be_fetched_is_one_line_and_status_1(tmp_path: Path) -> None:

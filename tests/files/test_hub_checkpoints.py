@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .hub_server import Site
-from .test_hub_fetched import environment, find_all, needs_library, site
+import pytest
 
-__all__ = ["environment", "site"]  # fixtures
+from .hub_processes import find_all, needs_library
+from .hub_server import Site
 
 CHECKPOINT = {"config.json": b"{}", "tokenizer.json": b"{}", "README.md": b"", "pytorch_model.bin": b"PK",
               "1_Pooling/config.json": b"{}"}  # fmt: skip
 INDEX = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+
+
+@pytest.fixture
+def site(hub_site: Site) -> Site:
+    return hub_site
 
 
 @needs_library

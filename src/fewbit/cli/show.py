@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def show(model: str, only_template: bool, as_json: bool) -> None:
     """What a model is and can do: context, formats, sampling, license, chat template.
 
-    MODEL is a GGUF file, a folder with safetensors, a URL, hf:org/repo or a name. A name from `fewbit pull --list` that
-    was not fetched is not fetched for this. `fewbit inspect` lists metadata and tensors.
+    MODEL is a GGUF file, also of an image encoder, a folder with safetensors, a URL, hf:org/repo or a name. A name from
+    `fewbit pull --list` that was not fetched is not fetched for this. `fewbit inspect` lists metadata and tensors.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def model_facts(path: Path, entry: Builtin | Named | None) -> dict[str, Any]:
             "bytes": file.file_bytes,
             "formats": formats(file),
             "license": str(license) if license else None,
-            **text_facts(file, metadata),
+            **(image_facts(file) if file.architecture == "clip" else seeing_facts(path, text_facts(file, metadata))),
         }
     finally:
         file.close()
@@ -117,6 +117,47 @@ def text_facts(file: ModelFile, metadata: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def image_facts(file: ModelFile) -> dict[str, Any]:
+    """What an image encoder is; `problem` says why it cannot be run."""
+    from ..models.vision import load_vision, projector_type
+
+    kind = projector_type(file)
+    try:
+        load_vision(file)
+    except FewbitError as error:
+        return {"projector": kind, "capabilities": [], "problem": str(error)}
+    return {"projector": kind, "capabilities": ["encode images"]}
+
+
+def seeing_facts(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a model, with the image encoder beside it."""
+    from ..encoding import encoder_of
+
+    try:
+        file = encoder_of(path)
+    except FewbitError as error:
+        return {**facts, "encoder": {"problem": str(error)}}
+    if file is None:
+        return {**facts, "encoder": None}
+    found = image_facts(file)
+    encoder = {
+        "path": str(file.path),
+        "projector": found["projector"],
+        "bytes": file.file_bytes,
+        "formats": formats(file),
+    }
+    if "problem" in found:
+        return {**facts, "encoder": {**encoder, "problem": found["problem"]}}
+    can = [*facts["capabilities"], *(["images"] if "chat" in facts["capabilities"] else [])]
+    return {**facts, "encoder": encoder, "capabilities": can}
+
+
+def encoder_text(encoder: dict[str, Any]) -> str:
+    if "problem" in encoder:
+        return f"cannot be used: {encoder['problem']}"
+    return f"{encoder['projector']}, {size_text(encoder['bytes'])}, {shares(encoder['formats'])}: {encoder['path']}"
+
+
 def capabilities(is_encoder: bool, template: str | None, templates: Any = ()) -> list[str]:
     """What a model can do.
 
@@ -134,13 +175,14 @@ def capabilities(is_encoder: bool, template: str | None, templates: Any = ()) ->
 def print_template(facts: dict[str, Any]) -> None:
     if not facts["fetched"]:
         raise FewbitError(f"{facts['name']} is not fetched yet; `fewbit pull {facts['name']}` fetches it")
-    if facts["template"] is None:
+    if facts.get("template") is None:
         raise FewbitError(f"{facts['name']} has no chat template")
     click.echo(facts["template"])
 
 
 def print_facts(facts: dict[str, Any]) -> None:
-    print_table({"model": "left", shown(facts["name"], 200): "left"}, list(rows(facts)))
+    head = "name" if facts["name"] == "model" else "model"  # columns differ
+    print_table({head: "left", shown(facts["name"], 200): "left"}, list(rows(facts)))
     if facts.get("template"):
         click.echo("\nchat template:\n")
         click.echo(harmless(facts["template"]))
@@ -160,6 +202,8 @@ def rows(facts: dict[str, Any]) -> list[list[str]]:
         "parameters": f"{parameters:,}" if parameters else None,
         "size": size_text(facts["bytes"]),
         "formats": shares(facts.get("formats", {})),
+        "projector": facts.get("projector"),
+        "images": encoder_text(facts["encoder"]) if facts.get("encoder") else None,
         "context": f"{context:,} tokens" if context else None,
         "can": ", ".join(facts["capabilities"]),
         "pooling": facts.get("pooling") if facts.get("sampling") is None else None,

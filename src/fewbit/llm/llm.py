@@ -67,7 +67,7 @@ class LLM(LabelReader):
 
     @takes_options(LoadOptions)
     def __init__(self, options: LoadOptions) -> None:
-        path = find(options.model, progress=options.progress)
+        path = find(options.model, progress=options.progress, encoder=options.mmproj is None)
         file = open_model(path)
         if options.format is not None:
             file = quantized(file, options.format, options.keep, options.progress)

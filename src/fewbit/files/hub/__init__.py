@@ -76,7 +76,13 @@ def _builtin_with(metadata: Mapping[str, object]) -> Builtin | None:
     return next((model for model in TABLE.values() if model.title == title), None)
 
 
-def find(model: str | os.PathLike[str], *, progress: Progress | None = None, offline: bool | None = None) -> Path:
+def find(
+    model: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    offline: bool | None = None,
+    encoder: bool = False,
+) -> Path:
     """The path of a model on this machine, downloaded first if needed: a GGUF file, or a folder with config.json and
     safetensors files.
 
@@ -91,6 +97,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
               same name; `./name` is the file.
         progress: Called during a download with its name, the bytes done, and the total or None.
         offline: Find only what is on this machine. Defaults to FEWBIT_OFFLINE=1 or HF_HUB_OFFLINE=1.
+        encoder: Fetch the model's image encoder too, if its repository has one: a file such as mmproj-F16.gguf.
 
     Returns:
         The file, the first of a split model, or config.json of a repository without GGUF files.
@@ -112,7 +119,7 @@ def find(model: str | os.PathLike[str], *, progress: Progress | None = None, off
     if model.startswith("hf:"):
         from .huggingface import find_huggingface
 
-        return find_huggingface(model, report, is_offline)
+        return find_huggingface(model, report, is_offline, encoder)
     scheme = _SCHEME.match(model)
     if scheme and scheme[1].lower() in {"http", "https"}:
         from .web import find_url

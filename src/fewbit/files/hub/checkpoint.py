@@ -10,6 +10,7 @@ from ..safetensors import FILE_NAME, INDEX_NAME, read_json, shard_names
 from .names import models
 
 BESIDE = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja", "modules.json",
+          "preprocessor_config.json", "processor_config.json",
           "1_Pooling/config.json")  # fmt: skip
 
 

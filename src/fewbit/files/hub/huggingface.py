@@ -14,7 +14,7 @@ from ...errors import ExtraError, FetchError, MissingError, PathError
 from . import retry
 from .checkpoint import fetch_checkpoint, is_checkpoint, refuse_selector
 from .folder import MAGIC, Progress, cache_folder, key, make_folder, read_note, refused, size_of, start_of, write_note
-from .names import select
+from .names import encoder_for, revision_folder, select
 from .remote import with_hint
 
 TIMEOUT = 30.0  # seconds for an answer
@@ -22,10 +22,11 @@ TIMEOUT = 30.0  # seconds for an answer
 _SPEC = re.compile(r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?::(?P<selector>[^:]+))?", re.ASCII)
 
 
-def find_huggingface(spec: str, progress: Progress, offline: bool) -> Path:
+def find_huggingface(spec: str, progress: Progress, offline: bool, encoder: bool = False) -> Path:
     """The file of `hf:org/repo`, `hf:org/repo:file` or `hf:org/repo:quantization`, fetched first if need be.
 
-    What was found once is not asked for again as long as the files are there: it is kept in a note.
+    With `encoder` the model's image encoder is fetched too, if the repository has one. What was found once is not asked
+    for again as long as the files are there: it is kept in a note.
     """
     parsed = _SPEC.fullmatch(spec)
     if not parsed:
@@ -34,21 +35,23 @@ def find_huggingface(spec: str, progress: Progress, offline: bool) -> Path:
         )
     repo, selector = parsed["repo"], parsed["selector"]
     note = cache_folder() / "hf" / f"{key(os.environ.get('HF_ENDPOINT', ''), repo, selector or '')}.json"
-    known = _known(note)
+    known = _known(note, encoder and not offline)
     if known:
         return known
     hub = _library(spec)
     if offline:
         return _cached(hub, repo, selector)  # not noted: the repository may have what fits better
-    found = _fetched(hub, repo, selector, progress)
+    found = _fetched(hub, repo, selector, progress, encoder)
     with suppress(PathError):  # then it will be asked for again
         make_folder(note.parent)
-        write_note(note, {"files": [[str(path), path.stat().st_size] for path in found]})
+        write_note(note, {"files": [[str(path), path.stat().st_size] for path in found], "encoder": encoder})
     return found[0]
 
 
-def _known(note: Path) -> Path | None:
-    files = read_note(note).get("files")
+def _known(note: Path, encoder: bool) -> Path | None:
+    """The model that a note tells of. With `encoder`, only if its image encoder was looked for."""
+    told = read_note(note)
+    files = told.get("files") if told.get("encoder") or not encoder else None
     try:
         whole = isinstance(files, list) and all(size_of(Path(path)) == size for path, size in files)
         return Path(files[0][0]) if whole and files else None  # type: ignore[index]
@@ -65,7 +68,7 @@ def _library(spec: str) -> ModuleType:
     return huggingface_hub
 
 
-def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progress) -> list[Path]:
+def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progress, encoder: bool) -> list[Path]:
     where = f"hf:{repo}"
     info = _asked(hub, where, lambda: hub.HfApi().model_info(repo, timeout=TIMEOUT), progress)
     names = [file.rfilename for file in info.siblings or []]
@@ -73,15 +76,13 @@ def _fetched(hub: ModuleType, repo: str, selector: str | None, progress: Progres
         refuse_selector(where, selector)
         paths = fetch_checkpoint(names, lambda name: _download(hub, repo, name, progress), where)
     else:
-        paths = [_download(hub, repo, name, progress) for name in select(names, selector, where).files]
-    if len({_revision(path) for path in paths}) > 1:
+        files = [*select(names, selector, where).files]
+        beside = encoder_for(files[0], names) if encoder else None
+        files += [beside] if beside is not None and beside not in files else []
+        paths = [_download(hub, repo, name, progress) for name in files]
+    if len({revision_folder(path) for path in paths}) > 1:
         raise FetchError(f"{where}: the repository changed while it was fetched; try again")
     return paths
-
-
-def _revision(path: Path) -> Path:
-    """The folder of the revision that a file lies in."""
-    return next((folder for folder in path.parents if folder.parent.name == "snapshots"), path.parent)
 
 
 def _download(hub: ModuleType, repo: str, name: str, progress: Progress) -> Path:

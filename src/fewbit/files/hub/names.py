@@ -16,6 +16,8 @@ PREFERRED = (
     "MXFP4", "Q5_0", "Q5_1", "Q3_K_L", "Q3_K_M", "BF16", "F16", "F32",
 )  # fmt: skip
 
+ENCODER_KINDS = ("F16", "Q8_0", "BF16", "F32")  # of image encoders, the usual ones first
+
 _KIND = r"I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4|NVFP4|BF16|F16|F32|FP16|FP32"
 _KIND_IN_NAME = re.compile(rf"(?<![A-Z0-9])(?:{_KIND})(?![A-Z0-9])", re.IGNORECASE)
 _KIND_ALONE = re.compile(rf"(?:UD[-_])?({_KIND})", re.IGNORECASE)
@@ -97,13 +99,17 @@ def models(files: Iterable[str]) -> list[FileSet]:
 
 
 def select(files: Iterable[str], selector: str | None, where: str) -> FileSet:
-    """The model that a selector means, a file by its name or a quantization; without one, a usual quantization.
+    """The model that a selector means, a file by its name or a quantization; without one, a usual quantization. An
+    image encoder is meant by its whole name only.
 
     >>> select(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m").name
     'm-Q4_K_M.gguf'
     >>> select(["m-Q4_0.gguf", "m-Q4_K_M.gguf", "m-Q8_0.gguf"], "q8_0", "m").name
     'm-Q8_0.gguf'
     """
+    files = [*files]
+    if selector in files and _is_safe(selector) and is_encoder(selector):
+        return FileSet((selector,))
     found = models(files)
     if not found:
         raise MissingError(f"{where}: there is no GGUF model in it")
@@ -114,6 +120,69 @@ def select(files: Iterable[str], selector: str | None, where: str) -> FileSet:
     if len(fitting) > 1:
         raise MissingError(f"{where}: several models match; name one of these files: {listed(fitting)}")
     return whole(fitting[0], where)
+
+
+def is_encoder(name: str) -> bool:
+    """Whether a name is that of an image encoder.
+
+    >>> is_encoder("f16/mmproj-F16.gguf"), is_encoder("mmproj/model.gguf")
+    (True, False)
+    """
+    return name.endswith(".gguf") and "mmproj" in name.rpartition("/")[2].lower()
+
+
+def encoder_for(model: str, files: Iterable[str]) -> str | None:
+    """The image encoder of a model: in its folder, else in one around it; the one whose name begins most like the
+    model's, then the one of its quantization, then of a usual one.
+
+    >>> files = ["mmproj-BF16.gguf", "mmproj-F16.gguf", "mmproj-Q8_0.gguf"]
+    >>> encoder_for("m-Q4_K_M.gguf", files), encoder_for("m-Q8_0.gguf", files)
+    ('mmproj-F16.gguf', 'mmproj-Q8_0.gguf')
+    >>> encoder_for("a-4b-Q4_0.gguf", ["mmproj-a-12b-F16.gguf", "mmproj-a-4b-BF16.gguf", "b/mmproj-a-4b-F16.gguf"])
+    'mmproj-a-4b-BF16.gguf'
+    """
+    folder, own = _folder(model), quantization(model)
+    kinds = [*([own] if own in ENCODER_KINDS else []), *ENCODER_KINDS]
+
+    def fit(name: str) -> tuple[int, int, int]:
+        kind = quantization(name)
+        rank = kinds.index(kind) if kind in kinds else len(kinds)
+        return len(_folder(name)), _num_alike(_stem(name), _stem(model)), -rank
+
+    found = (name for name in sorted(files) if is_encoder(name) and _is_safe(name) and folder.startswith(_folder(name)))
+    return max(found, key=fit, default=None)
+
+
+def revision_folder(path: Path) -> Path:
+    """The folder of the revision of a repository that a file lies in; else its own."""
+    return next((folder for folder in path.parents if folder.parent.name == "snapshots"), path.parent)
+
+
+def _folder(name: str) -> str:
+    """
+    >>> _folder("a/b.gguf"), _folder("b.gguf")
+    ('a/', '')
+    """
+    return name[: name.rfind("/") + 1]
+
+
+def _stem(name: str) -> str:
+    """What is left of a name without folder, suffix, quantization and what says that it is an encoder.
+
+    >>> _stem("f16/mmproj-Gemma-3-4b-it-F16.gguf"), _stem("m.mmproj-q8_0.gguf"), _stem("m-Q4_K_M.gguf")
+    ('gemma-3-4b-it', 'm', 'm')
+    """
+    last = name.rpartition("/")[2].removesuffix(".gguf")
+    return _KIND_IN_NAME.sub("", last).lower().replace("mmproj", "").strip("-_.")
+
+
+def _num_alike(a: str, b: str) -> int:
+    """Characters that two names begin with alike.
+
+    >>> _num_alike("gemma-3-4b", "gemma-3-12b")
+    8
+    """
+    return next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def whole(model: FileSet, where: str) -> FileSet:
@@ -151,4 +220,4 @@ def _is_safe(name: str) -> bool:
 
 def _is_model(name: str) -> bool:
     last = name.rpartition("/")[2].lower()
-    return "mmproj" not in last and ("imatrix" not in last or quantization(last) is not None)
+    return not is_encoder(name) and ("imatrix" not in last or quantization(last) is not None)

@@ -14,7 +14,7 @@ from ...files.model import ModelFile
 from ..checkpoint import Checkpoint, Prepare
 from .encoder import VisionModel
 
-__all__ = ["VisionModel", "load_vision", "projectors"]
+__all__ = ["VisionModel", "load_vision", "projector_type", "projectors"]
 
 _PARTS = {"adapter", "blocks", "encoder", "folder", "qwen", "siglip"}  # no kinds
 
@@ -28,12 +28,17 @@ def projectors() -> list[str]:
     return [module.name for module in iter_modules(__path__) if module.name not in _PARTS]
 
 
+def projector_type(file: ModelFile) -> str:
+    """The kind of encoder that a file says it is. Files that hear too say it for images alone."""
+    checkpoint = Checkpoint(file)
+    return checkpoint.word("projector_type", default=checkpoint.word("vision.projector_type", default=""))
+
+
 def load_vision(file: ModelFile, prepare: Prepare | None = None) -> VisionModel:
     """The encoder of a file. Its weights stay in the memory map, unless `prepare` copies them."""
     if file.architecture != "clip":
         raise FileError(f"{file.path}: this is no image encoder, it is a {file.architecture} model")
-    checkpoint = Checkpoint(file, prepare)
-    kind = checkpoint.word("projector_type", default=checkpoint.word("vision.projector_type", default=""))
+    checkpoint, kind = Checkpoint(file, prepare), projector_type(file)
     name = kind.replace(".", "_")
     if name not in projectors():
         known = ", ".join(projectors())
