@@ -114,7 +114,8 @@ def compile_peer(source: Path, build: Path, folder: Path) -> Path:
     includes = [source / "tools/mtmd", source / "ggml/include", source / "include"]
     subprocess.run(
         [
-            "c++", "-std=c++17", "-O2", *(f"-I{one}" for one in includes), str(Path(__file__).with_name("mtmd_encode.cpp")),
+            "c++", "-std=c++17", "-O2", *(f"-I{one}" for one in includes),
+            str(Path(__file__).with_name("mtmd_encode.cpp")),
             f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lmtmd", "-lllama", "-lggml", "-lggml-base", "-lggml-cpu",
             "-o", str(program),
         ],

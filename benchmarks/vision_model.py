@@ -25,7 +25,8 @@ JOINED = HIDDEN * MERGE**2
 
 def metadata(layers: int) -> dict[str, Any]:
     vision = {
-        "image_size": SIDE * PATCH, "patch_size": PATCH, "embedding_length": HIDDEN, "feed_forward_length": FEED_FORWARD,
+        "image_size": SIDE * PATCH, "patch_size": PATCH,
+        "embedding_length": HIDDEN, "feed_forward_length": FEED_FORWARD,
         "block_count": layers, "projection_dim": OUT, "attention.head_count": HEADS,
         "attention.layer_norm_epsilon": 1e-6, "spatial_merge_size": MERGE,
         "image_mean": np.array(CLIP_MEAN, np.float32), "image_std": np.array(CLIP_STD, np.float32),
