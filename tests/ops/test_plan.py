@@ -17,7 +17,8 @@ from fewbit.ops.graph import OPERATIONS, Rope, Value
 from fewbit.ops.low_rank import ADDED
 from fewbit.ops.numpy import ACTIVATION_FUNCTIONS, FUNCTIONS
 from fewbit.ops.passes import select_logits
-from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
+from fewbit.ops.recorder import Ops, record
+from fewbit.ops.shape_rules import ACTIVATIONS, FUSED_GATES, GATES
 from fewbit.ops.specs import AttentionSpec
 
 from .steps import (
