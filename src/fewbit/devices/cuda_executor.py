@@ -26,7 +26,7 @@ from ..ops.graph import Graph
 from ..ops.low_rank import Terms, product_keys
 from ..ops.passes import select_logits, with_output
 from .batch import Batch, has_late_masks, resolve_masks
-from .cuda_handles import CudaHandle, StagingMemory, fetch_rows
+from .cuda_handles import CudaHandle, CudaStep, StagingMemory, fetch_rows
 
 MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
 MAX_DRAFTED = 64  # tokens of a step with drafts that is captured: each of them reads the K and V of its sequence
@@ -102,16 +102,40 @@ class CudaExecutor:
         is_late = has_late_masks(batch)
         packed = None if is_late else self._pack_samples(batch, slots, stage)
         inputs = self._send(batch, layout, stage, extras)
-        if given is not None and plan.given is not None:
-            wide = np.zeros((len(given), plan.given.stride), np.float32)
-            wide[:, : plan.given.width] = given
-            self.device.upload(wide, plan.given.pointer)
+        self._give(plan, given)
         self._run(plan, bucket, layout, inputs, packed)
         if is_late:
             stage.event = self.device.mark()  # what follows may fail
             packed = self._pack_samples(batch, slots, stage)
             self._sample(Launcher(self.device, self.device.stream), plan, packed)
         return self._finish(batch, plan, packed, stage)
+
+    def slices(self, batch: Batch, given: Floats | None = None) -> CudaStep:
+        """A step of an encoder, whose launches the GPU gets some at a time: the streams of others go on meanwhile."""
+        plan, stage, extras = self._plan(batch.output), self._next_stage(), self._extras.of(batch)
+        layout = self._prompt_layout(batch, 0, extras)
+        inputs = self._send(batch, layout, stage, extras)
+        self._give(plan, given)
+        rows = int(self._inserted.handle) if self._inserted is not None else 0
+        stage.event = self.device.mark()
+        return CudaStep(self.device, plan, layout.inputs(inputs, 0, rows), len(batch.logits_indices))
+
+    def resize(self, store: DeviceStore, max_tokens: int) -> None:
+        """Take steps of more tokens, of a graph without logits, and a store for them. Weights stay where they are."""
+        self.plans.clear()  # their rows are given back
+        self._adapted.clear()
+        self.buckets = {}
+        ctx = max((pages * store.layout.page_tokens for pages in store.pages), default=1)
+        self.store, self.max_batched_tokens, self.max_logits = store, max_tokens, max_tokens
+        self.options = replace(self.options, max_tokens=max_tokens, max_logits=max_tokens, ctx=ctx)
+        self._extras = uses_of(self.graph, ctx)
+        self._plan("hidden")
+
+    def _give(self, plan: Plan, rows: Floats | None) -> None:
+        if rows is not None and plan.given is not None:
+            wide = np.zeros((len(rows), plan.given.stride), np.float32)
+            wide[:, : plan.given.width] = rows
+            self.device.upload(wide, plan.given.pointer)
 
     def _run(self, plan: Plan, bucket: Bucket | None, layout: InputLayout, inputs: int, packed: Packed | None) -> None:
         """Launch the kernels of a step, as one graph if there is one; those of sampling too, if samples are packed."""
