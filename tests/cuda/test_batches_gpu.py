@@ -12,7 +12,7 @@ import pytest
 
 import fewbit as fb
 from fewbit.devices.batch import Row
-from fewbit.devices.cuda import BATCHES, MAX_LOGITS, CudaExecutor
+from fewbit.devices.cuda_executor import BATCHES, MAX_LOGITS, CudaExecutor
 from fewbit.errors import RequestError
 from fewbit.models import open_model
 from fewbit.ops.cuda.inputs import InputLayout
