@@ -62,7 +62,8 @@ class VisionAdapter:
 
     def hyperparameters(self, config: Mapping[str, Any]) -> dict[str, Any]:
         found = {key: value_of(config, source) for key, source in self.config.items()}
-        return {"projector_type": self.projector} | {key: v for key, v in found.items() if v is not None}
+        named = {"has_vision_encoder": True, "projector_type": self.projector}
+        return named | {key: value for key, value in found.items() if value is not None}
 
     def recipes(self, names: Iterable[str], config: Mapping[str, Any]) -> dict[str, Recipe]:
         plain = {name: self.rename(_without_prefixes(name), config) for name in names if _is_vision(name)}
