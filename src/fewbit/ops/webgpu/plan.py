@@ -27,7 +27,7 @@ from .wgsl import COUNTS, Kernel, blocks
 class _Pairs(NamedTuple):
     """Pairs of a token and one of its experts."""
 
-    count: str  # the name of the number of tokens
+    tokens: str  # the name of their number
     top_k: int
     experts: int
     chosen: Memory
@@ -114,18 +114,18 @@ class Builder(RowBuilder):
         for part in matrix.parts:
             held = part.rows // n
             values = {
-                **matrix.values, "n": n, "count_at": COUNTS.index(pairs.count), "top_k": pairs.top_k,
+                **matrix.values, "n": n, "count_at": COUNTS.index(pairs.tokens), "top_k": pairs.top_k,
                 "first": part.first // n, "held": held, "x_offset": x.offset, "x_stride": x.stride,
                 "y_stride": y.stride,
             }  # fmt: skip
             if pairs.order is None:
                 kernel, which = experts.expert_rows(matrix.format, bias is not None, is_first), pairs.chosen
-                (a, b), middle = blocks(n), (pairs.count, 1, pairs.top_k)
+                (a, b), middle = blocks(n), (pairs.tokens, 1, pairs.top_k)
             else:
                 kernel = expert_tiles.expert_tiles(matrix.format, bias is not None, is_first, self.gpu.has_subgroups)
                 values, which = values | {"experts": pairs.experts}, pairs.order
                 a, b = row_blocks(n, expert_tiles.rows_per_block(matrix.format))
-                middle = (pairs.count, expert_tiles.TOKENS_OF_BLOCK, held)
+                middle = (pairs.tokens, expert_tiles.TOKENS_OF_BLOCK, held)
             buffers = (self.step, *matrix.buffers(part), x.memory, which, y.memory, *extra)
             out.append(Dispatch(kernel, buffers, values, (("one", a), middle, ("one", b)), "experts"))
         return out
