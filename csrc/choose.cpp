@@ -17,7 +17,7 @@ Path path_for(const Kernels& kernels, const Layout& at, size_t k, size_t columns
   if (kernels.packed && columns > kMostFused) return Path::packed;
   if (kernels.fused && columns > kMostSkinny) return Path::fused;
   if (!kernels.gemv) return Path::exact;
-  const bool has_micro = (panels || !kernels.interleaves) && (kernels.micro || kernels.by_lane.panels);
+  const bool has_micro = (panels || !kernels.interleaves) && (kernels.micro || kernels.by_lane.panels[0]);
   return has_micro && columns >= (at.interleaved ? kMostGemv + 1 : kernels.least_micro) ? Path::micro : Path::gemv;
 }
 

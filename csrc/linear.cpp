@@ -129,9 +129,9 @@ struct Call {
         if (in.alone) {  // as if there were no other sets: many columns are packed for another kernel
           const size_t first = set * kLaneSet, bytes = kernels.set_bytes(k);
           const Activation* x = codes(twice) + first * k_blocks_of(in.k);
-          kernels.pack(x, std::min(all - first, kLaneSet), k, 0, to + set * bytes);
+          kernels.pack(x, std::min(all - first, kLaneSet), k, 0, twice, to + set * bytes);
         } else {
-          kernels.pack(codes(twice), all, k, set, to);
+          kernels.pack(codes(twice), all, k, set, twice, to);
         }
       }
     });
@@ -143,44 +143,48 @@ struct Call {
       case Path::gemv:
       case Path::micro:
         need_codes(way.twice);
-        if (reads_panels(w, way.path) && w.kernels->by_lane.skinny) need_by_lane(w, way.twice);
+        if (reads_panels(w, way.path) && w.kernels->by_lane.skinny[0]) need_by_lane(w, way.twice);
         return;
       case Path::skinny: return need_skinny(w, way.twice);
       default: return need_tiles();
     }
   }
-  // Rows `begin` to `end` of a product, to y[row of the activations][row - begin].
-  void rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
-    if (!way.twice) return columns_of(w, way, begin, end, y, stride);
+  // f(first, count, y, stride) multiplies rows by each column; here the two columns of a row in 16 bits are added.
+  template <class Fn>
+  void by_column(Way way, size_t rows, float* y, size_t stride, Fn&& f) const {
+    if (!way.twice) return f(0, rows, y, stride);
     const size_t most = std::max(kPairs / columns(true) / kCopied, size_t{1}) * kCopied;
-    float* both = pairs.get<float>(columns(true) * std::min(most, end - begin));
-    for (size_t first = begin; first < end; first += most) {
-      const size_t count = std::min(most, end - first);
-      columns_of(w, way, first, first + count, both, count);
+    float* both = pairs.get<float>(columns(true) * std::min(most, rows));
+    for (size_t first = 0; first < rows; first += most) {
+      const size_t count = std::min(most, rows - first);
+      f(first, count, both, count);
       for (size_t c = 0; c < in.m; ++c) {
         const float *a = both + 2 * c * count, *b = a + count;
-        float* to = y + c * stride + (first - begin);
+        float* to = y + c * stride + first;
         for (size_t r = 0; r < count; ++r) to[r] = a[r] + b[r];
       }
     }
   }
-  // The same, to y[column][row - begin]. Where rows are read in panels, `begin` is a multiple of 16.
-  void columns_of(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+  // Rows `begin` to `end` of a product, to y[row of the activations][row - begin]. Where rows are read in panels,
+  // `begin` is a multiple of 16.
+  void rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+    if (w.at.interleaved) return interleaved_rows(w, way, begin, end, y, stride);
+    if (reads_panels(w, way.path)) return panels_of_rows(w, way, begin, end, y, stride);
     const Kernels& kernels = *w.kernels;
     const Activation* x = codes(way.twice);
-    const size_t all = columns(way.twice), count = end - begin;
-    const uint8_t* from = w.data + begin * w.at.row_bytes;
-    if (w.at.interleaved) return interleaved_columns(w, way, begin, end, y, stride);
-    if (reads_panels(w, way.path)) return panels_of_rows(w, way, begin, end, y, stride);
-    switch (way.path) {
-      case Path::exact:
-        return kernels.exact(from, count, w.k, w.at, in.x, in.m, y, stride, scratch.get<float>(kExactRows * w.k));
-      case Path::gemv: return kernels.gemv(from, count, w.k, w.at, x, all, y, stride);
-      case Path::micro:
-        return kernels.micro(from, count, w.k, w.at, x, all, y, stride,
-                             scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
-      default: return on_tiles(w, way.path, from, count, y, stride);
-    }
+    const size_t all = columns(way.twice);
+    by_column(way, end - begin, y, stride, [&](size_t first, size_t count, float* to, size_t to_stride) {
+      const uint8_t* from = w.data + (begin + first) * w.at.row_bytes;
+      switch (way.path) {
+        case Path::exact:
+          return kernels.exact(from, count, w.k, w.at, in.x, in.m, to, to_stride, scratch.get<float>(kExactRows * w.k));
+        case Path::gemv: return kernels.gemv(from, count, w.k, w.at, x, all, to, to_stride);
+        case Path::micro:
+          return kernels.micro(from, count, w.k, w.at, x, all, to, to_stride,
+                               scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
+        default: return on_tiles(w, way.path, from, count, to, to_stride);
+      }
+    });
   }
   // The same of rows as they lie in the file, interleaved a few sets at a time. What is missing of the last 16 rows is
   // multiplied and thrown away.
@@ -197,9 +201,9 @@ struct Call {
       float* to = y + (r - begin);
       if (whole > 0) on_panels(panels, way, 0, whole, to, stride);
       if (left == 0) continue;
-      float* part = part_of_panel.get<float>(kInterleaved * columns(way.twice));
+      float* part = part_of_panel.get<float>(kInterleaved * in.m);
       on_panels(panels, way, whole, kInterleaved, part, kInterleaved);
-      for (size_t c = 0; c < columns(way.twice); ++c) {
+      for (size_t c = 0; c < in.m; ++c) {
         std::copy_n(part + c * kInterleaved, left, to + c * stride + whole);
       }
     }
@@ -207,8 +211,8 @@ struct Call {
   // Whether there is a kernel that reads panels.
   static bool has_kernel(const Kernels& kernels, Path path) {
     switch (path) {
-      case Path::gemv: return kernels.interleaved_gemv || kernels.by_lane.skinny;
-      case Path::micro: return kernels.micro || kernels.by_lane.panels;
+      case Path::gemv: return kernels.interleaved_gemv || kernels.by_lane.skinny[0];
+      case Path::micro: return kernels.micro || kernels.by_lane.panels[0];
       default: return path != Path::exact;
     }
   }
@@ -217,23 +221,24 @@ struct Call {
     const Kernels& kernels = *w.kernels;
     const Activation* x = codes(way.twice);
     const size_t all = columns(way.twice);
-    const uint8_t* from = w.data + begin * w.at.row_bytes;
-    if (in_bf16(way.path)) return on_tiles(w, way.path, from, count, y, stride);
-    if (way.path == Path::skinny) {
-      return kernels.skinny(from, count, w.k, w.at, skinny[way.twice][skinny_form(w)], all, y, stride,
-                            scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(16)));
-    }
-    if (kernels.by_lane.skinny) {
-      const LaneKernels& lanes = kernels.by_lane;
-      const auto multiply = in.alone || all < lanes.least_panels ? lanes.skinny : lanes.panels;
-      return multiply(from, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
+    if (const LaneKernels& lanes = kernels.by_lane; lanes.skinny[0]) {
+      const auto multiply = (in.alone || all < lanes.least_panels ? lanes.skinny : lanes.panels)[way.twice];
+      return multiply(w.data + begin * w.at.row_bytes, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
                       scratch.get<uint8_t>(lanes.scratch_bytes));
     }
-    if (way.path == Path::gemv) return kernels.interleaved_gemv(from, count, w.k, w.at, x, all, y, stride);
-    kernels.micro(from, count, w.k, w.at, x, all, y, stride, scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
+    by_column(way, count, y, stride, [&](size_t first, size_t some, float* to, size_t to_stride) {
+      const uint8_t* from = w.data + (begin + first) * w.at.row_bytes;
+      if (in_bf16(way.path)) return on_tiles(w, way.path, from, some, to, to_stride);
+      if (way.path == Path::skinny) {
+        return kernels.skinny(from, some, w.k, w.at, skinny[way.twice][skinny_form(w)], all, to, to_stride,
+                              scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(16)));
+      }
+      if (way.path == Path::gemv) return kernels.interleaved_gemv(from, some, w.k, w.at, x, all, to, to_stride);
+      kernels.micro(from, some, w.k, w.at, x, all, to, to_stride, scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
+    });
   }
   // Interleaved rows, and those after the last 16 of them: what no kernel takes so is copied.
-  void interleaved_columns(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
+  void interleaved_rows(const Matrix& w, Way way, size_t begin, size_t end, float* y, size_t stride) const {
     const size_t until = std::max(std::min(end, count_interleaved(w)), begin), count = until - begin;
     Matrix plain = w;
     plain.at.interleaved = false;
@@ -245,13 +250,13 @@ struct Call {
       for (size_t r = begin; r < until; r += kCopied) {
         plain.n = std::min(kCopied, until - r);
         copy_rows(w, r, plain.n, copy);
-        columns_of(plain, way, 0, plain.n, y + (r - begin), stride);
+        rows(plain, way, 0, plain.n, y + (r - begin), stride);
       }
     }
     if (until == end) return;
     plain.data = w.data;
     plain.n = w.n;
-    columns_of(plain, way, until, end, y + count, stride);
+    rows(plain, way, until, end, y + count, stride);
   }
   // Columns in blocks of about the same size.
   void on_tiles(const Matrix& w, Path path, const uint8_t* from, size_t count, float* y, size_t stride) const {

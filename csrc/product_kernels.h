@@ -24,11 +24,11 @@ constexpr size_t kLaneSet = 4;
 
 struct LaneKernels {
   size_t (*set_bytes)(size_t k);
-  void (*pack)(const Activation* x, size_t columns, size_t k, size_t set, void* out);  // `set` of those of all columns
-  void (*skinny)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
-                 size_t y_stride, void* scratch);
-  void (*panels)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
-                 size_t y_stride, void* scratch);
+  // `set` of those of all columns. `twice`: two columns are a row in 16 bits.
+  void (*pack)(const Activation* x, size_t columns, size_t k, size_t set, bool twice, void* out);
+  using Multiply = void (*)(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns,
+                            float* y, size_t y_stride, void* scratch);
+  Multiply skinny[2], panels[2];  // of columns, and of rows in 16 bits, of which y has one result
   size_t least_panels, scratch_bytes;
 };
 

@@ -25,10 +25,14 @@ struct ByLane16 {  // 16 rows
       return reinterpret_cast<const uint8_t*>(set[c / width]->q[c % width] + from);
     }
     FEWBIT_INLINE ints start(int c) const { return I::start_at(set[c / width]->start[c % width]); }
-    template <int c>
-    FEWBIT_INLINE f32 scaled(ints sum) const {
+    // The sum of column c, or of as many columns from there on as halves, less what it began with.
+    template <int c, int halves>
+    FEWBIT_INLINE f32 scaled(const ints* sums) const {
       const Group& x = *set[c / width];
-      return I::template scaled<c % width>(sum, Isa::loadf(x.d), x.minus_start[c % width]);
+      const float* minus_start = x.minus_start[c % width];
+      if constexpr (halves == 2)
+        return I::template scaled<c % width>(sums[c], sums[c + 1], Isa::loadf(x.d), minus_start);
+      return I::template scaled<c % width>(sums[c], Isa::loadf(x.d), minus_start);
     }
     template <int c>
     FEWBIT_INLINE f32 add_offset(f32 sum, f32 offset) const {
@@ -54,14 +58,16 @@ struct ByLane16 {  // 16 rows
   template <int W>
   static constexpr bool defers_offsets = W > kLaneSet ? K::offset && K::has_super_scale : false;
 
-  template <int W>
+  // `halves`: how many columns a result comes from, see LaneColumns.
+  template <int W, int halves>
   struct Part {
+    static constexpr int results = W / halves;
     Panel panel;
     typename C::Fours fours;
-    f32 dots[W], offsets[W];  // of a k-block, before the super-block scales; else `dots` is all
+    f32 dots[results], offsets[results];  // of a k-block, before the super-block scales; else `dots` is all
 
     FEWBIT_INLINE void begin(const f32* acc) {
-      for (int c = 0; c < W; ++c) dots[c] = K::has_super_scale ? Isa::zero() : acc[c], offsets[c] = Isa::zero();
+      for (int i = 0; i < results; ++i) dots[i] = K::has_super_scale ? Isa::zero() : acc[i], offsets[i] = Isa::zero();
     }
     template <int g>
     FEWBIT_INLINE void add(const Columns<W>& x) {
@@ -72,11 +78,11 @@ struct ByLane16 {  // 16 rows
       if constexpr (K::offset && !defers_offsets<W>) offset = C::template factor<g, K::offset>(panel, fours);
       ints n[W];
       dots_of<g>(x, n);
-      times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
-        const f32 sum = x.template scaled<c>(n[c]);
-        dots[c] = K::alone ? Isa::add(dots[c], sum) : Isa::fma(sum, scale, dots[c]);
-        f32& to = K::has_super_scale ? offsets[c] : dots[c];
-        if constexpr (K::offset && !defers_offsets<W>) to = x.template add_offset<c>(to, offset);
+      times<results>([&](auto i) FEWBIT_LAMBDA_INLINE {
+        const f32 sum = x.template scaled<i * halves, halves>(n);
+        dots[i] = K::alone ? Isa::add(dots[i], sum) : Isa::fma(sum, scale, dots[i]);
+        f32& to = K::has_super_scale ? offsets[i] : dots[i];
+        if constexpr (K::offset && !defers_offsets<W>) to = x.template add_offset<i * halves>(to, offset);
       });
     }
     template <int g>
@@ -99,7 +105,8 @@ struct ByLane16 {  // 16 rows
       times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
         C::template next<g>(panel, fours);
         const f32 offset = C::template factor<g, K::offset>(panel, fours);
-        times<W>([&](auto c) FEWBIT_LAMBDA_INLINE { offsets[c] = x.template add_offset<c>(offsets[c], offset); });
+        times<results>(
+            [&](auto i) FEWBIT_LAMBDA_INLINE { offsets[i] = x.template add_offset<i * halves>(offsets[i], offset); });
         x = x.after(1);
         x.forget();
       });
@@ -107,9 +114,9 @@ struct ByLane16 {  // 16 rows
     FEWBIT_INLINE void end(f32* acc) const {
       typename K::SuperScales by;
       if constexpr (K::has_super_scale) by = K::super_scales(panel);
-      for (int c = 0; c < W; ++c) {
-        acc[c] = K::has_super_scale ? Isa::fma(dots[c], by.d, acc[c]) : dots[c];
-        if constexpr (K::has_super_scale && K::offset) acc[c] = Isa::fma(offsets[c], by.dmin, acc[c]);
+      for (int i = 0; i < results; ++i) {
+        acc[i] = K::has_super_scale ? Isa::fma(dots[i], by.d, acc[i]) : dots[i];
+        if constexpr (K::has_super_scale && K::offset) acc[i] = Isa::fma(offsets[i], by.dmin, acc[i]);
       }
     }
   };
@@ -128,9 +135,9 @@ struct ByLane16 {  // 16 rows
       }
     }
   }
-  template <int W>
-  static FEWBIT_INLINE void k_block(Panel panel, Columns<W> x, f32 (*acc)[W]) {
-    Part<W> some[at_once<W>];
+  template <int W, int halves>
+  static FEWBIT_INLINE void k_block(Panel panel, Columns<W> x, f32 (*acc)[W / halves]) {
+    Part<W, halves> some[at_once<W>];
     for (int i = 0; i < at_once<W>; ++i) {
       some[i].panel = panel;
       some[i].panel.part += i;
@@ -151,11 +158,11 @@ struct ByLane16 {  // 16 rows
     if constexpr (defers_offsets<W>) some[0].add_offsets(x);
     for (int i = 0; i < at_once<W>; ++i) some[i].end(acc[i]);
   }
-  // W columns, of which `columns` are written.
-  template <int W>
+  // W columns, of which the results of `columns` are written.
+  template <int W, int halves>
   static FEWBIT_ONCE void multiply(const uint8_t* set, size_t k_blocks, const Layout& at, Columns<W> x, size_t columns,
                                    float* y, size_t y_stride) {
-    f32 acc[parts][W];
+    f32 acc[parts][W / halves];
     for (auto& part : acc) {
       for (auto& a : part) a = Isa::zero();
     }
@@ -164,17 +171,17 @@ struct ByLane16 {  // 16 rows
       for (int part = 0; part < parts; part += at_once<W>) {
         const Panel panel{set + s * K::panel_bytes, part, set, &at, s * kBlockK};
         if constexpr (at_once<W> == 1) prefetch(panel);
-        k_block<W>(panel, x, acc + part);
+        k_block<W, halves>(panel, x, acc + part);
       }
     }
-    for (size_t c = 0; c < W && c < columns; ++c) {
-      for (size_t part = 0; part < parts; ++part) Isa::storef(y + c * y_stride + part * Isa::L, acc[part][c]);
+    for (size_t i = 0; i < W / halves && i < columns / halves; ++i) {
+      for (size_t part = 0; part < parts; ++part) Isa::storef(y + i * y_stride + part * Isa::L, acc[part][i]);
     }
   }
 };
 
-// `rows` is a multiple of 16, k of 256; x comes from pack_lanes.
-template <class F>
+// `rows` is a multiple of 16, k of 256; x comes from pack_lanes, for as many halves.
+template <class F, int halves>
 void by_lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
                   size_t y_stride, void*) {
   using K = ByLane16<F>;
@@ -183,11 +190,11 @@ void by_lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, con
       typename K::template Columns<width> own;
       for (size_t i = 0; auto& set : own.set)
         set = LaneColumns<F>::template set<typename decltype(own)::Group>(x, c / kLaneSet + i++, k);
-      K::template multiply<width>(w + r * at.row_bytes, k / kBlockK, at, own, columns - c, y + c * y_stride + r,
-                                  y_stride);
+      K::template multiply<width, halves>(w + r * at.row_bytes, k / kBlockK, at, own, columns - c,
+                                          y + c / halves * y_stride + r, y_stride);
     };
     size_t c = 0;
     for (; c + kLaneSet + 2 < columns; c += 2 * kLaneSet) multiply(std::integral_constant<int, 2 * kLaneSet>{}, c);
-    if (c < columns) each_set(columns - c, [&](auto width, size_t i) { multiply(width, c + i); });
+    if (c < columns) each_set<halves>(columns - c, [&](auto width, size_t i) { multiply(width, c + i); });
   }
 }

@@ -77,18 +77,18 @@ struct LanePanel {
 };
 
 // 8 rows by W columns, a lane for each row.
-template <class T, int W>
+template <class T, int W, int halves>
 struct LaneProduct {
   using I = typename Own<T>::type;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int quads = T::quads, vectors = 2;
+  static constexpr int quads = T::quads, vectors = 2, results = W / halves;
   using Group = LaneGroup<T::group_size, W>;
-  f32 acc[vectors][W];
+  f32 acc[vectors][results];
 
   FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
-    times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
-      for (int v = 0; v < vectors; ++v) acc[v][c] = add && c < count ? Isa::loadu(y + c * stride + 4 * v) : Isa::zero();
+    times<results>([&](auto i) FEWBIT_LAMBDA_INLINE {
+      for (int v = 0; v < vectors; ++v) acc[v][i] = add && i < count ? Isa::loadu(y + i * stride + 4 * v) : Isa::zero();
     });
   }
   // `half`: of the 16 rows.
@@ -111,24 +111,30 @@ struct LaneProduct {
     const f32 d = Isa::loadf(x.d), s = Isa::loadf(x.s);
     for (int v = 0; v < vectors; ++v) {
       const f32 scale = Isa::loadf(tile.scale[g] + 8 * half + 4 * v);
-      times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
-        acc[v][c] = Isa::fma(I::template scaled<c>(n[v][c], d, x.minus_start[c]), scale, acc[v][c]);
+      times<results>([&](auto i) FEWBIT_LAMBDA_INLINE {
+        constexpr int c = i * halves;
+        f32 sum;
+        if constexpr (halves == 2)
+          sum = I::template scaled<c>(n[v][c], n[v][c + 1], d, x.minus_start[c]);
+        else
+          sum = I::template scaled<c>(n[v][c], d, x.minus_start[c]);
+        acc[v][i] = Isa::fma(sum, scale, acc[v][i]);
         if constexpr (T::offset)
-          acc[v][c] = I::template fma_lane<c>(acc[v][c], Isa::loadf(tile.offset[g] + 8 * half + 4 * v), s);
+          acc[v][i] = I::template fma_lane<c>(acc[v][i], Isa::loadf(tile.offset[g] + 8 * half + 4 * v), s);
       });
     }
   }
   FEWBIT_INLINE void end(float* y, size_t stride, size_t count) const {
-    times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
-      if (c >= count) return;
-      for (int v = 0; v < vectors; ++v) Isa::storef(y + c * stride + 4 * v, acc[v][c]);
+    times<results>([&](auto i) FEWBIT_LAMBDA_INLINE {
+      if (i >= count) return;
+      for (int v = 0; v < vectors; ++v) Isa::storef(y + i * stride + 4 * v, acc[v][i]);
     });
   }
 };
 
 // The same by products of two rows by two columns: a sum holds (row 0, column 0), (row 0, column 1), (row 1, column 0),
-// (row 1, column 1).
-template <class T, int W>
+// (row 1, column 1). Two halves are added at the end.
+template <class T, int W, int halves>
 struct PairProduct {
   using I = typename Own<T>::type;
   using bytes = typename Isa::bytes;
@@ -138,11 +144,11 @@ struct PairProduct {
   f32 acc[rows][pairs];
 
   FEWBIT_INLINE void begin(const float* y, size_t stride, size_t count, bool add) {
-    const auto at = [&](size_t c, size_t v) FEWBIT_LAMBDA_INLINE {
-      return add && c < count ? Isa::loadu(y + c * stride + 4 * v) : Isa::zero();
+    const auto at = [&](size_t i, size_t v) FEWBIT_LAMBDA_INLINE {
+      return add && i < count ? Isa::loadu(y + i * stride + 4 * v) : Isa::zero();
     };
     each([&](auto p, auto v) FEWBIT_LAMBDA_INLINE {
-      const f32 a = at(2 * p, v), b = at(2 * p + 1, v);
+      const f32 a = at(halves == 2 ? p : 2 * p, v), b = halves == 2 ? Isa::zero() : at(2 * p + 1, v);
       acc[2 * v][p] = I::zip_low(a, b), acc[2 * v + 1][p] = I::zip_high(a, b);
     });
   }
@@ -176,16 +182,20 @@ struct PairProduct {
   }
   FEWBIT_INLINE void end(float* y, size_t stride, size_t count) const {
     each([&](auto p, auto v) FEWBIT_LAMBDA_INLINE {
-      const f32 a = acc[2 * v][p], b = acc[2 * v + 1][p];
-      if (2 * p < count) Isa::storef(y + 2 * p * stride + 4 * v, I::even_of(a, b));
-      if (2 * p + 1 < count) Isa::storef(y + (2 * p + 1) * stride + 4 * v, I::odd_of(a, b));
+      const f32 a = I::even_of(acc[2 * v][p], acc[2 * v + 1][p]), b = I::odd_of(acc[2 * v][p], acc[2 * v + 1][p]);
+      if constexpr (halves == 2) {
+        if (p < count) Isa::storef(y + p * stride + 4 * v, Isa::add(a, b));
+      } else {
+        if (2 * p < count) Isa::storef(y + 2 * p * stride + 4 * v, a);
+        if (2 * p + 1 < count) Isa::storef(y + (2 * p + 1) * stride + 4 * v, b);
+      }
     });
   }
 };
 // For the last `columns` of a set.
-template <class T, int columns>
-using PanelProduct =
-    std::conditional_t<Own<T>::type::can_smmla, PairProduct<T, columns == 1 ? 2 : columns>, LaneProduct<T, columns>>;
+template <class T, int columns, int halves>
+using PanelProduct = std::conditional_t<Own<T>::type::can_smmla, PairProduct<T, columns == 1 ? 2 : columns, halves>,
+                                        LaneProduct<T, columns, halves>>;
 
 // What is prefetched while a k-block is multiplied: lines `begin` to `end` of one that comes later.
 struct Upcoming {
@@ -197,11 +207,11 @@ struct Upcoming {
   }
 };
 
-template <class T, int W>
+template <class T, int W, int halves>
 FEWBIT_ONCE void multiply_panel(const typename T::Tile* tiles, size_t k_blocks, size_t half,
-                                const typename PanelProduct<T, W>::Group* x, size_t count, float* y, size_t stride,
-                                bool add, const Upcoming& upcoming) {
-  PanelProduct<T, W> product;
+                                const typename PanelProduct<T, W, halves>::Group* x, size_t count, float* y,
+                                size_t stride, bool add, const Upcoming& upcoming) {
+  PanelProduct<T, W, halves> product;
   product.begin(y, stride, count, add);
   for (size_t s = 0; s < k_blocks; ++s) {
     upcoming.prefetch(s);
@@ -211,8 +221,8 @@ FEWBIT_ONCE void multiply_panel(const typename T::Tile* tiles, size_t k_blocks, 
   product.end(y, stride, count);
 }
 
-// `rows` is a multiple of 16, k of 256; x comes from pack_panels.
-template <class F>
+// `rows` is a multiple of 16, k of 256; x comes from pack_panels, for as many halves.
+template <class F, int halves>
 void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, const void* x, size_t columns, float* y,
                     size_t y_stride, void* scratch) {
   using P = LanePanel<F>;
@@ -227,14 +237,14 @@ void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, c
       const size_t count = std::min(held, k_blocks - s);
       for (size_t i = 0; i < count; ++i) P::unpack({set + (s + i) * bytes, 0, set, &at, (s + i) * kBlockK}, tiles[i]);
       const uint8_t* next = s + count < k_blocks ? set + (s + count) * bytes : set + 16 * at.row_bytes;
-      each_set(columns, [&](auto width, size_t c) {
-        using Group = typename PanelProduct<T, width>::Group;
+      each_set<halves>(columns, [&](auto width, size_t c) {
+        using Group = typename PanelProduct<T, width, halves>::Group;
         const auto* from = LaneColumns<F>::template set<Group>(x, c / kLaneSet, k) + s * T::groups;
         for (size_t half = 0; half < 2; ++half) {
           const size_t turn = c / kLaneSet * 2 + half;
           const Upcoming upcoming{next, bytes, turn * lines / turns, (turn + 1) * lines / turns};
-          multiply_panel<T, width>(tiles, count, half, from, columns - c, y + c * y_stride + r + 8 * half, y_stride,
-                                   s > 0, upcoming);
+          multiply_panel<T, width, halves>(tiles, count, half, from, (columns - c) / halves,
+                                           y + c / halves * y_stride + r + 8 * half, y_stride, s > 0, upcoming);
         }
       });
     }
@@ -242,8 +252,8 @@ void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, c
 }
 
 template <class F>
-void pack_panels(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
+void pack_panels(const Activation* x, size_t columns, size_t k, size_t set, bool twice, void* out) {
   using I = typename Own<F>::type;
-  if (columns < I::least_panels) return pack_lanes<F>(x, columns, k, set, out);
-  pack_lanes<F, I::can_smmla>(x, columns, k, set, out);
+  if (columns < I::least_panels) return pack_lanes<F>(x, columns, k, set, twice, out);
+  pack_lanes<F, I::can_smmla>(x, columns, k, set, twice, out);
 }

@@ -78,9 +78,10 @@ struct LaneColumns {
   // To 22 bits, so that the product with the start, which has two, is exact: one multiply-add then gives what it gives
   // without the start. Scales from 2^104 on overflow.
   static FEWBIT_INLINE float scale(const Activation& x, int g) {
-    const float own = group_size == 16 ? x.d16[g] : x.d32[g];
-    return bits_f32((f32_bits(own) + 2) & ~3u) / static_cast<float>(1 << order.unshifted_by[g]);
+    return rounded(own_scale(x, g)) / static_cast<float>(1 << order.unshifted_by[g]);
   }
+  static FEWBIT_INLINE float own_scale(const Activation& x, int g) { return group_size == 16 ? x.d16[g] : x.d32[g]; }
+  static FEWBIT_INLINE float rounded(float d) { return bits_f32((f32_bits(d) + 2) & ~3u); }
   static FEWBIT_INLINE float offset(const Activation& x, int g) {
     return (group_size == 16 ? x.s16[g] : x.s32[g]) * F::offset_sign;
   }
@@ -95,6 +96,19 @@ struct LaneColumns {
     out.d[c] = scale(x, g), out.s[c] = offset(x, g);
     for (auto& v : out.minus_start[c]) v = -I::start_float * out.d[c];
   }
+  // The same of a row in 16 bits, from its second column on, which holds what the first loses: the sums of both have
+  // one start to take back, so it is the sum of their scales that is rounded. The second moves by 2^-22 of the first.
+  template <int W>
+  static FEWBIT_INLINE void join(const Activation& high, const Activation& low, int g, int c,
+                                 LaneGroup<group_size, W>& out) {
+    const float by = static_cast<float>(1 << order.unshifted_by[g]), d = own_scale(high, g),
+                both = rounded(d + own_scale(low, g));
+    out.d[c - 1] = d / by, out.d[c] = (both - d) / by;
+    out.s[c - 1] = offset(high, g) + offset(low, g);
+    for (auto& v : out.minus_start[c - 1]) v = -I::start_float * (both / by);
+  }
+  template <int W>  // keeps them apart
+  static FEWBIT_INLINE void join(const Activation&, const Activation&, int, int, PairGroup<group_size, W>&) {}
   template <int W>
   static FEWBIT_INLINE void put(const Activation& x, int g, int c, PairGroup<group_size, W>& out) {
     int8_t q[group_size];
@@ -108,23 +122,29 @@ struct LaneColumns {
   }
   // Columns that are wanted for the width but not there are those before them.
   template <class Group>
-  static FEWBIT_ONCE void pack(const Activation* x, size_t columns, int width, size_t k_blocks, Group* out) {
+  static FEWBIT_ONCE void pack(const Activation* x, size_t columns, int width, size_t k_blocks, bool twice,
+                               Group* out) {
     for (size_t s = 0; s < k_blocks; ++s, out += groups) {
       for (int c = 0; c < width; ++c) {
         const Activation& column = x[std::min<size_t>(c, columns - 1) * k_blocks + s];
 #pragma GCC unroll 1
-        for (int g = 0; g < groups; ++g) put(column, g, c, out[g]);
+        for (int g = 0; g < groups; ++g) {
+          put(column, g, c, out[g]);
+          if (twice && c % 2 == 1) join(*(&column - k_blocks), column, g, c, out[g]);
+        }
       }
     }
   }
 };
 
-// Calls f(width, first column) for every set of columns.
-template <class Fn>
+// Calls f(width, first column) for every set of columns, of which there are whole `halves`.
+template <int halves = 1, class Fn>
 FEWBIT_INLINE void each_set(size_t columns, Fn&& f) {
   for (size_t c = 0; c < columns; c += kLaneSet) {
     switch (lane_width(columns - c)) {
-      case 1: f(std::integral_constant<int, 1>{}, c); break;
+      case 1:
+        if constexpr (halves == 1) f(std::integral_constant<int, 1>{}, c);
+        break;
       case 2: f(std::integral_constant<int, 2>{}, c); break;
       default: f(std::integral_constant<int, 4>{}, c);
     }
@@ -133,12 +153,12 @@ FEWBIT_INLINE void each_set(size_t columns, Fn&& f) {
 
 // By pairs there are two columns at least.
 template <class F, bool by_pairs = false>
-void pack_lanes(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
+void pack_lanes(const Activation* x, size_t columns, size_t k, size_t set, bool twice, void* out) {
   using L = LaneColumns<F>;
   const size_t k_blocks = k / kBlockK, first = set * kLaneSet;
   each_set(std::min(columns - first, kLaneSet), [&](auto width, size_t) {
     constexpr int W = by_pairs && width == 1 ? 2 : width;
     using Group = std::conditional_t<by_pairs, PairGroup<L::group_size, W>, LaneGroup<L::group_size, W>>;
-    L::pack(x + first * k_blocks, columns - first, W, k_blocks, L::template set<Group>(out, set, k));
+    L::pack(x + first * k_blocks, columns - first, W, k_blocks, twice, L::template set<Group>(out, set, k));
   });
 }

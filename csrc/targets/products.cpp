@@ -20,7 +20,8 @@ namespace fewbit::FEWBIT_ISA {
 template <class F>
 void set_panels(LaneKernels& out) {
   out.pack = pack_panels<F>;
-  out.panels = Counted<by_lane_panels<F>>::call;
+  out.panels[0] = Counted<by_lane_panels<F, 1>>::call;
+  out.panels[1] = Counted<by_lane_panels<F, 2>>::call;
   out.least_panels = Own<F>::type::least_panels;
   out.scratch_bytes = Own<F>::type::panel_k_blocks * sizeof(typename LanePanel<F>::Tile);
 }
@@ -29,7 +30,8 @@ template <class F>
 void set_interleaved(ProductKernels& out) {
   if constexpr (Isa::dots_by_lane) {
     out.by_lane.set_bytes = LaneColumns<F>::bytes;
-    out.by_lane.skinny = Counted<by_lane_rows<F>>::call;
+    out.by_lane.skinny[0] = Counted<by_lane_rows<F, 1>>::call;
+    out.by_lane.skinny[1] = Counted<by_lane_rows<F, 2>>::call;
     set_panels<F>(out.by_lane);
   } else {
     out.interleaved_gemv = Counted<interleaved_gemv_rows<F>>::call;

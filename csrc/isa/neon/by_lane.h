@@ -18,6 +18,15 @@ struct ByLane : SideBySide {
   static FEWBIT_INLINE f32 scaled(ints sum, f32 d, const float* minus_start) {
     return fma_lane<i>(start_at(minus_start), vreinterpretq_f32_s32(sum), d);
   }
+  // The same of two sums, by lanes i and i + 1.
+  template <int i>
+  static FEWBIT_INLINE f32 scaled(ints a, ints b, f32 d, const float* minus_start) {
+    f32 v = start_at(minus_start);
+    __asm__("fmla %0.4s, %1.4s, %3.s[%4]\n\tfmla %0.4s, %2.4s, %3.s[%4 + 1]"
+            : "+&w"(v)
+            : "w"(a), "w"(b), "w"(d), "i"(i));
+    return v;
+  }
   static FEWBIT_INLINE f32 scaled(ints sum, f32 d, const float* minus_start) {
     return vfmaq_f32(start_at(minus_start), vreinterpretq_f32_s32(sum), d);
   }
