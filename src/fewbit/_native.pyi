@@ -165,7 +165,7 @@ class Plan:
         x: int,
         norm: Floats | None,
         eps: float,
-        int16: bool,
+        at_least: str | None,
         terms: list[tuple[Packed, int, Floats | None, int | None]],
         norms: Floats | None = None,
     ) -> None: ...

@@ -13,7 +13,7 @@ from ...arrays import Floats
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import ProductKey, add_terms
-from ..passes import fuse, logits_nodes
+from ..passes import fuse, logits_nodes, score_products
 from ..placement import Placement
 from ..specs import AttentionSpec, Routing
 from . import attention, collective, experts, products, prompt_attention, recurrent, row_maths
@@ -128,7 +128,7 @@ class Builder:
         self.uses, self.makers = graph.uses(), graph.makers()
         self.readers = _readers(graph)
         self.logits = logits_nodes(graph)[0].outputs[0]
-        self.scores = experts.score_products(graph)
+        self.scores = score_products(graph)
         self.ropes: dict[Rope, RopeTable] = {}
         self.rows: dict[Value, Rows] = {}
         self.formed: dict[Value, Form] = {}  # what attention wrote as the product after it takes it, in this launch
