@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -23,9 +23,9 @@ from .arrays import Floats
 from .cache.layout import Layout, make_layout
 from .cache.view import NO_SLOTS, View
 from .devices import Device
-from .devices.batch import Batch, SlicedExecutor, SlicedStep
+from .devices.batch import Batch, ResizableExecutor, SlicedExecutor, SlicedStep
 from .devices.fitting import choose_layout
-from .errors import FewbitError, FileError
+from .errors import FewbitError, FileError, RequestError
 from .files.gguf import read_gguf
 from .files.hub import find
 from .files.hub.names import encoder_for, is_encoder, revision_folder
@@ -57,11 +57,27 @@ class ImageEncoder:
         self._stages: tuple[EncoderStage, EncoderStage] | None = None
         self._lock = Lock()
 
+    def checked(self) -> ImageEncoder:
+        """Itself; refused, if its device cannot run it, before weights are read or an image comes."""
+        for forward in (self.model.tower, self.model.project):
+            try:
+                self._device.check(record(forward, has_head=False))
+            except FewbitError as error:
+                raise RequestError(
+                    f"{self.file.path.name}: device {self._device.name!r} cannot run this image encoder: {error}; take "
+                    "device='cpu', or mmproj='off' for text alone"
+                ) from None
+        return self
+
     def load(self) -> tuple[EncoderStage, EncoderStage]:
-        """Read the weights, unless they are there: a while before the first image."""
+        """Read the weights, unless they are there, and send them where they are copied: a while before the first
+        image, and in the thread of who asks, so that no step waits for it."""
         with self._lock:
             if self._stages is None:
-                self._stages = self._load()
+                stages = self._load()
+                for stage in stages:
+                    stage.prepare()
+                self._stages = stages
             return self._stages
 
     def begin(self, image: PreparedImage) -> ImageEncoding:
@@ -89,9 +105,13 @@ class ImageEncoder:
         yield step
         return [np.array(one) for one in np.split(step.values(), self.model.parts, axis=1)]
 
+    @cached_property
+    def _device(self) -> Device:
+        return encoder_device(self._options)
+
     def _load(self) -> tuple[EncoderStage, EncoderStage]:
         """The weights in the layout of the device."""
-        device = encoder_device(self._options)
+        device = self._device
         layout = choose_layout(device, self.file.file_bytes, self._options.repack)
         prepare = device.pack(layout, self.file.file_bytes + 256 * len(self.file.tensors))
         self.model = load_vision(self.file, prepare)
@@ -151,18 +171,28 @@ class EncoderStage:
             return self.executor.slices(batch, image.patches)
         return WholeStep(self.executor, batch, image.patches)
 
+    def prepare(self) -> None:
+        """Send the weights of a device that copies them, with memory for images that are not large."""
+        if self._device.copies_weights:
+            self._grow(LEAST_PATCHES, -(-LEAST_PATCHES // self._layout.page_tokens))
+
     def _grow(self, count: int, pages: int) -> None:
-        """An executor for so many patches and pages. Where weights are copied, memory is doubled, since a new executor
-        copies them again."""
+        """An executor for so many patches and pages. Where weights are copied, memory is doubled: some executors copy
+        them again, and all are planned anew."""
         if count <= self._most and pages <= self._pages:
             return
         if self._device.copies_weights:
             count, pages = (1 << (size - 1).bit_length() for size in (max(count, LEAST_PATCHES), max(pages, 1)))
         self._most, self._pages = max(count, self._most), max(pages, self._pages)
-        self.executor = None  # gives its memory back
+        is_resized = isinstance(self.executor, ResizableExecutor)
+        if not is_resized:
+            self.executor = None  # gives its memory back
         self._device.max_batched_tokens = self._most
         store = self._device.make_store(self._layout, (self._pages,) * len(self._layout.groups))
-        self.executor = self._device.make_executor(self._graph, store, 1)
+        if is_resized:
+            self.executor.resize(store, self._most)
+        else:
+            self.executor = self._device.make_executor(self._graph, store, 1)
 
     @property
     def _is_exact(self) -> bool:

@@ -52,8 +52,9 @@ class LoadOptions:
             smaller, or with a warning to less where memory is short.
         exact: The same as activations="exact".
         threads: Number of threads. Defaults to all usable cores.
-        pin: Pin each thread to a physical core that the process may use; Linux only. All models of a process share its
-            threads: while one of them has `pin` or `numa`, another one may have the same or leave both out.
+        pin_threads: Pin each thread to a physical core that the process may use; Linux only. All models of a process
+            share its threads: while one of them has `pin_threads` or `numa`, another one may have the same or leave both
+            out.
         numa: On machines of several NUMA nodes, spread threads, weights and KV cache over all of them ("distribute"),
             or keep them on one ("node:1"); "off" leaves it to the system. Weights that stay in the file's memory map
             (see `repack`) are where the system's file cache has them. On one node nothing changes. Linux only.
@@ -118,7 +119,7 @@ class LoadOptions:
     exact: bool = False
     threads: Annotated[int | None, Choice("all usable cores", flag="-t")] = None
     _: KW_ONLY
-    pin: bool = False
+    pin_threads: bool = False
     numa: Annotated[str, Choice(metavar="WHERE")] = "off"
     rope_scaling: Annotated[str | None, Choice("the model's own")] = None
     activations: Annotated[

@@ -163,14 +163,14 @@ def text(path: Path, **options: Any) -> tuple[str, np.ndarray]:
 @pytest.mark.parametrize("numa", ["off", "distribute", "node:0"])
 def test_results_are_the_same_bits(path: Path, two_nodes: Path, numa: str, pin: bool) -> None:
     expected, scores = text(path)
-    found, own = text(path, numa=numa, pin=pin)
+    found, own = text(path, numa=numa, pin_threads=pin)
     assert found == expected
     np.testing.assert_array_equal(own, scores)
 
 
 @linux
 def test_models_of_a_process_agree(path: Path) -> None:
-    with fb.LLM(path, ctx=64, pin=True) as first, fb.LLM(path, ctx=64, pin=True) as second:
+    with fb.LLM(path, ctx=64, pin_threads=True) as first, fb.LLM(path, ctx=64, pin_threads=True) as second:
         assert first.generate([1, 2], max_tokens=2, temperature=0) is not None
         with fb.LLM(path, ctx=64) as third:  # without a wish
             assert third.generate([1, 2], max_tokens=2, temperature=0) is not None
@@ -179,7 +179,7 @@ def test_models_of_a_process_agree(path: Path) -> None:
     other.wish = ("distribute", True)
     held = Placement("off", True).bind()
     assert held is not None
-    message = r"bound for another model, with numa='off' and pin=True; .* not with numa='distribute' and pin=True"
+    message = r"for another model, with numa='off' and pin_threads=True; .* not with numa='distribute' and pin_threads"
     with pytest.raises(RequestError, match=message):
         other.bind()
     held.release()
@@ -264,13 +264,13 @@ def test_elsewhere_than_on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert Placement().bind() is None
     for options in ({"pin": True}, {"numa": "distribute"}):
-        with pytest.raises(RequestError, match="numa and pin need Linux, this is darwin"):
+        with pytest.raises(RequestError, match="numa and pin_threads need Linux, this is darwin"):
             Placement(**options)  # type: ignore[arg-type]
 
 
 def test_devices_without_threads_of_their_own(path: Path) -> None:
-    with pytest.raises(RequestError, match=r"pin and numa are for what runs on the CPU, .* runs on 'numpy'"):
-        fb.LLM(path, device="numpy", pin=True)
+    with pytest.raises(RequestError, match=r"pin_threads and numa are for what runs on the CPU, .* runs on 'numpy'"):
+        fb.LLM(path, device="numpy", pin_threads=True)
     with pytest.raises(RequestError, match="numa must be"):
         LoadOptions(numa="everywhere")
 

@@ -69,6 +69,13 @@ def pixtral(tokenizer: Any) -> Any:
     return PixtralImagesAndText(images, tokenizer, templates.PIXTRAL)
 
 
+def llava(tokenizer: Any) -> Any:
+    from transformers import PixtralImageProcessorPil
+
+    images = PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size={"height": 8, "width": 8})
+    return PixtralImagesAndText(images, tokenizer, templates.PIXTRAL, side=8)
+
+
 def gemma4(tokenizer: Any) -> Any:
     from transformers import Gemma4ImageProcessorPil
 
@@ -81,8 +88,8 @@ class ImagesAndText:
 
     token = "<|image_pad|>"
 
-    def __init__(self, images: Any, tokenizer: Any, template: str) -> None:
-        self.images, self.tokenizer, self.template = images, tokenizer, template
+    def __init__(self, images: Any, tokenizer: Any, template: str, side: int = 16) -> None:
+        self.images, self.tokenizer, self.template, self.side = images, tokenizer, template, side
 
     def save_pretrained(self, folder: Any) -> None:
         self.images.save_pretrained(folder)
@@ -120,7 +127,7 @@ class PixtralImagesAndText(ImagesAndText):
     token = "[IMG]"
 
     def texts(self, found: Any) -> list[str]:
-        sizes = [(height // 16, width // 16) for height, width in found["image_sizes"].tolist()]
+        sizes = [(height // self.side, width // self.side) for height, width in found["image_sizes"].tolist()]
         return ["[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]" for rows, columns in sizes]
 
     def others(self, ids: Any) -> dict[str, Any]:
@@ -235,6 +242,18 @@ RECORDS += [
         {"model_type": "pixtral", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "head_dim": 12,
          "num_attention_heads": 2, "patch_size": 8, "image_size": 64, "hidden_act": "silu"},
         pixtral, {"spatial_merge_size": 2, "image_token_index": "[IMG]", "vision_feature_layer": -1},
+    ),
+]  # fmt: skip
+
+RECORDS += [
+    # What the community's checkpoint of Pixtral is: no squares are joined, the projector has biases.
+    VisionRecord(
+        "llava_pixtral", "LlavaForConditionalGeneration", "LlavaConfig", templates.PIXTRAL,
+        ("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        BASE | {"vocab_size": vocab(5), "model_type": "mistral", "sliding_window": None, "rms_norm_eps": 1e-5},
+        {"model_type": "pixtral", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "head_dim": 12,
+         "num_attention_heads": 2, "patch_size": 8, "image_size": 64, "hidden_act": "gelu"},
+        llava, {"image_token_index": "[IMG]", "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
 ]  # fmt: skip
 

@@ -34,7 +34,7 @@ class Device(Protocol):
     copies_weights: bool = False  # whether steps read copies, and never the file
     extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
     leaves_experts: ClassVar[bool] = False  # whether experts can stay on the CPU: see `cpu_experts.py`
-    places_threads: ClassVar[bool] = False  # whether `pin` and `numa` mean anything to it
+    places_threads: ClassVar[bool] = False  # whether `pin_threads` and `numa` mean anything to it
     takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     takes_images: ClassVar[bool] = False  # whether its executors insert rows, and know axes and spans
     keeps_f32: ClassVar[bool] = True  # whether attention gains anything by K and V in f32
@@ -66,6 +66,10 @@ class Device(Protocol):
     def make_executor(self, graph: Graph, store: Any, vocab: int) -> Executor:
         """An executor of a graph whose layers keep K, V and states in a store of this device."""
         ...
+
+    def check(self, graph: Graph) -> None:
+        """Refuse a graph that executors of this device cannot run, before its weights are read."""
+        return
 
     def make_group(self, devices: Sequence[Device]) -> Group:
         """Where executors of these devices, the first of which is this one, meet for `all_reduce` and `all_gather`."""

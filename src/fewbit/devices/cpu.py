@@ -46,7 +46,7 @@ class CpuDevice(Device):
 
     def __init__(self, options: LoadOptions) -> None:
         self.activations = options.activations
-        self.placement = Placement(options.numa, options.pin)
+        self.placement = Placement(options.numa, options.pin_threads)
         self.threads = cpu.checked_threads(options.threads or self.placement.threads)
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.batch_invariant = options.batch_invariant

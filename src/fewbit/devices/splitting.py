@@ -178,11 +178,12 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
-    if (options.pin or options.numa != "off") and not any(
+    if (options.pin_threads or options.numa != "off") and not any(
         plan.device.places_threads or plan.cpu_experts for plan in plans
     ):
         raise RequestError(
-            f"pin and numa are for what runs on the CPU, and the whole model runs on {options.device!r}; leave them out"
+            "pin_threads and numa are for what runs on the CPU, and the whole model runs on "
+            f"{options.device!r}; leave them out"
         )
     devices = [
         plan.device.configure(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..adapter import Source, value_of
 from ..recipes import Recipe, Tensors, place_all, tensor_table
+from .activation import llama_cpp_flags
 
 _PREFIXES = ("model.", "vision_tower.", "vision_model.", "vision_encoder.", "visual.")
 _VISION = ("vision_tower.", "vision_model.", "vision_encoder.", "visual.", "connector.", "multi_modal_projector.",
@@ -42,6 +43,7 @@ def vision_config(**defaults: Any) -> dict[str, Source]:
         **{f"vision.{name}": key_or(key, defaults.get(key)) for name, key in names.items()},
         "vision.attention.layer_norm_epsilon": key_or("layer_norm_eps", 1e-6),
         "vision.projection_dim": lambda config: config["text"].get("hidden_size"),
+        "vision.activation": key_or("hidden_act", defaults.get("hidden_act", "gelu_pytorch_tanh")),
         "vision.image_mean": preprocessor("image_mean", [0.5, 0.5, 0.5]),
         "vision.image_std": preprocessor("image_std", [0.5, 0.5, 0.5]),
         "vision.resample": preprocessor("resample"),
@@ -62,7 +64,9 @@ class VisionAdapter:
 
     def hyperparameters(self, config: Mapping[str, Any]) -> dict[str, Any]:
         found = {key: value_of(config, source) for key, source in self.config.items()}
-        return {"projector_type": self.projector} | {key: v for key, v in found.items() if v is not None}
+        named = {"has_vision_encoder": True, "projector_type": self.projector}
+        named |= llama_cpp_flags(str(found["vision.activation"]))
+        return named | {key: value for key, value in found.items() if value is not None}
 
     def recipes(self, names: Iterable[str], config: Mapping[str, Any]) -> dict[str, Recipe]:
         plain = {name: self.rename(_without_prefixes(name), config) for name in names if _is_vision(name)}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ...errors import FileError
 from ...files.safetensors import read_json
-from ..directory import Directory, open_tensors
-from . import projectors
+from ..directory import Directory, open_tensors, text_part
+from . import ENCODER, projectors
 from .adapter import VisionAdapter
 
 SETTINGS = ("processor_config.json", "preprocessor_config.json")  # of the processor; the last one counts
@@ -19,15 +20,24 @@ class VisionFolder(Directory):
     """A `ModelFile` over the encoder's part of a folder."""
 
     def __init__(self, path: Path, adapter: VisionAdapter, config: dict[str, Any]) -> None:
-        self.path, self.architecture = path, "clip"
-        text = config.get("text_config")
+        self.path, self.architecture = path, ENCODER
         self._raw = {
             **_part(config, "vision_config"),
             "whole": config,
-            "text": text if isinstance(text, dict) else config,
+            "text": text_part(config) or config,
             "preprocessor": _read_settings(path),
         }
         self._join_tensors(adapter, open_tensors(path, config))
+
+    def tokenizer(self) -> Mapping[str, Any]:
+        """None: the text model has it."""
+        return {}
+
+
+def has_vision_config(folder: Path) -> bool:
+    """Whether a checkpoint has an encoder, be it known or not."""
+    config = read_json(folder / "config.json")
+    return isinstance(config, dict) and isinstance(config.get("vision_config"), dict)
 
 
 def open_vision_folder(path: Path) -> VisionFolder | None:

@@ -53,9 +53,9 @@ def _pixels(key: str, older: str) -> Any:
     return find
 
 
-def qwen_config(**names: str) -> dict[str, Any]:
+def qwen_config(hidden_act: str, **names: str) -> dict[str, Any]:
     """Where hyperparameters are; `names` are those that differ between versions."""
-    return vision_config() | {
+    return vision_config(hidden_act=hidden_act) | {
         "vision.image_size": _nothing,
         "vision.patch_size": key_or("patch_size", 14),
         "vision.embedding_length": names.get("hidden", "hidden_size"),

@@ -1,4 +1,4 @@
-"""Where a model's threads run and its memory lies: the options `numa` and `pin`.
+"""Where a model's threads run and its memory lies: the options `numa` and `pin_threads`.
 
 The threads of the process are one pool, which all of its models share: while a model holds a binding, others may hold
 the same one or none.
@@ -20,7 +20,7 @@ from ..cgroup import ROOT
 from ..cores import quotas
 from ..topology import chosen_node, memory_nodes, numa_nodes, thread_nodes, usable_cpus, worker_cpus
 
-Wish = tuple[str, bool]  # numa and pin
+Wish = tuple[str, bool]  # numa and pin_threads
 
 
 class Placement:
@@ -44,7 +44,7 @@ class Placement:
         if numa == "off" and not pin:
             return
         if sys.platform != "linux":
-            raise RequestError(f"numa and pin need Linux, this is {sys.platform}; leave them out")
+            raise RequestError(f"numa and pin_threads need Linux, this is {sys.platform}; leave them out")
         self._cpus = usable_cpus()
         nodes = numa_nodes(self._cpus, root)
         self._workers = [[*cpus] for cpus in worker_cpus(nodes, numa, pin)]
@@ -116,7 +116,7 @@ class _Pool:
 
 def _described(wish: Wish | None) -> str:
     numa, pin = wish or ("off", False)
-    return f"numa={numa!r} and pin={pin}"
+    return f"numa={numa!r} and pin_threads={pin}"
 
 
 _pool = _Pool()
