@@ -53,8 +53,7 @@ class LoadOptions:
         exact: The same as activations="exact".
         threads: Number of threads. Defaults to all usable cores.
         pin_threads: Pin each thread to a physical core that the process may use; Linux only. All models of a process
-            share its threads: while one of them has `pin_threads` or `numa`, another one may have the same or leave both
-            out.
+            share its threads: while one of them has `pin_threads` or `numa`, another one may have the same or neither.
         numa: On machines of several NUMA nodes, spread threads, weights and KV cache over all of them ("distribute"),
             or keep them on one ("node:1"); "off" leaves it to the system. Weights that stay in the file's memory map
             (see `repack`) are where the system's file cache has them. On one node nothing changes. Linux only.
