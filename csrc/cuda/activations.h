@@ -138,7 +138,7 @@ template <Real X, int rounds, int parts>
 __device__ __forceinline__ void norm_quantize_row(const void* x, const float* weight, float eps, int8_t* q, int2* xm,
                                                   int k, int padded) {
   start_next();
-  for_row<X, rounds, true, false>(x, weight, eps, k, [&](float (&v)[8], int i, float) {
+  for_row<X, rounds, true, false>(x, weight, eps, k, [&](float(&v)[8], int i, float) {
 #pragma unroll
     for (int part = 0; part < parts; ++part)
       quantize_values(v, i < padded, i, q + part * padded, xm + part * padded / 32);
@@ -151,23 +151,38 @@ __device__ __forceinline__ float scale_up(float most) {
   return exponent > 10 && exponent < 255 ? __uint_as_float((264u - exponent) << 23) : 1.0f;
 }
 
-// Tokens -> f16 in the order of fragments (fragments.h), each scaled by a power of two so that none overflows; a block
-// a token, of whole tiles of 8 with padding.
-template <Real X, int rounds, bool Norm>
+// Where value `at` of a token lies in fragments and in panels (fragments.h) of so many token tiles.
+__device__ __forceinline__ size_t fragment_place(int at, int token, int tiles) {
+  const int q = at / 128, g = at / 32 % 4, s = at / 8 % 4;
+  return (((static_cast<size_t>(q) * 4 + s) * tiles + token / 8) * 32 + token % 8 * 4 + g) * 8 + at % 8;
+}
+__device__ __forceinline__ size_t panel_place(int at, int token, int tiles) {
+  const int q = at / 128, g = at / 32 % 4, pair = at / 2 % 16;  // 4 s + c
+  return (((static_cast<size_t>(q) * 16 + pair) * tiles + token / 8) * 32 + token % 8 * 4 + g) * 2 + at % 2;
+}
+
+// Tokens -> f16 in the order of fragments or panels (fragments.h), each scaled by a power of two so that none
+// overflows; a block a token, of whole tiles of 8 with padding.
+template <Real X, int rounds, bool Norm, bool Panels>
 __device__ __forceinline__ void pack_fragments(const void* x, int stride, const float* weight, float eps, uint4* out,
                                                float* token_scale, int k, int padded, int tokens) {
   start_next();
   const int token = blockIdx.x, tiles = gridDim.x / 8;
   const size_t skipped = static_cast<size_t>(token) * stride * real_bytes(X);
   const void* row = static_cast<const uint8_t*>(x) + (token < tokens ? skipped : 0);
-  for_row<X, rounds, Norm, true>(row, weight, eps, token < tokens ? k : 0, [&](float (&v)[8], int i, float most) {
+  for_row<X, rounds, Norm, true>(row, weight, eps, token < tokens ? k : 0, [&](float(&v)[8], int i, float most) {
     const float up = scale_up(most);
     if (i == 0) token_scale[token] = 1.0f / up;
     if (i >= padded) return;
 #pragma unroll
     for (int e = 0; e < 8; ++e) v[e] = token < tokens ? v[e] * up : 0.0f;
-    const int q = i / 128, g = i / 32 % 4, s = i / 8 % 4;
-    out[((static_cast<size_t>(q) * 4 + s) * tiles + token / 8) * 32 + token % 8 * 4 + g] = pack_values<Real::f16>(v);
+    const uint4 packed = pack_values<Real::f16>(v);
+    if constexpr (Panels) {
+      uint32_t* to = reinterpret_cast<uint32_t*>(out) + panel_place(i, token, tiles) / 2;
+      to[0] = packed.x, to[32 * tiles] = packed.y, to[64 * tiles] = packed.z, to[96 * tiles] = packed.w;
+    } else {
+      out[fragment_place(i, token, tiles) / 8] = packed;
+    }
   });
 }
 
@@ -178,7 +193,7 @@ __device__ __forceinline__ void form_rows(const void* x, int stride, const float
   start_next();
   const size_t token = blockIdx.x;
   const void* row = static_cast<const uint8_t*>(x) + token * stride * real_bytes(X);
-  for_row<X, rounds, Norm, false>(row, weight, eps, k, [&](float (&v)[8], int i, float) {
+  for_row<X, rounds, Norm, false>(row, weight, eps, k, [&](float(&v)[8], int i, float) {
     if (i >= width) return;
     const size_t at = token * width + i;
     if constexpr (Y == Real::f32) {
@@ -197,7 +212,7 @@ __device__ __forceinline__ void scale_rows(const void* x, int stride, const floa
   start_next();
   const size_t token = blockIdx.x;
   const void* row = static_cast<const uint8_t*>(x) + token * stride * real_bytes(X);
-  for_row<X, rounds, Norm, true>(row, weight, eps, k, [&](float (&v)[8], int i, float most) {
+  for_row<X, rounds, Norm, true>(row, weight, eps, k, [&](float(&v)[8], int i, float most) {
     const float up = scale_up(most);
     if (i == 0) token_scale[token] = 1.0f / up;
     if (i >= width) return;
