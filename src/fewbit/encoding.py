@@ -23,7 +23,7 @@ from .arrays import Floats
 from .cache.layout import Layout, make_layout
 from .cache.view import NO_SLOTS, View
 from .devices import Device
-from .devices.batch import Batch, SlicedExecutor, SlicedStep
+from .devices.batch import Batch, ResizableExecutor, SlicedExecutor, SlicedStep
 from .devices.fitting import choose_layout
 from .errors import FewbitError, FileError
 from .files.gguf import read_gguf
@@ -58,10 +58,14 @@ class ImageEncoder:
         self._lock = Lock()
 
     def load(self) -> tuple[EncoderStage, EncoderStage]:
-        """Read the weights, unless they are there: a while before the first image."""
+        """Read the weights, unless they are there, and send them where they are copied: a while before the first
+        image, and in the thread of who asks, so that no step waits for it."""
         with self._lock:
             if self._stages is None:
-                self._stages = self._load()
+                stages = self._load()
+                for stage in stages:
+                    stage.prepare()
+                self._stages = stages
             return self._stages
 
     def begin(self, image: PreparedImage) -> ImageEncoding:
@@ -151,18 +155,28 @@ class EncoderStage:
             return self.executor.slices(batch, image.patches)
         return WholeStep(self.executor, batch, image.patches)
 
+    def prepare(self) -> None:
+        """Send the weights of a device that copies them, with memory for images that are not large."""
+        if self._device.copies_weights:
+            self._grow(LEAST_PATCHES, -(-LEAST_PATCHES // self._layout.page_tokens))
+
     def _grow(self, count: int, pages: int) -> None:
-        """An executor for so many patches and pages. Where weights are copied, memory is doubled, since a new executor
-        copies them again."""
+        """An executor for so many patches and pages. Where weights are copied, memory is doubled: some executors copy
+        them again, and all are planned anew."""
         if count <= self._most and pages <= self._pages:
             return
         if self._device.copies_weights:
             count, pages = (1 << (size - 1).bit_length() for size in (max(count, LEAST_PATCHES), max(pages, 1)))
         self._most, self._pages = max(count, self._most), max(pages, self._pages)
-        self.executor = None  # gives its memory back
+        is_resized = isinstance(self.executor, ResizableExecutor)
+        if not is_resized:
+            self.executor = None  # gives its memory back
         self._device.max_batched_tokens = self._most
         store = self._device.make_store(self._layout, (self._pages,) * len(self._layout.groups))
-        self.executor = self._device.make_executor(self._graph, store, 1)
+        if is_resized:
+            self.executor.resize(store, self._most)
+        else:
+            self.executor = self._device.make_executor(self._graph, store, 1)
 
     @property
     def _is_exact(self) -> bool:

@@ -41,7 +41,7 @@ from .models.config import Config
 from .models.lora import AdapterReader, find_products
 from .models.rope_scaling import stretched
 from .models.vision import VisionModel
-from .ops.inserts import drop_rows, inserted_parts, span_reach, take_rows
+from .ops.inserts import drop_rows, span_reach, take_rows
 from .ops.memory import Shortage
 
 DEFAULT_CTX = 8192  # tokens of a sequence unless an option says otherwise
@@ -130,7 +130,7 @@ def load(
 def _seeing(model: LoadedModel, vision: VisionModel | None) -> LoadedModel:
     """A model whose graph takes the rows of an image encoder."""
     if vision is None:
-        return replace(model, graph=drop_rows(model.graph)) if inserted_parts(model.graph) else model
+        return replace(model, graph=drop_rows(model.graph))
     if model.is_encoder:
         raise RequestError("an image encoder needs a model that writes text, this one makes embeddings")
     if vision.width != model.config.hidden:

@@ -14,7 +14,7 @@ import fewbit as fb
 from fewbit.server import page as server_page
 
 ZOO = Path(__file__).parents[1] / "zoo"
-NAMES = ("llama", "qwen3", "gemma3", "qwen3moe", "gpt-oss", "qwen35", "lfm2moe", "nemotron_h")
+NAMES = ("llama", "qwen3", "gemma3", "qwen3moe", "gpt-oss", "qwen35", "lfm2moe", "nemotron_h", "gemma4")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = [
     "--no-sandbox", "--headless=new", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",

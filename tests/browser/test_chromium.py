@@ -130,6 +130,25 @@ def test_a_file_is_picked_and_answers_as_on_the_cpu(chatty: Path, open_page: Ope
     assert page.is_visible("#choose")
 
 
+def test_an_image_is_not_taken(chatty: Path, open_page: OpenPage) -> None:
+    page = open_page()
+    load(page, chatty)
+    for kind, name in (("paste", "clipboardData"), ("drop", "dataTransfer")):
+        page.evaluate("document.getElementById('toast').replaceChildren()")
+        page.evaluate(
+            """([kind, name]) => {
+              const data = new DataTransfer();
+              data.items.add(new File(["x"], "a.png", { type: "image/png" }));
+              const Kind = { paste: ClipboardEvent, drop: DragEvent }[kind];
+              const event = new Kind(kind, { [name]: data, bubbles: true, cancelable: true });
+              document.getElementById("input").dispatchEvent(event);
+            }""",
+            [kind, name],
+        )
+        page.wait_for_selector("#toast:has-text('Models on this page read text alone: the image was not taken.')")
+    assert page.locator(".message").count() == 0
+
+
 def test_a_lost_gpu_is_a_sentence_and_the_model_can_be_loaded_again(chatty: Path, open_page: OpenPage) -> None:
     page = open_page()
     page.evaluate("localStorage.setItem('fewbit.local', JSON.stringify({ temperature: 0, maxTokens: 100, ctx: 128 }))")

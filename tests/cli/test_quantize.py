@@ -14,6 +14,10 @@ from fewbit.cli import main
 from fewbit.files.imatrix import ImportanceMatrix, SquareSums, write_imatrix
 
 from ..models.random_llama import llama
+from ..models.vision.wide import write_wide_encoder
+from ..models.vision.zoo import FOLDER
+
+SEEING = FOLDER / "gemma3"
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +85,19 @@ def test_one_sentence(source: str, tmp_path: Path, args: list[str], code: int, m
 def test_a_file_that_is_there(source: str) -> None:
     result = call(source, "-o", source)
     assert result.stderr == f"fewbit: {source}: the file exists; only force replaces it\n"
+
+
+def test_an_image_encoder(tmp_path: Path) -> None:
+    source, out = write_wide_encoder("gemma3", tmp_path / "mmproj-f32.gguf"), tmp_path / "mmproj-q8_0.gguf"
+    result = call("--mmproj", str(source), "-o", str(out), "-f", "q8_0")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert fb.read_gguf(out).tensors["v.blk.0.attn_q.weight"].format.name == "q8_0"
+    refused = call(str(source), "-o", str(tmp_path / "text.gguf"))
+    note = "this is an image encoder, not a model of text; the option mmproj quantizes it"
+    assert refused.stderr == f"fewbit: {source}: {note}\n"
+    text = SEEING / "model.gguf"
+    refused = call("--mmproj", str(text), "-o", str(tmp_path / "text.gguf"))
+    assert refused.stderr == f"fewbit: {text}: this is no image encoder, it is a gemma3 model\n"
+    written = call(str(SEEING / "hf"), "-o", str(tmp_path / "text.gguf"), "-f", "bf16")
+    note = "only the text model is written, not its image encoder; --mmproj writes that"
+    assert (written.exit_code, written.stderr) == (0, f"fewbit: {SEEING / 'hf'}: {note}\n")

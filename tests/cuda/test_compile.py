@@ -16,7 +16,7 @@ from fewbit.ops.cuda.layout import tile_layout
 from fewbit.ops.cuda.matrices import FLOATS
 from fewbit.ops.cuda.pages import FORMATS
 from fewbit.ops.cuda.shapes import gemv_shape, invariant_shape, shared_shape, skinny_shape
-from fewbit.ops.recorder import FUSED_GATES
+from fewbit.ops.shape_rules import FUSED_GATES
 
 from . import compiling
 from .cases import ALL, QUANTIZED, entries

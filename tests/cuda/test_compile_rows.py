@@ -11,7 +11,7 @@ from fewbit.ops.cuda import adapters, recurrent
 from fewbit.ops.cuda import kernels_experts as experts
 from fewbit.ops.cuda import kernels_products as products
 from fewbit.ops.cuda import kernels_rows as rows
-from fewbit.ops.recorder import ACTIVATIONS, GATES
+from fewbit.ops.shape_rules import ACTIVATIONS, GATES
 
 from .compiling import ARCHITECTURES, TRADED, spilled
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fewbit.devices.cuda import CudaExecutor
+from fewbit.devices.cuda_executor import CudaExecutor
 from fewbit.models import open_model
 from fewbit.ops.cuda import device
 from fewbit.ops.cuda.inputs import InputLayout

@@ -18,7 +18,7 @@ from fewbit.ops.cuda.extras import StepExtras, packed_rows
 from fewbit.ops.cuda.stack import send_stack
 from fewbit.ops.graph import Rope
 from fewbit.ops.inserts import Inserted
-from fewbit.ops.recorder import ACTIVATIONS, GATES
+from fewbit.ops.shape_rules import ACTIVATIONS, GATES
 from fewbit.tensor import QuantTensor
 
 from .cases import make, relative_error

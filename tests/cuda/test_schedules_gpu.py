@@ -13,7 +13,7 @@ import pytest
 import fewbit as fb
 from fewbit import devices
 from fewbit.devices.batch import resolve_masks
-from fewbit.devices.cuda import CudaExecutor, CudaHandle
+from fewbit.devices.cuda_executor import CudaExecutor, CudaHandle
 from fewbit.engine.engine import Engine
 from fewbit.errors import OutOfMemory
 from fewbit.models import open_model
@@ -125,7 +125,7 @@ def test_masks_that_come_after_the_forward_pass_was_launched(
     launch = CudaExecutor._launch
     monkeypatch.setattr(CudaExecutor, "_launch", lambda *args: (log.append("forward"), launch(*args))[1])
     monkeypatch.setattr(
-        "fewbit.devices.cuda.resolve_masks", lambda samples: (log.append("masks"), resolve_masks(samples))[1]
+        "fewbit.devices.cuda_executor.resolve_masks", lambda samples: (log.append("masks"), resolve_masks(samples))[1]
     )
 
     class Failing(Pattern):

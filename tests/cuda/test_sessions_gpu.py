@@ -17,7 +17,8 @@ import pytest
 import fewbit as fb
 from fewbit import devices
 from fewbit.arrays import Floats
-from fewbit.devices.cuda import CudaDevice, CudaExecutor
+from fewbit.devices.cuda import CudaDevice
+from fewbit.devices.cuda_executor import CudaExecutor
 from fewbit.errors import DeviceError
 from fewbit.formats import get
 from fewbit.models import open_model

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fewbit as fb
-from fewbit.devices.cuda import CudaExecutor
+from fewbit.devices.cuda_executor import CudaExecutor
 from fewbit.engine.request import Generation
 from fewbit.engine.speculation.drafter import Prospect
 

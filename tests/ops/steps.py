@@ -17,7 +17,8 @@ from fewbit.ops.graph import Graph, Rope, Value
 from fewbit.ops.inserts import Inserted
 from fewbit.ops.low_rank import AdapterRows
 from fewbit.ops.passes import select_logits
-from fewbit.ops.recorder import ACTIVATIONS, FUSED_GATES, GATES, Ops, record
+from fewbit.ops.recorder import Ops, record
+from fewbit.ops.shape_rules import ACTIVATIONS, FUSED_GATES, GATES
 from fewbit.ops.specs import AttentionParams, AttentionSpec, KVArrays, PageTables
 
 PAGE, VOCAB = 8, 19

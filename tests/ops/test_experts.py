@@ -16,7 +16,8 @@ from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.experts import route
 from fewbit.ops.graph import Graph, Value
-from fewbit.ops.recorder import ACTIVATIONS, GATES, Ops
+from fewbit.ops.recorder import Ops
+from fewbit.ops.shape_rules import ACTIVATIONS, GATES
 from fewbit.ops.specs import Routing
 
 from .steps import SPEC, Store, matrix, near, run_native, run_numpy, selected

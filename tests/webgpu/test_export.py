@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from fewbit.devices.batch import Row
 from fewbit.devices.forward import make_batch
 from fewbit.loading import Loaded
 from fewbit.models import open_model
-from fewbit.ops.webgpu import open_gpu
 from fewbit.ops.webgpu.export import export
 from fewbit.ops.webgpu.sampling import sample
 
 from ..loading import load
 from .cases import error
+from .plan_runner import PlanRunner
 from .test_shaders import refused
 
 pytestmark = pytest.mark.webgpu
@@ -36,46 +35,6 @@ def exported(name: str, kv: str = "f16") -> tuple[Loaded, dict[str, Any]]:
     return loaded, json.loads(json.dumps(found))
 
 
-def run_exported(plan: dict[str, Any], program: str, tensors: Any, numbers: Any, counts: dict[str, int]) -> Any:
-    """A runtime: buffers, then one dispatch after another, all by what the JSON says."""
-    gpu = open_gpu()
-    device, usage = gpu._device, gpu._usage
-    every = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
-    handles = []
-    for one in plan["buffers"]:
-        data = np.zeros(one["bytes"], np.uint8)
-        for part in one["parts"]:
-            if "base64" in part:
-                raw = np.frombuffer(b64decode(part["base64"]), np.uint8)
-            else:
-                source = tensors[part["tensor"]].stored[part["offset"] :][: part["bytes"]].reshape(-1, part["row"])
-                raw = np.pad(source, ((0, 0), (0, part["stride"] - part["row"]))).reshape(-1)
-            data[part["at"] : part["at"] + len(raw)] = raw
-        handles.append(device.create_buffer_with_data(data=data, usage=every))
-    gpu.queue.write_buffer(handles[plan["step"]["buffer"]], 0, numbers)
-    encoder = device.create_command_encoder()
-    work = encoder.begin_compute_pass()
-    for one in plan["programs"][program]["dispatches"]:
-        kernel = plan["kernels"][one["kernel"]]
-        code = kernel["wgsl"].replace("enable subgroups;\n", "")
-        pipeline = device.create_compute_pipeline(
-            layout="auto", compute={"module": device.create_shader_module(code=code), "entry_point": "main"}
-        )
-        uniform = b64decode(one["parameters"]).ljust(512, b"\0")
-        buffers = [device.create_buffer_with_data(data=uniform, usage=usage.UNIFORM)]
-        buffers += [handles[n] for n in one["buffers"]]
-        entries = [{"binding": n, "resource": {"buffer": b}} for n, b in enumerate(buffers)]
-        work.set_pipeline(pipeline)
-        work.set_bind_group(0, device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries))
-        grid = [times if name == "one" else -(-counts[name] // per) * times for name, per, times in one["grid"]]
-        work.dispatch_workgroups(*grid)
-    work.end()
-    gpu.queue.submit([encoder.finish()])
-    result = plan["programs"][program]["result"]
-    raw = gpu.queue.read_buffer(handles[result["buffer"]], 4 * result["offset"], 4 * result["width"])
-    return np.frombuffer(raw, np.float32)
-
-
 def test_a_runtime_that_knows_only_the_plan() -> None:
     loaded, plan = exported("llama")
     executor: Any = loaded.executor
@@ -86,8 +45,8 @@ def test_a_runtime_that_knows_only_the_plan() -> None:
     numbers = executor.layout.pack(batch.tokens, batch.view, batch.logits_indices, counts)
     loaded.cache.rollback(batch.view)
     expected = loaded.forward([Row(loaded.cache.new(), tokens, 1)])[0]
-    tensors = open_model(ZOO / "llama/model.gguf").tensors
-    assert error(run_exported(plan, "many", tensors, numbers, counts), expected) <= 1e-6
+    runner = PlanRunner(plan, open_model(ZOO / "llama/model.gguf").tensors)
+    assert error(runner.run("many", numbers, counts), expected) <= 1e-6
 
 
 @pytest.mark.exhaustive

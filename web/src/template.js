@@ -1,7 +1,7 @@
 // Chat templates, and marks that keep messages from spelling control tokens.
 
 import { Template } from "@huggingface/jinja";
-import { FewbitError } from "./errors.js";
+import { FewbitError, short } from "./errors.js";
 
 const FIRST_MARK = 0xfdd0; // noncharacters, which hardly any text holds
 const MARKS = 32;
@@ -19,8 +19,9 @@ export class ChatTemplate {
 
   /** The prompt for messages, and the mark that breaks control tokens in their texts: {text, mark}. */
   render(messages, names = {}) {
-    const mark = chooseMark(messages);
-    const marked = messages.map((message) => ({ ...message, content: this.marked(message.content, mark) }));
+    const texts = messages.map((message) => textOf(message.content));
+    const mark = chooseMark(texts);
+    const marked = messages.map((message, i) => ({ ...message, content: this.marked(texts[i], mark) }));
     try {
       const text = this.template.render({ ...this.tokens, add_generation_prompt: true, tools: null, documents: null,
         ...names, messages: marked });
@@ -39,8 +40,17 @@ export class ChatTemplate {
   }
 }
 
-function chooseMark(messages) {
-  const used = messages.map((message) => message.content).join("");
+/** The text of a message: a string, or parts {type: "text", text}. Images and other parts are refused. */
+function textOf(content) {
+  if (typeof content === "string") return content;
+  const parts = Array.isArray(content) ? content : [content];
+  const others = parts.filter((part) => part?.type !== "text" || typeof part.text !== "string");
+  if (!others.length) return parts.map((part) => part.text).join("");
+  throw new FewbitError(`models in the browser read text alone; a message holds ${short(others[0]?.type ?? others[0])}`);
+}
+
+function chooseMark(texts) {
+  const used = texts.join("");
   for (let code = FIRST_MARK; code < FIRST_MARK + MARKS; code++) {
     if (!used.includes(String.fromCharCode(code))) return String.fromCharCode(code);
   }

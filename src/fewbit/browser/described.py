@@ -39,12 +39,20 @@ class Description:
     vectors: Mapping[str, bytes] = field(default_factory=dict)
 
 
+def refuse_encoders(architecture: object) -> None:
+    """Image encoders are files of their own, which look like models."""
+    if architecture == "clip":
+        sentence = "this file is an image encoder, and the browser runs models for text alone: take the model's file"
+        raise FileError(sentence)
+
+
 class DescribedFile:
     """A `ModelFile` of a description. Matrices are addresses without memory: a plan only says where they are used."""
 
     def __init__(self, description: Description, name: str = "the file") -> None:
         self.path, self.maps = Path(name), WeakSet[FileMap]()
         self.metadata = description.metadata
+        refuse_encoders(self.metadata.get("general.architecture"))
         self.infos = _infos(description)
         self.file_bytes = sum(w.nbytes for w in self.infos.values())
         self.tensors = _placed(self.infos, description.vectors, self.file_bytes)

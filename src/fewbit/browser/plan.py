@@ -11,6 +11,7 @@ from ..cache.layout import make_layout
 from ..errors import OutOfMemory, RequestError
 from ..files.model import ModelFile
 from ..models import LoadedModel, load_model
+from ..ops.inserts import drop_rows
 from ..ops.memory import readable
 from ..ops.passes import select_logits, with_output
 from ..ops.webgpu.export import export
@@ -21,6 +22,7 @@ from ..ops.webgpu.plan import Builder, PlanOptions
 from ..ops.webgpu.planned import LEAST_BYTES, MOST_BYTES, PlannedGpu
 from ..ops.webgpu.sampling import WORDS, sample_rows
 from ..validation import to_size
+from .described import refuse_encoders
 from .rules import tokenizer_rules
 
 STEP_TOKENS = 128  # of a prompt that run at once
@@ -49,7 +51,7 @@ class AdapterLimits:
 def make_plan(
     file: ModelFile, limits: AdapterLimits | None = None, ctx: int | None = None, kv: str = "f16"
 ) -> dict[str, Any]:
-    """What a browser needs to run a model, as plain data for JSON.
+    """What a browser needs to run a model, as plain data for JSON. Models that see are planned for text alone.
 
     Args:
         file: The model's file; only its header and its vectors are read.
@@ -60,18 +62,19 @@ def make_plan(
     limits = limits or AdapterLimits()
     binding, whole = (min(to_size(getattr(limits, name), name, LEAST_BYTES), MOST_BYTES) for name in _LIMITS)
     gpu = PlannedGpu(binding, whole, subgroups=limits.subgroups)
+    refuse_encoders(file.architecture)
     model = load_model(file, ctx=ctx)
     _check(model)
     length = min(model.config.ctx, MAX_CTX, DEFAULT_CTX if ctx is None else to_size(ctx, "ctx", least=1))
     pages = -(-length // PAGE_TOKENS)
-    layout = make_layout(model.graph.specs, kv)
+    graph = drop_rows(model.graph)
+    layout = make_layout(graph.specs, kv)
     store = PageStore(gpu, layout, [STATE_SLOTS if group.is_recurrent else pages for group in layout.groups])
     groups = sum(1 for group in layout.groups if not group.is_recurrent)
     steps, weights = StepLayout(groups), ModelWeights(gpu)
     step = gpu.allocate(4 * (64 + groups * (STEP_TOKENS + pages + 2) + 5 * STEP_TOKENS), "step")
     options = PlanOptions(max_tokens=STEP_TOKENS, max_logits=1, ctx=length)
-    graph = select_logits(with_output(model.graph, "logits"))
-    builder = Builder(graph, store, weights, step, steps, options)
+    builder = Builder(select_logits(with_output(graph, "logits")), store, weights, step, steps, options)
     programs = {name: builder.program(*classes) for name, classes in PROGRAMS.items()}
     logits, vocab = programs["token"].result, model.config.vocab
     samples = gpu.allocate(4 * (WORDS + 2 * min(length, vocab)), "samples")  # and ids and counts of tokens seen

@@ -51,12 +51,15 @@ def quantize(model: str, out: Path, lists: bool, as_json: bool, **options: Any) 
     MODEL is a GGUF file, a folder with safetensors, a URL, hf:org/repo or a name. If the command is stopped, the same
     command goes on where it was. `fewbit formats` lists the formats; mixes are named as in llama.cpp.
 
+    Of a model that sees, --mmproj writes the image encoder: MODEL is its mmproj file, or a folder with safetensors.
+
     \b
     Examples:
       fewbit quantize model-f16.gguf -o model-q4_k_m.gguf
       fewbit quantize checkpoint/ -o q3.gguf -f q3_k_m --tensor ffn_down=q5_k
       fewbit quantize hf:org/repo -o model.gguf --format iq4_xs --dry-run --list
       fewbit quantize model-f16.gguf -o model.gguf --bits 4.2 --text book.txt
+      fewbit quantize --mmproj mmproj-f16.gguf -o mmproj-q8_0.gguf -f q8_0
     """
     with plain_warnings(), Waiting(f"reading {shown(model, 60)}") as waiting:
         from ..quantizing import quantize_model

@@ -328,6 +328,15 @@ class SlicedExecutor(Protocol):
 
 
 @runtime_checkable
+class ResizableExecutor(Protocol):
+    """An executor of a graph without logits whose weights stay where they are when its steps become larger."""
+
+    def resize(self, store: Any, max_tokens: int) -> None:
+        """Take a larger store, and steps of more tokens."""
+        ...
+
+
+@runtime_checkable
 class PipelinedExecutor(Protocol):
     """An executor that has several parts, which work at the same time on different steps.
 

@@ -1,50 +1,32 @@
-"""NVIDIA GPUs: a step is a list of kernels; steps of decoding are captured as CUDA graphs and replayed."""
+"""NVIDIA GPUs as devices: their memory, and what makes stores, executors and groups on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from ..arrays import Floats
 from ..cache.layout import Layout
 from ..cache.store import KVStore
 from ..errors import RequestError
 from ..load_options import LoadOptions
 from ..ops.cuda import gpu
-from ..ops.cuda.adapters import GpuAdapter, GpuAdapters, mix_of
-from ..ops.cuda.attention import FEW_TOKENS
 from ..ops.cuda.collective import CudaGroup, LocalGroup
-from ..ops.cuda.extras import StepExtras, packed_rows, uses_of
 from ..ops.cuda.host_experts import HostExperts, HostRows
-from ..ops.cuda.inputs import InputLayout, Int32s, exact_layout
 from ..ops.cuda.nccl import NcclGroup
-from ..ops.cuda.padding import BATCHES, LENGTHS, padded_batch, prompt_layout
 from ..ops.cuda.pages import DeviceStore
-from ..ops.cuda.plan import HOSTED, Plan, PlanOptions, build
+from ..ops.cuda.plan_segments import PlanOptions
 from ..ops.cuda.planned import PlannedGpu
-from ..ops.cuda.sampling import GpuSampler, Packed, decoded, pack_samples
-from ..ops.cuda.session import CapturedGraph, Session
-from ..ops.cuda.values import Collector, Launcher
+from ..ops.cuda.session import Session
 from ..ops.cuda.weights import Weights
 from ..ops.cut import weights_of
 from ..ops.graph import Graph
-from ..ops.low_rank import Terms, product_keys
-from ..ops.passes import select_logits, with_output
 from . import Device
-from .batch import Batch, Results, has_late_masks, resolve_masks
 from .cpu_experts import make_experts
-from .cuda_kernels import PROMPT, USUAL, step_layout, usual_kernels
-from .host import decode
+from .cuda_executor import MAX_LOGITS, CudaExecutor, sees_images
+from .cuda_kernels import USUAL, usual_kernels
 
 MAX_BATCHED_TOKENS = 4096
-MAX_LOGITS = 256  # rows: a vocabulary of 128,000 tokens takes 131 MB of them
-MAX_DRAFTED = 64  # tokens of a step with drafts that is captured: each of them reads the K and V of its sequence
-STAGES = 4  # steps whose inputs may be on their way
 SMALL_BYTES = 1 << 30  # of weights: smaller models suffer most from int8, and wait for kernels to start, not for bytes
 
 
@@ -102,7 +84,7 @@ class CudaDevice(Device):
             ctx=ctx,
             int16=activations == "int16",
             batch_invariant=self.options.batch_invariant,
-            precise=_sees_images(graph),
+            precise=sees_images(graph),
             host_experts=HostExperts(HostRows(self.device), make_experts(graph, self.options)),
         )
 
@@ -140,275 +122,3 @@ class CudaDevice(Device):
 
 def _num_bytes(graph: Graph) -> int:
     return sum(w.nbytes for w in weights_of(graph).values())
-
-
-@dataclass
-class StagingMemory:
-    """Host memory of a step in flight; it is used again when the step is over."""
-
-    inputs: npt.NDArray[np.uint8]
-    samples: npt.NDArray[np.uint8]
-    results: npt.NDArray[np.uint8]
-    event: Any = None
-
-    def wait(self) -> None:
-        if self.event is not None:
-            self.event.sync()
-
-
-@dataclass
-class Bucket:
-    """Steps of decoding of one size."""
-
-    layout: InputLayout
-    is_warm: bool = False  # one of them was run: kernels are compiled, and scratch memory is there
-    graphs: dict[bool, CapturedGraph] = field(default_factory=dict)  # with the kernels of sampling, and without
-    held: list[Any] = field(default_factory=list)
-
-
-class CudaExecutor:
-    """Runs a model's steps on a GPU, in the order in which they were launched. The host goes on meanwhile."""
-
-    runs_ahead = True
-
-    def __init__(self, graph: Graph, store: DeviceStore, vocab: int, weights: Weights, options: PlanOptions) -> None:
-        self.vocab = vocab
-        self.max_batched_tokens, self.max_logits = options.max_tokens, options.max_logits
-        self.graph, self.store, self.weights, self.options = graph, store, weights, options
-        self.device = weights.device
-        self.sampler = GpuSampler(self.device, min(options.max_logits, MAX_LOGITS), vocab) if graph.has_head else None
-        self.plans: dict[str, Plan] = {}
-        self.adapters = GpuAdapters(self.device, product_keys(graph))
-        self._adapted: dict[str, Plan] = {}  # with what adapters add
-        self.buckets: dict[tuple[Any, ...], Bucket] = {}
-        self._stages: list[StagingMemory] = []
-        self._turn = 0
-        self._inputs: Any = None  # device memory, grows
-        self._inserted: Any = None  # rows from outside, likewise
-        self._extras = uses_of(graph, options.ctx)
-        self._samples = self.device.allocate(self.sampler.max_packed_bytes) if self.sampler else None
-        groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
-        self._captures = not options.host_experts.layers and all(group.can_be_captured for group in groups)
-        self._plan("logits" if graph.has_head else "hidden")
-        few = [] if _sees_images(graph) else [(1, 1)]
-        self.prepare([*few, (min(PROMPT, self.max_batched_tokens), 1)])
-
-    def prepare(self, steps: Sequence[tuple[int, int]]) -> None:
-        """Compile the kernels of steps of so many tokens of so many sequences, all at once, if that was never done."""
-        groups = len(self.store.layout.groups)
-        counts = [[-(-tokens // sequences)] * sequences for tokens, sequences in steps]
-        layouts = [step_layout(each, groups) for each in counts]
-        if _sees_images(self.graph):  # all rows come out
-            layouts = [replace(layout, logits=layout.tokens) for layout in layouts]
-        self.prepare_layouts(layouts)
-
-    def prepare_layouts(self, layouts: Iterable[InputLayout]) -> None:
-        """The same of steps with any layouts."""
-        plan = self.plans["logits" if self.graph.has_head else "hidden"]
-        collector = Collector(self.device, self.device.stream)
-        for layout in layouts:
-            plan.launch(collector, layout.inputs(0, 0))
-            if self.sampler:
-                self.sampler.launch(collector, plan.result, 0, layout.logits)
-        self.device.compile(list(collector.entries))
-
-    def launch(self, batch: Batch, given: Floats | None = None) -> CudaHandle:
-        """`given`: rows that another device made, for a plan that begins with them."""
-        mix = mix_of(batch.adapters, len(batch.tokens))
-        plan = self._adapted_plan(batch.output) if mix else self._plan(batch.output)
-        stage = self._next_stage()
-        extras = self._extras.of(batch)
-        bucket, layout = self._layout(batch, mix, extras)
-        slots = layout.logits if bucket else len(batch.samples)
-        is_late = has_late_masks(batch)
-        packed = None if is_late else self._pack_samples(batch, slots, stage)
-        inputs = self._send(batch, layout, stage, extras)
-        if given is not None and plan.given is not None:
-            wide = np.zeros((len(given), plan.given.stride), np.float32)
-            wide[:, : plan.given.width] = given
-            self.device.upload(wide, plan.given.pointer)
-        self._run(plan, bucket, layout, inputs, packed)
-        if is_late:
-            stage.event = self.device.mark()  # what follows may fail
-            packed = self._pack_samples(batch, slots, stage)
-            self._sample(Launcher(self.device, self.device.stream), plan, packed)
-        return self._finish(batch, plan, packed, stage)
-
-    def _run(self, plan: Plan, bucket: Bucket | None, layout: InputLayout, inputs: int, packed: Packed | None) -> None:
-        """Launch the kernels of a step, as one graph if there is one; those of sampling too, if samples are packed."""
-        if bucket is None or not bucket.is_warm or not self._captures:
-            self._launch(plan, layout, inputs, packed, [])
-            if bucket is not None:
-                bucket.is_warm = True
-            return
-        graph = bucket.graphs.get(packed is not None)
-        graph = graph or self.device.capture(lambda: self._launch(plan, layout, inputs, packed, bucket.held))
-        if graph is None:
-            self._launch(plan, layout, inputs, packed, [])
-        else:
-            bucket.graphs[packed is not None] = graph
-            graph.launch()
-
-    def _launch(self, plan: Plan, layout: InputLayout, inputs: int, packed: Packed | None, held: list[Any]) -> None:
-        run = Launcher(self.device, self.device.stream, held)
-        previous = self.sampler.tokens if self.sampler else 0
-        rows = int(self._inserted.handle) if self._inserted is not None else 0
-        plan.launch(run, layout.inputs(inputs, previous, rows))
-        self._sample(run, plan, packed)
-
-    def _sample(self, run: Launcher, plan: Plan, packed: Packed | None) -> None:
-        if packed is not None and self.sampler is not None and self._samples is not None:
-            self.sampler.launch(run, plan.result, int(self._samples.handle), packed.slots)
-
-    def _plan(self, output: str) -> Plan:
-        if output not in self.plans:
-            graph = select_logits(with_output(self.graph, output))
-            self.plans[output] = build(graph, self.store, self.weights, self.options)
-            self.weights.close()
-        return self.plans[output]
-
-    def place_adapter(self, terms: Terms) -> GpuAdapter:
-        before = len(self.adapters.products), self.adapters.max_rank
-        placed = self.adapters.place(terms)
-        if before != (len(self.adapters.products), self.adapters.max_rank):
-            self._adapted.clear()
-            self.buckets = {key: bucket for key, bucket in self.buckets.items() if not key[2]}
-        return placed
-
-    def _adapted_plan(self, output: str) -> Plan:
-        """The plan of steps in which some row has an adapter. The others run the same plan as without adapters."""
-        if output not in self._adapted:
-            graph = select_logits(with_output(self.graph, output))
-            self._adapted[output] = build(graph, self.store, self.weights, self.options, self.adapters)
-            self.weights.close()
-        return self._adapted[output]
-
-    def _layout(self, batch: Batch, mix: int, extras: StepExtras) -> tuple[Bucket | None, InputLayout]:
-        """Steps of decoding, drafts included, are padded to a size that comes again and again."""
-        view, n = batch.view, len(batch.tokens)
-        most_new, most = int(np.diff(view.q_starts).max(initial=1)), int(view.lengths.max(initial=1))
-        is_plain = not extras.inserted and extras.spans is None
-        is_decoding = is_plain and batch.output == "logits" and bool(batch.samples) and most_new <= FEW_TOKENS
-        largest = min(BATCHES[-1] if most_new == 1 else MAX_DRAFTED, self.max_logits)
-        if not is_decoding or max(n, len(batch.samples)) > largest or most > LENGTHS[-1]:
-            return None, self._prompt_layout(batch, mix, extras)
-        size = min(padded_batch(max(n, len(batch.samples))), self.max_logits)
-        longest = next(m for m in LENGTHS if m >= most)
-        key = size, longest, mix, most_new > 1, extras.num_axes
-        if key not in self.buckets:
-            pages = size * -(-longest // view.page_tokens)
-            most_new = FEW_TOKENS if most_new > 1 else 1
-            sizes = size, size, size, (pages,) * len(view.tables), most_new, longest
-            layout = InputLayout(*sizes, mix=mix, num_axes=extras.num_axes)
-            self.buckets[key] = Bucket(layout)
-        bucket = self.buckets[key]
-        return bucket, bucket.layout
-
-    def _prompt_layout(self, batch: Batch, mix: int, extras: StepExtras) -> InputLayout:
-        """Other steps are padded where all rows are tokens of a prompt or of an output."""
-        n, logits = len(batch.tokens), len(batch.logits_indices)
-        is_plain = batch.output == "logits" and self.graph.has_head and self.graph.is_causal and not mix
-        if not is_plain or not extras.is_empty or self.plans["logits"].given is not None:
-            return exact_layout(n, batch.view, logits, mix, extras)
-        return prompt_layout(batch.view, logits, self.max_batched_tokens, self.max_logits)
-
-    # Memory that a step's inputs and results go through
-
-    def _next_stage(self) -> StagingMemory:
-        if len(self._stages) < STAGES:
-            sizes = (0, self.sampler.max_packed_bytes, self.sampler.nbytes) if self.sampler else (0, 0, 0)
-            self._stages.append(StagingMemory(*(self.device.pinned(size) for size in sizes)))
-        self._turn = (self._turn + 1) % len(self._stages)
-        stage = self._stages[self._turn]
-        stage.wait()
-        return stage
-
-    def _send(self, batch: Batch, layout: InputLayout, stage: StagingMemory, extras: StepExtras) -> int:
-        if extras.inserted:
-            self._insert(packed_rows(extras.inserted))
-        nbytes = 4 * layout.total
-        if len(stage.inputs) < nbytes:
-            stage.inputs = self.device.pinned(2 * nbytes)
-        if self._inputs is None or self._inputs.size < nbytes:
-            self._inputs = self.device.allocate(max(2 * nbytes, 1 << 20))
-            self.buckets = {}  # their graphs read the old one
-        inputs: Int32s = stage.inputs[:nbytes].view(np.int32)
-        used = layout.pack(inputs, batch.tokens, batch.view, batch.logits_indices, batch.adapters, extras)
-        self.device.send(inputs[:used], int(self._inputs.handle))
-        return int(self._inputs.handle)
-
-    def _insert(self, rows: Floats) -> None:
-        """Send rows from outside, behind all steps that read others."""
-        if self._inserted is None or self._inserted.size < rows.nbytes:
-            self._inserted = self.device.allocate(rows.nbytes)
-        self.device.upload(rows, int(self._inserted.handle))
-
-    def _pack_samples(self, batch: Batch, slots: int, stage: StagingMemory) -> Packed | None:
-        if not batch.samples or self.sampler is None or self._samples is None:
-            return None
-        samples, errors = resolve_masks(batch.samples)
-        packed = pack_samples(samples, self.vocab, slots)
-        packed.errors.update(errors)
-        if not self.sampler.fits(packed):
-            raise RequestError("the penalties and biases of a step are too long for the GPU; send fewer requests")
-        data = stage.samples[: packed.data.nbytes]
-        data[:] = packed.data.view(np.uint8)
-        self.device.send(data, int(self._samples.handle))
-        return packed
-
-    def _finish(self, batch: Batch, plan: Plan, packed: Packed | None, stage: StagingMemory) -> CudaHandle:
-        needs_values = any(row.needs_values for row in batch.rows)  # tokens alone are sampled on the GPU
-        values = self._fetch_values(plan, len(batch.logits_indices)) if needs_values else None
-        if packed is not None and self.sampler is not None:
-            self.device.fetch(self.sampler.results, stage.results)
-        stage.event = self.device.mark()
-        return CudaHandle(self, batch, plan, packed, stage, values)
-
-    def _fetch_values(self, plan: Plan, count: int) -> Floats:
-        result = plan.result
-        out = np.empty(count * result.stride, np.float32)
-        self.device.fetch(result.pointer, out)
-        return out.reshape(count, result.stride)[:, : result.width]
-
-
-def _sees_images(graph: Graph) -> bool:
-    """Whether a graph is an image encoder, which takes many rows at once."""
-    has_given = any(node.operation == "given" for node in graph.nodes)
-    looks_back = any(node.operation == "attend" and node.attributes["causal"] for node in graph.nodes)
-    return has_given and not graph.has_head and not looks_back
-
-
-class CudaHandle:
-    """A step that runs, or has run, on a GPU."""
-
-    __slots__ = ("_batch", "_event", "_executor", "_packed", "_plan", "_stage", "_values")
-
-    def __init__(
-        self,
-        executor: CudaExecutor,
-        batch: Batch,
-        plan: Plan,
-        packed: Packed | None,
-        stage: StagingMemory,
-        values: Floats | None,
-    ) -> None:
-        self._executor, self._batch, self._plan, self._packed = executor, batch, plan, packed
-        self._stage, self._values = stage, values
-        self._event = stage.event
-
-    def values(self) -> Floats:
-        if self._values is None:
-            self._values = self._executor._fetch_values(self._plan, len(self._batch.logits_indices))
-            self._executor.device.mark().sync()
-        self._event.sync()
-        return self._values
-
-    def fetch(self) -> Results:
-        from ..ops import cpu
-
-        self._event.sync()
-        sampled: list[Any] = []
-        if self._packed is not None:
-            results = self._stage.results.view(np.int32).reshape(3, -1)
-            sampled = decoded(results, len(self._batch.samples), self._packed.errors)
-        return decode(self._batch, self._values, sampled, cpu)

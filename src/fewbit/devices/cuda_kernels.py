@@ -12,17 +12,15 @@ from ..load_options import LoadOptions, kv_formats
 from ..models import LoadedModel
 from ..ops.cuda import gpu
 from ..ops.cuda.compile import compile_ahead
-from ..ops.cuda.inputs import InputLayout, find_runs
 from ..ops.cuda.kernels import Entry
 from ..ops.cuda.kernels_attention import copy_pages
 from ..ops.cuda.pages import DeviceStore
 from ..ops.cuda.panel_check import try_panels
-from ..ops.cuda.plan import HOSTED, PlanOptions
+from ..ops.cuda.plan import HOSTED
+from ..ops.cuda.plan_segments import PlanOptions
 from ..ops.cuda.planned import PlannedGpu, card_of, planned_weights
 from ..ops.graph import Graph
-
-SHORT = 512  # tokens of the longest sequence: kernels do not depend on it
-PROMPT = 512  # tokens
+from .cuda_executor import PROMPT, SHORT, CudaExecutor, step_layout
 
 # New tokens of each sequence of a step, beside those that an executor prepares: short prompts first.
 USUAL = (
@@ -30,12 +28,6 @@ USUAL = (
     *((1,) * count for count in (2, 4, 8, 16, 32, 64, 128, 256, 24, 40, 48, 56, 96, 192)),
     *((*(1,) * count, PROMPT) for count in (1, 8, 32, 64)),
 )
-
-
-def step_layout(counts: Sequence[int], groups: int) -> InputLayout:
-    """A step of so many new tokens of each sequence, which wants the logits of the last ones."""
-    runs = find_runs(counts)
-    return InputLayout(sum(counts), len(counts), len(counts), (1,) * groups, max(counts), SHORT, runs)
 
 
 def usual_kernels(
@@ -51,8 +43,6 @@ def usual_kernels(
         card: The card.
         steps: New tokens of each sequence of further steps; those that are too large are left out.
     """
-    from .cuda import CudaExecutor  # which imports this module
-
     if any(node.operation in HOSTED for node in graph.nodes):
         return []  # other cards take part
     session = card.session()

@@ -21,15 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import FileError
 from .config import MAX_LAYERS
-from .transforms import PLUS_ONE, Array, Config, Transform, head_dim, interleaved_rope, rope_factors
+from .recipes import Recipe, Target, Tensors, numbered, place_all, targets_of, tensor_table
+from .transforms import PLUS_ONE, Array, Config, head_dim, interleaved_rope, rope_factors
 
 Source = str | tuple[str, ...] | Callable[[Config], Any]
-Target = str | tuple[str, Transform]
-Tensors = dict[str | tuple[str, ...], Target | list[Target]]
 
-_SUFFIXES = (".weight", ".bias")
 RANK = 4  # GGUF's pooling type of rerankers
 
 
@@ -233,15 +230,6 @@ _COMPUTED = (".rotary_emb.inv_freq", ".masked_bias")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to make a tensor from the stored tensors `sources`; a stack has sources for each expert."""
-
-    sources: tuple[tuple[str, ...], ...]
-    transform: Transform | None = None
-    stacked: bool = False
-
-
-@dataclass(frozen=True)
 class Adapter:
     """The names in a family's checkpoints. `made` computes tensors from values in config.json."""
 
@@ -272,106 +260,25 @@ class Adapter:
         """
         is_classifier = is_sequence_classifier(config)
         own: Mapping[Any, Any] = self.classifier if is_classifier else {}
-        table = _table({**self.tensors, **own})
-        found: dict[str, _Draft] = {}
+        table = tensor_table({**self.tensors, **own})
+        kept: dict[str, str] = {}
         layers = config["num_hidden_layers"] + mtp_layers(config) if self.more_layers else 1 << 30
         tied = config.get("tie_word_embeddings") is True
         for name in names:
             plain = _without_prefix(name)
             if self.more_layers and plain.startswith("mtp."):
                 plain = _mtp_name(plain, config["num_hidden_layers"])
-            pattern, numbers = _pattern(plain)
+            pattern, numbers = numbered(plain)
             if (
                 plain.startswith(_OTHER_PARTS)
                 or plain.endswith(_COMPUTED)
-                or (pattern in self.dropped and not (is_classifier and _entries(pattern, table)[0]))
+                or (pattern in self.dropped and not (is_classifier and targets_of(pattern, table)[0]))
             ):
                 continue
             if (tied and plain == "lm_head.weight") or (numbers and numbers[0] >= layers):
                 continue
-            _place(name, plain, table, found)
-        return {target: draft.recipe(target) for target, draft in found.items()}
-
-
-def place_all(names: Mapping[str, str], tensors: Tensors) -> dict[str, Recipe]:
-    """The recipe for each GGUF tensor, of stored names and what the table calls them."""
-    table, found = _table(tensors), dict[str, _Draft]()
-    for name, plain in names.items():
-        _place(name, plain, table, found)
-    return {target: draft.recipe(target) for target, draft in found.items()}
-
-
-@dataclass
-class _Draft:
-    transform: Transform | None
-    count: int  # of sources that become one
-    experts: dict[int, dict[int, str]] = field(default_factory=dict)  # by number, sources by position
-    stacked: bool = False
-
-    def recipe(self, target: str) -> Recipe:
-        if sorted(self.experts) != list(range(len(self.experts))):
-            raise FileError(f"of {target} the checkpoint has the experts {sorted(self.experts)[:8]}; some are missing")
-        each = [self.experts[number] for number in range(len(self.experts))]
-        if any(len(sources) != self.count for sources in each):
-            raise FileError(f"{target} is made of {self.count} tensors, the checkpoint has not all of them: {each[0]}")
-        sources = tuple(tuple(names[place] for place in sorted(names)) for names in each)
-        return Recipe(sources, self.transform, self.stacked)
-
-
-_Table = dict[str, list[tuple[str, Transform | None, int, int]]]  # pattern: target, transform, position, of how many
-
-
-def _table(tensors: Mapping[str | tuple[str, ...], Target | list[Target]]) -> _Table:
-    table: _Table = {}
-    for patterns, targets in tensors.items():
-        several = (patterns,) if isinstance(patterns, str) else patterns
-        for target in targets if isinstance(targets, list) else [targets]:
-            name, transform = (target, None) if isinstance(target, str) else target
-            for place, pattern in enumerate(several):
-                table.setdefault(pattern, []).append((name, transform, place, len(several)))
-    return table
-
-
-def _place(name: str, plain: str, table: _Table, found: dict[str, _Draft]) -> None:
-    pattern, numbers = _pattern(plain)
-    entries, suffix = _entries(plain, table)  # the table may name tensors by their numbers
-    if entries is None:
-        entries, suffix = _entries(pattern, table)
-    for target, transform, place, count in entries or [(plain, None, 0, 1)]:
-        full = target.replace("{i}", str(numbers[0]) if numbers else "") + suffix
-        stacked = "{e}" in pattern and entries is not None
-        draft = found.setdefault(full, _Draft(transform, count, stacked=stacked))
-        sources = draft.experts.setdefault(numbers[1] if stacked else 0, {})
-        if place in sources:
-            raise FileError(f"{sources[place]} and {name} would both become {full}")
-        sources[place] = name
-
-
-def _entries(pattern: str, table: _Table) -> tuple[list[tuple[str, Transform | None, int, int]] | None, str]:
-    """The targets of a name, and its suffix. Some checkpoints omit "model.", or add it."""
-    end = next((end for end in _SUFFIXES if pattern.endswith(end)), "")
-    for name in (pattern, f"model.{pattern}", pattern.removeprefix("model."), pattern.removeprefix("bert."),
-                 pattern.removeprefix("roberta.")):  # fmt: skip
-        if name in table:
-            return table[name], ""
-        if end and name.removesuffix(end) in table:
-            return table[name.removesuffix(end)], end
-    return None, ""
-
-
-def _pattern(name: str) -> tuple[str, list[int]]:
-    """A name with its numbers replaced, and the numbers.
-
-    >>> _pattern("model.layers.3.mlp.experts.7.up_proj.weight")
-    ('model.layers.{i}.mlp.experts.{e}.up_proj.weight', [3, 7])
-    """
-    numbers: list[int] = []
-    parts = name.split(".")
-    for at, part in enumerate(parts):
-        if part.isascii() and part.isdecimal() and len(part) < 6 and len(numbers) < 2:
-            parts[at] = "{e}" if numbers else "{i}"
-            numbers.append(int(part))
-    return ".".join(parts), numbers
+            kept[name] = plain
+        return place_all(kept, table)
 
 
 def _without_prefix(name: str) -> str:
@@ -429,6 +336,6 @@ def _inside(config: Any, key: str) -> Any:
 __all__ = [
     "DECODER", "DECODER_TENSORS", "INTERLEAVED_TENSORS", "MTP", "MTP_TENSORS", "OPTIONAL_WINDOWS",
     "SANDWICH_TENSORS", "SHARED_EXPERTS", "WINDOWS", "Adapter", "Recipe", "Target", "Tensors", "head_dim",
-    "layer_numbers", "norms_plus_one", "optional_window", "place_all", "rope_sections",
+    "layer_numbers", "norms_plus_one", "optional_window", "rope_sections",
     "value_of", "window_pattern",
 ]  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..arrays import Floats
 from ..errors import FileError
 from ..ops.graph import Value
-from ..ops.recorder import SCORES, Ops
+from ..ops.recorder import Ops
+from ..ops.shape_rules import SCORES
 from ..ops.specs import Routing
 from ..tensor import QuantTensor
 from .checkpoint import Checkpoint

@@ -45,7 +45,9 @@ def take_rows(graph: Graph, spans: bool = False) -> Graph:
 
 
 def drop_rows(graph: Graph) -> Graph:
-    """The graph without `insert`, for a model without an encoder."""
+    """The graph without `insert` and without spans, for a model that reads text alone."""
+    if not any(node.operation == "insert" or _has_spans(node) for node in graph.nodes):
+        return graph
     renamed: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:

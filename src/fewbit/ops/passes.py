@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..errors import ArgumentError
 from .graph import OPERATIONS, Graph, Node, Value
-from .recorder import FUSED_GATES
+from .shape_rules import FUSED_GATES
 
 
 def select_logits(graph: Graph) -> Graph:

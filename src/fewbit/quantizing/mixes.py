@@ -23,8 +23,8 @@ FLOATS = ("f32", "f16", "bf16")
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _EMBEDDINGS = ("token_embd", "per_layer_token_embd")
 _KEPT = (
-    "_norm", "ffn_gate_inp", "ffn_gate_inp_shexp", "conv1d", "shortconv.conv", "position_embd", "token_types",
-    "per_layer_model_proj", "attn_rel_b", "indexer.k_proj", "indexer.q_proj",
+    "_norm", "ffn_gate_inp", "ffn_gate_inp_shexp", "conv1d", "shortconv.conv", "patch_embd", "position_embd",
+    "token_types", "per_layer_model_proj", "attn_rel_b", "indexer.k_proj", "indexer.q_proj",
 )  # fmt: skip
 
 Choice = str | Mapping[str, str]  # a format, or formats by condition; "" is everywhere else

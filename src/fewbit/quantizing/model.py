@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import PathError
+from ..errors import ArgumentError, PathError
 from ..files.gguf.resumable import has_journal
-from ..files.hub import find
 from ..files.hub.folder import Progress, silent
 from ..files.model import ModelFile
-from ..models import open_model
 from ..ops.cpu import checked_threads
 from ..option_fields import with_options
 from ..validation import to_path
@@ -23,6 +20,7 @@ from .moments import Moments, read_moments
 from .options import DEFAULT, KEEP, QuantizeOptions
 from .output import file_metadata, output_file, write_tensors
 from .plan import Overrides, Plan, TensorPlan, bits_per_weight, fallback_text, packed_again, plan_tensors
+from .source import open_source
 from .target import Target, plan_for_target, read_target, target_metadata
 
 
@@ -132,8 +130,9 @@ def _read(options: QuantizeOptions) -> _QuantizeRun:
     overrides = Overrides(options.tensors or {})
     moments = read_moments(options.importance, options.error_feedback)
     path, threads = to_path(options.out), checked_threads(options.threads)
-    report, model = options.progress or silent, options.model
-    file = open_model(find(model, progress=options.progress)) if isinstance(model, str | os.PathLike) else model
+    if options.mmproj and (target or moments.importance or moments.hessians):
+        raise ArgumentError("an image encoder reads no text: give a format, without bits, size, importance or Hessians")
+    report, file = options.progress or silent, open_source(options.model, options.progress, options.mmproj)
     return _QuantizeRun(options, file, path, mix, name, target, overrides, moments, threads, report)
 
 

@@ -41,6 +41,8 @@ class QuantizeOptions:
             the sum of x x^T over the inputs x of a matrix, by the tensor's name: (columns, columns), or (experts,
             columns, columns). The columns of such a matrix are rounded one after another, then scales and codes are
             improved in turn. It takes longer, and importance is not used there.
+        mmproj: Write the image encoder of a model that sees, not its text model. The model is an `mmproj` file, or a
+            folder with both. Embeddings of patches and positions, norms and biases stay floats.
         pure: Give all matrices the format that most would have in the mix.
         force: Replace a file that is there.
         dry_run: Only choose formats; write nothing.
@@ -58,6 +60,7 @@ class QuantizeOptions:
     tensors: Annotated[Mapping[str, str] | None, Choice(command="tensor", metavar="PATTERN=FORMAT")] = None
     importance: Annotated[Source, Choice(command="imatrix", metavar="FILE")] = None
     error_feedback: Annotated[Source, Choice(metavar="FILE")] = None
+    mmproj: bool = False
     pure: bool = False
     force: bool = False
     dry_run: bool = False

@@ -17,6 +17,7 @@ from ..files.hub.folder import Progress
 from ..files.model import ModelFile
 from ..loading import model_fingerprint
 from ..models.merged import MergedModel
+from ..models.vision import ENCODER
 from .moments import Moments
 from .pieces import packed_pieces
 from .plan import Plan
@@ -33,14 +34,17 @@ def file_metadata(file: ModelFile, file_type: int | None = None) -> dict[str, An
         metadata = {key: value for key, value in file.typed_metadata.items() if key not in SPLIT_KEYS}
     else:
         config = {f"{file.architecture}.{name}": _narrow(value) for name, value in file.config.items()}
-        metadata = {"general.architecture": file.architecture} | config | dict(file.tokenizer())
+        kind = {"general.type": "mmproj"} if file.architecture == ENCODER else {}
+        metadata = {"general.architecture": file.architecture} | kind | config | dict(file.tokenizer())
     if file_type is not None:
         metadata["general.file_type"] = np.uint32(file_type)
     return metadata | {"general.quantization_version": QUANTIZATION_VERSION}
 
 
 def _narrow(value: Any) -> Any:
-    """Whole numbers of 64 bits as 32, which all readers take."""
+    """Numbers of 64 bits in 32, which all readers take."""
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        return value.astype(np.float32)
     is_wide = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize == 8
     return value.astype(np.int32) if is_wide and abs(value).max(initial=0) < 1 << 31 else value
 

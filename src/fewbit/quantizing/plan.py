@@ -12,7 +12,9 @@ from typing import Any
 from ..errors import DtypeError, FormatError
 from ..files.model import ModelFile
 from ..formats import Format, get
-from .mixes import FLOATS, Mix, choose, fitting, is_output, is_quantizable, model_sizes, writable_formats
+from ..models.vision import ENCODER
+from .encoders import choose_for_encoder
+from .mixes import FLOATS, Mix, ModelSizes, choose, fitting, is_output, is_quantizable, model_sizes, writable_formats
 
 # What GGUF files have for formats that only fewbit has, or that only checkpoints have.
 NEAREST = {
@@ -112,7 +114,7 @@ def plan_tensors(
         if given is None and (mix is None or (keeps_packed and source.name not in FLOATS) or is_integer(source)):
             wanted = nearest_in_gguf(source)
         else:
-            wanted = given or choose(mix, name, shape, sizes)  # type: ignore[arg-type]
+            wanted = given or _choose(file, mix, name, sizes)  # type: ignore[arg-type]
         got = wanted if wanted == source else fitting(wanted, shape[-1])
         if got != wanted and is_output(name, sizes):
             got = fitting(get("q8_0"), shape[-1])
@@ -120,6 +122,13 @@ def plan_tensors(
     if overrides:
         overrides.check_used()
     return plans
+
+
+def _choose(file: ModelFile, mix: Mix, name: str, sizes: ModelSizes) -> Format:
+    info = file.infos[name]
+    if file.architecture == ENCODER:
+        return choose_for_encoder(mix, name, tuple(info.shape), info.format, file.config)
+    return choose(mix, name, tuple(info.shape), sizes)
 
 
 def nearest_in_gguf(fmt: Format) -> Format:

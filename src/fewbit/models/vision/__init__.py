@@ -14,8 +14,9 @@ from ...files.model import ModelFile
 from ..checkpoint import Checkpoint, Prepare
 from .encoder import VisionModel
 
-__all__ = ["VisionModel", "load_vision", "projector_type", "projectors"]
+__all__ = ["ENCODER", "VisionModel", "load_vision", "projector_type", "projectors"]
 
+ENCODER = "clip"  # what files call the architecture of all of them
 _PARTS = {"adapter", "blocks", "encoder", "folder", "qwen", "siglip"}  # no kinds
 
 
@@ -36,7 +37,7 @@ def projector_type(file: ModelFile) -> str:
 
 def load_vision(file: ModelFile, prepare: Prepare | None = None) -> VisionModel:
     """The encoder of a file. Its weights stay in the memory map, unless `prepare` copies them."""
-    if file.architecture != "clip":
+    if file.architecture != ENCODER:
         raise FileError(f"{file.path}: this is no image encoder, it is a {file.architecture} model")
     checkpoint, kind = Checkpoint(file, prepare), projector_type(file)
     name = kind.replace(".", "_")

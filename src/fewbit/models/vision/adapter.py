@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..adapter import Recipe, Source, Tensors, place_all, value_of
+from ..adapter import Source, value_of
+from ..recipes import Recipe, Tensors, place_all, tensor_table
 
 _PREFIXES = ("model.", "vision_tower.", "vision_model.", "vision_encoder.", "visual.")
 _VISION = ("vision_tower.", "vision_model.", "vision_encoder.", "visual.", "connector.", "multi_modal_projector.",
@@ -61,12 +62,13 @@ class VisionAdapter:
 
     def hyperparameters(self, config: Mapping[str, Any]) -> dict[str, Any]:
         found = {key: value_of(config, source) for key, source in self.config.items()}
-        return {"projector_type": self.projector} | {key: v for key, v in found.items() if v is not None}
+        named = {"has_vision_encoder": True, "projector_type": self.projector}
+        return named | {key: value for key, value in found.items() if value is not None}
 
     def recipes(self, names: Iterable[str], config: Mapping[str, Any]) -> dict[str, Recipe]:
         plain = {name: self.rename(_without_prefixes(name), config) for name in names if _is_vision(name)}
         kept = {name: short for name, short in plain.items() if not short.startswith(self.dropped or ("\0",))}
-        return place_all(kept, self.tensors)
+        return place_all(kept, tensor_table(self.tensors))
 
 
 def _is_vision(name: str) -> bool:

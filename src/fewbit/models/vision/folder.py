@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from ...errors import FileError
 from ...files.safetensors import read_json
 from ..directory import Directory, open_tensors
-from . import projectors
+from . import ENCODER, projectors
 from .adapter import VisionAdapter
 
 SETTINGS = ("processor_config.json", "preprocessor_config.json")  # of the processor; the last one counts
@@ -19,7 +20,7 @@ class VisionFolder(Directory):
     """A `ModelFile` over the encoder's part of a folder."""
 
     def __init__(self, path: Path, adapter: VisionAdapter, config: dict[str, Any]) -> None:
-        self.path, self.architecture = path, "clip"
+        self.path, self.architecture = path, ENCODER
         text = config.get("text_config")
         self._raw = {
             **_part(config, "vision_config"),
@@ -28,6 +29,16 @@ class VisionFolder(Directory):
             "preprocessor": _read_settings(path),
         }
         self._join_tensors(adapter, open_tensors(path, config))
+
+    def tokenizer(self) -> Mapping[str, Any]:
+        """None: the text model has it."""
+        return {}
+
+
+def has_vision_config(folder: Path) -> bool:
+    """Whether a checkpoint has an encoder, be it known or not."""
+    config = read_json(folder / "config.json")
+    return isinstance(config, dict) and isinstance(config.get("vision_config"), dict)
 
 
 def open_vision_folder(path: Path) -> VisionFolder | None:

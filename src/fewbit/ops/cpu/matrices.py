@@ -31,7 +31,7 @@ from ..arguments import (
     result_array,
     to_list,
 )
-from ..recorder import FUSED_GATES
+from ..shape_rules import FUSED_GATES
 from .machine import checked_threads, inputs_of, number, packed
 
 

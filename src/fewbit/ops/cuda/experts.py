@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ..graph import Graph, Value
-from ..recorder import ACTIVATIONS, GATES, SCORES
+from ..shape_rules import ACTIVATIONS, GATES, SCORES
 from ..specs import Routing
 from . import kernels_experts as kernels
 from .kernels_rows import THREADS

@@ -9,7 +9,7 @@ import numpy as np
 from ...arrays import Floats
 from ...errors import ArgumentError, ShapeError
 from ...tensor import QuantTensor
-from ..recorder import FUSED_GATES
+from ..shape_rules import FUSED_GATES
 from .layout import ROWS, padded, tile_layout
 from .memory import DeviceArray
 from .session import Session

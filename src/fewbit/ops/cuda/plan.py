@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -12,77 +10,23 @@ import numpy as np
 from ...arrays import Floats
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
-from ..low_rank import ProductKey, add_terms
-from ..passes import fuse, logits_nodes
+from ..low_rank import add_terms
+from ..passes import fuse
 from ..placement import Placement
 from ..specs import AttentionSpec, Routing
 from . import attention, collective, experts, products, prompt_attention, recurrent, row_maths
-from .adapters import GpuAdapters, Target
+from .adapters import GpuAdapters
 from .attention import Fragments, Int8Row, RopeTable, make_rope_table
-from .fused import Fused
-from .host_experts import Compute, HostExperts, experts_on_host
+from .host_experts import Compute, experts_on_host
 from .pages import DeviceStore
 from .placement import allocate
+from .plan_products import ProductBuilder, counter
+from .plan_segments import Launch, Plan, PlanOptions, segmented
 from .products import Form
 from .ranges import many_dtype
-from .session import Session
 from .shapes import MAX_SHARED
-from .steps import StepLists
-from .values import Collector, Launcher, Rows, StepInputs
+from .values import Launcher, Rows, StepInputs
 from .weights import Weights
-
-Launch = Callable[[Launcher, StepInputs], None]
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Kernels that are launched behind each other, or an operation in which the host takes part."""
-
-    launches: tuple[Launch, ...]
-    has_host: bool = False
-    recorded: StepLists = field(default_factory=StepLists)
-
-    def launch(self, run: Launcher, step: StepInputs) -> None:
-        """All of them. Those of sizes that came before are launched by one call."""
-        if self.has_host or isinstance(run, Collector):
-            self._launch_each(run, step)
-        else:
-            self.recorded.launch(run, step, self._launch_each)
-
-    def _launch_each(self, run: Launcher, step: StepInputs) -> None:
-        for one in self.launches:
-            one(run, step)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The kernels of a step, in their order, and where its result is."""
-
-    segments: tuple[Segment, ...]
-    labels: tuple[str, ...]  # of the launches: what they are, for those who measure them
-    result: Rows
-    given: Rows | None  # rows that another device made, if it begins with them
-    buffers: tuple[Any, ...]  # memory of the rows
-
-    @property
-    def launches(self) -> tuple[Launch, ...]:
-        return tuple(one for segment in self.segments for one in segment.launches)
-
-    def launch(self, run: Launcher, step: StepInputs) -> None:
-        """All kernels of a step."""
-        for segment in self.segments:
-            segment.launch(run, step)
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    max_tokens: int  # of a step
-    max_logits: int
-    ctx: int  # tokens of the longest sequence
-    int16: bool = False  # one token is taken in 16 bits, not in 8
-    batch_invariant: bool = False
-    precise: bool = False  # many rows are taken in f16 wherever the weights allow it
-    host_experts: HostExperts = field(default_factory=HostExperts)
 
 
 def build(
@@ -111,27 +55,8 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 
 
-class Builder:
+class Builder(ProductBuilder):
     """Has a method for each operation that is not in `FUNCTIONS`, by its name: it takes the node and its attributes."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        store: DeviceStore,
-        weights: Weights,
-        options: PlanOptions,
-        adapters: GpuAdapters | None = None,
-    ) -> None:
-        self.graph, self.store, self.weights, self.options = graph, store, weights, options
-        self._adapters = adapters
-        self.device: Session = weights.device
-        self.uses, self.makers = graph.uses(), graph.makers()
-        self.readers = _readers(graph)
-        self.logits = logits_nodes(graph)[0].outputs[0]
-        self.scores = experts.score_products(graph)
-        self.ropes: dict[Rope, RopeTable] = {}
-        self.rows: dict[Value, Rows] = {}
-        self.formed: dict[Value, Form] = {}  # what attention wrote as the product after it takes it, in this launch
 
     def build(self) -> Plan:
         folded = {node for node in self.graph.nodes if self._is_folded(node)}
@@ -142,7 +67,7 @@ class Builder:
         labels = tuple(f"{node.operation} {_counted(node).width}" for node in nodes)
         launches[0] = self._begin(launches[0])
         hosted = [node.operation in HOSTED or self._host_experts(node) is not None for node in nodes]
-        return Plan(_segments(launches, hosted), labels, self.rows[self.graph.result], given, buffers)
+        return Plan(segmented(launches, hosted), labels, self.rows[self.graph.result], given, buffers)
 
     def _launch_of(self, node: Node) -> Launch:
         launch: Launch
@@ -204,7 +129,7 @@ class Builder:
 
     def _call(self, node: Node, function: Callable[..., None], **attributes: Any) -> Launch:
         """One function launches the operation."""
-        out, inputs, count = self.rows[node.outputs[0]], [self.rows[x] for x in node.inputs], _counter(node.outputs[0])
+        out, inputs, count = self.rows[node.outputs[0]], [self.rows[x] for x in node.inputs], counter(node.outputs[0])
 
         def launch(run: Launcher, step: StepInputs) -> None:
             if tokens := count(step):
@@ -227,125 +152,6 @@ class Builder:
 
     def given(self, node: Node) -> Launch:
         return lambda run, step: None
-
-    # Products
-
-    def linear(self, node: Node, *, w: QuantTensor, bias: Floats | None) -> Launch:
-        return self.linears(node, terms=((w, bias),), norm=None)
-
-    def linears(
-        self,
-        node: Node,
-        *,
-        terms: Sequence[tuple[QuantTensor, Floats | None]],
-        norm: tuple[Floats, float] | None,
-    ) -> Launch:
-        fused, x = self._fused(node, terms), self.rows[node.inputs[0]]
-        residual = self.rows[node.inputs[1]] if len(node.inputs) > 1 else None
-        first = self.rows[node.outputs[0]]
-        out = Rows(first.pointer - 4 * fused.offsets[0], fused.product_width, first.stride)
-        return self._product(node, fused, x, out, norm, bias=fused.bias, residual=residual)
-
-    def _fused(self, node: Node, terms: Sequence[tuple[QuantTensor, Floats | None]]) -> Fused:
-        """The weights of `linears`. Scores of experts are made in f32: rounded ones would choose other experts."""
-        return self.weights.fused(terms, [i for i, value in enumerate(node.outputs) if value in self.scores])
-
-    def gated(
-        self,
-        node: Node,
-        *,
-        gate: QuantTensor,
-        up: QuantTensor,
-        kind: str,
-        norm: tuple[Floats, float] | None,
-        changes: tuple[ProductKey, ProductKey] | None = None,
-    ) -> Launch:
-        if changes is not None:
-            return self._gated_with_terms(node, self.weights.gated(gate, up, kind), changes, norm)
-        fused, x, out = self.weights.gated(gate, up, kind), self.rows[node.inputs[0]], self.rows[node.outputs[0]]
-        if self.options.precise or not self._feeds_product(node.outputs[0]):
-            return self._product(node, fused, x, out, norm)
-        given = self._norm(norm)
-        count, source, value = _counter(node.outputs[0]), node.inputs[0], node.outputs[0]
-        many = self._many(node, fused)
-
-        def launch(run: Launcher, step: StepInputs) -> None:
-            tokens = count(step)
-            form = self.formed.pop(source, None) or products.make_form(
-                run, x, tokens, given, self.options.int16, many=many
-            )
-            made = products.multiply_gated(run, fused, form, tokens, out)
-            if made is not None:
-                self.formed[value] = made
-
-        return launch
-
-    def _many(self, node: Node, fused: Fused) -> str:
-        return many_dtype(node, self.makers, fused, self.options.precise)
-
-    def _gated_with_terms(
-        self, node: Node, fused: Fused, keys: tuple[ProductKey, ProductKey], norm: tuple[Floats, float] | None
-    ) -> Launch:
-        """Adapters add to the products before the gate."""
-        x, out, count = self.rows[node.inputs[0]], self.rows[node.outputs[0]], _counter(node.outputs[0])
-        invariant, many = self.options.batch_invariant, self._many(node, fused)
-        adapters, logits_only, given = self._adapters, node.outputs[0].logits_only, self._norm(norm)
-        assert adapters is not None
-        every = [(key, part) for part, key in enumerate(keys) if key in adapters.products]
-
-        def launch(run: Launcher, step: StepInputs) -> None:
-            tokens = count(step)
-            form = products.make_form(run, x, tokens, given, self.options.int16, invariant=invariant, many=many)
-
-            def add(rows: Rows, columns: int, apart: int) -> None:
-                targets = [Target(rows.columns(part * apart, fused.width), key, columns) for key, part in every]
-                adapters.add(run, step, x, targets, tokens, logits_only, given)
-
-            products.multiply_then_gate(run, fused, form, tokens, out, add, invariant=invariant)
-
-        return launch
-
-    def low_rank(
-        self,
-        node: Node,
-        *,
-        products: Sequence[ProductKey],
-        logits_only: bool,
-        norm: tuple[Floats, float] | None = None,
-    ) -> Launch:
-        x, count, adapters = self.rows[node.inputs[0]], _counter(node.inputs[0]), self._adapters
-        assert adapters is not None
-        given = self._norm(norm)
-        targets = [Target(self.rows[value], key) for value, key in zip(node.inputs[1:], products, strict=True)]
-        return lambda run, step: adapters.add(run, step, x, targets, count(step), logits_only, given)
-
-    def _norm(self, norm: tuple[Floats, float] | None) -> tuple[int, float] | None:
-        """A norm with its weight on the GPU."""
-        return None if norm is None else (self.weights.floats(norm[0]), norm[1])
-
-    def low_rank_rows(self, node: Node, *, product: ProductKey) -> Launch:
-        target, adapters, value = Target(self.rows[node.inputs[0]], product), self._adapters, node.inputs[0]
-        assert adapters is not None
-        tokens = self.makers[value].attributes["table"].shape[0]
-        return lambda run, step: adapters.add_rows(run, step, target, step.num_tokens, tokens)
-
-    def _product(
-        self, node: Node, fused: Fused, x: Rows, out: Rows, norm: tuple[Floats, float] | None, **epilogue: Any
-    ) -> Launch:
-        given = self._norm(norm)
-        count, source = _counter(node.outputs[0]), node.inputs[0]
-        int16 = self.options.int16 or self.logits in node.outputs  # nothing after logits makes good what they lose
-        invariant, exact = self.options.batch_invariant, all(t.is_exact for t in fused.tensors)
-        many = self._many(node, fused)
-
-        def launch(run: Launcher, step: StepInputs) -> None:
-            tokens = count(step)
-            form = self.formed.pop(source, None) or products.make_form(
-                run, x, tokens, given, int16, invariant=invariant, exact=exact, many=many
-            )
-            products.multiply(run, fused, form, tokens, out, invariant=invariant, **epilogue)
-
-        return launch
 
     def experts(self, node: Node, *, routing: Routing, **_others: Any) -> Launch:
         if (compute := self._host_experts(node)) is not None:
@@ -424,14 +230,6 @@ class Builder:
 
         return launch
 
-    def _feeds_product(self, value: Value) -> bool:
-        """Whether one product alone reads these rows, so that they can be written in the form that it takes."""
-        reader = self.readers.get(value)
-        if reader is None or self.uses[value] != 1 or self.options.batch_invariant:
-            return False
-        plain = reader.operation == "linears" and reader.attributes["norm"] is None
-        return plain and self.logits not in reader.outputs and self.scores.isdisjoint(reader.outputs)
-
     def _decoded(self, run: Launcher, value: Value, tokens: int, dim: int) -> Rows | Int8Row | Fragments:
         """Where attention of single tokens writes: 8 bits, f16 fragments, or rows."""
         tensors = self.weights.fused(self.readers[value].attributes["terms"]).tensors
@@ -457,23 +255,6 @@ class Builder:
         return Rows(pointer, width, width), dtype
 
 
-def _segments(launches: Sequence[Launch], hosted: Sequence[bool]) -> tuple[Segment, ...]:
-    """`hosted`: the operations in which the host takes part."""
-    pairs = groupby(zip(hosted, launches, strict=True), key=lambda pair: pair[0])
-    return tuple(Segment(tuple(launch for _, launch in group), has_host) for has_host, group in pairs)
-
-
-def _readers(graph: Graph) -> dict[Value, Node]:
-    """The last node that reads each value."""
-    return {value: node for node in graph.nodes for value in node.inputs}
-
-
 def _counted(node: Node) -> Value:
     """The value that tells how many rows a node has: one that adds to others in place has no result."""
     return node.outputs[0] if node.outputs else node.inputs[0]
-
-
-def _counter(value: Value) -> Callable[[StepInputs], int]:
-    if value.logits_only:
-        return lambda step: step.num_logits
-    return lambda step: step.num_tokens

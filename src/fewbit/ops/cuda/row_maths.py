@@ -8,7 +8,7 @@ Norms, maths of each value and rope may write the rows that they read.
 from __future__ import annotations
 
 from ...errors import ArgumentError, ShapeError
-from ..recorder import ACTIVATIONS, GATES
+from ..shape_rules import ACTIVATIONS, GATES
 from . import kernels_rows as kernels
 from .attention import RopeTable, turns_of
 from .kernels_rows import THREADS

@@ -236,6 +236,14 @@ $("input").addEventListener("keydown", (event) => {
   event.preventDefault();
   $("composer").requestSubmit();
 });
+for (const kind of ["paste", "drop"]) {
+  $("input").addEventListener(kind, (event) => {
+    const { files } = event.clipboardData ?? event.dataTransfer;
+    if (![...files].some((file) => file.type.startsWith("image/"))) return;
+    event.preventDefault();
+    toast("Models on this page read text alone: the image was not taken.");
+  });
+}
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !$("settings").open) running?.abort(); });
 $("stop").addEventListener("click", () => running?.abort());
 $("unload").addEventListener("click", unload);
