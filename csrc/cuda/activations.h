@@ -138,7 +138,7 @@ template <Real X, int rounds, int parts>
 __device__ __forceinline__ void norm_quantize_row(const void* x, const float* weight, float eps, int8_t* q, int2* xm,
                                                   int k, int padded) {
   start_next();
-  for_row<X, rounds, true, false>(x, weight, eps, k, [&](float(&v)[8], int i, float) {
+  for_row<X, rounds, true, false>(x, weight, eps, k, [&](float (&v)[8], int i, float) {
 #pragma unroll
     for (int part = 0; part < parts; ++part)
       quantize_values(v, i < padded, i, q + part * padded, xm + part * padded / 32);
@@ -170,7 +170,7 @@ __device__ __forceinline__ void pack_fragments(const void* x, int stride, const 
   const int token = blockIdx.x, tiles = gridDim.x / 8;
   const size_t skipped = static_cast<size_t>(token) * stride * real_bytes(X);
   const void* row = static_cast<const uint8_t*>(x) + (token < tokens ? skipped : 0);
-  for_row<X, rounds, Norm, true>(row, weight, eps, token < tokens ? k : 0, [&](float(&v)[8], int i, float most) {
+  for_row<X, rounds, Norm, true>(row, weight, eps, token < tokens ? k : 0, [&](float (&v)[8], int i, float most) {
     const float up = scale_up(most);
     if (i == 0) token_scale[token] = 1.0f / up;
     if (i >= padded) return;
@@ -193,7 +193,7 @@ __device__ __forceinline__ void form_rows(const void* x, int stride, const float
   start_next();
   const size_t token = blockIdx.x;
   const void* row = static_cast<const uint8_t*>(x) + token * stride * real_bytes(X);
-  for_row<X, rounds, Norm, false>(row, weight, eps, k, [&](float(&v)[8], int i, float) {
+  for_row<X, rounds, Norm, false>(row, weight, eps, k, [&](float (&v)[8], int i, float) {
     if (i >= width) return;
     const size_t at = token * width + i;
     if constexpr (Y == Real::f32) {
@@ -212,7 +212,7 @@ __device__ __forceinline__ void scale_rows(const void* x, int stride, const floa
   start_next();
   const size_t token = blockIdx.x;
   const void* row = static_cast<const uint8_t*>(x) + token * stride * real_bytes(X);
-  for_row<X, rounds, Norm, true>(row, weight, eps, k, [&](float(&v)[8], int i, float most) {
+  for_row<X, rounds, Norm, true>(row, weight, eps, k, [&](float (&v)[8], int i, float most) {
     const float up = scale_up(most);
     if (i == 0) token_scale[token] = 1.0f / up;
     if (i >= width) return;

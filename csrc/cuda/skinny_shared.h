@@ -96,7 +96,7 @@ __device__ __forceinline__ void store_shared(const Matrix& m, const Tokens& x, c
   for (int n = 0; n < NT; n += Once) {
 #pragma unroll
     for (int e = 0; e < RT * Once; ++e) {
-      const float(&v)[4] = acc[e / Once][n + e % Once];
+      const float (&v)[4] = acc[e / Once][n + e % Once];
       sums[e * 32 * W + threadIdx.x] = {v[0], v[1], v[2], v[3]};
     }
     if constexpr (C > 1) sync_cluster();
