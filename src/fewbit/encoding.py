@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -25,7 +25,7 @@ from .cache.view import NO_SLOTS, View
 from .devices import Device
 from .devices.batch import Batch, ResizableExecutor, SlicedExecutor, SlicedStep
 from .devices.fitting import choose_layout
-from .errors import FewbitError, FileError
+from .errors import FewbitError, FileError, RequestError
 from .files.gguf import read_gguf
 from .files.hub import find
 from .files.hub.names import encoder_for, is_encoder, revision_folder
@@ -56,6 +56,18 @@ class ImageEncoder:
         self.model: VisionModel = load_vision(file)
         self._stages: tuple[EncoderStage, EncoderStage] | None = None
         self._lock = Lock()
+
+    def checked(self) -> ImageEncoder:
+        """Itself; refused, if its device cannot run it, before weights are read or an image comes."""
+        for forward in (self.model.tower, self.model.project):
+            try:
+                self._device.check(record(forward, has_head=False))
+            except FewbitError as error:
+                raise RequestError(
+                    f"{self.file.path.name}: device {self._device.name!r} cannot run this image encoder: {error}; take "
+                    "device='cpu', or mmproj='off' for text alone"
+                ) from None
+        return self
 
     def load(self) -> tuple[EncoderStage, EncoderStage]:
         """Read the weights, unless they are there, and send them where they are copied: a while before the first
@@ -93,9 +105,13 @@ class ImageEncoder:
         yield step
         return [np.array(one) for one in np.split(step.values(), self.model.parts, axis=1)]
 
+    @cached_property
+    def _device(self) -> Device:
+        return encoder_device(self._options)
+
     def _load(self) -> tuple[EncoderStage, EncoderStage]:
         """The weights in the layout of the device."""
-        device = encoder_device(self._options)
+        device = self._device
         layout = choose_layout(device, self.file.file_bytes, self._options.repack)
         prepare = device.pack(layout, self.file.file_bytes + 256 * len(self.file.tensors))
         self.model = load_vision(self.file, prepare)

@@ -15,16 +15,25 @@ from fewbit.devices.cuda_handles import PIECE
 from fewbit.encoding import ImageEncoder
 from fewbit.engine import engine as engines
 from fewbit.engine.embedded import EmbeddedPart, EmbeddedPrompt, EncodedRows, EncoderInput
+from fewbit.errors import RequestError
 from fewbit.images import PreparedImage, open_picture
 from fewbit.load_options import LoadOptions
-from fewbit.ops.cuda import device, fused
+from fewbit.ops.cuda import device, fused, plan
 
 from ..engine.alone import WARM, is_clean, make_engine, run
 from ..engine.toy import Toy
-from ..models.vision.zoo import encoder_file, golden
+from ..models.vision.zoo import NAMES, encoder_file, golden, opened
 from .test_plan import CountingGpu
 
 NAME = "pixtral"
+
+
+class SmallGpu(CountingGpu):
+    """Has so little shared memory that no attention fits."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        super().__init__(ordinal)
+        self.device.properties.max_shared_memory_per_block_optin = 1 << 10
 
 
 @pytest.fixture
@@ -117,3 +126,27 @@ def test_weights_are_sent_before_the_first_image_and_once(
     assert tower.executor.max_batched_tokens == 64
     assert (tower.executor, projector.executor) == executors
     assert not sent
+
+
+def test_an_encoder_that_a_card_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_opened", cache(SmallGpu))
+    encoder = ImageEncoder(encoder_file(f"{NAME}/model.gguf"), LoadOptions(device="cuda"))
+    expected = "^mmproj.gguf: device 'cuda' cannot run this image encoder: heads of 12 values .* mmproj='off' for text"
+    with pytest.raises(RequestError, match=expected):
+        encoder.checked()
+
+
+def test_it_is_refused_when_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_opened", cache(CountingGpu))
+    monkeypatch.delattr(plan.Builder, "given")
+    with pytest.raises(RequestError, match="cannot run this image encoder: GPUs have no operation 'given'"):
+        opened(f"{NAME}/model.gguf", device="cuda", kv="f16", activations="int16", cache_bytes=1 << 22)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_encoder_of_the_zoo_has_a_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_opened", cache(CountingGpu))
+    encoder = ImageEncoder(encoder_file(f"{name}/model.gguf"), LoadOptions(device="cuda"))
+    encoder.checked()
+    for stage in encoder.load():
+        assert stage.executor.plans["hidden"].launches

@@ -44,11 +44,14 @@ def gemma3(tokenizer: Any) -> Any:
     return Gemma3Processor(images, tokenizer, templates.GEMMA3, image_seq_length=4)
 
 
-def smolvlm(tokenizer: Any) -> Any:
-    from transformers import Idefics3ImageProcessorPil, Idefics3Processor
+def idefics(side: int) -> Callable[[Any], Any]:
+    def make(tokenizer: Any) -> Any:
+        from transformers import Idefics3ImageProcessorPil, Idefics3Processor
 
-    images = Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
-    return Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=templates.SMOLVLM)
+        images = Idefics3ImageProcessorPil(size={"longest_edge": 2 * side}, max_image_size={"longest_edge": side})
+        return Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=templates.SMOLVLM)
+
+    return make
 
 
 def qwen(patch: int) -> Callable[[Any], Any]:
@@ -69,6 +72,13 @@ def pixtral(tokenizer: Any) -> Any:
     return PixtralImagesAndText(images, tokenizer, templates.PIXTRAL)
 
 
+def llava(tokenizer: Any) -> Any:
+    from transformers import PixtralImageProcessorPil
+
+    images = PixtralImageProcessorPil(size={"longest_edge": 64}, patch_size={"height": 8, "width": 8})
+    return PixtralImagesAndText(images, tokenizer, templates.PIXTRAL, side=8)
+
+
 def gemma4(tokenizer: Any) -> Any:
     from transformers import Gemma4ImageProcessorPil
 
@@ -81,8 +91,8 @@ class ImagesAndText:
 
     token = "<|image_pad|>"
 
-    def __init__(self, images: Any, tokenizer: Any, template: str) -> None:
-        self.images, self.tokenizer, self.template = images, tokenizer, template
+    def __init__(self, images: Any, tokenizer: Any, template: str, side: int = 16) -> None:
+        self.images, self.tokenizer, self.template, self.side = images, tokenizer, template, side
 
     def save_pretrained(self, folder: Any) -> None:
         self.images.save_pretrained(folder)
@@ -120,7 +130,7 @@ class PixtralImagesAndText(ImagesAndText):
     token = "[IMG]"
 
     def texts(self, found: Any) -> list[str]:
-        sizes = [(height // 16, width // 16) for height, width in found["image_sizes"].tolist()]
+        sizes = [(height // self.side, width // self.side) for height, width in found["image_sizes"].tolist()]
         return ["[IMG_BREAK]".join(["[IMG]" * columns] * rows) + "[IMG_END]" for rows, columns in sizes]
 
     def others(self, ids: Any) -> dict[str, Any]:
@@ -161,7 +171,18 @@ RECORDS = [
         ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *TILES),
         BASE | {"vocab_size": vocab(8), "model_type": "llama", "architectures": ["VLlama3ForCausalLM"]},
         SIGLIP | {"image_size": 32, "patch_size": 8},
-        smolvlm,
+        idefics(32),
+        {"scale_factor": 2, "image_token_id": "<image>"},
+    ),
+    VisionRecord(  # with tiles that are no whole patches, as the largest of the published ones has
+        "smolvlm",
+        "SmolVLMForConditionalGeneration",
+        "SmolVLMConfig",
+        templates.SMOLVLM,
+        ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *TILES),
+        BASE | {"vocab_size": vocab(8), "model_type": "llama", "architectures": ["VLlama3ForCausalLM"]},
+        SIGLIP | {"image_size": 36, "patch_size": 8},
+        idefics(36),
         {"scale_factor": 2, "image_token_id": "<image>"},
     ),
 ]  # fmt: skip
@@ -235,6 +256,18 @@ RECORDS += [
         {"model_type": "pixtral", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "head_dim": 12,
          "num_attention_heads": 2, "patch_size": 8, "image_size": 64, "hidden_act": "silu"},
         pixtral, {"spatial_merge_size": 2, "image_token_index": "[IMG]", "vision_feature_layer": -1},
+    ),
+]  # fmt: skip
+
+RECORDS += [
+    # What the community's checkpoint of Pixtral is: no squares are joined, the projector has biases.
+    VisionRecord(
+        "llava_pixtral", "LlavaForConditionalGeneration", "LlavaConfig", templates.PIXTRAL,
+        ("[INST]", "[/INST]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        BASE | {"vocab_size": vocab(5), "model_type": "mistral", "sliding_window": None, "rms_norm_eps": 1e-5},
+        {"model_type": "pixtral", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "head_dim": 12,
+         "num_attention_heads": 2, "patch_size": 8, "image_size": 64, "hidden_act": "gelu"},
+        llava, {"image_token_index": "[IMG]", "vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
 ]  # fmt: skip
 

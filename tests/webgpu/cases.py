@@ -52,12 +52,12 @@ def send_rows(gpu: Gpu, rows: Floats) -> RowsAt:
     return RowsAt(gpu.array(poisoned), k, stride, 4)
 
 
-def poisoned_rows(gpu: Gpu, count: int, width: int) -> RowsAt:
+def poisoned_rows(gpu: Gpu, count: int, width: int, offset: int = 5) -> RowsAt:
     """Room for results between numbers that nobody may write, and NaN where results go."""
     stride = width + 3
-    values = np.full(5 + count * stride, GUARD, np.float32)
-    values[5:].reshape(count, stride)[:, :width] = np.nan
-    return RowsAt(gpu.array(values), width, stride, 5)
+    values = np.full(offset + count * stride, GUARD, np.float32)
+    values[offset:].reshape(count, stride)[:, :width] = np.nan
+    return RowsAt(gpu.array(values), width, stride, offset)
 
 
 def received(gpu: Gpu, rows: RowsAt, count: int) -> Floats:

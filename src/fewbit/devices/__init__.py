@@ -66,6 +66,10 @@ class Device(Protocol):
         """An executor of a graph whose layers keep K, V and states in a store of this device."""
         ...
 
+    def check(self, graph: Graph) -> None:
+        """Refuse a graph that executors of this device cannot run, before its weights are read."""
+        return
+
     def make_group(self, devices: Sequence[Device]) -> Group:
         """Where executors of these devices, the first of which is this one, meet for `all_reduce` and `all_gather`."""
         raise RequestError(f"device {self.name!r} cannot share the work of a model; leave tensor_parallel out")

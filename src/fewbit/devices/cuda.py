@@ -15,6 +15,7 @@ from ..ops.cuda.collective import CudaGroup, LocalGroup
 from ..ops.cuda.host_experts import HostExperts, HostRows
 from ..ops.cuda.nccl import NcclGroup
 from ..ops.cuda.pages import DeviceStore
+from ..ops.cuda.plan import check
 from ..ops.cuda.plan_segments import PlanOptions
 from ..ops.cuda.planned import PlannedGpu
 from ..ops.cuda.session import Session
@@ -73,6 +74,9 @@ class CudaDevice(Device):
         options = self.plan_options(graph, self.options.ctx or longest)
         self._compile_ahead(graph, store.layout, vocab, options)
         return CudaExecutor(graph, store, vocab, Weights(self.device, self._sending(_num_bytes(graph))), options)
+
+    def check(self, graph: Graph) -> None:
+        check(graph, self.device)
 
     def plan_options(self, graph: Graph, ctx: int) -> PlanOptions:
         """How steps of a graph are planned, for sequences of `ctx` tokens."""

@@ -69,8 +69,8 @@ class CudaExecutor:
         groups = (node.attributes["group"] for node in graph.nodes if node.operation in HOSTED)
         self._captures = not options.host_experts.layers and all(group.can_be_captured for group in groups)
         self._plan("logits" if graph.has_head else "hidden")
-        few = [] if sees_images(graph) else [(1, 1)]
-        self.prepare([*few, (min(PROMPT, self.max_batched_tokens), 1)])
+        other = self.max_batched_tokens if sees_images(graph) else 1  # many patches attend in larger blocks
+        self.prepare([(other, 1), (min(PROMPT, self.max_batched_tokens), 1)])
 
     def prepare(self, steps: Sequence[tuple[int, int]]) -> None:
         """Compile the kernels of steps of so many tokens of so many sequences, all at once, if that was never done."""

@@ -76,7 +76,7 @@ class LLM(LabelReader):
         encoder = find_encoder(path, options)
         loaded = load(file, options, recommended_activations(metadata), None if encoder is None else encoder.model)
         refuses_images = encoder is not None and not loaded.sees
-        encoder = encoder if loaded.sees else None
+        encoder = encoder.checked() if encoder is not None and loaded.sees else None
         speculation = make_speculation(options, loaded, tokenizer)
         sampling = model_sampling(metadata, recommended_sampling(metadata))
         self._join(loaded, tokenizer, model_name(path), path, sampling, options, speculation, encoder)

@@ -32,6 +32,15 @@ _WRONG = (
 )  # fmt: skip
 
 
+# What the text part of a published config.json leaves out where it is as transformers has it by default.
+_LLAMA = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "rms_norm_eps": 1e-6}
+LEFT_OUT: Mapping[str, dict[str, Any]] = {
+    "llama": _LLAMA | {"intermediate_size": 11008, "max_position_embeddings": 2048},
+    "mistral": _LLAMA | {"intermediate_size": 14336, "max_position_embeddings": 131072, "num_key_value_heads": 8,
+                         "sliding_window": 4096},
+}  # fmt: skip
+
+
 class CheckpointAdapter(Protocol):
     """Says what GGUF's hyperparameters and tensors are made of."""
 
@@ -212,9 +221,19 @@ def read_config(path: Path) -> dict[str, Any]:
     given = read_json(path)
     if not isinstance(given, dict):
         raise FileError(f"{path}: it must hold an object with hyperparameters, not {short(given)}")
-    text = given.get("text_config")
-    config = {**given, **text, "architectures": given.get("architectures")} if isinstance(text, dict) else dict(given)
+    text = text_part(given)
+    config = {**given, **text, "architectures": given.get("architectures"), "text_model": text.get("model_type")}
     return config | _rope(config) | _pooling(path.parent)
+
+
+def text_part(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The text part of a multimodal model's config.json, with what it leaves out; none of another model's.
+
+    >>> text_part({"text_config": {"model_type": "mistral", "hidden_size": 5120}})["num_attention_heads"]
+    32
+    """
+    text = config.get("text_config")
+    return LEFT_OUT.get(str(text.get("model_type")), {}) | text if isinstance(text, dict) else {}
 
 
 def open_tensors(path: Path, config: Mapping[str, Any]) -> Safetensors | Prequantized:
@@ -278,4 +297,6 @@ def find_adapter(config: Mapping[str, Any], names: list[str], path: Path) -> tup
         if adapter is not None and wanted in adapter.architectures and adapter.fits(config):
             return name, adapter
         known += adapter.architectures if adapter is not None else ()
+    if wanted in known:
+        raise FileError(f"{path}: {short(wanted)} checkpoints are known, but not with this text model")
     raise FileError(f"{path}: {short(wanted)} checkpoints are not known; there are: {', '.join(sorted(known))}")

@@ -19,6 +19,11 @@ def mistral_window(config: Mapping[str, Any]) -> Any:
     return None if config["architectures"] == ["LlamaForCausalLM"] else config.get("sliding_window")
 
 
+def has_llama_text(config: Mapping[str, Any]) -> bool:
+    """Whether LLaVA's text model is one of these."""
+    return config["architectures"] != ["LlavaForConditionalGeneration"] or config["text_model"] in ("llama", "mistral")
+
+
 HF = Adapter(
     (
         "LlamaForCausalLM",
@@ -26,6 +31,7 @@ HF = Adapter(
         "MixtralForCausalLM",
         "Idefics3ForConditionalGeneration",
         "SmolVLMForConditionalGeneration",
+        "LlavaForConditionalGeneration",
     ),
     config=DECODER | {"rope.dimension_count": head_dim, "attention.sliding_window": mistral_window},
     tensors=INTERLEAVED_TENSORS
@@ -35,6 +41,7 @@ HF = Adapter(
         "model.layers.{i}.block_sparse_moe.experts.{e}.w2": "blk.{i}.ffn_down_exps",
         "model.layers.{i}.block_sparse_moe.experts.{e}.w3": "blk.{i}.ffn_up_exps",
     },
+    fits=has_llama_text,
 )
 
 

@@ -17,7 +17,7 @@ from .encoder import VisionModel
 __all__ = ["ENCODER", "VisionModel", "load_vision", "projector_type", "projectors"]
 
 ENCODER = "clip"  # what files call the architecture of all of them
-_PARTS = {"adapter", "blocks", "encoder", "folder", "qwen", "siglip"}  # no kinds
+_PARTS = {"activation", "adapter", "blocks", "encoder", "folder", "qwen", "siglip"}  # no kinds
 
 
 def projectors() -> list[str]:

@@ -19,6 +19,7 @@ from ...tensor import QuantTensor
 from ..checkpoint import Checkpoint
 from ..config import MAX_LAYERS
 from ..layers import Linear
+from .activation import activate, gate
 
 CHANNELS = 3
 LAYER = 0  # all layers keep K and V in the same place: nothing outlives its layer
@@ -157,13 +158,8 @@ class VisionFeedForward:
 
     def __call__(self, ops: Ops, x: Value) -> Value:
         if self.gate is not None:
-            return self.down(ops, ops.gate(self.gate(ops, x), self.up(ops, x), self.kind))
-        return self.down(ops, self.activate(ops, self.up(ops, x)))
-
-    def activate(self, ops: Ops, x: Value) -> Value:
-        if self.kind == "gelu_quick":  # x * sigmoid(1.702 x)
-            return ops.gate(ops.scale(x, 1.702), x, "sigmoid")
-        return ops.activate(x, self.kind)
+            return self.down(ops, gate(ops, self.gate(ops, x), self.up(ops, x), self.kind))
+        return self.down(ops, activate(ops, self.up(ops, x), self.kind))
 
 
 class VisionBlock:
@@ -174,7 +170,7 @@ class VisionBlock:
         file: Checkpoint,
         layer: int,
         c: VisionSizes,
-        kind: str = "gelu_tanh",
+        kind: str,
         *,
         norm: type[VisionLayerNorm] | type[VisionNorm] = VisionLayerNorm,
         rope: Rope | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import FileError
 from ...files.safetensors import read_json
-from ..directory import Directory, open_tensors
+from ..directory import Directory, open_tensors, text_part
 from . import ENCODER, projectors
 from .adapter import VisionAdapter
 
@@ -21,11 +21,10 @@ class VisionFolder(Directory):
 
     def __init__(self, path: Path, adapter: VisionAdapter, config: dict[str, Any]) -> None:
         self.path, self.architecture = path, ENCODER
-        text = config.get("text_config")
         self._raw = {
             **_part(config, "vision_config"),
             "whole": config,
-            "text": text if isinstance(text, dict) else config,
+            "text": text_part(config) or config,
             "preprocessor": _read_settings(path),
         }
         self._join_tensors(adapter, open_tensors(path, config))

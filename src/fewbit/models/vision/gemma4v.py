@@ -19,6 +19,7 @@ from ..checkpoint import Checkpoint
 from ..layers import Linear
 from ..rotary import plain_inv_freq
 from ..transforms import Transform
+from .activation import gate, read_activation
 from .adapter import VisionAdapter, key_or, preprocessor, vision_config
 from .blocks import LAYER, PatchEmbedding, VisionNorm, VisionSizes, neighbours, read_pixels
 
@@ -55,15 +56,20 @@ HF = VisionAdapter(
     ("Gemma4ForConditionalGeneration",),
     "gemma4v",
     config=vision_config(
-        patch_size=16, hidden_size=768, intermediate_size=3072, num_hidden_layers=16, num_attention_heads=12
+        [0.0] * 3,
+        [1.0] * 3,
+        patch_size=16,
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=16,
+        num_attention_heads=12,
     )
     | {
+        "vision.activation": key_or("hidden_activation", "gelu_pytorch_tanh"),
         "vision.attention.layer_norm_epsilon": key_or("rms_norm_eps", 1e-6),
         "vision.rope.freq_base": lambda config: (config.get("rope_parameters") or {}).get("rope_theta", 100.0),
         "vision.projector.scale_factor": key_or("pooling_kernel_size", 3),
         "vision.max_tokens": preprocessor("max_soft_tokens", MAX_TOKENS),
-        "vision.image_mean": preprocessor("image_mean", [0.0] * 3),
-        "vision.image_std": preprocessor("image_std", [1.0] * 3),
         "vision.sees_all": lambda config: config["text"].get("use_bidirectional_attention") == "vision",
     },
     tensors={
@@ -103,7 +109,8 @@ class Model:
                 f"row, and there are only {count} positions"
             )
         base = file.number("vision.rope.freq_base", default=100.0, least=1.0)
-        self.blk = [Block(file, layer, c, base) for layer in range(c.layers)]
+        kind = read_activation(file, default="gelu_pytorch_tanh")
+        self.blk = [Block(file, layer, c, base, kind) for layer in range(c.layers)]
         self.std_bias = file.vector_or_none("v.std_bias", c.hidden)
         self.std_scale = file.vector_or_none("v.std_scale", c.hidden)
         self.projection = Linear(file, "mm.input_projection", c.out, c.hidden)
@@ -151,9 +158,9 @@ class Model:
 class Block:
     """Norms before and after each part. Heads are rotated by column in their first half, by row in the other."""
 
-    def __init__(self, file: Checkpoint, layer: int, c: VisionSizes, base: float) -> None:
+    def __init__(self, file: Checkpoint, layer: int, c: VisionSizes, base: float, kind: str) -> None:
         name, n = f"v.blk.{layer}", c.hidden
-        self.c, self.spec = c, AttentionSpec(c.heads, c.dim, c.dim)
+        self.c, self.kind, self.spec = c, kind, AttentionSpec(c.heads, c.dim, c.dim)
         self.ln1, self.attn_post_norm, self.ln2, self.ffn_post_norm = (
             VisionNorm(file, f"{name}.{part}", n, c.eps) for part in ("ln1", "attn_post_norm", "ln2", "ffn_post_norm")
         )
@@ -170,7 +177,7 @@ class Block:
     def __call__(self, ops: Ops, x: Value) -> Value:
         x = x + self.attn_post_norm(ops, self.attend(ops, self.ln1(ops, x)))
         rows = self.ln2(ops, x)
-        fed = self.down(ops, ops.gate(self.gate(ops, rows), self.up(ops, rows), "gelu_tanh"))
+        fed = self.down(ops, gate(ops, self.gate(ops, rows), self.up(ops, rows), self.kind))
         return x + self.ffn_post_norm(ops, fed)
 
     def attend(self, ops: Ops, x: Value) -> Value:

@@ -1,12 +1,16 @@
-"""Pixtral and Mistral 3: images of any size, rope by row and column; a token ends each row of the image."""
+"""Pixtral (as LLaVA) and Mistral 3: images of any size, rope by row and column; a token ends each row of the image."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ...arrays import Floats
+from ...errors import FileError
+from ...files.shown import short
 from ...images import Picture, PreparedImage, patches_of, resize, to_floats
 from ...ops.graph import Rope, Value
 from ...ops.recorder import Ops
@@ -14,25 +18,50 @@ from ..checkpoint import Checkpoint
 from ..layers import Linear
 from ..rotary import plain_inv_freq
 from ..transforms import interleaved_rope
-from .adapter import VisionAdapter, key_or, preprocessor, vision_config
+from .activation import activate, read_activation, read_named
+from .adapter import VisionAdapter, preprocessor, vision_config
 from .blocks import PatchEmbedding, VisionBlock, VisionNorm, VisionSizes, neighbours, read_pixels
 from .qwen import CLIP_MEAN, CLIP_STD
 
 _LAYER = "transformer.layers.{i}"
+
+
+def merge_size(config: Mapping[str, Any]) -> int:
+    """How many patches on a side are joined: LLaVA joins none. Refuses other towers, and rows of other layers.
+
+    >>> merge_size({"model_type": "pixtral", "whole": {"vision_feature_layer": -1, "spatial_merge_size": 2}})
+    2
+    """
+    whole = config["whole"]
+    is_llava = "spatial_merge_size" not in whole
+    tower, layer = config.get("model_type"), whole.get("vision_feature_layer", -2 if is_llava else -1)
+    if tower != "pixtral":
+        raise FileError(f"the vision tower must be a pixtral, it is {short(tower)}")
+    if layer != -1:
+        raise FileError(f"vision_feature_layer must be -1, the rows after the last layer; it is {short(layer)}")
+    if is_llava and whole.get("vision_feature_select_strategy", "default") != "full":
+        raise FileError('vision_feature_select_strategy must be "full": the tower has no row to leave out')
+    return int(whole.get("spatial_merge_size", 1))
+
+
+def rope_theta(config: Mapping[str, Any]) -> float:
+    parameters = config.get("rope_parameters") or {}
+    return float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
+
+
 HF = VisionAdapter(
-    ("Mistral3ForConditionalGeneration",),
+    ("Mistral3ForConditionalGeneration", "LlavaForConditionalGeneration"),
     "pixtral",
     config=vision_config(
-        image_size=1024, patch_size=16, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
-        num_attention_heads=16,
+        CLIP_MEAN, CLIP_STD, image_size=1024, patch_size=16, hidden_size=1024, intermediate_size=4096,
+        num_hidden_layers=24, num_attention_heads=16, hidden_act="gelu",
     )
     | {
         "vision.attention.layer_norm_epsilon": lambda config: 1e-5,
-        "vision.spatial_merge_size": lambda config: config["whole"].get("spatial_merge_size", 1),
-        "vision.longest_edge": preprocessor("size.longest_edge"),
-        "vision.rope.freq_base": key_or("rope_theta", 10000.0),
-        "vision.image_mean": preprocessor("image_mean", CLIP_MEAN),
-        "vision.image_std": preprocessor("image_std", CLIP_STD),
+        "vision.projector.activation": lambda config: config["whole"].get("projector_hidden_act", "gelu"),
+        "vision.spatial_merge_size": merge_size,
+        "vision.preproc_image_size": preprocessor("size.longest_edge"),
+        "vision.rope.freq_base": rope_theta,
     },
     tensors={
         "patch_conv": "v.patch_embd",
@@ -62,18 +91,20 @@ class Model:
     def __init__(self, file: Checkpoint) -> None:
         c = self.sizes = VisionSizes.read(file)
         self.pixels = read_pixels(file, "bicubic")
-        self.longest = file.size("vision.longest_edge", default=c.image, most=1 << 12)
+        self.longest = file.size("vision.preproc_image_size", default=c.image, most=1 << 12)
         self.patch_embd = PatchEmbedding(file, c)
         self.pre_ln = VisionNorm(file, "v.pre_ln", c.hidden, c.eps)
         inv_freq = plain_inv_freq(c.dim, file.number("vision.rope.freq_base", default=10000.0, least=1.0))
         half = c.dim // 4
+        kind = read_activation(file, gelu="gelu", default="silu")
         both = np.concatenate([inv_freq[::2], inv_freq[1::2]]).astype(np.float32)
         rope = Rope(both, axes=(0,) * (len(both) - half) + (1,) * half)
-        self.blk = [VisionBlock(file, i, c, "silu", norm=VisionNorm, rope=rope) for i in range(c.layers)]
+        self.blk = [VisionBlock(file, i, c, kind, norm=VisionNorm, rope=rope) for i in range(c.layers)]
         joins = file.has_tensor("mm.patch_merger.weight")
         self.merge_size = file.size("vision.spatial_merge_size", default=1, most=8) if joins else 1
         self.input_norm = VisionNorm(file, "mm.input_norm", c.hidden, c.eps) if joins else None
         self.merger = Linear(file, "mm.patch_merger", c.hidden, c.hidden * self.merge_size**2) if joins else None
+        self.projector_kind = read_named(file, "vision.projector.activation", "gelu")
         self.mm = Linear(file, "mm.1", c.out, c.hidden), Linear(file, "mm.2", c.out, c.out)
         file.skip("v.token_embd.img_break")  # the text model has it
 
@@ -107,7 +138,7 @@ class Model:
         x = ops.given(self.sizes.hidden * self.merge_size**2)
         x = x if self.merger is None else self.merger(ops, x)
         first, second = self.mm
-        return second(ops, ops.activate(first(ops, x), "gelu"))
+        return second(ops, activate(ops, first(ops, x), self.projector_kind))
 
 
 def fitting_size(width: int, height: int, longest: int, factor: int) -> tuple[int, int]:

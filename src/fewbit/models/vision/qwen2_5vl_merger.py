@@ -12,6 +12,7 @@ from ...arrays import Floats, Ints
 from ...errors import FileError
 from ...images import Picture, PreparedImage
 from ..checkpoint import Checkpoint
+from .activation import read_activation
 from .adapter import VisionAdapter, key_or
 from .blocks import VisionNorm
 from .qwen import QWEN_TENSORS, QwenTower, qwen_config
@@ -33,7 +34,7 @@ def full_period(config: Mapping[str, Any]) -> int:
 HF = VisionAdapter(
     ("Qwen2_5_VLForConditionalGeneration",),
     "qwen2.5vl_merger",
-    config=qwen_config() | {"vision.n_wa_pattern": full_period, "vision.window_size": key_or("window_size", 112)},
+    config=qwen_config("silu") | {"vision.n_wa_pattern": full_period, "vision.window_size": key_or("window_size", 112)},
     tensors=QWEN_TENSORS
     | {
         "blocks.{i}.mlp.gate_proj": "v.blk.{i}.ffn_gate",
@@ -47,7 +48,9 @@ HF = VisionAdapter(
 
 class Model(QwenTower):
     def __init__(self, file: Checkpoint) -> None:
-        super().__init__(file, "silu", VisionNorm, file.size("vision.n_wa_pattern", default=8))
+        super().__init__(
+            file, read_activation(file, default="silu"), VisionNorm, file.size("vision.n_wa_pattern", default=8)
+        )
         window = file.size("vision.window_size", default=112, most=1 << 14)
         self.window = window // self.merge_size // self.sizes.patch  # squares on a side
         if not self.window:

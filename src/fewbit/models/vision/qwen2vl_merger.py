@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ..checkpoint import Checkpoint
+from .activation import read_activation
 from .adapter import VisionAdapter
 from .qwen import QWEN_TENSORS, QwenTower, qwen_config
 
 HF = VisionAdapter(
     ("Qwen2VLForConditionalGeneration",),
     "qwen2vl_merger",
-    config=qwen_config(hidden="embed_dim"),
+    config=qwen_config("quick_gelu", hidden="embed_dim"),
     tensors=QWEN_TENSORS
     | {
         "blocks.{i}.mlp.fc1": "v.blk.{i}.ffn_up",
@@ -22,4 +23,4 @@ HF = VisionAdapter(
 
 class Model(QwenTower):
     def __init__(self, file: Checkpoint) -> None:
-        super().__init__(file, "gelu_quick")
+        super().__init__(file, read_activation(file))

@@ -17,12 +17,12 @@ from ...ops.graph import Value
 from ...ops.recorder import Ops
 from ..checkpoint import Checkpoint
 from ..layers import Linear
+from .activation import read_activation
 from .adapter import VisionAdapter, key_or
 from .blocks import VisionLayerNorm
 from .qwen import QWEN_TENSORS, QwenTower, qwen_config
 
 _DEEPSTACK = re.compile(r"deepstack_merger_list\.([0-9]{1,3})\.")
-HALF = [0.5, 0.5, 0.5]
 
 
 def deepstack_layers(config: Mapping[str, Any]) -> list[bool]:
@@ -47,7 +47,7 @@ HF = VisionAdapter(
         "Qwen3_5MoeForConditionalGeneration",
     ),
     "qwen3vl_merger",
-    config=qwen_config()
+    config=qwen_config("gelu_pytorch_tanh")
     | {
         "vision.patch_size": key_or("patch_size", 16),
         "vision.is_deepstack_layers": deepstack_layers,
@@ -70,7 +70,7 @@ HF = VisionAdapter(
 
 class Model(QwenTower):
     def __init__(self, file: Checkpoint) -> None:
-        super().__init__(file, "gelu_tanh")
+        super().__init__(file, read_activation(file))
         c = self.sizes
         self.table = file.table("v.position_embd.weight", c.hidden)
         self.side = int(len(self.table) ** 0.5)

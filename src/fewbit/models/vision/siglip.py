@@ -10,6 +10,7 @@ from ...ops.graph import Value
 from ...ops.recorder import Ops
 from ..adapter import Tensors
 from ..checkpoint import Checkpoint
+from .activation import read_activation
 from .adapter import vision_config
 from .blocks import PatchEmbedding, VisionBlock, VisionLayerNorm, VisionSizes, read_pixels
 
@@ -42,7 +43,8 @@ class Siglip:
         self.pixels: PixelRules = read_pixels(file, resample)
         self.patch_embd = PatchEmbedding(file, c)
         self.position_embd = file.embedding("v.position_embd.weight", c.side**2, c.hidden)
-        self.blk = [VisionBlock(file, layer, c) for layer in range(c.layers)]
+        kind = read_activation(file)
+        self.blk = [VisionBlock(file, layer, c, kind) for layer in range(c.layers)]
         self.post_ln = VisionLayerNorm(file, "v.post_ln", c.hidden, c.eps)
 
     @property

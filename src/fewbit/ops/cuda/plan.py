@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays import Floats
+from ...errors import RequestError
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import add_terms
@@ -24,6 +25,7 @@ from .plan_products import ProductBuilder, counter
 from .plan_segments import Launch, Plan, PlanOptions, segmented
 from .products import Form
 from .ranges import many_dtype
+from .session import Session
 from .shapes import MAX_SHARED
 from .values import Launcher, Rows, StepInputs
 from .weights import Weights
@@ -37,6 +39,15 @@ def build(
     if adapters is not None:
         fused = add_terms(fused, adapters.products, split=False)
     return Builder(fused, store, weights, options, adapters).build()
+
+
+def check(graph: Graph, device: Session) -> None:
+    """Refuse a graph that has no plan on a card, before its weights are read."""
+    for node in graph.nodes:
+        if node.operation not in FUNCTIONS and not hasattr(Builder, node.operation):
+            raise RequestError(f"GPUs have no operation {node.operation!r}")
+        if node.operation == "attend":
+            prompt_attention.card_shape(device, node.attributes["spec"])
 
 
 HOSTED = ("all_reduce", "all_gather")  # operations in which the host takes part

@@ -7,7 +7,7 @@ from functools import cache
 from ...formats.spec import Format
 from .activations import ACTIVATIONS
 from .decoders import decoder
-from .products import _LOAD, weight_bindings
+from .products import LOAD_X, weight_bindings
 from .wgsl import Kernel, f32s, main, reads, u32s, writes
 
 THREADS = 32
@@ -133,7 +133,7 @@ def expert_rows(fmt: Format, has_bias: bool, is_first: bool) -> Kernel:
         *([reads("bias")] if has_bias else []),
     ]  # fmt: skip
     text = "\n".join(
-        [decoder(fmt).named("w"), _LOAD, f"var<workgroup> part: array<f32, {THREADS}>;", main(body, THREADS)]
+        [decoder(fmt).named("w"), LOAD_X, f"var<workgroup> part: array<f32, {THREADS}>;", main(body, THREADS)]
     )
     name = f"expert_rows_{fmt.native_name}{'_bias' if has_bias else ''}{'_first' if is_first else ''}"
     return Kernel(name, tuple(bindings), (*u32s(*names), *_DECODER), text)

@@ -13,14 +13,25 @@ from ...errors import DeviceError, RequestError
 from ...tensor import QuantTensor
 from ..graph import Node
 from ..specs import AttentionSpec, RecurrentSpec, Routing
-from . import attention, experts, page_writers, recurrent, rows
+from . import attention, expert_tiles, experts, page_writers, recurrent, rows
 from .activations import KINDS
 from .device import Dispatch, Memory, Size
 from .multiply import ONE, RowsAt
 from .page_writers import PAGE_TOKENS
 from .plan_rows import PlanOptions, Program, RowBuilder
 from .products import FEW
+from .weights import row_blocks
 from .wgsl import COUNTS, Kernel, blocks
+
+
+class _Pairs(NamedTuple):
+    """Pairs of a token and one of its experts."""
+
+    tokens: str  # the name of their number
+    top_k: int
+    experts: int
+    chosen: Memory
+    order: Memory | None = None  # of `group_tokens`, if there are many
 
 
 class _Pages(NamedTuple):
@@ -46,10 +57,18 @@ class Builder(RowBuilder):
         chosen = self._scratch("chosen", most, top_k + 4).memory
         weights = self._scratch("expert_weights", most, top_k + 4).memory
         x, out = self._aligned(node, self.rows[node.inputs[0]])
-        out += self._route(self.rows[node.inputs[1]], routing, count, most, chosen, weights)
+        scores = self.rows[node.inputs[1]]
+        out += self._route(scores, routing, count, most, chosen, weights)
+        pairs = _Pairs(count, top_k, scores.width, chosen)
+        if not self._rows_of(node.outputs[0])[1]:  # many tokens
+            order = self._scratch("expert_order", 1, scores.width + 1 + most * top_k).memory
+            pairs = pairs._replace(order=order)
+            sizes = {"count_at": COUNTS.index(count), "top_k": top_k, "experts": scores.width}
+            buffers: tuple[Memory, ...] = (self.step, chosen, order)
+            out.append(Dispatch(expert_tiles.group_tokens(), buffers, sizes, (ONE, ONE, ONE), "group tokens"))
         hidden = self._scratch("expert_hidden", most * top_k, up.shape[1])
         result = self._scratch("expert_results", most * top_k, down.shape[1])
-        out += self._expert_rows(up, up_bias, x, hidden, count, chosen, top_k, is_first=True)
+        out += self._expert_products(up, up_bias, x, hidden, pairs, is_first=True)
         grid: tuple[Size, Size, Size] = (("one", -(-hidden.width // 64)), (count, 1, top_k), ONE)
         values = {
             "count_at": COUNTS.index(count), "top_k": top_k, "width": hidden.width, "stride": hidden.stride,
@@ -58,10 +77,10 @@ class Builder(RowBuilder):
         memories: tuple[Memory, ...] = (self.step, hidden.memory)
         if gate is not None:
             gates = self._scratch("expert_gates", most * top_k, up.shape[1])
-            out += self._expert_rows(gate, gate_bias, x, gates, count, chosen, top_k, is_first=True)
+            out += self._expert_products(gate, gate_bias, x, gates, pairs, is_first=True)
             memories = (self.step, gates.memory, hidden.memory)
         out.append(Dispatch(experts.activate_rows(gate is not None), memories, values, grid, "experts"))
-        out += self._expert_rows(down, down_bias, hidden, result, count, chosen, top_k, is_first=False)
+        out += self._expert_products(down, down_bias, hidden, result, pairs, is_first=False)
         combined = {
             "count_at": COUNTS.index(count), "top_k": top_k, "width": y.width, "x_stride": result.stride,
             "y_offset": y.offset, "y_stride": y.stride,
@@ -86,21 +105,29 @@ class Builder(RowBuilder):
         buffers = (self.step, scores.memory, ranked, chosen, weights, *extra)
         return [Dispatch(kernel, buffers, values, ((count, experts.THREADS), ONE, ONE), "route")]
 
-    def _expert_rows(
-        self, w: QuantTensor, bias: Floats | None, x: RowsAt, y: RowsAt, count: str, chosen: Memory, top_k: int,
-        is_first: bool,
-    ) -> list[Dispatch]:  # fmt: skip
-        matrix, n = self.weights.stack(w), w.shape[1]
-        kernel, out = experts.expert_rows(matrix.format, bias is not None, is_first), []
-        a, b = blocks(n)
+    def _expert_products(
+        self, w: QuantTensor, bias: Floats | None, x: RowsAt, y: RowsAt, pairs: _Pairs, *, is_first: bool
+    ) -> list[Dispatch]:
+        """Products of pairs with their experts' matrices: one by one, or sorted and in tiles."""
+        matrix, n, out = self.weights.stack(w), w.shape[1], list[Dispatch]()
+        extra = [] if bias is None else [self.weights.floats(bias)]
         for part in matrix.parts:
+            held = part.rows // n
             values = {
-                **matrix.values, "n": n, "count_at": COUNTS.index(count), "top_k": top_k, "first": part.first // n,
-                "held": part.rows // n, "x_offset": x.offset, "x_stride": x.stride, "y_stride": y.stride,
+                **matrix.values, "n": n, "count_at": COUNTS.index(pairs.tokens), "top_k": pairs.top_k,
+                "first": part.first // n, "held": held, "x_offset": x.offset, "x_stride": x.stride,
+                "y_stride": y.stride,
             }  # fmt: skip
-            extra = [] if bias is None else [self.weights.floats(bias)]
-            buffers = (self.step, *matrix.buffers(part), x.memory, chosen, y.memory, *extra)
-            out.append(Dispatch(kernel, buffers, values, (("one", a), (count, 1, top_k), ("one", b)), "experts"))
+            if pairs.order is None:
+                kernel, which = experts.expert_rows(matrix.format, bias is not None, is_first), pairs.chosen
+                (a, b), middle = blocks(n), (pairs.tokens, 1, pairs.top_k)
+            else:
+                kernel = expert_tiles.expert_tiles(matrix.format, bias is not None, is_first, self.gpu.has_subgroups)
+                values, which = values | {"experts": pairs.experts}, pairs.order
+                a, b = row_blocks(n, expert_tiles.rows_per_block(matrix.format))
+                middle = (pairs.tokens, expert_tiles.TOKENS_OF_BLOCK, held)
+            buffers = (self.step, *matrix.buffers(part), x.memory, which, y.memory, *extra)
+            out.append(Dispatch(kernel, buffers, values, (("one", a), middle, ("one", b)), "experts"))
         return out
 
     # What looks at other tokens

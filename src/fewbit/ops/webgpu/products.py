@@ -121,7 +121,7 @@ def end_few(
     lines = [
         *lines,
         "  }",
-        _reduce(count, subgroups),
+        add_lanes(count, subgroups),
         f"  if (lane < {rows * tokens}u) {{",
         f"    let row = row0 + lane / {tokens}u;",
         f"    let token = first + lane % {tokens}u;",
@@ -131,7 +131,7 @@ def end_few(
     return "\n".join(
         [
             *([ACTIVATIONS] if epilogue.gated else []), decoder(fmt).named("w", packed), _store(epilogue),
-            *([] if packed else [_LOAD]), f"var<workgroup> part: array<f32, {count * THREADS}>;", _SUM_AT,
+            *([] if packed else [LOAD_X]), f"var<workgroup> part: array<f32, {count * THREADS}>;", SUM_AT,
             main("\n".join(lines), THREADS, subgroups),
         ]
     )  # fmt: skip
@@ -165,7 +165,7 @@ def _dot(chunk: str, which: int, tokens: int, f16: bool) -> list[str]:
     return [*lines, "    }"]
 
 
-def _reduce(count: int, subgroups: bool) -> str:
+def add_lanes(count: int, subgroups: bool) -> str:
     """Adds up the accumulators of neighbouring lanes; sums lie at the first of them."""
     put = [f"  part[{i * THREADS}u + t] = acc{i};" for i in range(count)]
     if not subgroups:
@@ -233,7 +233,7 @@ def many_rows(fmt: Format, epilogue: Epilogue = PLAIN, f16: bool = False) -> Ker
     body = "\n".join(
         [
             *([HALF] if f16 else []), *([ACTIVATIONS] if epilogue.gated else []), decoder(fmt).named("w"),
-            _store(epilogue), _LOAD, f"var<workgroup> xs: array<{kind}, {32 * 9}>;\n{shared}", main(lines, THREADS),
+            _store(epilogue), LOAD_X, f"var<workgroup> xs: array<{kind}, {32 * 9}>;\n{shared}", main(lines, THREADS),
         ]
     )  # fmt: skip
     name = f"many_rows_{fmt.native_name}{epilogue.name}{'_f16' if f16 else ''}"
@@ -284,7 +284,7 @@ def table_rows(fmt: Format) -> Kernel:
 
 
 # 16 numbers of x, and 16 of a row of weights; zeros after the last column.
-_LOAD = """\
+LOAD_X = """\
 fn within(c: u32, q: u32) -> vec4<bool> {
   return (vec4<u32>(0u, 1u, 2u, 3u) + c * 16u + q * 4u) < vec4<u32>(P.k);
 }
@@ -306,4 +306,4 @@ fn whole(given: array<vec4<f32>, 4>, c: u32) -> array<vec4<f32>, 4> {
   }
   return v;
 }"""
-_SUM_AT = f"fn sum_at(i: u32, t: u32) -> f32 {{ return part[i * {THREADS}u + t / {LANES}u * {LANES}u]; }}"
+SUM_AT = f"fn sum_at(i: u32, t: u32) -> f32 {{ return part[i * {THREADS}u + t / {LANES}u * {LANES}u]; }}"
