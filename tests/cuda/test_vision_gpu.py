@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fewbit as fb
+from fewbit import encoding
 from fewbit.arrays import Floats
 from fewbit.encoding import ImageEncoder
 from fewbit.images import open_picture
@@ -129,3 +130,17 @@ def test_slices_change_no_bit(name: str) -> None:
         slices += 1
     assert slices > 3
     assert np.array_equal(sliced.values(), expected)
+
+
+def test_memory_that_grows_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    options, file = LoadOptions(device="cuda"), encoder_file("pixtral/model.gguf")
+    whole, growing = ImageEncoder(file, options), ImageEncoder(file, options)
+    whole.load()
+    monkeypatch.setattr(encoding, "LEAST_PATCHES", 16)
+    tower, _ = growing.load()
+    sizes = [tower.executor.max_batched_tokens]
+    for key in ("second", "first", "second"):
+        image = whole.model.prepare(open_picture(golden("pixtral")[key]))
+        assert np.array_equal(growing.encode(image)[0], whole.encode(image)[0])
+        sizes.append(tower.executor.max_batched_tokens)
+    assert sizes == [16, 32, 64, 64]

@@ -89,10 +89,13 @@ class ImagePrompts:
         try:
             file = read_source(source)  # outside of the lock: it may be fetched
             with OPENING:
-                picture = open_picture(file)
-                return PromptImage(self._encoder.model.prepare(picture), self._identity + picture.digest)
+                return self._prepared(self._encoder, file)  # when the lock is released, its picture is gone
         except ImageError as error:
             raise ImageError(f"{where}: {error}") from None
+
+    def _prepared(self, encoder: ImageEncoder, source: Any) -> PromptImage:
+        picture = open_picture(source)
+        return PromptImage(encoder.model.prepare(picture), self._identity + picture.digest)
 
     def _num_tokens(self, image: PromptImage) -> int:
         return 0 if self._encoder is None else image.prepared.text.count(self._encoder.model.token)
