@@ -2,6 +2,7 @@
 #define FEWBIT_IMPORTS_NUMPY
 #include "bindings.h"
 
+#include "affinity.h"
 #include "formats/geometry.h"
 #include "logits.h"
 #include "map_guard.h"
@@ -237,6 +238,28 @@ void py_attend(Heads3 q, size_t k_format, Pages4 k, size_t v_format, Pages4 v, I
          threads);
 }
 
+constexpr int kMostNumbers = 1 << 16;
+
+void expect_numbers(const std::vector<int>& numbers, const char* what) {
+  if (numbers.empty()) throw std::invalid_argument(std::string("there must be at least one ") + what);
+  for (const int number : numbers) {
+    if (number < 0 || number >= kMostNumbers) {
+      throw std::invalid_argument(std::string(what) + "s have numbers from 0 to 65535, not " + std::to_string(number));
+    }
+  }
+}
+
+int py_bind_threads(const std::vector<std::vector<int>>& workers, const std::vector<int>& others) {
+  for (const std::vector<int>& cpus : workers) expect_numbers(cpus, "CPU");
+  expect_numbers(others, "CPU");
+  return bind_threads(workers, others);
+}
+
+int py_place_memory(MutableBytes data, const std::vector<int>& nodes, bool interleave) {
+  expect_numbers(nodes, "node");
+  return place_memory(data.data(), data.size(), nodes, interleave);
+}
+
 double py_probe_read(Bytes data, int threads, bool prefetch) {
   expect(threads >= 1 && threads <= kMaxThreads, "threads", static_cast<size_t>(threads), kMaxThreads);
   const WithoutGil released;
@@ -355,6 +378,10 @@ NB_MODULE(_native, m) {
   bind_plan(m);
   bind_sample(m);
   bind_launches(m);
+  m.def("bind_threads", py_bind_threads, nb::arg("workers"), nb::arg("others"),
+        "CPUs of each worker of the pool, and of further ones. Returns an error number.");
+  m.def("place_memory", py_place_memory, nb::arg("data"), nb::arg("nodes"), nb::arg("interleave"),
+        "NUMA nodes of memory that was not touched yet. Returns an error number.");
   m.def("probe_read", py_probe_read, OneTarget(), nb::arg("data"), nb::arg("threads"), nb::arg("prefetch"),
         "Seconds to read the bytes once.");
   m.def("probe_rate", py_probe_rate, OneTarget(), nb::arg("kind"), nb::arg("seconds"), nb::arg("threads"),

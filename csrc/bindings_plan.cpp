@@ -65,9 +65,9 @@ class PyPlan : public CollectivePlan {
     tokens_ = tokens_ ? std::min(tokens_, table.n) : table.n;
     add_op(plan::Embed{table, scale, out});
   }
-  void linear(Buffer in, std::optional<Row> norm, float eps, bool int16, const nb::list& terms,
+  void linear(Buffer in, std::optional<Row> norm, float eps, const ActivationsName& at_least, const nb::list& terms,
               std::optional<Row> norms) {
-    plan::Linear op{in, norm_of(norm, eps, width(in)), int16, {}};
+    plan::Linear op{in, norm_of(norm, eps, width(in)), activations_named(at_least), {}};
     for (const nb::handle& term : terms) {
       const auto t = nb::cast<nb::tuple>(term);  // matrix, out, bias, buffer that is added
       expect(t.size() == 4, "parts of a term", t.size(), 4);
@@ -387,7 +387,7 @@ void bind_plan(nb::module_& m) {
       .def("buffer", &PyPlan::buffer, nb::arg("width"), nb::arg("logits_only"), nb::arg("slot"))
       .def("rope", &PyPlan::rope, nb::arg("inv_freq"), nb::arg("scale"), nb::arg("neox"), nb::arg("axes") = nb::none())
       .def("embed", &PyPlan::embed, nb::arg("w"), nb::arg("out"), nb::arg("scale"))
-      .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("int16"),
+      .def("linear", &PyPlan::linear, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("at_least").none(),
            nb::arg("terms"), nb::arg("norms") = nb::none())
       .def("gated", &PyPlan::gated, nb::arg("x"), nb::arg("norm").none(), nb::arg("eps"), nb::arg("gate"),
            nb::arg("up"), nb::arg("kind"), nb::arg("out"))

@@ -1,5 +1,6 @@
 // One call from Python.
 #pragma once
+#include "affinity.h"
 #include "dispatch.h"
 #include "threads.h"
 
@@ -16,6 +17,7 @@ class CallScope {
 
  private:
   const Target* before_;
+  const BoundCaller bound_;
 };
 
 }  // namespace fewbit

@@ -6,7 +6,7 @@
 
 namespace fewbit {
 
-// How activations enter a product. Matrix tiles take them in bf16, unless exact.
+// How activations enter a product, the more exact the later. Matrix tiles take them in bf16, unless exact.
 enum class Activations {
   usual,  // int16 for few rows where that costs little (ProductTable::int16_rows), else int8
   int8,   // with a scale for every 32

@@ -100,13 +100,13 @@ struct Plan::Run {
     for (const plan::Term& t : op.terms) {
       products.push_back({matrix(t.w), at(t.out), t.bias, t.adds ? at(t.residual) : nullptr});
     }
-    const bool int16 = op.int16 && activations != Activations::exact;
+    const Activations own = std::max(activations, op.at_least);
     const Inputs in = inputs(op.in, op.norm);
-    if (int16 && op.norms && step.tops &&
+    if (own == Activations::int16 && op.norms && step.tops &&
         multiply_largest(products[0].w, op.norms, in, step.tops, products[0].out, threads)) {
       return;
     }
-    multiply(products, in, int16 ? Activations::int16 : activations, threads);
+    multiply(products, in, own, threads);
   }
   void operator()(const plan::Gated& op) const {
     multiply_gated(matrix(op.gate), matrix(op.up), op.kind, inputs(op.in, op.norm), at(op.out), activations, threads);

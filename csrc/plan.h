@@ -77,7 +77,7 @@ struct Embed {
 struct Linear {  // terms of the same input
   Buffer in;
   RowNorm norm;
-  bool int16;  // in 16 bits where the others are in 8
+  Activations at_least;  // where the others are less exact
   std::vector<Term> terms;
   const float* norms = nullptr;  // of the rows of the only term, for logits: see logits.h
 };

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "affinity.h"
 #include "workspace.h"
 
 namespace fewbit {
@@ -218,6 +219,7 @@ class Pool {
   void serve(int worker, uint64_t seen) {
     inside = true;
     const Mailbox& mailbox = mailboxes_[worker];
+    uint64_t binding = 0;
     for (;;) {
       for (int i = 0; i < kSpins && !mailbox.is_new(seen); ++i) pause();
       if (!mailbox.is_new(seen)) {
@@ -228,6 +230,7 @@ class Pool {
       if (!mailbox.read(job)) continue;
       seen = job.round;
       target = job.target;
+      follow_binding(worker, binding);
       work(job, worker);
     }
     parkings_[worker].leave();

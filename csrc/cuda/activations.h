@@ -151,9 +151,19 @@ __device__ __forceinline__ float scale_up(float most) {
   return exponent > 10 && exponent < 255 ? __uint_as_float((264u - exponent) << 23) : 1.0f;
 }
 
-// Tokens -> f16 in the order of fragments (fragments.h), each scaled by a power of two so that none overflows; a block
-// a token, of whole tiles of 8 with padding.
-template <Real X, int rounds, bool Norm>
+// Where value `at` of a token lies in fragments and in panels (fragments.h) of so many token tiles.
+__device__ __forceinline__ size_t fragment_place(int at, int token, int tiles) {
+  const int q = at / 128, g = at / 32 % 4, s = at / 8 % 4;
+  return (((static_cast<size_t>(q) * 4 + s) * tiles + token / 8) * 32 + token % 8 * 4 + g) * 8 + at % 8;
+}
+__device__ __forceinline__ size_t panel_place(int at, int token, int tiles) {
+  const int q = at / 128, g = at / 32 % 4, pair = at / 2 % 16;  // 4 s + c
+  return (((static_cast<size_t>(q) * 16 + pair) * tiles + token / 8) * 32 + token % 8 * 4 + g) * 2 + at % 2;
+}
+
+// Tokens -> f16 in the order of fragments or panels (fragments.h), each scaled by a power of two so that none
+// overflows; a block a token, of whole tiles of 8 with padding.
+template <Real X, int rounds, bool Norm, bool Panels>
 __device__ __forceinline__ void pack_fragments(const void* x, int stride, const float* weight, float eps, uint4* out,
                                                float* token_scale, int k, int padded, int tokens) {
   start_next();
@@ -166,8 +176,13 @@ __device__ __forceinline__ void pack_fragments(const void* x, int stride, const 
     if (i >= padded) return;
 #pragma unroll
     for (int e = 0; e < 8; ++e) v[e] = token < tokens ? v[e] * up : 0.0f;
-    const int q = i / 128, g = i / 32 % 4, s = i / 8 % 4;
-    out[((static_cast<size_t>(q) * 4 + s) * tiles + token / 8) * 32 + token % 8 * 4 + g] = pack_values<Real::f16>(v);
+    const uint4 packed = pack_values<Real::f16>(v);
+    if constexpr (Panels) {
+      uint32_t* to = reinterpret_cast<uint32_t*>(out) + panel_place(i, token, tiles) / 2;
+      to[0] = packed.x, to[32 * tiles] = packed.y, to[64 * tiles] = packed.z, to[96 * tiles] = packed.w;
+    } else {
+      out[fragment_place(i, token, tiles) / 8] = packed;
+    }
   });
 }
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ float power_of_2(float x) {
   return r;
 }
 
-enum Form { kRows, kInt8, kFragments };
+enum Form { kRows, kInt8, kFragments, kPanels };
 
 struct Attend {
   const float *q, *k, *v;
@@ -153,9 +153,8 @@ __device__ __forceinline__ void put_result(const Attend& a, int row, int head, i
   const bool real = dim + lane < VD;
   if (a.form == kInt8) {
     quantize_granule(v, lane, static_cast<int8_t*>(a.out) + (at - lane), a.xm + (at - lane) / 32);
-  } else if (a.form == kFragments) {
-    const int q = at / 128, g = at / 32 % 4, s = at / 8 % 4, e = at % 8;
-    const size_t to = (((static_cast<size_t>(q) * 4 + s) * a.out_stride + row / 8) * 32 + row % 8 * 4 + g) * 8 + e;
+  } else if (a.form == kFragments || a.form == kPanels) {
+    const size_t to = a.form == kPanels ? panel_place(at, row, a.out_stride) : fragment_place(at, row, a.out_stride);
     if (real) static_cast<uint16_t*>(a.out)[to] = to_finite_half(v);
   } else if (real) {
     static_cast<float*>(a.out)[static_cast<size_t>(row) * a.out_stride + at] = v;

@@ -77,15 +77,21 @@ __device__ __forceinline__ void decode4(const Raw& r, const Scales& k, uint32_t&
   }
 }
 
-// Values 8 s to 8 s + 7 of the granules of two row tiles times those of NT tiles of 8 tokens.
-template <class T, int NT, int s>
-__device__ __forceinline__ void multiply_fragment(const Raw (&raw)[2], const Scales (&k)[2], const uint4 (&b)[NT],
-                                                  float (&acc)[NT][4]) {
-  uint32_t a[8];
+// Values 8 s to 8 s + 7 of the granules of two row tiles, as the left sides of two products.
+template <class T, int s>
+__device__ __forceinline__ void decode_fragment(const Raw (&raw)[2], const Scales (&k)[2], uint32_t (&a)[8]) {
   decode4<T, 2 * s>(raw[0], k[0], a[0], a[2]);
   decode4<T, 2 * s>(raw[1], k[1], a[1], a[3]);
   decode4<T, 2 * s + 1>(raw[0], k[0], a[4], a[6]);
   decode4<T, 2 * s + 1>(raw[1], k[1], a[5], a[7]);
+}
+
+// Those times those of NT tiles of 8 tokens.
+template <class T, int NT, int s>
+__device__ __forceinline__ void multiply_fragment(const Raw (&raw)[2], const Scales (&k)[2], const uint4 (&b)[NT],
+                                                  float (&acc)[NT][4]) {
+  uint32_t a[8];
+  decode_fragment<T, s>(raw, k, a);
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     mma(acc[n], a[0], a[1], a[2], a[3], b[n].x, b[n].y);
@@ -94,7 +100,8 @@ __device__ __forceinline__ void multiply_fragment(const Raw (&raw)[2], const Sca
 }
 
 // Rows of x as fragments, [tile column][s][token tile][lane][8] in f16: token lane / 4, granule lane % 4, values 8 s to
-// 8 s + 7. `scales` undo what was done to each token, none: nothing was; `tiles` of 8 tokens lie beside each other.
+// 8 s + 7; or as panels, [tile column][s][c][token tile][lane][2], values 8 s + 2 c and the next (activations.h).
+// `scales` undo what was done to each token, none: nothing was; `tiles` of 8 tokens lie beside each other.
 struct Tokens {
   const uint4* x;
   const float* scales;

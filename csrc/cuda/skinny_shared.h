@@ -60,13 +60,12 @@ __device__ __forceinline__ bool add_parts(float (&acc)[RT][NT][4], float* parts,
   __syncthreads();
   if (!*is_last) return false;
   __threadfence();
-  float sum[each] = {};
+#pragma unroll
+  for (int e = 0; e < each; ++e) acc[e / (4 * NT)][e / 4 % NT][e % 4] = 0;
 #pragma unroll 4
   for (int part = 0; part < static_cast<int>(gridDim.y); ++part)
 #pragma unroll
-    for (int e = 0; e < each; ++e) sum[e] += __ldcg(own + part * size + e * blockDim.x);
-#pragma unroll
-  for (int e = 0; e < each; ++e) acc[e / (4 * NT)][e / 4 % NT][e % 4] = sum[e];
+    for (int e = 0; e < each; ++e) acc[e / (4 * NT)][e / 4 % NT][e % 4] += __ldcg(own + part * size + e * blockDim.x);
   return true;
 }
 
@@ -85,30 +84,35 @@ __device__ __forceinline__ void store_four(const Matrix& m, const Tokens& x, con
   store_pair<T, E>(m, x, out, tile, lane / 4, token + 1, v.y, v.w);
 }
 
-// Each block of a cluster of C adds and stores its share of the sums; C is 1 for a block that has them all.
-template <class T, class E, int W, int RT, int NT, int C>
+// Each block of a cluster of C adds and stores its share of the sums; C is 1 for a block that has them all. Shared
+// memory holds those of `Once` token tiles; the first of all tiles is `first`.
+template <class T, class E, int W, int RT, int NT, int C, int Once = NT>
 __device__ __forceinline__ void store_shared(const Matrix& m, const Tokens& x, const Result& out, int tile, int lane,
-                                             const float (&acc)[RT][NT][4], uint4* staged) {
+                                             const float (&acc)[RT][NT][4], uint4* staged, int first = 0) {
+  static_assert(NT % Once == 0);
   float4* sums = reinterpret_cast<float4*>(staged);
   __syncthreads();  // x has been read
 #pragma unroll
-  for (int e = 0; e < RT * NT; ++e) {
-    const float (&v)[4] = acc[e / NT][e % NT];
-    sums[e * 32 * W + threadIdx.x] = {v[0], v[1], v[2], v[3]};
-  }
-  if constexpr (C > 1) sync_cluster();
+  for (int n = 0; n < NT; n += Once) {
+#pragma unroll
+    for (int e = 0; e < RT * Once; ++e) {
+      const float (&v)[4] = acc[e / Once][n + e % Once];
+      sums[e * 32 * W + threadIdx.x] = {v[0], v[1], v[2], v[3]};
+    }
+    if constexpr (C > 1) sync_cluster();
 #pragma unroll 1
-  for (int e = C > 1 ? blockIdx.y : 0; e < RT * NT; e += C) {
-    const float4* own = sums + e * 32 * W + threadIdx.x;
-    float4 v[C], total = {};
+    for (int e = C > 1 ? blockIdx.y : 0; e < RT * Once; e += C) {
+      const float4* own = sums + e * 32 * W + threadIdx.x;
+      float4 v[C], total = {};
 #pragma unroll
-    for (int block = 0; block < C; ++block) v[block] = C > 1 ? load_shared(own, block) : *own;
+      for (int block = 0; block < C; ++block) v[block] = C > 1 ? load_shared(own, block) : *own;
 #pragma unroll
-    for (int block = 0; block < C; ++block)
-      total.x += v[block].x, total.y += v[block].y, total.z += v[block].z, total.w += v[block].w;
-    store_four<T, E>(m, x, out, tile + 2 * (e / NT), e % NT, lane, total);
+      for (int block = 0; block < C; ++block)
+        total.x += v[block].x, total.y += v[block].y, total.z += v[block].z, total.w += v[block].w;
+      store_four<T, E>(m, x, out, tile + 2 * (e / Once), first + n + e % Once, lane, total);
+    }
+    if constexpr (C > 1) sync_cluster();  // nobody leaves, or writes others, while its sums are still read
   }
-  if constexpr (C > 1) sync_cluster();  // nobody leaves whose sums are still read
 }
 
 // C: blocks of a cluster that share k; 1: nobody shares it; 0: gridDim.y blocks that meet in the memory of the GPU.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,17 +93,28 @@ def bytes_for(size: int) -> Bytes:
 class Arena:
     """Memory for many packed weights, which share huge pages.
 
+    Args:
+        size: Bytes.
+        place: Called with memory that nobody touched yet, to say where it is to come from.
+
     >>> arena = Arena(1000)
     >>> arena.take(100).size, arena.take(900).size
     (100, 900)
     """
 
-    def __init__(self, size: int) -> None:
-        self._free = bytes_for(size)
+    def __init__(self, size: int, place: Callable[[Bytes], None] | None = None) -> None:
+        self._place = place
+        self._free = self._new(size)
 
     def take(self, size: int) -> Bytes:
         """Memory from the arena, or separate memory if too little is left."""
         if size > self._free.size:
-            return bytes_for(size)
+            return self._new(size)
         taken, self._free = self._free[:size], self._free[-(-size // 64) * 64 :]
         return taken
+
+    def _new(self, size: int) -> Bytes:
+        memory = bytes_for(size)
+        if self._place is not None:
+            self._place(memory)
+        return memory

@@ -52,6 +52,11 @@ class LoadOptions:
             smaller, or with a warning to less where memory is short.
         exact: The same as activations="exact".
         threads: Number of threads. Defaults to all usable cores.
+        pin_threads: Pin each thread to a physical core that the process may use; Linux only. All models of a process
+            share its threads: while one of them has `pin_threads` or `numa`, another one may have the same or neither.
+        numa: On machines of several NUMA nodes, spread threads, weights and KV cache over all of them ("distribute"),
+            or keep them on one ("node:1"); "off" leaves it to the system. Weights that stay in the file's memory map
+            (see `repack`) are where the system's file cache has them. On one node nothing changes. Linux only.
         rope_scaling: Stretch positions, for sequences longer than the model was made for: a kind and a factor, such as
             "yarn:4". `ctx` may then be so many times the model's own. Kinds are "yarn", "dynamic" (NTK, for sequences
             of `ctx` tokens) and "linear".
@@ -113,6 +118,8 @@ class LoadOptions:
     exact: bool = False
     threads: Annotated[int | None, Choice("all usable cores", flag="-t")] = None
     _: KW_ONLY
+    pin_threads: bool = False
+    numa: Annotated[str, Choice(metavar="WHERE")] = "off"
     rope_scaling: Annotated[str | None, Choice("the model's own")] = None
     activations: Annotated[
         str | None, Choice("see fewbit doctor; int16 for smollm2", values=("int8", "int16", "exact", "f16"))
@@ -142,11 +149,13 @@ class LoadOptions:
     def __post_init__(self) -> None:
         from .models.rope_scaling import read_scaling
         from .ops.arguments import MODEL_ACTIVATIONS, chosen_activations
+        from .ops.topology import chosen_node
 
         for option in load_options():
             value = option.check(vars(self)[option.name])
             object.__setattr__(self, option.name, value)
         kv_formats(self.kv)
+        chosen_node(self.numa)
         if self.rope_scaling is not None:
             read_scaling(self.rope_scaling)
         object.__setattr__(self, "activations", chosen_activations(self.activations, self.exact, MODEL_ACTIVATIONS))

@@ -24,7 +24,8 @@ class FakeGpu:
     """As much of a `Gpu` as products need."""
 
     def __init__(self, arch: int = 90) -> None:
-        self.ordinal, self.has_dependent_launches = -arch, arch >= 90
+        self.ordinal, self.has_dependent_launches, self.has_wgmma = -arch, arch >= 90, arch == 90
+        self.takes_panels = True
         self.stream = SimpleNamespace(handle=1, sync=lambda: None)
         self.launches: list[tuple[Entry, Any, int, tuple[Any, ...]]] = []
         self.products: list[tuple[Any, ...]] = []

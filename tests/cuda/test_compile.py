@@ -15,7 +15,7 @@ from fewbit.ops.cuda.kernels_prompt import H200_SHARED, attend_prompt, gather_kv
 from fewbit.ops.cuda.layout import tile_layout
 from fewbit.ops.cuda.matrices import FLOATS
 from fewbit.ops.cuda.pages import FORMATS
-from fewbit.ops.cuda.shapes import gemv_shape, invariant_shape, shared_shape, skinny_shape
+from fewbit.ops.cuda.shapes import gemv_shape, invariant_shape, panel_shape, shared_shape, skinny_shape
 from fewbit.ops.shape_rules import FUSED_GATES
 
 from . import compiling
@@ -72,6 +72,30 @@ def test_kernels_of_fused_products(arch: str, compiled: Any) -> None:
         found += [products.skinny_shared(formats, shared_shape(t, n, 32, light), gate) for t in (32, 48, 64)]
         found += [products.skinny(formats, invariant_shape(t, n, 32), gate) for t in (8, 100)]
     assert not spilled(compiled(found, arch), traded=TRADED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("fmt", [fmt for fmt in ALL if tile_layout(fmt)], ids=str)
+def test_panels_of_a_format(fmt: Format, arch: str, compiled: Any) -> None:
+    found = panels((fmt,), arch, (40, 128))
+    assert not spilled(compiled(found, arch), traded=TRADED)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_panels_of_fused_products(arch: str, compiled: Any) -> None:
+    """The formats of most models. The compiler may let each product of warpgroups wait for the one before: not here."""
+    q4_k, q6_k = get("q4_k"), get("q6_k")
+    found = panels((q4_k, q6_k), arch, (128,), n=6144) + panels((q4_k,), arch, (40, 64, 96, 128), "silu")
+    assert not spilled(compiled(found, arch), traded=TRADED)
+    if arch == "sm_90":
+        assert "serialized" not in compiler.compile_source(kernels.program(tuple(found)), arch, verbose=True)[1]
+
+
+def panels(
+    formats: tuple[Format, ...], arch: str, tokens: tuple[int, ...], gate: str | None = None, n: int = 28672
+) -> list[kernels.Entry]:
+    return [products.panel(formats, panel_shape(t, n, 32, arch == "sm_90"), gate) for t in tokens]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from fewbit.ops.experts import route
 from fewbit.ops.specs import Routing
 from fewbit.tensor import QuantTensor
 
+from ..ops import near_ties
 from .cases import make, relative_error
 from .row_cases import Inputs, floats, open_gpu, plain_step
 
@@ -159,3 +160,9 @@ def test_too_many_experts_are_one_sentence(device: cuda.Session) -> None:
         experts.Layer(up, up, Routing(top_k=33))
     with pytest.raises(ArgumentError, match="there is no 'sinh'"):
         experts.Layer(up, up, Routing(top_k=3), kind="sinh")
+
+
+@pytest.mark.parametrize("activations", [None, "int16"])
+@pytest.mark.parametrize("format", near_ties.FORMATS)
+def test_near_ties_are_decided_in_f32(format: str, activations: str | None) -> None:
+    near_ties.check_device(format, "cuda", activations=activations)

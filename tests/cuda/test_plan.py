@@ -24,6 +24,8 @@ ZOO = Path(__file__).parents[1] / "zoo"
 
 
 class CountingGpu(EmulatedGpu):
+    takes_panels = True
+
     def session(self) -> CountingSession:
         return CountingSession(self)
 
@@ -54,7 +56,7 @@ class CountingSession(EmulatedSession):
 def executor() -> Iterator[CudaExecutor]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "_opened", cache(CountingGpu))
-        options: dict[str, Any] = {"kv": "f16", "max_batched_tokens": 128, "cache_bytes": 1 << 22, "max_seqs": 8}
+        options: dict[str, Any] = {"kv": "f16", "max_batched_tokens": 300, "cache_bytes": 1 << 22, "max_seqs": 8}
         loaded = load(open_model(ZOO / "llama" / "model.gguf"), device="cuda", **options)
         assert isinstance(loaded.executor, CudaExecutor)
         yield loaded.executor
@@ -69,7 +71,7 @@ def launched(executor: CudaExecutor, tokens: int, sequences: int, logits: int) -
     return list(device.names)
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 40, 100])
+@pytest.mark.parametrize("tokens", [1, 8, 40, 100, 300])
 def test_a_piece_of_a_prompt_that_wants_no_logits_makes_none(executor: CudaExecutor, tokens: int) -> None:
     some, none = launched(executor, tokens, 1, 1), launched(executor, tokens, 1, 0)
     assert len(none) < len(some)
@@ -79,6 +81,6 @@ def test_a_piece_of_a_prompt_that_wants_no_logits_makes_none(executor: CudaExecu
 
 def test_residuals_are_added_in_place(executor: CudaExecutor) -> None:
     """Else they would be copied first, where cuBLAS multiplies."""
-    names = launched(executor, 100, 1, 1)
+    names = launched(executor, 300, 1, 1)
     assert any(name.startswith("decode_") for name in names)
     assert "begin_rows" not in names

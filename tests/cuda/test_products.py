@@ -18,7 +18,7 @@ from fewbit.tensor import QuantTensor
 
 from .fake import FakeGpu
 
-TOKENS = (1, 2, 8, 16, 17, 33, 64, 65, 8192)
+TOKENS = (1, 2, 8, 16, 17, 33, 64, 65, 200, 256, 257, 8192)
 
 
 class Sender:
@@ -64,10 +64,11 @@ def test_launches(names: tuple[str, ...], tokens: int, invariant: bool) -> None:
     multiply(run, w, form, tokens, out, bias=128, residual=other, invariant=invariant)
     if invariant or tokens <= 4:
         assert not device.products
-    if tokens > 64 and not invariant:
+    if tokens > 256 and not invariant:
         assert len(device.products) == 1  # one product for all of them
-    if len(set(names)) < 3 and "iq2_xs" not in names and tokens <= 64:
+    if len(set(names)) < 3 and "iq2_xs" not in names and tokens <= 256:
         assert len(device.launches) == 2  # the form, and one product
+        assert device.names[1].startswith("panel") == (tokens >= 33 and not invariant)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -77,14 +78,36 @@ def test_launches_of_gates(names: tuple[str, ...], tokens: int) -> None:
     w, run = fused(device, *names, gate="silu"), Launcher(device, device.stream)
     form = make_form(run, Rows(16, 4096, 4096), tokens)
     after = multiply_gated(run, w, form, tokens, Rows(64, 100, 112))
-    assert (after is None) == (tokens <= 64)
+    assert (after is None) == (tokens <= 256)
     if names[0] == names[1] == "q4_k":
         gated = sum("gate_rows" in name for name in device.names)
-        assert gated == (tokens > 64)
-        assert len(device.launches) == (2 if tokens <= 64 else 3)
+        assert gated == (tokens > 256)
+        assert len(device.launches) == (2 if tokens <= 256 else 3)
 
 
-@pytest.mark.parametrize("tokens", [1, 9, 64])
+@pytest.mark.parametrize(("tokens", "kernel"), [(40, "skinny_shared_"), (64, "skinny_shared_"), (65, "decode_tiles_")])
+def test_launches_where_panels_are_wrong(tokens: int, kernel: str) -> None:
+    device: Any = FakeGpu()
+    device.takes_panels = False
+    w, run = fused(device, "q4_k"), Launcher(device, device.stream)
+    multiply(run, w, make_form(run, Rows(16, 4096, 4096), tokens), tokens, Rows(64, w.width, w.width))
+    assert device.names[1].startswith(kernel)
+    assert len(device.products) == (tokens > 64)
+
+
+@pytest.mark.parametrize(("arch", "tokens", "n", "expected"), [
+    (90, 128, 28672, "16_16_3_1_1"), (90, 128, 4096, "16_16_3_8_1"), (90, 256, 4096, "16_16_3_4_1"),
+    (90, 64, 28672, "8_8_4_1_1"), (80, 128, 28672, "8_16_2_1_0"), (120, 40, 4096, "8_6_3_8_0"),
+])  # fmt: skip
+def test_shapes_of_panels(arch: int, tokens: int, n: int, expected: str) -> None:
+    """Warps, token tiles, stages, blocks that share k, and whether it has wgmma."""
+    device: Any = FakeGpu(arch)
+    w, run = fused(device, "q4_k", n=n), Launcher(device, device.stream)
+    multiply(run, w, make_form(run, Rows(16, 4096, 4096), tokens), tokens, Rows(64, w.width, w.width))
+    assert device.names[1].endswith(f"_32_{expected}")
+
+
+@pytest.mark.parametrize("tokens", [1, 9, 32, 200])
 def test_forms_that_others_write(tokens: int) -> None:
     device: Any = FakeGpu()
     w, run = fused(device, "q4_k"), Launcher(device, device.stream)
@@ -92,8 +115,8 @@ def test_forms_that_others_write(tokens: int) -> None:
     assert form is not None
     multiply(run, w, form, tokens, Rows(64, w.width, w.width))
     assert len(device.launches) == 1
-    assert (form.tiles, form.scales == 0) == {1: (0, False), 9: (2, True), 64: (8, True)}[tokens]
-    assert products.empty_form(run, 4096, 65) is None
+    assert (form.tiles, form.scales == 0) == {1: (0, False), 9: (2, True), 32: (4, True), 200: (32, True)}[tokens]
+    assert products.empty_form(run, 4096, 257) is None
     files = fused(device, "iq2_xs")
     with pytest.raises(ArgumentError, match="serves no formats"):
         multiply(run, files, form, tokens, Rows(64, w.width, w.width))

@@ -80,9 +80,51 @@ def zeros(nbytes: int) -> bytes:
     return b"".join([*out, compressor.compress(bytes(nbytes % (1 << 20))), compressor.flush()])
 
 
+def segment(marker: int, data: bytes) -> bytes:
+    """A segment of a JPEG."""
+    return bytes([0xFF, marker]) + struct.pack(">H", len(data) + 2) + data
+
+
+def ifd(entries: list[tuple[int, int, int, int]], data: bytes = b"") -> bytes:
+    """A TIFF, or EXIF data: tags with their type, count, and value or place."""
+    head = struct.pack("<2sHIH", b"II", 42, 8, len(entries))
+    return head + b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries)) + bytes(4) + data
+
+
+def tiff_tags(width: int, height: int, compression: int = 1) -> list[tuple[int, int, int, int]]:
+    return [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (259, 3, 1, compression), (262, 3, 1, 1)]
+
+
+def many_tags(size: int) -> list[tuple[int, int, int, int]]:
+    """Each has all bytes of the file for its value."""
+    return [(40_000 + number, 7, size, 8) for number in range(2000)]
+
+
 TOO_LARGE = "million fit"
+TOO_MANY = "too many parts"
+SIDE = 5900  # of the largest images that fit
 NO_IMAGE = "no image of a known format"
 DAMAGED = "damaged"
+
+
+def webp(width: int, height: int) -> bytes:
+    return saved(Image.new("RGBA", (width, height), (1, 2, 3, 4)), "WEBP", lossless=True, quality=0, method=0)
+
+
+def gif_frame_beyond() -> bytes:
+    data = saved(Image.new("P", (SIDE, SIDE), 1), "GIF")
+    return data[:6] + struct.pack("<HH", 1, 1) + data[10:]
+
+
+def large_tiff(mode: str) -> bytes:
+    return saved(Image.new(mode, (SIDE, SIDE)), "TIFF", compression="tiff_adobe_deflate", tiffinfo={278: SIDE})
+
+
+def large_jpeg() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return saved(Image.new("CMYK", (SIDE, SIDE), 7), "JPEG", progressive=True, exif=exif)
+
 
 # Too large
 add("png_100000_x_100000", TOO_LARGE, lambda: png(100_000, 100_000, zeros(1000)))
@@ -111,6 +153,16 @@ add(
     lambda: saved(Image.new("RGB", (5000, 4000), 7), "JPEG", progressive=True),
 )
 add("png_16_bits_3000_x_3000", (3000, 3000), lambda: png(3000, 3000, zeros(3000 * 6001), bits=16, color=0))  # fmt: skip
+add("webp_4400_x_4500", (4400, 4500), lambda: webp(4400, 4500))
+add("webp_5900_x_5900_of_46_bytes", TOO_LARGE, lambda: webp(SIDE, SIDE))
+add("gif_5900_x_5900", (SIDE, SIDE), lambda: saved(Image.new("P", (SIDE, SIDE), 1), "GIF", transparency=1))
+add("gif_of_1_x_1_with_a_frame_of_5900_x_5900", (SIDE, SIDE), gif_frame_beyond)
+add("tiff_of_floats_5900_x_5900", (SIDE, SIDE), lambda: large_tiff("F"))
+add("tiff_cmyk_5900_x_5900", (SIDE, SIDE), lambda: large_tiff("CMYK"))
+add("jpeg_5900_x_5900_cmyk_progressive_turned", (SIDE, SIDE), large_jpeg)
+add("png_5900_x_5900_with_a_transparent_color", (SIDE, SIDE), lambda: png(
+    SIDE, SIDE, zeros(SIDE * (3 * SIDE + 1)), extra=chunk(b"tRNS", bytes(6))))  # fmt: skip
+
 
 # Small
 add("png_1_x_1", (1, 1), lambda: saved(noise(1, 1)))
@@ -218,3 +270,70 @@ def tiff_floats() -> bytes:
 @hostile((16, 12))
 def webp_transparent() -> bytes:
     return saved(noise(mode="RGBA"), "WEBP")
+
+
+# Few bytes that ask for much
+
+
+@hostile("too many scans")
+def jpeg_of_500_scans() -> bytes:
+    blocks = ((SIDE + 7) // 8) ** 2
+    tables = segment(0xDB, bytes([0] + [1] * 64))
+    tables += segment(0xC4, bytes([0x00, 1] + [0] * 16)) + segment(0xC4, bytes([0x10, 1] + [0] * 15 + [0xE0]))
+    frame = segment(0xC2, struct.pack(">BHHB", 8, SIDE, SIDE, 1) + bytes([1, 0x11, 0]))
+    first = segment(0xDA, bytes([1, 1, 0, 0, 0, 0])) + bytes((blocks + 7) // 8)
+    scan = segment(0xDA, bytes([1, 1, 0, 1, 63, 0])) + bytes(blocks // 16384 * 2 + 3)  # runs of empty blocks
+    return b"\xff\xd8" + tables + frame + first + scan * 500 + b"\xff\xd9"
+
+
+@hostile((16, 12))
+def jpeg_tags_many_times_its_size() -> bytes:
+    data, parts = ifd(many_tags(100_000), bytes(80_000)), saved(noise(), "JPEG")
+    exif = [segment(0xE1, b"Exif\0\0" + data[at : at + 60_000]) for at in range(0, len(data), 60_000)]
+    return parts[:2] + b"".join(exif) + parts[2:]
+
+
+@hostile((16, 12))
+def webp_tags_many_times_its_size() -> bytes:
+    return saved(noise(), "WEBP", exif=ifd(many_tags(1 << 20), bytes(1 << 20)))
+
+
+@hostile("MiB of tags")
+def tiff_tags_many_times_its_size() -> bytes:
+    return ifd([*tiff_tags(4, 4), (273, 4, 1, 8), (279, 4, 1, 16), *many_tags(4 << 20)], bytes(4 << 20))
+
+
+@hostile("MiB of tags")
+def tiff_of_a_million_strips() -> bytes:
+    strips = [(273, 4, 1_000_000, 200), (278, 4, 1, 1), (279, 4, 1_000_000, 200)]
+    return ifd([*tiff_tags(1000, 30_000), *strips], bytes(4_000_200))
+
+
+@hostile("tiles of 30000 x 30000")
+def tiff_of_a_giant_tile() -> bytes:
+    tiles = [(322, 4, 1, 30_000), (323, 4, 1, 30_000), (324, 4, 1, 400), (325, 4, 1, 1000)]
+    return ifd([*tiff_tags(64, 64, 8), *tiles], zeros(2000).ljust(2000))
+
+
+@hostile(TOO_MANY)
+def gif_of_a_million_comments() -> bytes:
+    data = saved(Image.new("P", (8, 8), 1), "GIF")
+    return data[:13] + b"\x21\xfe\x01a\0" * 1_000_000 + data[13:]
+
+
+@hostile(TOO_MANY)
+def png_of_500000_chunks() -> bytes:
+    return png(4, 4, zlib.compress(bytes(52)), extra=chunk(b"teSt", b"") * 500_000)
+
+
+@hostile(TOO_MANY)
+def jpeg_of_500000_comments() -> bytes:
+    data = saved(noise(), "JPEG")
+    return data[:2] + segment(0xFE, b"") * 500_000 + data[2:]
+
+
+@hostile(TOO_MANY)
+def bmp_of_two_million_runs() -> bytes:
+    pixels = bytes([1, 5]) * 2_000_000 + b"\0\1"
+    head = struct.pack("<IiiHHIIiiII", 40, 2000, 1000, 1, 8, 1, len(pixels), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 0, 0, 0, 54 + 1024) + head + bytes(1024) + pixels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 import fewbit as fb
 from fewbit.encoding import ImageEncoder
+from fewbit.images import open_picture
+from fewbit.llm import images
 
 from ..models.vision.zoo import FOLDER, golden, opened, question
 
@@ -147,6 +150,37 @@ def test_what_is_refused(llm: fb.LLM) -> None:
         greedy(llm, [{"role": "user", "content": [{"type": "input_audio"}]}])
     with pytest.raises(fb.TooLong):
         greedy(llm, [{"role": "user", "content": [first] * 9}])
+
+
+def test_images_that_do_not_fit_keep_no_pixels(llm: fb.LLM) -> None:
+    first, second = golden(NAME)["first"], golden(NAME)["second"]
+    many = [{"role": "user", "content": [first, "a", second]}] * 16
+    messages = llm.take_images(many)
+    taken = [image for message in messages for image in message["content"] if image != "a"]
+    kept = [len(one["image"].prepared.patches) > 0 for one in taken]
+    assert kept == sorted(kept), "the oldest ones first"
+    assert not kept[0]
+    with pytest.raises(fb.TooLong, match="more tokens than the context"):
+        llm.embed_images(messages, [])
+    with pytest.raises(fb.TooLong):
+        greedy(llm, many)
+
+
+def test_one_image_is_opened_at_a_time(llm: fb.LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = []
+
+    def watched(source: Any) -> Any:
+        opening.append(1)
+        assert len(opening) == 1
+        time.sleep(0.01)
+        found = open_picture(source)
+        opening.pop()
+        return found
+
+    monkeypatch.setattr(images, "open_picture", watched)
+    talks = [[{"role": "user", "content": [golden(NAME)["first"]]}]] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert len([*pool.map(llm.take_images, talks)]) == 4
 
 
 def test_models_that_read_text_only() -> None:

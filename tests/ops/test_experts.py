@@ -16,10 +16,12 @@ from fewbit.ops import cpu
 from fewbit.ops.cpu.plan import build
 from fewbit.ops.experts import route
 from fewbit.ops.graph import Graph, Value
+from fewbit.ops.passes import select_logits
 from fewbit.ops.recorder import Ops
 from fewbit.ops.shape_rules import ACTIVATIONS, GATES
 from fewbit.ops.specs import Routing
 
+from . import near_ties
 from .steps import SPEC, Store, matrix, near, run_native, run_numpy, selected
 
 BIAS = np.linspace(0.3, -0.3, 8, dtype=np.float32)
@@ -191,3 +193,19 @@ def test_choices_are_those_of_numpy(seed: int, routing: Routing, rows: int, spre
 def test_scores_that_are_no_numbers_choose_something() -> None:
     graph = graph_of("f32", replace(ROUTINGS["groups"], bias=np.full(8, np.nan, np.float32)))
     assert run(graph, some_tokens(3))[0].shape == (3, 256)
+
+
+@pytest.mark.parametrize("activations", [None, "int8", "int16"])
+@pytest.mark.parametrize("format", near_ties.FORMATS)
+def test_near_ties_are_decided_in_f32(isa: str, format: str, activations: str | None) -> None:
+    """Whatever the precision of other products: rounded scores would choose other experts."""
+    graph, expected = select_logits(near_ties.tied_graph(format)), near_ties.tied_rows(format)[2]
+    for rows in (1, 7, 14, near_ties.TOKENS):
+        got = run(graph, list(range(rows)), 2, activations)[0]
+        np.testing.assert_array_equal(near_ties.chosen_in(got), expected[:rows])
+
+
+def test_near_ties_are_lost_in_8_bits() -> None:
+    """The case is hard enough."""
+    rows, router, expected = near_ties.tied_rows("q8_0")
+    assert (fb.linear(rows, router, activations="int8").argmax(axis=1) != expected).sum() > 10

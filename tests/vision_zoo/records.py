@@ -44,11 +44,14 @@ def gemma3(tokenizer: Any) -> Any:
     return Gemma3Processor(images, tokenizer, templates.GEMMA3, image_seq_length=4)
 
 
-def smolvlm(tokenizer: Any) -> Any:
-    from transformers import Idefics3ImageProcessorPil, Idefics3Processor
+def idefics(side: int) -> Callable[[Any], Any]:
+    def make(tokenizer: Any) -> Any:
+        from transformers import Idefics3ImageProcessorPil, Idefics3Processor
 
-    images = Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
-    return Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=templates.SMOLVLM)
+        images = Idefics3ImageProcessorPil(size={"longest_edge": 2 * side}, max_image_size={"longest_edge": side})
+        return Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=templates.SMOLVLM)
+
+    return make
 
 
 def qwen(patch: int) -> Callable[[Any], Any]:
@@ -168,7 +171,18 @@ RECORDS = [
         ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *TILES),
         BASE | {"vocab_size": vocab(8), "model_type": "llama", "architectures": ["VLlama3ForCausalLM"]},
         SIGLIP | {"image_size": 32, "patch_size": 8},
-        smolvlm,
+        idefics(32),
+        {"scale_factor": 2, "image_token_id": "<image>"},
+    ),
+    VisionRecord(  # with tiles that are no whole patches, as the largest of the published ones has
+        "smolvlm",
+        "SmolVLMForConditionalGeneration",
+        "SmolVLMConfig",
+        templates.SMOLVLM,
+        ("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *TILES),
+        BASE | {"vocab_size": vocab(8), "model_type": "llama", "architectures": ["VLlama3ForCausalLM"]},
+        SIGLIP | {"image_size": 36, "patch_size": 8},
+        idefics(36),
         {"scale_factor": 2, "image_token_id": "<image>"},
     ),
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from fewbit.ops.webgpu import Gpu
 from fewbit.ops.webgpu.page_writers import FORMATS, page_row_bytes
 from fewbit.ops.webgpu.plan import Builder
 
+from ..ops import near_ties
 from ..ops.steps import ROPES, VOCAB, matrix, random_graph, stack, vector
 from .cases import error, formats
 
@@ -224,3 +225,9 @@ def test_what_does_not_fit_is_said_in_a_sentence(small_bindings: Gpu) -> None:
         with pytest.raises(fb.RequestError, match=text):
             devices.get("webgpu", LoadOptions(device="webgpu", **options))  # type: ignore[arg-type]
     assert WebGpuExecutor.runs_ahead is False
+
+
+@pytest.mark.parametrize("activations", ["int8", "f16"])
+@pytest.mark.parametrize("format", near_ties.FORMATS)
+def test_near_ties_of_experts_are_decided_in_f32(gpu: Gpu, format: str, activations: str) -> None:
+    near_ties.check_device(format, "webgpu", activations=activations)

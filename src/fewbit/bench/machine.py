@@ -13,6 +13,7 @@ from ..formats import Format, all_formats
 from ..ops import cpu
 from ..ops.cores import usable_cores
 from ..ops.cuda import cards
+from ..ops.topology import NumaNode, numa_nodes
 from ..ops.webgpu import AdapterInfo, list_adapters
 
 REQUIRED = ("fewbit", "numpy", "tokenizers", "jinja2", "click", "rich")
@@ -49,6 +50,7 @@ class Machine:
     python: str
     cpus: int  # hardware threads
     usable_cores: int  # physical ones that this process may use
+    nodes: list[NumaNode]  # with the CPUs and the memory that it may use
     known_isas: list[str]  # instruction sets that are compiled in, best first
     is_native_build: bool  # whether only those of the machine that built it are
     isas: list[str]  # those of them that can be used here
@@ -79,6 +81,7 @@ def describe() -> Machine:
         python=platform.python_version(),
         cpus=os.cpu_count() or 1,
         usable_cores=usable_cores(),
+        nodes=numa_nodes(),
         known_isas=known,
         is_native_build=is_native(known),
         isas=usable,

@@ -44,7 +44,8 @@ class KVStore(Protocol):
 class HostStore:
     """Host memory: NumPy arrays, whose memory is committed when it is first written.
 
-    `keeps_tiles` tells the layers whose K and V are kept in the order of matrix tiles, see `ops.tiled`.
+    `keeps_tiles` tells the layers whose K and V are kept in the order of matrix tiles, see `ops.tiled`. `place` is
+    called with each array, before anybody touches it, to say where its memory is to come from.
 
     >>> from fewbit.cache.layout import make_layout
     >>> store = HostStore(make_layout([AttentionSpec(2, 64, 32), RecurrentSpec(100)], "q8_0"), (4, 3))
@@ -53,7 +54,11 @@ class HostStore:
     """
 
     def __init__(
-        self, layout: Layout, pages: Sequence[int], keeps_tiles: Callable[[AttentionSpec], bool] | None = None
+        self,
+        layout: Layout,
+        pages: Sequence[int],
+        keeps_tiles: Callable[[AttentionSpec], bool] | None = None,
+        place: Callable[[Bytes], None] | None = None,
     ) -> None:
         self.layout = layout
         self.pages = tuple(pages)
@@ -68,6 +73,10 @@ class HostStore:
                 self._kv[layer] = k, v
             elif isinstance(spec, RecurrentSpec):
                 self._states[layer] = zeros((self.pages[group], spec.nbytes))
+        if place is not None:
+            for layer in layout.group_of:
+                for array in self._arrays(layer):
+                    place(array)
 
     @property
     def nbytes(self) -> int:

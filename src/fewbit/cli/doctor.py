@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..bench.limits import Limits
     from ..bench.machine import Machine
     from ..ops.cuda.cards import Card, Cards
+    from ..ops.topology import NumaNode
 
 NATIVE_BUILD = " (those of the machine it was built on; FEWBIT_TARGETS=all compiles every one)"
 
@@ -68,6 +69,7 @@ def machine_rows(m: Machine) -> Rows:
         ["CPU", m.cpu],
         ["system", f"{m.system}, Python {m.python}"],
         ["cores", f"{m.usable_cores} usable, {m.cpus} hardware threads"],
+        *([f"NUMA node {node.number}", node_text(node)] for node in m.nodes),
         ["threads", str(m.threads)],
         ["compiled in", ", ".join(m.known_isas) + (NATIVE_BUILD if m.is_native_build else "")],
         ["instruction sets", ", ".join(m.isas)],
@@ -80,6 +82,18 @@ def machine_rows(m: Machine) -> Rows:
         ["packages", versions(m.packages)],
         ["optional", versions(m.optional_packages)],
     ]
+
+
+def node_text(node: NumaNode) -> str:
+    """
+    >>> from fewbit.ops.topology import NumaNode
+    >>> node_text(NumaNode(0, ((0, 4), (1, 5)), 64 << 30)), node_text(NumaNode(1, (), 0))
+    ('2 cores, CPUs 0-1,4-5, 64.0 GiB', 'no cores, no memory')
+    """
+    from ..ops.topology import write_list
+
+    cpus = f"{len(node.cores)} cores, CPUs {write_list(node.cpus)}" if node.cores else "no cores"
+    return f"{cpus}, {node.memory_bytes / 2**30:.1f} GiB" if node.memory_bytes else f"{cpus}, no memory"
 
 
 def gpu_rows(found: Cards) -> Rows:

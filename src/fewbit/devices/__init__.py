@@ -34,6 +34,7 @@ class Device(Protocol):
     copies_weights: bool = False  # whether steps read copies, and never the file
     extends_cpu: ClassVar[bool] = False  # whether layers that do not fit run on the CPU, before those that do
     leaves_experts: ClassVar[bool] = False  # whether experts can stay on the CPU: see `cpu_experts.py`
+    places_threads: ClassVar[bool] = False  # whether `pin_threads` and `numa` mean anything to it
     takes_rows: ClassVar[bool] = False  # whether it can be a stage: its executors may be given rows
     takes_images: ClassVar[bool] = False  # whether its executors insert rows, and know axes and spans
     keeps_f32: ClassVar[bool] = True  # whether attention gains anything by K and V in f32

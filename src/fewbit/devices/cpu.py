@@ -15,6 +15,7 @@ from ..load_options import LoadOptions
 from ..ops import cpu
 from ..ops.arguments import ACTIVATIONS
 from ..ops.cpu.adapters import native_adapter
+from ..ops.cpu.numa import Placement, ThreadBinding
 from ..ops.cpu.plan import build
 from ..ops.graph import Graph
 from ..ops.inserts import inserted_parts
@@ -41,11 +42,12 @@ class CpuDevice(Device):
     name = "cpu"
     activation_types = ACTIVATIONS
     layouts = ("interleaved16", "rows")
-    takes_rows = takes_images = True
+    takes_rows = takes_images = places_threads = True
 
     def __init__(self, options: LoadOptions) -> None:
         self.activations = options.activations
-        self.threads = cpu.checked_threads(options.threads)
+        self.placement = Placement(options.numa, options.pin_threads)
+        self.threads = cpu.checked_threads(options.threads or self.placement.threads)
         self.max_batched_tokens = options.max_batched_tokens or MAX_BATCHED_TOKENS
         self.batch_invariant = options.batch_invariant
         self.numerics = cpu.isa()
@@ -57,20 +59,33 @@ class CpuDevice(Device):
     def pack(self, layout: str, nbytes: int) -> Callable[[QuantTensor], QuantTensor] | None:
         if layout == "rows":
             return None
-        arena = Arena(nbytes)
-        return lambda w: cpu.repack(w, self.threads, arena)
+        arena, is_placed = Arena(nbytes, self.placement.place), self.placement.place is not None
+
+        def pack(w: QuantTensor) -> QuantTensor:
+            packed = cpu.repack(w, self.threads, arena)
+            return copied(w, arena) if packed is w and is_placed else packed
+
+        return pack
 
     def make_store(self, layout: Layout, pages: Sequence[int]) -> HostStore:
-        return HostStore(layout, pages, lambda spec: tiles_fit(layout, spec))
+        return HostStore(layout, pages, lambda spec: tiles_fit(layout, spec), self.placement.place)
 
     def make_executor(self, graph: Graph, store: HostStore, vocab: int) -> CpuExecutor:
         threads = cpu.checked_threads(self.threads)
+        binding = self.placement.bind()
         return CpuExecutor(
-            graph, store, vocab, self.activations, threads, self.max_batched_tokens, self.batch_invariant
+            graph, store, vocab, self.activations, threads, self.max_batched_tokens, self.batch_invariant, binding
         )
 
     def make_group(self, devices: Sequence[Device]) -> cpu.ThreadCollective:
         return cpu.ThreadCollective(len(devices))
+
+
+def copied(w: QuantTensor, arena: Arena) -> QuantTensor:
+    """A matrix in memory of an arena."""
+    out = arena.take(w.nbytes)
+    out[:] = w.stored
+    return QuantTensor(out, w.shape, w.format, w.layout)
 
 
 def tiles_fit(layout: Layout, spec: AttentionSpec) -> bool:
@@ -122,7 +137,9 @@ class CpuExecutor:
         threads: int,
         max_batched_tokens: int = MAX_BATCHED_TOKENS,
         batch_invariant: bool = False,
+        binding: ThreadBinding | None = None,
     ) -> None:
+        self._binding = binding  # of the threads; it ends with the executor
         self.vocab = vocab
         self.max_batched_tokens = self.max_logits = max_batched_tokens
         self.runs_ahead = False
@@ -164,6 +181,11 @@ class CpuExecutor:
             self._changed |= own.keys()
             self._adapted.clear()
         return native_adapter(own, self._products)
+
+    def close(self) -> None:
+        """Let threads run anywhere again, unless another model holds them."""
+        if self._binding is not None:
+            self._binding.release()
 
     def _adapted_plan(self, output: str) -> cpu.Plan:
         """The plan of steps in which some row has an adapter. The others run the same plan as without adapters."""

@@ -105,6 +105,7 @@ class CpuExperts:
 
     def __init__(self, graph: Graph, device: CpuDevice) -> None:
         self._device, self._threads = device, cpu.checked_threads(device.threads)
+        self._binding = device.placement.bind()  # of the threads; it ends with the plan
         store = device.make_store(make_layout(()), ())
         self._plan = build(select_logits(graph), store, batch_invariant=device.batch_invariant)
 

@@ -15,6 +15,7 @@ from ..ops.cuda.compile import compile_ahead
 from ..ops.cuda.kernels import Entry
 from ..ops.cuda.kernels_attention import copy_pages
 from ..ops.cuda.pages import DeviceStore
+from ..ops.cuda.panel_check import try_panels
 from ..ops.cuda.plan import HOSTED
 from ..ops.cuda.plan_segments import PlanOptions
 from ..ops.cuda.planned import PlannedGpu, card_of, planned_weights
@@ -48,6 +49,8 @@ def usual_kernels(
     store: Any = DeviceStore(session, layout, [1] * len(layout.groups))
     executor = CudaExecutor(graph, store, vocab, planned_weights(session), replace(options, ctx=1))
     fitting = [counts for counts in steps if sum(counts) <= options.max_tokens and len(counts) <= options.max_logits]
+    if not options.batch_invariant:
+        try_panels(session)
     if graph.has_head:
         executor.prepare_layouts(step_layout(counts, len(layout.groups)) for counts in fitting)
     session.compile([copy_pages()])  # of sequences that share pages

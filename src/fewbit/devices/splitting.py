@@ -178,6 +178,13 @@ def part_plan(plan: MemoryPlan, graph: Graph) -> MemoryPlan:
 
 def join(plans: Sequence[MemoryPlan], graph: Graph, options: LoadOptions) -> Device:
     """One device out of those that share the layers of a graph, made anew with final options."""
+    if (options.pin_threads or options.numa != "off") and not any(
+        plan.device.places_threads or plan.cpu_experts for plan in plans
+    ):
+        raise RequestError(
+            "pin_threads and numa are for what runs on the CPU, and the whole model runs on "
+            f"{options.device!r}; leave them out"
+        )
     devices = [
         plan.device.configure(
             plan.place, replace(_for_place(plan.place, options), cpu_experts=plan.cpu_experts or None)

@@ -1,6 +1,6 @@
 """Images: from files, bytes, arrays or PIL images to the pixels of encoders. Needs Pillow, the extra `vision`."""
 
-from .picture import Picture, open_picture
+from .picture import Picture, open_picture, read_source
 from .pixels import PixelRules, ResampleName, patches_of, resize, to_floats
 from .prepared import PreparedImage
 
@@ -11,6 +11,7 @@ __all__ = [
     "ResampleName",
     "open_picture",
     "patches_of",
+    "read_source",
     "resize",
     "to_floats",
 ]

@@ -1,29 +1,25 @@
-"""Opening images that anybody may have sent: few formats, limits before anything is decoded, one clear error."""
+"""Opening images: from what they are given as to upright pictures in RGB."""
 
 from __future__ import annotations
 
-import io
 import os
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DtypeError, ExtraError, ImageError
+from ..errors import DtypeError, ImageError
+from .decoding import check_size, decode, import_pillow, reported
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_BYTES = 64 << 20  # of a file
-MAX_PIXELS = 36_000_000  # 144 MB as Pillow keeps them
-MAX_SIDE = 32_768
 STRIP_ROWS = 256  # that are looked at together: copies of whole images would take much memory
+ORIENTATION = 274  # in EXIF data
+ALPHA_MODES = ("RGBA", "LA", "PA", "La", "RGBa")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,11 +42,20 @@ def open_picture(source: Any) -> Picture:
     Raises:
         ImageError: It is no image of a known format, is damaged, or is too large.
     """
-    image = _decode(source)
+    image = _image(read_source(source))
     check_size(*image.size)
     with reported():
-        upright = _to_rgb(_upright(image))
+        orientation = _orientation(image)
+        image = _to_rgb(image)  # the one that was opened is not needed any more
+        upright = _turned(image, orientation)
         return Picture(upright, _digest(upright))
+
+
+def read_source(source: Any) -> Any:
+    """The bytes of a file, from wherever they are; PIL images and arrays as they are."""
+    if isinstance(source, import_pillow().Image | np.ndarray) or hasattr(source, "__array__"):
+        return source
+    return _read(source)
 
 
 def _digest(image: Image) -> bytes:
@@ -66,54 +71,10 @@ def _strips(image: Image) -> Iterator[Image]:
         yield image.crop((0, top, image.width, min(top + STRIP_ROWS, image.height)))
 
 
-def check_size(width: int, height: int) -> None:
-    """
-    >>> check_size(100_000, 100_000)
-    Traceback (most recent call last):
-        ...
-    fewbit.errors.ImageError: the image has 100000 x 100000 pixels; at most 36 million fit, and 32768 on a side
-    """
-    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        most = f"at most {MAX_PIXELS // 1_000_000} million fit, and {MAX_SIDE} on a side"
-        raise ImageError(f"the image has {width} x {height} pixels; {most}")
-    if not width or not height:
-        raise ImageError(f"the image has {width} x {height} pixels, so there is nothing to see")
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """Whatever a decoder stumbles over becomes an ImageError."""
-    try:
-        yield
-    except ImageError:
-        raise
-    except import_pillow().DecompressionBombError:
-        raise ImageError(f"the image has too many pixels; at most {MAX_PIXELS // 1_000_000} million fit") from None
-    except MemoryError:
-        raise ImageError("the image needs more memory than there is") from None
-    except Exception as error:
-        raise ImageError(f"the image is damaged: {error or type(error).__name__}") from None
-
-
-def _decode(source: Any) -> Image:
-    pillow = import_pillow()
-    if isinstance(source, pillow.Image):
-        check_size(*source.size)
-        return source  # type: ignore[no-any-return]
-    if isinstance(source, np.ndarray) or hasattr(source, "__array__"):
-        return _from_array(np.asarray(source))
-    return _from_file(_read(source))
-
-
-@cache
-def import_pillow() -> Any:
-    """Pillow's module `Image`. It warns of damaged metadata, which nobody can do anything about."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ExtraError('images need Pillow: pip install "fewbit[vision]"') from None
-    warnings.filterwarnings("ignore", module=r"PIL\.")
-    return Image
+def _image(source: Any) -> Image:
+    if isinstance(source, bytes):
+        return decode(source)
+    return source if isinstance(source, import_pillow().Image) else _from_array(np.asarray(source))
 
 
 def _read(source: Any) -> bytes:
@@ -140,27 +101,6 @@ def _read_path(path: Any) -> bytes:
         raise ImageError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _from_file(data: bytes) -> Image:
-    pillow = import_pillow()
-    with reported():
-        try:
-            image = pillow.open(io.BytesIO(data), formats=FORMATS)
-        except pillow.UnidentifiedImageError:
-            raise ImageError(f"this is no image of a known format ({', '.join(FORMATS)}){_hint(data)}") from None
-        check_size(*image.size)
-        image.seek(0)
-        image.load()
-    return image  # type: ignore[no-any-return]
-
-
-def _hint(data: bytes) -> str:
-    """
-    >>> _hint(b"%PDF-1.7 ...")
-    "; it starts with b'%PDF-1.7'"
-    """
-    return f"; it starts with {data[:8]!r}"
-
-
 def _from_array(pixels: np.ndarray) -> Image:
     shape = " x ".join(map(str, pixels.shape))
     if pixels.dtype != np.uint8:
@@ -174,35 +114,53 @@ def _from_array(pixels: np.ndarray) -> Image:
     return image
 
 
-def _upright(image: Image) -> Image:
-    from PIL import ImageOps
-
+def _orientation(image: Image) -> int:
+    """How the EXIF data say that an image is turned; 1: not at all."""
     try:
-        return ImageOps.exif_transpose(image)
+        return int(image.getexif().get(ORIENTATION, 1))
     except Exception:  # damaged EXIF data say nothing
-        return image
+        return 1
+
+
+def _turned(image: Image, orientation: int) -> Image:
+    turns = import_pillow().Transpose
+    methods = {
+        2: turns.FLIP_LEFT_RIGHT, 3: turns.ROTATE_180, 4: turns.FLIP_TOP_BOTTOM, 5: turns.TRANSPOSE,
+        6: turns.ROTATE_270, 7: turns.TRANSVERSE, 8: turns.ROTATE_90,
+    }  # fmt: skip
+    method = methods.get(orientation)
+    return image if method is None else image.transpose(method)
 
 
 def _to_rgb(image: Image) -> Image:
     """8 bits of red, green and blue; transparent parts are white."""
-    if image.mode.startswith(("I", "F")):
-        return _from_deep(image)
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        over = image if image.mode == "RGBA" else image.convert("RGBA")
-        white = import_pillow().new("RGB", over.size, (255, 255, 255))
-        white.paste(over, mask=over.getchannel("A"))
-        return white  # type: ignore[no-any-return]
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _from_deep(image: Image) -> Image:
-    """16 bits or more, or floats, by their range: Pillow would cut what is above 255."""
-    largest = max(float(np.nan_to_num(np.asarray(strip), posinf=0).max()) for strip in _strips(image))
-    factor = 1 / 257 if image.mode.startswith("I;16") or largest > 255 else 255.0 if largest <= 1 else 1.0
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    convert = _deep_converter(image) if image.mode.startswith(("I", "F")) else _over_white
     out, top = import_pillow().new("RGB", image.size), 0
     for strip in _strips(image):
-        values = np.nan_to_num(np.asarray(strip).astype(np.float64), posinf=255, neginf=0) * factor
-        gray = import_pillow().fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
-        out.paste(gray.convert("RGB"), (0, top))
+        out.paste(convert(strip), (0, top))
         top += strip.height
     return out  # type: ignore[no-any-return]
+
+
+def _over_white(image: Image) -> Image:
+    if image.mode not in ALPHA_MODES and "transparency" not in image.info:
+        return image.convert("RGB")
+    over = image.convert("RGBA")
+    white: Image = import_pillow().new("RGB", over.size, (255, 255, 255))
+    white.paste(over, mask=over.getchannel("A"))
+    return white
+
+
+def _deep_converter(image: Image) -> Callable[[Image], Image]:
+    """For 16 bits or more, or floats, by the range of an image: Pillow would cut what is above 255."""
+    largest = max(float(np.nan_to_num(np.asarray(strip), posinf=0).max()) for strip in _strips(image))
+    factor = 1 / 257 if image.mode.startswith("I;16") or largest > 255 else 255.0 if largest <= 1 else 1.0
+
+    def convert(strip: Image) -> Image:
+        values = np.nan_to_num(np.asarray(strip).astype(np.float64), posinf=255, neginf=0) * factor
+        gray: Image = import_pillow().fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+        return gray.convert("RGB")
+
+    return convert

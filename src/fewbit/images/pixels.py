@@ -45,9 +45,11 @@ def to_floats(pixels: Bytes, rules: PixelRules) -> Floats:
 def patches_of(pixels: Floats, size: int) -> Floats:
     """Square patches, row by row: (patches, channel x row x column), as a convolution's weights lie.
 
+    Pixels that are left over on the right and at the bottom are dropped.
+
     >>> patches_of(np.arange(8, dtype=np.float32).reshape(2, 4, 1), 2).tolist()
     [[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]
     """
-    height, width, channels = pixels.shape
-    cut = pixels.reshape(height // size, size, width // size, size, channels)
+    rows, columns, channels = pixels.shape[0] // size, pixels.shape[1] // size, pixels.shape[2]
+    cut = pixels[: rows * size, : columns * size].reshape(rows, size, columns, size, channels)
     return np.ascontiguousarray(cut.transpose(0, 2, 4, 1, 3)).reshape(-1, channels * size * size)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from ..arrays import Ints
 from ..encoding import ImageEncoder
 from ..engine.embedded import EmbeddedPart, EmbeddedPrompt, EncodedRows, EncoderInput
-from ..errors import ImageError, RequestError
-from ..images import PreparedImage, open_picture
+from ..errors import ImageError, RequestError, TooLong
+from ..images import PreparedImage, open_picture, read_source
 from ..loading import model_fingerprint
 from ..text.tokenizer import Tokenizer
 
 KINDS = ("image", "image_url", "input_image")
 MAX_IMAGES = 64  # of a conversation
+OPENING = Lock()  # one image of this process is opened at a time: a large one takes hundreds of megabytes
 _NO_ENCODER = "the model reads text only: it has no image encoder; mmproj names the file of one"
 
 
@@ -31,6 +33,10 @@ class PromptImage:
     prepared: PreparedImage
     digest: bytes
 
+    def without_patches(self) -> PromptImage:
+        """The same for prompts that are counted or cut only."""
+        return replace(self, prepared=replace(self.prepared, patches=self.prepared.patches[:0].copy()))
+
 
 class ImagePrompts:
     """Makes embeddings of the images in conversations.
@@ -38,11 +44,12 @@ class ImagePrompts:
     Args:
         encoder: The image encoder; None: the model reads text only.
         tokenizer: The model's tokenizer.
+        max_tokens: What fits into a prompt.
         reach: How far back tokens of an image see in it, where they see later ones; 0: all of it.
     """
 
-    def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer, reach: int = 0) -> None:
-        self._encoder, self._tokenizer, self._reach = encoder, tokenizer, reach
+    def __init__(self, encoder: ImageEncoder | None, tokenizer: Tokenizer, max_tokens: int, reach: int = 0) -> None:
+        self._encoder, self._tokenizer, self._max_tokens, self._reach = encoder, tokenizer, max_tokens, reach
         self.refusal = _NO_ENCODER  # of images, if there is no encoder
 
     @property
@@ -59,25 +66,39 @@ class ImagePrompts:
             raise RequestError(self.refusal)
         if count > MAX_IMAGES:
             raise RequestError(f"a conversation may have {MAX_IMAGES} images, not {count}")
-        return [self._taken(message, f"message {number}") for number, message in enumerate(messages)]
+        tokens_left, taken = self._max_tokens, []
+        for number, message in reversed([*enumerate(messages)]):
+            taken.append(self._taken(message, f"message {number}", tokens_left))
+            tokens_left -= sum(self._num_tokens(image) for image in images_of(taken[-1:]))
+        return taken[::-1]
 
-    def _taken(self, message: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        parts = _parts(message)
-        if not any(map(is_image_part, parts)):
-            return message
-        return {**message, "content": [self._part(part, where) if is_image_part(part) else part for part in parts]}
+    def _taken(self, message: Mapping[str, Any], where: str, tokens_left: int) -> Mapping[str, Any]:
+        """A message whose images are opened, the last one first; those before what fits lose their pixels."""
+        content = [*_parts(message)]
+        places = [place for place, part in enumerate(content) if is_image_part(part)]
+        for place in reversed(places):
+            image = self._opened(image_source(content[place]), where)
+            content[place] = {"type": "image", "image": image if tokens_left > 0 else image.without_patches()}
+            tokens_left -= self._num_tokens(image)
+        return {**message, "content": content} if places else message
 
-    def _part(self, part: Any, where: str) -> dict[str, Any]:
-        source = image_source(part)
+    def _opened(self, source: Any, where: str) -> PromptImage:
         if isinstance(source, PromptImage):
-            return {"type": "image", "image": source}
+            return source
         assert self._encoder is not None
         try:
-            picture = open_picture(source)
-            prepared = self._encoder.model.prepare(picture)
+            file = read_source(source)  # outside of the lock: it may be fetched
+            with OPENING:
+                return self._prepared(self._encoder, file)  # when the lock is released, its picture is gone
         except ImageError as error:
             raise ImageError(f"{where}: {error}") from None
-        return {"type": "image", "image": PromptImage(prepared, self._identity + picture.digest)}
+
+    def _prepared(self, encoder: ImageEncoder, source: Any) -> PromptImage:
+        picture = open_picture(source)
+        return PromptImage(encoder.model.prepare(picture), self._identity + picture.digest)
+
+    def _num_tokens(self, image: PromptImage) -> int:
+        return 0 if self._encoder is None else image.prepared.text.count(self._encoder.model.token)
 
     @cached_property
     def _identity(self) -> bytes:
@@ -88,6 +109,11 @@ class ImagePrompts:
         """The embeddings of a prompt, which has a token for each of their rows. The engine encodes them."""
         if not images or self._encoder is None:
             return None
+        if not all(len(image.prepared.patches) for image in images):
+            raise TooLong(
+                f"the images of this conversation have more tokens than the context of {self._max_tokens} holds",
+                max(len(tokens), self._max_tokens + 1), self._max_tokens,
+            )  # fmt: skip
         self._encoder.load()  # here, where no step waits for it
         model = self._encoder.model
         runs = [*self._places(images, tokens)]
@@ -109,7 +135,7 @@ class ImagePrompts:
         text = self._encoder.model.token
         token = self._tokenizer.token_id(text)
         places = [place for place, one in enumerate(tokens) if one == token]
-        counts = [image.prepared.text.count(text) for image in images]
+        counts = [*map(self._num_tokens, images)]
         if len(places) != sum(counts):
             raise RequestError(
                 f"the prompt has {len(places)} tokens {text}, and the images need {sum(counts)}: the tokenizer does "

@@ -71,7 +71,7 @@ class TextReader(AdapterMethods, ScoringMethods):
         self._worker = Worker(self.engine)
         self._prompts = PromptEncoder(self.tokenizer, self.engine)
         self._token_texts = TokenTexts(self.tokenizer)
-        self._images = ImagePrompts(encoder, self.tokenizer, loaded.image_reach)
+        self._images = ImagePrompts(encoder, self.tokenizer, self.engine.max_length, loaded.image_reach)
         self._chat = ChatEncoder(self._prompts, lambda: self.grammars, self._images)
         for adapter, source in check_adapters(options.adapters).items():
             self.load_adapter(adapter, source)

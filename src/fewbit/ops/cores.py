@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from .cgroup import ROOT, folders, read_number
+from .topology import physical_cores, usable_cpus
 
 
 def usable_cores() -> int:
@@ -14,23 +14,13 @@ def usable_cores() -> int:
     >>> usable_cores() >= 1
     True
     """
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    cores = len({_siblings(cpu) for cpu in allowed})
-    return max(1, min([cores, *quotas()]))
+    return max(1, min([len(physical_cores(usable_cpus())), *quotas()]))
 
 
 def quotas(root: Path = ROOT) -> list[int]:
     """The CPU quotas of control groups, in cores."""
     found = [_quota(folder) for folder in folders("cpu", root)]
     return [cores for cores in found if cores is not None]
-
-
-def _siblings(cpu: int) -> str:
-    """CPUs that share a core with this one."""
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:
-        return str(cpu)
 
 
 def _quota(folder: Path) -> int | None:

@@ -121,14 +121,30 @@ def fuse_residuals(graph: Graph) -> Graph:
     return _changed(graph, changes)
 
 
+def score_products(graph: Graph) -> frozenset[Value]:
+    """Products that experts are chosen by, before what is done with each value of them.
+
+    Devices make them in f32: rounded ones would choose other experts.
+    """
+    makers, found = graph.makers(), set()
+    for node in graph.nodes:
+        if node.operation == "experts":
+            value = node.inputs[1]
+            while makers[value].operation in ("scale", "softcap", "shift", "activate", "gather"):
+                value = makers[value].inputs[0]
+            found.add(value)
+    return frozenset(found)
+
+
 def merge_linears(graph: Graph) -> Graph:
-    """Products of the same rows as one operation."""
-    groups: defaultdict[Value, list[Node]] = defaultdict(list)
+    """Products of the same rows as one operation; scores of experts are apart, as they are made in f32."""
+    groups: defaultdict[tuple[Value, bool], list[Node]] = defaultdict(list)
+    scores = score_products(graph)
     for node in graph.nodes:
         if node.operation == "linear":
-            groups[node.inputs[0]].append(node)
+            groups[node.inputs[0], node.outputs[0] in scores].append(node)
     changes: dict[Node, Node | None] = {}
-    for x, group in groups.items():
+    for (x, _), group in groups.items():
         changes |= dict.fromkeys(group)
         changes[group[0]] = _linears(group, (x,), tuple(value for node in group for value in node.outputs))
     return _changed(graph, changes)

@@ -77,6 +77,7 @@ class EmulatedGpu(Gpu):
 
     def __init__(self, ordinal: int = 0, nbytes: int = 8 << 30) -> None:
         self.ordinal, self.arch, self.has_dependent_launches = ordinal, "emulated", False
+        self.has_wgmma = False  # tests set it in a session
         limits = {"max_shared_memory_per_block_optin": 227 << 10, "max_shared_memory_per_multiprocessor": 228 << 10}
         properties = SimpleNamespace(multiprocessor_count=4, **limits)
         self.device = SimpleNamespace(name="emulated", arch="80", properties=properties)

@@ -137,8 +137,13 @@ inline void*& body_data() {
   static void* p;
   return p;
 }
+inline void (*&at_end())() {  // what each thread does at its end
+  static void (*f)();
+  return f;
+}
 inline void fiber_main() {
   body()(body_data());
+  if (at_end()) at_end()();
   fibers()[current()].wait = Wait::done;
   _longjmp(home(), 1);
 }

@@ -196,7 +196,11 @@ inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& r, uint32_t v) {
   r = at(column, row) | at(column + 1, row) << 16;
 }
 
-inline void cp_async_cg_shared_global(uint64_t to, const void* from) { std::memcpy(emu::shared_at(to), from, 16); }
+inline void note_write(uint64_t address);
+inline void cp_async_cg_shared_global(uint64_t to, const void* from) {
+  note_write(to);
+  std::memcpy(emu::shared_at(to), from, 16);
+}
 template <class N>
 inline void cp_async_cg_shared_global(uint64_t to, const void* from, N bytes) {
   std::memset(emu::shared_at(to), 0, 16);
@@ -212,3 +216,5 @@ inline void griddepcontrol_wait() {}
 inline void prefetch_global_L2(const void*) {}
 
 }  // namespace ptx
+
+#include "wgmma.h"

@@ -11,11 +11,12 @@ import pytest
 import fewbit as fb
 from fewbit.arrays import Floats
 from fewbit.images import PixelRules, PreparedImage, open_picture
-from fewbit.models.vision import gemma3, gemma4v, idefics3, pixtral, qwen2vl_merger, qwen3vl_merger
+from fewbit.models.vision import gemma3, gemma4v, idefics3, load_vision, pixtral, qwen2vl_merger, qwen3vl_merger
 from fewbit.models.vision.blocks import VisionSizes
 from fewbit.models.vision.qwen import CLIP_MEAN, CLIP_STD
 
 from ...vision_zoo.pixels import FAMILIES, PATH, SIZES, picture, places
+from .zoo import NAMES, encoder_file
 
 HALF = (0.5,) * 3
 LEVEL = 1 / 255  # of a pixel
@@ -119,6 +120,23 @@ def test_pixels_are_those_of_transformers(name: str, number: int) -> None:
 def num_tokens(name: str, image: PreparedImage) -> int:
     each = image.tiles[0] // {"gemma3": 16, "idefics3": 4}[name]
     return each * len(image.tiles)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 10), (10, 20_000), (32_768, 1), (1, 32_768), (201, 1), (1, 199)])
+@pytest.mark.parametrize("name", [name for name in NAMES if "limits" not in name])
+def test_pictures_of_odd_shapes(name: str, size: tuple[int, int]) -> None:
+    """Each has as many rows as tokens, whatever its shape, or it is said to be too narrow."""
+    model = load_vision(encoder_file(f"{name}/hf"))
+    picture = open_picture(np.zeros((*size[::-1], 3), np.uint8))
+    if name.startswith("qwen") and max(size) > 200 * min(size):
+        with pytest.raises(fb.ImageError, match="too narrow"):
+            model.prepare(picture)
+        return
+    image = model.prepare(picture)
+    assert sum(image.tiles) == len(image.patches) <= 2520
+    tower = np.zeros((image.tiles[0], model.parts * model.sizes.hidden), np.float32)  # type: ignore[attr-defined]
+    rows = len(model.merge(tower, image)) * len(image.tiles)
+    assert rows == image.text.count(model.token)
 
 
 def test_too_narrow_for_squares_of_patches() -> None:

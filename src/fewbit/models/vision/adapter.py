@@ -25,11 +25,23 @@ def preprocessor(key: str, default: Any = None) -> Callable[[Mapping[str, Any]],
     return find
 
 
+def normalization(key: str, default: list[float], plain: float) -> Callable[[Mapping[str, Any]], Any]:
+    """The mean or the deviation of channels; `plain` if the processor does not normalize."""
+
+    def find(config: Mapping[str, Any]) -> Any:
+        return [plain] * 3 if preprocessor("do_normalize")(config) is False else preprocessor(key, default)(config)
+
+    return find
+
+
 def key_or(key: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:
     return lambda config: config.get(key, default)
 
 
-def vision_config(**defaults: Any) -> dict[str, Source]:
+HALF = [0.5, 0.5, 0.5]
+
+
+def vision_config(mean: list[float] = HALF, std: list[float] = HALF, **defaults: Any) -> dict[str, Source]:
     """Where hyperparameters are in config.json's part for the encoder, and what they are if it leaves them out."""
     names = {
         "image_size": "image_size",
@@ -44,8 +56,8 @@ def vision_config(**defaults: Any) -> dict[str, Source]:
         "vision.attention.layer_norm_epsilon": key_or("layer_norm_eps", 1e-6),
         "vision.projection_dim": lambda config: config["text"].get("hidden_size"),
         "vision.activation": key_or("hidden_act", defaults.get("hidden_act", "gelu_pytorch_tanh")),
-        "vision.image_mean": preprocessor("image_mean", [0.5, 0.5, 0.5]),
-        "vision.image_std": preprocessor("image_std", [0.5, 0.5, 0.5]),
+        "vision.image_mean": normalization("image_mean", mean, 0.0),
+        "vision.image_std": normalization("image_std", std, 1.0),
         "vision.resample": preprocessor("resample"),
     }
 

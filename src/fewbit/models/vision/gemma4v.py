@@ -56,7 +56,13 @@ HF = VisionAdapter(
     ("Gemma4ForConditionalGeneration",),
     "gemma4v",
     config=vision_config(
-        patch_size=16, hidden_size=768, intermediate_size=3072, num_hidden_layers=16, num_attention_heads=12
+        [0.0] * 3,
+        [1.0] * 3,
+        patch_size=16,
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=16,
+        num_attention_heads=12,
     )
     | {
         "vision.activation": key_or("hidden_activation", "gelu_pytorch_tanh"),
@@ -64,8 +70,6 @@ HF = VisionAdapter(
         "vision.rope.freq_base": lambda config: (config.get("rope_parameters") or {}).get("rope_theta", 100.0),
         "vision.projector.scale_factor": key_or("pooling_kernel_size", 3),
         "vision.max_tokens": preprocessor("max_soft_tokens", MAX_TOKENS),
-        "vision.image_mean": preprocessor("image_mean", [0.0] * 3),
-        "vision.image_std": preprocessor("image_std", [1.0] * 3),
         "vision.sees_all": lambda config: config["text"].get("use_bidirectional_attention") == "vision",
     },
     tensors={

@@ -53,17 +53,15 @@ HF = VisionAdapter(
     ("Mistral3ForConditionalGeneration", "LlavaForConditionalGeneration"),
     "pixtral",
     config=vision_config(
-        image_size=1024, patch_size=16, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24,
-        num_attention_heads=16, hidden_act="gelu",
+        CLIP_MEAN, CLIP_STD, image_size=1024, patch_size=16, hidden_size=1024, intermediate_size=4096,
+        num_hidden_layers=24, num_attention_heads=16, hidden_act="gelu",
     )
     | {
         "vision.attention.layer_norm_epsilon": lambda config: 1e-5,
         "vision.projector.activation": lambda config: config["whole"].get("projector_hidden_act", "gelu"),
         "vision.spatial_merge_size": merge_size,
-        "vision.longest_edge": preprocessor("size.longest_edge"),
+        "vision.preproc_image_size": preprocessor("size.longest_edge"),
         "vision.rope.freq_base": rope_theta,
-        "vision.image_mean": preprocessor("image_mean", CLIP_MEAN),
-        "vision.image_std": preprocessor("image_std", CLIP_STD),
     },
     tensors={
         "patch_conv": "v.patch_embd",
@@ -93,7 +91,7 @@ class Model:
     def __init__(self, file: Checkpoint) -> None:
         c = self.sizes = VisionSizes.read(file)
         self.pixels = read_pixels(file, "bicubic")
-        self.longest = file.size("vision.longest_edge", default=c.image, most=1 << 12)
+        self.longest = file.size("vision.preproc_image_size", default=c.image, most=1 << 12)
         self.patch_embd = PatchEmbedding(file, c)
         self.pre_ln = VisionNorm(file, "v.pre_ln", c.hidden, c.eps)
         inv_freq = plain_inv_freq(c.dim, file.number("vision.rope.freq_base", default=10000.0, least=1.0))

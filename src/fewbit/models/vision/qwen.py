@@ -55,24 +55,28 @@ def _pixels(key: str, older: str) -> Any:
 
 def qwen_config(hidden_act: str, **names: str) -> dict[str, Any]:
     """Where hyperparameters are; `names` are those that differ between versions."""
-    return vision_config(hidden_act=hidden_act) | {
-        "vision.image_size": _nothing,
+    return vision_config(CLIP_MEAN, CLIP_STD, hidden_act=hidden_act) | {
+        "vision.image_size": _image_size,
         "vision.patch_size": key_or("patch_size", 14),
         "vision.embedding_length": names.get("hidden", "hidden_size"),
-        "vision.feed_forward_length": key_or("intermediate_size", 1),
+        "vision.feed_forward_length": _feed_forward,
         "vision.block_count": "depth",
         "vision.attention.head_count": "num_heads",
         "vision.attention.layer_norm_epsilon": lambda config: 1e-6,
         "vision.spatial_merge_size": key_or("spatial_merge_size", 2),
-        "vision.min_pixels": _pixels("shortest_edge", "min_pixels"),
-        "vision.max_pixels": _pixels("longest_edge", "max_pixels"),
-        "vision.image_mean": preprocessor("image_mean", CLIP_MEAN),
-        "vision.image_std": preprocessor("image_std", CLIP_STD),
+        "vision.image_min_pixels": _pixels("shortest_edge", "min_pixels"),
+        "vision.image_max_pixels": _pixels("longest_edge", "max_pixels"),
     }
 
 
-def _nothing(config: Mapping[str, Any]) -> None:
-    """There is no such hyperparameter."""
+def _image_size(config: Mapping[str, Any]) -> int:
+    """The side of the image that learned positions are for; else llama.cpp's, which wants some number."""
+    positions = config.get("num_position_embeddings")
+    return math.isqrt(positions) * int(config.get("patch_size", 16)) if positions else 560
+
+
+def _feed_forward(config: Mapping[str, Any]) -> int:
+    return int(config.get("intermediate_size") or config.get("embed_dim", 1280) * config.get("mlp_ratio", 4))
 
 
 class QwenTower:
@@ -97,9 +101,9 @@ class QwenTower:
             raise FileError(f"{file.path}: heads of {c.dim} values have no room for rows and columns")
         self.pixels: PixelRules = read_pixels(file, "bicubic")
         area = (self.merge_size * c.patch) ** 2
-        self.min_pixels = file.size("vision.min_pixels", default=8 * area, most=1 << 31)
+        self.min_pixels = file.size("vision.image_min_pixels", default=8 * area, most=1 << 31)
         self.max_pixels = min(
-            file.size("vision.max_pixels", default=MAX_TOKENS * area, most=1 << 31), MAX_TOKENS * area
+            file.size("vision.image_max_pixels", default=MAX_TOKENS * area, most=1 << 31), MAX_TOKENS * area
         )
         self.patch_embd = PatchEmbedding(file, c, "v.patch_embd.weight", "v.patch_embd.weight.1")
         inv_freq = np.tile(plain_inv_freq(c.dim // 2, 10000.0), 2).astype(np.float32)

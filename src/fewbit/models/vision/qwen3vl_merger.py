@@ -23,7 +23,6 @@ from .blocks import VisionLayerNorm
 from .qwen import QWEN_TENSORS, QwenTower, qwen_config
 
 _DEEPSTACK = re.compile(r"deepstack_merger_list\.([0-9]{1,3})\.")
-HALF = [0.5, 0.5, 0.5]
 
 
 def deepstack_layers(config: Mapping[str, Any]) -> list[bool]:

@@ -14,7 +14,7 @@ from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import ProductKey, add_terms
 from ..passes import fuse as fuse_graph
-from ..passes import logits_nodes
+from ..passes import logits_nodes, score_products
 from ..slots import Slots
 from ..specs import AttentionSpec, KVArrays, RecurrentSpec, Routing
 from .machine import checked_threads, number, packed
@@ -76,7 +76,7 @@ class PlanBuilder:
         self.tokens = 0  # of the table
         self.ropes: dict[Rope, int] = {}
         head, *after = logits_nodes(graph)
-        self.logits = head.outputs[0]
+        self.logits, self.scores = head.outputs[0], score_products(graph)
         self.is_adapted = any(self.logits in node.inputs for node in graph.nodes if node.operation == "low_rank")
         self.keeps_order = all(node.attributes.get("by", 1) > 0 for node in after)
 
@@ -183,11 +183,13 @@ class PlanBuilder:
         terms: Sequence[tuple[QuantTensor, Floats | None]],
         norm: tuple[Floats, float] | None,
     ) -> None:
-        int16 = self.buffers.get(self.logits) in outs  # errors of logits are not corrected by later layers
+        is_logits = self.buffers.get(self.logits) in outs  # errors of logits are not corrected by later layers
+        chooses = any(self.buffers.get(value) in outs for value in self.scores)
         parts = [(packed(w), out, bias, residual) for (w, bias), out in zip(terms, outs, strict=True)]
         is_plain = len(terms) == 1 and terms[0][1] is None and residual is None and not self.is_adapted
-        norms = row_norms(terms[0][0], self.threads) if int16 and is_plain and self.keeps_order else None
-        self.plan.linear(x, *_norm_or_none(norm), int16, parts, norms)
+        norms = row_norms(terms[0][0], self.threads) if is_logits and is_plain and self.keeps_order else None
+        at_least = "exact" if chooses else "int16" if is_logits else None
+        self.plan.linear(x, *_norm_or_none(norm), at_least, parts, norms)
 
     def gated(
         self,

@@ -61,10 +61,14 @@ class Int8Row(NamedTuple):
 
 
 class Fragments(NamedTuple):
-    """f16 in the order of fragments (`pack_fragments`), not scaled; of zeros at first, since padding is not written."""
+    """f16 in the order of fragments or panels (`pack_fragments`), not scaled.
+
+    The memory is of zeros at first, since padding is not written.
+    """
 
     pointer: int
     token_tiles: int
+    is_panels: bool = False
 
 
 Output = Rows | Int8Row | Fragments
@@ -234,7 +238,7 @@ def _output(out: Output) -> tuple[Any, ...]:
     if isinstance(out, Rows):
         return out.pointer, 0, form, out.stride
     if isinstance(out, Fragments):
-        return out.pointer, 0, form, out.token_tiles
+        return out.pointer, 0, form + out.is_panels, out.token_tiles
     return out.codes, out.scales, form, 0
 
 

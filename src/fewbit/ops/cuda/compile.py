@@ -19,6 +19,7 @@ from .nvrtc import compile_program
 from .processes import CompilerPool, Source
 
 INSTALL = "pip install 'fewbit[cuda]'"
+TARGETS = {"sm_90": "sm_90a"}  # of NVRTC: with the instructions that only this architecture has
 
 
 def package(name: str) -> Any:
@@ -73,7 +74,7 @@ def compile_source(source: str, arch: str, verbose: bool = False) -> tuple[bytes
 
 def _options(arch: str) -> list[str]:
     includes = [f"--include-path={folder}" for folder in include_path()]
-    return [f"-arch={arch}", "--std=c++17", "--device-as-default-execution-space", *includes]
+    return [f"-arch={TARGETS.get(arch, arch)}", "--std=c++17", "--device-as-default-execution-space", *includes]
 
 
 def cache_folder() -> Path:

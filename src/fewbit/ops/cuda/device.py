@@ -37,11 +37,23 @@ class Gpu:
         self._context = self._checked(self._driver.cuCtxGetCurrent())
         self.ordinal = ordinal
         self.arch = f"sm_{self.device.arch}"
-        self.has_dependent_launches = int(self.device.arch.rstrip("abcdef")) >= 90
+        self._find_features()
         self.lock = RLock()
         self._kernels: dict[str, Any] = {}
         self._handles: dict[str, int] = {}
         self._blas: list[Blas] = []  # that no session uses
+
+    def _find_features(self) -> None:
+        capability = int(self.device.arch.rstrip("abcdef"))
+        self.has_dependent_launches = capability >= 90
+        self.has_wgmma = capability == 90  # products of warpgroups, which only Hopper has
+
+    @cached_property
+    def takes_panels(self) -> bool:
+        """Whether products of some tokens by panels are right on this GPU: they are tried once."""
+        from .panel_check import try_panels  # which imports this module
+
+        return try_panels(self.session())
 
     def session(self) -> Session:
         """A new one, for a model."""

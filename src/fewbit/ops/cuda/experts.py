@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ArgumentError
-from ..graph import Graph, Value
 from ..shape_rules import ACTIVATIONS, GATES, SCORES
 from ..specs import Routing
 from . import kernels_experts as kernels
@@ -57,18 +56,6 @@ class Layer:
     @property
     def has_tiles(self) -> bool:
         return all(stack.tensor.tiles for stack in (self.up, self.down, self.gate) if stack)
-
-
-def score_products(graph: Graph) -> frozenset[Value]:
-    """Products that experts are chosen by, before what is done with each value of them."""
-    makers, found = graph.makers(), set()
-    for node in graph.nodes:
-        if node.operation == "experts":
-            value = node.inputs[1]
-            while makers[value].operation in ("scale", "softcap", "shift", "activate", "gather"):
-                value = makers[value].inputs[0]
-            found.add(value)
-    return frozenset(found)
 
 
 def experts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...formats.spec import Format
 from .kernels import Constant, Entry, entry, named, record, tile
-from .shapes import GemvShape, SharedShape, SkinnyShape
+from .shapes import GemvShape, PanelShape, SharedShape, SkinnyShape
 
 FORM_THREADS, FORM_VALUES = 512, 4096  # of a round, as in activations.h
 Formats = tuple[Format, ...]  # one, or two in one kernel
@@ -12,12 +12,12 @@ Formats = tuple[Format, ...]  # one, or two in one kernel
 
 def _product(
     templates: tuple[str, str], formats: Formats, gate: str | None, numbers: tuple[int, ...], threads: int,
-    attributes: str = "",
+    attributes: str = "", shared: int = 0,
 ) -> Entry:  # fmt: skip
     """A kernel of one matrix, or of two whose blocks lie one after the other."""
     epilogue = Constant(f"fewbit::Gated<fewbit::Maths::{gate}>", gate) if gate else named("Plain")
     constants = (*map(tile, formats), epilogue, *numbers)
-    return entry(templates[len(formats) - 1], constants, threads, attributes=attributes)
+    return entry(templates[len(formats) - 1], constants, threads, attributes=attributes, shared=shared)
 
 
 def gemv(formats: Formats, columns: int, shape: GemvShape, parts: int, gate: str | None = None) -> Entry:
@@ -31,10 +31,21 @@ def skinny(formats: Formats, shape: SkinnyShape, gate: str | None = None) -> Ent
 
 
 def skinny_shared(formats: Formats, shape: SharedShape, gate: str | None = None) -> Entry:
-    cluster = shape.blocks_k if shape.is_cluster or shape.blocks_k == 1 else 0
+    cluster, attributes = _cluster(shape)
     numbers = (shape.columns, shape.warps, shape.row_pairs, shape.token_tiles, shape.stages, cluster)
-    attributes = f"FEWBIT_CLUSTER({cluster})" if cluster > 1 else ""
     return _product(("skinny_shared", "shared_two"), formats, gate, numbers, shape.threads, attributes)
+
+
+def panel(formats: Formats, shape: PanelShape, gate: str | None = None) -> Entry:
+    cluster, attributes = _cluster(shape)
+    numbers = (shape.columns, shape.warps, shape.token_tiles, shape.stages, cluster, shape.has_wgmma)
+    return _product(("panel", "panel_two"), formats, gate, numbers, shape.threads, attributes, shape.shared)
+
+
+def _cluster(shape: SharedShape | PanelShape) -> tuple[int, str]:
+    """Blocks of a cluster, 0 where blocks that share k are none, and the attribute of the kernel."""
+    cluster = shape.blocks_k if shape.is_cluster or shape.blocks_k == 1 else 0
+    return cluster, f"FEWBIT_CLUSTER({cluster})" if cluster > 1 else ""
 
 
 def gemv_rows(fmt: Format) -> Entry:
@@ -54,8 +65,8 @@ def norm_quantize_row(dtype: str, rounds: int, parts: int) -> Entry:
     return entry("norm_quantize_row", (named(f"Real::{dtype}"), rounds, parts), FORM_THREADS)
 
 
-def pack_fragments(dtype: str, rounds: int, norm: bool) -> Entry:
-    return entry("pack_fragments", (named(f"Real::{dtype}"), rounds, norm), FORM_THREADS)
+def pack_fragments(dtype: str, rounds: int, norm: bool, panels: bool = False) -> Entry:
+    return entry("pack_fragments", (named(f"Real::{dtype}"), rounds, norm, panels), FORM_THREADS)
 
 
 def form_rows(dtype: str, target: str, rounds: int, norm: bool) -> Entry:

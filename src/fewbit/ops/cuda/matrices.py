@@ -32,7 +32,7 @@ def linear(
     x of (..., k), in f32, f16 or bf16, is anything with DLPack or `__cuda_array_interface__` there, or an array in host
     memory; bias and residual are in f32. The result of (..., n) is a DeviceArray of f32, or `out`.
 
-    One token is taken in 8 bits ("int8"), in 16 ("int16") or in f16; some tokens always in f16, many in bf16.
+    One token is taken in 8 bits ("int8"), in 16 ("int16") or in f16; up to 256 tokens always in f16, more in bf16.
     """
     if not isinstance(w, CudaTensor):
         raise DtypeError(f"w must be on the GPU, not {type(w).__name__}; w.to('cuda') sends it there")

@@ -251,11 +251,13 @@ class Builder(ProductBuilder):
         if form is None:
             return self.rows[value]
         self.formed[value] = form
-        return Int8Row(form.pointer, form.scales) if form.kind == "bytes" else Fragments(form.pointer, form.tiles)
+        if form.kind == "bytes":
+            return Int8Row(form.pointer, form.scales)
+        return Fragments(form.pointer, form.tiles, form.kind == "panels")
 
     def _attended(self, run: Launcher, value: Value, tokens: int) -> tuple[Rows, str]:
         """Where attention of prompts writes: f16 or bf16 rows, if there are so many that the product takes those."""
-        if tokens <= MAX_SHARED:
+        if not products.takes_rows(run, tokens):
             return self.rows[value], "f32"
         reader, width = self.readers[value], -(-value.width // 8) * 8
         dtype = many_dtype(reader, self.makers, self._fused(reader, reader.attributes["terms"]))

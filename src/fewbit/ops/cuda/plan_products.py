@@ -9,8 +9,8 @@ from ...arrays import Floats
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
 from ..low_rank import ProductKey
-from ..passes import logits_nodes
-from . import experts, products
+from ..passes import logits_nodes, score_products
+from . import products
 from .adapters import GpuAdapters, Target
 from .attention import RopeTable
 from .fused import Fused
@@ -40,7 +40,7 @@ class ProductBuilder:
         self.uses, self.makers = graph.uses(), graph.makers()
         self.readers = readers_of(graph)
         self.logits = logits_nodes(graph)[0].outputs[0]
-        self.scores = experts.score_products(graph)
+        self.scores = score_products(graph)
         self.ropes: dict[Rope, RopeTable] = {}
         self.rows: dict[Value, Rows] = {}
         self.formed: dict[Value, Form] = {}  # what attention wrote as the product after it takes it, in this launch

@@ -67,11 +67,12 @@ class PlannedGpu(Gpu):
     """A card of an architecture, by the facts about it."""
 
     compiles_ahead = False
+    takes_panels = True  # it is tried on the card itself
 
     def __init__(self, arch: str, card: Any) -> None:
         self.ordinal, self.arch = 0, arch
         self.device = SimpleNamespace(arch=arch.removeprefix("sm_"), properties=card)
-        self.has_dependent_launches = int(self.device.arch.rstrip("abcdef")) >= 90
+        self._find_features()
         self.lock = RLock()
 
     def session(self) -> PlannedSession:

@@ -1,4 +1,4 @@
-"""Products of a step: rows in the form that a kernel takes, multiplied by one matrix or by several."""
+"""Products of a step: rows in a form (`forms.py`), multiplied by one matrix or by several."""
 
 from __future__ import annotations
 
@@ -7,156 +7,37 @@ from typing import Any, NamedTuple
 
 from ...errors import ArgumentError
 from . import kernels_products as kernels
+from .forms import (
+    Form,
+    RowSource,
+    empty_form,
+    form_of_rows,
+    form_rows32,
+    make_form,
+    pack_rows,
+    source_of,
+    takes_rows,
+)
 from .fused import Fused
 from .kernels import Entry
 from .layout import ROWS, padded
 from .shapes import (
     MAX_ROWS_GEMV,
     MAX_SKINNY,
-    form_kind,
     gemv_shape,
     invariant_shape,
+    panel_shape,
     shared_shape,
     skinny_shape,
-    token_tiles,
 )
 from .tensor import CudaTensor
 from .values import Launcher, Rows
 
 __all__ = ["Form", "Fused", "RowSource", "begin_rows", "empty_form", "make_form", "multiply", "multiply_gated",
-           "multiply_then_gate"]  # fmt: skip
+           "multiply_then_gate", "pack_rows", "takes_rows"]  # fmt: skip
 
 Weights = CudaTensor | Fused
 MAX_DECODED = 1 << 28  # bytes of a matrix at once
-
-
-class Form(NamedTuple):
-    """Rows as a product takes them: "bytes" (one token), "fragments" (f16), "rows16" (`dtype`) or "rows32"."""
-
-    kind: str
-    pointer: int
-    scales: int = 0  # of granules, with sums (bytes), or of tokens (fragments, rows16; 0: they are not scaled)
-    stride: int = 0  # of rows
-    parts: int = 1  # of 8 bits
-    tiles: int = 0  # of 8 tokens
-    dtype: str = "bf16"  # of rows16: that or f16
-    source: RowSource | None = None  # for formats that stay as in files; None: they are not asked for
-
-
-class RowSource(NamedTuple):
-    """Rows before they have their form; norm: a pointer to the weight, and epsilon, of x / rms(x) * weight."""
-
-    rows: Rows
-    norm: tuple[int, float] | None = None
-    dtype: str = "f32"
-    name: str = "x"
-    many: str = "bf16"  # the type of rows16; "scaled": f16
-
-
-def make_form(
-    run: Launcher,
-    rows: Rows,
-    tokens: int,
-    norm: tuple[int, float] | None = None,
-    int16: bool = False,
-    f16: bool = False,
-    invariant: bool = False,
-    name: str = "x",
-    dtype: str = "f32",
-    exact: bool = False,
-    many: str = "bf16",
-) -> Form:
-    """Rows of `rows.width` values, normed first where a norm is given, for products that come next.
-
-    One token is taken in 8 bits, in 16 (`int16`) or in f16; some tokens in f16, more in `many`: "bf16", "f16", or
-    "scaled", which is f16 with a power of two for each token. With `invariant` all are taken in f16, and a token's
-    product has the same bits whatever the others are. With `exact` they stay f32, for weights that are multiplied so.
-    The form lies in scratch memory under `name`, until the next of that name is made.
-    """
-    source = RowSource(rows, norm, dtype, name, many)
-    if exact:
-        return _rows32(run, source, tokens)
-    kind = form_kind(tokens, f16, invariant)
-    if kind == "bytes":
-        return _bytes(run, source, 2 if int16 else 1)
-    if kind == "fragments":
-        return _fragments(run, source, tokens, token_tiles(tokens, invariant))
-    return _rows(run, source, tokens, kind)
-
-
-def empty_form(run: Launcher, width: int, tokens: int, name: str = "given") -> Form | None:
-    """Memory for rows that another kernel writes in their form: one token in 8 bits, some in f16 without scales.
-
-    None: it should write rows.
-    """
-    kind, size = form_kind(tokens, False, False), padded(width, 128)
-    if kind == "bytes":
-        return Form(kind, run.scratch(f"{name}.codes", size), run.scratch(f"{name}.scales", size // 4))
-    if kind == "fragments":
-        tiles = token_tiles(tokens, False)
-        own = f"{name}.fragments.{width}.{tiles}"  # nobody writes the padding, which others have elsewhere
-        return Form(kind, run.scratch(own, tiles * 8 * size * 2, zeros=True), tiles=tiles)
-    return None
-
-
-def _bytes(run: Launcher, source: RowSource, parts: int) -> Form:
-    (x, k, _), norm, dtype, name, _ = source
-    size = padded(k, 128)
-    q, xm = run.scratch(f"{name}.codes", parts * size), run.scratch(f"{name}.scales", parts * size // 4)
-    if norm:
-        entry = kernels.norm_quantize_row(dtype, kernels.rounds(size), parts)
-        run.launch(entry, 1, kernels.FORM_THREADS, x, norm[0], norm[1], q, xm, k, size)
-    else:
-        run.launch(kernels.quantize_row(dtype, parts), -(-size // 1024), 128, x, q, xm, k, size)
-    return Form("bytes", q, xm, parts=parts, source=source)
-
-
-def _fragments(run: Launcher, source: RowSource, tokens: int, tiles: int) -> Form:
-    (x, k, stride), norm, dtype, name, _ = source
-    size, (weight, eps) = padded(k, 128), norm or (0, 0.0)
-    packed = run.scratch(f"{name}.fragments", tiles * 8 * size * 2)
-    scales = run.scratch(f"{name}.token_scales", tiles * 8 * 4)
-    entry = kernels.pack_fragments(dtype, kernels.rounds(size), norm is not None)
-    args = (x, stride, weight, eps, packed, scales, k, size, tokens)
-    run.launch(entry, tiles * 8, kernels.FORM_THREADS, *args)
-    return Form("fragments", packed, scales, tiles=tiles, source=source)
-
-
-def _rows(run: Launcher, source: RowSource, tokens: int, kind: str) -> Form:
-    (x, k, stride), norm, dtype, name, many = source
-    width, (weight, eps) = padded(k, 8), norm or (0, 0.0)
-    if kind == "rows16" and many == "scaled":
-        out, scales = run.scratch(f"{name}.{kind}", 2 * tokens * width), run.scratch(f"{name}.row_scales", 4 * tokens)
-        entry = kernels.scale_rows(dtype, kernels.rounds(width), norm is not None)
-        run.launch(entry, tokens, kernels.FORM_THREADS, x, stride, weight, eps, out, scales, k, width)
-        return Form(kind, out, scales, width, dtype="f16", source=source)
-    target, item = (many, 2) if kind == "rows16" else ("f32", 4)
-    out = run.scratch(f"{name}.{kind}", item * tokens * width)
-    entry = kernels.form_rows(dtype, target, kernels.rounds(width), norm is not None)
-    run.launch(entry, tokens, kernels.FORM_THREADS, x, stride, weight, eps, out, k, width)
-    return Form(kind, out, stride=width, dtype=many, source=source)
-
-
-def _form_of_rows(run: Launcher, form: Form, tokens: int, invariant: bool) -> Form:
-    """What formats take that stay as in files."""
-    kind = "rows32" if invariant or tokens <= MAX_ROWS_GEMV else "rows16"
-    if form.kind == kind:
-        return form
-    source = _source_of(form)
-    return _rows32(run, source, tokens) if kind == "rows32" else _rows(run, source, tokens, kind)
-
-
-def _source_of(form: Form) -> RowSource:
-    if form.source is None:
-        raise ArgumentError("a form without its rows serves no formats that stay as in files")
-    return form.source
-
-
-def _rows32(run: Launcher, source: RowSource, tokens: int) -> Form:
-    """Rows of f32, as they are if nothing has to be done."""
-    if source.norm or source.dtype != "f32":
-        return _rows(run, source, tokens, "rows32")
-    return Form("rows32", source.rows.pointer, stride=source.rows.stride, source=source)
 
 
 class _Output(NamedTuple):
@@ -262,7 +143,7 @@ def _multiply(run: Launcher, w: Fused, form: Form, tokens: int, out: _Output, in
     in_rows = [pair for pair in every if not pair[0].tiles]
     if not in_rows:
         return
-    taken = _form_of_rows(run, form, tokens, invariant)
+    taken = form_of_rows(run, form, tokens, invariant)
     for t, first in in_rows:
         if taken.kind == "rows16":
             _many(run, [(t, first)], taken, tokens, out)
@@ -299,6 +180,14 @@ def _packed(
         _launch(run, entry, narrow, 0, w, tensors, firsts, (form.pointer, form.scales, *tail))
         return
     given = (columns, form.pointer, form.scales, tokens, form.tiles, *tail)
+    if form.kind == "panels":
+        panel = panel_shape(tokens, rows, columns, run.device.has_wgmma)
+        panels = form.tiles // panel.token_tiles
+        sums = shared_scratch(run, panel, tensors, panels)
+        _launch(
+            run, kernels.panel(formats, panel, gate), panel, panel.blocks_k, w, tensors, firsts, (*given, *sums), panels
+        )
+        return
     if invariant or tokens <= MAX_SKINNY:
         choose = invariant_shape if invariant else skinny_shape
         skinny = choose(tokens, rows, columns)
@@ -311,20 +200,20 @@ def _packed(
     _launch(run, entry, shared, shared.blocks_k, w, tensors, firsts, (*given, parts, tickets))
 
 
-def shared_scratch(run: Launcher, shape: Any, tensors: list[CudaTensor]) -> tuple[int, int]:
+def shared_scratch(run: Launcher, shape: Any, tensors: list[CudaTensor], panels: int = 1) -> tuple[int, int]:
     """Memory for the sums of blocks that share k, and for counting them, where they do not share it as a cluster."""
     if shape.blocks_k == 1 or (shape.is_cluster and run.device.has_dependent_launches):
         return 0, 0
-    blocks = sum(-(-t.shape[0] // shape.rows) for t in tensors)
+    blocks = panels * sum(-(-t.shape[0] // shape.rows) for t in tensors)
     size = 4 * shape.blocks_k * blocks * shape.rows * shape.token_tiles * 8
     return run.scratch("parts", size), run.scratch("tickets", max(4 * blocks, 1 << 16), zeros=True)
 
 
 def _launch(
     run: Launcher, entry: Entry, shape: Any, blocks_y: int, w: Fused, tensors: list[CudaTensor],
-    firsts: list[int], args: tuple[Any, ...],
+    firsts: list[int], args: tuple[Any, ...], panels: int = 1,
 ) -> None:  # fmt: skip
-    """A kernel of one matrix or two; blocks_y 0: its grid has one dimension."""
+    """A kernel of one matrix or two; blocks_y 0: its grid has one dimension. `panels`: blocks of the same rows."""
     blocks = [-(-t.shape[0] // shape.rows) for t in tensors]
     given: list[Any] = []
     for t in tensors:
@@ -332,7 +221,7 @@ def _launch(
         given += [*t.planes, t.gain, 1 / t.gain, n]
     if len(tensors) == 2:
         given += [blocks[0], firsts[1] - firsts[0]]
-    grid: Any = (sum(blocks), blocks_y) if blocks_y else sum(blocks)
+    grid: Any = (panels * sum(blocks), blocks_y) if blocks_y else sum(blocks)
     run.launch(entry, grid, shape.threads, *given, *args)
 
 
@@ -347,7 +236,7 @@ def _exact(
     run: Launcher, pairs: list[tuple[CudaTensor, int]], form: Form, tokens: int, out: _Output, invariant: bool
 ) -> None:
     """Weights of f32 times rows of f32: the scores of routers, where a rounding chooses another expert."""
-    rows = form if form.kind == "rows32" else _rows32(run, _source_of(form), tokens)
+    rows = form if form.kind == "rows32" else form_rows32(run, source_of(form), tokens)
     for t, first in pairs:
         n, k = t.shape
         to = out.at(first, n)

@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.device, self.ordinal, self.arch = gpu, gpu.device, gpu.ordinal, gpu.arch
-        self.has_dependent_launches = gpu.has_dependent_launches
+        self.has_dependent_launches, self.has_wgmma = gpu.has_dependent_launches, gpu.has_wgmma
         self.lock = RLock()
         self._open()
         self._scratch: dict[str, Any] = {}
@@ -49,6 +49,11 @@ class Session:
         self._core, self._driver, self._checked = gpu._core, gpu._driver, gpu._checked
         self.stream = self.device.create_stream()  # non-blocking: the legacy stream does not wait for it
         self._kernel_address = gpu.kernel_address
+
+    @property
+    def takes_panels(self) -> bool:
+        """Whether the GPU multiplies panels of 33 to 256 tokens."""
+        return self.gpu.takes_panels
 
     def use(self) -> None:
         """Let the calling thread use the device."""

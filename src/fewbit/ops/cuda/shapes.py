@@ -7,11 +7,14 @@ from functools import cache
 
 from .layout import TileLayout
 
-MAX_SKINNY, MAX_SHARED = 16, 64  # tokens; more are multiplied by cuBLAS
+MAX_SKINNY, MAX_SHARED = 16, 64  # tokens
+MIN_PANELS, MAX_PANELS = 33, 256  # tokens, where a GPU takes panels; more are multiplied by cuBLAS
+PANEL_TILES = (6, 8, 12, 16)  # of 8 tokens
 MANY_ROWS = 8192  # so many that blocks of few rows fill the GPU
 MAX_ROWS_GEMV = 4  # tokens for which formats that stay as in files are read once for each
 FIXED_COLUMNS = 16  # kernels are compiled for k where there are that many tiles along it
 MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
+MAX_PANEL_BLOCKS = 132  # of 256 rows that share k: a large GPU has about as many multiprocessors
 
 
 @dataclass(frozen=True)
@@ -73,20 +76,62 @@ class SharedShape:
         return 16 * self.warps * self.row_pairs
 
 
+@dataclass(frozen=True)
+class PanelShape:
+    """x through shared memory: warps of 16 rows, tiles of 8 tokens of a panel, stages, blocks along k."""
+
+    warps: int
+    token_tiles: int
+    stages: int
+    blocks_k: int
+    is_cluster: bool = False  # as in `SharedShape`
+    has_wgmma: bool = False  # products of warpgroups, else of warps
+    columns: int = 0  # tiles along k that it is compiled for; 0: any
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.warps
+
+    @property
+    def shared(self) -> int:
+        return 2048 * self.token_tiles * self.stages
+
+
 @cache
-def form_kind(tokens: int, f16: bool, invariant: bool) -> str:
-    """How the rows of a product are taken: "bytes", "fragments" (f16) or "rows16" (bf16).
+def form_kind(tokens: int, f16: bool, invariant: bool, panels: bool = False) -> str:
+    """How the rows of a product are taken: "bytes", "fragments" or "panels" (f16), or "rows16" (bf16).
+
+    `panels`: whether the GPU takes them.
 
     >>> [form_kind(tokens, False, False) for tokens in (1, 2, 64, 65)]
     ['bytes', 'fragments', 'fragments', 'rows16']
-    >>> [form_kind(tokens, False, True) for tokens in (1, 1000)]
+    >>> [form_kind(tokens, False, False, True) for tokens in (32, 33, 256, 257)]
+    ['fragments', 'panels', 'panels', 'rows16']
+    >>> [form_kind(tokens, False, True, True) for tokens in (1, 1000)]
     ['fragments', 'fragments']
     """
     if invariant:
         return "fragments"
     if tokens == 1 and not f16:
         return "bytes"
+    if panels and MIN_PANELS <= tokens <= MAX_PANELS:
+        return "panels"
     return "fragments" if tokens <= MAX_SHARED else "rows16"
+
+
+@cache
+def panel_tiles(tokens: int) -> tuple[int, int]:
+    """How many panels there are, and their tiles of 8 tokens.
+
+    >>> panel_tiles(33), panel_tiles(64), panel_tiles(80), panel_tiles(200)
+    ((1, 6), (1, 8), (1, 12), (2, 16))
+    """
+    panels = -(-tokens // (8 * PANEL_TILES[-1]))
+    return panels, next(tiles for tiles in PANEL_TILES if 8 * tiles * panels >= tokens)
 
 
 @cache
@@ -152,3 +197,14 @@ def shared_shape(tokens: int, n: int, columns: int, is_light: bool) -> SharedSha
         share = 1 if tiles == 8 else 2
     row_pairs = 4 if is_light and tiles == 4 else 2
     return SharedShape(4, row_pairs, tiles, 3 if tiles == 8 else 4, share, share > 1, fixed)
+
+
+@cache
+def panel_shape(tokens: int, n: int, columns: int, has_wgmma: bool) -> PanelShape:
+    """For 33 to 256 tokens. Blocks share k until there is about one for each multiprocessor of a large GPU."""
+    panels, tiles = panel_tiles(tokens)
+    warps = 16 if has_wgmma and tiles > 8 else 8
+    blocks, most = panels * -(-n // (16 * warps)), MAX_PANEL_BLOCKS * (16 // warps)
+    share = next(s for s in (8, 4, 2, 1) if s == 1 or (s * blocks <= most and 2 * s <= columns))
+    stages = (3 if tiles > 8 else 4) - (not has_wgmma)
+    return PanelShape(warps, tiles, stages, share, share > 1, has_wgmma, _fixed(columns))

@@ -9,7 +9,7 @@ from ...arrays import Floats
 from ...errors import RequestError
 from ...tensor import QuantTensor
 from ..graph import Graph, Node, Rope, Value
-from ..passes import fuse, logits_nodes
+from ..passes import fuse, logits_nodes, score_products
 from ..placement import Placement
 from . import experts, rows
 from .activations import KINDS
@@ -61,6 +61,7 @@ class RowBuilder:
         self.step, self.layout = step, layout
         self.scratches: dict[str, Memory] = {}
         self.rows = self._place()
+        self.scores = score_products(self.graph)
         self.logits_value = logits_nodes(self.graph)[0].outputs[0] if graph.has_head else None
         self.tokens = self.logits = 1  # classes of the program that is being built
         self.given_rows = next((self.rows[n.outputs[0]] for n in self.graph.nodes if n.operation == "given"), None)
@@ -244,6 +245,7 @@ class RowBuilder:
     ) -> list[Dispatch]:  # fmt: skip
         """A product, and what brings x into the form that it takes."""
         (count, tokens), kind = self._rows_of(node.outputs[0]), self.options.activations
+        kind = "exact" if self.scores.intersection(node.outputs) else kind
         product = Product(matrix, self.step, x, y, tokens, count, bias, residual, gate, kind == "f16")
         if kind != "int8" or not tokens or self.logits_value in node.outputs or not decoder(matrix.format).has_packed:
             return product.dispatches(self.gpu)
