@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
 import fewbit as fb
-from fewbit.server import image_fetch
+from fewbit.server import anthropic_types, image_fetch, openai_responses_types
 from fewbit.server.app import make_app
 from fewbit.server.image_fetch import fetch_image
+from fewbit.server.images import RequestImage
 from fewbit.server.local import LocalBackend
 from fewbit.server.pool import Pool
 from fewbit.server.settings import Settings
@@ -108,6 +110,32 @@ def test_anthropic_messages(client: TestClient, expected: str) -> None:
     count = {"model": "tiny", "messages": body["messages"]}
     tokens = client.post("/v1/messages/count_tokens", json=count).json()["input_tokens"]
     assert tokens == len(golden(NAME)["tokens"])
+
+
+def test_images_in_results_of_tools_follow_them(llm: fb.LLM) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": encoded("first")}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": source}]}
+    text = {**result, "content": [{"type": "text", "text": "a.png"}, *result["content"]]}
+    messages = msgspec.convert(
+        [{"role": "user", "content": [result]}, {"role": "user", "content": [text, {"type": "text", "text": "Look."}]}],
+        list[anthropic_types.InputMessage],
+    )
+    found = anthropic_types.template_messages(None, messages)
+    image = RequestImage(encoded("first"), is_url=False)
+    assert found == [
+        {"role": "tool", "tool_call_id": "t", "content": "The image follows."},
+        {"role": "user", "content": [{"type": "image", "image": image}]},
+        {"role": "tool", "tool_call_id": "t", "content": "a.png"},
+        {"role": "user", "content": [{"type": "image", "image": image}, "Look."]},
+    ]
+    part = {"type": "input_image", "image_url": data_url("first")}
+    item = {"type": "function_call_output", "call_id": "t", "output": [{"type": "input_text", "text": "a.png"}, part]}
+    items = openai_responses_types.items_of(msgspec.convert([item], list[openai_responses_types.Item]))
+    assert openai_responses_types.template_messages(items) == [
+        {"role": "tool", "tool_call_id": "t", "content": "a.png"},
+        {"role": "user", "content": [{"type": "image", "image": RequestImage(data_url("first"))}]},
+    ]
+    assert len(llm.take_images(found)) == 4
 
 
 def test_ollama(client: TestClient, llm: fb.LLM) -> None:

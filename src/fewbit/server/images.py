@@ -11,6 +11,7 @@ from .errors import ApiError
 from .image_fetch import FetchTime
 
 Plain = dict[str, Any]
+RESULT_IS_IMAGE = "The image follows."  # the text of a tool's result that has none
 
 
 @dataclass(slots=True)
