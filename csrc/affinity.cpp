@@ -55,7 +55,7 @@ std::atomic<const Binding*> current{nullptr};
 std::atomic<bool> has_bound_caller{false};
 thread_local BitSet cpus_before, cpus_bound;  // of a caller
 
-// A forked child keeps the binding, and none of the calls.
+// A forked child has none of the calls that were under way.
 [[maybe_unused]] const int on_fork = pthread_atfork(nullptr, nullptr, [] { has_bound_caller.store(false); });
 
 // Whether the system lets a thread run on each of these sets.

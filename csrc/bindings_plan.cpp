@@ -1,36 +1,17 @@
 // Plans for Python: what is recorded is checked when it is recorded, what a step brings is checked at each step.
 #include <cmath>
-#include <memory>
 #include <mutex>
 
 #include "bindings_collective.h"
 #include "bindings_experts.h"
 #include "bindings_inserts.h"
 #include "bindings_low_rank.h"
+#include "bindings_pages.h"
 #include "bindings_recurrent.h"
-#include "threads.h"
+#include "forked_lock.h"
 
 namespace fewbit {
 namespace {
-
-constexpr size_t kMaxGroups = 1024;
-
-// A lock that is open in a forked child: whoever held it is not there. Asked for with the GIL, waited for without.
-class ForkedLock {
- public:
-  std::mutex& get() {
-    if (forks_ != count_forks()) {
-      static_cast<void>(mutex_.release());  // destroying a locked one is not allowed
-      mutex_ = std::make_unique<std::mutex>();
-      forks_ = count_forks();
-    }
-    return *mutex_;
-  }
-
- private:
-  uint64_t forks_ = count_forks();
-  std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
-};
 
 // A plan and the arrays that it reads. Once it has its result it does not change; runs wait for each other.
 class PyPlan : public CollectivePlan {
@@ -126,7 +107,8 @@ class PyPlan : public CollectivePlan {
     expect(width(out) == times(q_heads, v_dim), "columns of the result", width(out), times(q_heads, v_dim));
     for (const Buffer b : {q, k, v, out}) expect_rows(b, false);
     expect_open();
-    expect_group(group, {k_store.shape(0), heads.page_tokens});
+    groups_.add(group, k_store.shape(0), heads.page_tokens);
+    plan_.set_page_tokens(group, heads.page_tokens);
     const float* sink = sinks ? keep(*sinks, q_heads, "sinks") : nullptr;
     keep_.push_back(k_store.owner());
     keep_.push_back(v_store.owner());
@@ -278,7 +260,7 @@ class PyPlan : public CollectivePlan {
     }
     const Sequences sequences{lengths.data(), q_starts.data(), lengths.size()};
     const nb::tuple held(groups);  // so that nobody takes the arrays away while it runs
-    const std::vector<PageTables> tables = tables_of_groups(held, lengths);
+    const std::vector<PageTables> tables = groups_.tables(held, lengths);
     slots_.check(reads, writes, lengths.size());
     if (tops) expect(tops->size() == logits_indices.size(), "rows of tops", tops->size(), logits_indices.size());
     const TakenAdapters taken(adapters, uses_, tokens.size(), logits_indices.size());
@@ -325,39 +307,6 @@ class PyPlan : public CollectivePlan {
   }
 
  private:
-  struct Pages {  // of a group of layers
-    size_t count = 0, tokens = 0;
-  };
-
-  // All layers of a group have as many pages, and these as many tokens.
-  void expect_group(size_t group, const Pages& pages) {
-    expect(group < kMaxGroups, "number of a group, at most", group, kMaxGroups - 1);
-    if (pages.count == 0) throw std::invalid_argument("a store needs at least one page");
-    if (group >= groups_.size()) groups_.resize(group + 1);
-    Pages& own = groups_[group];
-    if (own.count == 0) own = pages;
-    expect(pages.count == own.count, "pages", pages.count, own.count);
-    expect(pages.tokens == own.tokens, "tokens of a page", pages.tokens, own.tokens);
-    plan_.set_page_tokens(group, own.tokens);
-  }
-  // (tables, table_starts) of each group; of those that no operation reads, anything.
-  std::vector<PageTables> tables_of_groups(const nb::tuple& groups, const Int64s& lengths) const {
-    expect(groups.size() >= groups_.size(), "groups of page tables", groups.size(), groups_.size());
-    std::vector<PageTables> out(groups_.size());
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      if (groups_[g].count == 0) continue;
-      nb::tuple pair;
-      Int32s tables;
-      Int64s starts;
-      if (!nb::try_cast(groups[g], pair, false) || pair.size() != 2 || !nb::try_cast(pair[0], tables, false) ||
-          !nb::try_cast(pair[1], starts, false)) {
-        throw std::invalid_argument("group " + std::to_string(g) +
-                                    " must be a tuple of page tables (int32) and starts (int64)");
-      }
-      out[g] = tables_of(tables, starts, lengths, groups_[g].count, groups_[g].tokens);
-    }
-    return out;
-  }
   static void expect_below(const Int32s& numbers, size_t end, const char* what) {
     for (size_t i = 0; i < numbers.size(); ++i) {
       const int32_t n = numbers.data()[i];
@@ -367,7 +316,7 @@ class PyPlan : public CollectivePlan {
     }
   }
 
-  std::vector<Pages> groups_;
+  PageGroups groups_;
   ForkedLock lock_;  // of what runs change
   LowRankUses uses_;
   InsertUses inserts_;

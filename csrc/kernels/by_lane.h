@@ -1,5 +1,5 @@
 // Interleaved rows times some columns, where an instruction multiplies by four activations out of one lane. Four
-// rows (a part) by up to four columns: sums stay in registers for a k-block, activations come packed in the order in
+// rows (a part) by up to eight columns: sums stay in registers for a k-block, activations come packed in the order in
 // which they are wanted, and are read anew for every part.
 
 template <class F>
@@ -12,13 +12,47 @@ struct ByLane16 {  // 16 rows
   using ints = typename Isa::ints;
   using f32 = typename Isa::f32;
   static constexpr int group_size = C::group_size, quads = C::quads, groups = C::groups, parts = K::parts;
+
+  // W columns: a set as it is packed, or two of them.
   template <int W>
-  using Group = LaneGroup<group_size, W>;
+  struct Columns {
+    static constexpr int width = std::min<int>(W, kLaneSet), sets = W / width;
+    using Group = LaneGroup<group_size, width>;
+    const Group* set[sets];
+
+    template <int c>
+    FEWBIT_INLINE const uint8_t* q(int from) const {
+      return reinterpret_cast<const uint8_t*>(set[c / width]->q[c % width] + from);
+    }
+    FEWBIT_INLINE ints start(int c) const { return I::start_at(set[c / width]->start[c % width]); }
+    template <int c>
+    FEWBIT_INLINE f32 scaled(ints sum) const {
+      const Group& x = *set[c / width];
+      return I::template scaled<c % width>(sum, Isa::loadf(x.d), x.minus_start[c % width]);
+    }
+    template <int c>
+    FEWBIT_INLINE f32 add_offset(f32 sum, f32 offset) const {
+      return I::template fma_lane<c % width>(sum, offset, Isa::loadf(set[c / width]->s));
+    }
+    FEWBIT_INLINE Columns after(int count) const {
+      Columns out = *this;
+      for (auto& x : out.set) x += count;
+      return out;
+    }
+    // To be read anew: gcc would keep more of it than there are registers.
+    FEWBIT_INLINE void forget() {
+      for (auto& x : set) __asm__ volatile("" : "+r"(x));
+    }
+  };
 
   // Parts that are taken group by group. Codes that are bytes already take so little work that memory is the limit: for
   // one column it gives most to lines that are read in order, and that nobody prefetches.
   template <int W>
   static constexpr int at_once = W == 1 && F::codes.bits() == 8 ? parts : 1;
+
+  // Eight columns leave no registers for sums of offsets: these come after those of the k-block.
+  template <int W>
+  static constexpr bool defers_offsets = W > kLaneSet ? K::offset && K::has_super_scale : false;
 
   template <int W>
   struct Part {
@@ -30,35 +64,44 @@ struct ByLane16 {  // 16 rows
       for (int c = 0; c < W; ++c) dots[c] = K::has_super_scale ? Isa::zero() : acc[c], offsets[c] = Isa::zero();
     }
     template <int g>
-    FEWBIT_INLINE void add(const Group<W>& x) {
+    FEWBIT_INLINE void add(const Columns<W>& x) {
       // Factors first: where they share a line with codes, it is then free to be overwritten.
       f32 scale, offset;
       C::template next<g>(panel, fours);
       if constexpr (!K::alone) scale = C::template factor<g, false>(panel, fours);
-      if constexpr (K::offset) offset = C::template factor<g, K::offset>(panel, fours);
-      bytes q[quads];
-      C::template codes<g>(panel, q);
+      if constexpr (K::offset && !defers_offsets<W>) offset = C::template factor<g, K::offset>(panel, fours);
       ints n[W];
-      dots_of(q, x, n);
-      const f32 d = Isa::loadf(x.d), s = Isa::loadf(x.s);
+      dots_of<g>(x, n);
       times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
-        const f32 sum = I::from_start(n[c]);
-        if constexpr (K::alone)
-          dots[c] = I::template fma_lane<c>(dots[c], sum, d);
-        else
-          dots[c] = Isa::fma(sum, I::template mul_lane<c>(scale, d), dots[c]);
+        const f32 sum = x.template scaled<c>(n[c]);
+        dots[c] = K::alone ? Isa::add(dots[c], sum) : Isa::fma(sum, scale, dots[c]);
         f32& to = K::has_super_scale ? offsets[c] : dots[c];
-        if constexpr (K::offset) to = I::template fma_lane<c>(to, offset, s);
+        if constexpr (K::offset && !defers_offsets<W>) to = x.template add_offset<c>(to, offset);
       });
     }
-    static FEWBIT_INLINE void dots_of(const bytes* q, const Group<W>& x, ints* n) {
-      for (int c = 0; c < W; ++c) n[c] = I::start_at(x.start[c]);
+    template <int g>
+    FEWBIT_INLINE void dots_of(const Columns<W>& x, ints* n) const {
+      bytes q[quads];
+      if constexpr (W <= kLaneSet) C::template codes<g>(panel, q);
       times<quads / 4>([&](auto j) FEWBIT_LAMBDA_INLINE {
-        bytes v[W];
-        for (int c = 0; c < W; ++c) v[c] = Isa::load(reinterpret_cast<const uint8_t*>(x.q[c] + 16 * j));
-        times<4>([&](auto l) FEWBIT_LAMBDA_INLINE {
-          for (int c = 0; c < W; ++c) n[c] = I::template dot_lane<l>(n[c], q[4 * j + l], v[c]);
+        if constexpr (W > kLaneSet)
+          times<4>([&](auto l) FEWBIT_LAMBDA_INLINE { q[l] = C::template code<g, 4 * j + l>(panel); });
+        times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
+          const bytes v = Isa::load(x.template q<c>(16 * j));
+          if (j == 0) n[c] = x.start(c);
+          constexpr int first = W > kLaneSet ? 0 : 4 * j;
+          times<4>([&](auto l) FEWBIT_LAMBDA_INLINE { n[c] = I::template dot_lane<l>(n[c], q[first + l], v); });
         });
+      });
+    }
+    // Those of a k-block, by themselves.
+    FEWBIT_INLINE void add_offsets(Columns<W> x) {
+      times<groups>([&](auto g) FEWBIT_LAMBDA_INLINE {
+        C::template next<g>(panel, fours);
+        const f32 offset = C::template factor<g, K::offset>(panel, fours);
+        times<W>([&](auto c) FEWBIT_LAMBDA_INLINE { offsets[c] = x.template add_offset<c>(offsets[c], offset); });
+        x = x.after(1);
+        x.forget();
       });
     }
     FEWBIT_INLINE void end(f32* acc) const {
@@ -86,7 +129,7 @@ struct ByLane16 {  // 16 rows
     }
   }
   template <int W>
-  static FEWBIT_INLINE void k_block(Panel panel, const Group<W>* x, f32 (*acc)[W]) {
+  static FEWBIT_INLINE void k_block(Panel panel, Columns<W> x, f32 (*acc)[W]) {
     Part<W> some[at_once<W>];
     for (int i = 0; i < at_once<W>; ++i) {
       some[i].panel = panel;
@@ -94,27 +137,29 @@ struct ByLane16 {  // 16 rows
       some[i].begin(acc[i]);
     }
 #pragma GCC unroll 1
-    for (int j = 0; j < K::repeats; ++j, x += K::period) {
+    for (int j = 0; j < K::repeats; ++j) {
       times<K::period>([&](auto g) FEWBIT_LAMBDA_INLINE {
-        const Group<W>* a = x + g;
-        __asm__ volatile("" : "+r"(a));  // read anew: gcc would keep more of x than there are registers
-        times<at_once<W>>([&](auto i) FEWBIT_LAMBDA_INLINE { some[i].template add<g>(*a); });
+        Columns<W> a = x.after(j * K::period + g);
+        a.forget();
+        if constexpr (W > kLaneSet) __asm__ volatile("" : "+r"(some[0].panel.p));  // codes of two groups share lines
+        times<at_once<W>>([&](auto i) FEWBIT_LAMBDA_INLINE { some[i].template add<g>(a); });
       });
       if constexpr (K::repeats > 1) {
         for (auto& part : some) part.panel = part.panel.after(1);
       }
     }
+    if constexpr (defers_offsets<W>) some[0].add_offsets(x);
     for (int i = 0; i < at_once<W>; ++i) some[i].end(acc[i]);
   }
   // W columns, of which `columns` are written.
   template <int W>
-  static FEWBIT_ONCE void multiply(const uint8_t* set, size_t k_blocks, const Layout& at, const Group<W>* x,
-                                   size_t columns, float* y, size_t y_stride) {
+  static FEWBIT_ONCE void multiply(const uint8_t* set, size_t k_blocks, const Layout& at, Columns<W> x, size_t columns,
+                                   float* y, size_t y_stride) {
     f32 acc[parts][W];
     for (auto& part : acc) {
       for (auto& a : part) a = Isa::zero();
     }
-    for (size_t s = 0; s < k_blocks; ++s, x += groups) {
+    for (size_t s = 0; s < k_blocks; ++s, x = x.after(groups)) {
 #pragma GCC unroll 1
       for (int part = 0; part < parts; part += at_once<W>) {
         const Panel panel{set + s * K::panel_bytes, part, set, &at, s * kBlockK};
@@ -134,10 +179,15 @@ void by_lane_rows(const uint8_t* w, size_t rows, size_t k, const Layout& at, con
                   size_t y_stride, void*) {
   using K = ByLane16<F>;
   for (size_t r = 0; r < rows; r += 16) {
-    each_set(columns, [&](auto width, size_t c) {
-      const auto* group = LaneColumns<F>::template set<LaneGroup<K::group_size, width>>(x, c / kLaneSet, k);
-      K::template multiply<width>(w + r * at.row_bytes, k / kBlockK, at, group, columns - c, y + c * y_stride + r,
+    const auto multiply = [&](auto width, size_t c) {
+      typename K::template Columns<width> own;
+      for (size_t i = 0; auto& set : own.set)
+        set = LaneColumns<F>::template set<typename decltype(own)::Group>(x, c / kLaneSet + i++, k);
+      K::template multiply<width>(w + r * at.row_bytes, k / kBlockK, at, own, columns - c, y + c * y_stride + r,
                                   y_stride);
-    });
+    };
+    size_t c = 0;
+    for (; c + kLaneSet + 2 < columns; c += 2 * kLaneSet) multiply(std::integral_constant<int, 2 * kLaneSet>{}, c);
+    if (c < columns) each_set(columns - c, [&](auto width, size_t i) { multiply(width, c + i); });
   }
 }

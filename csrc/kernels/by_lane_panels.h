@@ -1,5 +1,5 @@
-// Many columns by interleaved rows: 16 rows of some k-blocks are unpacked once to bytes that stay in the first-level
-// cache, then 8 rows meet 4 columns at a time.
+// Some columns by interleaved rows: 16 rows of some k-blocks are unpacked once to bytes that stay in the first-level
+// cache, then 8 rows meet up to 4 columns at a time. Meanwhile what is unpacked next is prefetched.
 
 // What a product of panels depends on, not the format: so that formats that are alike share it.
 template <int group_size_, bool offset_>
@@ -76,13 +76,13 @@ struct LanePanel {
   }
 };
 
-// 8 rows by 4 columns, a lane for each row.
-template <class T>
+// 8 rows by W columns, a lane for each row.
+template <class T, int W>
 struct LaneProduct {
   using I = typename Own<T>::type;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int W = kLaneSet, quads = T::quads, vectors = 2;
+  static constexpr int quads = T::quads, vectors = 2;
   using Group = LaneGroup<T::group_size, W>;
   f32 acc[vectors][W];
 
@@ -112,7 +112,7 @@ struct LaneProduct {
     for (int v = 0; v < vectors; ++v) {
       const f32 scale = Isa::loadf(tile.scale[g] + 8 * half + 4 * v);
       times<W>([&](auto c) FEWBIT_LAMBDA_INLINE {
-        acc[v][c] = Isa::fma(I::from_start(n[v][c]), I::template mul_lane<c>(scale, d), acc[v][c]);
+        acc[v][c] = Isa::fma(I::template scaled<c>(n[v][c], d, x.minus_start[c]), scale, acc[v][c]);
         if constexpr (T::offset)
           acc[v][c] = I::template fma_lane<c>(acc[v][c], Isa::loadf(tile.offset[g] + 8 * half + 4 * v), s);
       });
@@ -128,12 +128,12 @@ struct LaneProduct {
 
 // The same by products of two rows by two columns: a sum holds (row 0, column 0), (row 0, column 1), (row 1, column 0),
 // (row 1, column 1).
-template <class T>
+template <class T, int W>
 struct PairProduct {
   using I = typename Own<T>::type;
   using bytes = typename Isa::bytes;
   using f32 = typename Isa::f32;
-  static constexpr int W = kLaneSet, pairs = W / 2, octets = T::quads / 2, rows = 4;  // rows: by two
+  static constexpr int pairs = W / 2, octets = T::quads / 2, rows = 4;  // rows: by two
   using Group = PairGroup<T::group_size, W>;
   f32 acc[rows][pairs];
 
@@ -168,7 +168,7 @@ struct PairProduct {
     for (int r = 0; r < rows; ++r) {
       const f32 scale = Isa::loadf(tile.scale[g] + 16 * half + 4 * r);
       for (int p = 0; p < pairs; ++p) {
-        acc[r][p] = Isa::fma(I::from_start(n[r][p]), Isa::mul(scale, Isa::loadf(x.d[p])), acc[r][p]);
+        acc[r][p] = Isa::fma(I::scaled(n[r][p], Isa::loadf(x.d[p]), x.minus_start[p]), scale, acc[r][p]);
         if constexpr (T::offset)
           acc[r][p] = Isa::fma(Isa::loadf(tile.offset[g] + 16 * half + 4 * r), Isa::loadf(x.s[p]), acc[r][p]);
       }
@@ -182,16 +182,29 @@ struct PairProduct {
     });
   }
 };
-template <class T>
-using PanelProduct = std::conditional_t<Own<T>::type::can_smmla, PairProduct<T>, LaneProduct<T>>;
+// For the last `columns` of a set.
+template <class T, int columns>
+using PanelProduct =
+    std::conditional_t<Own<T>::type::can_smmla, PairProduct<T, columns == 1 ? 2 : columns>, LaneProduct<T, columns>>;
 
-template <class T>
+// What is prefetched while a k-block is multiplied: lines `begin` to `end` of one that comes later.
+struct Upcoming {
+  const uint8_t* p;
+  size_t k_block_bytes, begin, end;
+
+  FEWBIT_INLINE void prefetch(size_t k_block) const {
+    for (size_t l = begin; l < end; ++l) __builtin_prefetch(p + k_block * k_block_bytes + 64 * l, 0, 2);
+  }
+};
+
+template <class T, int W>
 FEWBIT_ONCE void multiply_panel(const typename T::Tile* tiles, size_t k_blocks, size_t half,
-                                const typename PanelProduct<T>::Group* x, size_t count, float* y, size_t stride,
-                                bool add) {
-  PanelProduct<T> product;
+                                const typename PanelProduct<T, W>::Group* x, size_t count, float* y, size_t stride,
+                                bool add, const Upcoming& upcoming) {
+  PanelProduct<T, W> product;
   product.begin(y, stride, count, add);
   for (size_t s = 0; s < k_blocks; ++s) {
+    upcoming.prefetch(s);
 #pragma GCC unroll 1
     for (int g = 0; g < T::groups; ++g, ++x) product.group(tiles[s], g, half, *x);
   }
@@ -204,33 +217,33 @@ void by_lane_panels(const uint8_t* w, size_t rows, size_t k, const Layout& at, c
                     size_t y_stride, void* scratch) {
   using P = LanePanel<F>;
   using T = typename P::Traits;
+  constexpr size_t bytes = P::K::panel_bytes, lines = (bytes + 63) / 64;
   auto* tiles = static_cast<typename P::Tile*>(scratch);
-  const size_t k_blocks = k / kBlockK, held = Own<F>::type::panel_k_blocks;
+  const size_t k_blocks = k / kBlockK, held = Own<F>::type::panel_k_blocks,
+               turns = (columns + kLaneSet - 1) / kLaneSet * 2;  // in which tiles are multiplied
   for (size_t r = 0; r < rows; r += 16) {
     const uint8_t* set = w + r * at.row_bytes;
     for (size_t s = 0; s < k_blocks; s += held) {
       const size_t count = std::min(held, k_blocks - s);
-      for (size_t i = 0; i < count; ++i) {
-        P::unpack({set + (s + i) * P::K::panel_bytes, 0, set, &at, (s + i) * kBlockK}, tiles[i]);
-      }
-      for (size_t c = 0; c < columns; c += kLaneSet) {
-        using Group = typename PanelProduct<T>::Group;
+      for (size_t i = 0; i < count; ++i) P::unpack({set + (s + i) * bytes, 0, set, &at, (s + i) * kBlockK}, tiles[i]);
+      const uint8_t* next = s + count < k_blocks ? set + (s + count) * bytes : set + 16 * at.row_bytes;
+      each_set(columns, [&](auto width, size_t c) {
+        using Group = typename PanelProduct<T, width>::Group;
         const auto* from = LaneColumns<F>::template set<Group>(x, c / kLaneSet, k) + s * T::groups;
         for (size_t half = 0; half < 2; ++half) {
-          multiply_panel<T>(tiles, count, half, from, columns - c, y + c * y_stride + r + 8 * half, y_stride, s > 0);
+          const size_t turn = c / kLaneSet * 2 + half;
+          const Upcoming upcoming{next, bytes, turn * lines / turns, (turn + 1) * lines / turns};
+          multiply_panel<T, width>(tiles, count, half, from, columns - c, y + c * y_stride + r + 8 * half, y_stride,
+                                   s > 0, upcoming);
         }
-      }
+      });
     }
   }
 }
 
-// Always four columns: the last ones are there several times, if they are fewer.
 template <class F>
 void pack_panels(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
-  using L = LaneColumns<F>;
-  using Product = PanelProduct<typename LanePanel<F>::Traits>;
-  if (columns < Own<F>::type::least_panels) return pack_lanes<F>(x, columns, k, set, out);
-  const size_t k_blocks = k / kBlockK, first = set * kLaneSet;
-  L::pack(x + first * k_blocks, columns - first, Product::W, k_blocks,
-          L::template set<typename Product::Group>(out, set, k));
+  using I = typename Own<F>::type;
+  if (columns < I::least_panels) return pack_lanes<F>(x, columns, k, set, out);
+  pack_lanes<F, I::can_smmla>(x, columns, k, set, out);
 }

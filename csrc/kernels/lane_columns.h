@@ -2,12 +2,13 @@
 // the order in which it is wanted.
 
 // What W columns bring to a group: codes in the order of LaneCodes; what their dot products begin with, so that the
-// zero point is in them and they are floats after one subtraction; scales, and scales times sums for offsets.
+// zero point is in them and they are the bits of floats; scales, what is added to the products with these to take back
+// the start, and scales times sums for offsets.
 template <int group_size, int W>
 struct alignas(16) LaneGroup {
   int8_t q[W][group_size];
   int32_t start[W][4];
-  float d[4], s[4];
+  float minus_start[W][4], d[4], s[4];
 };
 // The same for products of two rows by two columns, eight values of each: everything by pairs of columns.
 template <int group_size, int W>
@@ -15,7 +16,7 @@ struct alignas(16) PairGroup {
   static constexpr int pairs = W / 2;
   int8_t q[group_size / 8][pairs][2][8];
   int32_t start[pairs][4];
-  float d[pairs][4], s[pairs][4];
+  float minus_start[pairs][4], d[pairs][4], s[pairs][4];
 };
 
 // How many columns a set of so many is packed as.
@@ -74,8 +75,11 @@ struct LaneColumns {
       default: std::memcpy(out, q, group_size);
     }
   }
+  // To 22 bits, so that the product with the start, which has two, is exact: one multiply-add then gives what it gives
+  // without the start. Scales from 2^104 on overflow.
   static FEWBIT_INLINE float scale(const Activation& x, int g) {
-    return (group_size == 16 ? x.d16[g] : x.d32[g]) / static_cast<float>(1 << order.unshifted_by[g]);
+    const float own = group_size == 16 ? x.d16[g] : x.d32[g];
+    return bits_f32((f32_bits(own) + 2) & ~3u) / static_cast<float>(1 << order.unshifted_by[g]);
   }
   static FEWBIT_INLINE float offset(const Activation& x, int g) {
     return (group_size == 16 ? x.s16[g] : x.s32[g]) * F::offset_sign;
@@ -89,6 +93,7 @@ struct LaneColumns {
     codes(x, g, out.q[c]);
     for (auto& v : out.start[c]) v = start(x, g);
     out.d[c] = scale(x, g), out.s[c] = offset(x, g);
+    for (auto& v : out.minus_start[c]) v = -I::start_float * out.d[c];
   }
   template <int W>
   static FEWBIT_INLINE void put(const Activation& x, int g, int c, PairGroup<group_size, W>& out) {
@@ -98,6 +103,7 @@ struct LaneColumns {
     for (int l = c % 2; l < 4; l += 2) {
       out.start[c / 2][l] = start(x, g);
       out.d[c / 2][l] = scale(x, g), out.s[c / 2][l] = offset(x, g);
+      out.minus_start[c / 2][l] = -I::start_float * out.d[c / 2][l];
     }
   }
   // Columns that are wanted for the width but not there are those before them.
@@ -125,12 +131,14 @@ FEWBIT_INLINE void each_set(size_t columns, Fn&& f) {
   }
 }
 
-template <class F>
+// By pairs there are two columns at least.
+template <class F, bool by_pairs = false>
 void pack_lanes(const Activation* x, size_t columns, size_t k, size_t set, void* out) {
   using L = LaneColumns<F>;
   const size_t k_blocks = k / kBlockK, first = set * kLaneSet;
   each_set(std::min(columns - first, kLaneSet), [&](auto width, size_t) {
-    L::pack(x + first * k_blocks, columns - first, width, k_blocks,
-            L::template set<LaneGroup<L::group_size, width>>(out, set, k));
+    constexpr int W = by_pairs && width == 1 ? 2 : width;
+    using Group = std::conditional_t<by_pairs, PairGroup<L::group_size, W>, LaneGroup<L::group_size, W>>;
+    L::pack(x + first * k_blocks, columns - first, W, k_blocks, L::template set<Group>(out, set, k));
   });
 }

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+import fewbit as fb
 from fewbit.cli import main
 from fewbit.cli.conversation import is_message
-from fewbit.cli.images import for_server, text_of_content, with_images
+from fewbit.cli.images import checked_path, for_server, text_of_content, with_images
 
 from ..models.vision.zoo import FOLDER, golden
 
@@ -61,6 +62,14 @@ def test_pictures_in_a_conversation(picture: Path, tmp_path: Path) -> None:
     assert messages[2]["content"] == "And now?"
     again = run("chat", MODEL, "--temp", "0", "-n", "4", input=f"/load {saved}\nMore?\n")
     assert again.exit_code == 0, again.stderr
+
+
+def test_names_as_terminals_write_them(picture: Path) -> None:
+    written = [str(picture), f"'{picture}'", f'"{picture}"', str(picture).replace(" ", "\\ ")]
+    assert [checked_path(one) for one in written] == [str(picture)] * 4
+    for wrong in (f"{picture} {picture}", f"'{picture}", str(picture.parent)):
+        with pytest.raises(fb.FewbitError, match="there is no such file"):
+            checked_path(wrong)
 
 
 def test_contents(picture: Path) -> None:

@@ -118,21 +118,26 @@ def test_a_process_keeps_within_the_cpus_that_it_was_given() -> None:
 
 @linux
 @several
-def test_a_forked_child_is_bound_too() -> None:
-    second = usable_cpus()[1]
-    bound, caller, same = run("""
+def test_a_forked_child_is_free_and_may_bind_others() -> None:
+    """Models belong to their process, and so does what they asked for."""
+    free, bound, caller, same = run("""
 binding, expected = Placement("off", True).bind(), work()
 into, out = os.pipe()
 child = os.fork()
 if child == 0:
     others = set(os.listdir("/proc/self/task"))
-    found = settled(lambda found: all(len(one) == 1 for one in found))
-    os.write(out, json.dumps([found, cpus(), bool(np.array_equal(work(), expected))]).encode())
+    free = settled(lambda found: True)
+    own = Placement("off", True)
+    own.wish = "distribute", True
+    held = own.bind()
+    bound = settled(lambda found: all(len(one) == 1 for one in found))
+    os.write(out, json.dumps([free, bound, cpus(), bool(np.array_equal(work(), expected))]).encode())
     os._exit(0)
 os.waitpid(child, 0)
 print(os.read(into, 1000).decode())
 """)
-    assert (bound, caller, same) == ([[second]], usable_cpus(), True)
+    assert (free, bound) == ([usable_cpus()], [[usable_cpus()[1]]])
+    assert (caller, same) == (usable_cpus(), True)
 
 
 @pytest.fixture

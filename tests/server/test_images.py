@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
 import fewbit as fb
-from fewbit.server import image_fetch
+from fewbit.server import anthropic_types, image_fetch, openai_responses_types
 from fewbit.server.app import make_app
 from fewbit.server.image_fetch import fetch_image
+from fewbit.server.images import RequestImage
 from fewbit.server.local import LocalBackend
 from fewbit.server.pool import Pool
 from fewbit.server.settings import Settings
@@ -106,6 +112,32 @@ def test_anthropic_messages(client: TestClient, expected: str) -> None:
     assert tokens == len(golden(NAME)["tokens"])
 
 
+def test_images_in_results_of_tools_follow_them(llm: fb.LLM) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": encoded("first")}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": source}]}
+    text = {**result, "content": [{"type": "text", "text": "a.png"}, *result["content"]]}
+    messages = msgspec.convert(
+        [{"role": "user", "content": [result]}, {"role": "user", "content": [text, {"type": "text", "text": "Look."}]}],
+        list[anthropic_types.InputMessage],
+    )
+    found = anthropic_types.template_messages(None, messages)
+    image = RequestImage(encoded("first"), is_url=False)
+    assert found == [
+        {"role": "tool", "tool_call_id": "t", "content": "The image follows."},
+        {"role": "user", "content": [{"type": "image", "image": image}]},
+        {"role": "tool", "tool_call_id": "t", "content": "a.png"},
+        {"role": "user", "content": [{"type": "image", "image": image}, "Look."]},
+    ]
+    part = {"type": "input_image", "image_url": data_url("first")}
+    item = {"type": "function_call_output", "call_id": "t", "output": [{"type": "input_text", "text": "a.png"}, part]}
+    items = openai_responses_types.items_of(msgspec.convert([item], list[openai_responses_types.Item]))
+    assert openai_responses_types.template_messages(items) == [
+        {"role": "tool", "tool_call_id": "t", "content": "a.png"},
+        {"role": "user", "content": [{"type": "image", "image": RequestImage(data_url("first"))}]},
+    ]
+    assert len(llm.take_images(found)) == 4
+
+
 def test_ollama(client: TestClient, llm: fb.LLM) -> None:
     images, options = [encoded("first"), encoded("second")], {"num_predict": 12, "temperature": 0}
     message = {"role": "user", "content": "What is it?", "images": images}
@@ -152,7 +184,8 @@ def test_a_model_that_reads_text_only_says_so(llm: fb.LLM) -> None:
     [
         "http://127.0.0.1/a.png", "http://localhost:8000/a", "http://[::1]/", "http://169.254.169.254/latest/meta-data/",
         "http://10.0.0.1/", "http://192.168.1.1/a.png", "http://[::ffff:127.0.0.1]/", "http://0.0.0.0/", "http://0/",
-        "http://2130706433/", "http://100.64.0.1/", "http://[fe80::1]/", "http://224.0.0.1/",
+        "http://2130706433/", "http://100.64.0.1/", "http://[fe80::1]/", "http://224.0.0.1/", "http://[2002:7f00:1::]/",
+        "http://[64:ff9b::10.0.0.1]/", "http://[::127.0.0.1]/", "http://[fd00::1]/", "http://0x7f.1/", "http://127.1/",
     ],
 )  # fmt: skip
 def test_addresses_that_are_not_public_are_not_asked(llm: fb.LLM, url: str) -> None:
@@ -246,3 +279,81 @@ def test_an_address_is_public_only_if_all_are(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(image_fetch.socket, "getaddrinfo", lambda *_, **__: found)
     with pytest.raises(fb.ImageError, match="not public"):
         image_fetch.public_address("mixed.example", 80)
+
+
+def test_a_name_that_changes_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DNS rebinding: the address that was checked is the one that is connected to."""
+    answers, connected = iter(["1.1.1.1", "127.0.0.1"]), []
+
+    def connect(address: Any, timeout: float) -> Any:
+        connected.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(image_fetch.socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", (next(answers), 80))])
+    monkeypatch.setattr(image_fetch.socket, "create_connection", connect)
+    with pytest.raises(fb.ImageError, match="could not be fetched: ConnectionRefusedError"):
+        fetch_image("http://changes.example/a.png")
+    with pytest.raises(fb.ImageError, match="not public"):
+        fetch_image("http://changes.example/a.png")
+    assert connected == [("1.1.1.1", 80)]
+
+
+class Host:
+    """A server of this machine that stands for one of the web: it reads a request, and answers with parts of bytes."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self.parts, self.asked = parts, b""
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.answer, daemon=True).start()
+
+    def answer(self) -> None:
+        with self.socket, suppress(OSError), self.socket.accept()[0] as client:
+            self.asked = client.recv(1 << 16)
+            for part in self.parts:
+                client.sendall(part)
+
+
+@pytest.fixture
+def open_web(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_fetch, "is_public", lambda address: True)
+
+
+@pytest.mark.usefixtures("open_web")
+def test_images_come_over_http() -> None:
+    host = Host([b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"ab", b"cd"])
+    assert fetch_image(f"http://127.0.0.1:{host.port}/\u00e9 b".replace(" ", "%20") + "?q=1") == b"abcd"
+    assert host.asked.startswith(b"GET /%C3%A9%20b?q=1 HTTP/1.1\r\n")
+    assert f"Host: 127.0.0.1:{host.port}".encode() in host.asked
+
+
+def drip(head: bytes) -> Iterator[bytes]:
+    yield head
+    while True:
+        time.sleep(0.02)
+        yield b"x"
+
+
+@pytest.mark.usefixtures("open_web")
+@pytest.mark.parametrize("head", [b"HT", b"HTTP/1.1 200 OK\r\nA: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_what_comes_drop_by_drop_has_an_end(head: bytes, scheme: str) -> None:
+    host = Host(drip(head))
+    with pytest.raises(fb.ImageError, match=r"took longer|could not be fetched: SSLError"):
+        fetch_image(f"{scheme}://127.0.0.1:{host.port}/", seconds=0.3)
+
+
+def test_all_images_of_a_request_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    clock = iter([0.0, 9.0, 9.0, 18.0, 18.0, 27.0, 27.0, 30.0])
+
+    def fetch(url: str, seconds: float) -> bytes:
+        given.append(seconds)
+        return b""
+
+    monkeypatch.setattr(image_fetch, "fetch_image", fetch)
+    monkeypatch.setattr(image_fetch.time, "monotonic", lambda: next(clock))
+    shared = image_fetch.FetchTime()
+    for _ in range(4):
+        shared.fetch("http://a.example/")
+    assert given == [10.0, 10.0, 10.0, 3.0]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 
 import fewbit as fb
+from fewbit import devices
+from fewbit.engine.engine import Engine
 from fewbit.formats import get
+from fewbit.load_options import LoadOptions
 from fewbit.ops.webgpu import Gpu, open_gpu
 from fewbit.ops.webgpu.products import PLAIN, few_rows
 from fewbit.ops.webgpu.wgsl import F16
@@ -41,8 +44,12 @@ def test_a_device_that_is_lost_while_a_model_writes(flagged: bool, gpu: Gpu) -> 
         assert again.generate([5, 6, 7], **GREEDY).tokens == expected
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.5], ids=["at once", "late"])
 @pytest.mark.parametrize("allowed", [0, 3, 20])
-def test_memory_that_runs_out_while_a_model_is_loaded(allowed: int, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_while_a_model_is_loaded(
+    allowed: int, seconds: float, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its thread ends at once or later, the next model finds what it held."""
     left, create = [allowed], gpu._device.create_buffer
 
     def load_and_write() -> None:
@@ -54,15 +61,21 @@ def test_memory_that_runs_out_while_a_model_is_loaded(allowed: int, gpu: Gpu, mo
             raise RuntimeError("Not enough memory left.")
         return create(**given)
 
-    gc.collect()
+    def fail(*given: Any) -> None:
+        end(*given)
+        sleep(seconds)
+
+    end, device = Engine.fail, devices.get("webgpu", LoadOptions(device="webgpu"))
+    device.memory_bytes(0, "")
     before = gpu.allocated_bytes
     with monkeypatch.context() as patch:
+        patch.setattr(Engine, "fail", fail)
         patch.setattr(gpu._device, "create_buffer", create_buffer)
         with pytest.raises(fb.OutOfMemory, match=r"no memory .* take a smaller cache_bytes") as found:
             load_and_write()
     assert "\n" not in str(found.value)
     del found
-    gc.collect()
+    assert device.memory_bytes(0, "") > 0
     assert gpu.allocated_bytes <= before
     with fb.LLM(PATH, **OPTIONS) as llm:
         assert len(llm.generate([5, 6, 7], **GREEDY).tokens) == 8

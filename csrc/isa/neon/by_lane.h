@@ -7,13 +7,19 @@ struct ByLane : SideBySide {
   // How far weights are prefetched: past the panel, never less. None where whole lines are read in order.
   static constexpr size_t panel_prefetch = 4096;
 
+  // By lane as it is written: gcc would copy lanes that are used twice to registers of their own.
   template <int i>
   static FEWBIT_INLINE f32 fma_lane(f32 sum, f32 a, f32 x) {
-    return vfmaq_laneq_f32(sum, a, x, i);
+    __asm__("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(sum) : "w"(a), "w"(x), "i"(i));
+    return sum;
   }
+  // Sums times what lane i of `d` holds; `minus_start` takes back what they began with.
   template <int i>
-  static FEWBIT_INLINE f32 mul_lane(f32 a, f32 x) {
-    return vmulq_laneq_f32(a, x, i);
+  static FEWBIT_INLINE f32 scaled(ints sum, f32 d, const float* minus_start) {
+    return fma_lane<i>(start_at(minus_start), vreinterpretq_f32_s32(sum), d);
+  }
+  static FEWBIT_INLINE f32 scaled(ints sum, f32 d, const float* minus_start) {
+    return vfmaq_f32(start_at(minus_start), vreinterpretq_f32_s32(sum), d);
   }
   // Byte i of every dword, signed, less `zero`: a dot product with 1 at one place and 0 elsewhere widens it.
   template <int i, int zero>

@@ -2,10 +2,11 @@
 
 struct DotProducts : Factors {
   static constexpr bool can_smmla = false, integer_kv = true;
-  // Four codes of every row times the four activations of lane i.
+  // Four codes of every row times the four activations of lane i. As it is written: gcc would copy sums to and fro.
   template <int i>
   static FEWBIT_INLINE ints dot_lane(ints sum, bytes q, bytes x) {
-    return vdotq_laneq_s32(sum, vreinterpretq_s8_u8(q), vreinterpretq_s8_u8(x), i);
+    __asm__("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(q), "w"(x), "i"(i));
+    return sum;
   }
   template <bool is_signed = false>
   static FEWBIT_INLINE ints dot_add(ints sum, bytes q, const int8_t* x) {

@@ -63,9 +63,15 @@ struct Vectors {
   // The bits of 1.5 * 2^23. Sums that begin with them are floats once it is taken away: a conversion takes four times
   // as long as a subtraction. Always loaded: to copy a register takes a vector unit, a load does not.
   static constexpr int32_t start_bits = 0x4b400000;
+  static constexpr float start_float = 0x1.8p23f;
   static FEWBIT_INLINE ints start_at(const int32_t* p) {
     ints v;
     __asm__ volatile("ldr %q0, %1" : "=w"(v) : "m"(*reinterpret_cast<const int32_t (*)[4]>(p)));
+    return v;
+  }
+  static FEWBIT_INLINE f32 start_at(const float* p) {
+    f32 v;
+    __asm__ volatile("ldr %q0, %1" : "=w"(v) : "m"(*reinterpret_cast<const float (*)[4]>(p)));
     return v;
   }
   static FEWBIT_INLINE ints start() {
@@ -74,7 +80,7 @@ struct Vectors {
   }
   template <int zero = 0>
   static FEWBIT_INLINE f32 from_start(ints sum) {  // sums below 2^22
-    return vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(12582912.0f + zero));
+    return vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(start_float + zero));
   }
   static FEWBIT_INLINE void transpose(const uint8_t* in, size_t stride, uint8_t* out, size_t out_stride) {
     uint32x4_t r[4];

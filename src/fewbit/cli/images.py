@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,13 +27,29 @@ def with_images(text: str, paths: Sequence[str]) -> Any:
 
 
 def checked_path(path: str) -> str:
-    """The whole path of a picture that is there."""
-    whole = os.path.abspath(os.path.expanduser(path))
-    if not os.path.isfile(whole):
+    """The whole path of a picture that is there. Terminals put names with spaces in quotes, or escape them."""
+    whole = next(filter(os.path.isfile, map(_whole, (path, *_unquoted(path)))), "")
+    if not whole:
         raise FewbitError(f"{path}: there is no such file")
     if os.path.getsize(whole) > MAX_BYTES:
         raise FewbitError(f"{path}: a picture may have {MAX_BYTES >> 20} MB")
     return whole
+
+
+def _whole(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _unquoted(path: str) -> list[str]:
+    """
+    >>> _unquoted("my\\\\ cat.png"), _unquoted("'my cat.png'"), _unquoted("it's.png")
+    (['my cat.png'], ['my cat.png'], [])
+    """
+    try:
+        words = shlex.split(path)
+    except ValueError:  # a quotation without an end
+        return []
+    return words if len(words) == 1 else []
 
 
 def text_of_content(content: Any) -> str:

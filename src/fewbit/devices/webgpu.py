@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,9 @@ class WebGpuDevice(Device):
             raise DeviceError(f"{gpu.info.name} has no f16 arithmetic (shader-f16); leave activations out")
 
     def memory_bytes(self, file_bytes: int, layout: str) -> int:
+        if self.gpu.allocated_bytes:  # perhaps by a model that failed: its last frames refer to each other
+            for _ in range(2):  # the first pass ends its thread, the second one finds what its frames held
+                gc.collect()
         return max(0, adapter_memory(self.gpu) - self.gpu.allocated_bytes)
 
     def make_store(self, layout: Layout, pages: Sequence[int]) -> KVStore:

@@ -39,6 +39,7 @@ class Encodings:
         self._jobs: OrderedDict[bytes, Job] = OrderedDict()
         self._kept: OrderedDict[bytes, Sequence[Floats]] = OrderedDict()  # the most recently used last
         self._kept_bytes, self._max_bytes = 0, kept_bytes
+        self.num_encoded, self.num_reused = 0, 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -53,6 +54,7 @@ class Encodings:
             if source.digest in self._kept:
                 self._kept.move_to_end(source.digest)
                 source.rows = self._kept[source.digest]
+                self.num_reused += 1
             else:
                 needed.setdefault(source.digest, []).append(source)
         for digest, sources in needed.items():
@@ -76,6 +78,7 @@ class Encodings:
             del self._jobs[digest]
             return self._fail(digest, error)
         del self._jobs[digest]
+        self.num_encoded += 1
         self._keep(digest, rows)
         return self._give(digest, rows)
 

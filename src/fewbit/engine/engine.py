@@ -126,7 +126,10 @@ class Engine(RequestFactory):
         """Counts and times since the start."""
         active = sum(not request.is_finished for request in self._scheduler.active)  # some may not be dropped yet
         waiting, preemptions = len(self._scheduler.waiting) + len(self._encodings), self._scheduler.preemptions
-        return replace(self._stats, preemptions=preemptions, active=active, waiting=waiting)
+        return replace(
+            self._stats, preemptions=preemptions, active=active, waiting=waiting,
+            images_encoded=self._encodings.num_encoded, images_reused=self._encodings.num_reused,
+        )  # fmt: skip
 
     def step(self) -> bool:
         """Schedule, launch, fetch, commit. Is there more to do?"""

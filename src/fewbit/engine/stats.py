@@ -16,6 +16,8 @@ class EngineStats:
     forced_tokens: int = 0  # of them, those that constraints left no choice for
     prompt_tokens: int = 0  # those run: without the ones found in the cache, with the ones that were run again
     preemptions: int = 0
+    images_encoded: int = 0
+    images_reused: int = 0  # whose rows were kept from before
     active: int = 0  # now
     waiting: int = 0  # now
     launch_seconds: float = 0.0

@@ -16,7 +16,7 @@ from ..files.hub import find, recommended_activations, recommended_sampling
 from ..files.hub.names import model_name
 from ..load_options import LoadOptions
 from ..loading import Loaded, load
-from ..models import open_model
+from ..models import open_text_model
 from ..ops.sampling import SamplingParams
 from ..option_fields import takes_options, with_args
 from ..quantizing import quantized
@@ -68,7 +68,7 @@ class LLM(LabelReader):
     @takes_options(LoadOptions)
     def __init__(self, options: LoadOptions) -> None:
         path = find(options.model, progress=options.progress, encoder=options.mmproj is None)
-        file = open_model(path)
+        file = open_text_model(path)
         if options.format is not None:
             file = quantized(file, options.format, options.keep, options.progress)
         metadata = file.tokenizer()

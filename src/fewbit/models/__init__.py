@@ -116,6 +116,16 @@ def open_model(path: str | PathLike[str]) -> ModelFile:
     return read_gguf(given)
 
 
+def open_text_model(path: str | PathLike[str]) -> ModelFile:
+    """The same, but an image encoder is refused."""
+    from .vision import ENCODER
+
+    file = open_model(path)
+    if file.architecture == ENCODER:
+        raise FileError(f"{path}: this is an image encoder; load its model, and name this file as mmproj")
+    return file
+
+
 def load_model(
     file: ModelFile, prepare: Prepare | None = None, ctx: int | None = None, mtp: bool = False,
     head: ModelFile | None = None,

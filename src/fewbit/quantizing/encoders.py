@@ -13,9 +13,10 @@ _TRANSPOSED = "mm.input_projection.weight"  # by Gemma 3 and 3n: blocks of its r
 
 
 def choose_for_encoder(
-    mix: Mix, name: str, shape: tuple[int, ...], source: Format, config: Mapping[str, Any]
-) -> Format:
-    """The format of a tensor of an encoder in a mix.
+    mix: Mix | None, name: str, shape: tuple[int, ...], source: Format, config: Mapping[str, Any]
+) -> Format | None:
+    """The format of a tensor of an encoder in a mix. None: its own, as far as GGUF files have it; so are all matrices
+    without a mix.
 
     >>> from .mixes import MIXES
     >>> shapes = {"v.patch_embd.weight": (8, 3, 16, 16), "v.blk.0.attn_q.weight": (8, 256), "v.post_ln.weight": (8,)}
@@ -25,9 +26,11 @@ def choose_for_encoder(
     """
     kind = str(config.get("projector_type", config.get("vision.projector_type")))
     is_transposed = name == _TRANSPOSED and kind.startswith("gemma3")
-    if name.endswith(".position_embd.weight"):
+    if len(shape) < 2 or name.endswith(".position_embd.weight"):
         return get("f32")
     if len(shape) > 2 or is_transposed or name.endswith(".patch_merger.weight") or ".conv" in name:
-        return get("f16" if "f16" in (source.name, mix.usual) else "f32")
+        return get("f16" if "f16" in (source.name, mix and mix.usual) else "f32")
+    if mix is None:
+        return None
     layers = config.get("vision.block_count", 0)
     return choose(mix, name.removeprefix("v."), shape, ModelSizes(layers if isinstance(layers, int) else 0))

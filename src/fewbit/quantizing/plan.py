@@ -14,7 +14,7 @@ from ..files.model import ModelFile
 from ..formats import Format, get
 from ..models.vision import ENCODER
 from .encoders import choose_for_encoder
-from .mixes import FLOATS, Mix, ModelSizes, choose, fitting, is_output, is_quantizable, model_sizes, writable_formats
+from .mixes import FLOATS, Mix, choose, fitting, is_output, is_quantizable, model_sizes, writable_formats
 
 # What GGUF files have for formats that only fewbit has, or that only checkpoints have.
 NEAREST = {
@@ -111,10 +111,12 @@ def plan_tensors(
     for name, info in file.infos.items():
         source, shape = info.format, tuple(info.shape)
         given = overrides.find(name) if overrides and is_quantizable(name, shape) else None
-        if given is None and (mix is None or (keeps_packed and source.name not in FLOATS) or is_integer(source)):
+        if file.architecture == ENCODER and not is_integer(source):
+            wanted = given or choose_for_encoder(mix, name, shape, source, file.config) or nearest_in_gguf(source)
+        elif given is None and (mix is None or (keeps_packed and source.name not in FLOATS) or is_integer(source)):
             wanted = nearest_in_gguf(source)
         else:
-            wanted = given or _choose(file, mix, name, sizes)  # type: ignore[arg-type]
+            wanted = given or choose(mix, name, shape, sizes)  # type: ignore[arg-type]
         got = wanted if wanted == source else fitting(wanted, shape[-1])
         if got != wanted and is_output(name, sizes):
             got = fitting(get("q8_0"), shape[-1])
@@ -122,13 +124,6 @@ def plan_tensors(
     if overrides:
         overrides.check_used()
     return plans
-
-
-def _choose(file: ModelFile, mix: Mix, name: str, sizes: ModelSizes) -> Format:
-    info = file.infos[name]
-    if file.architecture == ENCODER:
-        return choose_for_encoder(mix, name, tuple(info.shape), info.format, file.config)
-    return choose(mix, name, tuple(info.shape), sizes)
 
 
 def nearest_in_gguf(fmt: Format) -> Format:

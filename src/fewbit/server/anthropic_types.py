@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
-from .images import content_of, image_part
+from .images import RESULT_IS_IMAGE, content_of, image_part
 from .jobs import Usage
 from .openai_types import Share, effort_names, thinking_names
 from .output_formats import OutputFormat
@@ -243,6 +243,7 @@ def _template_message(message: InputMessage, where: str) -> list[dict[str, Any]]
         at = f"{where}.content[{number}]"
         if block.type == "tool_result":
             found.append(_result(block, at))
+            texts += _result_images(block, at)
         elif block.type == "image":
             texts.append(_image(block, at))
         else:
@@ -279,12 +280,20 @@ def _call(block: Block, at: str) -> dict[str, Any]:
 def _result(block: Block, at: str) -> dict[str, Any]:
     if block.tool_use_id is None:
         raise ApiError(400, f"{at}: a tool_result needs tool_use_id", at, "invalid_request")
-    text = _joined(block.content or "", f"{at}.content")
+    blocks = block.content or ""
+    texts = blocks if isinstance(blocks, str) else [one for one in blocks if one.type != "image"]
+    text = _joined(texts, f"{at}.content") or (RESULT_IS_IMAGE if blocks else "")
     return {
         "role": "tool",
         "tool_call_id": block.tool_use_id,
         "content": f"Error: {text}" if block.is_error else text,
     }
+
+
+def _result_images(block: Block, at: str) -> list[dict[str, Any]]:
+    """The images of a result: templates take those of users, so they follow it in the user's message."""
+    blocks = block.content if isinstance(block.content, list) else []
+    return [_image(one, f"{at}.content[{number}]") for number, one in enumerate(blocks) if one.type == "image"]
 
 
 def _joined(content: str | list[Block], where: str) -> str:

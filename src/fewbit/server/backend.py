@@ -54,6 +54,7 @@ class ModelFacts:
         path: Where the file is, if it is on this machine.
         chat_template: That of plain conversations, or None.
         can_infill: Whether it has tokens for filling in the middle.
+        sees_images: Whether messages may have images.
     """
 
     ctx: int
@@ -66,6 +67,7 @@ class ModelFacts:
     eos_token: str | None = None
     vocab_size: int = 0
     can_infill: bool = False
+    sees_images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Counts:
     draft_tokens: int = 0  # guessed and verified
     accepted_tokens: int = 0  # of them, those that were right
     preemptions: int = 0
+    images_encoded: int = 0
+    images_reused: int = 0  # encoded before, and kept
     pages_total: int = 0
     pages_used: int = 0
     pages_shared: int = 0

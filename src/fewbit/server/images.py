@@ -8,9 +8,10 @@ from typing import Any
 
 from ..llm.images import decode_base64, read_data_url
 from .errors import ApiError
-from .image_fetch import fetch_image
+from .image_fetch import FetchTime
 
 Plain = dict[str, Any]
+RESULT_IS_IMAGE = "The image follows."  # the text of a tool's result that has none
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class RequestImage:
 
     data: str
     is_url: bool = True
-    may_fetch: bool = False
+    time: FetchTime | None = None  # for fetching it, if that is allowed
 
     @property
     def is_remote(self) -> bool:
@@ -29,8 +30,8 @@ class RequestImage:
         """The bytes of its file."""
         if not self.is_url:
             return decode_base64(self.data)
-        if self.is_remote and self.may_fetch:
-            return fetch_image(self.data)
+        if self.is_remote and self.time is not None:
+            return self.time.fetch(self.data)
         return read_data_url(self.data)
 
 
@@ -70,10 +71,11 @@ def images_in(messages: Sequence[Mapping[str, Any]] | None) -> Iterator[RequestI
 
 def allow_urls(messages: Sequence[Mapping[str, Any]] | None, is_allowed: bool) -> None:
     """Let the URLs of images be fetched, or refuse them."""
+    time = FetchTime() if is_allowed else None
     for image in images_in(messages):
         if image.is_remote and not is_allowed:
             raise ApiError(
                 400, "this server fetches no images; send them as data URLs (data:image/png;base64,...), or start it "
                 "with --allow-image-urls", "messages", "unsupported_content",
             )  # fmt: skip
-        image.may_fetch = is_allowed
+        image.time = time

@@ -40,7 +40,7 @@ class LocalBackend(Backend):
             llm.ctx, llm.engine.max_length, llm.loaded.max_seqs, llm.sampling, llm.path,
             chat_template=tokenizer.chat_templates.get("default"), bos_token=tokenizer.bos_token or None,
             eos_token=tokenizer.eos_token or None, vocab_size=tokenizer.vocab_size,
-            can_infill=infill_tokens(tokenizer) is not None,
+            can_infill=infill_tokens(tokenizer) is not None, sees_images=llm.sees_images,
         )  # fmt: skip
 
     async def run(self, job: Job, asker: Asker) -> AsyncGenerator[RunEvent, None]:
@@ -104,6 +104,7 @@ def counts_of(llm: LLM, queued_tokens: int = 0) -> Counts:
         active=engine.active, waiting=engine.waiting, queued_tokens=queued_tokens, steps=engine.steps,
         tokens=engine.tokens, prompt_tokens=engine.prompt_tokens,
         draft_tokens=engine.draft_tokens, accepted_tokens=engine.accepted_tokens, preemptions=engine.preemptions,
+        images_encoded=engine.images_encoded, images_reused=engine.images_reused,
         pages_total=cache.total, pages_used=cache.used, pages_shared=cache.shared, pages_cached=cache.cached,
         pages_free=cache.free, lookups=cache.lookups, hits=cache.hits, disk_written=disk.written,
         disk_dropped=disk.dropped, disk_failed=disk.failed, divergence=cache.divergence,

@@ -38,6 +38,8 @@ _COUNTERS = {
     "accepted_tokens": ("Guessed tokens that were right.", "accepted_tokens"),
     "computed_prompt_tokens": ("Prompt tokens that were run; not those found in the cache.", "prompt_tokens"),
     "preemptions": ("Requests that released their pages for others.", "preemptions"),
+    "images_encoded": ("Images that an encoder was run for.", "images_encoded"),
+    "images_reused": ("Images of prompts whose rows were kept from before.", "images_reused"),
     "prefix_lookups": ("Full prompt pages that were looked for in the cache.", "lookups"),
     "prefix_hits": ("Full prompt pages that were found in the cache.", "hits"),
     "disk_pages_written": ("Pages that were written to --cache-dir.", "disk_written"),

@@ -143,8 +143,9 @@ def _shown(entry: ServedModel, has_tools: bool) -> ShownModel:
     can = ["embedding"] if any(key.endswith(".pooling_type") for key in about.info) else ["completion"]
     if "completion" in can and (has_tools or "tools" in about.template):
         can.append("tools")
-    if entry.backend is not None and entry.backend.facts.can_infill:
-        can.append("insert")
+    if entry.backend is not None:
+        facts = entry.backend.facts
+        can += ["insert"] * facts.can_infill + ["vision"] * facts.sees_images
     return ShownModel(
         modelfile=f"FROM {entry.name}\n",
         parameters="" if entry.backend is None else _parameters(entry.backend.facts.sampling),

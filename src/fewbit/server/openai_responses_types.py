@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from .bodies import Body
 from .errors import ApiError, unsupported
-from .images import image_part
+from .images import RESULT_IS_IMAGE, image_part
 from .openai_messages import Name
 from .openai_types import Count, Share, ThoughtTokens, effort_names, max_tokens_of
 from .output_formats import OutputFormat, Schema, named_format
@@ -181,7 +181,7 @@ def template_messages(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         elif item["type"] == "function_call":
             _add_call(found, function_call(item["call_id"], item["name"], item["arguments"]))
         elif item["type"] == "function_call_output":
-            found.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
+            found += _result(item)
         elif text := "".join(part["text"] for part in item.get("content") or ()):
             thought = text
             continue
@@ -236,6 +236,16 @@ def _add_call(found: list[dict[str, Any]], call: dict[str, Any]) -> None:
     found[-1].setdefault("tool_calls", []).append(call)
 
 
+def _result(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a function gave. Templates take images of users, so a message of theirs with them follows."""
+    output, found = item["output"], {"role": "tool", "tool_call_id": item["call_id"]}
+    if isinstance(output, str):
+        return [{**found, "content": output}]
+    images = [_seen_part(part) for part in output if part["type"] == "input_image"]
+    text = "\n".join(part["text"] for part in output if part["type"] != "input_image")
+    return [{**found, "content": text or RESULT_IS_IMAGE}, {"role": "user", "content": images}]
+
+
 def _item(item: Item, at: str) -> dict[str, Any]:
     kind = item.type or "message"
     if kind == "message":
@@ -251,10 +261,9 @@ def _item(item: Item, at: str) -> dict[str, Any]:
         if item.call_id is None or item.output is None:
             raise ApiError(400, f"{at}: a function_call_output needs call_id and output", at, "invalid_request")
         parts = _parts(item.output, "user", f"{at}.output")
-        if any(part["type"] == "input_image" for part in parts):
-            raise unsupported(f"{at}.output", "results of functions are text")
-        texts = [part["text"] for part in parts]
-        return {"type": kind, "id": item.id or new_id("fco"), "call_id": item.call_id, "output": "\n".join(texts),
+        has_images = any(part["type"] == "input_image" for part in parts)
+        output = parts if has_images else "\n".join(part["text"] for part in parts)
+        return {"type": kind, "id": item.id or new_id("fco"), "call_id": item.call_id, "output": output,
                 "status": "completed"}  # fmt: skip
     if kind == "reasoning":
         thoughts = item.content if isinstance(item.content, list) else []

@@ -74,6 +74,14 @@ def test_logits_are_those_of_transformers(name: str, device: str, sizes: list[in
     assert error(logits[:: -(-len(logits) // MANY)], data["logits"]) < LOGITS
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_from_safetensors_are_those_of_transformers(name: str) -> None:
+    llm, data = opened(f"{name}/hf"), golden(name)
+    tokens, embedded = prompt_of(llm, name)
+    logits = logits_in_steps(llm, tokens, embedded, [WHOLE])
+    assert error(logits[:: -(-len(logits) // MANY)], data["logits"]) < LOGITS
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_prompts_and_greedy_text_are_those_of_transformers(source: str) -> None:
     name = source.split("/", maxsplit=1)[0]
@@ -105,6 +113,11 @@ def test_an_encoder_of_another_model_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_a_model_of_embeddings_takes_no_images() -> None:
     with pytest.raises(fb.RequestError, match="a model that writes text"):
         fb.LLM(FOLDER.parent / "zoo" / "bert" / "model.gguf", mmproj=FOLDER / "gemma3" / "mmproj.gguf")
+
+
+def test_an_encoder_is_no_model() -> None:
+    with pytest.raises(fb.FileError, match="this is an image encoder; load its model, and name this file as mmproj"):
+        fb.LLM(FOLDER / NAMES[0] / "mmproj.gguf")
 
 
 def test_a_text_model_is_no_encoder() -> None:

@@ -74,25 +74,23 @@ class ThreadBinding:
     """The threads of the process keep to their CPUs while somebody holds this."""
 
     def __init__(self, wish: Wish, workers: list[list[int]], cpus: list[int]) -> None:
-        _pool.hold(wish, workers, cpus)
-        self.release = weakref.finalize(self, _pool.release, cpus)
+        holder = object()
+        self.release = weakref.finalize(self, _pool.release, holder)
+        _pool.hold(holder, wish, workers, cpus)
 
 
 class _Pool:
-    """What the threads of the process are bound to, and by how many models."""
+    """What the threads of the process are bound to, and for whom."""
 
     def __init__(self) -> None:
         self._held: Wish | None = None
-        self._holders = 0
-        self.begin_child()
-
-    def begin_child(self) -> None:
-        """Another thread may have held the lock when this process was forked."""
+        self._cpus: list[int] = []  # of all threads without a binding
+        self._holders: set[object] = set()
         self._lock = RLock()  # a garbage collection may release one while another is made
 
-    def hold(self, wish: Wish, workers: list[list[int]], cpus: list[int]) -> None:
+    def hold(self, holder: object, wish: Wish, workers: list[list[int]], cpus: list[int]) -> None:
         with self._lock:
-            self._holders += 1
+            self._holders.add(holder)  # first of all: now nothing ends it
             refusal = ""
             if self._held not in (None, wish):
                 refusal = (
@@ -102,16 +100,22 @@ class _Pool:
             elif self._held is None and (error := _native.bind_threads(workers, cpus)):
                 refusal = f"{_described(wish)}: the system does not let threads keep to CPUs ({os.strerror(error)})"
             if refusal:
-                self.release(cpus)
+                self.release(holder)
                 raise RequestError(refusal)
-            self._held = wish
+            self._held, self._cpus = wish, cpus
 
-    def release(self, cpus: list[int]) -> None:
+    def release(self, holder: object) -> None:
         with self._lock:
-            self._holders -= 1
+            self._holders.discard(holder)
             if not self._holders and self._held is not None:
                 self._held = None
-                _native.bind_threads([], cpus)
+                _native.bind_threads([], self._cpus)
+
+    def begin_child(self) -> None:
+        """The models of a process do not run in those that it forks. Another thread may have held the lock."""
+        self._lock = RLock()
+        for holder in [*self._holders]:
+            self.release(holder)
 
 
 def _described(wish: Wish | None) -> str:
