@@ -28,12 +28,11 @@ struct WarpgroupThread {
   std::vector<Product> issued;
   std::deque<std::vector<Product>> groups;
   bool is_fenced = false;
-  std::vector<uint64_t> descriptors;  // of all products so far
+  size_t count = 0;  // of products so far
 };
-inline WarpgroupThread& warpgroup_thread(int thread) {
-  static std::array<WarpgroupThread, 1024> all;
-  return all[thread];
-}
+inline std::array<WarpgroupThread, 1024> warpgroup_threads;
+inline std::array<std::vector<uint64_t>, 8> warpgroup_descriptors;  // of all products of a block so far
+inline WarpgroupThread& warpgroup_thread() { return warpgroup_threads[emu::current()]; }
 
 // Pieces of 16 bytes that a thread wrote and did not fence: the thread's number + 1.
 inline std::vector<int>& unfenced() {
@@ -66,9 +65,9 @@ inline std::vector<uint32_t> read_b(uint64_t descriptor, int tokens) {  // [toke
   return b;
 }
 
-inline void wgmma_fence_sync_aligned() { warpgroup_thread(emu::current()).is_fenced = true; }
+inline void wgmma_fence_sync_aligned() { warpgroup_thread().is_fenced = true; }
 inline void wgmma_commit_group_sync_aligned() {
-  WarpgroupThread& own = warpgroup_thread(emu::current());
+  WarpgroupThread& own = warpgroup_thread();
   own.groups.push_back(std::move(own.issued));
   own.issued.clear(), own.is_fenced = false;
 }
@@ -95,33 +94,36 @@ inline void finish(const Product& one) {
   }
 }
 inline void wgmma_wait_group_sync_aligned(size_t most) {
-  auto& groups = warpgroup_thread(emu::current()).groups;
+  auto& groups = warpgroup_thread().groups;
   for (; groups.size() > most; groups.pop_front())
     for (const Product& one : groups.front()) finish(one);
 }
 
 inline void end_of_warpgroup_thread() {
-  WarpgroupThread& own = warpgroup_thread(emu::current());
+  static unsigned ended;
+  WarpgroupThread& own = warpgroup_thread();
   if (!own.issued.empty() || !own.groups.empty()) undefined("products that nobody waited for");
   own = {};
+  if (++ended < blockDim.x) return;
+  ended = 0;
+  for (auto& descriptors : warpgroup_descriptors) descriptors.clear();
 }
+inline const bool watches_ends = (emu::at_end() = end_of_warpgroup_thread, true);
 
 template <int N, class... P, size_t... I>
 inline void issue(float (*decode)(uint32_t), std::tuple<P...> given, std::index_sequence<I...>) {
-  WarpgroupThread& own = warpgroup_thread(emu::current());
+  WarpgroupThread& own = warpgroup_thread();
   constexpr int A = N / 2;
   const uint32_t a[4] = {std::get<A>(given), std::get<A + 1>(given), std::get<A + 2>(given), std::get<A + 3>(given)};
   const uint64_t b = std::get<A + 4>(given);
   const int d = std::get<A + 5>(given), scale_a = std::get<A + 6>(given), scale_b = std::get<A + 7>(given);
   const int transposed = std::get<A + 8>(given);
-  emu::at_end() = end_of_warpgroup_thread;
   if (!own.is_fenced) undefined("registers were not fenced before a group");
   if (blockDim.x % 128) undefined("a block that is no whole number of warpgroups");
   if (d != 1 || scale_a != 1 || scale_b != 1 || transposed != 0) undefined("operands that the emulator does not know");
-  own.descriptors.push_back(b);
-  const auto& first = warpgroup_thread(emu::current() / 128 * 128).descriptors;
-  const size_t number = own.descriptors.size() - 1;
-  if (number < first.size() && first[number] != b) undefined("descriptors that differ within a warpgroup");
+  auto& descriptors = warpgroup_descriptors[emu::current() / 128];
+  if (own.count == descriptors.size()) descriptors.push_back(b);
+  if (descriptors[own.count++] != b) undefined("descriptors that differ within a warpgroup");
   own.issued.push_back({{&std::get<I>(given)...}, {{a[0], a[1], a[2], a[3]}, {}}, b, decode, {}});
   if (emu::lane() == 0) own.issued.back().b = read_b(b, N);
 }
