@@ -136,7 +136,7 @@ test-cuda-compile: build $(VENV)/.cuda ## Compile every GPU kernel for each arch
 wheel: $(WHEEL_VENV)/.tools $(GENERATED) ## Build a wheel into dist/, and try it in a fresh environment
 	rm -rf dist build/wheels $(TRIAL_VENV)
 	$(PYTHON) -m venv $(TRIAL_VENV)
-	$(TRIAL_VENV)/bin/pip wheel -q --no-deps -w build/wheels -C wheel.py-api=cp312 -C build-dir=build/wheel .
+	$(TRIAL_VENV)/bin/pip wheel -q --no-deps -w build/wheels --config-settings wheel.py-api=cp312 --config-settings build-dir=build/wheel .
 	if [ "$$(uname)" = Linux ]; then PATH="$(WHEEL_VENV)/bin:$$PATH" auditwheel repair -w dist build/wheels/*.whl; \
 	  else mkdir dist && cp build/wheels/*.whl dist; fi
 	$(TRIAL_VENV)/bin/pip $(QUIET) dist/*.whl
@@ -212,13 +212,13 @@ $(GENERATED): emit
 # An editable install: changes in Python are seen at once; changes in C++ are built again, only what is needed.
 $(VENV)/.built-$(WERROR): $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
 	@echo "Building fewbit into $(VENV), instruction sets: $(FEWBIT_TARGETS). This takes about 7 minutes on two cores."
-	@$(BIN)/python -m pip $(INSTALL) -C cmake.define.FEWBIT_WERROR=$(WERROR) -e ".[test]"
+	@$(BIN)/python -m pip $(INSTALL) --config-settings cmake.define.FEWBIT_WERROR=$(WERROR) -e ".[test]"
 	@touch $@
 
 # A folder of its own: `make test` compiles the same files with other options.
 $(VENV)/.native: $(SOURCES) $(GENERATED) $(PACKAGES) | $(VENV)/.tools
 	@echo "Building fewbit into $(VENV) for this machine alone. This takes about 2 minutes on two cores."
-	@FEWBIT_TARGETS=native $(BIN)/python -m pip $(INSTALL) -C build-dir=build/native -e .
+	@FEWBIT_TARGETS=native $(BIN)/python -m pip $(INSTALL) --config-settings build-dir=build/native -e .
 	@touch $@
 
 # The checks read the sources only, so their tools are installed without building fewbit.
@@ -256,16 +256,16 @@ $(ASAN_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
 	@echo "Building fewbit with sanitizers into $(ASAN_VENV)"
 	@test -d $(ASAN_VENV) || $(PYTHON) -m venv $(ASAN_VENV)
 	@$(ASAN_VENV)/bin/python -m pip $(INSTALL) $(BUILD_TOOLS)
-	@$(ASAN_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/sanitize -C cmake.build-type=None \
-	  -C cmake.define.FEWBIT_SANITIZE=ON -e ".[test]"
+	@$(ASAN_VENV)/bin/python -m pip $(INSTALL) --config-settings build-dir=build/sanitize --config-settings cmake.build-type=None \
+	  --config-settings cmake.define.FEWBIT_SANITIZE=ON -e ".[test]"
 	@touch $@
 
 $(EMULATED_VENV)/.built: $(SOURCES) $(GENERATED) $(PACKAGES)
 	@echo "Building fewbit with emulated VNNI and tiles into $(EMULATED_VENV)"
 	@test -d $(EMULATED_VENV) || $(PYTHON) -m venv $(EMULATED_VENV)
 	@$(EMULATED_VENV)/bin/python -m pip $(INSTALL) $(BUILD_TOOLS)
-	@$(EMULATED_VENV)/bin/python -m pip $(INSTALL) -C build-dir=build/emulate \
-	  -C cmake.define.FEWBIT_EMULATE=ON -e ".[test]"
+	@$(EMULATED_VENV)/bin/python -m pip $(INSTALL) --config-settings build-dir=build/emulate \
+	  --config-settings cmake.define.FEWBIT_EMULATE=ON -e ".[test]"
 	@touch $@
 
 $(WHEEL_VENV)/.tools:
