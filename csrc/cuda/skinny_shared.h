@@ -62,7 +62,7 @@ __device__ __forceinline__ bool add_parts(float (&acc)[RT][NT][4], float* parts,
   __threadfence();
 #pragma unroll
   for (int e = 0; e < each; ++e) acc[e / (4 * NT)][e / 4 % NT][e % 4] = 0;
-#pragma unroll 4
+#pragma unroll(each > 32 ? 1 : 4)
   for (int part = 0; part < static_cast<int>(gridDim.y); ++part)
 #pragma unroll
     for (int e = 0; e < each; ++e) acc[e / (4 * NT)][e / 4 % NT][e % 4] += __ldcg(own + part * size + e * blockDim.x);
