@@ -40,8 +40,8 @@ Engine.step = lambda self: (time.sleep(0.2), step(self))[1]
 SLOW_LOADS = """
 import time
 from fewbit.llm import llm
-opened = llm.open_model
-llm.open_model = lambda path: (time.sleep(600 if "late" in str(path) else 0), opened(path))[1]
+opened = llm.open_text_model
+llm.open_text_model = lambda path: (time.sleep(600 if "late" in str(path) else 0), opened(path))[1]
 """
 OPTIONS = ("--port", "0", "--ctx", "512", "--threads", "1", "--drain-seconds", "0.5")
 

@@ -39,6 +39,7 @@ _PARTS = {
     "lora",
     "merged",
     "mtp",
+    "recipes",
     "rope_scaling",
     "rotary",
     "transforms",

@@ -130,8 +130,9 @@ def top_n_sigma(left: CandidateLogits, step: ChainStep) -> None:
         finite = row if np.isfinite(row.min()) else row[np.isfinite(row)]
         largest = finite.max()
         below = finite - largest  # small numbers, whose squares lose little
-        mean = float(np.dot(below, np.ones_like(below))) / len(below)
-        variance = float(np.dot(below, below)) / len(below) - mean * mean
+        with np.errstate(over="ignore"):  # all stay where the deviation is beyond f32
+            mean = float(np.dot(below, np.ones_like(below))) / len(below)
+            variance = float(np.dot(below, below)) / len(below) - mean * mean
         left.floor(float(largest) - step.chain.top_n_sigma * max(variance, 0.0) ** 0.5)
 
 
