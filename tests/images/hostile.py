@@ -120,10 +120,10 @@ def large_tiff(mode: str) -> bytes:
     return saved(Image.new(mode, (SIDE, SIDE)), "TIFF", compression="tiff_adobe_deflate", tiffinfo={278: SIDE})
 
 
-def large_jpeg() -> bytes:
+def large_jpeg(width: int, height: int) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = 6
-    return saved(Image.new("CMYK", (SIDE, SIDE), 7), "JPEG", progressive=True, exif=exif)
+    return saved(Image.new("CMYK", (width, height), 7), "JPEG", progressive=True, exif=exif)
 
 
 # Too large
@@ -159,7 +159,8 @@ add("gif_5900_x_5900", (SIDE, SIDE), lambda: saved(Image.new("P", (SIDE, SIDE), 
 add("gif_of_1_x_1_with_a_frame_of_5900_x_5900", (SIDE, SIDE), gif_frame_beyond)
 add("tiff_of_floats_5900_x_5900", (SIDE, SIDE), lambda: large_tiff("F"))
 add("tiff_cmyk_5900_x_5900", (SIDE, SIDE), lambda: large_tiff("CMYK"))
-add("jpeg_5900_x_5900_cmyk_progressive_turned", (SIDE, SIDE), large_jpeg)
+add("jpeg_4500_x_4400_cmyk_progressive_turned", (4400, 4500), lambda: large_jpeg(4500, 4400))
+add("jpeg_5900_x_5900_cmyk_progressive", TOO_LARGE, lambda: large_jpeg(SIDE, SIDE))
 add("png_5900_x_5900_with_a_transparent_color", (SIDE, SIDE), lambda: png(
     SIDE, SIDE, zeros(SIDE * (3 * SIDE + 1)), extra=chunk(b"tRNS", bytes(6))))  # fmt: skip
 

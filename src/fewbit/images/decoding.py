@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 36_000_000  # 144 MB as Pillow keeps them
-MAX_WEBP_PIXELS = 20_000_000  # its decoder has five copies at once
+MAX_COSTLY_PIXELS = 20_000_000  # where a decoder has several copies at once
 MAX_SIDE = 32_768
 MAX_READS = 1_000_000  # decoders read a chunk, block or tag at a time
 MAX_TAG_BYTES = 2 << 20  # of a TIFF: each number in them becomes an object
@@ -56,7 +56,7 @@ def decode(data: bytes) -> Image:
             image: Any = pillow.open(file, formats=FORMATS)
         except pillow.UnidentifiedImageError:
             raise ImageError(f"this is no image of a known format ({', '.join(FORMATS)}){_hint(data)}") from None
-        check_size(image.width, image.height, image.format)
+        check_size(image.width, image.height, _costly(image))
         _check_scans(image, data)
         _check_tiles(image)
         file.bytes_left += 8 * image.width * image.height
@@ -65,19 +65,27 @@ def decode(data: bytes) -> Image:
     return image  # type: ignore[no-any-return]
 
 
-def check_size(width: int, height: int, format: str | None = None) -> None:
-    """
+def check_size(width: int, height: int, costly: str = "") -> None:
+    """Refuse an image that is too large; `costly`: what kind of file it is, if its decoder takes more memory.
+
     >>> check_size(100_000, 100_000)
     Traceback (most recent call last):
         ...
     fewbit.errors.ImageError: the image has 100000 x 100000 pixels; at most 36 million fit, and 32768 on a side
     """
-    most = MAX_WEBP_PIXELS if format == "WEBP" else MAX_PIXELS
+    most = MAX_COSTLY_PIXELS if costly else MAX_PIXELS
     if width * height > most or max(width, height) > MAX_SIDE:
-        limits = f"at most {most // 1_000_000} million fit{' in a WebP file' * (format == 'WEBP')}, and {MAX_SIDE} on"
+        limits = f"at most {most // 1_000_000} million fit{costly and f' in a {costly}'}, and {MAX_SIDE} on"
         raise ImageError(f"the image has {width} x {height} pixels; {limits} a side")
     if not width or not height:
         raise ImageError(f"the image has {width} x {height} pixels, so there is nothing to see")
+
+
+def _costly(image: Any) -> str:
+    """Which kind of file that is whose decoder needs several copies; none: ""."""
+    if image.format == "WEBP":
+        return "WebP file"
+    return "progressive JPEG in CMYK" if image.mode == "CMYK" and image.info.get("progressive") else ""
 
 
 def _check_scans(image: Image, data: bytes) -> None:
