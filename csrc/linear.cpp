@@ -226,15 +226,15 @@ struct Call {
       return multiply(w.data + begin * w.at.row_bytes, count, w.k, w.at, packed_by_lane(w, way.twice), all, y, stride,
                       scratch.get<uint8_t>(lanes.scratch_bytes));
     }
-    by_column(way, count, y, stride, [&](size_t first, size_t some, float* to, size_t to_stride) {
+    by_column(way, count, y, stride, [&](size_t first, size_t n, float* to, size_t to_stride) {
       const uint8_t* from = w.data + (begin + first) * w.at.row_bytes;
-      if (in_bf16(way.path)) return on_tiles(w, way.path, from, some, to, to_stride);
+      if (in_bf16(way.path)) return on_tiles(w, way.path, from, n, to, to_stride);
       if (way.path == Path::skinny) {
-        return kernels.skinny(from, some, w.k, w.at, skinny[way.twice][skinny_form(w)], all, to, to_stride,
+        return kernels.skinny(from, n, w.k, w.at, skinny[way.twice][skinny_form(w)], all, to, to_stride,
                               scratch.get<uint8_t>(current_target().products.tiles->scratch_bytes(16)));
       }
-      if (way.path == Path::gemv) return kernels.interleaved_gemv(from, some, w.k, w.at, x, all, to, to_stride);
-      kernels.micro(from, some, w.k, w.at, x, all, to, to_stride, scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
+      if (way.path == Path::gemv) return kernels.interleaved_gemv(from, n, w.k, w.at, x, all, to, to_stride);
+      kernels.micro(from, n, w.k, w.at, x, all, to, to_stride, scratch.get<uint8_t>(kernels.micro_scratch(w.k)));
     });
   }
   // Interleaved rows, and those after the last 16 of them: what no kernel takes so is copied.

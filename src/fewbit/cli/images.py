@@ -46,10 +46,10 @@ def _unquoted(path: str) -> list[str]:
     (['my cat.png'], ['my cat.png'], [])
     """
     try:
-        words = shlex.split(path)
+        paths = shlex.split(path)
     except ValueError:  # a quotation without an end
         return []
-    return words if len(words) == 1 else []
+    return paths if len(paths) == 1 else []
 
 
 def text_of_content(content: Any) -> str:

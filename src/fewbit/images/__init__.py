@@ -1,6 +1,5 @@
 """Images: from files, bytes, arrays or PIL images to the pixels of encoders. Needs Pillow, the extra `vision`."""
 
-from .decoding import release_memory
 from .picture import Picture, open_picture, read_source
 from .pixels import PixelRules, ResampleName, patches_of, resize, to_floats
 from .prepared import PreparedImage
@@ -13,7 +12,6 @@ __all__ = [
     "open_picture",
     "patches_of",
     "read_source",
-    "release_memory",
     "resize",
     "to_floats",
 ]

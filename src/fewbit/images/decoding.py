@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,17 +123,6 @@ def import_pillow() -> Any:
         raise ExtraError('images need Pillow: pip install "fewbit[vision]"') from None
     warnings.filterwarnings("ignore", module=r"PIL\.")
     return Image
-
-
-def release_memory() -> None:
-    """Give freed memory back to the system: glibc keeps some for each thread that images were opened in."""
-    if trim := _malloc_trim():
-        trim(0)
-
-
-@cache
-def _malloc_trim() -> Any:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
 
 
 def _hint(data: bytes) -> str:

@@ -16,7 +16,7 @@ from ..arrays import Ints
 from ..encoding import ImageEncoder
 from ..engine.embedded import EmbeddedPart, EmbeddedPrompt, EncodedRows, EncoderInput
 from ..errors import ImageError, RequestError, TooLong
-from ..images import PreparedImage, open_picture, read_source, release_memory
+from ..images import PreparedImage, open_picture, read_source
 from ..loading import model_fingerprint
 from ..text.tokenizer import Tokenizer
 
@@ -89,9 +89,7 @@ class ImagePrompts:
         try:
             file = read_source(source)  # outside of the lock: it may be fetched
             with OPENING:
-                prepared = self._prepared(self._encoder, file)  # its picture is gone now
-                release_memory()
-                return prepared
+                return self._prepared(self._encoder, file)  # when the lock is released, its picture is gone
         except ImageError as error:
             raise ImageError(f"{where}: {error}") from None
 

@@ -176,8 +176,8 @@ def _numbers(path: Path) -> list[int]:
 def _memory(meminfo: Path) -> int:
     """Bytes in a line such as `Node 0 MemTotal: 1024 kB`."""
     try:
-        words = [line.split() for line in meminfo.read_text().splitlines()]
-        return next((1024 * int(line[3]) for line in words if line[2:3] == ["MemTotal:"]), 0)
+        lines = [line.split() for line in meminfo.read_text().splitlines()]
+        return next((1024 * int(line[3]) for line in lines if line[2:3] == ["MemTotal:"]), 0)
     except (OSError, ValueError, IndexError):
         return 0
 
