@@ -151,14 +151,20 @@ __device__ __forceinline__ float scale_up(float most) {
   return exponent > 10 && exponent < 255 ? __uint_as_float((264u - exponent) << 23) : 1.0f;
 }
 
-// Where value `at` of a token lies in fragments and in panels (fragments.h) of so many token tiles.
+// Where value `at` of a token lies in fragments and in panels (fragments.h) of so many token tiles. More tiles than
+// a panel can have make two.
+constexpr int most_panel_tiles = 16;
 __device__ __forceinline__ size_t fragment_place(int at, int token, int tiles) {
   const int q = at / 128, g = at / 32 % 4, s = at / 8 % 4;
   return (((static_cast<size_t>(q) * 4 + s) * tiles + token / 8) * 32 + token % 8 * 4 + g) * 8 + at % 8;
 }
+__device__ __forceinline__ int panel_tiles(int tiles) { return tiles > most_panel_tiles ? tiles / 2 : tiles; }
 __device__ __forceinline__ size_t panel_place(int at, int token, int tiles) {
   const int q = at / 128, g = at / 32 % 4, pair = at / 2 % 16;  // 4 s + c
-  return (((static_cast<size_t>(q) * 16 + pair) * tiles + token / 8) * 32 + token % 8 * 4 + g) * 2 + at % 2;
+  const int own = panel_tiles(tiles), before = token / 8 < own ? 0 : own;
+  return (((static_cast<size_t>(q) * tiles + before) * 16 + pair * own + token / 8 - before) * 32 + token % 8 * 4 + g) *
+             2 +
+         at % 2;
 }
 
 // Tokens -> f16 in the order of fragments or panels (fragments.h), each scaled by a power of two so that none
@@ -179,7 +185,8 @@ __device__ __forceinline__ void pack_fragments(const void* x, int stride, const 
     const uint4 packed = pack_values<Real::f16>(v);
     if constexpr (Panels) {
       uint32_t* to = reinterpret_cast<uint32_t*>(out) + panel_place(i, token, tiles) / 2;
-      to[0] = packed.x, to[32 * tiles] = packed.y, to[64 * tiles] = packed.z, to[96 * tiles] = packed.w;
+      const int apart = 32 * panel_tiles(tiles);
+      to[0] = packed.x, to[apart] = packed.y, to[2 * apart] = packed.z, to[3 * apart] = packed.w;
     } else {
       out[fragment_place(i, token, tiles) / 8] = packed;
     }

@@ -100,32 +100,54 @@ __device__ __forceinline__ void multiply_fragment(const Raw (&raw)[2], const Sca
 }
 
 // Rows of x as fragments, [tile column][s][token tile][lane][8] in f16: token lane / 4, granule lane % 4, values 8 s to
-// 8 s + 7; or as panels, [tile column][s][c][token tile][lane][2], values 8 s + 2 c and the next (activations.h).
-// `scales` undo what was done to each token, none: nothing was; `tiles` of 8 tokens lie beside each other.
+// 8 s + 7; or as panels, [tile column][panel][s][c][token tile][lane][2], values 8 s + 2 c and the next
+// (activations.h). `scales` undo what was done to each token, none: nothing was; `tiles` of 8 tokens lie beside each
+// other.
 struct Tokens {
   const uint4* x;
   const float* scales;
   int count, tiles;
 
   __device__ __forceinline__ float scale(int token) const { return scales ? scales[token] : 1.0f; }
+  __device__ __forceinline__ float2 scale_two(int token) const {  // of an even one and the next
+    return scales ? reinterpret_cast<const float2*>(scales)[token / 2] : float2{1.0f, 1.0f};
+  }
 };
 
-// Sums of the same row of two tiles, the first of which is `tile`.
+// What a lane stores of a pair of row tiles, the first of which is `tile`: two rows, or the one that they make if
+// gated.
 template <class T, class E>
-__device__ __forceinline__ void store_pair(const Matrix& m, const Tokens& x, const Result& out, int tile, int row,
-                                           int token, float a, float b) {
-  if (token >= x.count) return;
-  const int at = tile * 8 + row;
-  const float scale = m.down * x.scale(token);
-  if constexpr (E::is_gated) {
-    const int to = tile / 2 * 8 + row;
-    if (to >= m.n) return;
-    const float gate = a * (scale * row_scale<T>(m.planes, at)), up = b * (scale * row_scale<T>(m.planes, at + 8));
-    out.store(token, to, E::join(gate, up));
-  } else {
-    if (at < m.n) out.store(token, at, a * (scale * row_scale<T>(m.planes, at)));
-    if (at + 8 < m.n) out.store(token, at + 8, b * (scale * row_scale<T>(m.planes, at + 8)));
+struct PairRows {
+  const Tokens& x;
+  const Result& out;
+  float down, scale[2], bias[2];
+  int at;
+  bool real[2];
+
+  __device__ __forceinline__ PairRows(const Matrix& m, const Tokens& tokens, const Result& result, int tile, int row)
+      : x(tokens), out(result), down(m.down), at((E::is_gated ? tile / 2 : tile) * 8 + row) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      real[i] = at + (E::is_gated ? 0 : 8 * i) < m.n;
+      scale[i] = real[i] ? row_scale<T>(m.planes, (tile + i) * 8 + row) : 0.0f;
+      bias[i] = !E::is_gated && real[i] && out.bias ? out.bias[at + 8 * i] : 0.0f;
+    }
   }
-}
+
+  // v: of both tiles for a token, whose scale is `up`.
+  __device__ __forceinline__ void store(int token, float up, float a, float b) const {
+    if (token >= x.count) return;
+    const float v[2] = {a * (down * up * scale[0]), b * (down * up * scale[1])};
+    float* y = out.y + static_cast<size_t>(token) * out.stride + at;
+    if constexpr (E::is_gated) {
+      if (real[0]) *y = E::join(v[0], v[1]);
+    } else {
+      const float* more = out.residual + static_cast<size_t>(token) * out.residual_stride + at;
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (real[i]) y[8 * i] = v[i] + (out.residual ? bias[i] + more[8 * i] : bias[i]);
+    }
+  }
+};
 
 }  // namespace fewbit

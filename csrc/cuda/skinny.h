@@ -43,7 +43,8 @@ __device__ __forceinline__ void store_sums(const Matrix& m, const Tokens& x, con
       return v;
     };
     if constexpr (E::is_gated) {
-      store_pair<T, E>(m, x, out, tile + 2 * t, from / 4, token, sum(i), sum(i + 2));
+      if (token < x.count)
+        PairRows<T, E>(m, x, out, tile + 2 * t, from / 4).store(token, x.scale(token), sum(i), sum(i + 2));
     } else {
       const int row = (tile + 2 * t + i / 2) * 8 + from / 4;
       if (token < x.count && row < m.n)

@@ -76,14 +76,6 @@ struct Shares {
   uint32_t* tickets;
 };
 
-template <class T, class E>
-__device__ __forceinline__ void store_four(const Matrix& m, const Tokens& x, const Result& out, int tile, int n,
-                                           int lane, const float4& v) {
-  const int token = n * 8 + lane % 4 * 2;
-  store_pair<T, E>(m, x, out, tile, lane / 4, token, v.x, v.z);
-  store_pair<T, E>(m, x, out, tile, lane / 4, token + 1, v.y, v.w);
-}
-
 // Each block of a cluster of C adds and stores its share of the sums; C is 1 for a block that has them all. Shared
 // memory holds those of `Once` token tiles; the first of all tiles is `first`.
 template <class T, class E, int W, int RT, int NT, int C, int Once = NT>
@@ -101,15 +93,22 @@ __device__ __forceinline__ void store_shared(const Matrix& m, const Tokens& x, c
     }
     if constexpr (C > 1) sync_cluster();
 #pragma unroll 1
-    for (int e = C > 1 ? blockIdx.y : 0; e < RT * Once; e += C) {
-      const float4* own = sums + e * 32 * W + threadIdx.x;
-      float4 v[C], total = {};
+    for (int t = 0; t < RT; ++t) {
+      const PairRows<T, E> rows(m, x, out, tile + 2 * t, lane / 4);
+#pragma unroll(C > 1 || RT > 1 ? 1 : 4)
+      for (int e = C > 1 ? blockIdx.y : 0; e < Once; e += C) {
+        const float4* own = sums + (t * Once + e) * 32 * W + threadIdx.x;
+        float4 v[C], total = {};
 #pragma unroll
-      for (int block = 0; block < C; ++block) v[block] = C > 1 ? load_shared(own, block) : *own;
+        for (int block = 0; block < C; ++block) v[block] = C > 1 ? load_shared(own, block) : *own;
 #pragma unroll
-      for (int block = 0; block < C; ++block)
-        total.x += v[block].x, total.y += v[block].y, total.z += v[block].z, total.w += v[block].w;
-      store_four<T, E>(m, x, out, tile + 2 * (e / Once), first + n + e % Once, lane, total);
+        for (int block = 0; block < C; ++block)
+          total.x += v[block].x, total.y += v[block].y, total.z += v[block].z, total.w += v[block].w;
+        const int token = (first + n + e) * 8 + lane % 4 * 2;
+        const float2 up = x.scale_two(token);
+        rows.store(token, up.x, total.x, total.z);
+        rows.store(token + 1, up.y, total.y, total.w);
+      }
     }
     if constexpr (C > 1) sync_cluster();  // nobody leaves, or writes others, while its sums are still read
   }

@@ -16,6 +16,10 @@ __device__ __forceinline__ uint64_t describe(uint32_t address, uint32_t leading_
   const uint64_t stride = core_bytes >> 4, leading = (leading_bytes & 0x3FFFFu) >> 4;
   return stride << 32 | leading << 16 | (address & 0x3FFFFu) >> 4;
 }
+// The descriptor of what lies so many bytes further.
+__device__ __forceinline__ uint64_t behind(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor >> 32) << 32 | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
 
 // Registers of products may be written before this; shared memory that this thread wrote is there for products.
 __device__ __forceinline__ void fence_warpgroup() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -125,8 +125,7 @@ def test_ways_to_share_k(
 ) -> None:
     """The same bits every time, however many blocks share it."""
     tiles = panel_tiles(tokens)[1]
-    stages = 3 if tiles > 8 else 4
-    shape = PanelShape(8, tiles, stages, share, cluster, device.has_wgmma)
+    shape = PanelShape(8, tiles, 2, share, cluster, device.has_wgmma)
     monkeypatch.setattr(products, "panel_shape", lambda *_: shape)
     fused, values = fused_of(device, ("q4_k", "q6_k"), (300, 40))
     x, run = inputs(tokens), Launcher(device, device.stream)
@@ -142,12 +141,13 @@ def test_ways_to_share_k(
 
 def put_panels(device: cuda.Session, form: Form, x: Floats) -> None:
     """As attention writes them: what is no value of a token stays as it was."""
-    (tokens, width), columns = x.shape, -(-x.shape[1] // 128)
-    held = np.empty((columns, 4, 4, form.tiles, 8, 4, 2), np.float16)  # column, s, c, token tile, token, granule, value
+    (tokens, width), columns, panels = x.shape, -(-x.shape[1] // 128), panel_tiles(len(x))[0]
+    tiles = form.tiles // panels
+    held = np.empty((columns, panels, 4, 4, tiles, 8, 4, 2), np.float16)  # ..., s, c, tile, token, granule, value
     device.download(form.pointer, held)
-    rows = held.transpose(3, 4, 0, 5, 1, 2, 6).reshape(form.tiles * 8, columns * 128)
+    rows = held.transpose(1, 4, 5, 0, 6, 2, 3, 7).reshape(form.tiles * 8, columns * 128)
     rows[:tokens, :width] = x
-    placed = rows.reshape(form.tiles, 8, columns, 4, 4, 4, 2).transpose(2, 4, 5, 0, 1, 3, 6)
+    placed = rows.reshape(panels, tiles, 8, columns, 4, 4, 4, 2).transpose(3, 0, 5, 6, 1, 2, 4, 7)
     device.upload(placed, form.pointer)
 
 

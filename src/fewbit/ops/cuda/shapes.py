@@ -14,7 +14,7 @@ MANY_ROWS = 8192  # so many that blocks of few rows fill the GPU
 MAX_ROWS_GEMV = 4  # tokens for which formats that stay as in files are read once for each
 FIXED_COLUMNS = 16  # kernels are compiled for k where there are that many tiles along it
 MAX_CLUSTER = 8  # blocks, on every GPU that has clusters
-MAX_PANEL_BLOCKS = 132  # of 256 rows that share k: a large GPU has about as many multiprocessors
+MAX_PANEL_BLOCKS = 100  # of 256 rows that share k in clusters, which cannot have all of 132 multiprocessors
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class PanelShape:
 
     @property
     def shared(self) -> int:
-        return 2048 * self.token_tiles * self.stages
+        return 2048 * self.token_tiles * self.stages * (2 if self.has_wgmma else 1)  # tile columns of a stage
 
 
 @cache
@@ -205,6 +205,6 @@ def panel_shape(tokens: int, n: int, columns: int, has_wgmma: bool) -> PanelShap
     panels, tiles = panel_tiles(tokens)
     warps = 16 if has_wgmma and tiles > 8 else 8
     blocks, most = panels * -(-n // (16 * warps)), MAX_PANEL_BLOCKS * (16 // warps)
-    share = next(s for s in (8, 4, 2, 1) if s == 1 or (s * blocks <= most and 2 * s <= columns))
-    stages = (3 if tiles > 8 else 4) - (not has_wgmma)
+    share = next(s for s in (8, 6, 4, 3, 2, 1) if s == 1 or (s * blocks <= most and 2 * s <= columns))
+    stages = 3 if (tiles > 8) == has_wgmma else 2
     return PanelShape(warps, tiles, stages, share, share > 1, has_wgmma, _fixed(columns))
