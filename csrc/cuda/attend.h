@@ -195,36 +195,50 @@ __device__ __forceinline__ float* sums_at(const Attend& a, const Task& t, int he
   return a.parts + parts + (static_cast<size_t>(blockIdx.z) * a.q_heads + head) * gridDim.x * 2;
 }
 
-// The block that comes last adds the pieces up, in their order.
+// The block that comes last adds the pieces up, in their order: a warp those of 64 dims of a head.
 template <int VD>
 __device__ __forceinline__ void join_pieces(const Attend& a, const Task& t) {
   __shared__ bool last;
-  __threadfence();
-  __syncthreads();
+  __syncthreads();  // all of the block is written
   if (threadIdx.x == 0) {
+    __threadfence();
     int* ticket = a.tickets + blockIdx.z * gridDim.y + blockIdx.y;
     last = atomicAdd(ticket, 1) == t.pieces - 1;
     if (last) *ticket = 0;
+    __threadfence();
   }
   __syncthreads();
   if (!last) return;
-  __threadfence();
-  constexpr int blocks = (VD + 31) / 32;
+  constexpr int each = VD > 32 ? 2 : 1, blocks = (VD + 32 * each - 1) / (32 * each);
   const int lane = threadIdx.x % 32;
   for (int i = threadIdx.x / 32; i < t.heads * blocks; i += blockDim.x / 32) {
-    const int head = t.head + i / blocks, dim = i % blocks * 32;
-    const float* sums = sums_at<VD>(a, t, head);
-    float most = kNothing, sum = 0, v = 0;
-    for (int p = lane; p < t.pieces; p += 32) most = Larger()(most, load_part(sums + 2 * p));
-    most = reduce_warp(most, Larger());
-    for (int p = lane; p < t.pieces; p += 32)
-      sum += load_part(sums + 2 * p + 1) * power_of_2(load_part(sums + 2 * p) - most);
-    sum = reduce_warp(sum, Added());
-    const float* part = part_at<VD>(a, t, head) + (dim + lane < VD ? dim + lane : 0);
+    const int head = t.head + i / blocks, dim = i % blocks * 32 * each;
+    const float *sums = sums_at<VD>(a, t, head), *parts = part_at<VD>(a, t, head);
+    float most = kNothing, sum = 0, v[each] = {};
+    for (int first = 0; first < t.pieces; first += 32) {
+      const int own = first + lane;
+      const float top = own < t.pieces ? load_part(sums + 2 * own) : kNothing;
+      const float weights = own < t.pieces ? load_part(sums + 2 * own + 1) : 0.0f;
+      const float before = most;
+      most = reduce_warp(Larger()(most, top), Larger());
+      const float down = power_of_2(before - most), factor = power_of_2(top - most);
+      sum = sum * down + reduce_warp(weights * factor, Added());
+#pragma unroll
+      for (int j = 0; j < each; ++j) v[j] *= down;
+      const int count = t.pieces - first < 32 ? t.pieces - first : 32;
 #pragma unroll 8
-    for (int p = 0; p < t.pieces; ++p)
-      v += load_part(part + static_cast<size_t>(p) * VD) * power_of_2(load_part(sums + 2 * p) - most);
-    put_result<VD>(a, t.row, head, dim, lane, with_sink(a, head, most, sum, v));
+      for (int p = 0; p < count; ++p) {
+        const float part = __shfl_sync(~0u, factor, p);
+#pragma unroll
+        for (int j = 0; j < each; ++j) {
+          const int at = dim + 32 * j + lane;
+          v[j] += load_part(parts + static_cast<size_t>(first + p) * VD + (at < VD ? at : 0)) * part;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < each; ++j)
+      if (dim + 32 * j < VD) put_result<VD>(a, t.row, head, dim + 32 * j, lane, with_sink(a, head, most, sum, v[j]));
   }
 }
 

@@ -134,7 +134,11 @@ __device__ __forceinline__ float reduce_warp(float v, F join) {
   return v;
 }
 struct Larger {  // NaN where either is
-  __device__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
+  __device__ float operator()(float a, float b) const {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+  }
 };
 struct Added {
   __device__ float operator()(float a, float b) const { return a + b; }

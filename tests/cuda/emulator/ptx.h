@@ -128,6 +128,7 @@ inline void fma_rn_f16x2(uint32_t& r, uint32_t a, uint32_t b, uint32_t c) {
 inline void ex2_approx_ftz_f32(float& r, float a) { r = std::exp2(a); }
 inline void ex2_approx_f32(float& r, float a) { r = std::exp2(a); }
 inline void lg2_approx_f32(float& r, float a) { r = std::log2(a); }
+inline void max_NaN_f32(float& r, float a, float b) { r = a > b || a != a ? a : b; }
 inline void rcp_approx_ftz_f32(float& r, float a) { r = 1.0f / a; }
 inline void tanh_approx_f32(float& r, float a) { r = std::tanh(a); }
 

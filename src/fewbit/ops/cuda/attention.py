@@ -30,7 +30,7 @@ SHORT = 512  # tokens that one block attends to, where others would only wait fo
 MIN_PIECE = 256
 PARTS_BYTES = 1 << 26
 WIDEST_PAIR = 128  # values of a head up to which registers hold two tiles of query heads
-BLOCKS = {8: 1, 4: 2}  # of so many warps that a processor runs at once
+BLOCKS = {8: 1, 4: 2, 2: 4, 1: 8}  # of so many warps that a processor runs at once
 LARGEST_POSITION = 1 << 24
 FEW_TOKENS = 16  # new tokens of a sequence up to which each attends as a single one does
 MAX_GRID = 65535  # blocks in the second and third dimension
@@ -147,6 +147,8 @@ def attend_shape(
         warps, piece = (FIXED_WARPS if is_mma else 8), FIXED_PIECE
     elif max_length <= SHORT:
         piece = SHORT
+        if is_mma:  # the fewer warps share a context, the less they wait for each other
+            warps = next((w for w, at_once in BLOCKS.items() if blocks <= processors * at_once), 1)
     else:
         wanted = max(1, processors * BLOCKS[warps] // blocks)
         step = PAGE_TOKENS * warps
