@@ -53,13 +53,16 @@ def prompt_of(llm: fb.LLM, name: str) -> tuple[list[int], EmbeddedPrompt]:
 
 
 def logits_in_steps(llm: fb.LLM, tokens: list[int], embedded: EmbeddedPrompt, sizes: Sequence[int]) -> Floats:
-    """The logits of a prompt that is cut into steps; those that would cut a span are longer."""
+    """The logits of a prompt that is cut into steps; those that would cut a span are longer. NaN: more than a step
+    gives."""
     sequence, rows, first = llm.loaded.cache.new(), [], 0
     while first < len(tokens):
         count = min(sizes[len(rows) % len(sizes)], len(tokens) - first)
         count = max(embedded.uncut(first, count), embedded.needed(first))
         inputs = embedded.row_inputs(first, count)
-        rows.append(llm.loaded.forward([Row(sequence, tokens[first : first + count], count, inputs=inputs)]).copy())
+        asked = min(count, llm.loaded.executor.max_logits)
+        got = llm.loaded.forward([Row(sequence, tokens[first : first + count], asked, inputs=inputs)])
+        rows.append(np.pad(got, [(count - asked, 0), (0, 0)], constant_values=np.nan))
         first += count
     return np.concatenate(rows)
 
